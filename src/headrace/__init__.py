@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.core.answer import SKIP
+    from headrace.core.budget import Budget, Price
     from headrace.core.card import HandlerCard
-    from headrace.core.config import BatchingConfig, PlacementConfig, RetryConfig
+    from headrace.core.config import BatchingConfig, CacheConfig, PlacementConfig, RetryConfig
     from headrace.core.errors import (
+        BudgetError,
         ConfigurationError,
         DeviceLostError,
         EndpointError,
@@ -48,6 +50,9 @@ if TYPE_CHECKING:
 _HOME = {
     "SKIP": "core.answer",
     "BatchingConfig": "core.config",
+    "Budget": "core.budget",
+    "BudgetError": "core.errors",
+    "CacheConfig": "core.config",
     "ConfigurationError": "core.errors",
     "DeviceLostError": "core.errors",
     "ElementFailure": "core.remote",
@@ -73,6 +78,7 @@ _HOME = {
     "PlacementConfig": "core.config",
     "PredictionCountError": "core.errors",
     "PredictionResult": "core.result",
+    "Price": "core.budget",
     "RateLimitExceeded": "core.errors",
     "RemoteModelHandler": "core.remote",
     "RetryConfig": "core.config",
@@ -92,6 +98,9 @@ __version__ = "0.1.0"
 __all__ = [
     "SKIP",
     "BatchingConfig",
+    "Budget",
+    "BudgetError",
+    "CacheConfig",
     "ConfigurationError",
     "DeviceLostError",
     "ElementFailure",
@@ -117,6 +126,7 @@ __all__ = [
     "PlacementConfig",
     "PredictionCountError",
     "PredictionResult",
+    "Price",
     "RateLimitExceeded",
     "RemoteModelHandler",
     "RetryConfig",

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from headrace.cli.progress import JobProgress, rows_done, wait
-from headrace.core.events import BatchCompleted, ElementFailed, ElementsSkipped, ModelLoaded
+from headrace.core.events import BatchCompleted, CacheUsed, ElementFailed, ElementsSkipped, ModelLoaded, UsageReported
 from headrace.core.result import Stage
 from headrace.metrics.totals import Totals
 
@@ -53,6 +53,15 @@ def test_progress_shows_rows_and_rate(totals, clock):
     feed(totals, BatchCompleted("", 1500, 0, 1.0), BatchCompleted("", 501, 0, 1.0))
     feed(totals, ElementFailed(Stage.INFERENCE, ValueError()))
     assert progress.text(", ") == "2,002 rows, 500 rows/s, batches of 1000.5, 1 failed, 6 s"
+
+
+def test_progress_shows_tokens_cost_and_the_cache(totals, clock):
+    progress = JobProgress(totals, clock=clock)
+    clock.seconds += 2
+    feed(totals, BatchCompleted("", 10, 0, 1.0), CacheUsed("", 30, 10), UsageReported("m", 900, 100, cost=0.25))
+    assert progress.text(", ") == (
+        "40 rows, 20 rows/s, 30 from the cache, 500 tokens/s, cost 0.25, batches of 10.0, 0 failed, 2 s"
+    )
 
 
 def test_progress_shows_share_and_time_left(totals, clock):

@@ -329,3 +329,19 @@ def test_keys_select_models(server):
     handler = KeyedModelHandler(OpenAIChatModelHandler("m", url=at(server)))
     ((key, result),) = predict(handler, [("k", "a")])
     assert (key, result.inference) == ("k", "A")
+
+
+@TEXTUAL
+def test_answers_are_asked_for_once_with_a_cache(server, tmp_path, kind):
+    handler = kind("m", url=at(server), api_key=lambda: KEY)
+    for other in (handler, handler, kind("m", url=at(server))):
+        answers = list(predict(other, ["a", "b", "a"], cache=str(tmp_path / "cache")))
+        assert [answer.example for answer in answers] == ["a", "b", "a"]
+    assert len(server.requests) == 2
+
+
+def test_endpoint_of_the_environment_decides_which_answers_a_cache_has(monkeypatch):
+    handler = OpenAIChatModelHandler("m")
+    before = handler.cache_key()
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://localhost/v1")
+    assert handler.cache_key() != before

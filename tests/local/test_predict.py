@@ -93,7 +93,7 @@ def test_wrong_arguments_are_refused_at_once():
         ("threshold", r": it belongs to RunInference\(\.\.\.\)\.with_exception_handling"),
         ("metrics_namespace", ": it belongs to RunInference"),
         ("timeuot", r"; did you mean 'timeout'\?"),
-        ("zzz", "; it has batching, columns, "),
+        ("zzz", "; it has batching, budget, cache, columns, "),
     ],
 )
 def test_unknown_arguments_are_refused_with_the_cure(name, cure):

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ElementsSkipped, ModelLoaded, UsageReported
+from headrace.core.events import (
+    BatchCompleted,
+    BatchFailed,
+    CacheUsed,
+    ElementFailed,
+    ElementsSkipped,
+    ModelLoaded,
+    UsageReported,
+)
 from headrace.core.result import Stage
-from headrace.metrics.inference import InferenceMetrics
+from headrace.metrics.inference import InferenceMetrics, usage_in
 
 
 class Table:
@@ -92,3 +100,18 @@ def test_costs_of_less_than_a_millionth_add_up():
     table = counted(*[UsageReported("a", 1, 0, cost=0.45e-6)] * 5)
     assert table.counters["ns", "cost_micros"] == 2
     assert table.counters["ns", "a-_cost_micros"] == 2
+
+
+def test_cache_is_counted():
+    assert counted(CacheUsed("", 3, 1), CacheUsed("k", 0, 2)).counters == {
+        ("ns", "cache_hits"): 3,
+        ("ns", "cache_misses"): 3,
+        ("ns", "k-_cache_hits"): 0,
+        ("ns", "k-_cache_misses"): 2,
+    }
+
+
+def test_usage_is_read_from_counters():
+    used = {"a": UsageReported("a", 3, 2, 4, 0.5), "b-_c": UsageReported("b-_c", 1, 0)}
+    table = counted(*used.values())
+    assert usage_in({name: value for (_, name), value in table.counters.items()}) == used

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ElementsSkipped, ModelLoaded, UsageReported
+from headrace.core.events import (
+    BatchCompleted,
+    BatchFailed,
+    CacheUsed,
+    ElementFailed,
+    ElementsSkipped,
+    ModelLoaded,
+    UsageReported,
+)
 from headrace.core.result import Stage
 from headrace.metrics.totals import Totals
 
@@ -51,3 +59,10 @@ def test_what_a_fallback_answers_is_counted_on_its_own():
     for model, examples in (("", 10), ("fallback", 3), ("fallback-key", 2), ("key", 4)):
         totals.on_event(BatchCompleted(model, examples, 0, 0.1))
     assert (totals.predictions, totals.from_fallback) == (19, 5)
+
+
+def test_predictions_from_a_cache_add_up():
+    totals = Totals()
+    for event in CacheUsed("", 3, 1), CacheUsed("", 2, 0):
+        totals.on_event(event)
+    assert (totals.cached, totals.predictions) == (5, 0)

@@ -20,6 +20,8 @@ class Batch(NamedTuple):
     """Sum of the elements' weights if ``weight`` counts padding; else 0."""
     measured: Sequence[Any] = ()
     """If elements are sorted: each with its tag, length and size."""
+    cache_keys: Sequence[bytes | None] = ()
+    """If predictions are cached: what the cache knows each element's by; None: it cannot be known."""
 
     @property
     def total(self) -> int:
@@ -32,13 +34,15 @@ class Batch(NamedTuple):
             return self
         elements = self.elements[start:stop]
         share = len(elements) / max(1, len(self.elements))
-        return Batch(elements, self.tags[start:stop], self.weight * share, self.useful * share)
+        tags, cache_keys = self.tags[start:stop], self.cache_keys[start:stop]
+        return Batch(elements, tags, self.weight * share, self.useful * share, cache_keys=cache_keys)
 
     def pick(self, positions: Sequence[int]) -> tuple[Batch, Sequence[int]]:
         """The elements at these positions, in that order, with a proportional weight; and each one's position."""
         share = len(positions) / max(1, len(self.elements))
         elements, tags = ([these[place] for place in positions] for these in (self.elements, self.tags))
-        return Batch(elements, tags, self.weight * share, self.useful * share), positions
+        cache_keys = [self.cache_keys[place] for place in positions] if self.cache_keys else ()
+        return Batch(elements, tags, self.weight * share, self.useful * share, cache_keys=cache_keys), positions
 
 
 class Batcher:

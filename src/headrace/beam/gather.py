@@ -31,9 +31,9 @@ from headrace.beam.outputs import Output, ParDoInto, UnmultipliedWindows
 from headrace.core.result import Caught, Stage
 from headrace.runtime.devices import catches
 from headrace.runtime.observers import FanOut
+from headrace.runtime.operations import Operations
 from headrace.runtime.plan import Plan
 from headrace.runtime.spec import SessionSpec
-from headrace.runtime.steps import Operations
 
 _LONGEST_CHUNK = 1000
 """Elements; enough for the work per chunk to cost next to nothing per element."""

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 if TYPE_CHECKING:
     import apache_beam as beam
 
-    from headrace.core.config import BatchingConfig, RetryConfig
+    from headrace.core.budget import Budget
+    from headrace.core.config import BatchingConfig, CacheConfig, RetryConfig
     from headrace.runtime.prepare import Placement
 
 
@@ -32,3 +33,5 @@ class InferenceOptions(WatchOptions, total=False):
     retry: RetryConfig | None
     isolate: bool
     fallback: Any
+    cache: str | CacheConfig | None
+    budget: Budget | None

@@ -21,8 +21,9 @@ from headrace.beam.results import SeveralResults, dead_letters_of
 from headrace.beam.runner import bound_to
 from headrace.beam.threshold import check_threshold
 from headrace.core.arguments import constructor_arguments, unknown_arguments, warn_ignored
+from headrace.core.budget import Budget
 from headrace.core.clock import Clock
-from headrace.core.config import BatchingConfig, RetryConfig
+from headrace.core.config import BatchingConfig, CacheConfig, RetryConfig
 from headrace.core.declared_type import PredictingHandler
 from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ExampleT, ModelHandler, PredictionT
@@ -62,6 +63,8 @@ class RunInference(
             crash or run out of memory without harm; preprocessing and postprocessing run there, too.
         fallback: another handler, for elements that the first one's model could not do, and for all while it does
             nothing but fail. It gets what the model got, and its predictions are postprocessed like the model's.
+        cache: a file of predictions that were made before, on each worker's disk: they are not asked for again.
+        budget: the prices of requests, and a limit for each worker process, after which a BudgetError is raised.
         model_metadata_pcoll: model refresh: each element a ModelMetadata, or with models by key a list of
             KeyModelPathMapping. The older model serves until the newer one is loaded; bounded input waits for it.
         watch_model_pattern: a path or URI, with ``*``, ``?`` and ``[...]``. The newest matching file is the newer
@@ -110,6 +113,8 @@ class RunInference(
         retry: RetryConfig | None = None,
         isolate: bool = False,
         fallback: Any = None,
+        cache: str | CacheConfig | None = None,
+        budget: Budget | None = None,
         **kwargs: Unpack[WatchOptions],
     ) -> None:
         super().__init__()
@@ -120,7 +125,7 @@ class RunInference(
         self._arguments = inference_args if isinstance(inference_args, AsSideInput) else None
         fixed = inference_args if self._arguments is None else None
         request = InferenceRequest(
-            fixed, placement, batching, retry, isolate, None, model_identifier, clock, fallback=fallback
+            fixed, placement, batching, retry, isolate, None, fallback, cache, budget, model_identifier, clock
         )
         self._spec = _watching(prepare(model_handler, request), watch_model_pattern, more)
         self._handler = model_handler

@@ -8,10 +8,14 @@ from typing import Annotated, Any, ClassVar, get_type_hints
 
 import typer
 
+from headrace.cli.option import INPUT as _INPUT
+from headrace.cli.option import MODEL as _MODEL
+from headrace.cli.option import OUTPUT as _OUTPUT
+from headrace.cli.option import REPORT as _REPORT
+from headrace.cli.option import RUN as _RUN
+from headrace.cli.option import option as _option
 from headrace.cli.settings import use_settings
-
-_INPUT, _MODEL, _OUTPUT, _RUN = "Input", "Model", "Output", "Running"
-_REPORT = "Report"
+from headrace.cli.spending_options import SpendingArgs
 
 _HANDLER_HELP = (
     "An installed handler (sklearn-numpy, ...), or package.module:factory; the current folder is importable."
@@ -34,10 +38,6 @@ class PlacementName(str, Enum):
     process = "process"
     machine = "machine"
     auto = "auto"
-
-
-def _option(name: str, panel: str, text: str, metavar: str | None = None, **limits: Any) -> Any:
-    return typer.Option(name, help=text, metavar=metavar, rich_help_panel=panel, **limits)
 
 
 def _handlers_like(incomplete: str) -> list[str]:
@@ -111,7 +111,7 @@ class FileArgs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobArgs(ModelArgs):
+class JobArgs(ModelArgs, SpendingArgs):
     """Options of both ``headrace run`` and ``headrace retry``."""
 
     handler: Annotated[str, _option("--handler", _MODEL, _HANDLER_HELP, "NAME", autocompletion=_handlers_like)]

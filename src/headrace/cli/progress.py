@@ -14,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.table import Table
 
+from headrace.cli.spending import progress_figures, tokens_used
 from headrace.metrics.totals import Totals
 
 STARTING = "starting, loading the model"
@@ -42,9 +43,9 @@ def wait(done: threading.Event, progress: JobProgress, console: Console, *, show
 
 
 def rows_done(totals: Totals) -> int:
-    """Rows that the model has answered, or that failed or were skipped before it."""
+    """Rows that the model or the cache has answered, or that failed or were skipped before it."""
     late = sum(count for (stage, _), count in totals.failures.copy().items() if stage == "postprocessing")
-    return totals.predictions + totals.failed - late + totals.skipped_before_the_model
+    return totals.predictions + totals.cached + totals.failed - late + totals.skipped_before_the_model
 
 
 class JobProgress:
@@ -71,7 +72,7 @@ class JobProgress:
         self._clock = clock
         self._started = clock() if started is None else started
         self._at_first = at_first
-        self._seen: deque[tuple[float, int]] = deque([(clock(), 0)])
+        self._rows, self._tokens = _Rate(clock()), _Rate(clock())
         self._first: tuple[float, float] | None = None
         """When the first rows were done, and the share that they were."""
         self._spinner = Spinner("dots")
@@ -104,22 +105,14 @@ class JobProgress:
         figures = [
             f"{rows:,} rows",
             *([] if share is None else [f"{share:.0%}"]),
-            f"{self._rate(now, rows):,.0f} rows/s",
+            f"{self._rows.at(now, rows):,.0f} rows/s",
+            *progress_figures(totals, self._tokens.at(now, tokens_used(totals))),
             f"batches of {totals.mean_batch_size:.1f}",
             f"{totals.failed:,} failed",
             elapsed,
             *([] if left is None else [f"{_duration(left)} left"]),
         ]
         return between.join(figures)
-
-    def _rate(self, now: float, rows: int) -> float:
-        """Over the last seconds or, if a batch takes longer than those, over the last two batches."""
-        if rows != self._seen[-1][1]:
-            self._seen.append((now, rows))
-        while len(self._seen) > 2 and now - self._seen[1][0] > _WINDOW_SECONDS:
-            self._seen.popleft()
-        before, rows_before = self._seen[0]
-        return (rows - rows_before) / (now - before) if now > before else 0.0
 
     def _left(self, now: float, share: float | None) -> float | None:
         """Seconds until the job is done if the rest takes as long as what is done; None: too early to say."""
@@ -129,6 +122,26 @@ class JobProgress:
         if now - began < _SURE_SECONDS or share <= at_first:
             return None
         return (now - began) * (1 - share) / (share - at_first)
+
+
+class _Rate:
+    """How many more of something there are a second: over the last seconds or, if more come seldom, the last two times.
+
+    Args:
+        now: when there were none.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._seen: deque[tuple[float, int]] = deque([(now, 0)])
+
+    def at(self, now: float, count: int) -> float:
+        """The rate, when there are so many."""
+        if count != self._seen[-1][1]:
+            self._seen.append((now, count))
+        while len(self._seen) > 2 and now - self._seen[1][0] > _WINDOW_SECONDS:
+            self._seen.popleft()
+        then, before = self._seen[0]
+        return (count - before) / (now - then) if now > then else 0.0
 
 
 def _duration(seconds: float) -> str:

@@ -22,14 +22,15 @@ from headrace.cli.options import NAMED, RetryArgs, RunArgs, option_names
 from headrace.cli.progress import STARTING, JobProgress, wait
 from headrace.cli.resume import decisive
 from headrace.cli.signals import Signals
+from headrace.cli.spending import budget_of
 from headrace.cli.stopwatch import Seconds, process_start
 from headrace.cli.summary import Line, show, summary
 from headrace.cli.worker_output import without_noise
-from headrace.core.errors import ConfigurationError, as_type_name
+from headrace.core.errors import BudgetError, ConfigurationError, as_type_name
 from headrace.metrics.totals import Totals
 from headrace.runtime.observers import subscribed
 
-FAILED, MISUSED, REFUSED, INTERRUPTED = 1, 2, 3, 130
+FAILED, MISUSED, REFUSED, SPENT, INTERRUPTED = 1, 2, 3, 4, 130
 
 _GRACE_SECONDS = 1.5
 _ELSEWHERE = "at work in other processes, whose rows are counted at the end"
@@ -107,10 +108,12 @@ def _prepare(args: RunArgs | RetryArgs) -> Any:
             placement=args.placement.value if args.placement else None,
             isolate=args.isolate,
             timeout=args.timeout,
+            cache=args.cache,
+            budget=budget_of(args),
             threshold=args.threshold,
             resume=decisive(args, sources, columns=examples.columns, keep=keep, text=text) if args.resume else None,
             runner=args.runner,
-            options=tuple(args.arguments) if len(inputs) < len(args.arguments) else (),
+            options=() if len(inputs) == len(args.arguments) else tuple(args.arguments),
         )
     )
 
@@ -170,6 +173,8 @@ def _run(run: Any, shell: _Shell) -> int:
     if isinstance(thread.error, ConfigurationError):
         raise thread.error
     if thread.error is not None:
+        if (spent := _spent(thread.error)) is not None:
+            return _fail(errors, SPENT, f"{spent}{_after_budget(run)}", thread.error, verbose=args.verbose)
         code = FAILED if run.had_input else REFUSED
         unloaded = not (totals.loads or totals.batches) and run.had_input
         message = _why(run, thread.error, args if unloaded else None)
@@ -221,6 +226,19 @@ def _why(run: Any, error: BaseException, unloaded: RunArgs | RetryArgs | None = 
         hint = about_model(unloaded.handler, unloaded.model)
         said = f"{unloaded.handler} cannot load --model {unloaded.model}: {describe(error).rstrip('.')}{hint}"
     return f"{said}{_kept(run)}"
+
+
+def _spent(error: BaseException) -> str | None:
+    """What a run says whose budget is spent; a runner may have made another error of that one. None of other errors."""
+    from headrace.jobs.run import describe  # noqa: PLC0415 - as above
+
+    name, _, said = describe(error).partition(": ")
+    return said if name == as_type_name(BudgetError) else None
+
+
+def _after_budget(run: Any) -> str:
+    kept = _kept(run)
+    return kept or (" Nothing was written; the same command goes on from the cache." if run.has_cache else "")
 
 
 def _left(run: Any, thread: _RunThread) -> str:

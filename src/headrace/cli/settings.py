@@ -20,10 +20,10 @@ from headrace.core.spelling import did_you_mean, nearest
 FILE = "headrace.toml"
 
 _COMMANDS = ("run", "retry", "doctor")
-_PATHS = ("output", "dead-letters", "rows")
+_PATHS = ("output", "dead-letters", "rows", "cache")
 _MODEL = "model"
 """A path, or an id on a hub."""
-_PAIRS = ("handler-arg", "inference-arg")
+_PAIRS = ("handler-arg", "inference-arg", "price")
 
 
 def use_settings(context: typer.Context, config: str | None) -> str | None:

@@ -8,6 +8,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.table import Table
 
+from headrace.cli.spending import summary_lines
 from headrace.cli.stopwatch import Seconds
 from headrace.metrics.totals import Totals
 
@@ -59,6 +60,7 @@ def summary(counted: Counted, totals: Totals, seconds: Seconds) -> list[Line]:
         ("seconds", f"{seconds.total:.2f}"),
         ("  of these", seconds.text()),
         ("rows/s", f"{(counted.rows - counted.earlier) / working if working else 0:,.0f}"),
+        *summary_lines(totals, working),
         ("batches", f"{totals.batches:,}"),
         ("mean batch size", f"{totals.mean_batch_size:.1f}"),
         ("model load seconds", f"{totals.load_seconds:.2f}"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
@@ -236,3 +237,22 @@ class RetryConfig:
             raise ConfigurationError(f"timeout_secs must be a positive number of seconds, not {timeout_secs!r}.")
         if retryable is not None and not callable(retryable):
             raise ConfigurationError(f"retryable must be a function of an exception, not {retryable!r}.")
+
+
+@dataclass(frozen=True)
+class CacheConfig:
+    """A file of predictions that were made before, shared by all processes that name it."""
+
+    path: str
+    """A file on a local disk; it is created if there is none."""
+    max_bytes: int = 10_000_000_000
+    """The most that it may hold, in bytes; what was written first leaves first."""
+
+    def __post_init__(self) -> None:
+        path, max_bytes = self.path, self.max_bytes
+        if isinstance(path, os.PathLike):
+            object.__setattr__(self, "path", path := os.fspath(path))
+        if not isinstance(path, str) or not path or "://" in path:
+            raise ConfigurationError(f"cache= is the path of a file on a local disk, not {path!r}.")
+        if not isinstance(max_bytes, int) or max_bytes < 1 << 20:
+            raise ConfigurationError(f"max_bytes must be an int, at least 1,048,576 (1 MiB), not {max_bytes!r}.")

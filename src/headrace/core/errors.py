@@ -12,6 +12,7 @@
     ├── DeviceLostError (RuntimeError)        no call on a device can succeed any more in this process
     ├── EndpointError (RuntimeError)          a remote endpoint accepts no request: a wrong key, URL or model
     ├── FallbackError (RuntimeError)          a model and its fallback both failed
+    ├── BudgetError (RuntimeError)            the budget for requests is spent, or cannot be kept
     └── HostError (RuntimeError)              about the process in which an isolated model lives
         ├── HostStartError                    it cannot be started
         └── HostDiedError                     it died while it worked
@@ -160,6 +161,14 @@ class FallbackError(HeadraceError, RuntimeError):
         self.fallback = fallback
         both = (f"{as_type_name(one)}: {one}" for one in (self.first, fallback) if one is not None)
         super().__init__(first if fallback is None else "; the fallback failed, too: ".join(both))
+
+
+class BudgetError(HeadraceError, RuntimeError):
+    """The budget for requests is spent, or cannot be kept, since a price or a report is missing.
+
+    It is raised whatever exceptions are caught, once everything that was in flight has its outcome. Nothing more is
+    requested by this process's part of the transform, however often its runner tries again.
+    """
 
 
 class HostError(HeadraceError, RuntimeError):

@@ -79,6 +79,15 @@ class UsageReported:
 
 
 @dataclass(frozen=True)
+class CacheUsed:
+    """Predictions were looked up in a cache before the model was called."""
+
+    model: str
+    hits: int
+    misses: int
+
+
+@dataclass(frozen=True)
 class ElementFailed:
     """An element became a dead letter."""
 
@@ -155,6 +164,7 @@ Event = (
     | BatchRetried
     | RequestsThrottled
     | UsageReported
+    | CacheUsed
     | ElementFailed
     | ElementsSkipped
     | HostLost

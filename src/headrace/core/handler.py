@@ -35,7 +35,9 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
     Python object. A handler that also accepts columnar elements (``BatchingConfig.columnar``) has a method
     ``run_columns(columns, model, inference_args=None)``, which returns an array, or a dict of arrays, with one
     prediction for each row. A handler whose model pads the examples of a batch may have a method
-    ``default_length_fn()``, which returns the ``length_fn`` by which elements are sorted if no option says otherwise.
+    ``default_length_fn()``, which returns the ``length_fn`` by which elements are sorted if no option says otherwise. A
+    handler may have a method ``cache_key()``, which returns plain values that decide its predictions, for ``cache=``;
+    by default its class, with the code of its methods, and its attributes do, without secrets.
 
     Args:
         min_batch_size: a target for the number of examples in a batch; the last batch of a bundle may be smaller.

@@ -30,6 +30,7 @@ from headrace.jobs.files import Source
 from headrace.jobs.job import Job
 from headrace.jobs.parts import write_manifest
 from headrace.jobs.steps import RunSteps, refuse_if_cancelled
+from headrace.metrics.inference import usage_in
 from headrace.metrics.totals import Totals
 from headrace.runtime.spec import SessionSpec
 
@@ -186,4 +187,6 @@ def _totals(result: Any) -> Totals:
         loads=loads.count if loads else 0,
         load_seconds=loads.sum / 1e3 if loads else 0.0,
         model_bytes=memory.sum if memory else 0,
+        cached=counters.get("cache_hits", 0),
+        usage=usage_in(counters),
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from headrace.core.budget import Budget
 from headrace.core.config import Scope
 from headrace.jobs.files import Source
 from headrace.metrics.totals import Totals
@@ -51,6 +52,10 @@ class Job:
     with the same output and the same values finished are not repeated. None: every run starts afresh."""
     threshold: float | None = None
     """The fraction of rows, 0 to 1, that may fail; beyond it the run is refused. None: only if all rows fail."""
+    cache: str | None = None
+    """The file of predictions that were made before; None: all are made anew."""
+    budget: Budget | None = None
+    """The prices of requests, and a limit for each worker process."""
     columnar: bool = True
     """Whether rows may be processed in columns if the results are the same."""
 

@@ -73,6 +73,7 @@ class Run:
         """The share of the input that is done, where this process reads it."""
         self.runs_elsewhere = _runs_elsewhere(job)
         """Whether processes other than this one may run the rows."""
+        self.has_cache = job.cache is not None
 
     def execute(self) -> Report:
         """Runs the job to the end; only then does the output replace any earlier one, all or nothing.
@@ -209,7 +210,7 @@ def _steps(job: Job, folder: str) -> tuple[RunSteps, bool]:
     examples, names = job.examples, None
     if job.length_column is not None:
         batching = batching.sorted_by(LengthOfTag())
-    elif job.columnar and examples.key is None and job.fallback is None and takes_columns(job.handler):
+    elif job.columnar and examples.key is None and job.fallback is job.cache is None and takes_columns(job.handler):
         names = examples.all_columns if examples.columns is None else examples.columns
         names = names if fits_columns(job.sources, job.numbers, names) else None
     if names is not None:
@@ -223,6 +224,8 @@ def _steps(job: Job, folder: str) -> tuple[RunSteps, bool]:
         isolate=job.isolate,
         timeout_secs=job.timeout,
         fallback=job.fallback,
+        cache=job.cache,
+        budget=job.budget,
     )
     resume = job.resume is not None
     steps = RunSteps(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
+from itertools import count, repeat, takewhile
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 from headrace.core.answer import SKIP, is_of_columns
 from headrace.core.arguments import refusing_unknown
-from headrace.core.config import BatchingConfig, RetryConfig
+from headrace.core.budget import Budget
+from headrace.core.config import BatchingConfig, CacheConfig, RetryConfig
 from headrace.core.declared_type import PredictingHandler
-from headrace.core.errors import ConfigurationError
+from headrace.core.errors import BudgetError, ConfigurationError
 from headrace.core.handler import ModelHandler, PredictionT
 from headrace.core.result import Failure, Outcome, Skipped
 from headrace.rows.examples import Examples, over_rows
@@ -40,6 +41,8 @@ class PredictOptions(TypedDict, total=False):
     isolate: bool
     timeout: float | None
     fallback: Any
+    cache: str | CacheConfig | None
+    budget: Budget | None
 
 
 @overload
@@ -90,13 +93,14 @@ def predict(
     isolate: bool = False,
     timeout: float | None = None,
     fallback: Any = None,
+    cache: str | CacheConfig | None = None,
+    budget: Budget | None = None,
 ) -> Iterator[Any]:
     """Predicts for each element of ``iterable``, lazily, exactly as ``headrace.beam.RunInference`` would.
 
     Args:
         handler: a model handler, Headrace's or Beam's.
-        iterable: the elements; read only as far as the next batch needs (a few batches further with hosts or threads).
-            The elements of a data frame or an Arrow table are its rows, which the handler sees as it sees a file's.
+        iterable: the elements, read a few batches ahead at most; of a data frame or an Arrow table, its rows.
         columns: the columns of a table that the handler sees, a single one as its bare values. None: all.
         key: the column of a table that holds the key, for a handler of keyed examples; predictions come without it.
         inference_args: extra arguments for the model's call.
@@ -108,15 +112,16 @@ def predict(
         isolate: whether the model lives in a host: a process of its own, which may hang, crash or run out of memory.
         timeout: the longest that one operation, or loading the model, may take, in seconds; implies ``isolate``.
         fallback: another handler, for elements that the first one's model could not do.
+        cache: a file of predictions that were made before: they are not asked for again.
+        budget: the prices of requests, and a limit after which a BudgetError is raised.
 
     Returns:
-        An iterator over predictions (and Failures); skipped elements (``headrace.SKIP``) yield nothing. It loads the
-        model when its first item is requested, and releases it at the end or when closed.
+        An iterator over predictions (and Failures); skipped elements yield nothing. It has the model until it ends.
 
     Raises:
         ConfigurationError: at once, if an argument is wrong.
     """
-    request = InferenceRequest(inference_args, placement, batching, retry, isolate, timeout, fallback=fallback)
+    request = InferenceRequest(inference_args, placement, batching, retry, isolate, timeout, fallback, cache, budget)
     return _predictions(handler, iterable, request, (columns, key), ordered=ordered, on_failure=on_failure)
 
 
@@ -222,7 +227,12 @@ def _ordered(spec: SessionSpec, iterable: Iterable[Any], *, skipped: bool) -> It
                 if (value := early.pop(due)) is not SKIP or skipped:
                     yield value
                 due += 1
-        early.update(_tagged(bundle.finish()))
+        try:
+            early.update(_tagged(bundle.finish()))
+        except BudgetError:  # what is there was paid for
+            known = takewhile(early.__contains__, count(due))
+            yield from (early[place] for place in known if early[place] is not SKIP or skipped)
+            raise
         yield from (early[place] for place in sorted(early) if early[place] is not SKIP or skipped)
     finally:
         worker.close()

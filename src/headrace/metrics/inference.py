@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from headrace.core.events import (
     BatchCompleted,
     BatchFailed,
     BatchRetried,
+    CacheUsed,
     ElementsSkipped,
     Event,
     HostLost,
@@ -56,6 +58,7 @@ class InferenceMetrics:
     input_tokens                         counter      tokens in their prompts; not one of Beam's
     output_tokens                        counter      tokens in their answers; not one of Beam's
     cost_micros                          counter      millionths of the currency of the user's prices; not Beam's
+    cache_hits, cache_misses             counter      predictions that were in the cache, and that were not; not Beam's
     model_refreshes                      counter      models replaced by a newer version; not one of Beam's
     failed_model_refreshes               counter      newer versions that failed to load; not one of Beam's
     ==================================== ============ =========================================================
@@ -100,6 +103,9 @@ class InferenceMetrics:
         if isinstance(event, ModelLoaded):
             self._update(event.model, "load_model_latency_milli_secs", round(event.seconds * 1e3))
             self._update(event.model, "model_byte_size", event.bytes)
+        elif isinstance(event, CacheUsed):
+            self._increment(event.model, "cache_hits", event.hits)
+            self._increment(event.model, "cache_misses", event.misses)
         elif isinstance(event, RequestsThrottled):
             self._sink.increment(event.namespace, "cumulativeThrottlingSeconds", event.seconds)
         elif isinstance(event, ModelRefreshed):
@@ -144,3 +150,18 @@ class InferenceMetrics:
     def _names(self, model: str, name: str) -> list[str]:
         prefix = f"{model}-_" if model else self._prefix
         return [name, prefix + name] if prefix else [name]
+
+
+def usage_in(counters: Mapping[str, int]) -> dict[str, UsageReported]:
+    """What each model used, from counters by their names."""
+    end = "-_billed_requests"
+    models = [name.removesuffix(end) for name in counters if name.endswith(end)]
+    return {model: _usage_of(model, counters) for model in models}
+
+
+def _usage_of(model: str, counters: Mapping[str, int]) -> UsageReported:
+    requests, read, written = (
+        counters.get(f"{model}-_{name}", 0) for name in ("billed_requests", "input_tokens", "output_tokens")
+    )
+    micros = counters.get(f"{model}-_cost_micros")
+    return UsageReported(model, read, written, requests, None if micros is None else micros / 1e6)

@@ -10,6 +10,7 @@ from headrace.core.events import (
     FALLBACK,
     BatchCompleted,
     BatchFailed,
+    CacheUsed,
     ElementFailed,
     ElementsSkipped,
     Event,
@@ -38,6 +39,8 @@ class Totals:
     """Elements that an operation skipped on purpose, so that they have no output."""
     skipped_before_the_model: int = 0
     """Those of them that preprocessing skipped."""
+    cached: int = 0
+    """Predictions that came from a cache; they are not among ``predictions``."""
     usage: dict[str, UsageReported] = field(default_factory=dict)
     """What was used of each model, by the name that its handler reports."""
     failures: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -71,6 +74,8 @@ class Totals:
             elif isinstance(event, ElementsSkipped):
                 self.skipped += event.elements
                 self.skipped_before_the_model += event.elements if event.stage is Stage.PREPROCESSING else 0
+            elif isinstance(event, CacheUsed):
+                self.cached += event.hits
             elif isinstance(event, UsageReported):
                 before = self.usage.get(event.model)
                 self.usage[event.model] = event if before is None else added(before, event)

@@ -8,7 +8,7 @@ adapters (beam/, local/, jobs/)
         '- hosted_worker.py  HostedWorker: the model is in a host process
         |
     bundle.py  ->  queues.py  ->  executor, one of
-        InlineExecutor     (bundle.py)          ->  steps.py  ->  handler
+        InlineExecutor     (bundle.py)          ->  steps.py (operations.py)  ->  handler
         BackgroundExecutor (background.py: the same on a second thread, where that is faster)
         HostExecutor       (host_executor.py)   ->  hosted_models.py  = messages.py =>  request_handler.py in the host:
                                                                               Worker and steps.py
@@ -19,6 +19,7 @@ adapters (beam/, local/, jobs/)
 Shared by the threads of a process:
     session.py        models, learnt batch sizes, circuit breakers; cross_bundle.py: batches across bundles;
                       model_source.py: loaded models, and where else they may come from
+                      prediction_cache.py, prediction_store.py: earlier predictions; usage_meter.py: the budget
     placement.py      for isolated or shared models: mapped weights, or a host (placement_choice.py: "auto";
                       model_proxy.py: handler-side stand-in for a model in a host)
 observers.py, engine_metrics.py: events and metrics; devices.py: lost GPUs; heap.py: the garbage collector;

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from contextlib import suppress
+from typing import Any, NoReturn, Protocol
 
 from headrace.batching.batcher import Batcher
+from headrace.core.errors import BudgetError
 from headrace.core.events import Observer
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.runtime.cross_bundle import BundleSlot
+from headrace.runtime.operations import Operations
 from headrace.runtime.plan import ONLY
 from headrace.runtime.queues import AnyBatch, queues_for
 from headrace.runtime.session import InferenceSession
 from headrace.runtime.spec import SessionSpec
-from headrace.runtime.steps import Operations, Steps
+from headrace.runtime.steps import Steps
 
 
 class Executor(Protocol):
@@ -110,7 +113,10 @@ class Bundle:
         self._operations = Operations(spec, observer)
         self._preprocesses = bool(spec.plan.preprocess) and executor.preprocess_here
         self._queues = queues_for(spec.plan, session.queue_sizes, session.resident)
-        self._direct = None if self._preprocesses else self._queues.direct
+        self._usage = session.usage
+        self._left_out = False
+        """Whether a batch was left out because the budget is spent."""
+        self._direct = None if self._preprocesses or self._usage is not None else self._queues.direct
 
     def add(self, element: Any, tag: Any) -> Sequence[Outcome]:
         """Accepts an element and returns the outcomes that are ready; ``tag`` comes back with its own outcome.
@@ -127,12 +133,14 @@ class Bundle:
         """Runs everything that still waits; afterwards every element has its outcome."""
         if self._slot is None:
             for name, batch in self._queues.flush():
-                yield from self._executor.submit(name, batch)
+                yield from self._submit(name, batch)
         yield from self._executor.collect()
         if self._slot is not None:
             yield from self._slot.finish(self._queues.flush(), self._run)
         if self._session.events:
             self._session.report_events(self._observer)
+        if self._left_out:
+            self._refuse()
 
     def _add(self, element: Any, tag: Any) -> Sequence[Outcome]:
         if self._preprocesses:
@@ -144,11 +152,32 @@ class Bundle:
         except self._caught as error:
             return [self._operations.fail(tag, Stage.INFERENCE, 0, element, Caught.of(error))]
         # Not a generator: a StopIteration raised by user code would end it silently, and elements would be lost.
-        return [outcome for one in batches for outcome in self._executor.submit(*one)] if batches else ()
+        return [outcome for one in batches for outcome in self._submit(*one)] if batches else ()
 
     def _run(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         """Runs a batch to the end."""
-        return [*self._executor.submit(name, batch), *self._executor.collect()]
+        return [*self._submit(name, batch), *self._executor.collect()]
+
+    def _submit(self, name: Any, batch: AnyBatch) -> Sequence[Outcome]:
+        """Submits a batch, unless the budget is spent: then the outcomes of what is in flight come first.
+
+        Raises:
+            BudgetError: it is spent, and nothing is in flight any more.
+        """
+        if self._usage is None or self._usage.error is None:
+            return self._executor.submit(name, batch)
+        if self._left_out:
+            self._refuse()
+        self._left_out = True
+        outcomes: list[Outcome] = []
+        with suppress(BudgetError):  # raised below, by the next call
+            outcomes.extend(self._executor.collect())
+        return outcomes
+
+    def _refuse(self) -> NoReturn:
+        assert self._usage is not None
+        assert self._usage.error is not None
+        raise self._usage.error
 
 
 def raise_uncaught(failure: Failure, spec: SessionSpec, error: BaseException) -> Failure:

@@ -136,6 +136,7 @@ class Endpoint:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._keep_to_budget()
         ready = self._ready()
         left, wait = self._limit.take(now, ready)
         for _ in range(left):
@@ -147,6 +148,12 @@ class Endpoint:
             self._give_up_on(list(self._waiting))
         self._note_throttling(now)
         self._show_again()
+
+    def _keep_to_budget(self) -> None:
+        """Sends back what waits, once the budget is spent."""
+        spent = None if self._rules.usage is None else self._rules.usage.error
+        while spent is not None and self._waiting:
+            self._deliver(self._waiting.popleft(), [], spent, 0.0)
 
     def _ready(self) -> int:
         """How many of those that wait may leave as far as the first one is concerned."""

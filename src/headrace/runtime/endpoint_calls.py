@@ -16,6 +16,7 @@ from headrace.core.remote import RemoteModelHandler
 from headrace.failures.retry import is_retryable
 from headrace.runtime.plan import is_async
 from headrace.runtime.spec import SessionSpec
+from headrace.runtime.usage_meter import UsageMeter, meter_of
 
 
 class Rules(NamedTuple):
@@ -39,6 +40,8 @@ class Rules(NamedTuple):
     tokens_per_minute: float | None = None
     has_fallback: bool = False
     """Whether requests that would have to wait for an endpoint that answers nothing are better given up."""
+    usage: UsageMeter | None = None
+    """Says when nothing more may be sent."""
 
 
 def rules_of(spec: SessionSpec, handler: Any) -> Rules:
@@ -59,6 +62,7 @@ def rules_of(spec: SessionSpec, handler: Any) -> Rules:
         requests_per_minute=getattr(handler, "requests_per_minute", None),
         tokens_per_minute=getattr(handler, "tokens_per_minute", None),
         has_fallback=spec.plan.role == "first",
+        usage=meter_of(spec),
     )
 
 

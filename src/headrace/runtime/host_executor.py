@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from headrace.batching.times import BatchTime, Untimed
 from headrace.core.errors import HostDiedError
-from headrace.core.events import BatchFailed, Event, HostLost, Observer
+from headrace.core.events import BatchFailed, Event, HostLost, Observer, UsageReported
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
 from headrace.failures.breaker import HOSTS, TIMEOUTS, CircuitBreaker
 from headrace.failures.fatal_search import InjectedFailure, LostBatch
@@ -25,11 +25,11 @@ from headrace.ipc.progress import Activity
 from headrace.runtime.devices import catches
 from headrace.runtime.hosted_models import Answer, HostedModels
 from headrace.runtime.messages import Done, Raised, Unreadable, Work
+from headrace.runtime.operations import Operations
 from headrace.runtime.plan import ONLY
 from headrace.runtime.queues import AnyBatch
 from headrace.runtime.session import InferenceSession
 from headrace.runtime.spec import SessionSpec
-from headrace.runtime.steps import Operations
 
 _LOGGER = logging.getLogger(__name__)
 _STAGES = {Activity.PREPROCESSING: Stage.PREPROCESSING, Activity.POSTPROCESSING: Stage.POSTPROCESSING}
@@ -321,7 +321,11 @@ class HostExecutor:
 
     def _report(self, events: Iterable[Event]) -> None:
         for event in events:
-            self._observer.on_event(event)
+            if isinstance(event, UsageReported):
+                self._session.record_usage(event)
+            else:
+                self._observer.on_event(event)
+        self._session.report_events(self._observer)
 
 
 def preprocesses_first(spec: SessionSpec) -> bool:

@@ -9,14 +9,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from headrace.core.budget import Budget
 from headrace.core.clock import Clock, SystemClock
-from headrace.core.config import BatchingConfig, PlacementConfig, RetryConfig, Scope
+from headrace.core.config import BatchingConfig, CacheConfig, PlacementConfig, RetryConfig, Scope
 from headrace.core.errors import ConfigurationError, NotYetHonouredWarning
 from headrace.hosts.system import why_no_hosts
 from headrace.runtime.fallback_plan import fitted_handler, fitted_plan
 from headrace.runtime.plan import Plan, Role, make_plan
+from headrace.runtime.prediction_cache import cache_spec
 from headrace.runtime.quota_names import quota_names
-from headrace.runtime.spec import SessionSpec
+from headrace.runtime.spec import BudgetSpec, SessionSpec
 
 Placement = Scope | PlacementConfig | None
 
@@ -31,9 +33,11 @@ class InferenceRequest:
     retry: RetryConfig | None = None
     isolate: bool = False
     timeout_secs: float | None = None
+    fallback: Any = None
+    cache: str | CacheConfig | None = None
+    budget: Budget | None = None
     model_identifier: str | None = None
     clock: Clock | None = None
-    fallback: Any = None
 
 
 def prepare(handler: Any, request: InferenceRequest) -> SessionSpec:
@@ -66,6 +70,8 @@ def _prepared(handler: Any, request: InferenceRequest, role: Role = "") -> Sessi
         origin=origin,
         linger_secs=config.linger_secs,
         quota_names=quota_names(plan),
+        cache=cache_spec(plan, request.cache, request.inference_args),
+        budget=None if request.budget is None else BudgetSpec(request.budget, origin),
     )
     return isolated(_shared(spec, config.scope), request.timeout_secs, isolate=request.isolate or config.isolate)
 
@@ -210,6 +216,8 @@ def _refuse_mistyped(handler: Any, request: InferenceRequest) -> None:
         raise ConfigurationError(f"batching must be a BatchingConfig, not {request.batching!r}.")
     if not isinstance(request.retry, RetryConfig | None):
         raise ConfigurationError(f"retry must be a RetryConfig, not {request.retry!r}.")
+    if not isinstance(request.budget, Budget | None):
+        raise ConfigurationError(f"budget must be a headrace.Budget, not {request.budget!r}.")
 
 
 def _refuse_columns(plan: Plan) -> None:

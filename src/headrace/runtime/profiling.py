@@ -23,13 +23,13 @@ from headrace.runtime.batch_costs import Cost, measure
 from headrace.runtime.messages import Done, Work
 from headrace.runtime.model_source import Loaded, LoadedModels
 from headrace.runtime.observers import FanOut
+from headrace.runtime.operations import Operations
 from headrace.runtime.placement import connect_shared_hosts
 from headrace.runtime.placement_choice import Choice, choose
 from headrace.runtime.plan import Plan
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.session import close_session, open_session
 from headrace.runtime.spec import SessionSpec
-from headrace.runtime.steps import Operations
 from headrace.runtime.worker import Worker
 
 Call: TypeAlias = Callable[[list[Any]], None]

@@ -8,13 +8,14 @@ from queue import Empty
 from typing import Any, Protocol
 
 from headrace.batching.batcher import Batch
-from headrace.core.errors import EndpointError
+from headrace.core.errors import BudgetError, EndpointError
 from headrace.core.events import BatchCompleted, BatchRetried, Observer, RequestsThrottled
 from headrace.core.remote import ElementFailure
 from headrace.core.result import Caught, Outcome
 from headrace.core.usage import context_reporting_to
 from headrace.runtime.bundle import Executor
 from headrace.runtime.devices import catches
+from headrace.runtime.duplicates import Duplicates, NamedBatch
 from headrace.runtime.endpoint import Endpoint
 from headrace.runtime.endpoint_calls import Delivery, EndpointCall, Inbox
 from headrace.runtime.queues import AnyBatch
@@ -71,14 +72,39 @@ class RequestExecutor:
         self._calls: set[EndpointCall] = set()
         """On their way."""
         self._sent = 0
+        self._duplicates = Duplicates()
+        self._released: list[NamedBatch] = []
+        """What waited for an equal element that has come back."""
+        self._unsent: BudgetError | None = None
+        """Why some were not sent."""
         self._used: dict[str, Endpoint] = {}
         """By the namespace of their metric."""
 
     def submit(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         """Starts a request; returns the outcomes that are ready. Waits if too many are on their way."""
+        outcomes, endpoint = self._start(name, batch), self._endpoint(name)
+        while (delivery := self._next(wait=len(self._calls) >= endpoint.room)) is not None:
+            outcomes += self._settle(delivery)
+            outcomes += self._start_released()
+        return outcomes
+
+    def _start(self, name: Any, batch: AnyBatch) -> list[Outcome]:
+        """Starts a request for what is not known already; returns the outcomes of what is."""
+        outcomes, rest = self._steps.look_up(name, batch)
+        if rest is not None and self._session.predictions is not None:
+            assert isinstance(rest, Batch)
+            rest = self._duplicates.hold(name, rest)
+        return outcomes if rest is None else [*outcomes, *self._request(name, rest)]
+
+    def _start_released(self) -> list[Outcome]:
+        released, self._released = self._released, []
+        return [outcome for one in released for outcome in self._start(*one)]
+
+    def _request(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         assert isinstance(batch, Batch)
         held = self._steps.borrow(name, batch)
         if isinstance(held, list):
+            self._release(batch)
             return held
         with held as loaded:  # a call keeps the client alive: who waits for room in memory must not wait for requests
             self._steps.report_load()
@@ -86,27 +112,37 @@ class RequestExecutor:
         try:
             keys, examples = self._worker.split_keys(batch.elements)
         except Exception as error:
+            self._release(batch)
             return self._failed(name, batch, error, 1)
-        context = context_reporting_to(self._session.events.append)
+        context = context_reporting_to(self._session.record_usage)
         call = EndpointCall(name, batch, keys, examples, client, self._inbox, context)
-        endpoint = self._endpoint(name)
         self._calls.add(call)
         self._sent += 1
-        endpoint.submit(call)
-        outcomes: list[Outcome] = []
-        while (delivery := self._next(wait=len(self._calls) >= endpoint.room)) is not None:
-            outcomes += self._settle(delivery)
-        return outcomes
+        self._endpoint(name).submit(call)
+        return []
+
+    def _release(self, batch: Batch) -> None:
+        """Has what waited for elements of a batch looked up again, or requested."""
+        self._released += self._duplicates.release(batch.cache_keys)
 
     def collect(self) -> Iterator[Outcome]:
-        """Waits for the requests on their way; yields their outcomes as they come."""
+        """Waits for the requests on their way; yields their outcomes as they come.
+
+        Raises:
+            BudgetError: at the end, if the budget was spent before all were sent.
+        """
         for endpoint in self._used.values():
             endpoint.small_bundles.note(self._sent, could_send_more=endpoint.could_send_more)
-        while self._calls and (delivery := self._next(wait=True)) is not None:
-            yield from self._settle(delivery)
+        while self._calls or self._released:
+            yield from self._start_released()
+            if self._calls and (delivery := self._next(wait=True)) is not None:
+                yield from self._settle(delivery)
+        if self._unsent is not None:
+            raise self._unsent
 
     def abandon(self) -> None:
         """Cancels what is on its way."""
+        self._duplicates, self._released = Duplicates(), []
         if self._calls:
             self._inbox.abandoned = True
             self._calls, self._inbox = set(), Inbox()
@@ -147,15 +183,23 @@ class RequestExecutor:
                 self._steps.report(BatchRetried(self._label(call.name), call.batch.total, Caught.of(error).error))
             for record in call.records:
                 self._steps.report(record)
+            if isinstance(delivery.error, BudgetError):
+                self._unsent = delivery.error  # raised when everything else is back
+                return []
             if delivery.error is not None:
-                return self._failed(call.name, call.batch, delivery.error, call.tries)
-            return self._answered(delivery)
+                outcomes = self._failed(call.name, call.batch, delivery.error, call.tries)
+            else:
+                outcomes = self._answered(delivery)
+            self._release(call.batch)
+            return outcomes
         except BaseException:
             self.abandon()
             raise
 
     def _answered(self, delivery: Delivery) -> list[Outcome]:
         call, predictions = delivery.call, delivery.predictions
+        if self._session.usage is not None:
+            self._session.usage.expect_reports(self._worker.plan.name)
         bad = [place for place, one in enumerate(predictions) if type(one) is ElementFailure]
         if not bad:
             self._steps.learn(self._session.models[call.name], call.batch, delivery.seconds)

@@ -17,7 +17,7 @@ from headrace.batching.resident_models import ResidentModels
 from headrace.batching.size import FixedSize, SizeController, size_controller
 from headrace.core.clock import sleep_of
 from headrace.core.errors import ModelMemoryError
-from headrace.core.events import Event, ModelLoaded, Observer
+from headrace.core.events import Event, ModelLoaded, Observer, UsageReported
 from headrace.core.model_cache import ModelCache, Slot
 from headrace.core.registry import Registry
 from headrace.failures.breaker import CircuitBreaker, ProbeSchedule
@@ -30,7 +30,9 @@ from headrace.runtime.cross_bundle import CrossBundleBatching
 from headrace.runtime.endpoints import Endpoints
 from headrace.runtime.model_files import bytes_of_model_files
 from headrace.runtime.model_source import Loaded, ModelSource, attributes_of, changes_since, restore
+from headrace.runtime.prediction_cache import PredictionCache
 from headrace.runtime.spec import SessionSpec
+from headrace.runtime.usage_meter import meter_of
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -117,6 +119,10 @@ class InferenceSession:
         self._shared: Any = None
         self.endpoints = Endpoints(spec) if plan.concurrent else None
         """Where the requests of concurrent models go."""
+        self.predictions = None if spec.cache is None else PredictionCache(spec, spec.cache)
+        """Those that were made before."""
+        self.usage = meter_of(spec)
+        """Keeps to the budget, if there is one."""
         self.source: ModelSource | None = None
         """Provides the models in place of loading them here."""
 
@@ -145,6 +151,10 @@ class InferenceSession:
                 self.source = self._shared if isinstance(self._shared, ModelSource) else None
             return self._shared
 
+    def record_usage(self, used: UsageReported) -> None:
+        """Counts what a request used; the next bundle that reports events reports it."""
+        self.events.append(used if self.usage is None else self.usage.priced(used))
+
     def report_events(self, observer: Observer) -> None:
         """Reports each of ``events`` once, to whichever bundle's observer asks first."""
         while self.events:
@@ -161,6 +171,8 @@ class InferenceSession:
             self._cache.disclaim(self._names)
         if self.endpoints is not None:
             self.endpoints.close()
+        if self.predictions is not None:
+            self.predictions.close()
         shared, self._shared, self.source = self._shared, None, None
         if shared is not None:
             shared.close()

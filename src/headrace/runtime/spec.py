@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from headrace.core.budget import Budget
 from headrace.core.clock import Clock
 from headrace.core.config import RetryConfig
 from headrace.runtime.plan import Plan
@@ -32,6 +33,23 @@ class FileWatch(NamedTuple):
     """Returns updates for files newer than the transform, newest first; raises if no file matches at all."""
     interval_secs: float
     """Seconds between two looks. A bundle starts each look; the first bundle waits for it."""
+
+
+class BudgetSpec(NamedTuple):
+    """What requests cost and may cost."""
+
+    budget: Budget
+    name: str
+    """Sessions of one process with the same name spend it together."""
+
+
+class CacheSpec(NamedTuple):
+    """Where predictions are kept."""
+
+    path: str
+    max_bytes: int
+    models: tuple[tuple[Any, str], ...]
+    """By the model's name, a digest of what decides its predictions."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +95,10 @@ class SessionSpec:
     """Models, and the quotas that their requests count against."""
     fallback: SessionSpec | None = None
     """The session for elements that the models of this one cannot do; ``of_fallback`` completes it."""
+    cache: CacheSpec | None = None
+    """Where predictions that were made before are looked up, if at all."""
+    budget: BudgetSpec | None = None
+    """What requests cost and may cost, if that is known and limited."""
 
     @property
     def is_hosted_or_shared(self) -> bool:
@@ -105,8 +127,9 @@ class SessionSpec:
         return f"{self.pipeline}\0{self.model_identifier}"
 
     def for_host(self) -> SessionSpec:
-        """The spec for use inside a host."""
-        return replace(self, isolated=False, shared=frozenset(), automatic=False, watch=None, fallback=None)
+        """The spec for use inside a host; the owner keeps to the budget."""
+        here = replace(self, isolated=False, shared=frozenset(), automatic=False)
+        return replace(here, watch=None, fallback=None, budget=None)
 
     def catching_for_fallback(self) -> SessionSpec:
         """The spec with all exceptions caught; ``raise_uncaught`` raises those that the user does not want caught."""
@@ -127,6 +150,7 @@ class SessionSpec:
             linger_secs=self.linger_secs,
             pipeline=self.pipeline,
             branch=self.branch,
+            budget=self.budget,
         ).catching_for_fallback()
 
     def is_of_same_transform(self, other: SessionSpec) -> bool:

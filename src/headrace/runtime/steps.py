@@ -1,4 +1,4 @@
-"""Runs an element's operations in this process, and handles those that fail."""
+"""Runs batches in this process, and recovers those that fail."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import partial
 from itertools import compress
 from typing import Any, Protocol
 
+from headrace.batching.batcher import Batch
 from headrace.batching.times import BatchTime, Untimed
 from headrace.core.answer import SKIP, SomeSkipped
 from headrace.core.clock import sleep_of
@@ -16,13 +17,12 @@ from headrace.core.events import (
     BatchCompleted,
     BatchFailed,
     BatchRetried,
-    ElementFailed,
-    ElementsSkipped,
+    CacheUsed,
     Event,
     Observer,
 )
 from headrace.core.model_cache import Slot
-from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
+from headrace.core.result import Caught, Outcome, Skipped, Stage
 from headrace.failures.memory import is_out_of_memory
 from headrace.failures.recovery import Action, RecoveryPolicy, recover
 from headrace.failures.retry import RetryBudget
@@ -30,7 +30,8 @@ from headrace.failures.search import NOTHING_KNOWN, Overruns
 from headrace.runtime.devices import catches, check_device
 from headrace.runtime.hints import add_hint
 from headrace.runtime.model_source import ModelProxy
-from headrace.runtime.plan import ONLY, Plan
+from headrace.runtime.operations import ActivityListener, Operations
+from headrace.runtime.plan import Plan
 from headrace.runtime.queues import AnyBatch
 from headrace.runtime.session import InferenceSession, SessionModel
 from headrace.runtime.spec import SessionSpec
@@ -58,108 +59,6 @@ class ModelAccess(Protocol):
         ...
 
 
-class ActivityListener(Protocol):
-    """Learns of each operation in advance, so that another process can tell where this one hangs.
-
-    An exception that it raises counts as raised by the announced operation.
-    """
-
-    def loading(self, name: Any) -> None:
-        """The named model is about to be used, and may have to load."""
-        ...
-
-    def operation(self, stage: Stage, tag: Any, index: int) -> None:
-        """An operation is about to run.
-
-        Args:
-            stage: its kind. The search for bad elements of a batch announces each call of the model.
-            tag: of the operation's element; None for a call of the model, which takes a batch.
-            index: which operation of its stage, counted from 0; 0 for a call of the model.
-        """
-        ...
-
-    def waiting(self) -> None:
-        """The process is about to sleep on purpose."""
-        ...
-
-
-class Operations:
-    """Runs preprocessing and postprocessing, which need no model; used by one thread.
-
-    Methods raise exceptions that the session does not catch, and DeviceLostError even if the session catches it.
-
-    Args:
-        spec: of the session.
-        observer: receives the events.
-        watch: learns of each operation in advance.
-    """
-
-    def __init__(self, spec: SessionSpec, observer: Observer, watch: ActivityListener | None = None) -> None:
-        self.spec = spec
-        self._plan = spec.plan
-        self._observer = observer
-        self._watch = watch
-
-    def preprocess(self, element: Any, tag: Any) -> tuple[Any, Failure | Skipped | None]:
-        """The preprocessed element and None; or None and the outcome of an element that failed or was skipped."""
-        watch, source = self._watch, element
-        for index, operation in enumerate(self._plan.preprocess):
-            try:
-                if watch is not None:
-                    watch.operation(Stage.PREPROCESSING, tag, index)
-                given, element = element, operation(element)
-            except BaseException as error:
-                if not catches(self.spec, error):
-                    raise
-                failure = self.fail(tag, Stage.PREPROCESSING, index, element, Caught.of(error), source=source)
-                return None, failure
-            if element is SKIP:
-                return None, self.skip(Skipped(Stage.PREPROCESSING, index, [tag], [given]))
-        return element, None
-
-    def postprocess(self, tags: list[Any], values: list[Any], model: Any = ONLY) -> list[Outcome]:
-        """Outcomes for the named model's predictions; the first one holds the good values."""
-        if not self._plan.postprocess:
-            return [Predictions(tags, values)]
-        watch = self._watch
-        good = Predictions([], [])
-        outcomes: list[Outcome] = [good]
-        skipped: dict[int, Skipped] = {}
-        for tag, given in zip(tags, values, strict=True):
-            value: Any = given
-            for index, operation in enumerate(self._plan.postprocess):
-                try:
-                    if watch is not None:
-                        watch.operation(Stage.POSTPROCESSING, tag, index)
-                    before, value = value, operation(value)
-                except BaseException as error:
-                    if not catches(self.spec, error):
-                        raise
-                    caught = Caught.of(error)
-                    outcomes.append(self.fail(tag, Stage.POSTPROCESSING, index, value, caught, model=model))
-                    break
-                if value is SKIP:
-                    those = skipped.setdefault(index, Skipped(Stage.POSTPROCESSING, index, [], []))
-                    those.tags.append(tag)
-                    those.elements.append(before)
-                    break
-            else:
-                good.tags.append(tag)
-                good.values.append(value)
-        return [*outcomes, *(self.skip(those, model) for those in skipped.values())]
-
-    def skip(self, skipped: Skipped, model: Any = ONLY) -> Skipped:
-        """Reports skipped elements and returns them."""
-        label = "" if skipped.stage is Stage.PREPROCESSING else self._plan.label(model)
-        self._observer.on_event(ElementsSkipped(label, skipped.stage, len(skipped.tags)))
-        return skipped
-
-    def fail(self, tag: Any, stage: Stage, index: int, element: Any, caught: Caught, **more: Any) -> Failure:
-        """Reports a failed element and returns its outcome."""
-        self._observer.on_event(ElementFailed(stage, caught.error))
-        return self._plan.failure(tag, stage, index, element, caught, **more)
-
-
 class Steps(Operations):
     """Runs batches through inference and postprocessing, and recovers failed batches; used by one thread.
 
@@ -176,6 +75,10 @@ class Steps(Operations):
 
     def run(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         """Runs a batch of preprocessed elements on the named model, then postprocesses the predictions."""
+        outcomes, rest = self.look_up(name, batch)
+        return outcomes if rest is None else [*outcomes, *self._run(name, rest)]
+
+    def _run(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         check_device(self.spec)
         held = self.borrow(name, batch)
         if isinstance(held, list):
@@ -189,6 +92,16 @@ class Steps(Operations):
             return self._deliver(name, batch, answer)
         finally:
             held.release()
+
+    def look_up(self, name: Any, batch: AnyBatch) -> tuple[list[Outcome], AnyBatch | None]:
+        """The outcomes of elements whose predictions are known already; and the batch of the others, if any."""
+        cache = self.session.predictions
+        if cache is None or not isinstance(batch, Batch):
+            return [], batch
+        found = cache.look_up(name, batch)
+        self.report(CacheUsed(self.session.models[name].label, len(found.known), batch.total - len(found.known)))
+        known = batch.pick(found.known)[0]
+        return (self._hand_out(name, known, found.predictions) if found.known else []), found.rest
 
     def borrow(self, name: Any, batch: AnyBatch) -> Slot | list[Outcome]:
         """The model for a batch, to be released; or the outcomes of a batch whose model cannot be loaded."""
@@ -259,6 +172,12 @@ class Steps(Operations):
         sleep(seconds)
 
     def _deliver(self, name: Any, batch: AnyBatch, predictions: list[Any]) -> list[Outcome]:
+        """The outcomes of predictions that were just made."""
+        if self.session.predictions is not None and isinstance(batch, Batch):
+            self.session.predictions.keep(batch.cache_keys, predictions)
+        return self._hand_out(name, batch, predictions)
+
+    def _hand_out(self, name: Any, batch: AnyBatch, predictions: list[Any]) -> list[Outcome]:
         times = len(predictions) if self._plan.prebatched else 1
         tags = batch.tags * times
         if not isinstance(predictions, SomeSkipped):

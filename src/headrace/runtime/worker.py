@@ -234,7 +234,7 @@ class Worker(AnyWorker):
         keys, examples = self.split_keys(elements)
         began = learning_clock() if learning_clock else 0.0
         started = clock.time_ns()
-        with usage_to(self.session.events.append):
+        with usage_to(self.session.record_usage):
             answer = self._call(handler, model, examples)
             predictions = predictions_of(answer, handler, None if self.plan.prebatched else len(elements))
         seconds = (clock.time_ns() - started) / 1e9

@@ -1,0 +1,114 @@
+"""Preprocessing and postprocessing: the operations of an element that need no model."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from headrace.core.answer import SKIP
+from headrace.core.events import ElementFailed, ElementsSkipped, Observer
+from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
+from headrace.runtime.devices import catches
+from headrace.runtime.plan import ONLY
+from headrace.runtime.spec import SessionSpec
+
+
+class ActivityListener(Protocol):
+    """Learns of each operation in advance, so that another process can tell where this one hangs.
+
+    An exception that it raises counts as raised by the announced operation.
+    """
+
+    def loading(self, name: Any) -> None:
+        """The named model is about to be used, and may have to load."""
+        ...
+
+    def operation(self, stage: Stage, tag: Any, index: int) -> None:
+        """An operation is about to run.
+
+        Args:
+            stage: its kind. The search for bad elements of a batch announces each call of the model.
+            tag: of the operation's element; None for a call of the model, which takes a batch.
+            index: which operation of its stage, counted from 0; 0 for a call of the model.
+        """
+        ...
+
+    def waiting(self) -> None:
+        """The process is about to sleep on purpose."""
+        ...
+
+
+class Operations:
+    """Runs preprocessing and postprocessing, which need no model; used by one thread.
+
+    Methods raise exceptions that the session does not catch, and DeviceLostError even if the session catches it.
+
+    Args:
+        spec: of the session.
+        observer: receives the events.
+        watch: learns of each operation in advance.
+    """
+
+    def __init__(self, spec: SessionSpec, observer: Observer, watch: ActivityListener | None = None) -> None:
+        self.spec = spec
+        self._plan = spec.plan
+        self._observer = observer
+        self._watch = watch
+
+    def preprocess(self, element: Any, tag: Any) -> tuple[Any, Failure | Skipped | None]:
+        """The preprocessed element and None; or None and the outcome of an element that failed or was skipped."""
+        watch, source = self._watch, element
+        for index, operation in enumerate(self._plan.preprocess):
+            try:
+                if watch is not None:
+                    watch.operation(Stage.PREPROCESSING, tag, index)
+                given, element = element, operation(element)
+            except BaseException as error:
+                if not catches(self.spec, error):
+                    raise
+                failure = self.fail(tag, Stage.PREPROCESSING, index, element, Caught.of(error), source=source)
+                return None, failure
+            if element is SKIP:
+                return None, self.skip(Skipped(Stage.PREPROCESSING, index, [tag], [given]))
+        return element, None
+
+    def postprocess(self, tags: list[Any], values: list[Any], model: Any = ONLY) -> list[Outcome]:
+        """Outcomes for the named model's predictions; the first one holds the good values."""
+        if not self._plan.postprocess:
+            return [Predictions(tags, values)]
+        watch = self._watch
+        good = Predictions([], [])
+        outcomes: list[Outcome] = [good]
+        skipped: dict[int, Skipped] = {}
+        for tag, given in zip(tags, values, strict=True):
+            value: Any = given
+            for index, operation in enumerate(self._plan.postprocess):
+                try:
+                    if watch is not None:
+                        watch.operation(Stage.POSTPROCESSING, tag, index)
+                    before, value = value, operation(value)
+                except BaseException as error:
+                    if not catches(self.spec, error):
+                        raise
+                    caught = Caught.of(error)
+                    outcomes.append(self.fail(tag, Stage.POSTPROCESSING, index, value, caught, model=model))
+                    break
+                if value is SKIP:
+                    those = skipped.setdefault(index, Skipped(Stage.POSTPROCESSING, index, [], []))
+                    those.tags.append(tag)
+                    those.elements.append(before)
+                    break
+            else:
+                good.tags.append(tag)
+                good.values.append(value)
+        return [*outcomes, *(self.skip(those, model) for those in skipped.values())]
+
+    def skip(self, skipped: Skipped, model: Any = ONLY) -> Skipped:
+        """Reports skipped elements and returns them."""
+        label = "" if skipped.stage is Stage.PREPROCESSING else self._plan.label(model)
+        self._observer.on_event(ElementsSkipped(label, skipped.stage, len(skipped.tags)))
+        return skipped
+
+    def fail(self, tag: Any, stage: Stage, index: int, element: Any, caught: Caught, **more: Any) -> Failure:
+        """Reports a failed element and returns its outcome."""
+        self._observer.on_event(ElementFailed(stage, caught.error))
+        return self._plan.failure(tag, stage, index, element, caught, **more)

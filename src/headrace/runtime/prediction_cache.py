@@ -1,0 +1,201 @@
+"""Predictions that were made before: looked up before a model is called, and kept when it has answered."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import pickle
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import cloudpickle
+
+from headrace.batching.batcher import Batch
+from headrace.core.answer import SKIP, mark_skips, signed
+from headrace.core.cache_key import default_cache_key, file_stamps
+from headrace.core.config import CacheConfig
+from headrace.core.errors import ConfigurationError
+from headrace.core.fingerprint import fingerprint
+from headrace.core.keyed import NO_PAIRS, with_keys
+from headrace.runtime.plan import Plan
+from headrace.runtime.prediction_store import PredictionStore
+from headrace.runtime.spec import CacheSpec, SessionSpec
+
+_LOGGER = logging.getLogger(__name__)
+_VERSION = 1
+"""Of the keys and values: others are not found."""
+_DUMPS: tuple[Callable[..., bytes], ...] = (pickle.dumps, cloudpickle.dumps)
+"""The second, slower one takes objects of classes that cannot be imported, too."""
+
+
+def cache_spec(plan: Plan, cache: str | CacheConfig | None, inference_args: dict[str, Any] | None) -> CacheSpec | None:
+    """What workers need to know of the cache that the user asks for; None if there is none.
+
+    Raises:
+        ConfigurationError: the file cannot be used, or what decides a model's predictions cannot be compared.
+    """
+    if cache is None:
+        return None
+    config = cache if isinstance(cache, CacheConfig) else CacheConfig(cache)
+    if plan.has_rows_in_elements:
+        raise ConfigurationError(
+            "cache= looks up single examples, and these elements are batches; leave with_no_batching(), or "
+            "BatchingConfig(columnar=True), out."
+        )
+    try:
+        fingerprint(inference_args)
+    except Exception as error:
+        raise ConfigurationError(f"cache= cannot compare the inference_args ({error}); give plain values.") from error
+    models = tuple((name, _identity(handler)) for name, handler in plan.models.items())
+    path = os.path.abspath(config.path)  # a worker or a host may run in another folder
+    PredictionStore(path, config.max_bytes).close()
+    return CacheSpec(path, config.max_bytes, models)
+
+
+def _identity(handler: Any) -> str:
+    """What decides a handler's predictions, as a digest."""
+    own = getattr(handler, "cache_key", None)
+    key = default_cache_key(handler) if own is None else own()
+    try:
+        return fingerprint(key).hex()
+    except Exception as error:
+        name = type(handler).__qualname__
+        raise ConfigurationError(
+            f"{name}.cache_key() returned a value that cannot be compared ({error}); let it return plain values."
+        ) from error
+
+
+class Found(NamedTuple):
+    """What a cache knows of a batch."""
+
+    known: list[int]
+    """The positions of the elements that it knows."""
+    predictions: list[Any]
+    """Theirs, with keys if elements have some."""
+    rest: Batch | None
+    """The others; None if there are none."""
+
+
+class PredictionCache:
+    """The cache of one session. Thread-safe.
+
+    A file that cannot be read or written, once workers run, is logged, and costs requests: nothing else.
+
+    Args:
+        spec: of the session.
+        cache: of the spec.
+    """
+
+    def __init__(self, spec: SessionSpec, cache: CacheSpec) -> None:
+        self._spec = cache
+        self._plan = spec.plan
+        paths = {name: (refreshed.path, file_stamps(refreshed.path)) for name, refreshed in spec.plan.refreshed.items()}
+        self._models = {
+            name: fingerprint([_VERSION, identity, spec.inference_args, paths.get(name)])
+            for name, identity in cache.models
+        }
+        self._store: PredictionStore | None = None
+        self._is_broken = False
+        self._has_warned = False
+        self._lock = threading.Lock()
+
+    def look_up(self, name: Any, batch: Batch) -> Found:
+        """What is known of a batch for the named model; the rest knows what to be kept by."""
+        keys = [self._key(name, element) for element in batch.elements]
+        found = self._read([key for key in keys if key is not None])
+        known = [place for place, key in enumerate(keys) if key in found]
+        everything = batch._replace(cache_keys=keys)
+        if not known:
+            return Found([], [], everything)
+        predictions = [found[key] for key in keys if key in found]
+        if self._plan.role:
+            predictions = signed(predictions, self._plan.answerer(name))
+        predictions = mark_skips(predictions)
+        if self._plan.keyed:
+            predictions = with_keys([batch.elements[place][0] for place in known], predictions)
+        places = [place for place, key in enumerate(keys) if key not in found]
+        return Found(known, predictions, everything.pick(places)[0] if places else None)
+
+    def keep(self, keys: Sequence[bytes | None], predictions: Sequence[Any]) -> None:
+        """Keeps the predictions of elements with these keys; such as do not pickle are left out."""
+        values: list[tuple[bytes, bytes]] = []
+        for key, prediction in zip(keys, predictions, strict=True):
+            value = prediction[1] if self._plan.keyed and prediction is not SKIP else prediction
+            if key is not None and (pickled := self._pickled(value)) is not None:
+                values.append((key, pickled))
+        store = self._opened()
+        if store is None or not values:
+            return
+        try:
+            store.put(values)
+        except sqlite3.Error as error:
+            self._break(error)
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._store is not None:
+            self._store.close()
+
+    def _key(self, name: Any, element: Any) -> bytes | None:
+        if self._plan.keyed:
+            if type(element) in NO_PAIRS or not isinstance(element, Sequence) or len(element) != 2:
+                return None  # the call will say so
+            element = element[1]
+        try:
+            content = fingerprint(element)
+        except Exception as error:
+            self._log_once("an element cannot be compared with others, and is not looked up", error)
+            return None
+        return hashlib.blake2b(content, key=self._models[name], digest_size=32).digest()
+
+    def _read(self, keys: Sequence[bytes]) -> dict[bytes | None, Any]:
+        store = self._opened()
+        if store is None or not keys:
+            return {}
+        try:
+            found = store.get(keys)
+        except sqlite3.Error as error:
+            self._break(error)
+            return {}
+        values: dict[bytes | None, Any] = {}
+        for key, pickled in found.items():
+            try:
+                values[key] = pickle.loads(pickled)  # the file is this user's own
+            except Exception as error:
+                self._log_once("a prediction cannot be read any more, and is asked for again", error)
+        return values
+
+    def _pickled(self, value: Any) -> bytes | None:
+        for dumps in _DUMPS:
+            try:
+                return dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+            except Exception as error:
+                failure = error
+        self._log_once(f"a {type(value).__qualname__} cannot be pickled, and is not kept", failure)
+        return None
+
+    def _opened(self) -> PredictionStore | None:
+        with self._lock:
+            if self._store is None and not self._is_broken:
+                try:
+                    self._store = PredictionStore(self._spec.path, self._spec.max_bytes)
+                except ConfigurationError as error:
+                    self._is_broken = True
+                    _LOGGER.error("%s Requests are sent, and paid for, without it.", error)
+            return None if self._is_broken else self._store
+
+    def _break(self, error: Exception) -> None:
+        """Goes on without the file."""
+        with self._lock:
+            self._is_broken = True
+        path = self._spec.path
+        _LOGGER.error("The cache %s failed (%s): requests are sent, and paid for, without it.", path, error)
+
+    def _log_once(self, what: str, error: Exception) -> None:
+        with self._lock:
+            has_warned, self._has_warned = self._has_warned, True
+        if not has_warned:
+            _LOGGER.warning("Cache %s: %s: %s. This is said once.", self._spec.path, what, error)

@@ -1,0 +1,60 @@
+"""Caches and budgets in pipelines: metrics, predictions that were made before, and an error that ends the pipeline."""
+
+from __future__ import annotations
+
+import apache_beam as beam
+import pytest
+from apache_beam.testing.util import assert_that, equal_to
+
+from headrace import Budget, BudgetError, Price
+from headrace.beam import RunInference
+from headrace.jobs.beam_pipeline import _totals
+from metered import ASKED, AsyncMetered, Metered
+
+BOTH = pytest.mark.parametrize("kind", [Metered, AsyncMetered])
+PRICES = {"m": Price(input=1.0, output=2.0, request=0.5)}
+
+
+def predicted(elements, expected, handler, **options):
+    """Runs a pipeline; returns its counters by name."""
+    ASKED.clear()
+    pipeline = beam.Pipeline("FnApiRunner")
+    assert_that(pipeline | beam.Create(elements) | RunInference(handler, **options), equal_to(expected))
+    result = pipeline.run()
+    result.wait_until_finish()
+    return result, {one.key.metric.name: one.result for one in result.metrics().query()["counters"]}
+
+
+@BOTH
+def test_pipeline_counts_what_it_uses(kind):
+    result, counters = predicted([1, 2, 3], [2, 4, 6], kind(), budget=Budget(prices=PRICES))
+    figures = {name: counters[name] for name in ("billed_requests", "input_tokens", "output_tokens", "cost_micros")}
+    assert figures == {
+        "billed_requests": 3,
+        "input_tokens": 3_000_000,
+        "output_tokens": 3000,
+        "cost_micros": pytest.approx(4_506_000, abs=3),
+    }
+    assert counters["m-_input_tokens"] == 3_000_000
+    used = _totals(result).usage["m"]
+    assert (used.requests, used.input_tokens, used.output_tokens) == (3, 3_000_000, 3000)
+    assert used.cost == pytest.approx(4.506, abs=1e-5)
+
+
+def test_pipeline_asks_only_for_what_is_not_in_its_cache(tmp_path):
+    cache = str(tmp_path / "cache")
+    predicted([1, 2, 3], [2, 4, 6], Metered(), cache=cache)
+    result, counters = predicted([1, 2, 3, 4], [2, 4, 6, 8], Metered(), cache=cache)
+    assert ASKED == [4]
+    assert (counters["cache_hits"], counters["cache_misses"]) == (3, 1)
+    assert _totals(result).cached == 3
+
+
+def test_pipeline_whose_budget_is_spent_fails_with_one_error_whatever_is_caught():
+    ASKED.clear()
+    pipeline = beam.Pipeline("FnApiRunner")
+    inference = RunInference(Metered(), budget=Budget(5.0, prices=PRICES)).with_exception_handling()
+    _ = pipeline | beam.Create(range(100, 1000)) | inference
+    with pytest.raises(BudgetError, match="the budget of 5 is spent"):
+        pipeline.run().wait_until_finish()
+    assert 4 <= len(ASKED) < 900

@@ -1,0 +1,293 @@
+"""Predictions that were made before are not asked for again, and no other ones are given in their place."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from headrace import (
+    BatchingConfig,
+    CacheConfig,
+    ConfigurationError,
+    Failure,
+    KeyedModelHandler,
+    KeyModelMapping,
+    ModelHandler,
+    predict,
+)
+from headrace.core.events import CacheUsed
+from headrace.runtime.open_worker import open_worker
+from headrace.runtime.prediction_store import PredictionStore
+from headrace.runtime.prepare import InferenceRequest, prepare
+from metered import ASKED, AsyncMetered, LocalMetered, Metered
+from toys import Acting, Events, run
+
+pytestmark = pytest.mark.usefixtures("requests_end", "module_travels")
+
+BOTH = pytest.mark.parametrize("kind", [Metered, AsyncMetered])
+
+
+@pytest.fixture
+def ask(tmp_path):
+    """What comes out for elements with a cache in a file of the test's; and what was asked for."""
+
+    def call(handler, elements, **options):
+        ASKED.clear()
+        options = {"cache": str(tmp_path / "cache"), **options}
+        found = list(predict(handler, elements, on_failure="yield", **options))
+        return ["failed" if isinstance(one, Failure) else one for one in found], list(ASKED)
+
+    return call
+
+
+@BOTH
+def test_predictions_are_asked_for_once(ask, kind):
+    assert ask(kind(), [1, 2, 3]) == ([2, 4, 6], [1, 2, 3])
+    assert ask(kind(), [3, 4, 1, 2, 3]) == ([6, 8, 2, 4, 6], [4])
+    assert ask(kind(), [1, 2, 3, 4]) == ([2, 4, 6, 8], [])
+
+
+def test_skips_are_kept_and_failures_are_not(ask):
+    expected = [2, "failed", 4, "failed"]  # 7 has no output
+    assert ask(Metered(), [1, 7, 13, 2, 99]) == (expected, [1, 7, 13, 2, 99])
+    assert ask(Metered(), [1, 7, 13, 2, 99]) == (expected, [13, 99])
+
+
+def test_only_what_is_missing_of_a_batch_is_asked_for(ask):
+    assert ask(Metered(size=4), [1, 2, 13, 4]) == ([2, 4, "failed", 8], [1, 2, 13, 4])
+    assert ask(Metered(size=4), [5, 4, 6, 2, 13, 1]) == ([10, 8, 12, 4, "failed", 2], [5, 6, 13])
+
+
+@BOTH
+def test_equal_elements_are_asked_for_once_though_all_are_on_their_way(ask, kind):
+    elements = [n % 5 for n in range(500)]
+    found, asked = ask(kind(), elements)
+    assert found == [2 * n for n in elements]
+    assert sorted(asked) == [0, 1, 2, 3, 4]
+
+
+def test_equal_elements_of_a_batch_are_asked_for_once(ask):
+    assert ask(Metered(size=4), [1, 1, 2, 1]) == ([2, 2, 4, 2], [1, 2])
+
+
+def test_elements_whose_equal_fails_are_asked_for_themselves(ask):
+    found, asked = ask(Metered(), [99, 1] * 10)
+    assert found == ["failed", 2] * 10
+    assert sorted(asked) == [1] + [99] * 10
+
+
+def test_elements_whose_equal_is_not_kept_are_asked_for_themselves(ask):
+    class Unkept(Metered):
+        def request(self, batch, model, inference_args=None):
+            super().request(batch, model)
+            return [threading.Lock() for _ in batch]
+
+    found, asked = ask(Unkept(), [1] * 10)
+    assert (len(found), asked) == (10, [1] * 10)
+
+
+def test_key_is_the_example_after_preprocessing_and_the_prediction_that_before_postprocessing(ask):
+    handler = Metered().with_preprocess_fn(int).with_postprocess_fn(str)
+    assert ask(handler, ["1", "02"]) == (["2", "4"], [1, 2])
+    assert ask(Metered(), [1, 2, 3]) == ([2, 4, 6], [3])
+
+
+def test_keys_of_elements_do_not_count(ask):
+    handler = KeyedModelHandler(Metered())
+    assert ask(handler, [("a", 1), ("b", 7), ("c", 2)]) == ([("a", 2), ("c", 4)], [1, 7, 2])
+    assert ask(handler, [("x", 2), ("y", 7), ("z", 1)]) == ([("x", 4), ("z", 2)], [])
+    assert ask(Metered(), [1]) == ([2], [])
+
+
+def test_models_by_key_have_predictions_of_their_own(ask):
+    handler = KeyedModelHandler([KeyModelMapping(["a"], Metered("m")), KeyModelMapping(["b"], Metered("n"))])
+    assert ask(handler, [("a", 1), ("b", 1)])[1] == [1, 1]
+    assert ask(handler, [("b", 1), ("a", 1), ("a", 2)])[1] == [2]
+
+
+def test_other_models_and_arguments_are_asked(ask):
+    assert ask(Metered(), [1]) == ([2], [1])
+    assert ask(Metered("n"), [1]) == ([2], [1])
+    assert ask(Metered(), [1], inference_args={"plus": 5}) == ([7], [1])
+    assert ask(Metered(), [1], inference_args={"plus": 5}) == ([7], [])
+    assert ask(Metered(), [1.0]) == ([2.0], [1.0])
+
+
+def test_local_models_are_not_called_again_even_if_they_change_their_examples(ask):
+    handler = LocalMetered(min_batch_size=2, max_batch_size=2)
+    assert ask(handler, [{"n": 1}, {"n": 2}]) == ([2, 4], [{"n": 1}, {"n": 2}])
+    assert ask(handler, [{"n": 2}, {"n": 1}, {"n": 3}]) == ([4, 2, 6], [{"n": 3}])
+
+
+def test_isolated_models_are_not_called_again(ask):
+    handler = LocalMetered()
+    assert ask(handler, [{"n": 1}, {"n": 2}])[0] == [2, 4]
+    assert ask(handler, [{"n": 2}, {"n": 1}, {"n": 3}], isolate=True)[0] == [4, 2, 6]
+    assert ask(handler, [{"n": 3}])[1] == []
+
+
+def test_hits_and_misses_are_reported(tmp_path):
+    def used(elements):
+        events = Events()
+        worker = open_worker(prepare(Metered(size=2), InferenceRequest(cache=str(tmp_path / "cache"))))
+        try:
+            run(worker, elements, events)
+        finally:
+            worker.close()
+        return events.of(CacheUsed)
+
+    assert used([1, 2, 3]) == [CacheUsed("", 0, 2), CacheUsed("", 0, 1)]
+    assert used([3, 4]) == [CacheUsed("", 1, 1)]
+
+
+def test_predictions_that_do_not_pickle_are_given_and_not_kept(ask, caplog):
+    lock = threading.Lock()
+    handler = Acting(lambda batch: [lock for _ in batch])
+    handler.cache_key = lambda: "locks"
+    assert ask(handler, [1, 2])[0] == [lock, lock]
+    assert [record.message for record in caplog.records if "cannot be pickled" in record.message]
+    assert ask(handler, [1])[0] == [lock]
+
+
+def test_examples_that_cannot_be_compared_are_asked_for_each_time(ask, caplog):
+    handler = Acting(lambda batch: [1 for _ in batch])
+    handler.cache_key = lambda: "ones"
+    assert ask(handler, [threading.Lock()])[0] == [1]
+    assert "cannot be compared with others" in caplog.text
+
+
+def test_file_that_breaks_while_workers_run_costs_requests_and_no_outcome(tmp_path, caplog):
+    path = tmp_path / "cache"
+
+    def elements():
+        yield 1
+        with sqlite3.connect(path) as database:
+            database.execute("DROP TABLE predictions")
+        database.close()
+        yield from range(2, 7)
+
+    assert list(predict(Metered(), elements(), cache=str(path))) == [2, 4, 6, 8, 10, 12]
+    assert "requests are sent, and paid for, without it" in caplog.text
+
+
+def test_prediction_of_a_class_that_is_gone_is_asked_for_again(ask, tmp_path):
+    assert ask(Metered(), [1, 2])[1] == [1, 2]
+    with sqlite3.connect(tmp_path / "cache") as database:
+        keys = [key for (key,) in database.execute("SELECT key FROM predictions")]
+    database.close()
+    store = PredictionStore(str(tmp_path / "cache"), 1 << 30)
+    store.put([(keys[0], b"cno_such_module\nGone\n.")])
+    store.close()
+    found, asked = ask(Metered(), [1, 2])
+    assert found == [2, 4]
+    assert len(asked) == 1
+
+
+class Locked(ModelHandler):
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
+
+    def load_model(self):
+        return None
+
+    def run_inference(self, batch, model, inference_args=None):
+        return batch
+
+
+class Told(Locked):
+    def cache_key(self):
+        return threading.Lock()
+
+
+@pytest.mark.parametrize(
+    ("handler", "options", "reason"),
+    [
+        (Metered(), {"cache": 5}, "path of a file"),
+        (Metered(), {"cache": "gs://bucket/cache"}, "path of a file"),
+        (Metered(), {"cache": "/"}, "cannot be used"),
+        (Locked(), {}, r"'lock' cannot be compared .* cache_key\(\)"),
+        (Told(), {}, r"Told\.cache_key\(\) returned a value"),
+        (Metered(), {"inference_args": {"f": threading.Lock()}}, "cannot compare the inference_args"),
+        (Metered().with_no_batching(), {}, "leave with_no_batching"),
+        (Metered(), {"batching": BatchingConfig(columnar=True)}, "columnar"),
+    ],
+)
+def test_wrong_use_is_one_error_at_construction(ask, handler, options, reason):
+    with pytest.raises(ConfigurationError, match=reason):
+        ask(handler, [1], **options)
+
+
+def test_size_that_is_none_is_refused():
+    with pytest.raises(ConfigurationError, match="max_bytes"):
+        CacheConfig("cache", max_bytes=5)
+
+
+RUN = """
+import json, sys, time
+import headrace
+
+class Slow(headrace.RemoteModelHandler):
+    def create_client(self):
+        return open(sys.argv[2], "a")
+
+    def request(self, batch, model, inference_args=None):
+        model.write("".join(f"{one}\\n" for one in batch))
+        model.flush()
+        time.sleep(0.002)
+        return [2 * one for one in batch]
+
+    def batch_elements_kwargs(self):
+        return {"max_batch_size": 1}
+
+    def cache_key(self):
+        return "slow"
+
+print(json.dumps(list(headrace.predict(Slow(), range(300), cache=sys.argv[1]))), flush=True)
+"""
+
+
+@pytest.fixture
+def start_run(popen, tmp_path):
+    def start(name):
+        command = [sys.executable, "-c", RUN, str(tmp_path / "cache"), str(tmp_path / name)]
+        return popen(command, stdout=subprocess.PIPE, text=True)
+
+    return start
+
+
+def lines_of(path):
+    return path.read_text().split("\n")[:-1] if path.exists() else []
+
+
+def test_run_that_is_killed_pays_again_only_for_what_was_in_flight(start_run, tmp_path, wait_until):
+    first = start_run("log")
+    wait_until(lambda: len(lines_of(tmp_path / "log")) > 60)
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    before = len(lines_of(tmp_path / "log"))
+    out, _ = start_run("log").communicate(timeout=60)
+    assert json.loads(out) == [2 * n for n in range(300)]
+    paid = lines_of(tmp_path / "log")
+    assert set(paid) == {str(n) for n in range(300)}
+    assert len(paid) < 300 + before
+
+
+def test_processes_share_a_cache_while_both_run(start_run, tmp_path):
+    runs = [start_run("one"), start_run("two")]
+    for each in runs:
+        assert json.loads(each.communicate(timeout=60)[0]) == [2 * n for n in range(300)]
+    assert json.loads(start_run("three").communicate(timeout=60)[0]) == [2 * n for n in range(300)]
+    assert lines_of(tmp_path / "three") == []
+
+
+def test_predictions_of_a_fallback_are_kept_as_its_own(ask):
+    assert ask(Metered("m"), [99, 1], fallback=Acting(lambda batch: [0 for _ in batch])) == ([0, 2], [99, 1])
+    assert ask(Metered("m"), [99, 1]) == (["failed", 2], [99])
+    assert ask(Metered("m"), [99, 1], fallback=Acting(lambda batch: 1 / 0)) == (["failed", 2], [99])

@@ -1,0 +1,198 @@
+"""Values survive processes, their deaths and each other; what is broken is refused or not there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+from headrace import ConfigurationError
+from headrace.runtime.prediction_store import PredictionStore
+
+MANY = 1 << 30
+
+
+def key_of(number):
+    return number.to_bytes(32, "big")
+
+
+@pytest.fixture
+def open_store(tmp_path):
+    """Opens the same file."""
+    opened = []
+
+    def start(max_bytes=MANY):
+        opened.append(PredictionStore(str(tmp_path / "deep" / "store"), max_bytes))
+        return opened[-1]
+
+    yield start
+    for store in opened:
+        store.close()
+
+
+def test_values_are_found_by_whoever_opens_the_file(open_store):
+    store = open_store()
+    store.put([(key_of(1), b"one"), (key_of(2), b"")])
+    store.put([(key_of(1), b"newer")])
+    assert open_store().get([key_of(n) for n in (1, 2, 3)]) == {key_of(1): b"newer", key_of(2): b""}
+    assert store.get([]) == {}
+
+
+def test_more_keys_than_a_statement_takes_are_looked_up(open_store):
+    store = open_store()
+    store.put([(key_of(n), b"%d" % n) for n in range(2000)])
+    assert len(store.get([key_of(n) for n in range(1000, 3000)])) == 1000
+
+
+def test_file_that_is_closed_is_opened_again(open_store):
+    store = open_store()
+    store.put([(key_of(1), b"one")])
+    store.close()
+    assert store.get([key_of(1)]) == {key_of(1): b"one"}
+
+
+def test_oldest_values_leave_a_full_file(open_store, tmp_path):
+    store, value = open_store(max_bytes=1 << 20), os.urandom(2000)
+    for first in range(0, 3000, 50):
+        store.put([(key_of(n), value) for n in range(first, first + 50)])
+    there = sorted(int.from_bytes(key, "big") for key in store.get([key_of(n) for n in range(3000)]))
+    assert 200 < len(there) < 500
+    assert there[-1] == 2999
+    assert there == list(range(there[0], 3000))
+    store.close()
+    assert (tmp_path / "deep" / "store").stat().st_size < 1.3 * (1 << 20)
+
+
+def test_value_larger_than_the_file_may_be_is_kept_alone(open_store):
+    store = open_store(max_bytes=1 << 20)
+    store.put([(key_of(1), b"one")])
+    store.put([(key_of(2), bytes(1 << 21))])
+    assert list(store.get([key_of(1), key_of(2)])) == [key_of(2)]
+
+
+def test_file_is_for_its_owner_only(open_store, tmp_path):
+    open_store()
+    path = tmp_path / "deep" / "store"
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o620)
+    with pytest.raises(ConfigurationError, match=r"other users can write it; .* chmod 600"):
+        open_store()
+
+
+def test_folder_that_anybody_can_write_is_refused(tmp_path):
+    tmp_path.chmod(0o1777)
+    with pytest.raises(ConfigurationError, match=r"anybody can write its folder; .* mkdir -m 700"):
+        PredictionStore(str(tmp_path / "store"), MANY)
+
+
+def write_text(path):
+    path.write_text("no database " * 1000)
+    path.chmod(0o600)
+
+
+def write_other_database(path):
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE other (a)")
+    database.close()
+    path.chmod(0o600)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda path: path.mkdir(), "directory"),
+        (write_text, "not a database"),
+        (write_other_database, "another program's"),
+    ],
+)
+def test_what_is_no_store_is_one_clear_error(tmp_path, make, reason):
+    path = tmp_path / "store"
+    make(path)
+    with pytest.raises(ConfigurationError, match=f"cache=.*{reason}.*Delete the file, or name another"):
+        PredictionStore(str(path), MANY)
+
+
+def test_value_that_was_damaged_is_not_there(open_store, tmp_path):
+    store = open_store()
+    store.put([(key_of(1), b"one"), (key_of(2), b"two")])
+    with sqlite3.connect(tmp_path / "deep" / "store") as database:
+        database.execute("UPDATE predictions SET value = substr(value, 1, 18) || x'00' WHERE key = ?", [key_of(1)])
+        database.execute("INSERT INTO predictions VALUES (?, 'text')", [key_of(3)])
+    database.close()
+    assert store.get([key_of(1), key_of(2), key_of(3)]) == {key_of(2): b"two"}
+
+
+def test_value_under_another_key_is_not_there(open_store, tmp_path):
+    store = open_store()
+    store.put([(key_of(1), b"one")])
+    with sqlite3.connect(tmp_path / "deep" / "store") as database:
+        database.execute("UPDATE predictions SET key = ?", [key_of(2)])
+    database.close()
+    assert store.get([key_of(1), key_of(2)]) == {}
+
+
+def test_forked_child_opens_the_file_anew(open_store):
+    store = open_store()
+    store.put([(key_of(1), b"one")])
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            found = store.get([key_of(1)])
+            store.put([(key_of(2), b"child's")])
+            code = 0 if found else 1
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert store.get([key_of(1), key_of(2)]) == {key_of(1): b"one", key_of(2): b"child's"}
+
+
+WRITER = """
+import sys
+from headrace.runtime.prediction_store import PredictionStore
+
+path, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+store = PredictionStore(path, 1 << 30)
+for number in range(first, first + count):
+    key = number.to_bytes(32, "big")
+    store.put([(key, b"%d" % number * 100), (key[::-1], b"pair")])
+    print(number, flush=True)
+"""
+
+
+def start_writer(popen, path, first, count):
+    return popen([sys.executable, "-c", WRITER, str(path), str(first), str(count)], stdout=subprocess.PIPE, text=True)
+
+
+def test_processes_write_side_by_side_from_the_first_moment(popen, tmp_path):
+    path = tmp_path / "store"
+    writers = [start_writer(popen, path, 1000 * n, 100) for n in range(1, 5)]
+    for writer in writers:
+        writer.communicate(timeout=60)
+        assert writer.returncode == 0
+    keys = [key_of(1000 * n + one) for n in range(1, 5) for one in range(100)]
+    found = PredictionStore(str(path), MANY).get(keys)
+    assert found == {key: b"%d" % int.from_bytes(key, "big") * 100 for key in keys}
+
+
+def test_what_was_written_survives_a_kill_whole(popen, tmp_path):
+    path = tmp_path / "store"
+    writer = start_writer(popen, path, 1, 1_000_000)
+    for line in writer.stdout:
+        if int(line) == 50:
+            break
+    writer.send_signal(signal.SIGKILL)
+    told = 50 + len(writer.communicate(timeout=60)[0].split("\n")[:-1])
+    store = PredictionStore(str(path), MANY)
+    keys = [key_of(n) for n in range(1, told + 100)]
+    found = store.get(keys)
+    numbers = sorted(int.from_bytes(key, "big") for key in found)
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert len(numbers) >= told - 1
+    assert all(value == b"%d" % int.from_bytes(key, "big") * 100 for key, value in found.items())
+    assert len(store.get([key[::-1] for key in keys])) == len(found)
+    store.close()

@@ -1,0 +1,205 @@
+"""A budget stops what it pays for: all that was requested has its outcome, and nothing more is requested."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from headrace import (
+    Budget,
+    BudgetError,
+    ConfigurationError,
+    ElementRetry,
+    Failure,
+    KeyedModelHandler,
+    KeyModelMapping,
+    Price,
+    predict,
+)
+from headrace.core.events import UsageReported
+from headrace.runtime.open_worker import open_worker
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
+from headrace.runtime.usage_meter import UsageMeter
+from metered import ASKED, AsyncMetered, LocalMetered, Metered
+from toys import Events, run
+
+pytestmark = pytest.mark.usefixtures("requests_end", "module_travels")
+
+BOTH = pytest.mark.parametrize("kind", [Metered, AsyncMetered])
+PRICES = {"m": Price(input=1.0, output=2.0, request=0.5)}
+A_REQUEST = 1.502
+"""What one of ``Metered`` costs."""
+
+
+def test_meter_adds_up_costs():
+    meter = UsageMeter(Budget(prices={"m": Price(2.0, 4.0, 0.25)}))
+    assert meter.priced(UsageReported("m", 500_000, 250_000, 2)).cost == 2.5
+    assert meter.priced(UsageReported("n", 1, 1)).cost is None
+    assert meter.error is None
+
+
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [
+        (Budget(3.0, prices=PRICES), r"the budget of 3 is spent: 2 requests with 2,002,000 tokens cost 3\.004\.$"),
+        (Budget(max_tokens=2_000_000), r"the budget of 2,000,000 tokens is spent: 2 requests took 2,002,000\.$"),
+    ],
+)
+def test_meter_says_when_the_budget_is_spent(budget, said):
+    meter = UsageMeter(budget)
+    meter.priced(UsageReported("m", 1_000_000, 1000))
+    assert meter.error is None
+    meter.priced(UsageReported("m", 1_000_000, 1000))
+    with pytest.raises(BudgetError, match=said):
+        raise meter.error
+
+
+def spend(handler, elements, budget, **options):
+    """What came out before the error; and the error."""
+    ASKED.clear()
+    found = []
+    try:
+        found.extend(predict(handler, elements, budget=budget, on_failure="yield", **options))
+    except BudgetError as error:
+        return found, str(error)
+    return found, None
+
+
+@BOTH
+def test_what_was_requested_has_its_outcome_and_nothing_more_is_requested(kind):
+    found, error = spend(kind(), range(100, 1000), Budget(20 * A_REQUEST, prices=PRICES))
+    assert "is spent" in error
+    assert 20 <= len(ASKED) < 900
+    assert found == [2 * n for n in range(100, 100 + len(ASKED))]
+    assert list(range(100, 100 + len(ASKED))) == ASKED
+
+
+@BOTH
+def test_budget_that_suffices_changes_nothing(kind):
+    found, error = spend(kind(), range(100, 110), Budget(10 * A_REQUEST, prices=PRICES))
+    assert (found, error) == ([2 * n for n in range(100, 110)], None)
+
+
+def test_requests_that_fail_are_paid_for():
+    found, error = spend(Metered(), [99] * 50, Budget(5 * A_REQUEST, prices=PRICES))
+    assert "is spent" in error
+    assert 5 <= len(ASKED) < 50
+    assert len(found) == len(ASKED)
+    assert all(isinstance(one, Failure) for one in found)
+
+
+def test_retries_are_paid_for_and_end_with_the_budget():
+    class Again(Metered):
+        def request(self, batch, model, inference_args=None):
+            super().request(batch, model)
+            return [ElementRetry(ValueError("not yet")) for _ in batch]
+
+    found, error = spend(Again(num_retries=1000), [1], Budget(5 * A_REQUEST, prices=PRICES))
+    assert "is spent" in error
+    assert (found, ASKED) == ([], [1] * 5)
+
+
+def test_waiting_requests_are_not_sent_and_those_in_flight_are_delivered():
+    """The last of twenty requests spends the budget while others are in flight, and others wait."""
+    others_are_there = threading.Event()
+    arrived = []
+
+    class Slow(Metered):
+        def request(self, batch, model, inference_args=None):
+            if batch[0] >= 119:
+                arrived.extend(batch)
+                if len(arrived) >= 3:
+                    others_are_there.set()
+                others_are_there.wait(30)
+            return super().request(batch, model)
+
+    found, error = spend(Slow(), range(100, 1000), Budget(20 * A_REQUEST, prices=PRICES))
+    assert "is spent" in error
+    assert found == [2 * n for n in sorted(ASKED)]
+    assert set(arrived) <= set(ASKED)
+    assert 22 <= len(ASKED) < 200
+
+
+def test_price_that_is_missing_stops_at_the_first_request():
+    found, error = spend(Metered("n"), range(100, 1000), Budget(1000.0, prices=PRICES))
+    assert "no price for 'n'; add it" in error
+    assert len(found) == len(ASKED) < 20
+
+
+def test_handler_that_reports_nothing_stops_at_the_first_requests():
+    found, error = spend(Metered(""), range(100, 1000), Budget(max_tokens=1_000_000_000))
+    assert "Metered does not report" in error
+    assert "headrace.report_usage" in error
+    assert len(found) == len(ASKED) < 20
+
+
+def test_budget_without_a_limit_needs_no_reports():
+    assert spend(Metered(""), [1, 2], Budget(prices=PRICES)) == ([2, 4], None)
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_calls_of_a_local_model_end_with_the_budget(isolate):
+    handler = LocalMetered(min_batch_size=2, max_batch_size=2)
+    found, error = spend(handler, [{"n": n} for n in range(40)], Budget(max_tokens=8), isolate=isolate)
+    assert "8 tokens is spent" in error
+    assert found == [2 * n for n in range(len(found))]
+    assert 8 <= len(found) < 20
+
+
+def test_models_by_key_spend_one_budget():
+    handler = KeyedModelHandler([KeyModelMapping(["a"], Metered("m")), KeyModelMapping(["b"], Metered("n"))])
+    prices = {"m": Price(request=1), "n": Price(request=2)}
+    elements = [(key, n) for n in range(100, 400) for key in "ab"]
+    _, error = spend(handler, elements, Budget(30.0, prices=prices))
+    assert "is spent" in error
+    assert 19 <= len(ASKED) < 400
+
+
+def test_predictions_from_a_cache_cost_nothing(tmp_path):
+    cache, budget = str(tmp_path / "cache"), Budget(20 * A_REQUEST, prices=PRICES)
+    elements = range(100, 150)
+    everything = []
+    for _ in range(3):
+        found, error = spend(Metered(), elements, budget, cache=cache)
+        everything += ASKED
+    assert error is None
+    assert found == [2 * n for n in elements]
+    assert sorted(everything) == list(elements)
+
+
+def test_bundle_that_is_tried_again_requests_nothing():
+    spec = catching(prepare(Metered(), InferenceRequest(budget=Budget(2 * A_REQUEST, prices=PRICES))), Exception)
+    for asked in (2, 0, 0):
+        ASKED.clear()
+        worker = open_worker(spec)
+        try:
+            with pytest.raises(BudgetError, match="is spent"):
+                run(worker, range(100, 200), Events())
+        finally:
+            worker.close()
+        assert asked <= len(ASKED) < asked + 20
+        assert bool(ASKED) is bool(asked)
+
+
+def test_events_have_costs():
+    events = Events()
+    worker = open_worker(prepare(Metered(), InferenceRequest(budget=Budget(prices=PRICES))))
+    try:
+        run(worker, [1], events)
+    finally:
+        worker.close()
+    assert events.of(UsageReported) == [UsageReported("m", 1_000_000, 1000, cost=A_REQUEST)]
+
+
+def test_budget_that_is_none_is_refused_at_construction():
+    with pytest.raises(ConfigurationError, match=r"headrace\.Budget"):
+        predict(Metered(), [1], budget=5)
+
+
+def test_fallback_spends_the_same_budget():
+    budget = Budget(10.0, prices={"*": Price(request=1)})
+    found, error = spend(Metered("m"), [99] * 50, budget, fallback=AsyncMetered("n"))
+    assert "is spent" in error
+    assert 10 <= len(ASKED) < 50
+    assert len(found) < 50
