@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import pytest
 
 from headrace import ConfigurationError, EndpointError, KeyedModelHandler, PredictionResult, predict
 from headrace.core.events import UsageReported
+from headrace.core.rate_limits import headers_go_to
 from headrace.handlers.openai_inference import (
     OpenAIChatModelHandler,
     OpenAICompletionsModelHandler,
@@ -226,6 +228,15 @@ def test_what_concerns_all_is_one_error_at_the_first_request(kind, refusal):
         assert len(server.requests) <= 2
 
 
+@pytest.mark.parametrize("body", [{"detail": "no such field"}, b"no such field"])
+def test_errors_that_other_servers_word_in_their_own_way_say_why(body):
+    with (
+        serving(lambda asked, before: Answer(422, body)) as server,
+        pytest.raises(EndpointError, match="Error code: 422 - no such field"),
+    ):
+        list(predict(OpenAIChatModelHandler("m", url=at(server)), ["a"]))
+
+
 def test_bad_request_at_first_is_that_elements_if_another_prompt_is_answered():
     with serving(speaking(fault=refuses("a", refusing(400, "we do not like it")))) as server:
         _, outcomes = events_and_outcomes(OpenAIChatModelHandler("m", url=at(server)), ["a", "b", "a"])
@@ -323,6 +334,33 @@ def test_options_of_all_handlers_are_accepted(server):
         assert handler.batch_elements_kwargs() == {"min_batch_size": 3, "max_batch_size": 3}
         _, outcomes = events_and_outcomes(handler, ["a", "b", "c"])
     assert [failure.element for failure in failures_among(outcomes)] == ["b"]
+
+
+@ALL
+def test_headers_about_rate_limits_are_reported(kind):
+    found = []
+
+    async def ask(handler):
+        headers_go_to(found.append)
+        async with handler.create_client() as client:
+            await handler.request(["a"], client)
+
+    said = {"x-ratelimit-remaining-requests": "7"}
+    with serving(lambda asked, before: speaking()(asked, before)._replace(headers=said)) as server:
+        asyncio.run(ask(kind("m", url=at(server))))
+    assert [headers["x-ratelimit-remaining-requests"] for headers in found] == ["7"]
+
+
+def test_quota_is_that_of_the_url_and_the_model(monkeypatch):
+    one, other = (
+        OpenAIChatModelHandler("m", url="http://x/v1", prompt="{a}"),
+        OpenAIChatModelHandler("m", url="http://x/v1/"),
+    )
+    assert one.quota_name() == other.quota_name() == "http://x/v1 m"
+    assert OpenAIChatModelHandler("m", api_key=lambda: KEY).quota_name() is None
+    assert OpenAIChatModelHandler("m").quota_name() == "OPENAI_BASE_URL m"
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://y/v1")
+    assert OpenAIChatModelHandler("m").quota_name() == "http://y/v1 m"
 
 
 def test_keys_select_models(server):

@@ -80,7 +80,7 @@ def test_real_server_is_asked(serving_model):
     events, outcomes = events_and_outcomes(chat, PROMPTS, inference_args=ARGS)
     texts = {one.example: one.inference for one in outcomes}
     assert texts.keys() == set(PROMPTS)
-    assert all(set(text.split()) <= set(WORDS) and len(text.split()) == 4 for text in texts.values())
+    assert all(set(text.split()) <= set(WORDS) for text in texts.values()), texts
     used = events.of(UsageReported)
     assert sum(one.output_tokens for one in used) == 12
     assert sorted(one.input_tokens for one in used) == [4, 6, 6]
@@ -88,7 +88,7 @@ def test_real_server_is_asked(serving_model):
     rows = [{"what": "mill"}, {"what": None}]
     handler = OpenAICompletionsModelHandler(name, prompt="there was a {what}", url=url)
     good, bad = predict(handler, rows, inference_args=ARGS, on_failure="yield")
-    assert len(good.inference.split()) == 4
+    assert set(good.inference.split()) <= set(WORDS)
     assert "'what', which the prompt needs, is empty" in str(bad.error)
 
     with pytest.raises(EndpointError, match="Unexpected fields in the request"):

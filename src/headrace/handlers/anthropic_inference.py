@@ -17,7 +17,7 @@ from headrace.core.usage import report_usage
 from headrace.handlers.cards import CARDS
 from headrace.handlers.json_answers import JsonSchema
 from headrace.handlers.prompts import Prompts
-from headrace.handlers.text_endpoints import ChatHandler, ModelReply, as_answer, checked_url, refuse_unfit
+from headrace.handlers.text_endpoints import ChatHandler, ModelReply, as_answer, checked_url, heard, refuse_unfit
 
 with extra_required("anthropic"):
     import anthropic
@@ -210,6 +210,7 @@ class AnthropicChatModelHandler(ChatHandler[anthropic.AsyncAnthropic]):
     """
 
     card = CARDS["anthropic_inference.AnthropicChatModelHandler"]
+    _url_variable = "ANTHROPIC_BASE_URL"
 
     def __init__(
         self,
@@ -229,10 +230,9 @@ class AnthropicChatModelHandler(ChatHandler[anthropic.AsyncAnthropic]):
         if not isinstance(max_tokens, int) or max_tokens < 1:
             raise ConfigurationError(f"{who}: max_tokens must be an int, at least 1, not {max_tokens!r}.")
         self._max_tokens = max_tokens
-        self._url = checked_url(who, url, "/v1/messages")
-        key = ApiKey(api_key, _KEY, who)
+        key, url = ApiKey(api_key, _KEY, who), checked_url(who, url, "/v1/messages")
         prompts = Prompts(who, prompt, system)
-        super().__init__(model_name, key, prompts, schema=schema, full_answer=full_answer, options=options)
+        super().__init__(model_name, key, url, prompts=prompts, schema=schema, full_answer=full_answer, options=options)
 
     def create_client(self) -> anthropic.AsyncAnthropic:
         """Makes the client, which retries nothing: Headrace does.
@@ -267,7 +267,7 @@ class AnthropicChatModelHandler(ChatHandler[anthropic.AsyncAnthropic]):
         if self._schema is not None:
             given["output_config"] = {"format": {"type": "json_schema", "schema": self._schema.schema}}
         _renew(client, self._api_key)
-        answer = await client.messages.create(**{**given, **args})
+        answer = await heard(client.messages.with_raw_response.create(**{**given, **args}))
         if getattr(answer, "content", None) is None:
             raise self._unreadable(answer, "message")
         _report(self.model_name, answer)

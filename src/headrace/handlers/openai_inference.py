@@ -20,6 +20,7 @@ from headrace.handlers.text_endpoints import (
     TextEndpointHandler,
     answers_of,
     checked_url,
+    heard,
     refuse_unfit,
 )
 
@@ -43,7 +44,7 @@ _UNFIT = (400, 413, 422)
 class _OpenAIHandler(TextEndpointHandler[openai.AsyncOpenAI]):
     """Makes the client, for each kind of request."""
 
-    _url: str | None
+    _url_variable = "OPENAI_BASE_URL"
     _create: ClassVar[Any]
     """The client's method."""
     _ours: ClassVar[tuple[str, ...]]
@@ -64,7 +65,7 @@ class _OpenAIHandler(TextEndpointHandler[openai.AsyncOpenAI]):
                 return key.required()
 
             return openai.AsyncOpenAI(api_key=current, base_url=self._url, max_retries=0)
-        needs_none = self._url or os.environ.get("OPENAI_BASE_URL")
+        needs_none = self._url or os.environ.get(self._url_variable)
         value = key.value() or _NO_KEY if needs_none else key.required()
         return openai.AsyncOpenAI(api_key=value, base_url=self._url, max_retries=0)
 
@@ -127,9 +128,8 @@ class OpenAIChatModelHandler(_OpenAIHandler, ChatHandler[openai.AsyncOpenAI]):
         who = type(self).__qualname__
         schema = None if json_schema is None else JsonSchema(json_schema, who, "openai")
         prompts = Prompts(who, prompt, system)
-        self._url = checked_url(who, url, "/chat/completions")
-        key = ApiKey(api_key, _KEY, who)
-        super().__init__(model_name, key, prompts, schema=schema, full_answer=full_answer, options=options)
+        key, url = ApiKey(api_key, _KEY, who), checked_url(who, url, "/chat/completions")
+        super().__init__(model_name, key, url, prompts=prompts, schema=schema, full_answer=full_answer, options=options)
 
     async def _send(
         self, client: openai.AsyncOpenAI, system: str | None, messages: list[dict[str, Any]], args: Mapping[str, Any]
@@ -137,7 +137,7 @@ class OpenAIChatModelHandler(_OpenAIHandler, ChatHandler[openai.AsyncOpenAI]):
         first: list[dict[str, Any]] = [] if system is None else [{"role": "system", "content": system}]
         shape = {} if self._schema is None else {"response_format": _response_format(self._schema.schema)}
         all_args: Any = {"model": self.model_name, "messages": [*first, *messages], **shape, **args}
-        answer = await client.chat.completions.create(**all_args)
+        answer = await heard(client.chat.completions.with_raw_response.create(**all_args))
         if not getattr(answer, "choices", None):
             raise self._unreadable(answer, "chat completion")
         usage = answer.usage
@@ -186,8 +186,8 @@ class OpenAICompletionsModelHandler(_OpenAIHandler):
         who = type(self).__qualname__
         self._prompts = Prompts(who, prompt)
         self._full_answer = full_answer
-        self._url = checked_url(who, url, "/completions")
-        super().__init__(model_name, ApiKey(api_key, _KEY, who), 1, options)
+        key, url = ApiKey(api_key, _KEY, who), checked_url(who, url, "/completions")
+        super().__init__(model_name, key, url, size=1, options=options)
 
     def example_from_row(self, row: Mapping[str, Any]) -> str:
         """The prompt of a row.
@@ -219,7 +219,7 @@ class OpenAICompletionsModelHandler(_OpenAIHandler):
 
     async def _send(self, client: openai.AsyncOpenAI, prompt: str, args: Mapping[str, Any]) -> Any:
         all_args: Any = {"model": self.model_name, "prompt": prompt, **args}
-        answer = await client.completions.create(**all_args)
+        answer = await heard(client.completions.with_raw_response.create(**all_args))
         if not getattr(answer, "choices", None):
             raise self._unreadable(answer, "completion")
         self._used(getattr(answer.usage, "prompt_tokens", 0), getattr(answer.usage, "completion_tokens", 0))
@@ -260,8 +260,8 @@ class OpenAIEmbeddingsModelHandler(_OpenAIHandler):
     ) -> None:
         who = type(self).__qualname__
         self._prompts = Prompts(who, prompt)
-        self._url = checked_url(who, url, "/embeddings")
-        super().__init__(model_name, ApiKey(api_key, _KEY, who), _MOST_TEXTS, options)
+        key, url = ApiKey(api_key, _KEY, who), checked_url(who, url, "/embeddings")
+        super().__init__(model_name, key, url, size=_MOST_TEXTS, options=options)
 
     def example_from_row(self, row: Mapping[str, Any]) -> str:
         """The text of a row.
@@ -309,7 +309,7 @@ class OpenAIEmbeddingsModelHandler(_OpenAIHandler):
 
     async def _send(self, client: openai.AsyncOpenAI, texts: list[str], args: Mapping[str, Any]) -> list[Any]:
         all_args: Any = {"model": self.model_name, "input": texts, **args}
-        answer = await client.embeddings.create(**all_args)
+        answer = await heard(client.embeddings.with_raw_response.create(**all_args))
         if not getattr(answer, "data", None):
             raise self._unreadable(answer, "list of embeddings")
         self._used(getattr(answer.usage, "prompt_tokens", 0))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from headrace.core.errors import ConfigurationError, EndpointError, as_type_name
 from headrace.core.handler import ModelHandler, ModelT
+from headrace.core.rate_limits import report_rate_limit
 from headrace.core.remote import ElementFailure, ElementRetry, RemoteModelHandler
 from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey
@@ -19,7 +21,16 @@ from headrace.core.usage import report_usage
 from headrace.handlers.json_answers import InvalidAnswerError, JsonSchema
 from headrace.handlers.prompts import Prompts
 
-__all__ = ["ChatHandler", "ModelReply", "TextEndpointHandler", "answers_of", "as_answer", "checked_url", "refuse_unfit"]
+__all__ = [
+    "ChatHandler",
+    "ModelReply",
+    "TextEndpointHandler",
+    "answers_of",
+    "as_answer",
+    "checked_url",
+    "heard",
+    "refuse_unfit",
+]
 
 AnswerT = TypeVar("AnswerT")
 
@@ -47,14 +58,21 @@ _PASSING = (408, 409, 425, 429)
 class TextEndpointHandler(RemoteModelHandler[Any, PredictionResult, ModelT]):
     """Sends requests about texts; knows which errors concern one example, and which all of them.
 
+    A subclass sets ``_url_variable``, the environment variable with the URL of the API.
+
     Args:
         model_name: of the model, as the endpoint knows it.
         api_key: where the key comes from.
+        url: of the API; None: that of the environment, else the provider's.
         size: examples in a request, unless the options say otherwise.
         options: those of ``headrace.RemoteModelHandler`` and of ``headrace.ModelHandler``.
     """
 
-    def __init__(self, model_name: str, api_key: ApiKey, size: int, options: Mapping[str, Any]) -> None:
+    _url_variable: ClassVar[str]
+
+    def __init__(
+        self, model_name: str, api_key: ApiKey, url: str | None, *, size: int, options: Mapping[str, Any]
+    ) -> None:
         remote = inspect.signature(RemoteModelHandler.__init__).parameters.keys() & options.keys()
         super().__init__(**{name: options[name] for name in remote})
         others = {name: value for name, value in options.items() if name not in remote}
@@ -64,8 +82,15 @@ class TextEndpointHandler(RemoteModelHandler[Any, PredictionResult, ModelT]):
             raise ConfigurationError(f"{type(self).__qualname__}: model_name must name a model, not {model_name!r}.")
         self.model_name = model_name
         self._api_key = api_key
+        self._url = url
         self._has_worked = False
         """Whether the endpoint has answered anything in this process."""
+
+    def quota_name(self) -> str | None:
+        """The URL and the model, whatever is asked; a handler with a key of its own may have a quota of its own."""
+        if self._api_key.given is not None:
+            return None
+        return f"{self._url or os.environ.get(self._url_variable, self._url_variable)} {self.model_name}"
 
     async def _ask(self, send: Callable[[], Awaitable[AnswerT]], probe: Callable[[], Awaitable[object]]) -> AnswerT:
         """The answer to a request.
@@ -80,8 +105,8 @@ class TextEndpointHandler(RemoteModelHandler[Any, PredictionResult, ModelT]):
         try:
             answer = await send()
         except Exception as error:
-            self._api_key.mask_error(error)
             _explain(error)
+            self._api_key.mask_error(error)
             if await self._concerns_all(error, probe):
                 raise self._refusal(f"{as_type_name(error)}: {error}") from error
             raise
@@ -140,13 +165,14 @@ class ChatHandler(TextEndpointHandler[ModelT]):
         self,
         model_name: str,
         api_key: ApiKey,
-        prompts: Prompts,
+        url: str | None,
         *,
+        prompts: Prompts,
         schema: JsonSchema | None,
         full_answer: bool,
         options: Mapping[str, Any],
     ) -> None:
-        super().__init__(model_name, api_key, 1, options)
+        super().__init__(model_name, api_key, url, size=1, options=options)
         self._prompts = prompts
         self._schema = schema
         self._full_answer = full_answer
@@ -215,6 +241,14 @@ class ChatHandler(TextEndpointHandler[ModelT]):
             cut_off = InvalidAnswerError(f"{error}; the limit of tokens cut it off")
             return ElementFailure(cut_off if reply.cut_off else error)
         return reply.full if self._full_answer else value
+
+
+async def heard(asked: Awaitable[Any]) -> Any:
+    """What an official client's raw response holds; reports what its headers say about rate limits."""
+    raw = await asked
+    report_rate_limit(raw.headers)
+    answer = raw.parse()
+    return await answer if inspect.isawaitable(answer) else answer
 
 
 async def answers_of(examples: Sequence[Any], answer: Callable[[Any], Awaitable[Any]]) -> list[Any]:
@@ -290,7 +324,11 @@ def _status(error: BaseException) -> int | None:
 
 
 def _explain(error: BaseException) -> None:
-    """Lets an error of a connection say why: its text is "Connection error.", and the reason is in its cause."""
+    """Lets an error of a client say why, where it only says "Error code: 422", or "Connection error."."""
+    body = getattr(error, "body", None)
+    if _status(error) is not None and body and str(error) == f"Error code: {_status(error)}":
+        said = body.get("detail", body) if isinstance(body, Mapping) else body  # as FastAPI words it
+        error.args = (f"{error} - {said!s:.300}",)
     root = error
     while (cause := root.__cause__ or (None if root.__suppress_context__ else root.__context__)) is not None:
         root = getattr(cause, "exceptions", (cause,))[0]  # of several addresses, the first says enough
