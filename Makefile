@@ -11,6 +11,10 @@ OLDEST_BEAM := $(shell sed -n 's/^ *"apache-beam>=\([0-9.]*\).*/\1/p' pyproject.
 OLDEST := .venv-oldest
 OLDEST_NEEDS := '.[sklearn,pytorch,onnx,datatable,test]' skl2onnx pytest-timeout pytest-xdist
 
+# Handlers of endpoints whose clients do not go with the other frameworks, with the servers that they are tested with.
+SERVERS := .venv-servers
+SERVERS_NEEDS := '.[google,vertex,kserve,sklearn,test]' mlserver mlserver-sklearn pytest-timeout pytest-xdist
+
 # Two workers on two cores are as fast as more: each collects all of the tests.
 PYTEST_WORKERS ?= 2
 
@@ -20,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo embed benchmark flink flink-up flink-down test test-all test-oldest test-engines fuzz lint types architecture measures check site site-serve wheel clean
+.PHONY: help demo embed benchmark flink flink-up flink-down test test-all test-oldest test-servers test-engines fuzz lint types architecture measures check site site-serve wheel clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +62,9 @@ test-oldest: $(OLDEST)/.installed ## what touches Beam, with the oldest version 
 	    tests/core/test_files.py tests/runtime/test_plan.py tests/runtime/test_prepare.py tests/runtime/test_engine_metrics.py \
 	    tests/handlers/test_sklearn_inference.py tests/cli/test_run_mistakes.py
 
+test-servers: $(SERVERS)/.installed ## what asks Gemini, Vertex AI and KServe servers, with MLServer, in an environment of its own
+	$(SERVERS)/bin/pytest -n $(PYTEST_WORKERS) --dist loadfile tests/servers tests/handlers/test_gemini_inference.py
+
 test-engines: $(VENV)/.dev ## what needs an engine: Flink, Spark, Prism (Java, Maven, Go and Linux; root, for two machines)
 	$(BIN)/pytest engines/tests --timeout 1800 --verbose
 
@@ -90,7 +97,7 @@ wheel: ## what pip installs anywhere, in dist/ (needs only Python and pip)
 check: lint types architecture test-all ## what CI looks at, but for the demo, the engines and the oldest Beam
 
 clean: ## remove the environment, the demo's files and all caches
-	rm -rf $(VENV) $(OLDEST) .engines demo dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) $(SERVERS) .engines demo dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests examples benchmarks engines docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp says that an extra is installed; it is out of date when pyproject.toml has changed.
@@ -104,6 +111,11 @@ $(VENV)/.uv:
 $(OLDEST)/.installed: pyproject.toml | $(VENV)/.uv
 	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(OLDEST)
 	$(BIN)/uv pip install --python $(OLDEST)/bin/python 'apache-beam==$(OLDEST_BEAM).*' --editable $(OLDEST_NEEDS)
+	@touch $@
+
+$(SERVERS)/.installed: pyproject.toml | $(VENV)/.uv
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(SERVERS)
+	$(BIN)/uv pip install --python $(SERVERS)/bin/python --editable $(SERVERS_NEEDS)
 	@touch $@
 
 $(VENV)/.%: pyproject.toml | $(VENV)/.uv

@@ -41,7 +41,7 @@ class FaultServer(ThreadingHTTPServer):
     """Answers a POST with JSON, such as a list of examples.
 
     Args:
-        answer: from (examples, how many requests came before) to an Answer.
+        answer: from (examples, how many requests came before) to an Answer; of a GET, the examples are None.
         address: where to listen.
         tls: a context, for HTTPS.
     """
@@ -73,9 +73,14 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
+    def do_GET(self):
+        self._answer(None)
+
     def do_POST(self):
+        self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+    def _answer(self, examples):
         server: Any = self.server
-        examples = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         with server.lock:
             before = len(server.requests)
             server.requests.append(examples)

@@ -34,12 +34,12 @@ def test_changes_are_written_once(headrace, folder):
 
 def test_what_is_left_to_do_is_told_with_its_place(headrace, folder):
     folder.write("a.py", f"import os\n{STAR}")
-    folder.write("b.py", "from apache_beam.ml.inference.gemini_inference import GeminiModelHandler\n")
+    folder.write("b.py", "from apache_beam.ml.inference.agent_development_kit import ADKAgentModelHandler\n")
     result = headrace("migrate", ".")
     assert (result.code, result.out) == (3, "")
     by_hand, note, summary = result.err.splitlines()
     assert by_hand.startswith("a.py:2:1: by hand: import * from Beam's package stays: ")
-    assert note.startswith("b.py:1:55: note: gemini_inference.GeminiModelHandler stays Beam's")
+    assert note.startswith("b.py:1:60: note: agent_development_kit.ADKAgentModelHandler stays Beam's")
     assert summary == "0 files to change, 1 place left to do by hand."
 
 

@@ -11,7 +11,9 @@ from headrace.core.extras import install_command, requirements
 
 MISSING = {
     "anthropic_inference": ["anthropic: anthropic"],
+    "gemini_inference": ["google.genai: google"],
     "huggingface_inference": ["torch: huggingface", "transformers: huggingface"],
+    "kserve_inference": ["numpy: kserve", "tritonclient: kserve"],
     "numpy_arrays": ["numpy: onnx"],
     "onnx_inference": ["numpy: onnx", "onnxruntime: onnx"],
     "openai_inference": ["openai: openai"],
@@ -25,19 +27,22 @@ MISSING = {
     "tensorflow_inference": ["numpy: tensorflow", "tensorflow: tensorflow"],
     "tensorrt_inference": ["numpy: tensorrt"],
     "torch_arrays": ["torch: pytorch"],
+    "vertex_ai_inference": ["google.cloud: vertex"],
     "vllm_inference": ["openai: vllm"],
     "xgboost_inference": ["numpy: xgboost", "pandas: xgboost", "scipy: xgboost", "xgboost: xgboost"],
 }
 """By module: packages, and the extras that bring them."""
 NEEDED = [(module, *line.split(": ")) for module, lines in MISSING.items() for line in lines]
 QUICK = (
-    "anthropic_inference",
-    "numpy_arrays",
-    "onnx_inference",
-    "openai_inference",
-    "sklearn_inference",
-    "tensorrt_inference",
+    *("anthropic_inference", "gemini_inference", "kserve_inference", "numpy_arrays", "onnx_inference"),
+    *("openai_inference", "sklearn_inference", "tensorrt_inference", "vertex_ai_inference"),
 )
+PACKAGES = {
+    "google.cloud": "google-cloud-aiplatform",
+    "google.genai": "google-genai",
+    "sklearn": "scikit-learn",
+}
+"""By their modules, where those have other names."""
 
 WITHOUT = """
 import sys
@@ -59,7 +64,7 @@ def said_without(package, module):
     [pytest.param(*case, marks=() if case[0] in QUICK else pytest.mark.large) for case in NEEDED],
 )
 def test_missing_packages_are_named_with_the_extra(module, package, extra):
-    name = {"sklearn": "scikit-learn"}.get(package, package)
+    name = PACKAGES.get(package, package)
     command = install_command(name, extra)
     assert requirements(extra)
     said = f"MissingExtraError: {name} is not installed; install the extra {extra!r} with: {command}"

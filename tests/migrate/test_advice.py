@@ -11,16 +11,16 @@ BASE = "from apache_beam.ml.inference import base\n"
 
 FOUND = {
     "a handler without a counterpart": (
-        "from apache_beam.ml.inference.vertex_ai_inference import VertexAIModelHandlerJSON\n",
-        (1, 58, NOTE, "vertex_ai_inference.VertexAIModelHandlerJSON stays Beam's: Headrace has no counterpart"),
+        "from apache_beam.ml.inference.agent_development_kit import ADKAgentModelHandler\n",
+        (1, 60, NOTE, "agent_development_kit.ADKAgentModelHandler stays Beam's: Headrace has no counterpart"),
     ),
     "a module without a counterpart": (
-        "from apache_beam.ml.inference import gemini_inference as g\ng.GeminiModelHandler\n",
-        (2, 1, NOTE, "gemini_inference.GeminiModelHandler stays Beam's"),
+        "from apache_beam.ml.inference import agent_development_kit as a\na.ADKAgentModelHandler\n",
+        (2, 1, NOTE, "agent_development_kit.ADKAgentModelHandler stays Beam's"),
     ),
     "a module without a counterpart that nothing uses": (
-        "from apache_beam.ml.inference import gemini_inference\n",
-        (1, 38, NOTE, "gemini_inference stays Beam's"),
+        "from apache_beam.ml.inference import agent_development_kit\n",
+        (1, 38, NOTE, "agent_development_kit stays Beam's"),
     ),
     "the package that nothing uses": (
         "from apache_beam.ml import inference as i\n",
@@ -50,7 +50,7 @@ FOUND = {
          "Headrace's is 'headrace.beam.RunInference'."),
     ),
     "a name without a counterpart in text": (
-        "mock.patch('apache_beam.ml.inference.gemini_inference.genai')\n",
+        "mock.patch('apache_beam.ml.inference.agent_development_kit.Runner')\n",
         (1, 12, NOTE, "which has no counterpart in Headrace."),
     ),
     "a class of Beam's that is compared": (
@@ -90,7 +90,7 @@ def test_advice_is_given(text, found):
     [
         f"{BASE}getattr(base, 'RunInference')\n",
         f"{BASE}isinstance(x, str)\n",
-        "from apache_beam.ml.inference.vertex_ai_inference import V\nisinstance(x, V)\n",
+        "from apache_beam.ml.inference.agent_development_kit import V\nisinstance(x, V)\n",
         '"""Uses apache_beam.ml.inference.base.RunInference."""\n',
     ],
 )
@@ -108,7 +108,7 @@ def test_comparing_with_a_class_that_moves_matters_if_a_handler_stays():
     ("text", "stays"),
     [
         ("from apache_beam.ml.inference.base import RunInference\n", False),
-        ("from apache_beam.ml.inference.vertex_ai_inference import V\n", True),
+        ("from apache_beam.ml.inference.agent_development_kit import V\n", True),
         ("from apache_beam.ml.inference import utils\nutils._convert_to_result([], [])\n", True),
     ],
 )

@@ -116,7 +116,7 @@ def test_diff_is_a_patch(put, text):
     assert path.read_text() == text.replace(OLD.rstrip(), NEW.rstrip())
 
 
-@pytest.mark.parametrize(("other", "count"), [("vertex_ai_inference", 1), ("sklearn_inference", 0)])
+@pytest.mark.parametrize(("other", "count"), [("agent_development_kit", 1), ("sklearn_inference", 0)])
 def test_comparing_classes_matters_if_a_handler_stays_in_any_file(put, other, count):
     put("a.py", f"{OLD}isinstance(x, RunInference)\n")
     put("b.py", f"from apache_beam.ml.inference import {other}\n")

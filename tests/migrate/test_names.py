@@ -75,7 +75,8 @@ def test_handlers_and_public_names_of_base_have_counterparts(module):
         ("base_test", None),
         ("base._ModelStatus", None),
         ("base.RemoteModelHandler", None),
-        ("gemini_inference", None),
+        ("gemini_inference.GeminiModelHandler", ("headrace.handlers.gemini_inference", "GeminiModelHandler", 5)),
+        ("agent_development_kit", None),
         ("array_batches", None),
     ],
 )

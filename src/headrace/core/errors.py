@@ -66,8 +66,14 @@ class MissingExtraError(ConfigurationError, ModuleNotFoundError):
         super().__init__(package)
 
 
-_PACKAGES = {"sklearn": "scikit-learn", "cuda": "cuda-python"}
-"""Names of packages, by that of their module where it is another."""
+_PACKAGES = {
+    "cuda": "cuda-python",
+    "google.api_core": "google-cloud-aiplatform",
+    "google.cloud": "google-cloud-aiplatform",
+    "google.genai": "google-genai",
+    "sklearn": "scikit-learn",
+}
+"""Names of packages, by those of their modules where they are others."""
 
 
 @contextmanager
@@ -86,8 +92,9 @@ def extra_required(extra: str) -> Iterator[None]:
         cause = error.__cause__ if isinstance(error, MissingExtraError) else error
         if not isinstance(cause, ModuleNotFoundError):  # it was not raised here, and knows its extra
             raise
-        module = (cause.name or str(cause)).partition(".")[0]
-        raise MissingExtraError(_PACKAGES.get(module, module), extra) from cause
+        top, _, below = (cause.name or str(cause)).partition(".")
+        inner = f"{top}.{below.partition('.')[0]}"
+        raise MissingExtraError(_PACKAGES.get(inner) or _PACKAGES.get(top, top), extra) from cause
 
 
 class PredictionCountError(HeadraceError, ValueError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import math
 import random
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from headrace.core.caller_loop import result_of
 from headrace.core.errors import ConfigurationError, RateLimitExceeded
 from headrace.core.handler import ExampleT, ModelHandler, ModelT, PredictionT
 
@@ -89,6 +89,7 @@ class RemoteModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
         requests_per_minute: no more leave from all processes of a machine, spread evenly; None: no such limit.
         tokens_per_minute: as many as the handler reports with ``headrace.report_usage``, from all processes of a
             machine; None: no such limit.
+        options: those of ``headrace.ModelHandler``, such as ``max_batch_size`` and ``env_vars``.
     """
 
     def __init__(
@@ -104,8 +105,9 @@ class RemoteModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
         rate_limiter: Any = None,
         requests_per_minute: float | None = None,
         tokens_per_minute: float | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(**options)
         if not isinstance(num_retries, int) or num_retries < 0:
             raise ConfigurationError(f"num_retries must be an int, at least 0, not {num_retries!r}.")
         if not callable(retry_filter):
@@ -177,7 +179,7 @@ class RemoteModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
                 self.ask_rate_limiter(len(batch))
                 answer: Any = self.request(batch, model, inference_args)
                 if inspect.isawaitable(answer):
-                    answer = asyncio.run(_awaited(answer))
+                    answer = result_of(answer)
                 return _without_errors(answer)
             except Exception as error:
                 if failed > self.num_retries or not self.retry_filter(error):
@@ -203,10 +205,6 @@ def _checked_rate(name: str, given: float | None) -> float | None:
     if given is not None and not (is_number and 0 < given < math.inf):
         raise ConfigurationError(f"{name} must be a positive number, or None for no limit, not {given!r}.")
     return given
-
-
-async def _awaited(answer: Awaitable[Any]) -> Any:
-    return await answer
 
 
 def _without_errors(answer: Iterable[Any]) -> list[Any]:

@@ -29,6 +29,13 @@ CARDS = {
     "anthropic_inference.AnthropicModelHandler": HandlerCard(
         "what its `request_fn` takes", "what its `request_fn` returns", _ENDPOINT, "safe", "anthropic"
     ),
+    "gemini_inference.GeminiModelHandler": HandlerCard(
+        "a prompt; with `prompt`, a row; or what `request_fn` takes",
+        "Google's `GenerateContentResponse`, or its text",
+        _ENDPOINT,
+        "safe",
+        "google",
+    ),
     "huggingface_inference.HuggingFaceModelHandlerKeyedTensor": HandlerCard(
         _KEYED, _OUTPUTS, _TRANSFORMERS, "safe", "huggingface"
     ),
@@ -41,6 +48,13 @@ CARDS = {
     ),
     "huggingface_inference.HuggingFaceModelHandlerTensor": HandlerCard(
         "a tensor: the model's first argument", _OUTPUTS, _TRANSFORMERS, "safe", "huggingface"
+    ),
+    "kserve_inference.KServeModelHandler": HandlerCard(
+        "an array, or a dict of arrays by input",
+        "its row of the model's output, or a dict of those",
+        _ENDPOINT,
+        "safe",
+        "kserve",
     ),
     "onnx_inference.OnnxModelHandlerNumpy": HandlerCard(
         _ARRAY, "its row of the model's first output", _ONE_HOST, "safe", "onnx"
@@ -65,6 +79,9 @@ CARDS = {
     "tensorflow_inference.TFModelHandlerTensor": HandlerCard(_TENSOR, _TF_ROW, _ONE_HOST, "safe", "tensorflow"),
     "tensorrt_inference.TensorRTEngineHandlerNumPy": HandlerCard(
         _ARRAY, "a list with its row of each output", _ONE_HOST, "one at a time", "tensorrt"
+    ),
+    "vertex_ai_inference.VertexAIModelHandlerJSON": HandlerCard(
+        "what the model's JSON takes", "what its JSON says", _ENDPOINT, "safe", "vertex"
     ),
     "vllm_inference.VLLMChatModelHandler": HandlerCard(
         "a list of `OpenAIChatMessage`", "OpenAI's `ChatCompletion`", _SERVER, "safe", "vllm"

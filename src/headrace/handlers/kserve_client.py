@@ -1,0 +1,295 @@
+"""Asks a server of the KServe protocol, version 2, over HTTP or gRPC, with Triton's asynchronous clients."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from headrace.core.errors import HeadraceError, extra_required
+
+with extra_required("kserve"):
+    import numpy
+    from tritonclient.grpc import aio as over_grpc
+    from tritonclient.http import aio as over_http
+    from tritonclient.utils import InferenceServerException, triton_to_np_dtype
+
+    from headrace.handlers.array_batches import Array
+    from headrace.handlers.kserve_tensors import ModelInputs, NamedTensor, TensorSpec
+
+__all__ = ["GrpcClient", "HttpClient", "KServeClient", "KServeError", "ModelPlace"]
+
+_CONNECTIONS = 1_000
+"""As many as requests may be in flight."""
+_BINARY = "binary_tensor_data"
+"""The extension of the protocol by which tensors follow the JSON as they are in memory."""
+_JSON = {"content-type": "application/json"}
+"""Triton's client does not say so, and MLServer wants to know."""
+_LONGEST_MESSAGE = 2**31 - 1
+_CHANNEL = [
+    ("grpc.enable_retries", 0),
+    ("grpc.max_send_message_length", _LONGEST_MESSAGE),
+    ("grpc.max_receive_message_length", _LONGEST_MESSAGE),
+    # By default gRPC waits for up to two minutes before it connects again.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+]
+_STATUSES = {
+    "INVALID_ARGUMENT": 400,
+    "OUT_OF_RANGE": 400,
+    "FAILED_PRECONDITION": 400,
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
+    "RESOURCE_EXHAUSTED": 429,
+    "INTERNAL": 500,
+    "UNIMPLEMENTED": 501,
+    "UNAVAILABLE": 503,
+    "DEADLINE_EXCEEDED": 504,
+}
+"""HTTP's statuses for codes of gRPC."""
+_CONTENTS = {"BOOL": "bool", "FP32": "fp32", "FP64": "fp64", "INT64": "int64", "UINT64": "uint64", "BYTES": "bytes"}
+_UNREADABLE = (InferenceServerException, AttributeError, KeyError, TypeError, ValueError)
+"""What Triton's clients raise when an answer is none of the protocol."""
+
+
+class KServeError(HeadraceError, RuntimeError):
+    """A server of the KServe protocol answered with an error, or with something else than an answer."""
+
+    def __init__(self, message: str, status_code: int | None = None, headers: Mapping[str, str] | None = None) -> None:
+        """Says what the server answered, with HTTP's status or the one that a code of gRPC stands for."""
+        super().__init__(message)
+        self.status_code = status_code
+        self.headers = dict(headers or {})
+
+
+class ModelPlace(NamedTuple):
+    """Where a model is, and how to ask for it."""
+
+    server: str
+    """Host, port and, over HTTP, a path."""
+    secure: bool
+    """Whether to use TLS."""
+    model_name: str
+    model_version: str
+    """Empty: the server decides."""
+    headers: Callable[[], dict[str, str]]
+    """Returns those of the next request."""
+    timeout_secs: float
+    """The longest that one request may take."""
+
+
+class KServeClient(ABC):
+    """What the handler needs of a client; it connects when it is first used, to the running event loop."""
+
+    def __init__(self, place: ModelPlace) -> None:
+        self._place = place
+        self._triton: Any = None
+        self._loop: Any = None
+        self.known: ModelInputs | None = None
+        """The model's inputs, once the handler has asked for them."""
+
+    @abstractmethod
+    async def inputs(self) -> tuple[TensorSpec, ...]:
+        """The inputs that the model's metadata name.
+
+        Raises:
+            KServeError: the server has no such model, or refuses to say.
+            Exception: it cannot be reached.
+        """
+
+    @abstractmethod
+    async def infer(
+        self, tensors: Sequence[NamedTensor], outputs: Sequence[str], parameters: dict[str, Any]
+    ) -> dict[str, Array]:
+        """Sends a request; returns the outputs by name.
+
+        Args:
+            tensors: the inputs.
+            outputs: names of those wanted; none: all.
+            parameters: of the request.
+
+        Raises:
+            KServeError: the server answered with an error.
+            Exception: it cannot be reached.
+        """
+
+    @abstractmethod
+    def _make_triton(self) -> Any:
+        """Triton's client."""
+
+    def _connected(self) -> Any:
+        """Triton's client, for the running loop."""
+        if self._triton is None:
+            self._triton, self._loop = self._make_triton(), asyncio.get_running_loop()
+        return self._triton
+
+    async def aclose(self) -> None:
+        """Closes the connections."""
+        triton, self._triton = self._triton, None
+        if triton is not None:
+            await triton.close()
+
+    def __del__(self) -> None:
+        """Closes the connections if nobody else did: Beam's transform, for example, closes no model."""
+        if self._triton is not None and self._loop.is_running():
+            asyncio.run_coroutine_threadsafe(self._triton.close(), self._loop)
+
+
+class _HttpWithHeaders(over_http.InferenceServerClient):  # type: ignore[misc]
+    """Raises errors that have the headers of the answer: its own drop them, and Retry-After with them."""
+
+    async def _post(self, *args: Any, **kwargs: Any) -> Any:
+        return await _accepted(await super()._post(*args, **kwargs))
+
+    async def _get(self, *args: Any, **kwargs: Any) -> Any:
+        return await _accepted(await super()._get(*args, **kwargs))
+
+
+async def _accepted(response: Any) -> Any:
+    if response.status == 200:
+        return response
+    text = await response.text(errors="replace")
+    raise KServeError(f"status {response.status}: {text[:500] or response.reason}", response.status, response.headers)
+
+
+class HttpClient(KServeClient):
+    """Sends JSON and, if the server takes them, tensors as they are in memory.
+
+    Args:
+        place: where the model is.
+        binary: whether the server takes tensors as they are in memory; None: what it says itself.
+    """
+
+    def __init__(self, place: ModelPlace, binary: bool | None = None) -> None:
+        super().__init__(place)
+        self._binary = binary
+
+    def _make_triton(self) -> Any:
+        return _HttpWithHeaders(
+            self._place.server,
+            conn_limit=_CONNECTIONS,
+            conn_timeout=self._place.timeout_secs,
+            ssl=self._place.secure,
+            ssl_context=ssl.create_default_context() if self._place.secure else None,
+        )
+
+    async def inputs(self) -> tuple[TensorSpec, ...]:
+        """See ``KServeClient``."""
+        triton, place, headers = self._connected(), self._place, self._place.headers()
+        if self._binary is None:
+            self._binary = await _takes_binary(triton, headers)
+        try:
+            found = await triton.get_model_metadata(place.model_name, place.model_version, headers=headers)
+            return tuple(_spec(one["name"], one["datatype"], one["shape"]) for one in found.get("inputs") or ())
+        except _UNREADABLE as error:
+            raise KServeError(f"the metadata of the model cannot be read: {error}") from error
+
+    async def infer(
+        self, tensors: Sequence[NamedTensor], outputs: Sequence[str], parameters: dict[str, Any]
+    ) -> dict[str, Array]:
+        """See ``KServeClient``."""
+        binary = bool(self._binary)
+        inputs = [
+            over_http.InferInput(name, list(array.shape), datatype).set_data_from_numpy(array, binary_data=binary)
+            for name, datatype, array in tensors
+        ]
+        triton, place = self._connected(), self._place
+        wanted = [over_http.InferRequestedOutput(name, binary_data=binary) for name in outputs]
+        sent = triton.infer(
+            place.model_name,
+            inputs,
+            place.model_version,
+            outputs=wanted or None,
+            headers={**({} if binary else _JSON), **place.headers()},
+            parameters=parameters or None,
+        )
+        try:
+            result = await sent
+            return {one["name"]: result.as_numpy(one["name"]) for one in result.get_response()["outputs"]}
+        except _UNREADABLE as error:
+            raise KServeError(f"the answer cannot be read: {error}") from error
+
+
+class GrpcClient(KServeClient):
+    """Sends tensors as they are in memory.
+
+    Args:
+        place: where the model is.
+    """
+
+    def _make_triton(self) -> Any:
+        return over_grpc.InferenceServerClient(self._place.server, ssl=self._place.secure, channel_args=_CHANNEL)
+
+    def _options(self) -> dict[str, Any]:
+        return {"headers": self._place.headers(), "client_timeout": self._place.timeout_secs}
+
+    async def inputs(self) -> tuple[TensorSpec, ...]:
+        """See ``KServeClient``."""
+        triton, place = self._connected(), self._place
+        try:
+            found = await triton.get_model_metadata(place.model_name, place.model_version, **self._options())
+        except InferenceServerException as error:
+            raise _of_grpc(error) from error
+        return tuple(_spec(one.name, one.datatype, one.shape) for one in found.inputs)
+
+    async def infer(
+        self, tensors: Sequence[NamedTensor], outputs: Sequence[str], parameters: dict[str, Any]
+    ) -> dict[str, Array]:
+        """See ``KServeClient``."""
+        inputs = [
+            over_grpc.InferInput(name, list(array.shape), datatype).set_data_from_numpy(array)
+            for name, datatype, array in tensors
+        ]
+        triton, place = self._connected(), self._place
+        wanted = list(map(over_grpc.InferRequestedOutput, outputs))
+        try:
+            result = await triton.infer(
+                place.model_name,
+                inputs,
+                place.model_version,
+                outputs=wanted or None,
+                parameters=parameters or None,
+                **self._options(),
+            )
+        except InferenceServerException as error:
+            raise _of_grpc(error) from error
+        try:
+            return dict(_outputs(result))
+        except _UNREADABLE as error:
+            raise KServeError(f"the answer cannot be read: {error}") from error
+
+
+def _outputs(result: Any) -> list[tuple[str, Array]]:
+    """The outputs in an answer: as they are in memory, or, which Triton's client does not read, as numbers."""
+    answer = result.get_response()
+    if answer.raw_output_contents:
+        return [(one.name, result.as_numpy(one.name)) for one in answer.outputs]
+    return [(one.name, _typed(one)) for one in answer.outputs]
+
+
+def _typed(output: Any) -> Array:
+    field = _CONTENTS.get(output.datatype) or ("uint" if output.datatype.startswith("U") else "int")
+    values = list(getattr(output.contents, f"{field}_contents"))
+    array: Array = numpy.array(values, dtype=triton_to_np_dtype(output.datatype))
+    return array.reshape(tuple(output.shape))
+
+
+async def _takes_binary(triton: Any, headers: dict[str, str]) -> bool:
+    try:
+        found = await triton.get_server_metadata(headers=headers)
+        return _BINARY in (found.get("extensions") or ())
+    except (KServeError, *_UNREADABLE):
+        return False  # a gateway may not let this through; JSON works everywhere
+
+
+def _spec(name: str, datatype: str, shape: Sequence[int]) -> TensorSpec:
+    return TensorSpec(name, datatype, tuple(map(int, shape)))
+
+
+def _of_grpc(error: InferenceServerException) -> KServeError:
+    code = str(error.status()).rpartition(".")[2]
+    return KServeError(f"{code}: {error.message()}", _STATUSES.get(code))

@@ -1,0 +1,52 @@
+"""Callers without an event loop share one."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from headrace.core.caller_loop import result_of
+
+
+async def running_loop():
+    return asyncio.get_running_loop()
+
+
+async def fail():
+    raise ValueError("no")
+
+
+def double(number):
+    async def doubled():
+        await asyncio.sleep(0)
+        return 2 * number
+
+    return result_of(doubled())
+
+
+def test_calls_of_all_threads_run_in_one_loop():
+    with ThreadPoolExecutor(4) as threads:
+        loops = set(threads.map(lambda _: result_of(running_loop()), range(8)))
+    assert len(loops) == 1
+
+
+def test_errors_are_the_callers():
+    with pytest.raises(ValueError, match="no"):
+        result_of(fail())
+
+
+def test_caller_may_have_a_loop_of_its_own():
+    async def within():
+        return double(4)
+
+    assert asyncio.run(within()) == 8
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of fork, in a process that has threads
+def test_forked_child_has_a_loop_of_its_own():
+    double(1)
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply_async(double, (4,)).get(60) == 8

@@ -1,0 +1,332 @@
+"""Google's client asks a server on localhost that speaks Gemini's API."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+
+import google.auth.credentials
+import pytest
+from google.genai import errors
+from google.genai.types import HttpOptions
+
+from gemini_endpoint import blocked, busy, candidate, prompt_of, refusing, response, speaking, wrong_key
+from headrace import ConfigurationError, EndpointError, PredictionCountError, PredictionResult, predict
+from headrace.core.events import UsageReported
+from headrace.failures.replies import retry_after
+from headrace.handlers.gemini_inference import GeminiModelHandler, generate_from_string
+from headrace.handlers.json_answers import InvalidAnswerError
+from headrace.testing import HandlerContract
+from http_endpoint import Answer, events_and_outcomes, failures_among, serving
+
+pytestmark = pytest.mark.usefixtures("module_travels", "requests_end")
+
+KEY = "AIza-of-the-environment"
+THREE = ["a", "b", "c"]
+
+
+@pytest.fixture(autouse=True)
+def _key_in_the_environment(monkeypatch):
+    monkeypatch.setenv("GEMINI_API_KEY", KEY)
+    monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
+
+
+@pytest.fixture
+def server():
+    with serving(speaking()) as server:
+        yield server
+
+
+@pytest.fixture
+def choosy_server():
+    with serving(speaking(fault=refuses("bad", blocked()))) as server:
+        yield server
+
+
+def asking(server, **options):
+    return GeminiModelHandler(**{"model_name": "m", "url": server.url, **options})
+
+
+def texts(results):
+    return [result.inference.text for result in results]
+
+
+def refuses(prompt, answer):
+    """A fault: requests with this prompt get this answer."""
+    return lambda asked, before: answer if prompt_of(asked) == prompt else None
+
+
+async def ask_alone(model_name, batch, client, inference_args):
+    return await client.aio.models.generate_content(model=model_name, contents=batch[0], **inference_args)
+
+
+def ask_blocking(model_name, batch, client, inference_args):
+    return [client.models.generate_content(model=model_name, contents=one, **inference_args) for one in batch]
+
+
+def ask_once(model_name, batch, client, inference_args):
+    return generate_from_string(model_name, batch, client, inference_args)
+
+
+def give_key():
+    return KEY
+
+
+class Unpooled(GeminiModelHandler):
+    """Keeps no connection and is not closed: the suite makes many clients, and uses some in several runs."""
+
+    def create_client(self):
+        client = super().create_client()
+        del client.aclose
+        return client
+
+    def _client_options(self):
+        options = super()._client_options()
+        http = type(options.httpx_async_client)
+        limits = sys.modules[http.__module__.partition(".")[0]].Limits(max_keepalive_connections=0)
+        options.httpx_async_client = http(limits=limits)
+        return options
+
+
+class TestGemini(HandlerContract):
+    pytestmark = pytest.mark.large
+
+    def handler(self, choosy_server):
+        return Unpooled("m", url=choosy_server.url, num_retries=0)
+
+    def examples(self):
+        return ["a", "bb", "ccc", "dddd", "eeeee"]
+
+    def bad_example(self):
+        return "bad"
+
+    def equal(self, a, b):
+        return a.inference.text == b.inference.text
+
+
+@pytest.mark.parametrize("size", [None, 2, 3])
+def test_each_prompt_has_its_own_prediction(server, size):
+    results = list(predict(asking(server, min_batch_size=size, max_batch_size=size), THREE))
+    assert texts(results) == ["A", "B", "C"]
+    assert [(result.example, result.model_id) for result in results] == [(text, "m") for text in THREE]
+    assert sorted(map(prompt_of, server.requests)) == THREE
+    assert {headers["x-goog-api-key"] for headers in server.headers} == {KEY}
+
+
+def test_arguments_of_a_request_reach_the_server(server):
+    list(predict(asking(server), ["a"], inference_args={"config": {"max_output_tokens": 5}}))
+    assert server.requests[0]["generationConfig"] == {"maxOutputTokens": 5}
+    (path,) = server.paths  # whose version is another in each major version of Google's client
+    assert path.endswith("/models/m:generateContent")
+
+
+@pytest.mark.parametrize("fn", [ask_alone, ask_once])
+def test_functions_of_the_users_are_given_one_prompt_at_a_time(server, fn):
+    assert texts(predict(asking(server, request_fn=fn), THREE)) == ["A", "B", "C"]
+    assert len(server.requests) == 3
+
+
+def test_function_whose_batches_are_larger_returns_a_list(server):
+    handler = asking(server, request_fn=ask_blocking, min_batch_size=3, max_batch_size=3)
+    assert texts(predict(handler, THREE)) == ["A", "B", "C"]
+
+
+def test_one_response_for_several_prompts_is_an_error(server):
+    handler = asking(server, request_fn=ask_once, min_batch_size=3, max_batch_size=3)
+    with pytest.raises(PredictionCountError, match="request_fn was given 3 examples and returned a google"):
+        list(predict(handler, THREE))
+    assert len(server.requests) == 1
+
+
+def test_list_of_another_length_is_an_error(server):
+    handler = asking(server, request_fn=lambda *_: [1, 2], min_batch_size=3, max_batch_size=3)
+    with pytest.raises(PredictionCountError, match="request_fn was given 3 examples and returned 2 predictions"):
+        list(predict(handler, THREE))
+
+
+def test_what_else_a_function_returns_for_one_prompt_is_its_prediction(server):
+    handler = asking(server, request_fn=lambda model, batch, client, args: [batch, args])
+    assert [one.inference for one in predict(handler, ["a"], inference_args={"n": 1})] == [[["a"], {"n": 1}]]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (blocked("SAFETY"), "Gemini blocked the prompt: SAFETY"),
+        (blocked("OTHER", blockReasonMessage="why not"), "Gemini blocked the prompt: OTHER (why not)"),
+        (response(candidate(finish="RECITATION")), "Gemini answered without content: RECITATION"),
+        (response(candidate(finish="MAX_TOKENS")), "without content: MAX_TOKENS; raise max_output_tokens"),
+        (response({"content": {"role": "model"}, "finishReason": "STOP"}), "without content: STOP"),
+        (response(), "Gemini answered with nothing, and gave no reason"),
+        (Answer(body={}), "Gemini answered with nothing, and gave no reason"),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 3])
+def test_answer_without_content_is_its_prompts_dead_letter(answer, said, size):
+    with serving(speaking(fault=refuses("b", answer))) as server:
+        handler = asking(server, min_batch_size=size, max_batch_size=size)
+        found = list(predict(handler, THREE, on_failure="yield"))
+    assert texts([found[0], found[2]]) == ["A", "C"]
+    assert said in str(found[1].error)
+    assert type(found[1].error) is InvalidAnswerError
+
+
+def test_several_candidates_are_one_prediction():
+    with serving(lambda asked, before: response(candidate("one"), candidate(finish="SAFETY"))) as server:
+        (result,) = predict(asking(server), ["a"])
+    assert len(result.inference.candidates) == 2
+    assert result.inference.text == "one"
+
+
+def test_texts_are_predictions_if_that_is_asked_for(server):
+    handler = asking(server, full_answer=False, prompt="Say {word}")
+    (result,) = predict(handler, [{"word": "yes"}])
+    assert result == PredictionResult({"word": "yes"}, "SAY YES", "m")
+
+
+def test_answer_without_text_is_a_dead_letter_if_texts_are_asked_for():
+    call = {"content": {"parts": [{"functionCall": {"name": "f", "args": {}}}]}}
+    with serving(lambda asked, before: response(call)) as server:
+        (failure,) = predict(asking(server, full_answer=False), ["a"], on_failure="yield")
+        assert len(list(predict(asking(server), ["a"]))) == 1
+    assert "the answer has no text" in str(failure.error)
+
+
+def test_tokens_are_reported_for_blocked_prompts_too():
+    with serving(speaking(fault=refuses("b", blocked()))) as server:
+        events, _ = events_and_outcomes(asking(server), THREE)
+    used = sorted((e.model, e.input_tokens, e.output_tokens) for e in events if isinstance(e, UsageReported))
+    assert used == [("m", 7, 0), ("m", 8, 8), ("m", 8, 8)]
+
+
+@pytest.mark.parametrize(
+    "answer", [wrong_key(), refusing(403, "PERMISSION_DENIED"), refusing(400, "FAILED_PRECONDITION")]
+)
+def test_what_concerns_every_request_costs_one(answer):
+    with serving(lambda asked, before: answer) as server:
+        with pytest.raises(EndpointError, match="refused: "):
+            list(predict(asking(server), THREE))
+        assert len(server.requests) == 1
+
+
+def test_wrong_arguments_are_told_from_a_wrong_prompt():
+    with serving(lambda asked, before: refusing(400, "INVALID_ARGUMENT")) as server:
+        with pytest.raises(EndpointError, match="Check the arguments"):
+            list(predict(asking(server), THREE))
+        assert list(map(prompt_of, server.requests)) == ["a", "Hi"]
+
+
+def test_wrong_prompt_fails_alone():
+    with serving(speaking(fault=refuses("b", refusing(400, "INVALID_ARGUMENT")))) as server:
+        _, outcomes = events_and_outcomes(asking(server), THREE)
+    assert [failure.element for failure in failures_among(outcomes)] == ["b"]
+
+
+@pytest.mark.parametrize("answer", [busy("0s"), refusing(503, "UNAVAILABLE"), refusing(500, "INTERNAL")])
+@pytest.mark.parametrize("fn", [generate_from_string, ask_alone, ask_once])
+def test_refused_requests_are_sent_again(answer, fn):
+    with serving(speaking(fault=lambda asked, before: answer if before < 2 else None)) as server:
+        assert texts(predict(asking(server, request_fn=fn), ["a"])) == ["A"]
+        assert len(server.requests) == 3
+
+
+def test_googles_client_retries_nothing():
+    with serving(lambda asked, before: refusing(500, "INTERNAL")) as server:
+        _, outcomes = events_and_outcomes(asking(server, num_retries=0), ["a"])
+        assert len(server.requests) == 1
+    assert len(failures_among(outcomes)) == 1
+
+
+def test_delay_that_google_names_is_on_the_error():
+    with serving(lambda asked, before: busy("1.5s")) as server:
+        handler = Unpooled("m", url=server.url, num_retries=0)
+        with pytest.raises(errors.ClientError) as caught:
+            handler.run_inference(["a"], handler.create_client())
+    assert retry_after(caught.value) == 1.5
+
+
+def test_key_is_not_in_what_others_read():
+    with serving(lambda asked, before: refusing(500, f"{KEY} is wrong")) as server:
+        handler = asking(server, api_key=give_key, num_retries=0)
+        (failure,) = failures_among(events_and_outcomes(handler, ["a"])[1])
+    assert KEY not in str(failure)
+    assert "*** is wrong" in str(failure)
+    assert KEY.encode() not in pickle.dumps(handler)
+    assert KEY.encode() not in pickle.dumps(failure.error)
+    assert KEY not in repr(vars(handler))
+
+
+def test_key_as_text_warns(server):
+    with pytest.warns(UserWarning, match="the API key is in the pickle"):
+        handler = asking(server, api_key=KEY)
+    assert texts(predict(handler, ["a"])) == ["A"]
+    assert handler.api_key == KEY
+
+
+class Token(google.auth.credentials.Credentials):
+    """Credentials that need no server."""
+
+    def __init__(self):
+        super().__init__()
+        self.token = "ya29.token"
+
+    def refresh(self, request):
+        raise AssertionError
+
+
+@pytest.mark.parametrize("flex", [False, True])
+@pytest.mark.parametrize("fn", [generate_from_string, ask_once])
+def test_vertex_ai_is_asked_with_googles_credentials(server, flex, fn):
+    place = {"project": "p", "location": "us-central1", "credentials": Token, "use_vertex_flex_api": flex}
+    assert texts(predict(asking(server, request_fn=fn, **place), THREE)) == ["A", "B", "C"]
+    ((version, path),) = {tuple(path.strip("/").split("/", 1)) for path in server.paths}
+    assert path == "projects/p/locations/us-central1/publishers/google/models/m:generateContent"
+    assert version == "v1" or not flex
+    headers = {name.lower(): value for name, value in server.headers[0].items()}
+    assert headers["authorization"] == "Bearer ya29.token"
+    assert (headers.get("x-vertex-ai-llm-request-type") == "flex") is flex
+
+
+def test_quota_is_that_of_the_project_on_vertex_ai():
+    names = {
+        GeminiModelHandler("m", project=project, location=place).quota_name() for project in "pq" for place in "kl"
+    }
+    assert len(names) == 4
+    assert GeminiModelHandler("m").quota_name() not in names
+
+
+def test_options_of_the_client_are_kept_beside_those_of_flex():
+    options = {"headers": {"x-mine": "1"}, "timeout": 5}
+    handler = GeminiModelHandler("m", project="p", location="l", use_vertex_flex_api=True, http_options=options)
+    sent = handler._client_options()
+    assert sent.headers == {"X-Vertex-AI-LLM-Request-Type": "flex", "x-mine": "1"}
+    assert (sent.timeout, sent.retry_options.attempts, sent.api_version) == (5, 1, "v1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"api_key": give_key, "project": "p", "location": "l"}, "give api_key for the Gemini API, or project and"),
+        ({"project": "p"}, "for Vertex AI give project and location"),
+        ({"location": "l"}, "for Vertex AI give project and location"),
+        ({"request_fn": "ask"}, "request_fn must be a function, not 'ask'"),
+        ({"http_options": {"base": "x"}}, "http_options are not those of genai.Client"),
+        ({"url": "here"}, "url must be that of an API"),
+        ({"model_name": ""}, "model_name must name a model"),
+        ({"max_batchsize": 1}, "max_batch_size"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, said):
+    with pytest.raises(ConfigurationError, match=said):
+        GeminiModelHandler(**{"model_name": "m", **arguments})
+
+
+def test_handler_without_any_key_is_refused(monkeypatch):
+    monkeypatch.delenv("GEMINI_API_KEY")
+    with pytest.raises(ConfigurationError, match="set GEMINI_API_KEY, also in the environment of the workers"):
+        GeminiModelHandler("m")
+
+
+def test_options_may_be_googles_own(server):
+    handler = asking(server, url=None, http_options=HttpOptions(base_url=server.url))
+    assert texts(predict(pickle.loads(pickle.dumps(handler)), ["a"])) == ["A"]

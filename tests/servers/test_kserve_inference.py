@@ -1,0 +1,304 @@
+"""Triton's clients ask a server on localhost that speaks the KServe protocol, over HTTP and gRPC."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy
+import pytest
+from kserve_endpoint import DTYPES, Refusal, serving
+
+from headrace import ConfigurationError, EndpointError, PredictionCountError, predict
+from headrace.core.caller_loop import result_of
+from headrace.failures.replies import retry_after
+from headrace.handlers.kserve_inference import KServeError, KServeModelHandler
+from headrace.testing import HandlerContract, nearly_equal
+from http_endpoint import events_and_outcomes, failures_among
+
+pytestmark = pytest.mark.usefixtures("module_travels", "requests_end")
+
+ROWS = [numpy.array([n, 2.5, 1], dtype=numpy.float32) for n in range(5)]
+BOTH = pytest.mark.parametrize("protocol", ["http", "grpc"])
+
+
+def asking(server, model="total", **options):
+    return KServeModelHandler(**{"url": server.url, "model_name": model, "protocol": server.protocol, **options})
+
+
+def together(count, **options):
+    """All examples in one batch."""
+    return {"min_batch_size": count, "max_batch_size": count, **options}
+
+
+def inferences(results):
+    return [result.inference for result in results]
+
+
+@pytest.fixture(params=["http", "grpc"])
+def server(request):
+    with serving(request.param) as server:
+        yield server
+
+
+@pytest.fixture
+def http_server():
+    with serving("http") as server:
+        yield server
+
+
+@pytest.fixture
+def grpc_server():
+    with serving("grpc") as server:
+        yield server
+
+
+class OnArrays(HandlerContract):
+    def examples(self):
+        return ROWS
+
+    def bad_example(self):
+        return numpy.zeros(4, numpy.float32)
+
+    def odd_examples(self):
+        return [
+            [1, 2, 3],
+            numpy.array([1.0, 2.0, 3.0]),
+            numpy.array([[1, 2, 3]]),
+            "text",
+            None,
+            [None] * 3,
+            [1e300] * 3,
+        ]
+
+
+class TestOverHttp(OnArrays):
+    def handler(self, http_server):
+        return asking(http_server, num_retries=0)
+
+
+class TestOverGrpc(OnArrays):
+    def handler(self, grpc_server):
+        return asking(grpc_server, num_retries=0)
+
+
+def test_examples_are_one_request_and_come_back_with_their_parts(server):
+    results = list(predict(asking(server, **together(5)), ROWS))
+    assert inferences(results) == [n + 3.5 for n in range(5)]
+    assert [(result.example is row, result.model_id) for result, row in zip(results, ROWS, strict=True)] == [
+        (True, "total")
+    ] * 5
+    assert server.requests == [{"x": (5, 3)}]
+
+
+def test_several_inputs_and_outputs_are_dicts(server):
+    examples = [{"a": n, "b": numpy.int32(10)} for n in range(3)]
+    found = inferences(predict(asking(server, "mixed", **together(3)), examples))
+    assert found == [{"sum": n + 10, "first": n} for n in range(3)]
+
+
+def test_outputs_may_be_chosen(server):
+    handler = asking(server, "mixed", outputs=["first"])
+    assert inferences(predict(handler, [{"a": 3, "b": 4}])) == [3]
+    assert server.wanted == [["first"]]
+
+
+@pytest.mark.parametrize("datatype", DTYPES)
+def test_every_datatype_goes_there_and_back(server, datatype):
+    example = numpy.array([0, 1], DTYPES[datatype])
+    (found,) = inferences(predict(asking(server, f"same-{datatype}"), [example]))
+    assert found.dtype == example.dtype
+    assert found.tolist() == example.tolist()
+
+
+@BOTH
+@pytest.mark.parametrize("binary", [True, False])
+@pytest.mark.parametrize(("text_outputs", "expected"), [(True, "ÄB"), (False, "ÄB".encode())])
+def test_texts_are_bytes_on_their_way(protocol, binary, text_outputs, expected):
+    with serving(protocol, binary=binary) as server:
+        handler = asking(server, "shout", text_outputs=text_outputs, **together(3))
+        found = inferences(predict(handler, ["äb", numpy.array(["äb"]), numpy.array(["äb".encode()], object)]))
+    assert [one.tolist() for one in found] == [[expected]] * 3
+
+
+@BOTH
+def test_bytes_that_are_no_text_are_a_dead_letter_unless_bytes_are_asked_for(protocol):
+    with serving(protocol) as server:
+        (failure,) = predict(asking(server, "same-BYTES"), [numpy.array([b"\xff", b""], object)], on_failure="yield")
+        (result,) = predict(asking(server, "same-BYTES", text_outputs=False), [numpy.array([b"\xff", b""], object)])
+    assert "use text_outputs=False" in str(failure.error)
+    assert result.inference.tolist() == [b"\xff", b""]
+
+
+def test_json_is_sent_to_servers_that_take_nothing_else():
+    with serving(binary=False) as server:
+        assert inferences(predict(asking(server), ROWS)) == [n + 3.5 for n in range(5)]
+
+
+def test_numbers_are_read_from_servers_that_answer_with_them():
+    with serving("grpc", typed=True) as server:
+        for datatype in sorted(DTYPES.keys() - {"FP16"}):
+            (found,) = inferences(predict(asking(server, f"same-{datatype}"), [numpy.array([0, 1], DTYPES[datatype])]))
+            assert (found.tolist(), found.dtype) == ([0, 1], DTYPES[datatype])
+        (found,) = inferences(predict(asking(server, "same-BYTES"), [["a", "b"]]))
+        assert found.tolist() == ["a", "b"]
+
+
+def test_examples_of_several_shapes_are_a_request_each(server):
+    examples = [numpy.zeros(2), numpy.ones(3), numpy.zeros(2), numpy.float32(1)]
+    found = inferences(predict(asking(server, "unsaid", **together(4)), examples))
+    assert [one.shape for one in found] == [(2,), (3,), (2,), ()]
+    assert sorted(shapes["input-0"] for shapes in server.requests) == [(1,), (1, 3), (2, 2)]
+
+
+def test_input_may_be_named_where_the_server_names_none(server):
+    list(predict(asking(server, "unsaid", input_name="predict"), [[1.5]]))
+    assert server.requests == [{"predict": (1, 1)}]
+
+
+@pytest.mark.parametrize(
+    ("model", "example", "said"),
+    [
+        ("total", [1.0, 2.0], "input 'x' takes an example of shape [3], not [2]"),
+        ("total", ["a", "b", "c"], "input 'x' is FP32, not object"),
+        ("total", [1e300, 0, 0], "float32, which cannot hold"),
+        ("total", {"y": [1, 2, 3]}, "the model takes x (FP32 [-1, 3]); the example has y"),
+        ("mixed", [1], "an example must be a dict with these names"),
+        ("mixed", {"a": 1}, "the model takes a (INT64 [-1]), b (INT64 [-1]); the example has a"),
+        ("mixed", {"a": 1.5, "b": 1}, "int64, which cannot hold"),
+        ("shout", [3], "input 'text' is BYTES, not int64"),
+        (
+            "unsaid",
+            numpy.array(["2020-01-01"], "datetime64[D]"),
+            "is of datetime64[D], which the protocol does not have",
+        ),
+        ("unsaid", [object()], "tensors hold numbers, texts or bytes"),
+    ],
+)
+def test_example_that_does_not_fit_fails_alone(server, model, example, said):
+    good = {"total": ROWS[0], "mixed": {"a": 1, "b": 2}, "shout": ["a"], "unsaid": [1.0]}[model]
+    found = list(predict(asking(server, model, **together(3)), [good, example, good], on_failure="yield"))
+    assert said in str(found[1].error)
+    assert nearly_equal(*inferences([found[0], found[2]]))
+
+
+def test_models_of_one_example_are_asked_one_by_one(server):
+    assert inferences(predict(asking(server, "single", **together(5)), ROWS)) == [n + 3.5 for n in range(5)]
+    assert server.requests == [{"x": (1, 3)}] * 5
+
+
+def test_models_without_a_batch_dimension_are_asked_one_by_one(server):
+    found = inferences(predict(asking(server, "unbatched", batched=False, **together(5)), ROWS))
+    assert [one.tolist() for one in found] == [(2 * row).tolist() for row in ROWS]
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [("short", r"output 'y' of the model has the shape \[1, 3\] for 5 example"), ("silent", "without outputs")],
+)
+def test_wrong_count_is_an_error(server, model, said):
+    with pytest.raises(PredictionCountError, match=said):
+        list(predict(asking(server, model, **together(5)), ROWS))
+    assert len(server.requests) == 1
+
+
+def test_unknown_model_is_one_error(server):
+    with pytest.raises(EndpointError, match=r"no model 'nobody'.*unknown model"):
+        list(predict(asking(server, "nobody"), ROWS))
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        Refusal(429, "RESOURCE_EXHAUSTED"),
+        Refusal(503, "UNAVAILABLE"),
+        Refusal(500, "INTERNAL"),
+        Refusal(200, "UNKNOWN", body="{"),
+    ],
+)
+def test_refused_requests_are_sent_again(protocol, refusal):
+    with serving(protocol, fault=lambda model, shapes, before: refusal if before < 2 else None) as server:
+        assert inferences(predict(asking(server), ROWS[:1])) == [3.5]
+        assert len(server.requests) == 3
+
+
+@BOTH
+def test_request_with_400_fails_at_once(protocol):
+    with serving(protocol, fault=lambda model, shapes, before: Refusal(400, "INVALID_ARGUMENT")) as server:
+        _, outcomes = events_and_outcomes(asking(server, max_batch_size=1), ROWS)
+        assert len(server.requests) == 5
+    assert {type(failure.error) for failure in failures_among(outcomes)} == {KServeError}
+
+
+@BOTH
+def test_some_requests_of_a_batch_may_fail(protocol):
+    refuse = {(2, 2): Refusal(400, "INVALID_ARGUMENT"), (1, 3): Refusal(503, "UNAVAILABLE")}
+    with serving(protocol, fault=lambda model, shapes, before: refuse.pop(shapes["input-0"], None)) as server:
+        handler = asking(server, "unsaid", **together(4))
+        found = list(predict(handler, [[1, 2], [1, 2, 3], [1, 2], [1]], on_failure="yield"))
+    assert [one.inference.tolist() for one in (found[1], found[3])] == [[1, 2, 3], [1]]
+    assert len(failures_among(found)) == 2
+
+
+def test_retry_after_is_on_the_error():
+    with serving(fault=lambda model, shapes, before: Refusal(429, headers={"Retry-After": "77"})) as server:
+        handler = asking(server, num_retries=0)
+        client = handler.create_client()
+        with pytest.raises(KServeError, match="status 429") as caught:
+            handler.run_inference(ROWS, client)
+        result_of(client.aclose())
+    assert (retry_after(caught.value), caught.value.status_code) == (77, 429)
+
+
+def test_key_is_a_bearer_token_and_in_nothing_that_others_read(server, monkeypatch):
+    monkeypatch.setenv("KSERVE_API_KEY", "key-0123456789")
+    handler = asking(server, headers={"x-tenant": "a"})
+    list(predict(handler, ROWS[:1]))
+    assert server.headers[0]["authorization"] == "Bearer key-0123456789"
+    assert server.headers[0]["x-tenant"] == "a"
+    assert b"key-0123456789" not in pickle.dumps(handler)
+
+
+def test_inference_args_are_parameters(server):
+    list(predict(asking(server), ROWS[:1], inference_args={"top_k": 3, "exact": True}))
+    assert server.parameters == [{"top_k": 3, "exact": True}]
+
+
+def test_inference_args_that_are_no_parameters_are_refused(server):
+    with pytest.raises(ConfigurationError, match="'top_k' must be a number, a text or a boolean"):
+        list(predict(asking(server), ROWS, inference_args={"top_k": [3]}))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"protocol": "rest"}, "protocol must be 'http' or 'grpc', not 'rest'"),
+        ({"url": "ftp://x"}, "url must be that of the server, such as 'http://localhost:8000', not 'ftp://x'"),
+        ({"url": "http://h/x", "protocol": "grpc"}, "such as 'localhost:8001'"),
+        ({"url": None}, "not None"),
+        ({"url": "http://"}, "not 'http://'"),
+        ({"model_name": ""}, "model_name must name a model"),
+        ({"timeout_secs": 0}, "timeout_secs must be positive"),
+        ({"outputs": "y"}, "outputs must be a list"),
+        ({"max_batchsize": 1}, "max_batch_size"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, said):
+    with pytest.raises(ConfigurationError, match=said):
+        KServeModelHandler(**{"url": "localhost:8000", "model_name": "m", **arguments})
+
+
+def test_version_and_path_are_part_of_the_address():
+    with serving() as server:
+        handler = asking(server, url=f"{server.url}/v2/", model_version=3)
+        (result,) = predict(handler, ROWS[:1])
+    assert result.model_id == "total/3"
+
+
+@pytest.mark.parametrize(
+    ("columns_are_inputs", "model", "row", "expected"),
+    [(False, "total", {"a": "1", "b": 2.5, "c": 3}, 6.5), (True, "mixed", {"a": 1, "b": 2}, {"sum": 3, "first": 1})],
+)
+def test_rows_of_files_are_examples(server, columns_are_inputs, model, row, expected):
+    handler = asking(server, model, columns_are_inputs=columns_are_inputs)
+    assert inferences(predict(handler, [handler.example_from_row(row)])) == [expected]

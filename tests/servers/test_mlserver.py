@@ -1,0 +1,118 @@
+"""MLServer, with a model of scikit-learn, over both protocols."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+
+import joblib
+import numpy
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from headrace import EndpointError, Failure, predict
+from headrace.handlers.kserve_inference import KServeModelHandler
+from headrace.testing import HandlerContract
+from waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("module_travels")
+
+RNG = numpy.random.default_rng(7)
+ROWS = list(RNG.normal(size=(40, 3)))
+MODEL = LogisticRegression().fit(ROWS, [int(row.sum() > 0) for row in ROWS])
+START_SECS = 240
+
+
+def free_ports(count):
+    with ExitStack() as sockets:
+        bound = [sockets.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in bound]
+
+
+def answers(url):
+    with suppress(OSError):
+        urllib.request.urlopen(url, timeout=5).close()
+        return True
+    return False
+
+
+@pytest.fixture(scope="module")
+def ports(tmp_path_factory):
+    """Ports of a server that is ready, by protocol."""
+    folder = tmp_path_factory.mktemp("mlserver")
+    joblib.dump(MODEL, folder / "model.joblib")
+    http, grpc, metrics = free_ports(3)
+    settings = {"host": "127.0.0.1", "http_port": http, "grpc_port": grpc, "metrics_port": metrics}
+    (folder / "settings.json").write_text(json.dumps({**settings, "parallel_workers": 0, "debug": False}))
+    model = {"name": "sums", "implementation": "mlserver_sklearn.SKLearnModel", "parameters": {"uri": "model.joblib"}}
+    (folder / "model-settings.json").write_text(json.dumps(model))
+    command = [str(Path(sys.executable).with_name("mlserver")), "start", str(folder)]
+    with open(folder / "log", "wb") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, start_new_session=True)
+    try:
+        ready = f"http://127.0.0.1:{http}/v2/models/sums/ready"
+        wait_until(lambda: answers(ready) or server.poll() is not None, START_SECS)
+        assert server.poll() is None, (folder / "log").read_text()
+        yield {"http": http, "grpc": grpc}
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+def asking(ports, protocol, model="sums", **options):
+    return KServeModelHandler(f"127.0.0.1:{ports[protocol]}", model, protocol=protocol, **options)
+
+
+@pytest.fixture(params=["http", "grpc"])
+def make(request, ports):
+    """Makes handlers for the server, by both protocols."""
+    return partial(asking, ports, request.param)
+
+
+class OnRows(HandlerContract):
+    def examples(self):
+        return ROWS[:5]
+
+    def bad_example(self):
+        return numpy.zeros(5)
+
+
+class TestMLServerOverHttp(OnRows):
+    def handler(self, ports):
+        return asking(ports, "http", num_retries=0)
+
+
+class TestMLServerOverGrpc(OnRows):
+    def handler(self, ports):
+        return asking(ports, "grpc", num_retries=0)
+
+
+def test_predictions_are_those_of_the_model(make):
+    found = [one.inference for one in predict(make(min_batch_size=8, max_batch_size=8), ROWS)]
+    assert [one.item() for one in found] == MODEL.predict(ROWS).tolist()
+
+
+def test_outputs_may_be_chosen(make):
+    found = [one.inference for one in predict(make(outputs=["predict", "predict_proba"]), ROWS[:3])]
+    assert numpy.allclose([one["predict_proba"] for one in found], MODEL.predict_proba(ROWS[:3]))
+    assert [one["predict"].item() for one in found] == MODEL.predict(ROWS[:3]).tolist()
+
+
+def test_example_of_another_shape_is_a_dead_letter(make):
+    found = list(predict(make(max_batch_size=1, num_retries=2), [ROWS[0], ROWS[0][:2], ROWS[1]], on_failure="yield"))
+    assert [place for place, one in enumerate(found) if isinstance(one, Failure)] == [1], found
+
+
+def test_unknown_model_is_one_error(make):
+    with pytest.raises(EndpointError, match="no model 'nobody'"):
+        list(predict(make("nobody"), ROWS))
