@@ -203,3 +203,15 @@ def test_fallback_spends_the_same_budget():
     assert "is spent" in error
     assert 10 <= len(ASKED) < 50
     assert len(found) < 50
+
+
+@BOTH
+def test_model_and_fallback_spend_one_budget_and_what_either_was_asked_has_its_outcome(kind):
+    """The first one fails each element, and the fallback answers it, until the budget is spent."""
+    fallback = kind().with_preprocess_fn(lambda n: n + 1)
+    budget = Budget(40 * A_REQUEST, prices=PRICES)
+    found, error = spend(kind(), [13] * 500, budget, fallback=fallback, ordered=False)
+    assert "is spent" in error
+    assert 40 <= len(ASKED) < 500
+    assert found == [28] * ASKED.count(14)
+    assert found

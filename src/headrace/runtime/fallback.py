@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from headrace.core.errors import FallbackError
+from headrace.core.errors import BudgetError, FallbackError
 from headrace.core.events import ElementFailed, Event, Observer
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
 from headrace.runtime.bundle import AnyBundle, Executor, raise_uncaught
@@ -44,20 +44,40 @@ class FallbackBundle:
         self._fallback = fallback
         self._spec = spec
         self._own = own
+        self._spent: BudgetError | None = None
+        """Raised once all that either of the two was asked for has its outcome: it is paid for."""
 
     def add(self, element: Any, tag: Any) -> Sequence[Outcome]:
         """As ``Bundle.add``."""
-        outcomes = self._first.add(element, tag)
-        if all(isinstance(outcome, Predictions) for outcome in outcomes):
-            return outcomes
-        return [one for outcome in outcomes for one in self._settled(outcome)]
+        if self._spent is not None:
+            raise self._spent
+        outcomes: Sequence[Outcome] = ()
+        try:
+            outcomes = self._first.add(element, tag)
+        except BudgetError as error:
+            self._spent = error
+        if not all(isinstance(outcome, Predictions) for outcome in outcomes):
+            outcomes = [one for outcome in outcomes for one in self._settled(outcome)]
+        return outcomes if self._spent is None else [*outcomes, *self._rest()]
 
     def finish(self) -> Iterator[Outcome]:
         """As ``Bundle.finish``."""
-        for outcome in self._first.finish():
-            yield from self._settled(outcome)
-        for outcome in self._fallback.finish():
-            yield self._answered(outcome)
+        if self._spent is None:
+            yield from self._rest()
+        if self._spent is not None:
+            raise self._spent
+
+    def _rest(self) -> Iterator[Outcome]:
+        try:
+            for outcome in self._first.finish():
+                yield from self._settled(outcome)
+        except BudgetError as error:
+            self._spent = error
+        try:
+            for outcome in self._fallback.finish():
+                yield self._answered(outcome)
+        except BudgetError as error:
+            self._spent = error
 
     def _settled(self, outcome: Outcome) -> Iterable[Outcome]:
         """The outcome, unless its element goes to the fallback; then those of the fallback that are ready."""
@@ -65,8 +85,11 @@ class FallbackBundle:
             return [outcome]
         if outcome.stage is not Stage.INFERENCE:
             return [raise_uncaught(outcome, self._spec, outcome.error)]
-        # Not map(), which a StopIteration raised by user code would end silently.
-        return [self._answered(one) for one in self._fallback.add(outcome.element, outcome)]
+        try:  # not map(), which a StopIteration raised by user code would end silently
+            return [self._answered(one) for one in self._fallback.add(outcome.element, outcome)]
+        except BudgetError as error:
+            self._spent = error
+            return []
 
     def _answered(self, outcome: Outcome) -> Outcome:
         """An outcome of the fallback, as one of the transform."""
