@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+import anthropic_endpoint
 from http_endpoint import serving
 from openai_endpoint import prompts_of, refusing, speaking, vector_of
 
@@ -60,6 +61,18 @@ def test_texts_are_embedded(folder, headrace, server):
     assert [row["prediction"] for row in folder.rows("p.parquet")] == [vector_of("x0")] * 5
 
 
+def test_claude_is_asked(folder, headrace, monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    folder.write("in.jsonl", ROWS)
+    with serving(anthropic_endpoint.speaking()) as server:
+        result = headrace(
+            "run", "in.jsonl", "--handler", "anthropic", "--model", "m", "--url", server.url, "--prompt", "{text}",
+            "--output", "p.jsonl",
+        )  # fmt: skip
+    assert result.code == 0
+    assert [row["prediction"] for row in folder.rows("p.jsonl")] == [f"X{n}" for n in range(5)]
+
+
 def test_schema_and_arguments_come_from_the_command_line(folder, headrace):
     folder.write("in.jsonl", ROWS)
     folder.write("label.json", json.dumps({"type": "object", "required": ["label"]}))
@@ -98,6 +111,15 @@ def test_wrong_key_is_one_error_without_the_key(folder, headrace):
         assert len(server.requests) == 1
     assert result.code == 1
     assert "Incorrect API key provided: ***." in result.error
+
+
+def test_key_out_of_place_is_not_repeated(folder, headrace):
+    folder.write("in.jsonl", ROWS)
+    pairs = ["--handler-arg", "system=short", f"api_key={KEY}"]
+    result = headrace("run", "--handler", "openai", "--model", "m", *pairs, "in.jsonl", "--output", "p.jsonl")
+    assert result.code == 2
+    assert "repeat the option: --handler-arg api_key=***" in result.error
+    assert KEY not in result.error
 
 
 def test_missing_key_is_one_error_with_the_cure(folder, headrace, monkeypatch):

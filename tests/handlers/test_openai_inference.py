@@ -16,7 +16,6 @@ from headrace.handlers.openai_inference import (
     OpenAICompletionsModelHandler,
     OpenAIEmbeddingsModelHandler,
 )
-from headrace.testing import HandlerContract
 from http_endpoint import Answer, events_and_outcomes, failures_among, serving
 from openai_endpoint import completion, prompts_of, refusing, speaking, vector_of
 
@@ -48,56 +47,6 @@ def at(server):
 def refuses(prompt, answer):
     """A fault: requests with this prompt get this answer."""
     return lambda asked, before: answer if prompt in prompts_of(asked) else None
-
-
-class Unpooled:
-    """A client for each request: the suite asks from one event loop after the other."""
-
-    def create_client(self):
-        return "of each request"
-
-    async def request(self, batch, model, inference_args=None):
-        assert model == "of each request"
-        async with super().create_client() as client:
-            return await super().request(batch, client, inference_args)
-
-
-class UnpooledChat(Unpooled, OpenAIChatModelHandler):
-    pass
-
-
-class UnpooledCompletions(Unpooled, OpenAICompletionsModelHandler):
-    pass
-
-
-class UnpooledEmbeddings(Unpooled, OpenAIEmbeddingsModelHandler):
-    pass
-
-
-class OnTexts(HandlerContract):
-    def examples(self):
-        return ["a", "bb", "ccc", "dddd", "eeeee"]
-
-    def bad_example(self):
-        return 13
-
-
-@pytest.mark.large
-class TestChat(OnTexts):
-    def handler(self, server):
-        return UnpooledChat("m", url=at(server), num_retries=0)
-
-
-@pytest.mark.large
-class TestCompletions(OnTexts):
-    def handler(self, server):
-        return UnpooledCompletions("m", url=at(server), num_retries=0)
-
-
-@pytest.mark.large
-class TestEmbeddings(OnTexts):
-    def handler(self, server):
-        return UnpooledEmbeddings("m", url=at(server), num_retries=0)
 
 
 @TEXTUAL
@@ -232,7 +181,7 @@ def test_what_concerns_all_is_one_error_at_the_first_request(kind, refusal):
 def test_errors_that_other_servers_word_in_their_own_way_say_why(body):
     with (
         serving(lambda asked, before: Answer(422, body)) as server,
-        pytest.raises(EndpointError, match="Error code: 422 - no such field"),
+        pytest.raises(EndpointError, match="no such field"),
     ):
         list(predict(OpenAIChatModelHandler("m", url=at(server)), ["a"]))
 
@@ -361,6 +310,27 @@ def test_quota_is_that_of_the_url_and_the_model(monkeypatch):
     assert OpenAIChatModelHandler("m").quota_name() == "OPENAI_BASE_URL m"
     monkeypatch.setenv("OPENAI_BASE_URL", "http://y/v1")
     assert OpenAIChatModelHandler("m").quota_name() == "http://y/v1 m"
+
+
+@TEXTUAL
+def test_what_a_cache_knows_is_not_asked_again(kind, server, tmp_path, monkeypatch):
+    def asked(rows=({"n": 1}, {"n": 2}), **options):
+        before = len(server.requests)
+        found = list(predict(kind("m", **{"prompt": "a{n}", **options}), rows, cache=tmp_path / "cache"))
+        assert [str(result.inference)[:2] for result in found] in (
+            ["A1", "A2"],
+            ["B1", "B2"],
+            ["Ch", "Ch"],
+            ["Co", "Co"],
+        )
+        return len(server.requests) - before
+
+    monkeypatch.setenv("OPENAI_BASE_URL", at(server))
+    assert [asked(), asked(), asked(api_key=lambda: KEY)] == [2, 0, 0]
+    assert [asked(prompt="b{n}"), asked(full_answer=True), asked(full_answer=True)] == [2, 2, 0]
+    assert asked(num_retries=3) == 0
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{at(server)}/")
+    assert asked() == 2
 
 
 def test_keys_select_models(server):

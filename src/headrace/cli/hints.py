@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from headrace.cli.columns import listed, why_unexpected
 from headrace.cli.handlers import handler_names
+from headrace.core.secrets import MASK, SECRET_ARGUMENTS
 
 _FAMILIES = {
     ".pkl": "sklearn",
@@ -58,8 +59,9 @@ def misplaced(words: Sequence[str], columns: Sequence[str] | None, *, has_pairs:
             return f"there is no option {option}; {_INSTEAD[option]}."
         if word.startswith("-") or os.path.exists(word):
             continue
-        if has_pairs and re.match(r"\w+=", word):
-            return f"there is no file {word!r}; if it is for the handler, repeat the option: --handler-arg {word}."
+        if has_pairs and (pair := re.match(r"(\w+)=", word)):
+            shown = f"{pair[1]}={MASK}" if pair[1] in SECRET_ARGUMENTS else word
+            return f"there is no file {shown!r}; if it is for the handler, repeat the option: --handler-arg {shown}."
         if columns and re.fullmatch(r"[\w*?]+", word):
             names = ",".join([*columns, word])
             return f"there is no file {word!r}; if it is a column, separate columns by commas: --columns {names}."

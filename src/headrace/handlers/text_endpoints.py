@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+from headrace.core.cache_key import default_cache_key
 from headrace.core.errors import ConfigurationError, EndpointError, as_type_name
 from headrace.core.handler import ModelHandler, ModelT
 from headrace.core.rate_limits import report_rate_limit
@@ -88,9 +89,14 @@ class TextEndpointHandler(RemoteModelHandler[Any, PredictionResult, ModelT]):
 
     def quota_name(self) -> str | None:
         """The URL and the model, whatever is asked; a handler with a key of its own may have a quota of its own."""
-        if self._api_key.given is not None:
-            return None
-        return f"{self._url or os.environ.get(self._url_variable, self._url_variable)} {self.model_name}"
+        return f"{self._where()} {self.model_name}" if self._api_key.given is None else None
+
+    def cache_key(self) -> Any:
+        """What decides the predictions: the URL, wherever it comes from, the model, and what is asked how."""
+        return [self._where(), *default_cache_key(self)]
+
+    def _where(self) -> str:
+        return self._url or os.environ.get(self._url_variable, self._url_variable)
 
     async def _ask(self, send: Callable[[], Awaitable[AnswerT]], probe: Callable[[], Awaitable[object]]) -> AnswerT:
         """The answer to a request.
