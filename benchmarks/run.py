@@ -38,6 +38,7 @@ WORKLOADS = (
     "bad_rows",
     "remote",
     "remote_changes",
+    "generation",
     "sharing_classifier",
     "sharing_transformer",
     "sharing_loading",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from headrace.core.budget import Budget, Price
     from headrace.core.card import HandlerCard
     from headrace.core.config import BatchingConfig, CacheConfig, PlacementConfig, RetryConfig
+    from headrace.core.engine import EngineModelHandler
     from headrace.core.errors import (
         BudgetError,
         ConfigurationError,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from headrace.core.remote import ElementFailure, ElementRetry, RemoteModelHandler
     from headrace.core.result import ErrorRecord, Failure, ModelMetadata, PredictionResult, Stage
     from headrace.core.sources import with_sources
-    from headrace.core.usage import report_usage
+    from headrace.core.usage import report_generation, report_usage
     from headrace.jobs.predict_table import predict_table
     from headrace.local.predict import predict
 
@@ -58,6 +59,7 @@ _HOME = {
     "ElementFailure": "core.remote",
     "ElementRetry": "core.remote",
     "EndpointError": "core.errors",
+    "EngineModelHandler": "core.engine",
     "ErrorRecord": "core.result",
     "Failure": "core.result",
     "FallbackError": "core.errors",
@@ -87,6 +89,7 @@ _HOME = {
     "UnsupportedError": "core.errors",
     "predict": "local.predict",
     "predict_table": "jobs.predict_table",
+    "report_generation": "core.usage",
     "report_rate_limit": "core.rate_limits",
     "report_usage": "core.usage",
     "text_length": "core.lengths",
@@ -106,6 +109,7 @@ __all__ = [
     "ElementFailure",
     "ElementRetry",
     "EndpointError",
+    "EngineModelHandler",
     "ErrorRecord",
     "Failure",
     "FallbackError",
@@ -135,6 +139,7 @@ __all__ = [
     "UnsupportedError",
     "predict",
     "predict_table",
+    "report_generation",
     "report_rate_limit",
     "report_usage",
     "text_length",

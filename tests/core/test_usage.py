@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from headrace import ConfigurationError, RemoteModelHandler, report_usage
+from headrace import ConfigurationError, RemoteModelHandler, report_generation, report_usage
 from headrace.core.events import UsageReported
 from headrace.core.usage import context_reporting_to, usage_to
 from http_endpoint import events_and_outcomes, failures_among
@@ -51,6 +51,21 @@ def test_report_outside_a_request_does_nothing():
 def test_report_that_is_wrong_is_refused(wrong):
     with pytest.raises(ConfigurationError, match="report_usage"):
         report_usage(**{"model": "m", **wrong})
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"seconds": -1.0}, {"seconds": "1"}, {"first_token_secs": float("nan")}, {"model": 1}]
+)
+def test_generation_that_is_wrong_is_refused(wrong):
+    with pytest.raises(ConfigurationError, match="report_"):
+        report_generation(**{"model": "m", "input_tokens": 1, "output_tokens": 1, "seconds": 1.0, **wrong})
+
+
+def test_generation_is_usage_with_times():
+    found = []
+    with usage_to(found.append):
+        report_generation("m", input_tokens=1, output_tokens=2, seconds=3.0)
+    assert found == [UsageReported("m", 1, 2, seconds=3.0)]
 
 
 def test_report_goes_to_the_sink_of_its_context_only():

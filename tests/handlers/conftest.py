@@ -65,6 +65,39 @@ def save_bert(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def saved_llama(tmp_path_factory):
+    """A small language model with a tokenizer of few words and a chat template, saved as users do; gives its folder.
+
+    Generation is greedy, and a text ends with "[SEP]".
+    """
+    import tokenizers
+    import torch
+    import transformers
+
+    folder = tmp_path_factory.mktemp("llama")
+    words = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({word: place for place, word in enumerate(WORDS)}, "[UNK]")
+    )
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", eos_token="[SEP]"
+    )
+    tokenizer.chat_template = "{% for one in messages %}{{ one['content'] }} {% endfor %}[CLS]"
+    tokenizer.save_pretrained(folder)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    config = transformers.LlamaConfig(
+        vocab_size=len(WORDS), max_position_embeddings=64, bos_token_id=2, eos_token_id=3, pad_token_id=0, **sizes
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        model = transformers.LlamaForCausalLM(config)
+        torch.nn.init.normal_(model.lm_head.weight)  # or every text would be one word, repeated
+        torch.nn.init.normal_(model.model.embed_tokens.weight)
+        model.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
 def assert_mappable():
     """Asserts that a handler goes into shared memory together with its loaded model, and comes out of it."""
 

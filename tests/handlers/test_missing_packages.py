@@ -12,6 +12,7 @@ from headrace.core.extras import install_command, requirements
 MISSING = {
     "anthropic_inference": ["anthropic: anthropic"],
     "gemini_inference": ["google.genai: google"],
+    "huggingface_generation": ["torch: huggingface", "transformers: huggingface"],
     "huggingface_inference": ["torch: huggingface", "transformers: huggingface"],
     "kserve_inference": ["numpy: kserve", "tritonclient: kserve"],
     "numpy_arrays": ["numpy: onnx"],

@@ -96,6 +96,16 @@ def test_usage_is_counted_in_total_and_by_model():
     }
 
 
+def test_times_of_generation_are_distributions():
+    table = counted(UsageReported("a", 3, 30, seconds=2.0, first_token_secs=0.1234), UsageReported("a", 3, 1))
+    assert table.distributions == {
+        ("ns", "time_to_first_token_milli_secs"): [123],
+        ("ns", "a-_time_to_first_token_milli_secs"): [123],
+        ("ns", "output_tokens_per_sec"): [15],
+        ("ns", "a-_output_tokens_per_sec"): [15],
+    }
+
+
 def test_costs_of_less_than_a_millionth_add_up():
     table = counted(*[UsageReported("a", 1, 0, cost=0.45e-6)] * 5)
     assert table.counters["ns", "cost_micros"] == 2

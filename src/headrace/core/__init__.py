@@ -1,6 +1,7 @@
 """The contract and the vocabulary of the project: what every other room may import. Standard library only.
 
-handler.py     ModelHandler: what a handler's author implements (keyed.py: elements with keys; remote.py: endpoints)
+handler.py     ModelHandler: what a handler's author implements (keyed.py: elements with keys; remote.py: endpoints;
+               engine.py: engines that take requests one by one)
 answer.py      SKIP, and the check that an answer is one prediction for each example
 result.py      PredictionResult for users; Predictions, Skipped and Failure between rooms; DeadLetter
 config.py      BatchingConfig, PlacementConfig, RetryConfig

@@ -76,6 +76,10 @@ class UsageReported:
     requests: int = 1
     cost: float | None = None
     """In the currency of the user's prices; None: the model's price is not known."""
+    seconds: float | None = None
+    """From when an engine in this process got the request to its last token; None: it was no such engine."""
+    first_token_secs: float | None = None
+    """From when it got the request to the first token; None: not known."""
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextvars
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from operator import index
 
 from headrace.core.errors import ConfigurationError
@@ -31,9 +33,39 @@ def report_usage(model: str, *, input_tokens: int = 0, output_tokens: int = 0) -
     Raises:
         ConfigurationError: the model is not named, or a number of tokens is negative or not an integer.
     """
+    _report(_used(model, input_tokens, output_tokens))
+
+
+def report_generation(
+    model: str, *, input_tokens: int, output_tokens: int, seconds: float, first_token_secs: float | None = None
+) -> None:
+    """As ``report_usage``, for a language model's engine in this process, which knows how long a request took, too.
+
+    Args:
+        model: the name by which the user knows the model.
+        input_tokens: tokens of the prompt.
+        output_tokens: tokens of the answer.
+        seconds: from when the engine got the request to its last token.
+        first_token_secs: from when the engine got it to its first token; None: not known.
+
+    Raises:
+        ConfigurationError: as ``report_usage``; or a time is no number of seconds.
+    """
+    used = _used(model, input_tokens, output_tokens)
+    times = {"seconds": seconds} | ({} if first_token_secs is None else {"first_token_secs": first_token_secs})
+    for name, given in times.items():
+        if not isinstance(given, int | float) or not 0 <= given < math.inf:
+            raise ConfigurationError(f"report_generation: {name} must be a number of at least 0, not {given!r:.80}.")
+    _report(replace(used, seconds=seconds, first_token_secs=first_token_secs))
+
+
+def _used(model: str, input_tokens: int, output_tokens: int) -> UsageReported:
     if not isinstance(model, str) or not model:
         raise ConfigurationError(f"report_usage needs the model's name, not {model!r:.80}.")
-    used = UsageReported(model, _tokens("input_tokens", input_tokens), _tokens("output_tokens", output_tokens))
+    return UsageReported(model, _tokens("input_tokens", input_tokens), _tokens("output_tokens", output_tokens))
+
+
+def _report(used: UsageReported) -> None:
     sink = _sink.get()
     if sink is not None:
         sink(used)

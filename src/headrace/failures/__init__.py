@@ -21,6 +21,7 @@ Pure: calls, clocks and sleeping are passed in. Steps, and so recovery, run in h
        |--> refusals         how it is probed while it answers none   |
        '--> rate_headers     what it says is left
     replies        what the error of a request says
+    fixed_limit    in place of concurrency: how many requests an engine in this process takes
     load_policy    what follows a load that fails        (for sessions, fork servers and the machine's clients)
     device         errors after which no call succeeds   (worker and host processes)
 """

@@ -24,6 +24,10 @@ _TORCH = "mapped on the CPU; on a GPU, and of TorchScript, in one host"
 _TRANSFORMERS = "mapped on the CPU; on a GPU, or several, in one host"
 _EMBEDDER = "mapped on the CPU; on a GPU, in one host"
 
+_PROMPT = "a prompt, or a list of messages"
+_GENERATED = "a dict: `text`, `finish_reason`, `input_tokens`, `output_tokens`"
+_ENGINE = "-: an engine in each worker process"
+
 CARDS = {
     "anthropic_inference.AnthropicChatModelHandler": HandlerCard(_ASKED, _ANSWERED, _ENDPOINT, "safe", "anthropic"),
     "anthropic_inference.AnthropicModelHandler": HandlerCard(
@@ -35,6 +39,9 @@ CARDS = {
         _ENDPOINT,
         "safe",
         "google",
+    ),
+    "huggingface_generation.HuggingFaceGenerationModelHandler": HandlerCard(
+        _PROMPT, _GENERATED, _ENGINE, "safe", "huggingface"
     ),
     "huggingface_inference.HuggingFaceModelHandlerKeyedTensor": HandlerCard(
         _KEYED, _OUTPUTS, _TRANSFORMERS, "safe", "huggingface"
@@ -83,6 +90,7 @@ CARDS = {
     "vertex_ai_inference.VertexAIModelHandlerJSON": HandlerCard(
         "what the model's JSON takes", "what its JSON says", _ENDPOINT, "safe", "vertex"
     ),
+    "vllm_engine.VLLMEngineModelHandler": HandlerCard(_PROMPT, _GENERATED, _ENGINE, "safe", "vllm"),
     "vllm_inference.VLLMChatModelHandler": HandlerCard(
         "a list of `OpenAIChatMessage`", "OpenAI's `ChatCompletion`", _SERVER, "safe", "vllm"
     ),

@@ -59,6 +59,10 @@ class InferenceMetrics:
     output_tokens                        counter      tokens in their answers; not one of Beam's
     cost_micros                          counter      millionths of the currency of the user's prices; not Beam's
     cache_hits, cache_misses             counter      predictions that were in the cache, and that were not; not Beam's
+    time_to_first_token_milli_secs       distribution milliseconds from when a language model's engine got a request
+                                                      to its first token; not one of Beam's
+    output_tokens_per_sec                distribution tokens a second of one request, from when the engine got it to its
+                                                      last token; not one of Beam's
     model_refreshes                      counter      models replaced by a newer version; not one of Beam's
     failed_model_refreshes               counter      newer versions that failed to load; not one of Beam's
     ==================================== ============ =========================================================
@@ -138,6 +142,17 @@ class InferenceMetrics:
         for name, amount in figures.items():
             self._sink.increment(self._namespace, name, amount)
             self._sink.increment(self._namespace, f"{event.model}-_{name}", amount)
+        self._times(event)
+
+    def _times(self, event: UsageReported) -> None:
+        figures = {}
+        if event.first_token_secs is not None:
+            figures["time_to_first_token_milli_secs"] = round(event.first_token_secs * 1e3)
+        if event.seconds:
+            figures["output_tokens_per_sec"] = round(event.output_tokens / event.seconds)
+        for name, value in figures.items():
+            self._sink.update(self._namespace, name, value)
+            self._sink.update(self._namespace, f"{event.model}-_{name}", value)
 
     def _increment(self, model: str, name: str, amount: int) -> None:
         for full_name in self._names(model, name):

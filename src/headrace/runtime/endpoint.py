@@ -6,12 +6,14 @@ import asyncio
 import logging
 import math
 from collections import deque
+from operator import attrgetter
 from typing import Any
 
 from headrace.core.errors import EndpointError, as_type_name
 from headrace.core.remote import ElementRetry, pause_before_retry
 from headrace.failures.concurrency import ConcurrencyLimit
 from headrace.failures.endpoint_board import Board
+from headrace.failures.fixed_limit import FixedLimit
 from headrace.failures.refusals import Verdict
 from headrace.failures.replies import Judgement, RetryTokens, concerns_all, judge, judge_element
 from headrace.runtime.endpoint_calls import Delivery, EndpointCall, Rules
@@ -51,24 +53,26 @@ class Endpoint:
         self._event_loop = event_loop
         self._loop = event_loop.loop
         self._rules = rules
-        most = _MOST_TASKS if rules.sends_async else _MOST_THREADS
-        self._limit = ConcurrencyLimit(
+        self._limit: ConcurrencyLimit | FixedLimit = ConcurrencyLimit(
             self._loop.time(),
-            most=most,
+            most=_MOST_TASKS if rules.sends_async else _MOST_THREADS,
             board=board,
             requests_per_minute=rules.requests_per_minute,
             tokens_per_minute=rules.tokens_per_minute,
         )
+        if rules.max_concurrent is not None:
+            self._limit = FixedLimit(rules.max_concurrent)
         self._sender = Sender(event_loop, rules)
         self._tokens = RetryTokens()
         self._waiting: deque[EndpointCall] = deque()
+        self._sorted = 0
+        """How many of them, at the front, are sorted by prefix."""
         self._tasks: dict[EndpointCall, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._shows: asyncio.TimerHandle | None = None
         self._first: EndpointCall | None = None
         """The first one goes alone, with all its tries: it shows whether the endpoint works at all."""
-        self._first_is_over = False
-        self._has_worked = False
+        self._first_is_over = self._has_worked = rules.max_concurrent is not None
         self._last_error: BaseException | None = None
         """Of the endpoint, while it answers nothing."""
         self._throttled = 0.0
@@ -140,7 +144,7 @@ class Endpoint:
         ready = self._ready()
         left, wait = self._limit.take(now, ready)
         for _ in range(left):
-            self._start(self._waiting.popleft(), now)
+            self._start(self._take(), now)
         if left < ready and math.isfinite(wait):
             wait = max(min(wait, self._patience(now)), _SHORTEST_WAIT_SECS)
             self._timer = self._loop.call_later(wait, self._pump)
@@ -176,8 +180,17 @@ class Endpoint:
             return math.inf
         return 0.0 if self._limit.is_gone else began + self._rules.patience_secs - now
 
+    def _take(self) -> EndpointCall:
+        """The next call. Those for an engine are sorted when all that were sorted before have left: none waits long."""
+        if self._sorted <= 0 and self._rules.max_concurrent is not None:
+            self._waiting = deque(sorted(self._waiting, key=attrgetter("prefix")))
+            self._sorted = len(self._waiting)
+        self._sorted -= 1
+        return self._waiting.popleft()
+
     def _start(self, call: EndpointCall, now: float) -> None:
-        self._first = call if self._first is None else self._first
+        if not self._first_is_over:
+            self._first = call if self._first is None else self._first
         self._tasks[call] = call.context.run(self._loop.create_task, self._perform(call, now))
 
     async def _perform(self, call: EndpointCall, started: float) -> None:
@@ -304,7 +317,7 @@ class Endpoint:
         seconds: float,
         rest: EndpointCall | None = None,
     ) -> None:
-        self._first_is_over = True
+        self._first, self._first_is_over = None, True
         call.inbox.put(Delivery(call, predictions, error, seconds, rest))
 
     def _give_up_on_late(self, now: float, outage_began: float) -> None:

@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from headrace.batching.batcher import Batch
+from headrace.core.engine import EngineModelHandler, predict_each
 from headrace.core.events import HandlerMetric
 from headrace.core.remote import RemoteModelHandler
 from headrace.failures.retry import is_retryable
@@ -42,15 +43,18 @@ class Rules(NamedTuple):
     """Whether requests that would have to wait for an endpoint that answers nothing are better given up."""
     usage: UsageMeter | None = None
     """Says when nothing more may be sent."""
+    max_concurrent: int | None = None
+    """How many requests may be in flight, if an engine in this process says so; None: found out by feedback."""
 
 
 def rules_of(spec: SessionSpec, handler: Any) -> Rules:
     """The rules for a handler's requests: its own if it is a remote handler, else those of the transform's retries."""
     is_remote = isinstance(handler, RemoteModelHandler)
-    method = handler.request if is_remote else handler.run_inference
+    is_engine = isinstance(handler, EngineModelHandler)
+    method = handler.request if is_remote else partial(predict_each, handler) if is_engine else handler.run_inference
     limiter = getattr(handler, "rate_limiter", None) if is_remote else None
     return Rules(
-        who=f"{type(handler).__qualname__}.{'request' if is_remote else 'run_inference'}",
+        who=f"{type(handler).__qualname__}.{'request' if is_remote else 'submit' if is_engine else 'run_inference'}",
         send=lambda examples, client: method(examples, client, spec.inference_args),
         sends_async=is_async(method),
         prebatched=spec.plan.prebatched,
@@ -63,6 +67,7 @@ def rules_of(spec: SessionSpec, handler: Any) -> Rules:
         tokens_per_minute=getattr(handler, "tokens_per_minute", None),
         has_fallback=spec.plan.role == "first",
         usage=meter_of(spec),
+        max_concurrent=handler.max_concurrent if is_engine else None,
     )
 
 
@@ -89,6 +94,8 @@ class EndpointCall:
     inbox: Inbox
     """Of the bundle."""
     context: contextvars.Context
+    prefix: str = ""
+    """Those that wait for an engine are sorted by it."""
     tries: int = 1
     failures: int = 0
     """How many tries have failed by themselves."""

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from headrace.core.config import OF_THE_TRANSFORM, BatchingConfig
+from headrace.core.engine import EngineModelHandler
 from headrace.core.errors import ConfigurationError
 from headrace.core.events import FALLBACK
 from headrace.core.handler import bare
@@ -88,7 +89,7 @@ class Plan:
 
     @property
     def concurrent(self) -> frozenset[Any]:
-        """The models whose batches are requests that run side by side: remote ones, and asynchronous ones."""
+        """The models whose batches are requests that run side by side: remote ones, asynchronous ones, and engines."""
         if self.batching.columnar:
             return frozenset()
         return frozenset(name for name, model in self.models.items() if sends_requests(model))
@@ -257,8 +258,8 @@ def _default_length(handler: Handler, given: Mapping[str, Any]) -> Callable[[Any
 
 
 def sends_requests(handler: Handler) -> bool:
-    """Whether the handler's batches are requests that run side by side."""
-    return isinstance(handler, RemoteModelHandler) or is_async(handler.run_inference)
+    """Whether the handler's batches, or elements, are requests that run side by side."""
+    return isinstance(handler, RemoteModelHandler | EngineModelHandler) or is_async(handler.run_inference)
 
 
 def is_async(method: Callable[..., Any]) -> bool:

@@ -8,6 +8,7 @@ from queue import Empty
 from typing import Any, Protocol
 
 from headrace.batching.batcher import Batch
+from headrace.core.engine import EngineModelHandler
 from headrace.core.errors import BudgetError, EndpointError
 from headrace.core.events import BatchCompleted, BatchRetried, Observer, RequestsThrottled
 from headrace.core.remote import ElementFailure
@@ -109,17 +110,33 @@ class RequestExecutor:
         with held as loaded:  # a call keeps the client alive: who waits for room in memory must not wait for requests
             self._steps.report_load()
             client = loaded.model
+        return [outcome for part in self._parts(name, batch) for outcome in self._send(name, part, client)]
+
+    def _parts(self, name: Any, batch: Batch) -> list[Batch]:
+        """A batch for each request: an engine takes elements one by one."""
+        if not isinstance(self._worker.plan.models[name], EngineModelHandler) or batch.total == 1:
+            return [batch]
+        return [batch.pick([place])[0] for place in range(batch.total)]
+
+    def _send(self, name: Any, batch: Batch, client: Any) -> list[Outcome]:
         try:
             keys, examples = self._worker.split_keys(batch.elements)
+            prefix = self._prefix(name, examples)
         except Exception as error:
             self._release(batch)
             return self._failed(name, batch, error, 1)
         context = context_reporting_to(self._session.record_usage)
-        call = EndpointCall(name, batch, keys, examples, client, self._inbox, context)
+        call = EndpointCall(name, batch, keys, examples, client, self._inbox, context, prefix)
         self._calls.add(call)
         self._sent += 1
         self._endpoint(name).submit(call)
         return []
+
+    def _prefix(self, name: Any, examples: Sequence[Any]) -> str:
+        handler = self._worker.plan.models[name]
+        if not isinstance(handler, EngineModelHandler) or self._worker.plan.prebatched:
+            return ""
+        return str(handler.prefix(examples[0]) or "")
 
     def _release(self, batch: Batch) -> None:
         """Has what waited for elements of a batch looked up again, or requested."""

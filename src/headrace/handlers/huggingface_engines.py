@@ -1,0 +1,322 @@
+"""Engines for causal language models of transformers: continuous batching, or batches of similar length."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import itertools
+import logging
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+from headrace.core.errors import ConfigurationError, extra_required
+from headrace.handlers.generation import EngineLostError
+
+with extra_required("huggingface"):
+    import torch
+    import transformers
+
+__all__ = ["BatchedEngine", "ContinuousEngine", "Tokens", "settings", "why_not_continuous"]
+
+_LOGGER = logging.getLogger(__name__)
+
+_CHECK_SECS = 5.0
+"""How often to look whether the thread that generates is still alive."""
+_STOP_SECS = 10.0
+_GATHER_SECS = 0.01
+"""How long to wait for others to share the first batch."""
+_CPU_SIZES = {"page_size": 64, "num_blocks": 256, "max_batch_tokens": 1024, "max_requests_per_batch": 16}
+"""On a CPU, whose memory is not all for the cache: it holds 16,384 tokens. And few requests at a time: each of them is
+multiplied with all tokens of the others, and masked."""
+_CONTINUOUS = {
+    *("max_new_tokens", "max_length", "do_sample", "temperature", "top_k", "top_p", "use_cache"),
+    *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "transformers_version"),
+    *("output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate"),
+}
+"""Settings of generation that continuous batching honours, or that mean nothing to it; it ignores all others."""
+
+
+class Tokens(NamedTuple):
+    """What was generated for one prompt."""
+
+    ids: list[int]
+    seconds: float
+    """From when the engine got the request to the last token."""
+    first_token_secs: float | None
+
+
+def why_not_continuous(model: Any, config: Any) -> str | None:
+    """Why transformers cannot batch continuously with this model and configuration; None if it can."""
+    if not (hasattr(transformers, "ContinuousBatchingConfig") and hasattr(model, "init_continuous_batching")):
+        return f"transformers {transformers.__version__} cannot batch continuously with {type(model).__name__}"
+    if model.device.type == "cpu" and find_spec("psutil") is None:
+        return "on a CPU it needs the package psutil"
+    ignored = sorted(name for name in config.to_diff_dict() if name not in _CONTINUOUS and not name.startswith("_"))
+    return f"its continuous batching ignores {', '.join(ignored)}" if ignored else None
+
+
+class ContinuousEngine:
+    """Requests join and leave the running batch one by one: the ``ContinuousBatchingManager`` of transformers.
+
+    If its thread ends, a new one is started; what was in flight is repeated once, one request at a time, so that only
+    the one at fault fails.
+
+    Args:
+        model: a causal language model, on its device.
+        config: how it generates.
+        options: of ``transformers.ContinuousBatchingConfig``.
+
+    Raises:
+        Exception: the model, the device or the options do not allow it.
+    """
+
+    def __init__(self, model: Any, config: Any, options: Mapping[str, Any]) -> None:
+        sizes = _CPU_SIZES if model.device.type == "cpu" else {}
+        self._model = model
+        self._config = config
+        self._options = {**sizes, **options}
+        self._numbers = itertools.count()
+        self._suspects = asyncio.Lock()
+        self._manager = self._start()
+        self._finalizer = weakref.finalize(self, _stop, self._manager)
+
+    @property
+    def longest(self) -> int:
+        """How many tokens a prompt and its answer may have together, for the cache."""
+        config = self._manager.continuous_batching_config
+        return int(config.num_blocks * config.page_size)
+
+    async def generate(self, ids: Sequence[int], max_new_tokens: int) -> Tokens:
+        """Generates at most so many tokens.
+
+        Raises:
+            EngineLostError: the thread that generates ended over this request.
+            RuntimeError: the request failed.
+        """
+        try:
+            return await self._generate(ids, max_new_tokens)
+        except EngineLostError:
+            async with self._suspects:
+                return await self._generate(ids, max_new_tokens)
+
+    async def _generate(self, ids: Sequence[int], max_new_tokens: int) -> Tokens:
+        manager = self._running()
+        name = f"headrace-{next(self._numbers)}"
+        result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        manager.register_result_handler(name, partial(_settle, result))
+        taken = manager.add_request(list(ids), name, max_new_tokens=max_new_tokens, record_timestamps=True)
+        try:
+            if taken is None or not await _ended(result, manager):
+                raise EngineLostError("the thread that generates text has ended")
+        except asyncio.CancelledError:
+            manager.cancel_request(name)
+            raise
+        finally:
+            manager.output_router.result_handlers.pop(name, None)
+        return _tokens(result.result(), manager)
+
+    def _running(self) -> Any:
+        if not self._manager.is_running() or self._manager.background_thread_status.fatal_error is not None:
+            _LOGGER.warning("The thread that generates text has ended, and is started anew.")
+            self._finalizer()
+            self._manager = self._start()
+            self._finalizer = weakref.finalize(self, _stop, self._manager)
+        return self._manager
+
+    def _start(self) -> Any:
+        manager = self._model.init_continuous_batching(
+            generation_config=self._config,
+            continuous_batching_config=transformers.ContinuousBatchingConfig(**self._options),
+        )
+        manager.warmup()
+        # A thread is a daemon if the one that starts it is. Otherwise Python waited at its end for one that never ends.
+        starting = threading.Thread(target=manager.start, daemon=True)
+        starting.start()
+        starting.join()
+        return manager
+
+
+def _settle(result: asyncio.Future[Any], output: Any) -> None:
+    if not result.done() and output.is_finished():
+        result.set_result(output)
+
+
+async def _ended(result: asyncio.Future[Any], manager: Any) -> bool:
+    """Waits for a result; whether there is one, or nobody is left to make it."""
+    while not result.done():
+        was_running = manager.is_running()
+        await asyncio.wait({result}, timeout=_CHECK_SECS)
+        if not was_running and not result.done():
+            return False
+    return True
+
+
+def _tokens(output: Any, manager: Any) -> Tokens:
+    if output.error is not None:
+        if manager.background_thread_status.fatal_error is not None or not manager.is_running():
+            raise EngineLostError(output.error)
+        raise RuntimeError(output.error)
+    times = output.timestamps or [time.perf_counter()]
+    return Tokens(output.generated_tokens, times[-1] - output.created_time, times[0] - output.created_time)
+
+
+def _stop(manager: Any) -> None:
+    with suppress(Exception):  # it may have died, and Python may be about to end
+        manager.stop(block=True, timeout=_STOP_SECS)
+
+
+@dataclass(eq=False)
+class _Request:
+    ids: list[int]
+    max_new_tokens: int
+    loop: asyncio.AbstractEventLoop
+    result: asyncio.Future[Tokens]
+    began: float = field(default_factory=time.perf_counter)
+
+    def end(self, tokens: Tokens | None, error: BaseException | None) -> None:
+        """From the thread that generates."""
+        with suppress(RuntimeError):  # the loop is closed, and nobody waits
+            self.loop.call_soon_threadsafe(self._end, tokens, error)
+
+    def _end(self, tokens: Tokens | None, error: BaseException | None) -> None:
+        if self.result.done():
+            return
+        if error is not None:
+            self.result.set_exception(error)
+        elif tokens is not None:
+            self.result.set_result(tokens)
+
+
+class BatchedEngine:
+    """Prompts that wait are sorted by length, and go through ``model.generate`` in batches.
+
+    Args:
+        model: a causal language model, on its device.
+        config: how it generates.
+        batch_size: how many prompts go together.
+    """
+
+    longest: int | None = None
+    """No cache limits it."""
+
+    def __init__(self, model: Any, config: Any, batch_size: int) -> None:
+        self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        run = partial(_run_batches, self._requests, partial(_generate, model, config), batch_size)
+        threading.Thread(target=run, name="headrace-generation", daemon=True).start()
+        weakref.finalize(self, self._requests.put, None)
+
+    async def generate(self, ids: Sequence[int], max_new_tokens: int) -> Tokens:
+        """Generates at most so many tokens.
+
+        Raises:
+            Exception: whatever ``model.generate`` raises for this prompt alone.
+        """
+        loop = asyncio.get_running_loop()
+        request = _Request(list(ids), max_new_tokens, loop, loop.create_future())
+        self._requests.put(request)
+        return await request.result
+
+
+def _run_batches(
+    requests: queue.SimpleQueue[_Request | None], generate: Callable[[Sequence[_Request]], None], size: int
+) -> None:
+    while (first := requests.get()) is not None:
+        time.sleep(_GATHER_SECS)
+        waiting = [first]
+        with suppress(queue.Empty):
+            while (another := requests.get_nowait()) is not None:
+                waiting.append(another)
+            requests.put(None)  # the end, for the next round
+        for batch in _batches(waiting, size):
+            _try(batch, generate)
+
+
+def _batches(waiting: Sequence[_Request], size: int) -> Iterator[list[_Request]]:
+    """Requests of one limit, in the order of their lengths."""
+    alike = itertools.groupby(
+        sorted(waiting, key=lambda one: (one.max_new_tokens, len(one.ids))), key=lambda one: one.max_new_tokens
+    )
+    for _, group in alike:
+        ordered = list(group)
+        yield from (ordered[start : start + size] for start in range(0, len(ordered), size))
+
+
+def _try(batch: Sequence[_Request], generate: Callable[[Sequence[_Request]], None]) -> None:
+    """Generates; if that fails, each half on its own, until only what is at fault fails."""
+    batch = [one for one in batch if not one.result.cancelled()]
+    if not batch:
+        return
+    try:
+        generate(batch)
+    except Exception as error:
+        if len(batch) == 1:
+            batch[0].end(None, error)
+            return
+        middle = len(batch) // 2
+        _try(batch[:middle], generate)
+        _try(batch[middle:], generate)
+
+
+@torch.inference_mode()
+def _generate(model: Any, config: Any, batch: Sequence[_Request]) -> None:
+    longest = max(len(one.ids) for one in batch)
+    pad = config.pad_token_id
+    ids = torch.tensor([[pad] * (longest - len(one.ids)) + one.ids for one in batch], device=model.device)
+    mask = torch.tensor([[0] * (longest - len(one.ids)) + [1] * len(one.ids) for one in batch], device=model.device)
+    watch = _Watch(batch)
+    config = copy.copy(config)
+    config.max_new_tokens = batch[0].max_new_tokens
+    answer = model.generate(
+        input_ids=ids,
+        attention_mask=mask,
+        generation_config=config,
+        stopping_criteria=transformers.StoppingCriteriaList([watch]),
+    )
+    ends = {config.eos_token_id} if isinstance(config.eos_token_id, int) else set(config.eos_token_id or ())
+    now = time.perf_counter()
+    for one, row in zip(batch, answer[:, longest:].tolist(), strict=True):
+        first = None if watch.first is None else watch.first - one.began
+        one.end(Tokens(_up_to(row, ends), now - one.began, first), None)
+
+
+def _up_to(ids: list[int], ends: set[int]) -> list[int]:
+    """The tokens up to the first that ends the text, with that one."""
+    stop = next((place for place, one in enumerate(ids) if one in ends), len(ids) - 1)
+    return ids[: stop + 1]
+
+
+class _Watch(transformers.StoppingCriteria):  # type: ignore[misc]
+    """Sees when the first token comes, and ends what nobody waits for any longer."""
+
+    def __init__(self, batch: Sequence[_Request]) -> None:
+        self._batch = batch
+        self.first: float | None = None
+
+    def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
+        self.first = self.first or time.perf_counter()
+        over = [one.result.cancelled() for one in self._batch]
+        return torch.tensor(over, dtype=torch.bool, device=input_ids.device)
+
+
+def settings(base: Any, given: Mapping[str, Any], pad: int | None) -> Any:
+    """A configuration of generation: the model's own, changed.
+
+    Raises:
+        ConfigurationError: transformers does not know a setting.
+    """
+    config = transformers.GenerationConfig.from_dict(base.to_dict())
+    unknown = config.update(**given)
+    if unknown:
+        raise ConfigurationError(f"transformers.GenerationConfig has no settings {sorted(unknown)}.")
+    ends = config.eos_token_id
+    if config.pad_token_id is None:
+        config.pad_token_id = pad if pad is not None else ends if isinstance(ends, int) else next(iter(ends or [0]))
+    return config

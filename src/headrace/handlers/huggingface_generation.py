@@ -1,0 +1,217 @@
+"""Generates text with language models of transformers in this process, through an engine that batches continuously."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.core.engine import EngineModelHandler
+from headrace.core.errors import ConfigurationError, as_type_name, extra_required
+from headrace.core.result import PredictionResult
+from headrace.core.usage import report_generation
+from headrace.handlers.base import UriModelHandler
+from headrace.handlers.cards import CARDS
+from headrace.handlers.generation import Generated, Prompt, as_messages, prompt_from_row, prompt_prefix
+
+with extra_required("huggingface"):
+    import torch
+    import transformers
+
+    from headrace.handlers.huggingface_engines import BatchedEngine, ContinuousEngine, settings, why_not_continuous
+    from headrace.handlers.torch_devices import AutoPlacement
+
+__all__ = ["HuggingFaceGenerationModelHandler"]
+
+_LOGGER = logging.getLogger(__name__)
+
+_MAX_NEW_TOKENS = 256
+_OF_A_REQUEST = {"max_new_tokens"}
+"""What ``inference_args`` may hold: the engine has one configuration for all else."""
+_SEVERAL = {"num_return_sequences", "num_beams", "num_beam_groups"}
+
+
+class TextModel:
+    """A loaded model: its tokenizer, and the engine that runs it."""
+
+    def __init__(
+        self, tokenizer: Any, engine: ContinuousEngine | BatchedEngine, config: Any, longest: int | None
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.engine = engine
+        self.max_new_tokens: int = config.max_new_tokens
+        self.longest = min((one for one in (longest, engine.longest) if one), default=None)
+        """How many tokens a prompt and its answer may have together; None: no limit is known."""
+        ends = config.eos_token_id
+        self.ends = {ends} if isinstance(ends, int) else set(ends or ())
+
+    def encoded(self, prompt: Prompt) -> list[int]:
+        messages = as_messages(prompt)
+        if messages is None:
+            return list(self.tokenizer(prompt)["input_ids"])
+        return list(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+
+    def refuse_long(self, given: int, new: int) -> None:
+        if not given:
+            raise ValueError("the prompt is empty.")
+        if self.longest is not None and given + new > self.longest:
+            raise ValueError(
+                f"the prompt has {given} tokens, which are with max_new_tokens={new} more than the {self.longest} that "
+                "the model takes."
+            )
+
+
+class HuggingFaceGenerationModelHandler(UriModelHandler[Prompt, TextModel], EngineModelHandler[Prompt, Any, TextModel]):
+    """Continues prompts, and conversations, with a causal language model.
+
+    An example is a text, or a list of messages such as ``{"role": "user", "content": "Hello"}``, for models with a chat
+    template. Its prediction is a dict: ``text``, ``finish_reason`` (``"stop"``, or ``"length"`` if it was cut off),
+    ``input_tokens`` and ``output_tokens``. A prompt that is too long for the model fails alone.
+
+    Requests join and leave the running batch one by one, where transformers has that for the model, the device and the
+    settings (``ContinuousBatchingManager``); else prompts of similar length go through ``generate`` together.
+
+    Args:
+        model_uri: id of a model on the Hugging Face hub, or the folder of a saved one.
+        device: ``"CPU"``, or ``"GPU"`` to use CUDA; if it cannot be used, the CPU, with a warning in the log. None:
+            the GPU if there is one.
+        generation_args: settings of ``transformers.GenerationConfig`` in place of the model's own, such as
+            ``{"max_new_tokens": 100, "do_sample": False}``. ``max_new_tokens`` is 256 by default;
+            ``RunInference(inference_args={"max_new_tokens": ...})`` overrides it.
+        continuous: whether to batch continuously. None: if that is possible; else the log says why not. True: an error
+            when the model is loaded, if it is not possible.
+        continuous_args: arguments of ``transformers.ContinuousBatchingConfig``.
+        batch_size: how many prompts go together where batching is not continuous.
+        load_model_args: keyword arguments for ``AutoModelForCausalLM.from_pretrained``; a ``device_map`` among them
+            decides the device.
+        options: those of ``headrace.EngineModelHandler``.
+
+    Raises:
+        ConfigurationError: an option cannot be used.
+    """
+
+    card = CARDS["huggingface_generation.HuggingFaceGenerationModelHandler"]
+
+    _metrics_namespace = "BeamML_HuggingFaceGenerationModelHandler"
+
+    def __init__(
+        self,
+        model_uri: str | os.PathLike[str],
+        *,
+        device: str | None = None,
+        generation_args: Mapping[str, Any] | None = None,
+        continuous: bool | None = None,
+        continuous_args: Mapping[str, Any] | None = None,
+        batch_size: int = 16,
+        load_model_args: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(model_uri, **options)
+        if not self._model_uri:
+            raise ConfigurationError("model_uri must be a model's id on the hub or a folder; it is empty.")
+        if not isinstance(batch_size, int) or batch_size < 1:
+            raise ConfigurationError(f"batch_size must be an int, at least 1, not {batch_size!r}.")
+        if continuous_args and continuous is False:
+            raise ConfigurationError("continuous_args have no effect with continuous=False; leave one of them out.")
+        self._generation_args = {"max_new_tokens": _MAX_NEW_TOKENS, **(generation_args or {})}
+        _refuse_wrong(self._generation_args)
+        settings(transformers.GenerationConfig(), self._generation_args, None)
+        self._continuous = continuous
+        self._continuous_args = dict(continuous_args or {})
+        self._batch_size = batch_size
+        self._load_model_args = load_model_args or {}
+        self._placement = AutoPlacement(device, self._load_model_args, "load_model_args")
+
+    def load_model(self) -> TextModel:
+        """Loads the model and its tokenizer, and starts the engine.
+
+        Raises:
+            ConfigurationError: ``continuous=True``, and transformers cannot do that.
+            Exception: the model cannot be loaded, or its cache does not fit into memory.
+        """
+        model = self._placement.load(self._load)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(self._model_uri)
+        config = settings(model.generation_config, self._generation_args, tokenizer.pad_token_id)
+        longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        return TextModel(tokenizer, self._engine(model, config), config, longest)
+
+    async def submit(self, example: Prompt, model: TextModel, inference_args: dict[str, Any] | None = None) -> Any:
+        """Generates for one prompt.
+
+        Raises:
+            TypeError: the example is no prompt.
+            ValueError: the prompt is empty, or too long.
+        """
+        limit = (inference_args or {}).get("max_new_tokens", model.max_new_tokens)
+        ids = model.encoded(example)
+        model.refuse_long(len(ids), limit)
+        tokens = await model.engine.generate(ids, limit)
+        report_generation(
+            self._model_uri,
+            input_tokens=len(ids),
+            output_tokens=len(tokens.ids),
+            seconds=tokens.seconds,
+            first_token_secs=tokens.first_token_secs,
+        )
+        made = Generated(
+            text=model.tokenizer.decode(tokens.ids, skip_special_tokens=True),
+            finish_reason="stop" if tokens.ids and tokens.ids[-1] in model.ends else "length",
+            input_tokens=len(ids),
+            output_tokens=len(tokens.ids),
+        )
+        return PredictionResult(example, made, self._model_uri)
+
+    def prefix(self, example: Prompt) -> str | None:
+        """The prompt."""
+        return prompt_prefix(example)
+
+    def example_from_row(self, row: Mapping[str, Any]) -> Prompt:
+        """The text of the only column; of several, a message each, whose role is the column's name."""
+        return prompt_from_row(row)
+
+    def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
+        """Only ``max_new_tokens`` may differ between transforms.
+
+        Raises:
+            ConfigurationError: there are others, or it is not a positive int.
+        """
+        given = inference_args or {}
+        others = sorted(given.keys() - _OF_A_REQUEST)
+        if others:
+            raise ConfigurationError(
+                f"inference_args may hold max_new_tokens, not {others}: the engine has one configuration for all "
+                "requests. Give the handler generation_args={...}."
+            )
+        _refuse_wrong(given)
+
+    def _engine(self, model: Any, config: Any) -> ContinuousEngine | BatchedEngine:
+        if self._continuous is False:
+            return BatchedEngine(model, config, self._batch_size)
+        reason = why_not_continuous(model, config)
+        if reason is not None and self._continuous:
+            raise ConfigurationError(f"continuous=True cannot be: {reason}.")
+        if reason is None:
+            try:
+                return ContinuousEngine(model, config, self._continuous_args)
+            except Exception as error:  # transformers knows more models than it can batch continuously
+                if self._continuous or self._continuous_args:
+                    raise
+                reason = f"{as_type_name(error)}: {error}"
+        _LOGGER.warning("%s: prompts go in batches of %d: %s.", self._model_uri, self._batch_size, reason)
+        return BatchedEngine(model, config, self._batch_size)
+
+    def _load(self, device: torch.device | None = None) -> Any:
+        model = transformers.AutoModelForCausalLM.from_pretrained(self._model_uri, **self._load_model_args)
+        if device is not None and getattr(model, "hf_device_map", None) is None:
+            model = model.to(device)
+        return model.eval().requires_grad_(False)
+
+
+def _refuse_wrong(generation: Mapping[str, Any]) -> None:
+    limit = generation.get("max_new_tokens", 1)
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        raise ConfigurationError(f"max_new_tokens must be an int, at least 1, not {limit!r}.")
+    several = sorted(name for name in _SEVERAL & generation.keys() if generation[name] not in (None, 1))
+    if several:
+        raise ConfigurationError(f"a prompt gets one answer, made token by token: leave out {', '.join(several)}.")

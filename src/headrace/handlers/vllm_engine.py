@@ -1,0 +1,206 @@
+"""Generates text with vLLM's asynchronous engine in this process; ``vllm_inference`` runs vLLM's server instead."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import time
+import weakref
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from headrace.core.engine import EngineModelHandler
+from headrace.core.errors import ConfigurationError, extra_required
+from headrace.core.result import PredictionResult
+from headrace.core.usage import report_generation
+from headrace.handlers.base import UriModelHandler
+from headrace.handlers.cards import CARDS
+from headrace.handlers.generation import Generated, Prompt, as_messages, prompt_from_row, prompt_prefix
+
+__all__ = ["VLLMEngineModelHandler"]
+
+_MAX_TOKENS = 256
+
+
+class VLLMEngine:
+    """An ``AsyncLLM``, which is started anew if its process dies.
+
+    What was in flight is then repeated once, one request at a time, so that only the one at fault fails.
+
+    Args:
+        arguments: of ``vllm.AsyncEngineArgs``.
+    """
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        self._arguments = arguments
+        self._numbers = itertools.count()
+        self._restarting = asyncio.Lock()
+        self._suspects = asyncio.Lock()
+        self._tokenizer: Any = None
+        self._keep(self._start())
+
+    async def generate(self, prompt: Any, params: Any) -> Any:
+        """The output for one prompt.
+
+        Raises:
+            EngineDeadError: the engine died over it.
+            Exception: vLLM refuses it.
+        """
+        from vllm.v1.engine.exceptions import EngineDeadError  # noqa: PLC0415 - as in load_model
+
+        try:
+            return await self._generate(prompt, params)
+        except EngineDeadError:
+            async with self._suspects:
+                return await self._generate(prompt, params)
+
+    def tokens_of(self, messages: Any) -> list[int]:
+        """The tokens of a conversation, by the model's chat template."""
+        if self._tokenizer is None:
+            import transformers  # noqa: PLC0415 - vLLM brings it, and texts need none
+
+            name = self._arguments.get("tokenizer") or self._arguments["model"]
+            self._tokenizer = transformers.AutoTokenizer.from_pretrained(name)
+        return list(self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+
+    async def _generate(self, prompt: Any, params: Any) -> Any:
+        engine = await self._running()
+        name = f"headrace-{next(self._numbers)}"
+        outputs = [output async for output in engine.generate(prompt, params, request_id=name)]
+        return outputs[-1]
+
+    async def _running(self) -> Any:
+        async with self._restarting:
+            if self._engine.errored:
+                self._finalizer()
+                self._keep(await asyncio.to_thread(self._start))
+        return self._engine
+
+    def _start(self) -> Any:
+        import vllm  # noqa: PLC0415 - as in load_model
+        from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415 - as in load_model
+
+        return AsyncLLM.from_engine_args(vllm.AsyncEngineArgs(**self._arguments))
+
+    def _keep(self, engine: Any) -> None:
+        self._engine = engine
+        self._finalizer = weakref.finalize(self, engine.shutdown)
+
+
+class VLLMEngineModelHandler(UriModelHandler[Prompt, VLLMEngine], EngineModelHandler[Prompt, Any, VLLMEngine]):
+    """Continues prompts, and conversations, with vLLM's engine.
+
+    An example is a text, or a list of messages such as ``{"role": "user", "content": "Hello"}``, for models with a chat
+    template. Its prediction is a dict: ``text``, ``finish_reason`` (``"stop"``, or ``"length"`` if it was cut off),
+    ``input_tokens`` and ``output_tokens``. A prompt that vLLM refuses, such as one that is too long, fails alone.
+
+    Args:
+        model_uri: id of a model on the Hugging Face hub, or the folder of a saved one.
+        engine_args: further arguments of ``vllm.AsyncEngineArgs``, such as ``{"max_model_len": 4096}``.
+        sampling_args: arguments of ``vllm.SamplingParams``, such as ``{"max_tokens": 100, "temperature": 0.0}``;
+            ``RunInference(inference_args={...})`` overrides them. ``max_tokens`` is 256 by default. A dict as
+            ``structured_outputs`` has the arguments of ``StructuredOutputsParams``: ``{"json": schema}``.
+        options: those of ``headrace.EngineModelHandler``.
+
+    Raises:
+        ConfigurationError: an option cannot be used.
+    """
+
+    card = CARDS["vllm_engine.VLLMEngineModelHandler"]
+
+    _metrics_namespace = "BeamML_vLLM"
+
+    def __init__(
+        self,
+        model_uri: str | os.PathLike[str],
+        *,
+        engine_args: Mapping[str, Any] | None = None,
+        sampling_args: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(model_uri, **options)
+        if not self._model_uri:
+            raise ConfigurationError("model_uri must be a model's id on the hub or a folder; it is empty.")
+        self._engine_args = dict(engine_args or {})
+        if "model" in self._engine_args:
+            raise ConfigurationError("engine_args name the model a second time; leave it out there.")
+        self._sampling_args = {"max_tokens": _MAX_TOKENS, **(sampling_args or {})}
+        _refuse_wrong(self._sampling_args)
+
+    def load_model(self) -> VLLMEngine:
+        """Starts the engine, in a process that ends with this one.
+
+        Raises:
+            ConfigurationError: vLLM refuses the ``sampling_args``.
+            MissingExtraError: vLLM is not installed here.
+        """
+        with extra_required("vllm"):
+            import vllm  # noqa: F401, PLC0415 - takes seconds, and a machine that makes pipelines may not have it
+        _params(self._sampling_args)
+        return VLLMEngine({"model": self._model_uri, **self._engine_args})
+
+    async def submit(self, example: Prompt, model: VLLMEngine, inference_args: dict[str, Any] | None = None) -> Any:
+        """Generates for one prompt.
+
+        Raises:
+            TypeError: the example is no prompt.
+            Exception: vLLM refuses it.
+        """
+        messages = as_messages(example)
+        prompt = example if messages is None else {"prompt_token_ids": model.tokens_of(messages)}
+        params = _params({**self._sampling_args, **(inference_args or {})})
+        began = time.perf_counter()
+        output = await model.generate(prompt, params)
+        seconds = time.perf_counter() - began
+        (answer,) = output.outputs
+        given, made = len(output.prompt_token_ids), len(answer.token_ids)
+        first = getattr(output.metrics, "first_token_latency", None) or None
+        report_generation(
+            self._model_uri, input_tokens=given, output_tokens=made, seconds=seconds, first_token_secs=first
+        )
+        reason = str(answer.finish_reason)
+        generated = Generated(text=answer.text, finish_reason=reason, input_tokens=given, output_tokens=made)
+        return PredictionResult(example, generated, self._model_uri)
+
+    def prefix(self, example: Prompt) -> str | None:
+        """The prompt."""
+        return prompt_prefix(example)
+
+    def example_from_row(self, row: Mapping[str, Any]) -> Prompt:
+        """The text of the only column; of several, a message each, whose role is the column's name."""
+        return prompt_from_row(row)
+
+    def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
+        """They are those of ``vllm.SamplingParams``.
+
+        Raises:
+            ConfigurationError: vLLM, if it is installed, refuses them.
+        """
+        _refuse_wrong({**self._sampling_args, **(inference_args or {})})
+
+
+def _refuse_wrong(given: Mapping[str, Any]) -> None:
+    """Raises ConfigurationError; where vLLM is not installed, it is asked in the worker."""
+    if given.get("n", 1) != 1:
+        raise ConfigurationError("a prompt gets one answer: leave out n.")
+    if find_spec("vllm") is not None:
+        _params(given)
+
+
+def _params(given: Mapping[str, Any]) -> Any:
+    """The parameters of one request.
+
+    Raises:
+        ConfigurationError: vLLM refuses them.
+    """
+    import vllm.sampling_params  # noqa: PLC0415 - as in load_model
+
+    try:
+        structured = given.get("structured_outputs")
+        if isinstance(structured, Mapping):
+            given = {**given, "structured_outputs": vllm.sampling_params.StructuredOutputsParams(**structured)}
+        return vllm.SamplingParams(**given, output_kind=vllm.sampling_params.RequestOutputKind.FINAL_ONLY)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ConfigurationError(f"vllm.SamplingParams: {error}") from error

@@ -1,0 +1,48 @@
+"""Engines in a pipeline: predictions leave as they are ready, each with its element's timestamp and window."""
+
+from __future__ import annotations
+
+import asyncio
+
+import apache_beam as beam
+
+from headrace import report_generation
+from headrace.beam import RunInference
+from pipelines import by_second
+from toy_engine import ToyEngine, ToyEngineHandler
+
+
+class Backwards(ToyEngine):
+    """Answers what came last first."""
+
+    async def turn(self, example):
+        for _ in range(100 - example):
+            await asyncio.sleep(0)
+
+
+class Reporting(ToyEngineHandler):
+    def load_model(self):
+        return Backwards()
+
+    async def submit(self, example, model, inference_args=None):
+        report_generation("toy", input_tokens=2, output_tokens=3, seconds=0.5, first_token_secs=0.1)
+        return await super().submit(example, model, inference_args)
+
+
+def test_predictions_keep_timestamps_and_windows(run):
+    elements = by_second(run, "numbers", [(n, n) for n in range(25)])
+    found = run.collect(out=elements | RunInference(Reporting(max_concurrent=5)))
+    assert sorted(found) == [(2 * n, float(n), (n // 10 * 10.0, n // 10 * 10.0 + 10)) for n in range(25)]
+    metrics = run.metrics()
+    assert metrics["RunInference", "num_inferences"] == 25
+    assert metrics["RunInference", "output_tokens"] == 75
+    assert metrics["RunInference", "toy-_time_to_first_token_milli_secs"].max == 100
+    assert metrics["RunInference", "output_tokens_per_sec"].min == 6
+
+
+def test_elements_that_fail_are_dead_letters(run):
+    good, bad = run.create([1, "bad", 2]) | RunInference(Reporting()).with_exception_handling()
+    letters = bad.failed_inferences | beam.MapTuple(lambda element, error: (element[0], error[1]))
+    found, failed = run.values(good=good, letters=letters)
+    assert sorted(found) == [2, 4]
+    assert failed == [("bad", "ValueError(\"no number: 'bad'\")")]

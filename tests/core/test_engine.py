@@ -1,0 +1,133 @@
+"""The contract of handlers over engines: what submit may return, what is refused, and calls without a transform."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from concurrent.futures import Future
+
+import pytest
+
+from headrace import ConfigurationError, EngineModelHandler, PredictionCountError, predict
+from headrace.testing import HandlerContract
+from toy_engine import ToyEngineHandler
+from toys import infer
+
+
+class TestEngineModelHandler(HandlerContract):
+    def handler(self):
+        return ToyEngineHandler()
+
+    def examples(self):
+        return [1, 2, 3, 4, 5]
+
+    def bad_example(self):
+        return "bad"
+
+    def inference_args(self):
+        return {"plus": 1}
+
+
+class Submitting(EngineModelHandler):
+    """Submits by means of a function."""
+
+    def __init__(self, submit):
+        super().__init__()
+        self.way = submit
+
+    def load_model(self):
+        return None
+
+    def submit(self, example, model, inference_args=None):
+        return self.way(example)
+
+
+async def soon(example):
+    await asyncio.sleep(0)
+    return 2 * example
+
+
+def in_a_future(example):
+    future = Future()
+    asyncio.get_running_loop().call_soon(future.set_result, 2 * example)
+    return future
+
+
+async def piece_by_piece(example):
+    yield None
+    await asyncio.sleep(0)
+    yield 2 * example
+
+
+async def nothing(example):
+    return
+    yield
+
+
+@pytest.mark.parametrize("way", [soon, in_a_future, piece_by_piece])
+def test_submit_may_return_anything_that_can_be_waited_for(way):
+    assert infer(Submitting(way), [1, 2, 3]) == [2, 4, 6]
+    assert list(predict(Submitting(way), range(5))) == [0, 2, 4, 6, 8]
+
+
+@pytest.mark.parametrize(
+    ("way", "error", "message"),
+    [
+        (
+            lambda example: 2 * example,
+            ConfigurationError,
+            "Submitting.submit must return an awaitable.*async def submit",
+        ),
+        (nothing, PredictionCountError, "Submitting.submit.*0 predictions"),
+    ],
+)
+def test_submit_that_returns_nothing_to_wait_for_is_told_so(way, error, message):
+    with pytest.raises(error, match=message):
+        infer(Submitting(way), [1])
+    with pytest.raises(error, match=message):
+        list(predict(Submitting(way), [1]))
+
+
+def test_run_inference_waits_for_all_before_it_raises():
+    ended = []
+
+    async def submit(example):
+        if not example:
+            raise ValueError("zero")
+        await asyncio.sleep(0)
+        ended.append(example)
+
+    with pytest.raises(ValueError, match="zero"):
+        infer(Submitting(submit), [0, 1, 2])
+    assert ended == [1, 2]
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "many", None])
+def test_max_concurrent_is_a_positive_int(wrong):
+    with pytest.raises(ConfigurationError, match="max_concurrent must be an int, at least 1"):
+        ToyEngineHandler(max_concurrent=wrong)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"max_batch_size": 8, "min_batch_size": 8}, "leave out max_batch_size, min_batch_size; max_concurrent says"),
+        ({"large_model": True}, "has an engine in each worker process: leave out large_model"),
+        ({"model_copies": 2}, "leave out large_model and model_copies"),
+        ({"max_concurent": 2}, "max_concurent"),
+    ],
+)
+def test_options_that_engines_do_not_take_are_refused(option, message):
+    with pytest.raises(ConfigurationError, match=message):
+        ToyEngineHandler(**option)
+
+
+def test_handler_needs_both_methods():
+    with pytest.raises(TypeError, match="abstract"):
+        type("Half", (EngineModelHandler,), {"load_model": lambda self: None})()
+
+
+def test_run_inference_leaves_no_loop_open_for_warnings():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert infer(ToyEngineHandler(), [1]) == infer(ToyEngineHandler(), [1]) == [2]

@@ -1,0 +1,6 @@
+"""As vLLM has it."""
+
+
+class EngineDeadError(Exception):
+    def __init__(self, *args, suppress_context: bool = False, **kwargs):
+        super().__init__("EngineCore encountered an issue. See stack trace (above) for the root cause.", *args)

@@ -1,0 +1,217 @@
+"""Language models of transformers, batched continuously and in batches, generate what ``generate`` does."""
+
+from __future__ import annotations
+
+import gc
+import random
+import threading
+
+import pytest
+import torch
+import transformers
+
+from headrace import ConfigurationError, KeyedModelHandler, predict
+from headrace.core.events import UsageReported
+from headrace.handlers import huggingface_engines
+from headrace.handlers.huggingface_generation import HuggingFaceGenerationModelHandler
+from headrace.testing import HandlerContract
+from http_endpoint import events_and_outcomes, failures_among
+from pipelines import through_pipeline
+from waiting import wait_until
+
+pytestmark = pytest.mark.large
+
+BOTH = pytest.mark.parametrize("continuous", [True, False], ids=["continuous", "batches"])
+GREEDY = {"max_new_tokens": 12, "do_sample": False}
+
+
+def prompts(count, seed=1):
+    generator = random.Random(seed)
+    return [" ".join(generator.choices("abcde", k=generator.randint(1, 30))) for _ in range(count)]
+
+
+def make(folder, **options):
+    return HuggingFaceGenerationModelHandler(folder, **{"device": "CPU", "generation_args": GREEDY, **options})
+
+
+def texts(results):
+    return [result.inference["text"] for result in results]
+
+
+@pytest.fixture(scope="module")
+def alone(saved_llama):
+    """What ``generate`` makes of a prompt on its own: its text, its tokens, and whether the model ended it."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(saved_llama).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(saved_llama)
+
+    def generate(prompt, **options):
+        ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            answer = model.generate(ids, attention_mask=torch.ones_like(ids), **{**GREEDY, **options})
+        made = answer[0, ids.shape[1] :].tolist()
+        return tokenizer.decode(made, skip_special_tokens=True), len(made), made[-1] == 3
+
+    return generate
+
+
+class Contract(HandlerContract):
+    continuous = True
+    bad_example = "a " * 60
+
+    def handler(self, saved_llama):
+        return make(saved_llama, continuous=self.continuous)
+
+    def examples(self):
+        return prompts(5)
+
+    def inference_args(self):
+        return {"max_new_tokens": 5}
+
+    def odd_examples(self):
+        return ["", 7, [], [{"role": "user"}], "unknown words", [{"role": "user", "content": "a b"}]]
+
+
+class TestContinuousContract(Contract):
+    pass
+
+
+class TestBatchesContract(Contract):
+    continuous = False
+
+
+@BOTH
+def test_texts_are_those_of_generate(saved_llama, alone, continuous):
+    given = prompts(25)
+    events, outcomes = events_and_outcomes(make(saved_llama, continuous=continuous, max_concurrent=10), given)
+    found = {result.example: result.inference for result in outcomes}
+    expected = {prompt: alone(prompt) for prompt in given}
+    assert {prompt: (one["text"], one["output_tokens"]) for prompt, one in found.items()} == {
+        prompt: one[:2] for prompt, one in expected.items()
+    }
+    reasons = {prompt: "stop" if one[2] else "length" for prompt, one in expected.items()}
+    assert {prompt: one["finish_reason"] for prompt, one in found.items()} == reasons
+    assert set(reasons.values()) == {"stop", "length"}, "the model makes texts of one kind only"
+    tokens = sum(event.output_tokens for event in events.of(UsageReported))
+    assert tokens == sum(expected[prompt][1] for prompt in given)
+    for event in events.of(UsageReported):
+        assert 0 < event.first_token_secs <= event.seconds
+
+
+@BOTH
+def test_handler_runs_in_a_pipeline_with_keys(saved_llama, alone, continuous):
+    given = list(enumerate(prompts(6)))
+    found = through_pipeline(KeyedModelHandler(make(saved_llama, continuous=continuous)), given)
+    assert {key: result.inference["text"] for key, result in found} == {key: alone(one)[0] for key, one in given}
+
+
+@BOTH
+def test_limit_of_tokens_may_differ_by_transform(saved_llama, alone, continuous):
+    given = prompts(4)
+    found = predict(make(saved_llama, continuous=continuous), given, inference_args={"max_new_tokens": 3})
+    assert texts(found) == [alone(one, max_new_tokens=3)[0] for one in given]
+
+
+@BOTH
+def test_prompts_that_are_too_long_or_no_prompts_fail_alone(saved_llama, continuous):
+    bad = ["a " * 60, "", 7, [{"text": "a"}]]
+    found = list(predict(make(saved_llama, continuous=continuous), [*bad, "a b"], on_failure="yield"))
+    said = [str(one.error) for one in failures_among(found)]
+    assert len(said) == 4
+    assert "60 tokens, which are with max_new_tokens=12 more than the 64" in said[0]
+    assert "the prompt is empty" in said[1]
+    assert all("a prompt is a text, or a list of messages" in one for one in said[2:])
+
+
+@BOTH
+def test_conversations_go_through_the_chat_template(saved_llama, alone, continuous):
+    chat = [{"role": "system", "content": "a b"}, {"role": "user", "content": "c d"}]
+    (found,) = predict(make(saved_llama, continuous=continuous), [chat])
+    assert found.inference["text"] == alone("a b c d [CLS]")[0]
+    assert found.example == chat
+
+
+def test_thread_that_ends_is_started_anew_and_only_the_one_at_fault_fails(saved_llama, alone, monkeypatch):
+    encoded = huggingface_engines.ContinuousEngine.generate
+
+    async def generate(self, ids, limit):
+        return await encoded(self, [9999] if len(ids) == 1 else ids, limit)
+
+    monkeypatch.setattr(huggingface_engines.ContinuousEngine, "generate", generate)
+    given = [one for one in prompts(12) if len(one.split()) > 1]
+    found = list(predict(make(saved_llama, continuous=True), [*given, "a"], on_failure="yield"))
+    assert [one.element for one in failures_among(found)] == ["a"]
+    assert texts(found[:-1]) == [alone(one)[0] for one in given]
+
+
+def test_batch_that_fails_costs_only_the_one_at_fault(saved_llama, alone, monkeypatch):
+    encoded = huggingface_engines.BatchedEngine.generate
+
+    async def generate(self, ids, limit):
+        return await encoded(self, [9999] if len(ids) == 1 else ids, limit)
+
+    monkeypatch.setattr(huggingface_engines.BatchedEngine, "generate", generate)
+    given = [one for one in prompts(12) if len(one.split()) > 1]
+    found = list(predict(make(saved_llama, continuous=False), [*given, "a"], on_failure="yield"))
+    assert [one.element for one in failures_among(found)] == ["a"]
+    assert texts(found[:-1]) == [alone(one)[0] for one in given]
+
+
+def generating():
+    return [thread for thread in threading.enumerate() if "generation" in thread.name or "(_run_" in thread.name]
+
+
+@BOTH
+def test_threads_end_with_the_model_and_delay_no_exit(saved_llama, continuous):
+    before = set(generating())
+    model = make(saved_llama, continuous=continuous).load_model()
+    (thread,) = set(generating()) - before
+    assert thread.daemon
+    del model
+    assert wait_until(lambda: gc.collect() is not None and not thread.is_alive())
+
+
+def test_settings_that_continuous_batching_would_ignore_are_not_ignored(saved_llama, alone, caplog):
+    settings = {**GREEDY, "repetition_penalty": 1.5}
+    with pytest.raises(ConfigurationError, match="its continuous batching ignores repetition_penalty"):
+        make(saved_llama, continuous=True, generation_args=settings).load_model()
+    handler = make(saved_llama, generation_args=settings)
+    assert texts(predict(handler, ["a b"])) == [alone("a b", repetition_penalty=1.5)[0]]
+    assert "prompts go in batches of 16: its continuous batching ignores repetition_penalty" in caplog.text
+
+
+def test_models_that_cannot_be_batched_continuously_go_in_batches(saved_llama, alone, caplog, monkeypatch):
+    def refuse(*_, **__):
+        raise ValueError("Invalid layer type: mamba")
+
+    monkeypatch.setattr(transformers.LlamaForCausalLM, "init_continuous_batching", refuse)
+    with pytest.raises(ValueError, match="mamba"):
+        make(saved_llama, continuous=True).load_model()
+    assert texts(predict(make(saved_llama), ["a b"])) == [alone("a b")[0]]
+    assert "prompts go in batches of 16: ValueError: Invalid layer type: mamba" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be an int, at least 1"),
+        ({"continuous": False, "continuous_args": {"page_size": 8}}, "no effect with continuous=False"),
+        ({"generation_args": {"max_new_tokens": 0}}, "max_new_tokens must be an int"),
+        ({"generation_args": {"num_beams": 4}}, "one answer, made token by token: leave out num_beams"),
+        ({"generation_args": {"max_new_token": 3}}, "GenerationConfig has no settings.*max_new_token"),
+        ({"device": "TPU"}, "device must be 'CPU' or 'GPU'"),
+        ({"max_batch_size": 8}, "takes elements one by one"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        make("some/model", **options)
+
+
+def test_model_needs_a_name():
+    with pytest.raises(ConfigurationError, match="model_uri must be"):
+        make("")
+
+
+def test_inference_args_are_checked_beforehand(saved_llama):
+    with pytest.raises(ConfigurationError, match=r"not \['temperature'\].*generation_args="):
+        predict(make(saved_llama), [], inference_args={"temperature": 1.0})

@@ -1,0 +1,158 @@
+"""vLLM's asynchronous engine, of which a stand-in has the interface: vLLM itself needs a GPU."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace import ConfigurationError, MissingExtraError, predict
+from headrace.core.events import UsageReported
+from headrace.handlers.vllm_engine import VLLMEngineModelHandler
+from headrace.testing import HandlerContract
+from http_endpoint import events_and_outcomes, failures_among
+from waiting import wait_until
+
+PROMPTS = ["once upon", "a time", "there was", "a wheel"]
+
+
+@pytest.fixture(autouse=True)
+def engines(monkeypatch):
+    """The engines that were started, in a process that finds the stand-in for vLLM."""
+    monkeypatch.syspath_prepend(str(Path(__file__).with_name("stand_ins")))
+    before = {name for name in sys.modules if name.partition(".")[0] == "vllm"}
+    assert not before
+    from vllm.v1.engine.async_llm import ENGINES
+
+    yield ENGINES
+    for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
+        del sys.modules[name]
+
+
+def handler(**options):
+    return VLLMEngineModelHandler("some/model", **options)
+
+
+def texts(results):
+    return [result.inference["text"] for result in results]
+
+
+class TestContract(HandlerContract):
+    bad_example = "too many words for the model " * 10
+
+    def handler(self):
+        return handler()
+
+    def examples(self):
+        return PROMPTS
+
+    def inference_args(self):
+        return {"max_tokens": 1}
+
+
+def test_prompts_are_continued(engines):
+    events, outcomes = events_and_outcomes(handler(sampling_args={"max_tokens": 3, "temperature": 0.0}), PROMPTS)
+    assert texts(outcomes) == [prompt.upper() for prompt in PROMPTS]
+    assert outcomes[0].inference == {
+        "text": "ONCE UPON",
+        "finish_reason": "stop",
+        "input_tokens": 2,
+        "output_tokens": 2,
+    }
+    assert outcomes[0].model_id == "some/model"
+    (engine,) = engines
+    assert engine.args.model == "some/model"
+    assert engine.is_shut_down
+    assert sum(event.input_tokens for event in events.of(UsageReported)) == 8
+    assert {event.first_token_secs for event in events.of(UsageReported)} == {0.25}
+
+
+def test_engine_is_kept_full(engines):
+    list(predict(handler(max_concurrent=20), [f"{n} words" for n in range(100)]))
+    assert engines[0].most == 20
+
+
+def test_prompts_that_vllm_refuses_fail_alone():
+    found = list(predict(handler(engine_args={"max_model_len": 2}), ["a b c", "a b", 7, ""], on_failure="yield"))
+    failed = failures_among(found)
+    assert [str(one.error)[:20] for one in failed if one.element == "a b c"] == ["the prompt is longer"]
+    assert [type(one.error) for one in failed if one.element == 7] == [TypeError]
+    assert texts([found[1]]) == ["A B"]
+
+
+def test_time_limit_aborts_the_request(engines):
+    found = list(predict(handler(), ["hang", "a"], timeout=1, on_failure="yield"))
+    assert [type(one.error) for one in failures_among(found)] == [TimeoutError]
+    assert texts(found[1:]) == ["A"]
+    assert engines[0].aborted == ["hang"]
+
+
+def test_engine_that_dies_is_started_anew_and_only_the_one_at_fault_fails(engines):
+    prompts = ["a b c d e", "die", "f g h i j", "k"]
+    found = list(predict(handler(), prompts, on_failure="yield"))
+    assert [one.element for one in failures_among(found)] == ["die"]
+    assert texts([found[0], *found[2:]]) == ["A B C D E", "F G H I J", "K"]
+    assert [engine.is_shut_down for engine in engines] == [True] * len(engines)
+    assert 2 <= len(engines) <= 5
+
+
+def test_engine_that_dies_once_costs_nothing(engines):
+    assert texts(predict(handler(), ["die once", "a b c"])) == ["DIE ONCE", "A B C"]
+    assert len(engines) == 2
+
+
+def test_answers_may_have_a_structure():
+    args = {"structured_outputs": {"choice": ["yes", "no"]}}
+    assert texts(predict(handler(), ["well"], inference_args=args)) == ["yes"]
+
+
+@pytest.mark.large
+def test_conversations_go_through_the_chat_template(saved_llama):
+    found = list(predict(handler(engine_args={"tokenizer": saved_llama}), [[{"role": "user", "content": "good"}]]))
+    assert texts(found) == ["10 2"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sampling_args": {"n": 2}}, "one answer: leave out n"),
+        ({"sampling_args": {"max_tokens": 0}}, "vllm.SamplingParams: max_tokens must be at least 1"),
+        ({"sampling_args": {"max_token": 5}}, "vllm.SamplingParams: .*max_token"),
+        ({"sampling_args": {"structured_outputs": {"jason": {}}}}, "jason"),
+        ({"engine_args": {"model": "another"}}, "name the model a second time"),
+        ({"max_batch_size": 8}, "takes elements one by one"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        handler(**options)
+
+
+def test_inference_args_are_checked_beforehand():
+    with pytest.raises(ConfigurationError, match="max_tokenz"):
+        predict(handler(), [], inference_args={"max_tokenz": 3})
+
+
+def test_model_needs_a_name():
+    with pytest.raises(ConfigurationError, match="model_uri must be"):
+        VLLMEngineModelHandler("")
+
+
+def test_vllm_is_needed_where_the_engine_runs_only(monkeypatch):
+    monkeypatch.setattr("headrace.handlers.vllm_engine.find_spec", lambda name: None)
+    lacking = handler(sampling_args={"max_token": 5})
+    with pytest.raises(ConfigurationError, match=r"vllm.SamplingParams: .*max_token"):
+        lacking.load_model()
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "vllm", None)
+        with pytest.raises(MissingExtraError, match="vllm is not installed; install the extra 'vllm'"):
+            lacking.load_model()
+
+
+def test_engine_ends_with_its_model(engines):
+    model = handler().load_model()
+    assert not engines[0].is_shut_down
+    del model
+    assert wait_until(lambda: gc.collect() is not None and engines[0].is_shut_down)

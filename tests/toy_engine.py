@@ -1,0 +1,55 @@
+"""An engine that does as a test says, and the handler that gives it requests."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import cloudpickle
+
+from headrace import EngineModelHandler
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+class ToyEngine:
+    """Doubles numbers, each after the others have had their turn. Notes what it is given, and what is taken back."""
+
+    def __init__(self):
+        self.given = []
+        self.dropped = []
+        self.in_flight = 0
+        self.most = 0
+        """How many have been in flight."""
+
+    async def double(self, example, plus=0):
+        self.given.append(example)
+        self.in_flight += 1
+        self.most = max(self.most, self.in_flight)
+        try:
+            await self.turn(example)
+            return 2 * example + plus
+        except asyncio.CancelledError:
+            self.dropped.append(example)
+            raise
+        finally:
+            self.in_flight -= 1
+
+    async def turn(self, example):
+        await asyncio.sleep(0)
+
+
+class ToyEngineHandler(EngineModelHandler):
+    """Over one engine, that of the test's process, or a new one."""
+
+    def __init__(self, engine=None, **options):
+        super().__init__(**options)
+        self.engine = engine
+
+    def load_model(self):
+        return self.engine or ToyEngine()
+
+    async def submit(self, example, model, inference_args=None):
+        if not isinstance(example, int):
+            raise ValueError(f"no number: {example!r}")
+        return await model.double(example, **(inference_args or {}))
