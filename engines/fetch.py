@@ -34,6 +34,11 @@ _ON_SPARK = (
     f"org.apache.beam:beam-runners-spark-3:{JOB_SERVER}",
     f"org.apache.spark:spark-streaming_2.12:{SPARK}",
 )
+_FOR_SQL = (
+    f"org.apache.beam:beam-sdks-java-extensions-sql:{JOB_SERVER}",
+    f"org.apache.beam:beam-sdks-java-expansion-service:{JOB_SERVER}",
+    "com.github.jbellis:jamm:0.4.0",  # Beam's worker needs it, and does not say so to Maven
+)
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>headrace</groupId>
@@ -106,11 +111,23 @@ def spark_home(folder: Path) -> Path:
     Raises:
         EngineError: it cannot be fetched.
     """
-    home = folder.resolve() / f"spark-{SPARK}-{JOB_SERVER}"
+    return _home_of_jars(folder.resolve() / f"spark-{SPARK}-{JOB_SERVER}", _ON_SPARK)
+
+
+def sql_home(folder: Path) -> Path:
+    """A folder whose ``jars`` are Beam SQL and an expansion service; fetched (210 MB) if it is not there yet.
+
+    Raises:
+        EngineError: it cannot be fetched.
+    """
+    return _home_of_jars(folder.resolve() / f"sql-{JOB_SERVER}", _FOR_SQL)
+
+
+def _home_of_jars(home: Path, artifacts: Iterable[str]) -> Path:
     if not home.exists():
         with made_at_once(home) as new:
             (new / "jars").mkdir()
-            for jar in _jars(_ON_SPARK, new.parent):
+            for jar in _jars(artifacts, new.parent):
                 shutil.copy(jar, new / "jars")
     return home
 

@@ -15,10 +15,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the scripts import each ot
 import flink
 import namespaces
 import spark
+import sql
 from job_server import logs
 from members import members
 
-NAMES = ("test", "two", "spark")
+NAMES = ("test", "two", "spark", "sql")
 _TAIL = 150
 """Lines."""
 
@@ -58,6 +59,14 @@ def two_machines():
 def on_spark():
     """A job server that has Spark in it."""
     with spark.running(NAMES[2]) as engine:
+        yield engine
+    _assert_nothing_is_left_of(engine)
+
+
+@pytest.fixture(scope="session")
+def beam_sql():
+    """Java's SqlTransform."""
+    with sql.running(NAMES[3]) as engine:
         yield engine
     _assert_nothing_is_left_of(engine)
 
