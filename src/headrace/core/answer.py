@@ -58,6 +58,9 @@ def signed(predictions: list[Any], answerer: str) -> list[Any]:
 
     That includes results with a key, from a handler that pairs them itself.
     """
+    kinds: set[Any] = set(map(type, predictions))
+    if tuple not in kinds and not any(map(_is_result, kinds)):
+        return predictions
     return [_signed(one, answerer) for one in predictions]
 
 

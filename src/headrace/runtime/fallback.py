@@ -56,8 +56,9 @@ class FallbackBundle:
             outcomes = self._first.add(element, tag)
         except BudgetError as error:
             self._spent = error
-        if not all(isinstance(outcome, Predictions) for outcome in outcomes):
-            outcomes = [one for outcome in outcomes for one in self._settled(outcome)]
+        if not outcomes and self._spent is None:
+            return outcomes  # the usual case
+        outcomes = [one for outcome in outcomes for one in self._settled(outcome)]
         return outcomes if self._spent is None else [*outcomes, *self._rest()]
 
     def finish(self) -> Iterator[Outcome]:
