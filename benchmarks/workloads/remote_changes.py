@@ -81,7 +81,7 @@ def move(processes: int, haste: int = 1) -> dict[str, Any]:
     counts = _run(steps, count, processes)
     accepted, refused = (_by_second(counts, status) for status in (200, 429))
     followed = [
-        statistics.mean(accepted[int(begin / haste) : int((begin + 5) / haste) + 1]) / quota
+        statistics.mean(accepted[int(begin / haste) : max(int((begin + 5) / haste), int(begin / haste) + 1)]) / quota
         for begin, (_, quota) in zip((5, 15, 25), _MOVES, strict=True)
     ]
     return {

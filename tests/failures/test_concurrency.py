@@ -25,20 +25,21 @@ def small_bucket(quota):
 
 
 @pytest.mark.parametrize(
-    ("quota", "each", "clients", "seconds"),
+    ("quota", "each", "clients", "seconds", "refused"),
     [
-        (TokenBucket, 1000, 1, 30),
-        (Windows, 1000, 1, 30),
-        (TokenBucket, 200, 1, 60),
-        (Windows, 200, 1, 60),
-        (TokenBucket, 400, 4, 60),
-        (Windows, 400, 4, 60),
+        (small_bucket, 1000, 1, 20, 0.02),
+        (TokenBucket, 1000, 1, 30, 0.02),
+        (Windows, 1000, 1, 30, 0.02),
+        (TokenBucket, 200, 1, 60, 0.02),
+        (Windows, 200, 1, 60, 0.02),
+        (TokenBucket, 400, 4, 60, 0.02),
+        (Windows, 400, 4, 60, 0.025),
     ],
 )
-def test_quota_is_used_and_hardly_overrun(quota, each, clients, seconds):
+def test_quota_is_used_and_hardly_overrun(quota, each, clients, seconds, refused):
     found = Simulation(quota(quota_of(each)), clients=clients).run(seconds)
     assert found.rate(0, seconds) >= 0.95 * each
-    assert found.share_refused < 0.02
+    assert found.share_refused < refused
 
 
 @pytest.mark.parametrize("processes", [2, 4])
@@ -58,10 +59,10 @@ def test_quota_in_windows_is_used_by_the_processes_of_a_machine(processes):
 
 
 def test_quota_is_shared_by_machines_that_know_nothing_of_each_other():
-    found = Simulation(small_bucket(quota_of(200)), clients=2, processes=2).run(40)
-    assert found.rate(0, 40) >= 0.95 * 200
+    found = Simulation(small_bucket(quota_of(200)), clients=2, joins=[0, 10]).run(100)
+    assert found.rate(0, 100) >= 0.95 * 200
     assert found.share_refused < 0.02
-    assert min(sum(found.by_client[:2]), sum(found.by_client[2:])) >= 0.25 * len(found.accepted)
+    assert min(found.by_client) >= 0.3 * len(found.accepted)
 
 
 @pytest.mark.parametrize(

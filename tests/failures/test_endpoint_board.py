@@ -100,6 +100,7 @@ def test_clock_that_began_anew_makes_the_board_forget():
 def test_member_that_has_had_more_turns_lets_another_one_go_first():
     one, other = members(2)
     for board in (one, other):
+        board.show(1.0, in_flight=0, waiting=1)
         board.wait_for_turn(1.0, waits=True)
     assert not one.is_ahead(1.0)
     one.own.turns += 17
@@ -109,8 +110,19 @@ def test_member_that_has_had_more_turns_lets_another_one_go_first():
     assert not one.is_ahead(1.1)
 
 
+def test_member_that_is_killed_while_it_waits_holds_nobody_back():
+    one, other = members(2)
+    for board in (one, other):
+        board.show(1.0, in_flight=0, waiting=1)
+        board.wait_for_turn(1.0, waits=True)
+    one.own.turns += 17
+    assert one.is_ahead(1.2)
+    assert not one.is_ahead(1.3)
+
+
 def test_member_that_comes_later_has_missed_no_turns():
     one, other = members(2)
+    one.show(1.0, in_flight=0, waiting=1)
     one.wait_for_turn(1.0, waits=True)
     one.own.turns = 1000
     other.wait_for_turn(1.0, waits=True)

@@ -15,6 +15,8 @@ _ALIVE_SECS = 2.0
 """For how long a member counts after it was last seen: a killed one gives back what it held after this time."""
 _FORGOTTEN_SECS = 60.0
 """After how long without any member what was found out about the endpoint is no longer believed."""
+_PRESENT_SECS = 0.25
+"""For how long after a member was last seen the others let it go first: one that is killed must not stop them."""
 _LOOK_SECS = 0.002
 """For how long what was read of the other members is good enough."""
 _AHEAD = 16
@@ -181,17 +183,21 @@ class Board:
 
     def is_ahead(self, now: float) -> bool:
         """Whether it is another member's turn: one that waits for nothing else has had too few."""
-        paced = [one.turns for one in self.others(now) if one.is_paced]
-        return bool(paced) and self.own.turns > min(paced) + _AHEAD
+        fewest = self._fewest_turns(now)
+        return fewest is not None and self.own.turns > fewest + _AHEAD
 
     def wait_for_turn(self, now: float, *, waits: bool) -> None:
         """Shows whether this member waits for its time; if it has just come, it has missed no turns."""
         if waits == self.own.is_paced:
             return
         if waits:
-            paced = [one.turns for one in self.others(now) if one.is_paced]
-            self.own.turns = max(self.own.turns, min(paced, default=0.0))
+            self.own.turns = max(self.own.turns, self._fewest_turns(now) or 0.0)
         self.own.is_paced = waits
+
+    def _fewest_turns(self, now: float) -> float | None:
+        """Of the other members that wait for their time and for nothing else."""
+        paced = (one.turns for one in self.others(now) if one.is_paced and now - one.seen < _PRESENT_SECS)
+        return min(paced, default=None)
 
     def close(self) -> None:
         """Leaves the board, and its memory alone; what is found out from now on is no other member's."""

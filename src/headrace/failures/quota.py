@@ -19,7 +19,8 @@ class QuotaRate:
     Unlimited until the first refusal. Then the rate at which the endpoint has lately accepted requests is the estimate
     ``q`` of its quota, and ``t`` seconds later the rate is ``q * (0.97 + exp((t - 4) / 0.8))``: 2 % below the quota at
     once, 5 % above it after two seconds, four times as much after five, until the next refusal. Where requests are
-    rare, the unit is not a second but the time of 20 of them.
+    rare, the unit is not a second but the time of 20 of them. For large quotas the exponential counts down to 0.7 times
+    as much: of machines that know nothing of each other, the one with the smaller part probes for more.
 
     That estimate looks back over a second, and the quota may just have been lowered, or a reserve used up. So what
     becomes of the requests that left between the first that was refused and the news of it is counted, too: if much
@@ -33,6 +34,8 @@ class QuotaRate:
     _BELOW = 0.03
     _PROBING = 4.0, 0.8
     """When probing reaches twice the quota, and in which time it grows by a factor of e, in units."""
+    _MODEST, _LEAST_EAGER = 200.0, 0.7
+    """From so many requests a second on the exponential counts less; at least so much."""
     _LARGEST_CUT = 0.5
     _UNIT = 20
     """How many requests have to fit into the unit of time."""
@@ -109,15 +112,16 @@ class QuotaRate:
             return quota
         twice, growth = self._PROBING
         since = min((now - state.cut_at) / self._unit(), 2 * twice)
-        probing = quota * (1 - self._BELOW + math.exp((since - twice) / growth))
+        eagerness = max(self._LEAST_EAGER, min(1.0, math.pow(self._MODEST / quota, 0.25)))
+        probing = quota * (1 - self._BELOW + eagerness * math.exp((since - twice) / growth))
         return min(probing, max(quota, 2 * self._measured(now)[0]))
 
     def _measured(self, now: float) -> tuple[float, float]:
         """Requests accepted a second, from all members and from this one, lately.
 
-        That is since the last cut, or in the later half of all time if that is short.
+        That is since the last cut, or in the last three eighths of all time if that is short: at first, rates grow.
         """
-        since = max(self._board.state.cut_at, now - self._unit(), (self._began + now) / 2)
+        since = max(self._board.state.cut_at, now - self._unit(), self._began + 5 / 8 * (now - self._began))
         before = self._totals[max(0, bisect_left(self._totals, since, key=itemgetter(0)) - 1)]
         all_members = self._board.accepted(now) - before[1]
         own = self._totals[-1][2] - before[2]
