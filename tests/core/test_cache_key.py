@@ -90,3 +90,9 @@ def test_attribute_that_cannot_be_compared_is_an_error_with_its_cure():
     handler.lock = threading.Lock()
     with pytest.raises(ConfigurationError, match=r"predictions of Asks, .* 'lock' cannot be compared .* cache_key\(\)"):
         default_cache_key(handler)
+
+
+def test_how_many_requests_an_engine_is_given_does_not_decide():
+    handlers = [Local("m"), Local("m")]
+    handlers[1].max_concurrent = 3
+    assert key(handlers[0]) == key(handlers[1])

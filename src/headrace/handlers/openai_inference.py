@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from headrace.core.cache_key import default_cache_key
 from headrace.core.errors import PredictionCountError, extra_required
 from headrace.core.remote import ElementFailure
 from headrace.core.result import PredictionResult
@@ -68,10 +67,6 @@ class _OpenAIHandler(TextEndpointHandler[openai.AsyncOpenAI]):
         needs_none = self._url or os.environ.get(self._url_variable)
         value = key.value() or _NO_KEY if needs_none else key.required()
         return openai.AsyncOpenAI(api_key=value, base_url=self._url, max_retries=0)
-
-    def cache_key(self) -> list[Any]:
-        """What decides the answers: the handler's arguments, and the endpoint that the environment names."""
-        return [default_cache_key(self), self._url or os.environ.get("OPENAI_BASE_URL")]
 
     def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
         """Refuses arguments that OpenAI's client does not know, or that the handler sets.
