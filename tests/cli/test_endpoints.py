@@ -146,6 +146,14 @@ def test_missing_key_is_one_error_with_the_cure(folder, headrace, monkeypatch):
             ["--handler", "openai", "--model", "m", "--prompt", "{a}", "--handler-arg", "prompt={a}"],
             "--prompt and --handler-arg prompt are the same",
         ),
+        (
+            ["--handler", "openai", "--model", "m", "--prompt", "{id}: {txt}"],
+            "--prompt: there is no column 'txt'; did you mean 'text'? The columns are id, title, text.",
+        ),
+        (
+            ["--handler", "openai", "--model", "m", "--prompt", "{id}: {text}", "--columns", "id"],
+            "--prompt: there is no column 'text'; the columns are id.",
+        ),
         (["--handler", "openai", "--model", "m", "--inference-arg", "temprature=1"], "did you mean 'temperature'"),
     ],
 )

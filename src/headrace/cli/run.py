@@ -88,9 +88,7 @@ def _prepare(args: RunArgs | RetryArgs) -> Any:
     length = one_of("--length-column", args.length_column, head.columns)
     keep = choose("--keep", args.keep, head.columns)
     _refuse_reserved(head.columns if keep is None else keep)
-    columns = choose("--columns", args.columns, head.columns)
-    if columns == ():
-        raise ConfigurationError("--columns names no column; leave it out if the model is to see all of them.")
+    columns = _columns(args, handler, head.columns)
     examples = Examples(columns, head.columns, key)
     return run.Run(
         Job(
@@ -144,6 +142,18 @@ def _inputs(args: RunArgs | RetryArgs, paths: Sequence[str]) -> tuple[Any, Any, 
     sources = files.match(paths, args.file_format and args.file_format.value, args.delimiter)
     head = reading.infer_schema(sources)
     return sources, head, choose("--text-columns", args.text_columns, head.columns) or ()
+
+
+def _columns(args: RunArgs | RetryArgs, handler: Any, all_columns: Sequence[str]) -> tuple[str, ...] | None:
+    """The columns that the model sees; None: all. The prompt's are among them."""
+    columns = choose("--columns", args.columns, all_columns)
+    if columns == ():
+        raise ConfigurationError("--columns names no column; leave it out if the model is to see all of them.")
+    of_prompt = getattr(
+        handler, "columns_of_rows", None
+    )  # a handler of the user's own may do with a prompt what it likes
+    choose("--prompt", of_prompt() if args.prompt is not None and of_prompt else None, columns or all_columns)
+    return columns
 
 
 def _refuse_reserved(columns: Sequence[str]) -> None:

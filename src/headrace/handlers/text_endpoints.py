@@ -70,6 +70,7 @@ class TextEndpointHandler(RemoteModelHandler[Any, PredictionResult, ModelT]):
     """
 
     _url_variable: ClassVar[str]
+    _prompts: Prompts
 
     def __init__(
         self, model_name: str, api_key: ApiKey, url: str | None, *, size: int, options: Mapping[str, Any]
@@ -86,6 +87,10 @@ class TextEndpointHandler(RemoteModelHandler[Any, PredictionResult, ModelT]):
         self._url = url
         self._has_worked = False
         """Whether the endpoint has answered anything in this process."""
+
+    def columns_of_rows(self) -> list[str]:
+        """The columns that the prompt takes from a row; empty without a prompt."""
+        return self._prompts.columns
 
     def quota_name(self) -> str | None:
         """The URL and the model, whatever is asked; a handler with a key of its own may have a quota of its own."""
