@@ -120,3 +120,17 @@ def test_prediction_that_arrow_cannot_hold_fails_alone():
 def test_mistakes_are_refused(table, options, message):
     with pytest.raises(ConfigurationError, match=message):
         predict_table(Acting(), table, **options)
+
+
+@each_kind
+def test_rows_that_fail_are_answered_by_the_fallback(table):
+    def half(batch):
+        return [PredictionResult(n, n / 2) for n in batch]
+
+    found = predict_table(Acting(tenfold, max_batch_size=1), table, columns="n", fallback=Acting(half))
+    assert columns_of(found) == {
+        "prediction": [10.0, 1.0, None],
+        "model_id": ["model", "fallback", None],
+        "outcome": ["predicted", "predicted", "skipped"],
+        "error": [None, None, None],
+    }
