@@ -249,7 +249,7 @@ class Slow(headrace.RemoteModelHandler):
     def cache_key(self):
         return "slow"
 
-print(json.dumps(list(headrace.predict(Slow(), range(300), cache=sys.argv[1]))), flush=True)
+print(json.dumps(list(headrace.predict(Slow(), range(150), cache=sys.argv[1]))), flush=True)
 """
 
 
@@ -268,22 +268,22 @@ def lines_of(path):
 
 def test_run_that_is_killed_pays_again_only_for_what_was_in_flight(start_run, tmp_path, wait_until):
     first = start_run("log")
-    wait_until(lambda: len(lines_of(tmp_path / "log")) > 60)
+    wait_until(lambda: len(lines_of(tmp_path / "log")) > 40)
     first.send_signal(signal.SIGKILL)
     first.communicate()
     before = len(lines_of(tmp_path / "log"))
     out, _ = start_run("log").communicate(timeout=60)
-    assert json.loads(out) == [2 * n for n in range(300)]
+    assert json.loads(out) == [2 * n for n in range(150)]
     paid = lines_of(tmp_path / "log")
-    assert set(paid) == {str(n) for n in range(300)}
-    assert len(paid) < 300 + before
+    assert set(paid) == {str(n) for n in range(150)}
+    assert len(paid) < 150 + before
 
 
 def test_processes_share_a_cache_while_both_run(start_run, tmp_path):
     runs = [start_run("one"), start_run("two")]
     for each in runs:
-        assert json.loads(each.communicate(timeout=60)[0]) == [2 * n for n in range(300)]
-    assert json.loads(start_run("three").communicate(timeout=60)[0]) == [2 * n for n in range(300)]
+        assert json.loads(each.communicate(timeout=60)[0]) == [2 * n for n in range(150)]
+    assert json.loads(start_run("three").communicate(timeout=60)[0]) == [2 * n for n in range(150)]
     assert lines_of(tmp_path / "three") == []
 
 
