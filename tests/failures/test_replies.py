@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.message
 import socket
+import ssl
 import urllib.error
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ import pytest
 from headrace import ElementRetry, PredictionCountError
 from headrace.core.remote import always_retry
 from headrace.failures.refusals import Verdict
-from headrace.failures.replies import RetryTokens, concerns_all, judge, judge_element, retry_after
+from headrace.failures.replies import RetryTokens, concerns_all, is_final, judge, judge_element, retry_after
 
 
 class ClientError(Exception):
@@ -125,3 +126,18 @@ def test_retries_cost_more_than_successes_bring_back():
     for _ in range(10):
         tokens.succeeded()
     assert [tokens.take(TimeoutError()), tokens.take(ValueError())] == [True, False]
+
+
+class CertificateErrorOfAClient(ssl.SSLError):
+    """As aiohttp makes them: without a reason of its own."""
+
+    reason = property()
+
+
+@pytest.mark.parametrize("reason", ["CERTIFICATE_VERIFY_FAILED", "SOMETHING_ELSE"])
+def test_untrusted_certificate_is_found_beneath_a_clients_error(reason):
+    error = CertificateErrorOfAClient()
+    error.__cause__ = ssl.SSLError(1, "no")
+    error.__cause__.reason = reason
+    assert not hasattr(error, "reason")
+    assert is_final(error) is concerns_all(error) is (reason == "CERTIFICATE_VERIFY_FAILED")

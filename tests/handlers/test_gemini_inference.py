@@ -5,13 +5,17 @@ from __future__ import annotations
 import pickle
 import sys
 
+import apache_beam as beam
 import google.auth.credentials
 import pytest
+from apache_beam.ml.inference.base import RunInference as BeamsRunInference
+from apache_beam.testing.util import assert_that, equal_to
 from google.genai import errors
 from google.genai.types import HttpOptions
 
 from gemini_endpoint import blocked, busy, candidate, prompt_of, refusing, response, speaking, wrong_key
 from headrace import ConfigurationError, EndpointError, PredictionCountError, PredictionResult, predict
+from headrace.beam import RunInference
 from headrace.core.events import UsageReported
 from headrace.failures.replies import retry_after
 from headrace.handlers.gemini_inference import GeminiModelHandler, generate_from_string
@@ -66,6 +70,10 @@ def ask_blocking(model_name, batch, client, inference_args):
 
 def ask_once(model_name, batch, client, inference_args):
     return generate_from_string(model_name, batch, client, inference_args)
+
+
+def text_of(result):
+    return result.inference.text
 
 
 def give_key():
@@ -325,6 +333,16 @@ def test_handler_without_any_key_is_refused(monkeypatch):
     monkeypatch.delenv("GEMINI_API_KEY")
     with pytest.raises(ConfigurationError, match="set GEMINI_API_KEY, also in the environment of the workers"):
         GeminiModelHandler("m")
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("transform", [RunInference, BeamsRunInference])
+@pytest.mark.filterwarnings("ignore:.*RunInference:UserWarning")  # a handler of Headrace's in Beam's own transform
+def test_pipelines_lose_no_prompt(server, transform):
+    handler = Unpooled("m", url=server.url, max_batch_size=4)
+    with beam.Pipeline("FnApiRunner") as pipeline:
+        answers = pipeline | beam.Create(list("abcdefghij")) | transform(handler) | beam.Map(text_of)
+        assert_that(answers, equal_to(list("ABCDEFGHIJ")))
 
 
 def test_options_may_be_googles_own(server):

@@ -242,21 +242,22 @@ class _OverGrpc(service_pb2_grpc.GRPCInferenceServiceServicer):
 
 
 @contextmanager
-def serving(protocol="http", **options):
+def serving(protocol="http", port=0, **options):
     """A server and where it is."""
     kserve = KServeServer(**options)
     kserve.protocol = protocol
     if protocol == "grpc":
-        server = grpc.server(ThreadPoolExecutor(16), options=[("grpc.so_reuseport", 0)])
+        sizes = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+        server = grpc.server(ThreadPoolExecutor(16), options=[("grpc.so_reuseport", 0), *sizes])
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(_OverGrpc(kserve), server)
-        kserve.url = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        kserve.url = f"127.0.0.1:{server.add_insecure_port(f'127.0.0.1:{port}')}"
         server.start()
         try:
             yield kserve
         finally:
             server.stop(None).wait()
         return
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _OverHttp)
+    server = ThreadingHTTPServer(("127.0.0.1", port), _OverHttp)
     server.kserve, server.daemon_threads = kserve, True
     kserve.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))

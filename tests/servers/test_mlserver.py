@@ -116,3 +116,15 @@ def test_example_of_another_shape_is_a_dead_letter(make):
 def test_unknown_model_is_one_error(make):
     with pytest.raises(EndpointError, match="no model 'nobody'"):
         list(predict(make("nobody"), ROWS))
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_files_are_predicted(ports, tmp_path, protocol):
+    lines = [json.dumps({"id": n, **dict(zip("abc", row, strict=True))}) for n, row in enumerate(ROWS)]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+    where = ("--url", f"127.0.0.1:{ports[protocol]}", "--handler-arg", f"protocol={protocol}", "--model", "sums")
+    files = ("in.jsonl", "--columns", "a,b,c", "--keep", "id", "--output", "p.jsonl")
+    command = [str(Path(sys.executable).with_name("headrace")), "run", *files, "--handler", "kserve", *where]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    found = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    assert [(row["id"], *row["prediction"]) for row in found] == list(enumerate(MODEL.predict(ROWS).tolist()))

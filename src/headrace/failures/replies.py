@@ -96,7 +96,8 @@ def concerns_all(error: BaseException) -> bool:
 
 
 def _is_untrusted(error: BaseException) -> bool:
-    return any(isinstance(link, ssl.SSLError) and link.reason in _UNTRUSTED for link in _chain(error))
+    links = [link for link in _chain(error) if isinstance(link, ssl.SSLError)]
+    return any(getattr(link, "reason", None) in _UNTRUSTED for link in links)  # aiohttp's has none, but its cause has
 
 
 def retry_after(error: BaseException, wall_clock: Callable[[], float] = time.time) -> float:

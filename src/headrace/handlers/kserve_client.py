@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headrace.core.errors import HeadraceError, extra_required
+from headrace.core.rate_limits import report_rate_limit
 
 with extra_required("kserve"):
     import numpy
@@ -23,6 +25,8 @@ __all__ = ["GrpcClient", "HttpClient", "KServeClient", "KServeError", "ModelPlac
 
 _CONNECTIONS = 1_000
 """As many as requests may be in flight."""
+_LARGE = 2**20
+"""Bytes of a request's body."""
 _BINARY = "binary_tensor_data"
 """The extension of the protocol by which tensors follow the JSON as they are in memory."""
 _JSON = {"content-type": "application/json"}
@@ -142,8 +146,10 @@ class KServeClient(ABC):
 class _HttpWithHeaders(over_http.InferenceServerClient):  # type: ignore[misc]
     """Raises errors that have the headers of the answer: its own drop them, and Retry-After with them."""
 
-    async def _post(self, *args: Any, **kwargs: Any) -> Any:
-        return await _accepted(await super()._post(*args, **kwargs))
+    async def _post(self, request_uri: str, request_body: Any, headers: Any, query_params: Any) -> Any:
+        if len(request_body) > _LARGE:  # as a file, it does not block the event loop
+            request_body = io.BytesIO(request_body)
+        return await _accepted(await super()._post(request_uri, request_body, headers, query_params))
 
     async def _get(self, *args: Any, **kwargs: Any) -> Any:
         return await _accepted(await super()._get(*args, **kwargs))
@@ -151,6 +157,7 @@ class _HttpWithHeaders(over_http.InferenceServerClient):  # type: ignore[misc]
 
 async def _accepted(response: Any) -> Any:
     if response.status == 200:
+        report_rate_limit(response.headers)
         return response
     text = await response.text(errors="replace")
     raise KServeError(f"status {response.status}: {text[:500] or response.reason}", response.status, response.headers)
@@ -185,6 +192,8 @@ class HttpClient(KServeClient):
         try:
             found = await triton.get_model_metadata(place.model_name, place.model_version, headers=headers)
             return tuple(_spec(one["name"], one["datatype"], one["shape"]) for one in found.get("inputs") or ())
+        except OSError:  # of a connection; aiohttp's about certificates are ValueErrors, too
+            raise
         except _UNREADABLE as error:
             raise KServeError(f"the metadata of the model cannot be read: {error}") from error
 
@@ -210,6 +219,8 @@ class HttpClient(KServeClient):
         try:
             result = await sent
             return {one["name"]: result.as_numpy(one["name"]) for one in result.get_response()["outputs"]}
+        except OSError:
+            raise
         except _UNREADABLE as error:
             raise KServeError(f"the answer cannot be read: {error}") from error
 
@@ -282,6 +293,8 @@ async def _takes_binary(triton: Any, headers: dict[str, str]) -> bool:
     try:
         found = await triton.get_server_metadata(headers=headers)
         return _BINARY in (found.get("extensions") or ())
+    except OSError:
+        raise
     except (KServeError, *_UNREADABLE):
         return False  # a gateway may not let this through; JSON works everywhere
 

@@ -1,0 +1,95 @@
+"""What becomes of requests to a KServe server that is slow, away or not what it seems."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import numpy
+import pytest
+from kserve_endpoint import serving
+from test_kserve_inference import ROWS, asking, inferences
+
+from headrace import EndpointError, RetryConfig, predict
+from headrace.handlers.kserve_inference import KServeModelHandler
+from http_endpoint import Answer, events_and_outcomes, failures_among
+from http_endpoint import serving as serving_http
+from openai_endpoint import self_signed
+
+pytestmark = pytest.mark.usefixtures("module_travels", "requests_end")
+
+BOTH = pytest.mark.parametrize("protocol", ["http", "grpc"])
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        return bound.getsockname()[1]
+
+
+@BOTH
+def test_request_that_takes_too_long_fails_and_is_sent_again(protocol):
+    hanging = threading.Event()
+
+    def fault(model, shapes, before):
+        return None if before else hanging.wait(60) and None
+
+    with serving(protocol, fault=fault) as server:
+        try:
+            assert inferences(predict(asking(server, timeout_secs=0.5), ROWS[:1])) == [3.5]
+        finally:
+            hanging.set()
+        assert len(server.requests) == 2
+
+
+@BOTH
+def test_server_that_is_away_is_an_outage(protocol):
+    handler = KServeModelHandler(f"127.0.0.1:{free_port()}", "total", protocol=protocol)
+    _, outcomes = events_and_outcomes(handler, ROWS[:1], retry=RetryConfig(timeout_secs=0.2))
+    (failure,) = failures_among(outcomes)
+    assert "UNAVAILABLE" in str(failure.error) or isinstance(failure.error, OSError)
+
+
+@BOTH
+def test_server_that_comes_back_is_used_at_once(protocol):
+    port = free_port()
+    handler = KServeModelHandler(f"127.0.0.1:{port}", "total", protocol=protocol)
+    found = []
+    asking = threading.Thread(target=lambda: found.extend(predict(handler, ROWS)))
+    asking.start()
+    with serving(protocol, port=port):
+        asking.join(120)
+    assert inferences(found) == [n + 3.5 for n in range(5)]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [Answer(body=b"{"), Answer(body=[1]), Answer(body={"outputs": [{}]}), Answer(cut=True), Answer(cut_body=True)],
+)
+def test_answer_that_cannot_be_read_is_asked_for_again(answer):
+    metadata = Answer(body={"inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}]})
+    right = Answer(body={"outputs": [{"name": "y", "datatype": "FP32", "shape": [1], "data": [3.5]}]})
+    answers = [right, answer, answer]
+    with serving_http(lambda asked, before: metadata if asked is None else answers.pop()) as server:
+        handler = KServeModelHandler(server.url, "total")
+        assert inferences(predict(handler, ROWS[:1])) == [3.5]
+    assert answers == []
+
+
+def test_certificate_that_is_not_trusted_is_one_error(tmp_path):
+    untrusted = pytest.raises(EndpointError, match="CERTIFICATE_VERIFY_FAILED")
+    with serving_http(lambda asked, before: Answer(), tls=self_signed(tmp_path)) as server, untrusted:
+        list(predict(KServeModelHandler(server.url, "total"), ROWS))
+
+
+def test_page_of_a_web_site_is_no_model():
+    no_model = pytest.raises(EndpointError, match="no model 'total': status 404: <html>Not here")
+    with serving_http(lambda asked, before: Answer(404, b"<html>Not here</html>")) as server, no_model:
+        list(predict(KServeModelHandler(server.url, "total"), ROWS))
+
+
+def test_large_answers_are_read_over_both_protocols():
+    """More than the 4 MB that gRPC allows unless told otherwise."""
+    for protocol in ("http", "grpc"):
+        with serving(protocol) as server:
+            (found,) = inferences(predict(asking(server, "unsaid"), [numpy.zeros(3_000_000)]))
+            assert found.nbytes == 24_000_000
