@@ -14,9 +14,9 @@ from google.genai import errors
 from google.genai.types import HttpOptions
 
 from gemini_endpoint import blocked, busy, candidate, prompt_of, refusing, response, speaking, wrong_key
-from headrace import ConfigurationError, EndpointError, PredictionCountError, PredictionResult, predict
+from headrace import ConfigurationError, EndpointError, PredictionCountError, PredictionResult, RetryConfig, predict
 from headrace.beam import RunInference
-from headrace.core.events import UsageReported
+from headrace.core.events import BatchRetried, UsageReported
 from headrace.failures.replies import retry_after
 from headrace.handlers.gemini_inference import GeminiModelHandler, generate_from_string
 from headrace.handlers.json_answers import InvalidAnswerError
@@ -236,6 +236,26 @@ def test_refused_requests_are_sent_again(answer, fn):
     with serving(speaking(fault=lambda asked, before: answer if before < 2 else None)) as server:
         assert texts(predict(asking(server, request_fn=fn), ["a"])) == ["A"]
         assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("fn", [generate_from_string, ask_once])
+@pytest.mark.parametrize(
+    "fault", [Answer(cut=True), Answer(cut_body=True), Answer(body=b'{"candidates": ['), Answer(body=b"?")]
+)
+def test_answers_that_cannot_be_read_are_asked_for_again(fault, fn):
+    with serving(speaking(fault=lambda asked, before: fault if before < 2 else None)) as server:
+        assert texts(predict(asking(server, request_fn=fn), ["a"])) == ["A"]
+        assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("fn", [generate_from_string, ask_once])
+def test_service_that_is_away_is_waited_for(fn):
+    with serving() as server:
+        away = server.url
+    handler = GeminiModelHandler("m", fn, url=away)
+    events, outcomes = events_and_outcomes(handler, ["a"], retry=RetryConfig(timeout_secs=0.2))
+    assert len(failures_among(outcomes)) == 1
+    assert any(isinstance(event, BatchRetried) for event in events)
 
 
 def test_googles_client_retries_nothing():

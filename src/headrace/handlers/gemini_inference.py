@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -47,10 +48,10 @@ _IN_FLIGHT = 1_000
 
 
 def _retry_on_appropriate_service_error(exception: Exception) -> bool:
-    """Whether the same request may succeed later: after a 429, a fault of the service or a lost connection."""
+    """Whether the same request may succeed later: after a 429, a fault of the service, a lost connection or garbage."""
     if isinstance(exception, errors.APIError):
         return exception.code == 429 or exception.code >= 500  # type: ignore[no-any-return]
-    is_garbled = isinstance(exception, errors.UnknownApiResponseError)
+    is_garbled = isinstance(exception, json.JSONDecodeError | errors.UnknownApiResponseError)
     return is_garbled or not isinstance(exception, ValueError | TypeError | AttributeError)
 
 
