@@ -62,7 +62,9 @@ class TextModel:
             )
 
 
-class HuggingFaceGenerationModelHandler(UriModelHandler[Prompt, TextModel], EngineModelHandler[Prompt, Any, TextModel]):
+class HuggingFaceGenerationModelHandler(
+    UriModelHandler[Prompt, TextModel], EngineModelHandler[Prompt, PredictionResult, TextModel]
+):
     """Continues prompts, and conversations, with a causal language model.
 
     An example is a text, or a list of messages such as ``{"role": "user", "content": "Hello"}``, for models with a chat
@@ -136,7 +138,9 @@ class HuggingFaceGenerationModelHandler(UriModelHandler[Prompt, TextModel], Engi
         longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         return TextModel(tokenizer, self._engine(model, config), config, longest)
 
-    async def submit(self, example: Prompt, model: TextModel, inference_args: dict[str, Any] | None = None) -> Any:
+    async def submit(
+        self, example: Prompt, model: TextModel, inference_args: dict[str, Any] | None = None
+    ) -> PredictionResult:
         """Generates for one prompt.
 
         Raises:

@@ -89,7 +89,9 @@ class VLLMEngine:
         self._finalizer = weakref.finalize(self, engine.shutdown)
 
 
-class VLLMEngineModelHandler(UriModelHandler[Prompt, VLLMEngine], EngineModelHandler[Prompt, Any, VLLMEngine]):
+class VLLMEngineModelHandler(
+    UriModelHandler[Prompt, VLLMEngine], EngineModelHandler[Prompt, PredictionResult, VLLMEngine]
+):
     """Continues prompts, and conversations, with vLLM's engine.
 
     An example is a text, or a list of messages such as ``{"role": "user", "content": "Hello"}``, for models with a chat
@@ -141,7 +143,9 @@ class VLLMEngineModelHandler(UriModelHandler[Prompt, VLLMEngine], EngineModelHan
         _params(self._sampling_args)
         return VLLMEngine({"model": self._model_uri, **self._engine_args})
 
-    async def submit(self, example: Prompt, model: VLLMEngine, inference_args: dict[str, Any] | None = None) -> Any:
+    async def submit(
+        self, example: Prompt, model: VLLMEngine, inference_args: dict[str, Any] | None = None
+    ) -> PredictionResult:
         """Generates for one prompt.
 
         Raises:
