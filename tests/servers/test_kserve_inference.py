@@ -8,10 +8,10 @@ import numpy
 import pytest
 from kserve_endpoint import DTYPES, Refusal, serving
 
-from headrace import ConfigurationError, EndpointError, PredictionCountError, predict
+from headrace import ConfigurationError, EndpointAnswerError, EndpointError, PredictionCountError, predict
 from headrace.core.caller_loop import result_of
 from headrace.failures.replies import retry_after
-from headrace.handlers.kserve_inference import KServeError, KServeModelHandler
+from headrace.handlers.kserve_inference import KServeModelHandler
 from headrace.testing import HandlerContract, nearly_equal
 from http_endpoint import events_and_outcomes, failures_among
 
@@ -227,7 +227,7 @@ def test_request_with_400_fails_at_once(protocol):
     with serving(protocol, fault=lambda model, shapes, before: Refusal(400, "INVALID_ARGUMENT")) as server:
         _, outcomes = events_and_outcomes(asking(server, max_batch_size=1), ROWS)
         assert len(server.requests) == 5
-    assert {type(failure.error) for failure in failures_among(outcomes)} == {KServeError}
+    assert {type(failure.error) for failure in failures_among(outcomes)} == {EndpointAnswerError}
 
 
 @BOTH
@@ -244,7 +244,7 @@ def test_retry_after_is_on_the_error():
     with serving(fault=lambda model, shapes, before: Refusal(429, headers={"Retry-After": "77"})) as server:
         handler = asking(server, num_retries=0)
         client = handler.create_client()
-        with pytest.raises(KServeError, match="status 429") as caught:
+        with pytest.raises(EndpointAnswerError, match="status 429") as caught:
             handler.run_inference(ROWS, client)
         result_of(client.aclose())
     assert (retry_after(caught.value), caught.value.status_code) == (77, 429)

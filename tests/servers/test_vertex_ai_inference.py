@@ -11,10 +11,17 @@ import requests
 from google.api_core.exceptions import TooManyRequests
 from google.cloud import aiplatform
 
-from headrace import ConfigurationError, EndpointError, PredictionCountError, PredictionResult, predict
+from headrace import (
+    ConfigurationError,
+    EndpointAnswerError,
+    EndpointError,
+    PredictionCountError,
+    PredictionResult,
+    predict,
+)
 from headrace.core.events import UsageReported
 from headrace.failures.replies import retry_after
-from headrace.handlers.vertex_ai_inference import VertexAIModelHandlerJSON, VertexAnswerError
+from headrace.handlers.vertex_ai_inference import VertexAIModelHandlerJSON
 from headrace.testing import HandlerContract
 from http_endpoint import Answer, events_and_outcomes, failures_among, serving
 
@@ -195,7 +202,7 @@ def test_answers_of_a_route_are_read_as_with_beam(server, content, batch, infere
 
 
 def test_status_of_a_route_is_an_error_and_no_prediction(server):
-    with pytest.raises(VertexAnswerError, match="endpoint 7 answered with status 429: busy") as caught:
+    with pytest.raises(EndpointAnswerError, match="endpoint 7 answered with status 429: busy") as caught:
         invoked(server, THREE[:1], 429, b"busy", {"Retry-After": "3"})
     assert (caught.value.status_code, caught.value.headers["Retry-After"]) == (429, "3")
 
@@ -218,7 +225,7 @@ def test_status_in_the_text_of_a_dedicated_endpoints_error_is_found(server):
         def predict(self, **_):
             raise ValueError("Failed to make prediction request. Status code:429, response: busy.")
 
-    with pytest.raises(VertexAnswerError, match="busy") as caught:
+    with pytest.raises(EndpointAnswerError, match="busy") as caught:
         asking(server).request(THREE, Dedicated())
     assert caught.value.status_code == 429
 
@@ -228,5 +235,5 @@ def test_answer_without_predictions_is_an_error(server):
         def predict(self, **_):
             return aiplatform.models.Prediction(predictions=None, deployed_model_id="55")
 
-    with pytest.raises(VertexAnswerError, match="endpoint 7 answered without predictions"):
+    with pytest.raises(EndpointAnswerError, match="endpoint 7 answered without predictions"):
         asking(server).request(THREE, Private())

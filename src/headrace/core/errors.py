@@ -11,6 +11,7 @@
     ├── ModelMemoryError (MemoryError)        the machine has no room for a model
     ├── DeviceLostError (RuntimeError)        no call on a device can succeed any more in this process
     ├── EndpointError (RuntimeError)          a remote endpoint accepts no request: a wrong key, URL or model
+    ├── EndpointAnswerError (RuntimeError)    a remote endpoint answered with an error, or with nothing that can be read
     ├── FallbackError (RuntimeError)          a model and its fallback both failed
     ├── BudgetError (RuntimeError)            the budget for requests is spent, or cannot be kept
     └── HostError (RuntimeError)              about the process in which an isolated model lives
@@ -27,7 +28,7 @@ raise ``type(error)(text)``, so that ``except PredictionCountError`` around a pi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import ClassVar
 
@@ -152,6 +153,21 @@ class EndpointError(HeadraceError, RuntimeError):
             "permissions, the URL and the model's name."
         )
         super().__init__(handler if reason is None else text)
+
+
+class EndpointAnswerError(HeadraceError, RuntimeError):
+    """A remote endpoint answered with an error, or with something else than an answer.
+
+    Attributes:
+        status_code: HTTP's, or the one that a code of gRPC stands for; None if there was none.
+        headers: of the answer.
+    """
+
+    def __init__(self, message: str, status_code: int | None = None, headers: Mapping[str, str] | None = None) -> None:
+        """Says what the endpoint answered."""
+        super().__init__(message)
+        self.status_code = status_code
+        self.headers = dict(headers or {})
 
 
 class FallbackError(HeadraceError, RuntimeError):

@@ -6,10 +6,10 @@ import asyncio
 import io
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from headrace.core.errors import HeadraceError, extra_required
+from headrace.core.errors import EndpointAnswerError, extra_required
 from headrace.core.rate_limits import report_rate_limit
 
 with extra_required("kserve"):
@@ -21,7 +21,7 @@ with extra_required("kserve"):
     from headrace.handlers.array_batches import Array
     from headrace.handlers.kserve_tensors import ModelInputs, NamedTensor, TensorSpec
 
-__all__ = ["GrpcClient", "HttpClient", "KServeClient", "KServeError", "ModelPlace"]
+__all__ = ["GrpcClient", "HttpClient", "KServeClient", "ModelPlace"]
 
 _CONNECTIONS = 1_000
 """As many as requests may be in flight."""
@@ -60,16 +60,6 @@ _UNREADABLE = (InferenceServerException, AttributeError, KeyError, TypeError, Va
 """What Triton's clients raise when an answer is none of the protocol."""
 
 
-class KServeError(HeadraceError, RuntimeError):
-    """A server of the KServe protocol answered with an error, or with something else than an answer."""
-
-    def __init__(self, message: str, status_code: int | None = None, headers: Mapping[str, str] | None = None) -> None:
-        """Says what the server answered, with HTTP's status or the one that a code of gRPC stands for."""
-        super().__init__(message)
-        self.status_code = status_code
-        self.headers = dict(headers or {})
-
-
 class ModelPlace(NamedTuple):
     """Where a model is, and how to ask for it."""
 
@@ -101,7 +91,7 @@ class KServeClient(ABC):
         """The inputs that the model's metadata name.
 
         Raises:
-            KServeError: the server has no such model, or refuses to say.
+            EndpointAnswerError: the server has no such model, or refuses to say.
             Exception: it cannot be reached.
         """
 
@@ -117,7 +107,7 @@ class KServeClient(ABC):
             parameters: of the request.
 
         Raises:
-            KServeError: the server answered with an error.
+            EndpointAnswerError: the server answered with an error.
             Exception: it cannot be reached.
         """
 
@@ -160,7 +150,9 @@ async def _accepted(response: Any) -> Any:
         report_rate_limit(response.headers)
         return response
     text = await response.text(errors="replace")
-    raise KServeError(f"status {response.status}: {text[:500] or response.reason}", response.status, response.headers)
+    raise EndpointAnswerError(
+        f"status {response.status}: {text[:500] or response.reason}", response.status, response.headers
+    )
 
 
 class HttpClient(KServeClient):
@@ -195,7 +187,7 @@ class HttpClient(KServeClient):
         except OSError:  # of a connection; aiohttp's about certificates are ValueErrors, too
             raise
         except _UNREADABLE as error:
-            raise KServeError(f"the metadata of the model cannot be read: {error}") from error
+            raise EndpointAnswerError(f"the metadata of the model cannot be read: {error}") from error
 
     async def infer(
         self, tensors: Sequence[NamedTensor], outputs: Sequence[str], parameters: dict[str, Any]
@@ -222,7 +214,7 @@ class HttpClient(KServeClient):
         except OSError:
             raise
         except _UNREADABLE as error:
-            raise KServeError(f"the answer cannot be read: {error}") from error
+            raise EndpointAnswerError(f"the answer cannot be read: {error}") from error
 
 
 class GrpcClient(KServeClient):
@@ -271,7 +263,7 @@ class GrpcClient(KServeClient):
         try:
             return dict(_outputs(result))
         except _UNREADABLE as error:
-            raise KServeError(f"the answer cannot be read: {error}") from error
+            raise EndpointAnswerError(f"the answer cannot be read: {error}") from error
 
 
 def _outputs(result: Any) -> list[tuple[str, Array]]:
@@ -295,7 +287,7 @@ async def _takes_binary(triton: Any, headers: dict[str, str]) -> bool:
         return _BINARY in (found.get("extensions") or ())
     except OSError:
         raise
-    except (KServeError, *_UNREADABLE):
+    except (EndpointAnswerError, *_UNREADABLE):
         return False  # a gateway may not let this through; JSON works everywhere
 
 
@@ -303,6 +295,6 @@ def _spec(name: str, datatype: str, shape: Sequence[int]) -> TensorSpec:
     return TensorSpec(name, datatype, tuple(map(int, shape)))
 
 
-def _of_grpc(error: InferenceServerException) -> KServeError:
+def _of_grpc(error: InferenceServerException) -> EndpointAnswerError:
     code = str(error.status()).rpartition(".")[2]
-    return KServeError(f"{code}: {error.message()}", _STATUSES.get(code))
+    return EndpointAnswerError(f"{code}: {error.message()}", _STATUSES.get(code))

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from headrace.core.conversion import places_by, to_numbers
-from headrace.core.errors import ConfigurationError, extra_required
+from headrace.core.errors import ConfigurationError, EndpointAnswerError, extra_required
 from headrace.core.remote import ElementFailure, ElementRetry, RemoteModelHandler
 from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey, KeySource
@@ -17,10 +17,10 @@ from headrace.handlers.text_endpoints import answers_of
 with extra_required("kserve"):
     import numpy
 
-    from headrace.handlers.kserve_client import GrpcClient, HttpClient, KServeClient, KServeError, ModelPlace
+    from headrace.handlers.kserve_client import GrpcClient, HttpClient, KServeClient, ModelPlace
     from headrace.handlers.kserve_tensors import ModelInputs, NamedTensor, kind_of, results_of
 
-__all__ = ["KServeError", "KServeModelHandler"]
+__all__ = ["KServeModelHandler"]
 
 _NO_MODEL = 404
 _UNFIT = (400, 404, 405, 501)
@@ -124,7 +124,7 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
         """Sends a request for the examples of each shape.
 
         Raises:
-            KServeError: the server answered with an error; 404 if it has no such model.
+            EndpointAnswerError: the server answered with an error; 404 if it has no such model.
             PredictionCountError: an output has not one row for each example.
             Exception: the server cannot be reached.
         """
@@ -146,10 +146,12 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
         if model.known is None:
             try:
                 specs = await model.inputs()
-            except KServeError as error:
+            except EndpointAnswerError as error:
                 if error.status_code not in _UNFIT:
                     raise
-                raise KServeError(f"no model {self._model_name!r}: {error}", _NO_MODEL, error.headers) from error
+                raise EndpointAnswerError(
+                    f"no model {self._model_name!r}: {error}", _NO_MODEL, error.headers
+                ) from error
             model.known = ModelInputs(specs, self._batched, self._input_name)
         return model.known
 

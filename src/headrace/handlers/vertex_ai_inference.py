@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.conversion import to_results
-from headrace.core.errors import ConfigurationError, HeadraceError, extra_required
+from headrace.core.errors import ConfigurationError, EndpointAnswerError, extra_required
 from headrace.core.remote import RemoteModelHandler
 from headrace.core.result import PredictionResult
 from headrace.core.usage import report_usage
@@ -23,7 +23,7 @@ with extra_required("vertex"):
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
 
-__all__ = ["VertexAIModelHandlerJSON", "VertexAnswerError"]
+__all__ = ["VertexAIModelHandlerJSON"]
 
 _TIMEOUT_SECS = 120.0
 """The most that Google's client takes without another package."""
@@ -31,21 +31,11 @@ _STATUS = re.compile(r"Status code:\s*(\d{3})")
 """Where Google's client has the status of a dedicated endpoint's answer: in the text of a ValueError."""
 
 
-class VertexAnswerError(HeadraceError, RuntimeError):
-    """An endpoint answered with an error, or with no predictions."""
-
-    def __init__(self, message: str, status_code: int | None = None, headers: Mapping[str, str] | None = None) -> None:
-        """Says what the endpoint answered, with its HTTP status and headers."""
-        super().__init__(message)
-        self.status_code = status_code
-        self.headers = dict(headers or {})
-
-
 def _retry_on_appropriate_gcp_error(exception: Exception) -> bool:
     """Whether the same request may succeed later: after a 429, a fault of the service or a lost connection."""
     if isinstance(exception, GoogleAPICallError):
         return isinstance(exception, TooManyRequests | ServerError)
-    if isinstance(exception, VertexAnswerError):
+    if isinstance(exception, EndpointAnswerError):
         return exception.status_code is None or exception.status_code == 429 or exception.status_code >= 500
     return isinstance(exception, OSError | TransportError)
 
@@ -156,7 +146,7 @@ class VertexAIModelHandlerJSON(RemoteModelHandler[Any, PredictionResult, Any]):
         """Sends one request for a batch.
 
         Raises:
-            VertexAnswerError: the endpoint answered with an error.
+            EndpointAnswerError: the endpoint answered with an error.
             PredictionCountError: it did not answer with a prediction for each example.
             Exception: whatever Google's client raises.
         """
@@ -166,7 +156,7 @@ class VertexAIModelHandlerJSON(RemoteModelHandler[Any, PredictionResult, Any]):
             limit = {} if self.is_private else {"timeout": self._timeout_secs}
             answer = model.predict(instances=list(batch), parameters=inference_args, **limit)
         if answer.predictions is None:
-            raise VertexAnswerError(f"endpoint {self.endpoint_name} answered without predictions.")
+            raise EndpointAnswerError(f"endpoint {self.endpoint_name} answered without predictions.")
         return to_results(batch, answer.predictions, answer.deployed_model_id)
 
     def _invoke(
@@ -184,7 +174,7 @@ class VertexAIModelHandlerJSON(RemoteModelHandler[Any, PredictionResult, Any]):
         status = getattr(response, "status_code", 200)
         if status >= 400:  # the client raises nothing: the error would be taken for a prediction
             text = f"endpoint {self.endpoint_name} answered with status {status}: {response.text[:500]}"
-            raise VertexAnswerError(text, status, response.headers)
+            raise EndpointAnswerError(text, status, response.headers)
         return self._parse_invoke_response(batch, response.content if hasattr(response, "content") else bytes(response))
 
     def _parse_invoke_response(self, batch: Sequence[Any], response: bytes) -> Iterable[PredictionResult]:
@@ -220,4 +210,4 @@ def _statuses_found() -> Iterator[None]:
         found = _STATUS.search(str(error))
         if found is None:
             raise
-        raise VertexAnswerError(str(error), int(found[1])) from error
+        raise EndpointAnswerError(str(error), int(found[1])) from error
