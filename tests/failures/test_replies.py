@@ -13,7 +13,7 @@ import pytest
 from headrace import ElementRetry, PredictionCountError
 from headrace.core.remote import always_retry
 from headrace.failures.refusals import Verdict
-from headrace.failures.replies import RetryTokens, concerns_all, is_final, judge, judge_element, retry_after
+from headrace.failures.replies import Judgement, RetryTokens, concerns_all, is_final, judge, judge_element, retry_after
 
 
 class ClientError(Exception):
@@ -141,3 +141,12 @@ def test_untrusted_certificate_is_found_beneath_a_clients_error(reason):
     error.__cause__.reason = reason
     assert not hasattr(error, "reason")
     assert is_final(error) is concerns_all(error) is (reason == "CERTIFICATE_VERIFY_FAILED")
+
+
+def test_error_that_cannot_be_read_is_judged_nevertheless():
+    class Unreadable(Exception):
+        def __getattr__(self, name):
+            raise RuntimeError("the request instance has not been set")
+
+    assert judge(Unreadable("lost"), lambda _: True) == Judgement(Verdict.NOTHING, True, 0.0)
+    assert not concerns_all(Unreadable("lost"))

@@ -16,7 +16,7 @@ from headrace.core.rate_limits import lower_case
 from headrace.core.remote import ElementRetry
 from headrace.failures.rate_headers import allowances
 from headrace.failures.refusals import Verdict
-from headrace.failures.retry import statuses_of
+from headrace.failures.retry import attribute, statuses_of
 
 _REFUSED = {429, "RESOURCE_EXHAUSTED"}
 _UNAVAILABLE = {503, 529, "UNAVAILABLE"}
@@ -97,7 +97,7 @@ def concerns_all(error: BaseException) -> bool:
 
 def _is_untrusted(error: BaseException) -> bool:
     links = [link for link in _chain(error) if isinstance(link, ssl.SSLError)]
-    return any(getattr(link, "reason", None) in _UNTRUSTED for link in links)  # aiohttp's has none, but its cause has
+    return any(attribute(link, "reason") in _UNTRUSTED for link in links)  # aiohttp's has none, but its cause has
 
 
 def retry_after(error: BaseException, wall_clock: Callable[[], float] = time.time) -> float:
@@ -116,14 +116,14 @@ def retry_after(error: BaseException, wall_clock: Callable[[], float] = time.tim
         if "retry-after" in headers:
             return _seconds(headers["retry-after"], wall_clock)
         used_up = max((one.wait(1) for one in allowances(headers, wall_clock)), default=used_up)
-    own = getattr(error, "retry_after", None)
+    own = attribute(error, "retry_after")
     return float(own) if isinstance(own, int | float) and 0 < own < math.inf else used_up
 
 
 def headers_of(error: BaseException) -> Iterator[dict[str, str]]:
     """The headers of the answer that an error holds, by their names in lower case."""
-    for headers in (getattr(getattr(error, "response", None), "headers", None), getattr(error, "headers", None)):
-        with suppress(TypeError, ValueError):
+    for headers in (attribute(attribute(error, "response"), "headers"), attribute(error, "headers")):
+        with suppress(Exception):  # whatever a client has under that name
             yield lower_case(headers or {})
 
 
@@ -149,9 +149,9 @@ def _chain(error: BaseException) -> Iterator[Any]:
             continue
         seen.add(id(link))
         yield link
-        parts = getattr(link, "exceptions", None)  # of a group: one for each address that was tried
+        parts = attribute(link, "exceptions")  # of a group: one for each address that was tried
         left += [link.__cause__ or link.__context__, *(parts if isinstance(parts, tuple) else ())]
-        left.append(getattr(link, "reason", None))  # of urllib's URLError
+        left.append(attribute(link, "reason"))  # of urllib's URLError
 
 
 class RetryTokens:

@@ -49,9 +49,16 @@ def is_transient(error: BaseException) -> bool:
 
 def statuses_of(error: BaseException) -> set[Any]:
     """The HTTP statuses and names of gRPC codes that an error of a client has, whatever the client calls them."""
-    response = getattr(error, "response", None)
-    found = [getattr(error, name, None) for name in ("status_code", "code", "status")]
-    return {_plain(status) for status in (*found, getattr(response, "status_code", None))} - {None}
+    found = [attribute(error, name) for name in ("status_code", "code", "status")]
+    return {_plain(status) for status in (*found, attribute(attribute(error, "response"), "status_code"))} - {None}
+
+
+def attribute(error: Any, name: str) -> Any:
+    """An attribute of an error of any client; None if there is none, or reading it raises something."""
+    try:
+        return getattr(error, name, None)
+    except Exception:
+        return None
 
 
 def _plain(status: Any) -> Any:
