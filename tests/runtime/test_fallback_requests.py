@@ -105,7 +105,7 @@ def test_endpoint_that_is_down_is_only_probed_and_used_again_when_it_is_back(kin
 
 @BOTH
 def test_endpoint_that_refuses_for_a_moment_is_waited_for(kind):
-    with serving(for_first(10, Answer(429))) as server:
+    with serving(for_first(6, Answer(429))) as server:
         assert list(predict(kind(server.url), range(50), fallback=Acting(negative))) == [2 * n for n in range(50)]
 
 
