@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import random
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -141,6 +143,18 @@ def test_thread_that_ends_is_started_anew_and_only_the_one_at_fault_fails(saved_
     found = list(predict(make(saved_llama, continuous=True), [*given, "a"], on_failure="yield"))
     assert [one.element for one in failures_among(found)] == ["a"]
     assert texts(found[:-1]) == [alone(one)[0] for one in given]
+
+
+def test_thread_that_fails_its_requests_before_it_ends_is_lost_nevertheless():
+    class Manager:
+        background_thread_status = SimpleNamespace(fatal_error=None)
+        looks = 0
+
+        def is_running(self):
+            self.looks += 1
+            return self.looks < 4
+
+    assert asyncio.run(huggingface_engines._is_dying(Manager()))
 
 
 def test_batch_that_fails_costs_only_the_one_at_fault(saved_llama, alone, monkeypatch):

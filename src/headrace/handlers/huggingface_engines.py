@@ -30,6 +30,9 @@ _LOGGER = logging.getLogger(__name__)
 
 _CHECK_SECS = 5.0
 """How often to look whether the thread that generates is still alive."""
+_DYING_SECS = 5.0
+"""How long to wait, after a request has failed, for the thread to say that it ends: it fails its requests first."""
+_DYING_POLL_SECS = 0.01
 _STOP_SECS = 10.0
 _GATHER_SECS = 0.01
 """How long to wait for others to share the first batch."""
@@ -121,10 +124,13 @@ class ContinuousEngine:
             raise
         finally:
             manager.output_router.result_handlers.pop(name, None)
-        return _tokens(result.result(), manager)
+        output = result.result()
+        if output.error is None:
+            return _tokens(output)
+        raise EngineLostError(output.error) if await _is_dying(manager) else RuntimeError(output.error)
 
     def _running(self) -> Any:
-        if not self._manager.is_running() or self._manager.background_thread_status.fatal_error is not None:
+        if _has_ended(self._manager):
             _LOGGER.warning("The thread that generates text has ended, and is started anew.")
             self._finalizer()
             self._manager = self._start()
@@ -159,11 +165,21 @@ async def _ended(result: asyncio.Future[Any], manager: Any) -> bool:
     return True
 
 
-def _tokens(output: Any, manager: Any) -> Tokens:
-    if output.error is not None:
-        if manager.background_thread_status.fatal_error is not None or not manager.is_running():
-            raise EngineLostError(output.error)
-        raise RuntimeError(output.error)
+def _has_ended(manager: Any) -> bool:
+    """Whether its thread generates no more."""
+    return not manager.is_running() or manager.background_thread_status.fatal_error is not None
+
+
+async def _is_dying(manager: Any) -> bool:
+    """Whether the request that has just failed was one of all that its thread fails as it ends."""
+    for _ in range(int(_DYING_SECS / _DYING_POLL_SECS)):
+        if _has_ended(manager):
+            return True
+        await asyncio.sleep(_DYING_POLL_SECS)
+    return False
+
+
+def _tokens(output: Any) -> Tokens:
     times = output.timestamps or [time.perf_counter()]
     return Tokens(output.generated_tokens, times[-1] - output.created_time, times[0] - output.created_time)
 
