@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import apache_beam as beam
 import pytest
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
 
 from headrace import Budget, BudgetError, Price
@@ -18,7 +19,7 @@ PRICES = {"m": Price(input=1.0, output=2.0, request=0.5)}
 def predicted(elements, expected, handler, **options):
     """Runs a pipeline; returns its counters by name."""
     ASKED.clear()
-    pipeline = beam.Pipeline("FnApiRunner")
+    pipeline = beam.Pipeline(FnApiRunner())
     assert_that(pipeline | beam.Create(elements) | RunInference(handler, **options), equal_to(expected))
     result = pipeline.run()
     result.wait_until_finish()
@@ -52,7 +53,7 @@ def test_pipeline_asks_only_for_what_is_not_in_its_cache(tmp_path):
 
 def test_pipeline_whose_budget_is_spent_fails_with_one_error_whatever_is_caught():
     ASKED.clear()
-    pipeline = beam.Pipeline("FnApiRunner")
+    pipeline = beam.Pipeline(FnApiRunner())
     inference = RunInference(Metered(), budget=Budget(5.0, prices=PRICES)).with_exception_handling()
     _ = pipeline | beam.Create(range(100, 1000)) | inference
     with pytest.raises(BudgetError, match="the budget of 5 is spent"):
