@@ -27,7 +27,7 @@ from job_server import (
     told,
     write_boot,
 )
-from members import end_all, members, start, wait_until
+from members import end_all, start, wait_until
 
 _ADDRESS = "127.0.0.1"
 _MASTER = "local-cluster[2,2,1024]"
@@ -72,10 +72,10 @@ def running(name: str = "spark") -> Iterator[Spark]:
         log.parent.mkdir(parents=True)
         write_boot(engine.scratch / "boot")
         reach_directly(_ADDRESS)
-        job_server = start(_command(engine, program), mark, log, _variables(engine)).pid
+        job_server = start(_command(engine, program), mark, log, _variables(engine))
 
         def is_done() -> bool:
-            if job_server not in members(mark):
+            if job_server.poll() is not None:
                 raise EngineError(told(log, "has ended"))
             return listens(_ADDRESS, engine.ports["job"])
 

@@ -17,7 +17,7 @@ from apache_beam.transforms.external import JavaExternalTransform
 from configuration import JAVA_OPTIONS
 from fetch import EngineError, java, sql_home
 from job_server import FOLDER, START_SECS, free_ports, listens, logs, reach_directly, scratch_folder, told
-from members import end_all, members, start, wait_until
+from members import end_all, start, wait_until
 
 _ADDRESS = "127.0.0.1"
 _TRANSFORM = "org.apache.beam.sdk.extensions.sql.SqlTransform"
@@ -66,10 +66,10 @@ def running(name: str = "sql") -> Iterator[Sql]:
         log.parent.mkdir(parents=True)
         (engine.scratch / "allowed.yaml").write_text(_ALLOWED)
         reach_directly(_ADDRESS)
-        service = start(_command(engine, program, home), mark, log, {"TMPDIR": str(engine.scratch)}).pid
+        service = start(_command(engine, program, home), mark, log, {"TMPDIR": str(engine.scratch)})
 
         def is_done() -> bool:
-            if service not in members(mark):
+            if service.poll() is not None:
                 raise EngineError(told(log, "has ended"))
             return listens(_ADDRESS, engine.port)
 
