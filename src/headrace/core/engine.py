@@ -78,8 +78,8 @@ class EngineModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
             inference_args: extra arguments, given to ``RunInference``.
 
         Returns:
-            What to wait for: an awaitable or a future of the prediction, or an asynchronous iterator, of which the last
-            item is the prediction. It is cancelled when the time limit of the request is over, and when its bundle is
+            What to wait for: an awaitable or a future of the prediction, or an asynchronous iterator whose last item
+            is the prediction. It is cancelled when the time limit of the request is over, and when its bundle is
             abandoned: the engine should then drop the request.
 
         Raises:

@@ -184,7 +184,7 @@ class RemoteModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
             except Exception as error:
                 if failed > self.num_retries or not self.retry_filter(error):
                     raise
-                time.sleep(pause_before_retry(failed))
+                time.sleep(pause_before_retry(failed))  # the back-off; here nothing else waits on this thread
         raise AssertionError("this is a bug in Headrace, please report it")
 
     def ask_rate_limiter(self, hits: int) -> None:

@@ -14,7 +14,7 @@ from headrace.failures.rate_headers import Allowance
 from headrace.failures.refusals import RefusalBreaker, Verdict
 
 _MOST_TURNS_MISSED = 50
-"""After so many tries in vain a member goes ahead without a turn: the one that has it may be stopped."""
+"""A member that has tried this often in vain goes ahead without a turn: the one that has it may be stopped."""
 
 
 class ConcurrencyLimit:

@@ -11,7 +11,7 @@ from headrace.failures.refusals import Verdict
 
 
 class FixedLimit:
-    """Lets so many requests be in flight, as fast as they come. With the methods of ``ConcurrencyLimit``; pure.
+    """A fixed number of requests in flight, at any rate; has the methods of ``ConcurrencyLimit``. Pure.
 
     Args:
         limit: how many.

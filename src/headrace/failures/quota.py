@@ -35,7 +35,7 @@ class QuotaRate:
     _PROBING = 4.0, 0.8
     """When probing reaches twice the quota, and in which time it grows by a factor of e, in units."""
     _MODEST, _LEAST_EAGER = 200.0, 0.7
-    """From so many requests a second on the exponential counts less; at least so much."""
+    """Above how many requests a second the exponential counts less, and how little at least."""
     _LARGEST_CUT = 0.5
     _UNIT = 20
     """How many requests have to fit into the unit of time."""

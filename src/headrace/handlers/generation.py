@@ -6,7 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-__all__ = ["EngineLostError", "Generated", "Prompt", "as_messages", "prompt_from_row", "prompt_prefix"]
+from headrace.core.engine import EngineModelHandler
+from headrace.core.handler import ModelT
+from headrace.core.result import PredictionResult
+from headrace.handlers.base import UriModelHandler
+
+__all__ = ["EngineLostError", "Generated", "GenerationModelHandler", "Prompt", "as_messages"]
 
 Prompt = str | Sequence[Mapping[str, Any]]
 """A text; or a conversation: messages with a role and a content."""
@@ -45,20 +50,22 @@ def as_messages(prompt: Any) -> list[dict[str, Any]] | None:
     return [dict(one) for one in prompt]
 
 
-def prompt_prefix(prompt: Any) -> str | None:
-    """What prompts are sorted by, so that those that begin alike go together."""
-    return prompt if isinstance(prompt, str) else json.dumps(prompt, default=str)
+class GenerationModelHandler(UriModelHandler[Prompt, ModelT], EngineModelHandler[Prompt, PredictionResult, ModelT]):
+    """What the handlers of engines that generate text make of prompts and rows."""
 
+    def prefix(self, example: Prompt) -> str | None:
+        """The prompt, so that those that begin alike go together."""
+        return example if isinstance(example, str) else json.dumps(example, default=str)
 
-def prompt_from_row(row: Mapping[str, Any]) -> Prompt:
-    """A prompt of a row: the text of its only column; of several, a message each, whose role is the column's name.
+    def example_from_row(self, row: Mapping[str, Any]) -> Prompt:
+        """The text of the only column; of several, a message each, whose role is the column's name.
 
-    Raises:
-        ValueError: there are several columns, and one is not named as a role.
-    """
-    if len(row) == 1:
-        return str(next(iter(row.values())))
-    wrong = sorted(set(row) - set(_ROLES))
-    if wrong:
-        raise ValueError(f"columns of a conversation are named as roles ({', '.join(_ROLES)}), not {wrong}.")
-    return [{"role": role, "content": str(text)} for role, text in row.items()]
+        Raises:
+            ValueError: there are several columns, and one is not named as a role.
+        """
+        if len(row) == 1:
+            return str(next(iter(row.values())))
+        wrong = sorted(set(row) - set(_ROLES))
+        if wrong:
+            raise ValueError(f"columns of a conversation are named as roles ({', '.join(_ROLES)}), not {wrong}.")
+        return [{"role": role, "content": str(text)} for role, text in row.items()]

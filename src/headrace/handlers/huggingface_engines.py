@@ -98,7 +98,7 @@ class ContinuousEngine:
         return int(config.num_blocks * config.page_size)
 
     async def generate(self, ids: Sequence[int], max_new_tokens: int) -> Tokens:
-        """Generates at most so many tokens.
+        """Generates up to ``max_new_tokens`` tokens.
 
         Raises:
             EngineLostError: the thread that generates ended over this request.
@@ -230,7 +230,7 @@ class BatchedEngine:
         weakref.finalize(self, self._requests.put, None)
 
     async def generate(self, ids: Sequence[int], max_new_tokens: int) -> Tokens:
-        """Generates at most so many tokens.
+        """Generates up to ``max_new_tokens`` tokens.
 
         Raises:
             Exception: whatever ``model.generate`` raises for this prompt alone.
@@ -245,7 +245,7 @@ def _run_batches(
     requests: queue.SimpleQueue[_Request | None], generate: Callable[[Sequence[_Request]], None], size: int
 ) -> None:
     while (first := requests.get()) is not None:
-        time.sleep(_GATHER_SECS)
+        time.sleep(_GATHER_SECS)  # nothing tells that no other is about to come
         waiting = [first]
         with suppress(queue.Empty):
             while (another := requests.get_nowait()) is not None:

@@ -7,13 +7,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.core.engine import EngineModelHandler
 from headrace.core.errors import ConfigurationError, as_type_name, extra_required
 from headrace.core.result import PredictionResult
 from headrace.core.usage import report_generation
-from headrace.handlers.base import UriModelHandler
 from headrace.handlers.cards import CARDS
-from headrace.handlers.generation import Generated, Prompt, as_messages, prompt_from_row, prompt_prefix
+from headrace.handlers.generation import Generated, GenerationModelHandler, Prompt, as_messages
 
 with extra_required("huggingface"):
     import torch
@@ -62,9 +60,7 @@ class TextModel:
             )
 
 
-class HuggingFaceGenerationModelHandler(
-    UriModelHandler[Prompt, TextModel], EngineModelHandler[Prompt, PredictionResult, TextModel]
-):
+class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel]):
     """Continues prompts, and conversations, with a causal language model.
 
     An example is a text, or a list of messages such as ``{"role": "user", "content": "Hello"}``, for models with a chat
@@ -165,14 +161,6 @@ class HuggingFaceGenerationModelHandler(
             output_tokens=len(tokens.ids),
         )
         return PredictionResult(example, made, self._model_uri)
-
-    def prefix(self, example: Prompt) -> str | None:
-        """The prompt."""
-        return prompt_prefix(example)
-
-    def example_from_row(self, row: Mapping[str, Any]) -> Prompt:
-        """The text of the only column; of several, a message each, whose role is the column's name."""
-        return prompt_from_row(row)
 
     def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
         """Only ``max_new_tokens`` may differ between transforms.

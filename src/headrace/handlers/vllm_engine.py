@@ -11,13 +11,11 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from headrace.core.engine import EngineModelHandler
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.result import PredictionResult
 from headrace.core.usage import report_generation
-from headrace.handlers.base import UriModelHandler
 from headrace.handlers.cards import CARDS
-from headrace.handlers.generation import Generated, Prompt, as_messages, prompt_from_row, prompt_prefix
+from headrace.handlers.generation import Generated, GenerationModelHandler, Prompt, as_messages
 
 __all__ = ["VLLMEngineModelHandler"]
 
@@ -89,9 +87,7 @@ class VLLMEngine:
         self._finalizer = weakref.finalize(self, engine.shutdown)
 
 
-class VLLMEngineModelHandler(
-    UriModelHandler[Prompt, VLLMEngine], EngineModelHandler[Prompt, PredictionResult, VLLMEngine]
-):
+class VLLMEngineModelHandler(GenerationModelHandler[VLLMEngine]):
     """Continues prompts, and conversations, with vLLM's engine.
 
     An example is a text, or a list of messages such as ``{"role": "user", "content": "Hello"}``, for models with a chat
@@ -167,14 +163,6 @@ class VLLMEngineModelHandler(
         reason = str(answer.finish_reason)
         generated = Generated(text=answer.text, finish_reason=reason, input_tokens=given, output_tokens=made)
         return PredictionResult(example, generated, self._model_uri)
-
-    def prefix(self, example: Prompt) -> str | None:
-        """The prompt."""
-        return prompt_prefix(example)
-
-    def example_from_row(self, row: Mapping[str, Any]) -> Prompt:
-        """The text of the only column; of several, a message each, whose role is the column's name."""
-        return prompt_from_row(row)
 
     def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
         """They are those of ``vllm.SamplingParams``.

@@ -79,7 +79,7 @@ def _end_children(server: subprocess.Popen[bytes] | None) -> None:
         time.sleep(_PAUSE_SECS)  # descendants that are not yet this process's children: no call waits for their end
     while not _has_ended(server) or (_are_left() and _children()):
         _send(signal.SIGKILL, server)  # orphans of killed processes become children, too
-        time.sleep(_PAUSE_SECS)
+        time.sleep(_PAUSE_SECS)  # no call waits for the end of all of them
 
 
 def _has_ended(server: subprocess.Popen[bytes] | None) -> bool:

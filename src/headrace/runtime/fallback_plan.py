@@ -72,7 +72,7 @@ def fitted_plan(plan: Plan, given: Handler, fitted: Handler) -> Plan:
     batching = replace(plan.batching, max_batch_duration_secs=None)
     if fitted is not given:
         before, after = (
-            tuple(map(_OfExample, fns)) for fns in (given.get_preprocess_fns(), given.get_postprocess_fns())
+            tuple(map(_WithinPair, fns)) for fns in (given.get_preprocess_fns(), given.get_postprocess_fns())
         )
         plan = replace(plan, preprocess=before, postprocess=after)
     return replace(plan, batching=batching)
@@ -83,7 +83,7 @@ def _needs_pairs(plan: Plan) -> bool:
 
 
 @dataclass(frozen=True)
-class _OfExample:
+class _WithinPair:
     """Applies a function for examples, or predictions, to one with a key."""
 
     function: Callable[[Any], Any]
