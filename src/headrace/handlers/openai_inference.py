@@ -147,7 +147,21 @@ def _response_format(schema: dict[str, Any]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
 
 
-class OpenAICompletionsModelHandler(_OpenAIHandler):
+class _OpenAITextHandler(_OpenAIHandler):
+    """Makes one text of each row."""
+
+    _prompts: Prompts
+
+    def example_from_row(self, row: Mapping[str, Any]) -> str:
+        """The prompt or text of a row.
+
+        Raises:
+            ValueError: it is not clear which column that is, or the column is missing or empty.
+        """
+        return self._prompts.text_from_row(row)
+
+
+class OpenAICompletionsModelHandler(_OpenAITextHandler):
     """Continues prompts, with models that are no chat models: an example is a text or, with ``prompt``, a row.
 
     The prediction is the text that follows. ``inference_args`` are those of OpenAI's ``completions.create``.
@@ -184,14 +198,6 @@ class OpenAICompletionsModelHandler(_OpenAIHandler):
         key, url = ApiKey(api_key, _KEY, who), checked_url(who, url, "/completions")
         super().__init__(model_name, key, url, size=1, options=options)
 
-    def example_from_row(self, row: Mapping[str, Any]) -> str:
-        """The prompt of a row.
-
-        Raises:
-            ValueError: it is not clear which column is the prompt, or the column is missing or empty.
-        """
-        return self._prompts.text_from_row(row)
-
     async def request(
         self, batch: Sequence[Any], model: openai.AsyncOpenAI, inference_args: dict[str, Any] | None = None
     ) -> list[Any]:
@@ -221,7 +227,7 @@ class OpenAICompletionsModelHandler(_OpenAIHandler):
         return answer
 
 
-class OpenAIEmbeddingsModelHandler(_OpenAIHandler):
+class OpenAIEmbeddingsModelHandler(_OpenAITextHandler):
     """Embeds texts: an example is a text or, with ``prompt``, a row; its prediction is a list of floats.
 
     A request has up to 64 texts; ``max_batch_size`` is another limit. If the endpoint refuses one for what is in it,
@@ -257,14 +263,6 @@ class OpenAIEmbeddingsModelHandler(_OpenAIHandler):
         self._prompts = Prompts(who, prompt)
         key, url = ApiKey(api_key, _KEY, who), checked_url(who, url, "/embeddings")
         super().__init__(model_name, key, url, size=_MOST_TEXTS, options=options)
-
-    def example_from_row(self, row: Mapping[str, Any]) -> str:
-        """The text of a row.
-
-        Raises:
-            ValueError: it is not clear which column is the text, or the column is missing or empty.
-        """
-        return self._prompts.text_from_row(row)
 
     async def request(
         self, batch: Sequence[Any], model: openai.AsyncOpenAI, inference_args: dict[str, Any] | None = None
