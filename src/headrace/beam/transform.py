@@ -64,7 +64,8 @@ class RunInference(
         fallback: another handler, for elements that the first one's model could not do, and for all while it does
             nothing but fail. It gets what the model got, and its predictions are postprocessed like the model's.
         cache: a file of predictions that were made before, on each worker's disk: they are not asked for again.
-        budget: the prices of requests, and a limit for each worker process, after which a BudgetError is raised.
+        budget: the prices of requests, and a limit for all worker processes of a machine, after which a BudgetError is
+            raised.
         model_metadata_pcoll: model refresh: each element a ModelMetadata, or with models by key a list of
             KeyModelPathMapping. The older model serves until the newer one is loaded; bounded input waits for it.
         watch_model_pattern: a path or URI, with ``*``, ``?`` and ``[...]``. The newest matching file is the newer

@@ -27,8 +27,8 @@ class SpendingArgs:
         option(
             "--budget",
             RUN,
-            "What requests may cost, at the prices of --price, in each worker process. Then the run stops; with "
-            "--resume, or --cache, the same command goes on.",
+            "What requests may cost, at the prices of --price, on each machine. Then the run stops; with --resume, or "
+            "--cache, the same command goes on.",
             "AMOUNT",
         ),
     ] = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from typing import NamedTuple
 
 from headrace.core.errors import ConfigurationError
 
@@ -33,7 +34,7 @@ class Price:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a run may spend in each worker process; after that it stops, with a BudgetError.
+    """What a run may spend on each machine, by all its worker processes; after that it stops, with a BudgetError.
 
     Counts what handlers report (``headrace.report_usage``), whatever became of the requests. Requests that are in
     flight when it is spent are finished, and may exceed it.
@@ -63,6 +64,23 @@ class Budget:
     def price_of(self, model: str) -> Price | None:
         """The price of a model; None: it has none."""
         return self.prices.get(model, self.prices.get(OTHERS))
+
+    @property
+    def has_limit(self) -> bool:
+        """Whether it ends a run at all."""
+        return self.limit is not None or self.max_tokens is not None
+
+
+class Spent(NamedTuple):
+    """What was used of a budget."""
+
+    requests: float = 0.0
+    tokens: float = 0.0
+    cost: float = 0.0
+
+    def plus(self, other: Spent) -> Spent:
+        """Both together."""
+        return Spent(*map(sum, zip(self, other, strict=True)))
 
 
 def _is_amount(value: object) -> bool:

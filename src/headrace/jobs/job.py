@@ -55,7 +55,7 @@ class Job:
     cache: str | None = None
     """The file of predictions that were made before; None: all are made anew."""
     budget: Budget | None = None
-    """The prices of requests, and a limit for each worker process."""
+    """The prices of requests, and a limit for all worker processes of a machine."""
     columnar: bool = True
     """Whether rows may be processed in columns if the results are the same."""
 

@@ -13,6 +13,7 @@ from headrace.metrics.totals import Totals
 from headrace.runtime.heap import hold_heap, release_heap
 from headrace.runtime.observers import FanOut
 from headrace.runtime.open_worker import open_worker
+from headrace.runtime.usage_meter import end_budget
 
 
 class Loop:
@@ -42,6 +43,7 @@ class Loop:
             hold_heap()
             stack.callback(release_heap)
             worker = open_worker(self._steps.spec)
+            stack.callback(end_budget, self._steps.spec)
             stack.callback(worker.close)
             stack.callback(self._steps.writer.abandon)
             bundle = self._steps.bundle(worker.bundle(FanOut(totals, _Cancellation(self._folder))))

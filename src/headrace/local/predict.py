@@ -20,6 +20,7 @@ from headrace.runtime.observers import FanOut
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, Placement, catching, prepare
 from headrace.runtime.spec import SessionSpec
+from headrace.runtime.usage_meter import end_budget
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -206,6 +207,7 @@ def _as_finished(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
         yield from (value for _, value in _tagged(bundle.finish()) if value is not SKIP)
     finally:
         worker.close()
+        end_budget(spec)
 
 
 def _ordered(spec: SessionSpec, iterable: Iterable[Any], *, skipped: bool) -> Iterator[Any]:
@@ -236,6 +238,7 @@ def _ordered(spec: SessionSpec, iterable: Iterable[Any], *, skipped: bool) -> It
         yield from (early[place] for place in sorted(early) if early[place] is not SKIP or skipped)
     finally:
         worker.close()
+        end_budget(spec)
 
 
 def _tagged(outcomes: Iterable[Outcome]) -> Iterator[tuple[Any, Any]]:

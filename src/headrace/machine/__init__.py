@@ -18,7 +18,9 @@
 
     status       in any process: reads managers, hosts and leftovers for ``headrace doctor``, and cleans up
 
-    limit_file   in worker processes, without a manager: the board of an endpoint's limit, in the runtime directory
+    shared_file  in worker processes, without a manager: files in the runtime directory, gone with their last user
+       |--> limit_file    the board of an endpoint's limit
+       '--> budget_file   what was spent of a budget
 
 A client holds its lease for as long as its connection to the manager is open.
 """

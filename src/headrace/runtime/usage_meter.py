@@ -1,16 +1,35 @@
-"""Adds up what this process's requests of one transform cost, and says when the budget is spent."""
+"""Adds up what this machine's requests of one transform cost, and says when the budget is spent."""
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
-from headrace.core.budget import Budget
-from headrace.core.errors import BudgetError
+from headrace.core.budget import Budget, Spent
+from headrace.core.errors import BudgetError, ConfigurationError
 from headrace.core.events import UsageReported
+from headrace.hosts.system import why_no_hosts
 from headrace.runtime.spec import SessionSpec
 
+if TYPE_CHECKING:
+    from headrace.machine.budget_file import BudgetFile
+
 _MILLION = 1e6
+_KEPT = 64
+"""How many budgets a process remembers that nobody may need any more."""
+
+ValueT = TypeVar("ValueT")
+
+_ALONE = "Each worker process of this machine may spend the whole budget: %s"
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class UsageMeter:
@@ -18,15 +37,17 @@ class UsageMeter:
 
     Args:
         budget: the prices, and the limits.
+        file: in which the machine's processes count together; None: this one counts for itself.
     """
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: Budget, file: BudgetFile | None = None) -> None:
         self._budget = budget
+        self._file = file
         self._lock = threading.Lock()
-        self._requests = 0
-        self._tokens = 0
-        self._cost = 0.0
+        self._own = Spent()
+        """By this process since it began."""
         self._stop: str | None = None
+        self._end_use = None if file is None else weakref.finalize(self, _close, file)
 
     def priced(self, used: UsageReported) -> UsageReported:
         """Counts what was used; returns it with its cost, if the model has a price."""
@@ -35,17 +56,17 @@ class UsageMeter:
         if price is not None:
             tokens = used.input_tokens * price.input + used.output_tokens * price.output
             cost = tokens / _MILLION + used.requests * price.request
+        spent = Spent(used.requests, used.input_tokens + used.output_tokens, cost or 0.0)
         with self._lock:
-            self._requests += used.requests
-            self._tokens += used.input_tokens + used.output_tokens
-            self._cost += cost or 0.0
+            self._own = self._own.plus(spent)
+            self._with_file(lambda file: file.add(spent))
             self._stop = self._stop or self._reason(used.model, has_price=price is not None)
         return replace(used, cost=cost)
 
     def expect_reports(self, handler: str) -> None:
         """Stops if a request was answered, and none has ever been reported: the budget would never be spent."""
         with self._lock:
-            if not self._requests and self._stop is None and self._has_limit:
+            if not self._own.requests and self._stop is None and self._budget.has_limit:
                 self._stop = (
                     f"the budget cannot be kept: {handler} does not report what its requests use. Call "
                     "headrace.report_usage(model, input_tokens=..., output_tokens=...) in it, or leave the limit out"
@@ -54,26 +75,60 @@ class UsageMeter:
     @property
     def error(self) -> BudgetError | None:
         """Why nothing more is to be requested; None: it may be."""
+        if self._stop is None and self._file is not None:
+            with self._lock:
+                if self._stop is None and self._with_file(lambda file: file.is_spent):
+                    self._stop = self._spent_reason()
         return None if self._stop is None else BudgetError(f"{self._stop}.")
 
-    @property
-    def _has_limit(self) -> bool:
-        return self._budget.limit is not None or self._budget.max_tokens is not None
+    def close(self) -> None:
+        """Leaves the machine's other processes; what is counted from now on is this one's own."""
+        with self._lock:
+            self._file = None
+            if self._end_use is not None:
+                self._end_use()
+
+    def disown(self) -> None:
+        """Counts for itself, and leaves the file as it is: this is a forked child, and the file its parent's."""
+        self._file = None
+        if self._end_use is not None:
+            self._end_use.detach()
 
     def _reason(self, model: str, *, has_price: bool) -> str | None:
-        limit, most = self._budget.limit, self._budget.max_tokens
-        if limit is not None and not has_price:
+        if self._budget.limit is not None and not has_price:
             return f"the budget cannot be kept: it has no price for {model!r}; add it to the prices"
-        spent = f"{self._requests:,} requests with {self._tokens:,} tokens cost {self._cost:.6g}"
-        if limit is not None and self._cost >= limit:
-            return f"the budget of {limit:g} is spent: {spent}"
-        if most is not None and self._tokens >= most:
-            return f"the budget of {most:,} tokens is spent: {self._requests:,} requests took {self._tokens:,}"
+        reason = self._spent_reason()
+        if reason is not None:
+            self._with_file(lambda file: file.mark_spent())
+        return reason
+
+    def _spent_reason(self) -> str | None:
+        limit, most = self._budget.limit, self._budget.max_tokens
+        requests, tokens, cost = self._with_file(lambda file: file.total()) or self._own
+        if limit is not None and cost >= limit:
+            return (
+                f"the budget of {limit:g} is spent: {requests:,.0f} requests with {tokens:,.0f} tokens cost {cost:.6g}"
+            )
+        if most is not None and tokens >= most:
+            return f"the budget of {most:,} tokens is spent: {requests:,.0f} requests took {tokens:,.0f}"
         return None
 
+    def _with_file(self, use: Callable[[BudgetFile], ValueT]) -> ValueT | None:
+        """What ``use`` returns; None if this process counts for itself, perhaps from now on."""
+        if self._file is None:
+            return None
+        try:
+            return use(self._file)
+        except OSError as error:
+            self._file = None
+            _LOGGER.warning(_ALONE, error)
+            return None
 
-_METERS: dict[str, UsageMeter] = {}
-"""By the budget's name, for as long as the process lives: a bundle that is retried must not begin a new budget."""
+
+_METERS: weakref.WeakValueDictionary[str, UsageMeter] = weakref.WeakValueDictionary()
+"""By the budget's name."""
+_kept: deque[UsageMeter] = deque(maxlen=_KEPT)
+"""They outlive their sessions: a bundle that is retried must not begin a new budget."""
 _lock = threading.Lock()
 
 
@@ -83,4 +138,50 @@ def meter_of(spec: SessionSpec) -> UsageMeter | None:
         return None
     budget, name = spec.budget
     with _lock:
-        return _METERS.setdefault(name, UsageMeter(budget))
+        meter = _METERS.get(name)
+        if meter is None:
+            meter = _METERS[name] = UsageMeter(budget, _file_of(budget, name))
+            _kept.append(meter)
+        return meter
+
+
+def end_budget(spec: SessionSpec) -> None:
+    """Forgets what was spent of the spec's budget in this process: nobody will ask for it again."""
+    with _lock:
+        meter = None if spec.budget is None else _METERS.pop(spec.budget.name, None)
+        if meter is not None:
+            with suppress(ValueError):  # it was among the latest no longer
+                _kept.remove(meter)
+            meter.close()
+
+
+def _file_of(budget: Budget, name: str) -> BudgetFile | None:
+    if not budget.has_limit or why_no_hosts() is not None:
+        return None
+    from headrace.machine.budget_file import open_budget_file  # noqa: PLC0415 - the system has what this module needs
+
+    try:
+        return open_budget_file(name)
+    except (OSError, ConfigurationError) as error:
+        _LOGGER.warning(_ALONE, error)
+        return None
+
+
+def _close(file: BudgetFile) -> None:
+    from headrace.machine.budget_file import close_budget_file  # noqa: PLC0415 - as above
+
+    close_budget_file(file)
+
+
+def _forget() -> None:
+    """In a forked child, which has none of its parent's locks."""
+    global _lock  # noqa: PLW0603 - another thread of the parent's may have it
+    _lock = threading.Lock()
+    for meter in _kept:
+        meter.disown()
+    _METERS.clear()
+    _kept.clear()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,175 @@
+"""Small files in the runtime directory that the processes of a machine share, and that go with their last user."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+
+from headrace.core.errors import ConfigurationError
+from headrace.core.registry import Registry
+from headrace.machine.runtime_directory import is_at, runtime_directory, secure_directory
+
+LIMIT, BUDGET = ".limit", ".budget"
+"""The kinds of files, as the ends of their names."""
+OWN = 3
+"""The first byte whose lock is for the file's kind to use."""
+_USED, _MADE = 1, 2
+"""Bytes that are locked by all who use the file, and by who makes it."""
+_TRIES = 200
+_POLL_SECS = 0.005
+_KEPT_SECS = {LIMIT: 0.0, BUDGET: 3600.0}
+"""How long a file without a user is kept: a worker process that was killed is started anew, and counts on."""
+
+
+class SharedFile:
+    """A file that this process has opened, and locked against being removed.
+
+    Locks are the kernel's, for a process and a byte: they end with the process, however that ends. Only one such object
+    for a file may be open in a process, since the first one that closes ends the locks of all: use it by ``FILES``.
+
+    Args:
+        path: of the file; made if it is missing, full of zeros.
+        size: in bytes.
+
+    Raises:
+        OSError: it cannot be made, or others keep it locked.
+    """
+
+    def __init__(self, path: str, size: int) -> None:
+        self.path = path
+        self.file = _opened(path, size)
+
+    def lock(self, byte: int) -> bool:
+        """Locks a byte, if no other process has."""
+        return _lock(self.file, fcntl.LOCK_EX, byte)
+
+    def unlock(self, byte: int) -> None:
+        """Gives the byte back."""
+        fcntl.lockf(self.file, fcntl.LOCK_UN, 1, byte)
+
+    def remove_unless_used(self) -> None:
+        """Removes the file if no other process uses it, and the directory if it is then empty."""
+        _remove_unless_used(self.path, self.file)
+
+    def close(self) -> None:
+        """Ends the use; removes the file if that was the last one."""
+        self.remove_unless_used()
+        os.close(self.file)
+
+
+def path_of(kind: str, layout: str, name: str) -> str:
+    """The path of a file in the runtime directory, for all processes with this version of Headrace.
+
+    Raises:
+        ConfigurationError: the runtime directory cannot be used.
+    """
+    digest = hashlib.sha256(f"{version('headrace')}\0{layout}\0{name}".encode()).hexdigest()
+    return os.path.join(runtime_directory(), digest[:24] + kind)
+
+
+def sweep(but: str) -> None:
+    """Removes the files of processes that were killed, but for one that is about to be opened."""
+    directory = os.path.dirname(but)
+    for name in abandoned_files(directory):
+        path = os.path.join(directory, name)
+        with contextlib.suppress(OSError):
+            if path != but and time.time() - os.stat(path).st_mtime >= _KEPT_SECS[os.path.splitext(name)[1]]:
+                remove_abandoned(path)
+
+
+def abandoned_files(directory: str) -> list[str]:
+    """The names of the files that no process uses."""
+    with contextlib.suppress(FileNotFoundError):  # the directory's last user has just removed it
+        return sorted(
+            name
+            for name in os.listdir(directory)
+            if name.endswith((LIMIT, BUDGET)) and list(_unused(os.path.join(directory, name)))
+        )
+    return []
+
+
+def remove_abandoned(path: str) -> None:
+    """Removes a file that no process uses, and the directory if it is then empty."""
+    for file in _unused(path):
+        _remove_unless_used(path, file)
+
+
+def _unused(path: str) -> Iterator[int]:
+    """A descriptor of the file, locked until the next step; nothing if a process uses the file."""
+    if path in FILES:  # closing a file that is open here would end its locks
+        return
+    with contextlib.suppress(OSError):
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            if _lock(file, fcntl.LOCK_EX, _USED):
+                yield file
+        finally:
+            os.close(file)
+
+
+def _opened(path: str, size: int) -> int:
+    """Descriptor of the file, made if need be, locked against being removed."""
+    for _ in range(_TRIES):
+        secure_directory(os.path.dirname(path))  # the last user of a file in it may have removed it
+        with contextlib.ExitStack() as undo, contextlib.suppress(FileNotFoundError):
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            undo.callback(os.close, file)
+            if _lock(file, fcntl.LOCK_SH, _USED) and is_at(file, path) and _made(file, size):
+                undo.pop_all()
+                return file
+        time.sleep(_POLL_SECS)  # who removes it, or makes it, tells nobody
+    raise TimeoutError(f"{path} is being made or removed by another process all the time; remove it.")
+
+
+def _made(file: int, size: int) -> bool:
+    """Whether the file is as long as it has to be; makes it so, unless another process does."""
+    if os.fstat(file).st_size >= size:
+        return True
+    if not _lock(file, fcntl.LOCK_EX, _MADE):
+        return False
+    if os.fstat(file).st_size < size:
+        os.pwrite(file, bytes(size), 0)  # not a hole: on a full disk, writing into one would kill the process
+    fcntl.lockf(file, fcntl.LOCK_UN, 1, _MADE)
+    return True
+
+
+def _lock(file: int, kind: int, byte: int) -> bool:
+    try:
+        fcntl.lockf(file, kind | fcntl.LOCK_NB, 1, byte)
+    except (BlockingIOError, PermissionError):  # another process has it
+        return False
+    return True
+
+
+def _remove_unless_used(path: str, file: int) -> None:
+    with contextlib.suppress(OSError):
+        if _lock(file, fcntl.LOCK_EX, _USED) and is_at(file, path):
+            os.remove(path)
+            os.rmdir(os.path.dirname(path))
+
+
+FILES: Registry[str, SharedFile] = Registry()
+"""Those that are open in this process, by path; its threads join one after the other, under its lock."""
+UNUSABLE = (OSError, ConfigurationError)
+"""What is raised where the runtime directory cannot be used."""
+
+
+def _remove_all() -> None:
+    """As the process ends: sessions may still be open, since engines close few of them."""
+    for file in FILES.values():
+        file.remove_unless_used()
+
+
+def _forget() -> None:
+    global FILES  # noqa: PLW0603 - a forked child has none of its parent's locks
+    FILES = Registry()
+
+
+atexit.register(_remove_all)
+os.register_at_fork(after_in_child=_forget)
