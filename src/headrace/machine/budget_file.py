@@ -21,8 +21,8 @@ _SIZE = _ROW.size * (ROWS + 1)
 class BudgetFile(SharedFile):
     """A shared file with a flag, that the budget is spent, and a row for each process, which alone writes it.
 
-    A process locks a byte for its row. When it ends, however that is, the next one that comes takes the row, and adds to
-    what is there: nothing that was spent is forgotten for as long as the file is there.
+    A process locks a byte for its row. When it ends, however that is, the next one that comes takes the row, and adds
+    to what is there: nothing that was spent is forgotten for as long as the file is there.
 
     Args:
         path: of the file; made if it is missing.
