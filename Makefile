@@ -15,6 +15,11 @@ OLDEST_NEEDS := '.[sklearn,pytorch,onnx,datatable,test]' skl2onnx pytest-timeout
 SERVERS := .venv-servers
 SERVERS_NEEDS := '.[google,vertex,kserve,sklearn,test]' mlserver mlserver-sklearn pytest-timeout pytest-xdist
 
+# Ray Data, which the benchmark of remote models has beside Headrace; its extra llm would bring vLLM, which an HTTP
+# processor does without.
+RAY := .venv-ray
+RAY_NEEDS := 'ray[data]==2.60.*' aiohttp pydantic
+
 # Two workers on two cores are as fast as more: each collects all of the tests.
 PYTEST_WORKERS ?= 2
 
@@ -24,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo embed benchmark flink flink-up flink-down test test-all test-oldest test-servers test-engines fuzz lint types architecture measures check site site-serve wheel clean
+.PHONY: help demo embed benchmark ray flink flink-up flink-down test test-all test-oldest test-servers test-engines fuzz lint types architecture measures check site site-serve wheel clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +45,8 @@ embed: $(VENV)/.embeddings ## the second example: documentation strings to embed
 
 benchmark: $(VENV)/.dev ## Headrace beside Beam's own RunInference; every goal in one table, in benchmarks/README.md
 	$(BIN)/python benchmarks/run.py
+
+ray: $(RAY)/.installed ## Ray Data for the benchmark of remote models, in an environment of its own
 
 flink: $(VENV)/.dev ## Headrace and Beam's own on a Flink cluster on this machine (needs Java, Maven and Linux)
 	@trap '$(BIN)/python engines/flink.py down' EXIT; $(BIN)/python engines/digits_on_flink.py \
@@ -97,7 +104,7 @@ wheel: ## what pip installs anywhere, in dist/ (needs only Python and pip)
 check: lint types architecture test-all ## what CI looks at, but for the demo, the engines and the oldest Beam
 
 clean: ## remove the environment, the demo's files and all caches
-	rm -rf $(VENV) $(OLDEST) $(SERVERS) .engines demo dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) $(SERVERS) $(RAY) .engines demo dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests examples benchmarks engines docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp says that an extra is installed; it is out of date when pyproject.toml has changed.
@@ -116,6 +123,11 @@ $(OLDEST)/.installed: pyproject.toml | $(VENV)/.uv
 $(SERVERS)/.installed: pyproject.toml | $(VENV)/.uv
 	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(SERVERS)
 	$(BIN)/uv pip install --python $(SERVERS)/bin/python --editable $(SERVERS_NEEDS)
+	@touch $@
+
+$(RAY)/.installed: Makefile | $(VENV)/.uv
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(RAY)
+	$(BIN)/uv pip install --python $(RAY)/bin/python $(RAY_NEEDS)
 	@touch $@
 
 $(VENV)/.%: pyproject.toml | $(VENV)/.uv

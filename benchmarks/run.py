@@ -109,8 +109,14 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
+def _absolute(text: str) -> Path:
+    """A path for processes that run elsewhere; a link stays one, for an environment's Python is one."""
+    return Path(text).absolute()
+
+
 _OF_WORKLOADS: dict[str, dict[str, Any]] = {
-    "prism": {"type": Path.absolute, "help": "Prism's binary, for the workload lateness, which is else left out"},
+    "prism": {"type": _absolute, "help": "Prism's binary, for the workload lateness, which is else left out"},
+    "ray": {"type": _absolute, "help": "remote: Python with Ray Data; that of .venv-ray, which make ray makes"},
     "variants": {"nargs": "+", "help": "sharing_*: only these, such as private shared; writes nothing without --out"},
     "limit": {"type": float, "help": "sharing_*: seconds after which no further round is begun; 600"},
     "models": {"type": Path, "help": "sharing_transformer: keeps its model of 3 GB here, or finds it"},

@@ -41,8 +41,8 @@ class QuotaServer:
                 body = await reader.readexactly(length)
                 status, answer = (200, self._report()) if head.startswith(b"GET") else await self._answer(body)
                 data = json.dumps(answer).encode()
-                writer.write(f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Length: {len(data)}\r\n\r\n".encode())
-                writer.write(data)
+                reply = f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: application/json\r\n"
+                writer.write(f"{reply}Content-Length: {len(data)}\r\n\r\n".encode() + data)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass

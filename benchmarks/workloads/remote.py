@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.ml.inference import base
@@ -25,37 +26,41 @@ from goals import Goal, find
 from measure import BEAM, HEADRACE
 
 import headrace
+from workloads import remote_ray
 
 TITLE = "An endpoint with a quota, on this machine"
 
 ABOUT = f"""\
 A server in a process of its own answers each request after {LATENCY_SECS * 1e3:.0f} ms, and refuses those beyond its
 quota (a token bucket that holds a tenth of a second's) with 429, without Retry-After. Requests have one element. *Of
-the ideal* is the rate of accepted requests, from the first request to the last answer, divided by the quota; a run of
-Headrace takes about half a minute at the ideal rate, one of Beam ten seconds. Several processes share a runtime
-directory, as the workers of a machine do; each has as many elements. Beam's `RemoteModelHandler` runs with its
-defaults, on the FnApiRunner with one thread."""
+the ideal* is the number of right answers, divided by the quota and by the time from the first request to the last
+answer. A run takes about half a minute at the ideal rate; those of Beam and of Ray Data with one worker have fewer rows
+and take ten seconds. The peers run once. Several processes share a runtime directory, as the workers of a machine do;
+each has as many elements. Beam's `RemoteModelHandler` runs with its defaults, on the FnApiRunner with one thread.
+
+{remote_ray.ABOUT}"""
 
 _HERE = Path(__file__).parents[1]
 _QUOTAS = (1000, 200)
-_SECS = {HEADRACE: 30, BEAM: 10}
-_BEAMS_RATE = 1 / LATENCY_SECS
 _ASYNC, _THREADS = f"{HEADRACE}, async", f"{HEADRACE}, threads"
 _TWO, _FOUR = f"{HEADRACE}, 2 processes", f"{HEADRACE}, 4 processes"
+_OURS = (_ASYNC, _THREADS, _TWO, _FOUR)
+_SLOW = {BEAM: 1 / LATENCY_SECS, remote_ray.RAY: remote_ray.BY_WORKER}
+"""Sides that cannot use the quota, and how many requests a second they make."""
 
 GOALS = [
     goal
     for quota in _QUOTAS
-    for side in (_ASYNC, _THREADS, _TWO, _FOUR)
+    for side in _OURS
     for goal in (
         Goal(
             f"Quota of {quota}/s, {side}: of the ideal",
-            lambda results, key=f"{quota}/s, {side}": [share for share, _ in find(results, key)],
+            lambda results, key=f"{quota}/s, {side}": [share for share, *_ in find(results, key)],
             at_least=0.95,
         ),
         Goal(
             f"Quota of {quota}/s, {side}: refused",
-            lambda results, key=f"{quota}/s, {side}": [refused for _, refused in find(results, key)],
+            lambda results, key=f"{quota}/s, {side}": [refused for _, refused, *_ in find(results, key)],
             at_most=0.02,
         ),
     )
@@ -65,28 +70,42 @@ GOALS = [
 def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]]:  # noqa: ARG001 - needs no files
     """One row for each quota and side."""
     for quota in _QUOTAS[-1:] if quick else _QUOTAS:
-        for side, run in _SIDES.items():
-            seconds = 1 if quick else _SECS[BEAM if side == BEAM else HEADRACE]
-            count = int(seconds * (min(quota, _BEAMS_RATE) if side == BEAM else quota)) // 4 * 4
-            runs = [measure(run, quota, count) for _ in range(1 if side == BEAM else repeats)]
-            shares, refused = (sorted(each) for each in zip(*runs, strict=True))
-            middle = len(runs) // 2
+        for side, run in {**_SIDES, **remote_ray.sides(quota)}.items():
+            seconds = 1 if quick else 10 if side in _SLOW else 30
+            count = int(seconds * min(quota, _SLOW.get(side, quota))) // 4 * 4
+            runs = [measure(run, quota, count) for _ in range(repeats if side in _OURS else 1)]
+            if side in _OURS and any(one.right < count for one in runs):
+                raise AssertionError("predictions are wrong or missing")
             yield {
                 "requests": f"{quota}/s, {side}",
-                "of the ideal": f"{shares[middle]:.3f} ({shares[0]:.3f} to {shares[-1]:.3f})",
-                "refused": f"{refused[middle]:.2%} ({refused[0]:.2%} to {refused[-1]:.2%})",
+                "of the ideal": _middle([one.share for one in runs], "{:.3f}"),
+                "refused": _middle([one.refused for one in runs], "{:.2%}"),
+                "rows answered": f"{min(one.right for one in runs):,} of {count:,}",
                 "runs": runs,
             }
 
 
-def measure(run: Callable[[int, int], int], quota: float, count: int) -> tuple[float, float]:
-    """The share of the quota that is used, and that of the requests that is refused."""
+class Run(NamedTuple):
+    """The share of the quota that is used, that of the requests that is refused, and how many rows were answered."""
+
+    share: float
+    refused: float
+    right: int
+
+
+def measure(run: Callable[[int, int], int], quota: float, count: int) -> Run:
+    """Runs a side against a new server."""
     with serving(quota) as port:
-        if run(port, count) != count:
-            raise AssertionError("predictions are wrong or missing")
+        right = run(port, count)
         counts = counted(port)
     seconds = counts["last"] - counts["first"]
-    return counts["accepted"] / seconds / quota, counts["refused"] / (counts["accepted"] + counts["refused"])
+    refused = counts["refused"] / (counts["accepted"] + counts["refused"])
+    return Run(right / seconds / quota, refused, right)
+
+
+def _middle(figures: Sequence[float], form: str) -> str:
+    median, *ends = (form.format(figure) for figure in (statistics.median(figures), min(figures), max(figures)))
+    return f"{median} ({' to '.join(ends)})"
 
 
 @contextmanager
