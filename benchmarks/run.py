@@ -38,6 +38,7 @@ WORKLOADS = (
     "bad_rows",
     "remote",
     "remote_changes",
+    "remote_queue",
     "generation",
     "sharing_classifier",
     "sharing_transformer",

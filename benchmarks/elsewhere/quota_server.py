@@ -1,8 +1,9 @@
-"""An HTTP server with a latency and a quota, in a process of its own: ``python -m elsewhere.quota_server QUOTA``.
+"""An HTTP server with a latency and a quota, in its own process: ``python -m elsewhere.quota_server QUOTA [AT_ONCE]``.
 
 QUOTA is requests a second, or several for a quota that changes: ``1000,10:200,20:1000`` is 200 from ten seconds after
 the first request on. A quota of 0 is an outage: requests get 503 at once. It prints its port. A POST costs a token of a
-bucket that holds those of a tenth of a second, or is answered with 429. A GET answers with what it has counted.
+bucket that holds those of a tenth of a second, or is answered with 429. With AT_ONCE, no more requests are worked on at
+once, and the others wait in a queue. A GET answers with what it has counted.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ class QuotaServer:
 
     Args:
         steps: quotas, and since when they hold, in seconds after the first request.
+        at_once: how many requests are worked on side by side; the others wait.
     """
 
-    def __init__(self, steps: list[tuple[float, float]]) -> None:
+    def __init__(self, steps: list[tuple[float, float]], at_once: int = sys.maxsize) -> None:
         self._steps = steps
         self._tokens, self._at = steps[0][1] * _BURST_SECS, time.monotonic()
-        self._counts: dict[str, float] = {"accepted": 0, "refused": 0, "first": 0.0, "last": 0.0}
+        self._places = asyncio.Semaphore(at_once)
+        self._counts: dict[str, float] = {"accepted": 0, "refused": 0, "first": 0.0, "last": 0.0, "inside": 0.0}
         self._seconds: dict[int, Counter[int]] = {200: Counter(), 429: Counter(), 503: Counter()}
         """How many requests of each status there were in each second since the first one."""
 
@@ -59,8 +62,10 @@ class QuotaServer:
         self._counts["accepted"] += status == 200
         self._counts["refused"] += status == 429
         if quota:
-            await asyncio.sleep(LATENCY_SECS)
+            async with self._places:
+                await asyncio.sleep(LATENCY_SECS)
         self._counts["last"] = time.monotonic()
+        self._counts["inside"] += self._counts["last"] - now
         return (200, [2 * one for one in json.loads(body)]) if status == 200 else (status, [])
 
     def _takes_token(self, now: float, quota: float) -> bool:
@@ -82,7 +87,8 @@ def parsed(quota: str) -> list[tuple[float, float]]:
 
 
 async def main() -> None:
-    server = await asyncio.start_server(QuotaServer(parsed(sys.argv[1])).serve, "127.0.0.1", 0, backlog=1024)
+    endpoint = QuotaServer(parsed(sys.argv[1]), *map(int, sys.argv[2:]))
+    server = await asyncio.start_server(endpoint.serve, "127.0.0.1", 0, backlog=1024)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 

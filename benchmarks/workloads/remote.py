@@ -109,9 +109,9 @@ def _middle(figures: Sequence[float], form: str) -> str:
 
 
 @contextmanager
-def serving(quota: object) -> Iterator[int]:
-    """The port of a new server; its quota is a number, or steps as it reads them."""
-    command = [sys.executable, "-m", "elsewhere.quota_server", str(quota)]
+def serving(*arguments: object) -> Iterator[int]:
+    """The port of a new server; its arguments are those of ``elsewhere.quota_server``."""
+    command = [sys.executable, "-m", "elsewhere.quota_server", *map(str, arguments)]
     with subprocess.Popen(command, cwd=_HERE, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
@@ -128,18 +128,19 @@ def counted(port: int) -> dict[str, Any]:
         return counts
 
 
-def run_processes(port: int, count: int, processes: int, patience_secs: int = 60) -> int:
-    """Has processes of one machine ask for ``count`` predictions; returns how many were right."""
+def run_processes(port: int, count: int, processes: int, patience_secs: int = 60, machines: int = 1) -> int:
+    """Has processes ask for ``count`` predictions; returns how many were right. Machines are runtime directories."""
     with tempfile.TemporaryDirectory(prefix="hr", dir="/tmp") as directory:
         path = os.pathsep.join([str(_HERE), str(Path(headrace.__file__).parents[1])])
-        environment = {**os.environ, "HEADRACE_RUNTIME_DIR": f"{directory}/run", "PYTHONPATH": path}
         each = count // processes
         with ExitStack() as stack:
             workers = []
-            for first in range(0, each * processes, each):
-                command = [sys.executable, "-m", "elsewhere.asking", *map(str, (port, first, each, patience_secs))]
+            for number in range(processes):
+                arguments = port, number * each, each, patience_secs
+                command = [sys.executable, "-m", "elsewhere.asking", *map(str, arguments)]
+                own = {"HEADRACE_RUNTIME_DIR": f"{directory}/{number % machines}", "PYTHONPATH": path}
                 worker = subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **own}
                 )
                 workers.append(stack.enter_context(worker))
             for worker in workers:
