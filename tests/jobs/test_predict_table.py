@@ -7,7 +7,8 @@ import pandas
 import pyarrow
 import pytest
 
-from headrace import SKIP, ConfigurationError, PredictionResult, predict_table
+from headrace import SKIP, Budget, BudgetError, ConfigurationError, PredictionResult, Price, predict_table
+from metered import ASKED, Metered
 from toys import Acting
 
 ROWS = [{"n": 1, "text": "a"}, {"n": 2, "text": "b"}, {"n": 3, "text": "c"}]
@@ -134,3 +135,30 @@ def test_rows_that_fail_are_answered_by_the_fallback(table):
         "outcome": ["predicted", "predicted", "skipped"],
         "error": [None, None, None],
     }
+
+
+@each_kind
+def test_rows_that_the_cache_knows_are_not_asked_for_again(table, tmp_path):
+    cache = str(tmp_path / "cache")
+    for asked in ([1, 2], [3], []):
+        ASKED.clear()
+        part = table[: max(asked)] if asked and isinstance(table, pandas.DataFrame) else table
+        part = table.slice(0, max(asked)) if asked and not isinstance(table, pandas.DataFrame) else part
+        found = predict_table(Metered(), part, columns="n", cache=cache)
+        assert asked == ASKED
+    assert columns_of(found)["prediction"] == [2, 4, 6]
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_spent_budget_marks_the_rows_that_are_left_out(cache, tmp_path):
+    options = {"cache": str(tmp_path / "cache")} if cache else {}
+    table, budget = pandas.DataFrame({"n": range(100, 500)}), Budget(20, prices={"m": Price(request=1)})
+    ASKED.clear()
+    found = predict_table(Metered(), table, columns="n", on_failure="mark", budget=budget, **options)
+    done = found[found["outcome"] == "predicted"]
+    left = found[found["outcome"] == "failed"]
+    assert 20 <= len(done) == len(ASKED) < 400 == len(done) + len(left)
+    assert done["prediction"].tolist() == [2 * n for n in done["n"]]
+    assert left["error"].str.startswith("headrace.core.errors.BudgetError: the budget of 20 is spent: 2").all()
+    with pytest.raises(BudgetError, match="is spent"):
+        predict_table(Metered(), table, columns="n", budget=budget)

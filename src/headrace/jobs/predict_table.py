@@ -7,8 +7,9 @@ from typing import Any, Literal, TypeVar
 
 from headrace.core.answer import SKIP, is_of_columns
 from headrace.core.arguments import refusing_unknown
-from headrace.core.config import BatchingConfig, RetryConfig
-from headrace.core.errors import ConfigurationError
+from headrace.core.budget import Budget
+from headrace.core.config import BatchingConfig, CacheConfig, RetryConfig
+from headrace.core.errors import BudgetError, ConfigurationError, as_type_name
 from headrace.core.result import DeadLetter, Failure
 from headrace.local.predict import predict_each
 from headrace.rows.examples import RESERVED, answer_of
@@ -36,6 +37,8 @@ def predict_table(
     isolate: bool = False,
     timeout: float | None = None,
     fallback: Any = None,
+    cache: str | CacheConfig | None = None,
+    budget: Budget | None = None,
 ) -> TableT:
     """The table with its predictions: its rows and columns as they are, and four columns more.
 
@@ -58,12 +61,15 @@ def predict_table(
         isolate: whether the model lives in a process of its own.
         timeout: the longest that one operation may take, in seconds; implies ``isolate``.
         fallback: another handler, for rows that the first one's model could not do.
+        cache: a file of predictions that were made before: they are not asked for again.
+        budget: the prices of requests, and a limit. When it is spent, what is left out is marked as failed, with a
+            BudgetError; with ``on_failure="raise"`` that is raised, and only a ``cache`` keeps what was paid for.
 
     Raises:
         ConfigurationError: an argument is wrong, or the table has one of these columns already.
     """
     _refuse_mistakes(table, on_failure)
-    request = InferenceRequest(inference_args, placement, batching, retry, isolate, timeout, fallback=fallback)
+    request = InferenceRequest(inference_args, placement, batching, retry, isolate, timeout, fallback, cache, budget)
     answers = predict_each(handler, table, request, columns=columns, key=key, on_failure=_AS_OF_PREDICT[on_failure])
     found: TableT = _with_columns(table, _added(answers), raises=on_failure == "raise")
     return found
@@ -90,6 +96,8 @@ def _row(answer: Any) -> tuple[Any, str | None, str, str | None]:
     if isinstance(answer, Failure):
         letter = DeadLetter.of(answer.record, answer.stage, answer.index)
         return None, letter.model_id, "failed", f"{letter.error_type}: {letter.message}"
+    if isinstance(answer, BudgetError):
+        return None, None, "failed", f"{as_type_name(answer)}: {answer}"
     return (None, None, "skipped", None) if answer is SKIP else (*answer_of(answer), "predicted", None)
 
 

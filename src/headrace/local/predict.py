@@ -135,9 +135,12 @@ def predict_each(
     key: str | None,
     on_failure: str,
 ) -> Iterator[Any]:
-    """As ``predict`` for the rows of a table, in order, with ``SKIP`` for each that is skipped."""
+    """As ``predict`` for the rows of a table, in order, with ``SKIP`` for each that is skipped.
+
+    Once the budget is spent, and failures are yielded, each row that was left out has the ``BudgetError``.
+    """
     handler, elements = _elements(handler, table, columns, key, request.batching)
-    return _ordered(_prepared(handler, request, on_failure), elements, skipped=True)
+    return _of_each(_prepared(handler, request, on_failure), elements, len(table), raises=on_failure == "raise")
 
 
 def _predictions(
@@ -152,7 +155,7 @@ def _predictions(
     handler, elements = _elements(handler, iterable, *columns, request.batching)
     spec = _prepared(handler, request, on_failure)
     is_ordered = ordered and not spec.plan.has_rows_in_elements
-    return _ordered(spec, elements, skipped=False) if is_ordered else _as_finished(spec, elements)
+    return _ordered(spec, elements) if is_ordered else _as_finished(spec, elements)
 
 
 def _prepared(handler: Any, request: InferenceRequest, on_failure: str) -> SessionSpec:
@@ -210,11 +213,8 @@ def _as_finished(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
         end_budget(spec)
 
 
-def _ordered(spec: SessionSpec, iterable: Iterable[Any], *, skipped: bool) -> Iterator[Any]:
-    """Tags each element with its position; early outcomes wait for those before them.
-
-    ``skipped``: whether elements without output yield ``SKIP``.
-    """
+def _ordered(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
+    """Tags each element with its position; early outcomes wait for those before them."""
     worker = open_worker(spec)
     early: dict[int, Any] = {}
     due = 0
@@ -226,19 +226,39 @@ def _ordered(spec: SessionSpec, iterable: Iterable[Any], *, skipped: bool) -> It
             if len(early) > _LONGEST_QUEUE and due not in early:
                 early.update(_tagged(bundle.finish()))
             while due in early:
-                if (value := early.pop(due)) is not SKIP or skipped:
+                if (value := early.pop(due)) is not SKIP:
                     yield value
                 due += 1
         try:
             early.update(_tagged(bundle.finish()))
         except BudgetError:  # what is there was paid for
             known = takewhile(early.__contains__, count(due))
-            yield from (early[place] for place in known if early[place] is not SKIP or skipped)
+            yield from (early[place] for place in known if early[place] is not SKIP)
             raise
-        yield from (early[place] for place in sorted(early) if early[place] is not SKIP or skipped)
+        yield from (early[place] for place in sorted(early) if early[place] is not SKIP)
     finally:
         worker.close()
         end_budget(spec)
+
+
+def _of_each(spec: SessionSpec, elements: Iterable[Any], total: int, *, raises: bool) -> Iterator[Any]:
+    """What became of each of ``total`` elements, once all is known."""
+    worker = open_worker(spec)
+    found: dict[int, Any] = {}
+    left_out: BudgetError | None = None
+    try:
+        bundle = worker.bundle(FanOut())
+        for place, element in enumerate(elements):
+            found.update(_tagged(bundle.add(element, place)))
+        found.update(_tagged(bundle.finish()))
+    except BudgetError as error:  # what is there was paid for
+        if raises:
+            raise
+        left_out = error
+    finally:
+        worker.close()
+        end_budget(spec)
+    yield from (found.get(place, left_out) for place in range(total))
 
 
 def _tagged(outcomes: Iterable[Outcome]) -> Iterator[tuple[Any, Any]]:
