@@ -12,9 +12,10 @@ from headrace.runtime.prepare import InferenceRequest, isolated, prepare
 from headrace.runtime.spec import SessionSpec
 from headrace.testing import DoublingHandler
 from http_endpoint import Remote
-from toys import Acting, DeviceLosingColumns
+from toys import Acting, DeviceLosingColumns, Poisoned
 
 HANDLER = Acting()
+OTHER = Acting()
 COLUMNAR = BatchingConfig(columnar=True)
 
 
@@ -26,7 +27,10 @@ def prepared(handler, fallback, **options) -> SessionSpec:
     ("handler", "fallback", "options", "said"),
     [
         (HANDLER, HANDLER, {}, "it is the handler itself"),
-        (HANDLER, [Acting()], {}, "is no model handler"),
+        (HANDLER, [], {}, "the list is empty"),
+        (HANDLER, [OTHER, Poisoned(), OTHER], {}, "is in the list twice"),
+        (HANDLER, [HANDLER], {}, "it is the handler itself"),
+        (HANDLER, [[OTHER]], {}, "is no model handler"),
         (HANDLER, Acting, {}, "is no model handler"),
         (HANDLER, Acting(max_batch_size=0), {}, "max_batch_size must be at least 1"),
         (HANDLER, KeyedModelHandler(Acting()), {}, "leave KeyedModelHandler out"),
@@ -37,7 +41,22 @@ def prepared(handler, fallback, **options) -> SessionSpec:
         (DeviceLosingColumns(), Acting(), {"batching": COLUMNAR}, "does not go together with BatchingConfig"),
         (HANDLER, Acting(act=(one for one in ())), {"isolate": True}, "act"),
     ],
-    ids=["itself", "list", "class", "size", "keys", "maybe", "functions", "batches", "no-batches", "columns", "file"],
+    ids=[
+        "itself",
+        "empty",
+        "twice",
+        "list",
+        "nested",
+        "class",
+        "size",
+        "keys",
+        "maybe",
+        "functions",
+        "batches",
+        "no-batches",
+        "columns",
+        "file",
+    ],
 )
 def test_fallback_that_does_not_fit_is_refused(handler, fallback, options, said):
     with pytest.raises(ConfigurationError, match=r"^fallback: ") as caught:
@@ -56,25 +75,25 @@ def test_arguments_are_checked_by_both_handlers():
 
 def test_fallback_is_another_transform_that_shares_what_belongs_to_both():
     spec = prepared(HANDLER.with_postprocess_fn(str), Acting().with_postprocess_fn(abs), inference_args={"by": 2})
-    own = spec.of_fallback()
+    (own,) = spec.of_fallbacks()
     assert own.plan.postprocess == (abs, str)
     assert own.inference_args == {"by": 2}
     assert own.identity != spec.identity
     assert own.cache_name != spec.cache_name
     assert own.is_of_same_transform(spec)
     assert not own.is_of_same_transform(prepared(HANDLER, Acting()))
-    assert pickle.loads(cloudpickle.dumps(spec)).fallback.plan.role == "fallback"
-    assert spec.for_host().fallback is None
+    assert pickle.loads(cloudpickle.dumps(spec)).fallbacks[0].plan.rank == 1
+    assert spec.for_host().fallbacks == ()
 
 
 def test_fallback_with_a_shared_identifier_has_one_of_its_own():
     one, other = (prepared(HANDLER, Acting(), model_identifier="same") for _ in range(2))
-    assert one.of_fallback().cache_name == other.of_fallback().cache_name != one.cache_name
+    assert one.of_fallbacks()[0].cache_name == other.of_fallbacks()[0].cache_name != one.cache_name
 
 
 def test_batching_of_the_request_is_not_that_of_the_fallback():
     fallback = Acting(max_batch_size=3, max_batch_duration_secs=5)
-    own = prepared(HANDLER, fallback, batching=BatchingConfig(max_batch_size=2)).fallback
+    own = prepared(HANDLER, fallback, batching=BatchingConfig(max_batch_size=2)).fallbacks[0]
     assert own.plan.batching.max_batch_size == 3
     assert not own.plan.may_wait
 
@@ -86,9 +105,9 @@ def test_time_limit_is_that_of_each_of_the_two(first, fallback):
         prepared(first, fallback, timeout_secs=3, isolate=True),
         isolated(prepared(first, fallback), 3),
     ):
-        assert [one.timeout_secs for one in (spec, spec.fallback)] == [3, 3]
+        assert [one.timeout_secs for one in (spec, *spec.fallbacks)] == [3, 3]
         assert spec.isolated == isinstance(first, Acting)
-        assert spec.fallback.isolated == isinstance(fallback, Acting)
+        assert spec.fallbacks[0].isolated == isinstance(fallback, Acting)
 
 
 def test_resource_hints_are_those_of_both():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, get_origin
 
 import apache_beam as beam
@@ -74,13 +74,13 @@ getattr(typehints.typehints, "_KNOWN_PRIMITIVE_TYPES", {})[ErrorRecord] = ErrorE
 """So that functions that are annotated with an ErrorRecord take one: Beam does not see that the class is a tuple's."""
 
 
-def infer_element_types(plan: Plan, given: beam.PCollection, fallback: Plan | None = None) -> ElementTypes:
+def infer_element_types(plan: Plan, given: beam.PCollection, fallbacks: Sequence[Plan] = ()) -> ElementTypes:
     """The element types of a plan's inputs and outputs; pre- and postprocessing functions count as ``beam.Map`` does.
 
     Args:
         plan: what runs.
         given: its input.
-        fallback: what runs where that fails.
+        fallbacks: what runs where that fails.
 
     Raises:
         TypeCheckError: a function is annotated for other elements than those that come to it. What the handler declares
@@ -96,8 +96,9 @@ def infer_element_types(plan: Plan, given: beam.PCollection, fallback: Plan | No
         current = _mapped(function, current)
     inputs[_INFERENCE] = current
     predictions = current = _prediction_type(plan, current)
-    if fallback is not None:
-        predictions = current = typehints.Union[predictions, _type_from_fallback(fallback, inputs[_INFERENCE])]
+    if fallbacks:
+        others = (_type_from_fallback(one, inputs[_INFERENCE]) for one in fallbacks)
+        predictions = current = typehints.Union[(predictions, *others)]
     inferred: Any = typehints.Any
     for index, function in enumerate(plan.postprocess):
         _refuse_mismatch(function, "postprocessing", inferred, given)

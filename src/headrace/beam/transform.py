@@ -62,7 +62,8 @@ class RunInference(
         isolate: whether the model lives in a host: a process of its own beside each worker process, which may hang,
             crash or run out of memory without harm; preprocessing and postprocessing run there, too.
         fallback: another handler, for elements that the first one's model could not do, and for all while it does
-            nothing but fail. It gets what the model got, and its predictions are postprocessed like the model's.
+            nothing but fail. It gets what the model got, and its predictions are postprocessed like the model's. Of a
+            list of handlers each answers for what all before it could not do.
         cache: a file of predictions that were made before, on each worker's disk: they are not asked for again.
         budget: the prices of requests, and a limit for all worker processes of a machine, after which a BudgetError is
             raised.
@@ -243,8 +244,7 @@ class RunInference(
         return self._requested(outputs._replace(values=for_batch_consumers(outputs.values)), types)
 
     def _element_types(self, pcoll: beam.PCollection) -> ElementTypes:
-        fallback = self._spec.fallback
-        types = infer_element_types(self._spec.plan, pcoll, fallback.plan if fallback else None)
+        types = infer_element_types(self._spec.plan, pcoll, [one.plan for one in self._spec.fallbacks])
         if not self._values_are_hinted:
             return types
         return types._replace(values=self.get_type_hints().simple_output_type(self.label))

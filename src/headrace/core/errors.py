@@ -171,19 +171,26 @@ class EndpointAnswerError(HeadraceError, RuntimeError):
 
 
 class FallbackError(HeadraceError, RuntimeError):
-    """A model and its fallback both failed.
+    """A model and its fallback, or all of them, failed.
 
     Attributes:
         first: what the model raised; None if the error was made from its text.
-        fallback: what its fallback raised.
+        fallback: what its fallback raised, of several the last one.
     """
 
     def __init__(self, first: BaseException | str, fallback: BaseException | None = None) -> None:
-        """Names both errors; without a second one, the first argument is the whole text."""
-        self.first = first if isinstance(first, BaseException) else None
+        """Names both errors; without a second one, the first argument is the whole text.
+
+        The first may be that of a model and of earlier fallbacks.
+        """
+        self.first: BaseException | None = first if isinstance(first, BaseException) else None
         self.fallback = fallback
-        both = (f"{as_type_name(one)}: {one}" for one in (self.first, fallback) if one is not None)
-        super().__init__(first if fallback is None else "; the fallback failed, too: ".join(both))
+        text = str(first) if isinstance(first, FallbackError | str) else f"{as_type_name(first)}: {first}"
+        if fallback is not None:
+            text = f"{text}; the fallback failed, too: {as_type_name(fallback)}: {fallback}"
+        if isinstance(first, FallbackError):
+            self.first = first.first
+        super().__init__(text)
 
 
 class BudgetError(HeadraceError, RuntimeError):

@@ -8,7 +8,13 @@ from typing import Any, Literal, Protocol
 from headrace.core.result import Stage
 
 FALLBACK = "fallback"
-"""The name of a fallback's only model; those by key are called this, a dash, and their own name."""
+"""The name of a fallback's only model, from the second fallback on with a number; those by key are called this, a dash,
+and their own name."""
+
+
+def is_fallback(model: str) -> bool:
+    """Whether a model's name is that of a fallback."""
+    return model.partition("-")[0].rstrip("0123456789") == FALLBACK
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from headrace.metrics.inference import usage_in
 from headrace.metrics.totals import Totals
 from headrace.runtime.spec import SessionSpec
 
-_OF_FALLBACK = re.compile(rf"{FALLBACK}(-.+)?-_num_inferences")
+_OF_FALLBACK = re.compile(rf"{FALLBACK}\d*(-.+)?-_num_inferences")
 _EMBEDDED = (None, "FnApiRunner")
 """The runners in this process."""
 

@@ -45,8 +45,7 @@ def predict_table(
     - ``prediction``: in a data frame the value itself; in Arrow's tables as ``headrace run`` writes it to Parquet:
       arrays as lists, and as text where values are of several types. Null for a row without one.
     - ``model_id``: the model that answered, if it says so.
-    - ``outcome``: ``"predicted"``, ``"failed"``, or ``"skipped"`` (by ``headrace.SKIP``).
-    - ``error``: of a failed row, the error's type and message.
+    - ``outcome``: ``"predicted"``, ``"failed"`` or ``"skipped"``; ``error``: a failed row's error, type and message.
 
     Args:
         handler: a model handler, Headrace's or Beam's.
@@ -60,27 +59,36 @@ def predict_table(
         retry: repeats a model call that failed for a transient reason.
         isolate: whether the model lives in a process of its own.
         timeout: the longest that one operation may take, in seconds; implies ``isolate``.
-        fallback: another handler, for rows that the first one's model could not do.
+        fallback: another handler, for rows that the first one's model could not do; of a list each, in order.
         cache: a file of predictions that were made before: they are not asked for again.
-        budget: the prices of requests, and a limit. When it is spent, what is left out is marked as failed, with a
-            BudgetError; with ``on_failure="raise"`` that is raised, and only a ``cache`` keeps what was paid for.
+        budget: prices of requests, and a limit, after which rows fail with a BudgetError; a ``cache`` keeps the others.
 
     Raises:
         ConfigurationError: an argument is wrong, or the table has one of these columns already.
     """
-    _refuse_mistakes(table, on_failure)
     request = InferenceRequest(inference_args, placement, batching, retry, isolate, timeout, fallback, cache, budget)
-    answers = predict_each(handler, table, request, columns=columns, key=key, on_failure=_AS_OF_PREDICT[on_failure])
-    found: TableT = _with_columns(table, _added(answers), raises=on_failure == "raise")
-    return found
+    return _with_predictions(handler, table, request, (columns, key), on_failure)
 
 
-def _with_columns(table: Any, added: dict[str, list[Any]], *, raises: bool) -> Any:
-    if hasattr(table, "iloc"):
-        return table.assign(**added)
+def _with_predictions(
+    handler: Any, table: TableT, request: InferenceRequest, columns: tuple[Any, Any], on_failure: str
+) -> TableT:
+    _refuse_mistakes(table, on_failure)
+    chosen, key = columns
+    answers = predict_each(handler, table, request, columns=chosen, key=key, on_failure=_AS_OF_PREDICT[on_failure])
+    return _with_columns(table, _added(answers), raises=on_failure == "raise")
+
+
+def _with_columns(table: TableT, added: dict[str, list[Any]], *, raises: bool) -> TableT:
+    given: Any = table
+    found: TableT
+    if hasattr(given, "iloc"):
+        found = given.assign(**added)
+        return found
     from headrace.jobs.prediction_columns import with_columns  # noqa: PLC0415 - numpy and pyarrow, for Arrow's only
 
-    return with_columns(table, added, raises=raises)
+    found = with_columns(given, added, raises=raises)
+    return found
 
 
 def _added(answers: Iterable[Any]) -> dict[str, list[Any]]:

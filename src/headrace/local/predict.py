@@ -112,7 +112,7 @@ def predict(
         retry: retries a model call after a transient error; by default 3 attempts within 45 seconds.
         isolate: whether the model lives in a host: a process of its own, which may hang, crash or run out of memory.
         timeout: the longest that one operation, or loading the model, may take, in seconds; implies ``isolate``.
-        fallback: another handler, for elements that the first one's model could not do.
+        fallback: another handler, for elements that the first one's model could not do; of a list each, in order.
         cache: a file of predictions that were made before: they are not asked for again.
         budget: the prices of requests, and a limit after which a BudgetError is raised.
 

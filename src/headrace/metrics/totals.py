@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from headrace.core.errors import as_type_name
 from headrace.core.events import (
-    FALLBACK,
     BatchCompleted,
     BatchFailed,
     CacheUsed,
@@ -16,6 +15,7 @@ from headrace.core.events import (
     Event,
     ModelLoaded,
     UsageReported,
+    is_fallback,
 )
 from headrace.core.result import Stage
 
@@ -62,7 +62,7 @@ class Totals:
         with self._lock:
             if isinstance(event, BatchCompleted):
                 self.predictions += event.examples
-                self.from_fallback += event.examples if event.model.partition("-")[0] == FALLBACK else 0
+                self.from_fallback += event.examples if is_fallback(event.model) else 0
                 self.batches += 1
                 self.model_seconds += event.seconds
             elif isinstance(event, BatchFailed):

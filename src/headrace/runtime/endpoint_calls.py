@@ -65,7 +65,7 @@ def rules_of(spec: SessionSpec, handler: Any) -> Rules:
         timeout_secs=spec.timeout_secs,
         requests_per_minute=getattr(handler, "requests_per_minute", None),
         tokens_per_minute=getattr(handler, "tokens_per_minute", None),
-        has_fallback=spec.plan.role == "first",
+        has_fallback=spec.plan.has_fallback,
         usage=meter_of(spec),
         max_concurrent=handler.max_concurrent if is_engine else None,
     )

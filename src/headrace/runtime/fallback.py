@@ -5,6 +5,8 @@
     add -> Bundle -> BypassExecutor -> executor of the model        AnyBundle of the fallback
               |            (its breaker is open: failures at once)       ^           |
               '--- FallbackBundle: failures of inference ----------------'           '--> outcomes
+
+With a second fallback, there is another FallbackBundle of that one's bundle and of the first FallbackBundle; and so on.
 """
 
 from __future__ import annotations
@@ -37,13 +39,17 @@ class FallbackBundle:
         fallback: of the fallback.
         spec: of the model's session.
         own: how many of the fallback's postprocessing functions are its own, and not the model's, too.
+        observer: if another fallback takes failures of inference, receives those of postprocessing; else None.
     """
 
-    def __init__(self, first: AnyBundle, fallback: AnyBundle, spec: SessionSpec, own: int) -> None:
+    def __init__(
+        self, first: AnyBundle, fallback: AnyBundle, spec: SessionSpec, own: int, observer: Observer | None = None
+    ) -> None:
         self._first = first
         self._fallback = fallback
         self._spec = spec
         self._own = own
+        self._observer = observer
         self._spent: BudgetError | None = None
         """Raised once all that either of the two was asked for has its outcome: it is paid for."""
 
@@ -106,10 +112,14 @@ class FallbackBundle:
         first: Failure = outcome.tag
         if stage is Stage.POSTPROCESSING:
             failure = replace(outcome, tag=first.tag, index=index)
+            if self._observer is not None:
+                self._observer.on_event(ElementFailed(stage, outcome.error))
         else:
             failure = replace(
                 first, caught=_both(first.caught, outcome.caught), attempts=first.attempts + outcome.attempts
             )
+            if self._observer is not None:
+                return failure  # its element goes to the next fallback
         return raise_uncaught(failure, self._spec, outcome.error)
 
 
@@ -160,14 +170,16 @@ class WithoutFailures:
 
     Args:
         observer: receives the others.
+        of_any_stage: whether those of all other operations are left out, too.
     """
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: Observer, *, of_any_stage: bool = False) -> None:
         self._observer = observer
+        self._of_any_stage = of_any_stage
 
     def on_event(self, event: Event) -> None:
         """Forwards the event."""
-        if not isinstance(event, ElementFailed) or event.stage is not Stage.INFERENCE:
+        if not isinstance(event, ElementFailed) or not (self._of_any_stage or event.stage is Stage.INFERENCE):
             self._observer.on_event(event)
 
 

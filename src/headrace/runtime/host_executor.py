@@ -332,7 +332,7 @@ def preprocesses_first(spec: SessionSpec) -> bool:
     """Whether elements go to the host twice: preprocessed they decide their batch, or may have to go to a fallback."""
     plan = spec.plan
     decide = plan.looks_at_elements and not plan.prebatched
-    return bool(plan.preprocess) and spec.isolated and (decide or plan.role == "first")
+    return bool(plan.preprocess) and spec.isolated and (decide or plan.has_fallback)
 
 
 def _as_own_skips(task: _Task, skipped: Skipped) -> Skipped:

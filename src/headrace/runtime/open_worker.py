@@ -8,18 +8,18 @@ from headrace.runtime.worker import AnyWorker, Worker
 
 
 def open_worker(spec: SessionSpec, metrics_namespace: str | None = None) -> AnyWorker:
-    """A new worker for this thread, of the kind that the spec asks for, with that of the fallback if there is one.
+    """A new worker for this thread, of the kind that the spec asks for, with those of its fallbacks.
 
     Raises:
         Exception: the model cannot be loaded. The first bundle of an isolated model raises that, and that no host can
             be started, in place of this function.
     """
-    fallback = spec.of_fallback()
-    if fallback is None:
+    if not spec.fallbacks:
         return _open(spec, metrics_namespace)
     worker = _open(spec.catching_for_fallback(), metrics_namespace)
     try:
-        worker.fallback = _open(fallback, metrics_namespace)
+        for fallback in spec.of_fallbacks():
+            worker.fallbacks.append(_open(fallback, metrics_namespace))
     except BaseException:
         worker.close()
         raise

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from headrace.core.config import OF_THE_TRANSFORM, BatchingConfig
 from headrace.core.engine import EngineModelHandler
@@ -34,9 +34,6 @@ _MAPPINGS = frozenset(("models", "own_batching", "refreshed"))
 
 _MEASURES = {"length_fn", "bucket_boundaries", "element_size_fn", "max_batch_weight"}
 """Options that say how to measure elements."""
-
-
-Role = Literal["", "first", "fallback"]
 
 
 class Refreshed(NamedTuple):
@@ -73,8 +70,10 @@ class Plan:
     """Batching options of keyed models, in place of ``batching``."""
     refreshed: Mapping[Any, Refreshed] = field(default_factory=dict)
     """Models that have replaced those that the handlers were created with."""
-    role: Role = ""
-    """Which of the two this is, where there is a fallback."""
+    rank: int = 0
+    """Which fallback this is; 0: the model itself."""
+    has_fallback: bool = False
+    """Whether another one comes after it."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Mappings as pairs: MLTransform writes transforms as JSON, whose keys are strings, and names may be None."""
@@ -109,7 +108,7 @@ class Plan:
     @property
     def reorders(self) -> bool:
         """Whether the elements of one model come out in another order, since they are sorted, or run side by side."""
-        is_mixed = self.batching.sorts or bool(self.concurrent) or self.role == "first"
+        is_mixed = self.batching.sorts or bool(self.concurrent) or self.has_fallback
         return is_mixed and not self.routed
 
     @property
@@ -124,8 +123,9 @@ class Plan:
 
     def label(self, model: Any) -> str:
         """The model's name in metrics; empty if there is only one."""
-        if self.role == "fallback":
-            return f"{FALLBACK}-{model}" if self.routed else FALLBACK
+        if self.rank:
+            name = f"{FALLBACK}{self.rank}" if self.rank > 1 else FALLBACK
+            return f"{name}-{model}" if self.routed else name
         if not self.routed:
             return ""
         return f"{model}-{self.refreshed[model].name}" if model in self.refreshed else str(model)
@@ -173,6 +173,11 @@ class Plan:
             element[0] if is_keyed else None,
             element if is_source else source,
         )
+
+    @property
+    def is_one_of_several(self) -> bool:
+        """Whether an element may be answered by this one or by another, so that predictions say by whom."""
+        return self.has_fallback or self.rank > 0
 
     def answerer(self, model: Any) -> str:
         """Who answers, for predictions that do not say so themselves: a path, or a name."""

@@ -111,7 +111,7 @@ class PredictionCache:
         if not known:
             return Found([], [], everything)
         predictions = [found[key] for key in keys if key in found]
-        if self._plan.role:
+        if self._plan.is_one_of_several:
             predictions = signed(predictions, self._plan.answerer(name))
         predictions = mark_skips(predictions)
         if self._plan.keyed:

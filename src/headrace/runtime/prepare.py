@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from headrace.core.config import BatchingConfig, CacheConfig, PlacementConfig, R
 from headrace.core.errors import ConfigurationError, NotYetHonouredWarning
 from headrace.hosts.system import why_no_hosts
 from headrace.runtime.fallback_plan import fitted_handler, fitted_plan
-from headrace.runtime.plan import Plan, Role, make_plan
+from headrace.runtime.plan import Plan, make_plan
 from headrace.runtime.prediction_cache import cache_spec
 from headrace.runtime.quota_names import quota_names
 from headrace.runtime.spec import BudgetSpec, SessionSpec
@@ -47,16 +47,26 @@ def prepare(handler: Any, request: InferenceRequest) -> SessionSpec:
         ConfigurationError: an option is wrong or not available; the message says what to do.
         Exception: the handler refuses the inference arguments.
     """
-    if request.fallback is None:
-        return _prepared(handler, request)
-    spec = _prepared(handler, request, "first")
-    return replace(spec, fallback=_prepared_fallback(handler, spec.plan, request))
+    fallbacks = _given_fallbacks(request.fallback)
+    spec = _prepared(handler, request, has_fallback=bool(fallbacks))
+    prepared = (_prepared_fallback(handler, spec.plan, request, rank) for rank in range(1, len(fallbacks) + 1))
+    return replace(spec, fallbacks=tuple(prepared))
 
 
-def _prepared(handler: Any, request: InferenceRequest, role: Role = "") -> SessionSpec:
+def _given_fallbacks(given: Any) -> Sequence[Any]:
+    if not isinstance(given, list | tuple):
+        return () if given is None else (given,)
+    if not given:
+        raise ConfigurationError("fallback: the list is empty; name a handler, or leave fallback out.")
+    if len(set(map(id, given))) < len(given):
+        raise ConfigurationError("fallback: a handler is in the list twice, and would fail again; name it once.")
+    return given
+
+
+def _prepared(handler: Any, request: InferenceRequest, *, rank: int = 0, has_fallback: bool = False) -> SessionSpec:
     _refuse_mistyped(handler, request)
     handler.validate_inference_args(request.inference_args)
-    plan = replace(make_plan(handler, request.batching), role=role)
+    plan = replace(make_plan(handler, request.batching), rank=rank, has_fallback=has_fallback)
     _refuse_columns(plan)
     config = _config(request.placement)
     origin = uuid.uuid4().hex
@@ -76,23 +86,25 @@ def _prepared(handler: Any, request: InferenceRequest, role: Role = "") -> Sessi
     return isolated(_shared(spec, config.scope), request.timeout_secs, isolate=request.isolate or config.isolate)
 
 
-def _prepared_fallback(first: Any, plan: Plan, request: InferenceRequest) -> SessionSpec:
-    """The spec of the fallback, with the options of the request; those of batching are its handler's own."""
-    handler, name = request.fallback, request.model_identifier
-    own = replace(request, batching=None, model_identifier=f"{name}\0fallback" if name else None)
+def _prepared_fallback(first: Any, plan: Plan, request: InferenceRequest, rank: int) -> SessionSpec:
+    """The spec of a fallback, with the options of the request; those of batching are its handler's own."""
+    given, name = _given_fallbacks(request.fallback), request.model_identifier
+    handler, has_fallback = given[rank - 1], rank < len(given)
+    own = replace(request, batching=None, model_identifier=f"{name}\0fallback{rank}" if name else None)
     try:
         _refuse_mistyped(handler, own)
         fitted = fitted_handler(handler, first, plan)
-        spec = _prepared(fitted, own, "fallback")
+        spec = _prepared(fitted, own, rank=rank, has_fallback=has_fallback)
         return replace(spec, plan=fitted_plan(spec.plan, handler, fitted))
     except ConfigurationError as error:
-        raise type(error)(f"fallback: {error}") from error
+        which = f"fallback[{rank - 1}]" if len(given) > 1 else "fallback"
+        raise type(error)(f"{which}: {error}") from error
 
 
 def isolated(spec: SessionSpec, timeout_secs: float | None = None, *, isolate: bool = True) -> SessionSpec:
     """The spec with its models in a host, where an operation that takes longer than ``timeout_secs`` is killed.
 
-    Requests need no host: the timeout is that of a request. The same holds for a fallback.
+    Requests need no host: the timeout is that of a request. The same holds for fallbacks.
 
     Args:
         spec: to be changed.
@@ -103,13 +115,12 @@ def isolated(spec: SessionSpec, timeout_secs: float | None = None, *, isolate: b
         ConfigurationError: the timeout is wrong, the system cannot run hosts, or the handler cannot be pickled.
     """
     timeout_secs = _checked_timeout(timeout_secs)
-    if spec.fallback is not None:
-        spec = replace(spec, fallback=isolated(spec.fallback, timeout_secs, isolate=isolate))
+    spec = replace(spec, fallbacks=tuple(isolated(one, timeout_secs, isolate=isolate) for one in spec.fallbacks))
     concurrent = spec.plan.concurrent
     if not concurrent:
         return _in_hosts(spec, timeout_secs) if isolate or timeout_secs is not None else spec
     if len(concurrent) == len(spec.plan.models):
-        if isolate and not spec.plan.role:
+        if isolate and not spec.plan.is_one_of_several:
             warnings.warn(
                 f"{spec.plan.name} sends requests, which run in the worker's own process: isolate has no effect.",
                 NotYetHonouredWarning,

@@ -12,7 +12,7 @@ from headrace.core.config import RetryConfig
 from headrace.runtime.plan import Plan
 
 _OF_FALLBACK = "\0fallback"
-"""Ends the name of a fallback's transform."""
+"""Ends the name of a fallback's transform, with its number."""
 
 
 class ModelUpdate(NamedTuple):
@@ -93,8 +93,8 @@ class SessionSpec:
     """How to look for newer model files, if at all."""
     quota_names: tuple[tuple[Any, str], ...] = ()
     """Models, and the quotas that their requests count against."""
-    fallback: SessionSpec | None = None
-    """The session for elements that the models of this one cannot do; ``of_fallback`` completes it."""
+    fallbacks: tuple[SessionSpec, ...] = ()
+    """The sessions for elements that the models of this one cannot do, in order; ``of_fallbacks`` completes them."""
     cache: CacheSpec | None = None
     """Where predictions that were made before are looked up, if at all."""
     budget: BudgetSpec | None = None
@@ -111,9 +111,11 @@ class SessionSpec:
 
     @property
     def resource_hints(self) -> dict[str, Any]:
-        """Beam's hints for the transform: the handler's, and those of its fallback that do not contradict them."""
-        more = {} if self.fallback is None else self.fallback.plan.handler.get_resource_hints()
-        return {**more, **self.plan.handler.get_resource_hints()}
+        """Beam's hints for the transform: the handler's, and those of its fallbacks that do not contradict them."""
+        hints: dict[str, Any] = {}
+        for spec in (*reversed(self.fallbacks), self):
+            hints |= spec.plan.handler.get_resource_hints()
+        return hints
 
     @property
     def identity(self) -> str:
@@ -129,30 +131,30 @@ class SessionSpec:
     def for_host(self) -> SessionSpec:
         """The spec for use inside a host; the owner keeps to the budget."""
         here = replace(self, isolated=False, shared=frozenset(), automatic=False)
-        return replace(here, watch=None, fallback=None, budget=None)
+        return replace(here, watch=None, fallbacks=(), budget=None)
 
     def catching_for_fallback(self) -> SessionSpec:
         """The spec with all exceptions caught; ``raise_uncaught`` raises those that the user does not want caught."""
         caught = self.caught if isinstance(self.caught, tuple) else (self.caught,)
         return replace(self, caught=(Exception, *caught), caught_by_user=self.caught)
 
-    def of_fallback(self) -> SessionSpec | None:
-        """The spec of the fallback's session, with what it has in common with this one."""
-        own = self.fallback
-        if own is None:
-            return None
-        return replace(
-            own,
-            plan=replace(own.plan, postprocess=(*own.plan.postprocess, *self.plan.postprocess)),
-            transform=f"{self.transform}{_OF_FALLBACK}",
-            inference_args=self.inference_args,
-            caught=self.caught,
-            linger_secs=self.linger_secs,
-            pipeline=self.pipeline,
-            branch=self.branch,
-            budget=self.budget,
-        ).catching_for_fallback()
+    def of_fallbacks(self) -> list[SessionSpec]:
+        """The specs of the fallbacks' sessions, with what they have in common with this one."""
+        return [
+            replace(
+                own,
+                plan=replace(own.plan, postprocess=(*own.plan.postprocess, *self.plan.postprocess)),
+                transform=f"{self.transform}{_OF_FALLBACK}{own.plan.rank}",
+                inference_args=self.inference_args,
+                caught=self.catching_for_fallback().caught,
+                linger_secs=self.linger_secs,
+                pipeline=self.pipeline,
+                branch=self.branch,
+                budget=self.budget,
+            )
+            for own in self.fallbacks
+        ]
 
     def is_of_same_transform(self, other: SessionSpec) -> bool:
         """Whether both belong to one transform: as versions of its models, or as model and fallback."""
-        return self.transform.removesuffix(_OF_FALLBACK) == other.transform.removesuffix(_OF_FALLBACK)
+        return self.transform.partition(_OF_FALLBACK)[0] == other.transform.partition(_OF_FALLBACK)[0]

@@ -83,7 +83,7 @@ class SwitchingWorker:
             Exception: the handler refuses the arguments, or the initial model cannot be loaded.
         """
         if arguments is not AS_IN_SPEC:
-            for spec in filter(None, (self._spec, self._spec.fallback)):
+            for spec in (self._spec, *self._spec.fallbacks):
                 spec.plan.handler.validate_inference_args(arguments)
         if self._spec.isolated:  # one host at a time; elsewhere the next session takes the model over
             self.close()

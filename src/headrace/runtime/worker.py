@@ -54,8 +54,8 @@ class AnyWorker(ABC):
         self.handler_reports: bool = self.plan.handler.override_metrics(self.namespace)
         """Whether the handler reports metrics itself."""
         self.session: InferenceSession = open_session(spec)
-        self.fallback: AnyWorker | None = None
-        """Has the models for elements that this one's cannot do; closed together with this one."""
+        self.fallbacks: list[AnyWorker] = []
+        """Have the models for elements that this one's cannot do, in order; closed together with this one."""
         self._slot: BundleSlot | None = None
         try:
             self._load_first()
@@ -67,8 +67,8 @@ class AnyWorker(ABC):
         """Releases the models; with ``linger``, only once another transform opens a session."""
         self._leave()
         close_session(self.session, linger=linger)
-        if self.fallback is not None:
-            self.fallback.close(linger=linger and not self.fallback.spec.shared)
+        for fallback in self.fallbacks:
+            fallback.close(linger=linger and not fallback.spec.shared)
 
     @abstractmethod
     def ready(self) -> None:
@@ -99,14 +99,20 @@ class AnyWorker(ABC):
         """
 
     def _bundle(self, observer: Observer, make_executor: Callable[[Observer], Executor]) -> AnyBundle:
-        """A bundle of preprocessed elements; what its models cannot do goes to the fallback, if there is one."""
-        if self.fallback is None:
+        """A bundle of preprocessed elements; what its models cannot do goes to the fallbacks, if there are any."""
+        if not self.plan.has_fallback:
             return Bundle(self.spec, self.session, make_executor(observer), observer, self._join())
         failures_left_out = WithoutFailures(observer)
         executor = BypassExecutor(make_executor(failures_left_out), self.spec, self.session)
-        bundle = Bundle(self.spec, self.session, executor, failures_left_out, self._join())
-        functions_of_its_own = len(self.fallback.plan.postprocess) - len(self.plan.postprocess)
-        return FallbackBundle(bundle, self.fallback.bundle(observer), self.spec, functions_of_its_own)
+        bundle: AnyBundle = Bundle(self.spec, self.session, executor, failures_left_out, self._join())
+        for fallback in self.fallbacks:
+            own = len(fallback.plan.postprocess) - len(self.plan.postprocess)
+            if not fallback.plan.has_fallback:
+                bundle = FallbackBundle(bundle, fallback.bundle(observer), self.spec, own)
+            else:  # its own functions are part of inference
+                other = fallback.bundle(WithoutFailures(observer, of_any_stage=True))
+                bundle = FallbackBundle(bundle, other, self.spec, own, observer)
+        return bundle
 
     def _join(self) -> BundleSlot | None:
         """Opens a new bundle's slot for batching across bundles, if that is on; abandons the previous bundle's."""
@@ -249,7 +255,7 @@ class Worker(AnyWorker):
         self, name: Any, elements: Sequence[Any], keys: Sequence[Any] | None, predictions: list[Any], seconds: float
     ) -> tuple[list[Any], BatchCompleted]:
         """The predictions of a call, with keys if elements have some, skips marked; and the event."""
-        if self.plan.role:
+        if self.plan.is_one_of_several:
             predictions = signed(predictions, self.plan.answerer(name))
         predictions = mark_skips(predictions)
         if keys is not None:
