@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 
 import apache_beam as beam
+import pytest
 
 from headrace import report_generation
 from headrace.beam import RunInference
 from pipelines import by_second
 from toy_engine import ToyEngine, ToyEngineHandler
+
+pytestmark = pytest.mark.usefixtures("module_travels")
+
+IN_A_HOST_OR_HERE = pytest.mark.parametrize("isolate", [False, True], ids=["here", "in a host"])
 
 
 class Backwards(ToyEngine):
@@ -29,9 +34,10 @@ class Reporting(ToyEngineHandler):
         return await super().submit(example, model, inference_args)
 
 
-def test_predictions_keep_timestamps_and_windows(run):
+@IN_A_HOST_OR_HERE
+def test_predictions_keep_timestamps_and_windows(run, isolate):
     elements = by_second(run, "numbers", [(n, n) for n in range(25)])
-    found = run.collect(out=elements | RunInference(Reporting(max_concurrent=5)))
+    found = run.collect(out=elements | RunInference(Reporting(max_concurrent=5), isolate=isolate))
     assert sorted(found) == [(2 * n, float(n), (n // 10 * 10.0, n // 10 * 10.0 + 10)) for n in range(25)]
     metrics = run.metrics()
     assert metrics["RunInference", "num_inferences"] == 25
@@ -40,8 +46,10 @@ def test_predictions_keep_timestamps_and_windows(run):
     assert metrics["RunInference", "output_tokens_per_sec"].min == 6
 
 
-def test_elements_that_fail_are_dead_letters(run):
-    good, bad = run.create([1, "bad", 2]) | RunInference(Reporting()).with_exception_handling()
+@IN_A_HOST_OR_HERE
+def test_elements_that_fail_are_dead_letters(run, isolate):
+    infer = RunInference(Reporting(), isolate=isolate).with_exception_handling(timeout=60)
+    good, bad = run.create([1, "bad", 2]) | infer
     letters = bad.failed_inferences | beam.MapTuple(lambda element, error: (element[0], error[1]))
     found, failed = run.values(good=good, letters=letters)
     assert sorted(found) == [2, 4]

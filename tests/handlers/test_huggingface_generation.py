@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import random
+import signal
 import threading
 from types import SimpleNamespace
 
@@ -12,8 +14,9 @@ import pytest
 import torch
 import transformers
 
-from headrace import ConfigurationError, KeyedModelHandler, predict
-from headrace.core.events import UsageReported
+from headrace import ConfigurationError, Failure, KeyedModelHandler, predict
+from headrace.core.errors import HostDiedError
+from headrace.core.events import HostLost, UsageReported
 from headrace.handlers import huggingface_engines
 from headrace.handlers.huggingface_generation import HuggingFaceGenerationModelHandler
 from headrace.testing import HandlerContract
@@ -104,6 +107,35 @@ def test_handler_runs_in_a_pipeline_with_keys(saved_llama, alone, continuous):
     given = list(enumerate(prompts(6)))
     found = through_pipeline(KeyedModelHandler(make(saved_llama, continuous=continuous)), given)
     assert {key: result.inference["text"] for key, result in found} == {key: alone(one)[0] for key, one in given}
+
+
+@BOTH
+def test_engine_in_a_host_generates_the_same(saved_llama, alone, continuous):
+    given = [*prompts(12), ""]
+    handler = make(saved_llama, continuous=continuous)
+    events, outcomes = events_and_outcomes(handler, given, isolate=True, timeout_secs=120)
+    assert [str(one.error) for one in failures_among(outcomes)] == ["the prompt is empty."]
+    found = {one.example: one.inference["text"] for one in outcomes if not isinstance(one, Failure)}
+    assert found == {prompt: alone(prompt)[0] for prompt in given if prompt}
+    assert len(events.of(UsageReported)) == 12
+    assert not events.of(HostLost)
+
+
+class Deadly(HuggingFaceGenerationModelHandler):
+    """Its process is killed over one prompt, while it generates for others."""
+
+    async def submit(self, example, model, inference_args=None):
+        if example == "a b c":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return await super().submit(example, model, inference_args)
+
+
+def test_prompt_that_kills_the_host_fails_alone(saved_llama, alone, module_travels):
+    given = [*prompts(6), "a b c"]
+    handler = Deadly(saved_llama, device="CPU", generation_args=GREEDY)
+    found = list(predict(handler, given, isolate=True, on_failure="yield"))
+    assert [(one.element, type(one.error)) for one in failures_among(found)] == [("a b c", HostDiedError)]
+    assert texts(found[:6]) == [alone(one)[0] for one in given[:6]]
 
 
 @BOTH

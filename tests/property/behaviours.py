@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy
 
-from headrace import SKIP, KeyedModelHandler, KeyModelMapping, ModelHandler, PredictionResult
+from headrace import SKIP, EngineModelHandler, KeyedModelHandler, KeyModelMapping, ModelHandler, PredictionResult
+from headrace.core.answer import predictions_of
 from headrace.core.conversion import to_results
 
 
@@ -164,6 +165,38 @@ HANDLERS = {
     )
 }
 HANDLERS["keeping"] = KeepBatchHandler()
+
+
+OF_ENGINES = {name: handler for name, handler in HANDLERS.items() if name != "keeping"}
+"""Those whose predictions do not depend on which elements went before."""
+
+
+class EngineOfBehaviours(EngineModelHandler):
+    """Applies to each example, one at a time, the behaviour that it names."""
+
+    def load_model(self):
+        self.loaded = "loaded"
+        return {"any": "object"}
+
+    async def submit(self, example, model, inference_args=None):
+        assert (self.loaded, model) == ("loaded", {"any": "object"})
+        name, value = example
+        (prediction,) = predictions_of(OF_ENGINES[name].what([value]), "a behaviour", 1)
+        return prediction
+
+
+class DescribingEngine(EngineModelHandler):
+    """Predicts a description of each example, as the handler sees it."""
+
+    def load_model(self):
+        return description
+
+    async def submit(self, example, model, inference_args=None):
+        return model(example)
+
+
+def processed_engine():
+    return _with_processing(DescribingEngine())
 
 
 def by_behaviour():

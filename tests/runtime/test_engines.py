@@ -192,9 +192,7 @@ def test_engines_go_beside_other_models_by_key():
     assert found == [(key, str(n) if key == "local" else 2 * n) for key, n in elements]
 
 
-def test_isolation_is_not_for_engines():
-    with pytest.warns(UserWarning, match="isolate has no effect"):
-        assert list(predict(ToyEngineHandler(), [1], isolate=True)) == [2]
+def test_isolation_is_for_all_models_of_a_transform_or_none():
     mixed = KeyedModelHandler([KeyModelMapping(["a"], Acting()), KeyModelMapping(["b"], ToyEngineHandler())])
     with pytest.raises(ConfigurationError, match="'b'"):
         predict(mixed, [], timeout=3)

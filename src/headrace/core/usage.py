@@ -33,7 +33,7 @@ def report_usage(model: str, *, input_tokens: int = 0, output_tokens: int = 0) -
     Raises:
         ConfigurationError: the model is not named, or a number of tokens is negative or not an integer.
     """
-    _report(_used(model, input_tokens, output_tokens))
+    report_used(_used(model, input_tokens, output_tokens))
 
 
 def report_generation(
@@ -56,7 +56,7 @@ def report_generation(
     for name, given in times.items():
         if not isinstance(given, int | float) or not 0 <= given < math.inf:
             raise ConfigurationError(f"report_generation: {name} must be a number of at least 0, not {given!r:.80}.")
-    _report(replace(used, seconds=seconds, first_token_secs=first_token_secs))
+    report_used(replace(used, seconds=seconds, first_token_secs=first_token_secs))
 
 
 def _used(model: str, input_tokens: int, output_tokens: int) -> UsageReported:
@@ -65,7 +65,8 @@ def _used(model: str, input_tokens: int, output_tokens: int) -> UsageReported:
     return UsageReported(model, _tokens("input_tokens", input_tokens), _tokens("output_tokens", output_tokens))
 
 
-def _report(used: UsageReported) -> None:
+def report_used(used: UsageReported) -> None:
+    """Hands on a report, such as one that comes from another process."""
     sink = _sink.get()
     if sink is not None:
         sink(used)

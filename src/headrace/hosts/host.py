@@ -7,7 +7,7 @@ import pickle
 import select
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from headrace.core.files import keep_copies, kept_copies
 from headrace.hosts.calls import LONGEST_INLINE, ClientChannel, HostReply, HostRequest
@@ -91,8 +91,17 @@ class RequestHandler(Protocol):
         ...
 
 
-def serve(request_handler: RequestHandler, channel: Channel, progress_file: int) -> None:
-    """Serves the owner and the clients that it introduces, one request at a time.
+@runtime_checkable
+class StreamHandler(Protocol):
+    """Answers many requests side by side, in place of a ``RequestHandler``; for the owner alone."""
+
+    def serve_stream(self, channel: Channel, progress: Progress) -> None:
+        """Serves the owner (a ``HostStream``) until it has closed its connection; marks ``progress`` all the while."""
+        ...
+
+
+def serve(request_handler: RequestHandler | StreamHandler, channel: Channel, progress_file: int) -> None:
+    """Serves the owner and the clients that it introduces, one request at a time unless the handler streams.
 
     Returns when the owner (``channel``) has closed its connection, or after a response with ``is_last``. Closes the
     request handler, unless its model was exported, which destroys it here. Takes ownership of ``progress_file``.
@@ -100,6 +109,13 @@ def serve(request_handler: RequestHandler, channel: Channel, progress_file: int)
     shared = Segment(0, progress_file, os.fstat(progress_file).st_size)
     progress = Progress(shared.memory)
     progress.end()  # ready to begin
+    if isinstance(request_handler, StreamHandler):
+        request_handler.serve_stream(channel, progress)
+    else:
+        _serve_in_turn(request_handler, channel, progress)
+
+
+def _serve_in_turn(request_handler: RequestHandler, channel: Channel, progress: Progress) -> None:
     owner = channel.fileno()
     clients = {owner: _Client(request_handler, progress, channel)}
     poll = select.poll()

@@ -53,16 +53,23 @@ def rules_of(spec: SessionSpec, handler: Any) -> Rules:
     is_engine = isinstance(handler, EngineModelHandler)
     method = handler.request if is_remote else partial(predict_each, handler) if is_engine else handler.run_inference
     limiter = getattr(handler, "rate_limiter", None) if is_remote else None
+    is_hosted = spec.isolated  # then the model stands in for an engine, and its host keeps to the timeout
+
+    def send(examples: Any, client: Any) -> Any:
+        if is_hosted:
+            return client.predict(examples, spec.inference_args)
+        return method(examples, client, spec.inference_args)
+
     return Rules(
         who=f"{type(handler).__qualname__}.{'request' if is_remote else 'submit' if is_engine else 'run_inference'}",
-        send=lambda examples, client: method(examples, client, spec.inference_args),
-        sends_async=is_async(method),
+        send=send,
+        sends_async=is_hosted or is_async(method),
         prebatched=spec.plan.prebatched,
         ask_rate_limiter=handler.ask_rate_limiter if limiter is not None else None,
         num_retries=handler.num_retries if is_remote else spec.retry.attempts - 1,
         retry_filter=handler.retry_filter if is_remote else partial(is_retryable, config=spec.retry),
         patience_secs=spec.retry.timeout_secs,
-        timeout_secs=spec.timeout_secs,
+        timeout_secs=None if is_hosted else spec.timeout_secs,
         requests_per_minute=getattr(handler, "requests_per_minute", None),
         tokens_per_minute=getattr(handler, "tokens_per_minute", None),
         has_fallback=spec.plan.has_fallback,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headrace.batching.times import BatchTime
-from headrace.core.events import BatchCompleted, Event
+from headrace.core.events import BatchCompleted, Event, UsageReported
 from headrace.core.result import Caught, Failure, Skipped
 from headrace.failures.fatal_search import InjectedFailure
 from headrace.hosts.provider import HostFailure
@@ -104,6 +104,34 @@ class Unreadable(NamedTuple):
     """The request or the response could not be pickled or unpickled."""
 
     caught: Caught
+
+
+class EngineRequest(NamedTuple):
+    """To an engine in a host: submit the rows, one by one; or forget the request with this number."""
+
+    inference_args: dict[str, Any] | None = None
+    is_taken_back: bool = False
+
+
+class EngineLost(NamedTuple):
+    """Why a host is of no more use, and is to be killed."""
+
+    exit_text: str
+    """Words to follow "the host"."""
+    timed_out: bool
+    """Whether its engine answers nothing any more; else it has lost its device."""
+
+
+class EngineAnswer(NamedTuple):
+    """From an engine in a host: what became of loading it, or of a request, whose predictions are the rows."""
+
+    caught: Caught | None = None
+    """What it raised, if it did."""
+    lost: EngineLost | None = None
+    """Then the request has no answer."""
+    used: Sequence[UsageReported] = ()
+    events: Sequence[Event] = ()
+    """Of loading."""
 
 
 def _fields(event: BatchCompleted) -> tuple[Any, ...]:

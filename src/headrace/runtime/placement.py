@@ -17,6 +17,8 @@ from headrace.hosts.thread_budget import ComputingPage, ThreadBudget
 from headrace.ipc.unpicklable import pickle_or_explain
 from headrace.machine.lease import Lease
 from headrace.runtime.acquire import AcquiredModel, Report, acquire, attached, load_request_for, variant_of, work_of
+from headrace.runtime.engine_host import EngineRequestHandler
+from headrace.runtime.hosted_engine import EngineHosts, HostedEngine
 from headrace.runtime.hosted_models import HostedModels
 from headrace.runtime.local_load import local_load
 from headrace.runtime.model_proxy import HostedModelProxy
@@ -42,6 +44,8 @@ def place_models(spec: SessionSpec, session: InferenceSession) -> HostedModels |
         Exception: the model cannot be loaded.
     """
     report = session.events.extend
+    if spec.isolated and spec.plan.concurrent:
+        return EngineSource(spec, report)
     if not spec.shared:
         return _in_own_hosts(spec, report)
     if spec.plan.routed and spec.isolated:
@@ -147,6 +151,34 @@ class MappedModels(ModelSource):
         finally:
             acquired.close_files()
         return loaded._replace(lease=acquired.lease)
+
+
+class EngineSource(ModelSource):
+    """Loads each engine in a host of its own; what this process gets stands in for it.
+
+    Args:
+        spec: of the session.
+        report: receives the events of loading, and of hosts that are lost.
+    """
+
+    def __init__(self, spec: SessionSpec, report: Report) -> None:
+        self._spec = spec
+        self._report = report
+
+    def load(self, name: Any, load_here: LoadsOwn, fresh_secs: float = 0.0) -> Loaded:
+        """Starts a host, and waits until the engine is loaded there."""
+        label = self._spec.plan.name
+        pickled = pickle_or_explain(EngineRequestHandler(self._spec, name), label)
+        hosts = EngineHosts(self._spec, name, ForkServerClient(pickled, label), self._report)
+        try:
+            hosts.start()
+        except BaseException:
+            hosts.close()
+            raise
+        return Loaded(HostedEngine(hosts), self._spec.transform, {})
+
+    def close(self) -> None:
+        """Nothing: an engine's host ends with the object that stands in for it."""
 
 
 def _in_own_hosts(

@@ -12,6 +12,7 @@ from typing import Any
 from headrace.core.budget import Budget
 from headrace.core.clock import Clock, SystemClock
 from headrace.core.config import BatchingConfig, CacheConfig, PlacementConfig, RetryConfig, Scope
+from headrace.core.engine import EngineModelHandler
 from headrace.core.errors import ConfigurationError, NotYetHonouredWarning
 from headrace.hosts.system import why_no_hosts
 from headrace.runtime.fallback_plan import fitted_handler, fitted_plan
@@ -104,7 +105,8 @@ def _prepared_fallback(first: Any, plan: Plan, request: InferenceRequest, rank: 
 def isolated(spec: SessionSpec, timeout_secs: float | None = None, *, isolate: bool = True) -> SessionSpec:
     """The spec with its models in a host, where an operation that takes longer than ``timeout_secs`` is killed.
 
-    Requests need no host: the timeout is that of a request. The same holds for fallbacks.
+    Requests to endpoints need no host: the timeout is that of a request. That is also all that it means for an engine,
+    which is in a host with ``isolate`` only. The same holds for fallbacks.
 
     Args:
         spec: to be changed.
@@ -120,6 +122,8 @@ def isolated(spec: SessionSpec, timeout_secs: float | None = None, *, isolate: b
     if not concurrent:
         return _in_hosts(spec, timeout_secs) if isolate or timeout_secs is not None else spec
     if len(concurrent) == len(spec.plan.models):
+        if (isolate or spec.isolated) and all(isinstance(one, EngineModelHandler) for one in spec.plan.models.values()):
+            return _in_hosts(spec, timeout_secs)
         if isolate and not spec.plan.is_one_of_several:
             warnings.warn(
                 f"{spec.plan.name} sends requests, which run in the worker's own process: isolate has no effect.",

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from headrace.batching.batcher import Batch
 from headrace.core.engine import EngineModelHandler
-from headrace.core.errors import BudgetError, EndpointError
+from headrace.core.errors import BudgetError, EndpointError, HostStartError
 from headrace.core.events import BatchCompleted, BatchRetried, Observer, RequestsThrottled
 from headrace.core.remote import ElementFailure
 from headrace.core.result import Caught, Outcome
@@ -239,7 +239,7 @@ class RequestExecutor:
 
     def _failed(self, name: Any, batch: Batch, error: BaseException, tries: int) -> list[Outcome]:
         self._steps.report_failed_batch(name, batch.total, error)
-        if isinstance(error, EndpointError) or not catches(self._worker.spec, error, name):
+        if isinstance(error, EndpointError | HostStartError) or not catches(self._worker.spec, error, name):
             raise error
         return self._steps.settle(name, batch, Caught.of(error), tries)
 

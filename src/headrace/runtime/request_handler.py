@@ -114,7 +114,7 @@ class BatchRequestHandler:
         rows: list[Any] = []
         tags: list[int] = []
         for tag, row in zip(answer.head.tags, answer.rows, strict=True):
-            problem = _why_unsendable(row)
+            problem = why_unsendable(row)
             if problem is None:
                 rows.append(row)
                 tags.append(tag)
@@ -281,10 +281,10 @@ def _sendable(failure: Failure) -> Failure:
 
 
 def _as_sent(value: Any) -> Any:
-    return transferable(value, lambda part: _why_unsendable(part) is None)
+    return transferable(value, lambda part: why_unsendable(part) is None)
 
 
-def _why_unsendable(value: Any) -> Caught | None:
+def why_unsendable(value: Any) -> Caught | None:
     """Why a prediction or preprocessed element cannot be sent to the client; None if it can."""
     try:
         encode(None, [value])

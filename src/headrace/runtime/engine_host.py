@@ -1,0 +1,207 @@
+"""An engine's side of its host: loads it, and has it answer the requests that come, side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from headrace.core.engine import EngineModelHandler, predict_each
+from headrace.core.events import UsageReported
+from headrace.core.remote import ElementFailure, ElementRetry
+from headrace.core.result import Caught
+from headrace.core.usage import context_reporting_to
+from headrace.failures.device import device_loss, one_line
+from headrace.ipc.channel import Channel
+from headrace.ipc.codec import Decoded, RequestColumns, decode, encode
+from headrace.ipc.exceptions import stand_ins
+from headrace.ipc.progress import Activity, Progress
+from headrace.runtime.event_loop import Ended, EventLoop, close_loop, open_loop
+from headrace.runtime.messages import EngineAnswer, EngineLost
+from headrace.runtime.request_handler import why_unsendable
+from headrace.runtime.spec import SessionSpec
+from headrace.runtime.worker import Worker
+
+LOADING = 1
+"""The number of the first answer, which nobody has asked for: what became of loading the engine."""
+_BEATS_PER_LIMIT, _LONGEST_BEAT_SECS = 20, 1.0
+"""How often the event loop shows within the time limit that it turns, and at least how often."""
+
+
+class EngineRequestHandler:
+    """Holds an engine and gives it requests; pickled to the host, where it is a ``StreamHandler``.
+
+    Args:
+        spec: of the session.
+        name: of the model.
+    """
+
+    def __init__(self, spec: SessionSpec, name: Any) -> None:
+        self._spec = replace(spec.for_host(), cache=None)
+        self._name = name
+
+    def serve_stream(self, channel: Channel, progress: Progress) -> None:
+        """Loads the engine and serves the owner until it has closed its connection."""
+        progress.begin(LOADING)
+        progress.mark(Activity.LOADING)
+        answers = _Answers(channel)
+        try:
+            worker = Worker(self._spec)
+            held = worker.borrow(self._name)
+        except Exception as error:
+            answers.failed(LOADING, error)
+            return
+        event_loop, handler = open_loop(), worker.plan.models[self._name]
+        try:
+            answers.send(LOADING, EngineAnswer(events=list(worker.session.events)))
+            requests = _Requests(
+                handler,
+                held.model.model,
+                answers,
+                progress,
+                event_loop=event_loop,
+                timeout_secs=self._spec.timeout_secs,
+            )
+            requests.serve(channel)
+        finally:
+            close_loop()
+            held.release()
+            worker.close()
+            gc.collect()  # so that finalizers run
+
+
+class _Answers:
+    """Sends answers to the owner, from any thread.
+
+    Args:
+        channel: to the owner.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def send(
+        self, number: int, answer: EngineAnswer, rows: Sequence[Any] = (), columns: RequestColumns | None = None
+    ) -> None:
+        """Sends an answer; where its rows cannot be pickled, that instead."""
+        errors = [] if answer.caught is None else [answer.caught.error]
+        errors += [row.error for row in rows if type(row) in (ElementFailure, ElementRetry)]
+        answer = answer._replace(lost=answer.lost or next(filter(None, map(_lost_device, errors)), None))
+        try:
+            message = encode(answer, rows, known=columns, reducers=stand_ins(errors))
+        except Exception as error:
+            problem = next(filter(None, map(why_unsendable, rows)), None) or Caught.of(error)
+            answer = answer._replace(caught=problem, lost=_lost_device(error))
+            message = encode(answer, [], reducers=stand_ins([problem.error]))
+        with contextlib.suppress(OSError):  # the owner has left
+            self._channel.send_content(number, message.content())
+
+    def failed(self, number: int, error: BaseException, used: Sequence[UsageReported] = ()) -> None:
+        """Says what was raised."""
+        self.send(number, EngineAnswer(Caught.of(error), used=used))
+
+
+class _Requests:
+    """The requests that the engine has. All but ``serve`` happens on the event loop's thread.
+
+    Args:
+        handler: gives them to the engine.
+        engine: the model.
+        answers: to the owner.
+        progress: where the event loop shows that it turns.
+        event_loop: on whose thread requests run.
+        timeout_secs: the longest that one may take; None: no limit.
+    """
+
+    def __init__(
+        self,
+        handler: EngineModelHandler[Any, Any, Any],
+        engine: Any,
+        answers: _Answers,
+        progress: Progress,
+        *,
+        event_loop: EventLoop,
+        timeout_secs: float | None,
+    ) -> None:
+        self._handler = handler
+        self._engine = engine
+        self._answers = answers
+        self._progress = progress
+        self._loop = event_loop
+        self._timeout_secs = timeout_secs
+        self._beat_secs = min(_LONGEST_BEAT_SECS, (timeout_secs or _BEATS_PER_LIMIT) / _BEATS_PER_LIMIT)
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._succeeded = 0
+        """How many requests have."""
+
+    def serve(self, channel: Channel) -> None:
+        """Takes requests from the owner until it leaves."""
+        self._loop.call(self._beat)
+        while True:
+            try:
+                (number, content), _ = channel.receive()
+            except EOFError:
+                return
+            try:
+                request = decode(content, own=True)
+            except Exception as error:
+                self._answers.failed(number, error)
+                continue
+            self._loop.call(self._take_back if request.head.is_taken_back else self._start, number, request)
+
+    def _beat(self) -> None:
+        self._progress.mark(Activity.INFERENCE)
+        self._loop.loop.call_later(self._beat_secs, self._beat)
+
+    def _start(self, number: int, request: Decoded) -> None:
+        used: list[UsageReported] = []
+        context = context_reporting_to(used.append)
+        self._tasks[number] = context.run(
+            self._loop.loop.create_task, self._answer(number, request, used, self._succeeded)
+        )
+
+    def _take_back(self, number: int, _: Decoded) -> None:
+        """Has the engine drop a request; the owner hears of it, in case it waits for that, too."""
+        task = self._tasks.pop(number, None)
+        if task is not None:
+            task.cancel()
+            self._answers.send(number, EngineAnswer())
+
+    async def _submit(self, request: Decoded) -> Ended:
+        """Not an exception: a task that raises SystemExit ends its loop."""
+        try:
+            return Ended(await predict_each(self._handler, request.rows, self._engine, request.head.inference_args))
+        except BaseException as error:
+            return Ended(error=error)
+
+    async def _answer(self, number: int, request: Decoded, used: list[UsageReported], succeeded: int) -> None:
+        task = asyncio.ensure_future(self._submit(request))
+        try:
+            done, _ = await asyncio.wait({task}, timeout=self._timeout_secs)
+        finally:
+            task.cancel()  # no effect once it has ended
+        del self._tasks[number]
+        if not done:
+            self._answers.send(number, self._too_late(used, is_stuck=succeeded == self._succeeded))
+            return
+        ended = task.result()
+        if ended.error is not None:
+            self._answers.failed(number, ended.error, used)
+            return
+        self._succeeded += 1
+        self._answers.send(number, EngineAnswer(used=used), ended.result, request.columns)
+
+    def _too_late(self, used: list[UsageReported], *, is_stuck: bool) -> EngineAnswer:
+        """What to say of a request that took too long: if no other has ended since it began, the engine hangs."""
+        error = TimeoutError(f"{type(self._handler).__qualname__}.submit took longer than {self._timeout_secs:g} s.")
+        vars(error)["retryable"] = False  # the next try would cost the same time
+        exit_text = f"was killed, since its engine had answered nothing for {self._timeout_secs:g} s"
+        return EngineAnswer(Caught.of(error), EngineLost(exit_text, timed_out=True) if is_stuck else None, used)
+
+
+def _lost_device(error: BaseException) -> EngineLost | None:
+    culprit = device_loss(error)
+    return None if culprit is None else EngineLost(f"lost its device ({one_line(culprit)})", timed_out=False)

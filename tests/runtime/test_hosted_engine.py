@@ -1,0 +1,398 @@
+"""Engines in a host: what they cost when they die, hang or misbehave, and what they leave behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from headrace import (
+    SKIP,
+    Budget,
+    BudgetError,
+    ElementFailure,
+    EngineModelHandler,
+    KeyedModelHandler,
+    KeyModelMapping,
+    RetryConfig,
+    predict,
+    report_generation,
+)
+from headrace.core.errors import HostDiedError, HostStartError
+from headrace.core.events import HostLost, ModelLoaded, UsageReported
+from headrace.runtime.open_worker import open_worker
+from headrace.runtime.prepare import InferenceRequest, prepare
+from http_endpoint import events_and_outcomes, failures_among
+from toy_hosts import has_ended
+from toys import Events, Unloadable, run, with_attributes
+from waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("census", "requests_end")
+
+LONG_SECS = 3.0
+"""A time limit that nothing exceeds here, on a busy machine neither, unless it hangs."""
+
+
+class Engine(EngineModelHandler):
+    """Does with each example what an asynchronous function says, which gets the engine, too: its process by default."""
+
+    def __init__(self, act, load=os.getpid, **options):
+        super().__init__(**options)
+        self.act = act
+        self.load = load
+
+    def load_model(self):
+        return self.load()
+
+    async def submit(self, example, model, inference_args=None):
+        return await self.act(example, model, **(inference_args or {}))
+
+
+def outcomes_of(act, elements, load=os.getpid, **options):
+    return list(predict(Engine(act, load), elements, isolate=True, on_failure="yield", **options))
+
+
+def dead(outcomes):
+    return {one.element: type(one.error) for one in failures_among(outcomes)}
+
+
+async def double(example, engine, plus=0):
+    return 2 * example + plus
+
+
+async def where(example, engine):
+    return engine, os.getpid()
+
+
+def die(number=signal.SIGKILL):
+    os.kill(os.getpid(), number)
+    time.sleep(1000)  # the signal may reach another thread first
+
+
+async def exists(path):
+    while not path.exists():
+        await asyncio.sleep(0.002)
+
+
+class Together:
+    """Answers nobody before so many requests are in flight."""
+
+    def __init__(self, many):
+        self.many = many
+        self.in_flight = 0
+        self.full = asyncio.Event()
+
+    async def double(self, example):
+        self.in_flight += 1
+        if self.in_flight == self.many:
+            self.full.set()
+        await self.full.wait()
+        return 2 * example
+
+
+def test_engine_lives_in_a_process_of_its_own():
+    found = outcomes_of(where, range(20))
+    assert found[0][0] == found[0][1] != os.getpid()
+    assert set(found) == {found[0]}
+
+
+def test_requests_are_with_the_engine_side_by_side():
+    found = outcomes_of(lambda example, engine: engine.double(example), range(20), partial(Together, 20))
+    assert found == [2 * n for n in range(20)]
+
+
+def test_outcomes_leave_as_they_are_ready(tmp_path):
+    async def act(example, engine):
+        await exists(tmp_path / "gate" if example == 0 else tmp_path)
+        return example
+
+    predictions = predict(Engine(act), range(5), isolate=True, ordered=False)
+    assert sorted(next(predictions) for _ in range(4)) == [1, 2, 3, 4]
+    (tmp_path / "gate").touch()
+    assert list(predictions) == [0]
+
+
+def test_arguments_of_each_session_reach_the_engine():
+    spec = prepare(Engine(double), InferenceRequest(isolate=True, inference_args={"plus": 1}))
+    worker = open_worker(spec)
+    assert run(worker, [1, 2]) == [3, 5]
+    worker.close()
+
+
+def test_elements_that_fail_cost_the_others_nothing():
+    async def act(example, engine):
+        if example == 1:
+            raise KeyError("one")
+        return {2: ElementFailure(LookupError("two")), 3: SKIP}.get(example, example)
+
+    events, found = events_and_outcomes(Engine(act), range(5), isolate=True)
+    assert dead(found) == {1: KeyError, 2: LookupError}
+    assert sorted(one for one in found if isinstance(one, int)) == [0, 4]
+    assert not events.of(HostLost)
+
+
+def test_what_does_not_pickle_fails_alone():
+    async def act(example, engine):
+        answers = {1: threading.Lock(), 2: Unloadable()}
+        return "ready" if callable(getattr(example, "acquire", None)) else answers.get(example, example)
+
+    given = [0, 1, 2, threading.Lock(), 4]
+    found = outcomes_of(act, given)
+    assert dead(found) == {1: TypeError, 2: ValueError, given[3]: TypeError}
+    assert "cannot leave the model's process" in str(found[1].error)
+    assert [found[0], found[4]] == [0, 4]
+
+
+def test_transient_errors_are_retried():
+    async def act(example, engine):
+        if example in engine:
+            return example
+        engine.append(example)
+        raise ConnectionError("lost")
+
+    assert outcomes_of(act, [1, 2], list, retry=RetryConfig(attempts=2)) == [1, 2]
+
+
+def test_usage_reaches_the_worker_and_its_budget():
+    async def act(example, engine):
+        report_generation("m", input_tokens=3, output_tokens=example, seconds=2.0, first_token_secs=0.5)
+        return example
+
+    events, _ = events_and_outcomes(Engine(act), [1, 2], isolate=True)
+    reported = sorted(events.of(UsageReported), key=str)
+    assert reported == [UsageReported("m", 3, n, seconds=2.0, first_token_secs=0.5) for n in (1, 2)]
+    assert len(events.of(ModelLoaded)) == 1
+    with pytest.raises(BudgetError, match="is spent"):
+        outcomes_of(act, range(10_000), budget=Budget(max_tokens=100))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_element_that_kills_the_host_is_found(number):
+    async def act(example, engine):
+        if example == 13:
+            die(number)
+        return await double(example, engine)
+
+    found = outcomes_of(act, range(20))
+    assert dead(found) == {13: HostDiedError}
+    assert f"the host was killed by {number.name}" in str(found[13].error)
+    assert [one for one in found if isinstance(one, int)] == [2 * n for n in range(20) if n != 13]
+
+
+def test_host_that_is_killed_from_outside_costs_no_element(tmp_path):
+    async def act(example, engine):
+        if example == 13 and not (tmp_path / "killed").exists():
+            (tmp_path / "killed").touch()
+            die()
+        return await double(example, engine)
+
+    events, found = events_and_outcomes(Engine(act), range(20), isolate=True)
+    assert sorted(found) == [2 * n for n in range(20)]
+    assert [lost.timed_out for lost in events.of(HostLost)] == [False]
+    assert len(events.of(ModelLoaded)) == 2
+
+
+def test_hosts_that_are_killed_again_and_again_cost_no_element(tmp_path):
+    async def act(example, engine):
+        if example % 50 == 49 and not (tmp_path / str(example)).exists():
+            (tmp_path / str(example)).touch()
+            die()
+        return await double(example, engine)
+
+    found = list(predict(Engine(act, max_concurrent=8), range(200), isolate=True))
+    assert found == [2 * n for n in range(200)]
+
+
+def test_host_that_dies_while_idle_is_replaced():
+    worker = open_worker(prepare(Engine(where), InferenceRequest(isolate=True)))
+    [(first, _)] = run(worker, [1])
+    os.kill(first, signal.SIGKILL)
+    assert wait_until(lambda: has_ended(first))
+    [(second, _)] = run(worker, [1])
+    assert second != first
+    worker.close()
+
+
+@pytest.mark.large
+def test_many_that_kill_cost_a_bounded_number_of_hosts():
+    async def act(example, engine):
+        die()
+
+    events, found = events_and_outcomes(Engine(act), range(60), isolate=True)
+    assert set(dead(found).values()) == {HostDiedError}
+    assert len(failures_among(found)) == len(found) == 60
+    assert len(events.of(HostLost)) < 60
+
+
+def test_lost_device_ends_the_host_and_not_the_worker():
+    async def act(example, engine):
+        if example == 3:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+        return await double(example, engine)
+
+    found = outcomes_of(act, range(6))
+    assert dead(found) == {3: HostDiedError}
+    assert "lost its device (RuntimeError: CUDA error" in str(found[3].error)
+    assert [one for one in found if isinstance(one, int)] == [0, 2, 4, 8, 10]
+
+
+@pytest.mark.large  # as long as the time limit
+def test_request_that_takes_too_long_is_dropped_by_the_engine(tmp_path):
+    async def act(example, engine):
+        try:
+            if example == 0:
+                await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            (tmp_path / "dropped").touch()
+            raise
+        return example
+
+    events, found = events_and_outcomes(Engine(act), range(6), isolate=True, timeout_secs=LONG_SECS)
+    assert dead(found) == {0: TimeoutError}
+    assert "Engine.submit took longer than 3 s." in str(failures_among(found)[0].error)
+    assert (tmp_path / "dropped").exists()
+    assert not events.of(HostLost)
+
+
+@pytest.mark.large  # as long as the time limit
+def test_request_that_cannot_be_dropped_keeps_nothing_up():
+    async def act(example, engine):
+        while example == 0:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(1000)
+        return example
+
+    found = outcomes_of(act, range(6), timeout=LONG_SECS)
+    assert dead(found) == {0: TimeoutError}
+    assert found[1:] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("how", ["holds the thread", "answers nobody"])
+def test_engine_that_hangs_is_killed_and_others_are_tried_again(how):
+    async def act(example, engine):
+        if example == 3 and how == "holds the thread":
+            time.sleep(1000)
+        if example == 3:
+            engine.append("stuck")
+        await asyncio.sleep(0)
+        while engine:
+            await asyncio.sleep(1000)
+        return example
+
+    events, found = events_and_outcomes(Engine(act, list), range(6), isolate=True, timeout_secs=LONG_SECS)
+    assert dead(found) == {3: TimeoutError}
+    assert sorted(one for one in found if isinstance(one, int)) == [0, 1, 2, 4, 5]
+    assert all(lost.timed_out for lost in events.of(HostLost))
+
+
+def test_bundle_that_is_abandoned_takes_its_requests_back(tmp_path, close_later):
+    async def act(example, engine):
+        (tmp_path / f"begun {example}").touch()
+        try:
+            await asyncio.sleep(1000 if example else 0)
+        except asyncio.CancelledError:
+            (tmp_path / f"dropped {example}").touch()
+            raise
+
+    worker = close_later(open_worker(prepare(Engine(act), InferenceRequest(isolate=True))))
+    bundle = worker.bundle(Events())
+    for tag in range(4):
+        bundle.add(tag, tag)
+    assert wait_until(lambda: len(list(tmp_path.glob("begun*"))) == 4)
+    other = worker.bundle(Events())  # which abandons the one before
+    assert wait_until(lambda: len(list(tmp_path.glob("dropped*"))) == 3)
+    assert len([*other.add(0, 0), *other.finish()]) == 1
+
+
+def test_load_that_raises_is_raised_here():
+    def load():
+        raise LookupError("no such engine")
+
+    with pytest.raises(LookupError, match="no such engine"):
+        outcomes_of(double, [1], load)
+
+
+def test_engine_may_be_started_where_requests_run():
+    async def load():
+        return threading.current_thread().name
+
+    async def act(example, engine):
+        return engine
+
+    assert outcomes_of(act, [1], load) == ["headrace-requests"]
+
+
+def test_load_that_dies_is_tried_once_more(tmp_path):
+    def load(always):
+        if always or not (tmp_path / "died").exists():
+            (tmp_path / "died").touch()
+            die()
+        return os.getpid()
+
+    assert outcomes_of(double, [1], partial(load, always=False)) == [2]
+    found = outcomes_of(double, [1], partial(load, always=True))
+    assert dead(found) == {1: HostDiedError}
+    assert "while it was loading the model of Engine" in str(found[0].error)
+
+
+def test_load_that_takes_too_long_is_not_tried_again(tmp_path):
+    def load():
+        (tmp_path / str(os.getpid())).touch()
+        time.sleep(1000)
+
+    found = outcomes_of(double, [1, 2], load, timeout=0.5)
+    assert dead(found) == {1: TimeoutError, 2: TimeoutError}
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_host_that_cannot_start_is_always_raised():
+    handler = with_attributes(Engine(double), unknown=Unloadable())
+    with pytest.raises(HostStartError, match="cannot be unpickled there"):
+        list(predict(handler, [1], isolate=True, on_failure="yield"))
+
+
+def test_engines_by_key_have_a_host_each():
+    handler = KeyedModelHandler([KeyModelMapping(["a"], Engine(where)), KeyModelMapping(["b"], Engine(where))])
+    found = dict(predict(handler, [("a", 1), ("b", 2), ("a", 3)], isolate=True))
+    assert found["a"] != found["b"]
+    assert os.getpid() not in found["a"]
+
+
+def test_host_ends_with_its_worker(tmp_path):
+    class Model:
+        def __del__(self):
+            Path(tmp_path / "finalized").touch()
+
+    async def act(example, engine):
+        return os.getpid()
+
+    worker = open_worker(prepare(Engine(act, Model), InferenceRequest(isolate=True)))
+    [host] = run(worker, [1])
+    worker.close()
+    assert wait_until(lambda: has_ended(host))
+    assert (tmp_path / "finalized").exists()
+
+
+def test_forked_child_has_a_host_of_its_own():
+    worker = open_worker(prepare(Engine(where), InferenceRequest(isolate=True)))
+    [(host, _)] = run(worker, [1])
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            [(other, _)] = run(worker, [1])
+            worker.close()
+            code = int(other == host)
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert run(worker, [1]) == [(host, host)]
+    worker.close()
