@@ -125,7 +125,7 @@ class ConcurrencyLimit:
         """As ``_take``, beside other processes, which tell nobody what they leave: it has to be looked for."""
         part = min(self._most, self._part(others))
         is_free = self.outage_began is None and self.in_flight < part
-        self.board.wait_for_turn(now, waits=is_free and self._pause(now) > 0)
+        self.board.wait_for_turn(now, waits=is_free and (self._pause(now) > 0 or bool(self.board.own.is_paced)))
         wait = self._pause(now) if self.outage_began is None else self._probes_wait(now)
         if self.outage_began is not None and wait > 0:
             return 0, min(wait, self._OUTAGE_LOOK_SECS)  # another process may find out that it is over

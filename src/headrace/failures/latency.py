@@ -80,8 +80,9 @@ class _Round:
 class LatencyLimit:
     """How many requests may be in flight: as many as the endpoint answers side by side without letting them wait.
 
-    The limit grows by 2 and a quarter with each round of answers until latency rises. From then on each round sets it
-    to ``g * limit + sqrt(limit) / 2``, where ``g = min(1, 1.5 * alone / latency)``: the gradient of Netflix's
+    At first, each answer that comes as soon as the others lets half a request more leave; beyond a limit of 12 it is 6
+    for a round trip, and beyond 75, 8 % of the limit. Once latency rises, each round of answers sets the limit to
+    ``g * limit + sqrt(limit) / 2``, where ``g = min(1, 1.5 * alone / latency)``: the gradient of Netflix's
     concurrency-limits. ``latency`` is the round's mean, and ``alone`` that of an endpoint at which little waits. It
     follows lower means, and is measured anew now and then, in a round at a third of the limit. A round that uses less
     than half of the limit says nothing about it.
@@ -92,28 +93,33 @@ class LatencyLimit:
     """
 
     _TOLERANCE = 1.5
-    _GROWTH = 1.25
-    _STEP = 2
+    _GROWTH, _STEP = 1.25, 2
+    _SOON = 1.25
+    """How much of the mean latency an answer may take at first that lets more requests leave."""
+    _MOST_EACH, _FOR_ALL, _LEAST_EACH = 0.5, 6, 0.08
+    """How many more: for an answer at most, for as many answers as the limit, and for an answer at least."""
     _CALM = 4
-    """This many rounds without a rise in latency, and the limit grows as at first."""
+    """This many rounds without a rise in latency, and the limit grows by 2 and a quarter with each."""
     _BETWEEN_LOOKS = 50
     """Rounds between two that measure the endpoint with a third of the requests."""
 
     def __init__(self, board: Board, most: int) -> None:
         self._board = board
         self._most = most
+        self._in_flight = 0
         self._round = _Round(board.state.turned_at, self._part(board.state.turned_at))
 
     def restart(self, now: float) -> None:
         """Begins again with a single request: the endpoint is not what it was."""
         state = self._board.state
-        state.limit, state.calm = 1.0, self._CALM
+        state.limit, state.calm = 1.0, math.inf
         state.alone = state.rounds = state.full = 0.0
         self._turn(now)
 
     def started(self, now: float, in_flight: int) -> None:
         """A request has left; ``in_flight`` counts it, too."""
         self._keep_up(now)
+        self._in_flight = in_flight
         self._round.started(now, in_flight)
 
     def finished(self, now: float, started: float, size: int, *, answered: bool) -> None:
@@ -133,8 +139,18 @@ class LatencyLimit:
             self._turn(started)
             self._round.started(started, 1)
         self._round.finished(now, started, answered=answered)
+        if answered and math.isinf(state.calm):
+            self._grow(now, now - started)
         if self._round.is_over:
             self._end_round(now)
+
+    def _grow(self, now: float, latency: float) -> None:
+        """Lets more requests leave after an answer, if the limit is used and latency has not risen."""
+        state = self._board.state
+        if self._in_flight < state.limit / 2 or latency > self._SOON * (state.alone or self._round.mean):
+            return
+        step = min(self._MOST_EACH, max(self._FOR_ALL / state.limit, self._LEAST_EACH))
+        state.limit = min(state.limit + step, self._bound(now))
 
     def _keep_up(self, now: float) -> None:
         """Begins a round anew if another process has ended one since: each round of all of them counts once."""
@@ -153,8 +169,6 @@ class LatencyLimit:
         state, mean = self._board.state, self._round.mean
         used = self._round.in_flight >= state.limit / 2
         if not state.alone:  # the first answers count as undisturbed, though the limit grows meanwhile
-            if used and mean:
-                state.limit = min(self._GROWTH * state.limit + 0.5, self._bound(now))
             self._round.go_on(self._part(now))
             if not self._round.is_precise():
                 return
@@ -179,7 +193,7 @@ class LatencyLimit:
         gradient = min(1.0, self._TOLERANCE * state.alone / latency)
         state.calm = state.calm + 1 if gradient == 1 else 0
         steady = max(0.5, gradient) * state.limit + math.sqrt(state.limit) / 2
-        grown = self._GROWTH * state.limit + self._STEP if state.calm >= self._CALM else 0.0
+        grown = self._GROWTH * state.limit + self._STEP if self._CALM <= state.calm < math.inf else 0.0
         state.limit = max(1.0, min(max(steady, grown), bound))
         state.rounds += 1
         if state.rounds % self._BETWEEN_LOOKS == 0 and state.limit > 3:

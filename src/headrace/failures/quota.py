@@ -82,9 +82,7 @@ class QuotaRate:
         state.quota = cut
         state.cut_at = state.next_at = state.known_since = now
         self.hold()
-        # What has left without a rate left all at once, as answers came: only what follows shows what is accepted.
-        first, until = (started, now) if math.isfinite(rate) else (now, 2 * now - started)
-        self._settling = _Settling(first, until, own / measured)
+        self._settling = _Settling(started, now, own / measured)
 
     def hold(self) -> None:
         """Refusals teach nothing new before anything is accepted again."""
