@@ -17,9 +17,10 @@ from headrace.failures.fixed_limit import FixedLimit
 from headrace.failures.refusals import Verdict
 from headrace.failures.replies import Judgement, RetryTokens, concerns_all, judge, judge_element
 from headrace.runtime.endpoint_calls import Delivery, EndpointCall, Rules
-from headrace.runtime.event_loop import EventLoop
+from headrace.runtime.event_loop import Alarm, EventLoop
 from headrace.runtime.sender import Sender, Told
 from headrace.runtime.small_bundles import SmallBundles
+from headrace.runtime.throttled_time import ThrottledTime
 
 _MOST_TASKS, _MOST_THREADS = 1000, 256
 """How many requests may be in flight if they run in the event loop, and on threads."""
@@ -27,7 +28,8 @@ _WAITING = 8
 """How many batches of a bundle may wait, besides one for each request in flight."""
 _REFUSED_SECS, _UNAVAILABLE_SECS = 20.0, 1.0
 """The longest pause of a single request that an endpoint refuses, or cannot take; before, it doubles from 0.1 s."""
-_SHORTEST_WAIT_SECS = 0.001
+_SHORTEST_WAIT_SECS = 0.004
+"""What may leave within this time leaves together: waking up costs more than sending."""
 _SHOWN_SECS = 0.5
 """How often an endpoint that has requests shows the machine's other processes that it is there."""
 
@@ -64,19 +66,21 @@ class Endpoint:
             self._limit = FixedLimit(rules.max_concurrent)
         self._sender = Sender(event_loop, rules)
         self._tokens = RetryTokens()
+        self._submitted: deque[EndpointCall] = deque()
+        """What other threads have brought, and this one has not looked at yet."""
+        self._is_hungry = True
+        """Whether the next one would leave at once, so that who brings it has to wake the loop."""
         self._waiting: deque[EndpointCall] = deque()
         self._sorted = 0
         """How many of them, at the front, are sorted by prefix."""
         self._tasks: dict[EndpointCall, asyncio.Task[None]] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._shows: asyncio.TimerHandle | None = None
+        self._pumps, self._shows = Alarm(self._loop, self._pump), Alarm(self._loop, self._show)
         self._first: EndpointCall | None = None
         """The first one goes alone, with all its tries: it shows whether the endpoint works at all."""
         self._first_is_over = self._has_worked = rules.max_concurrent is not None
         self._last_error: BaseException | None = None
         """Of the endpoint, while it answers nothing."""
-        self._throttled = 0.0
-        self._throttled_since: float | None = None
+        self._throttled = ThrottledTime()
         self._has_missed_tokens = False
         self.small_bundles = SmallBundles(rules.who)
 
@@ -93,12 +97,14 @@ class Endpoint:
 
     def throttled_secs(self) -> float:
         """For how long requests have waited because the endpoint refuses some, or all, in seconds."""
-        since = self._throttled_since
-        return self._throttled + (self._loop.time() - since if since is not None else 0.0)
+        return self._throttled.secs(self._loop.time())
 
     def submit(self, call: EndpointCall) -> None:
         """Queues a call; it comes back through its inbox, perhaps in parts."""
-        self._event_loop.call(self._enqueue, call)
+        self._submitted.append(call)
+        if self._is_hungry:
+            self._is_hungry = False
+            self._event_loop.call(self._pump)
 
     def cancel_abandoned(self) -> None:
         """Forgets calls whose bundle was abandoned. A blocking request that is in flight goes on unheard."""
@@ -106,11 +112,11 @@ class Endpoint:
 
     def close(self) -> None:
         """Leaves the machine's other processes their part; call it on the loop's thread."""
-        if self._shows is not None:
-            self._shows.cancel()
+        self._shows.stop()
         self._limit.board.close()
 
     def _drop(self) -> None:
+        self._admit()
         for call, task in self._tasks.items():
             if call.inbox.abandoned:
                 task.cancel()
@@ -119,13 +125,17 @@ class Endpoint:
             self._first = None
         self._pump()
 
-    def _enqueue(self, call: EndpointCall) -> None:
-        if call.inbox.refusal is not None:
-            self._deliver(call, [], call.inbox.refusal, 0.0)
-            return
-        call.queued = self._loop.time()
-        self._waiting.append(call)
-        self._pump()
+    def _admit(self) -> None:
+        """Queues what was submitted."""
+        self._is_hungry = True  # first: who submits meanwhile wakes the loop once too often, not once too little
+        now = self._loop.time()
+        while self._submitted:
+            call = self._submitted.popleft()
+            if call.inbox.refusal is not None:
+                self._deliver(call, [], call.inbox.refusal, 0.0)
+                continue
+            call.queued = now
+            self._waiting.append(call)
 
     def _enqueue_again(self, call: EndpointCall) -> None:
         if not call.inbox.abandoned:
@@ -134,12 +144,11 @@ class Endpoint:
 
     def _pump(self) -> None:
         """Starts what may start, and sets a timer for what may start later."""
+        self._admit()
         now = self._loop.time()
         if self._limit.outage_began is not None:
             self._give_up_on_late(now, self._limit.outage_began)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._pumps.stop()
         self._keep_to_budget()
         ready = self._ready()
         left, wait = self._limit.take(now, ready)
@@ -147,11 +156,13 @@ class Endpoint:
             self._start(self._take(), now)
         if left < ready and math.isfinite(wait):
             wait = max(min(wait, self._patience(now)), _SHORTEST_WAIT_SECS)
-            self._timer = self._loop.call_later(wait, self._pump)
+            self._pumps.set(now + wait)
         if self._waiting and self._patience(now) <= 0:
             self._give_up_on(list(self._waiting))
-        self._note_throttling(now)
-        self._show_again()
+        self._is_hungry = not self._waiting
+        self._throttled.note(now, is_throttled=bool(self._waiting) and self._limit.is_throttled(now))
+        if self._limit.board.is_shared and not self._shows.rings_by(math.inf) and (self._tasks or self._waiting):
+            self._shows.set(now + _SHOWN_SECS)
 
     def _keep_to_budget(self) -> None:
         """Sends back what waits, once the budget is spent."""
@@ -165,12 +176,8 @@ class Endpoint:
             return len(self._waiting)
         return int(bool(self._waiting) and self._first in (None, self._waiting[0]))
 
-    def _show_again(self) -> None:
-        if self._limit.board.is_shared and self._shows is None and (self._tasks or self._waiting):
-            self._shows = self._loop.call_later(_SHOWN_SECS, self._show)
-
     def _show(self) -> None:
-        self._shows = None
+        self._shows.stop()
         self._pump()
 
     def _patience(self, now: float) -> float:
@@ -248,7 +255,8 @@ class Endpoint:
         self._limit.told(now, told.allowances)
         if verdict is Verdict.ANSWERED and not tokens:
             self._miss_tokens()
-        self._loop.call_soon(self._pump)  # when what is sent again waits, too
+        if not self._pumps.rings_by(now + _SHORTEST_WAIT_SECS):
+            self._pumps.set(now)  # when what is sent again waits, too
 
     def _miss_tokens(self) -> None:
         if self._rules.tokens_per_minute is not None and not self._has_missed_tokens:
@@ -329,14 +337,6 @@ class Endpoint:
         for call in calls:
             self._waiting.remove(call)
             self._deliver(call, [], self._last_error or TimeoutError(f"{self._rules.who}: no answer."), 0.0)
-
-    def _note_throttling(self, now: float) -> None:
-        throttled = bool(self._waiting) and self._limit.is_throttled(now)
-        if not throttled and self._throttled_since is not None:
-            self._throttled += now - self._throttled_since
-            self._throttled_since = None
-        elif throttled and self._throttled_since is None:
-            self._throttled_since = now
 
 
 def _urgency(judgement: Judgement) -> tuple[bool, float]:

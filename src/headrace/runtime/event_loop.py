@@ -7,6 +7,7 @@ import contextvars
 import inspect
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from queue import SimpleQueue
@@ -78,6 +79,35 @@ class EventLoop:
         await self.loop.shutdown_asyncgens()
 
 
+class Alarm:
+    """Calls a function on the loop's thread at one time: another one takes its place. For that thread only.
+
+    Args:
+        loop: of the thread.
+        function: to call; stops the alarm, before anything else.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
+        self._loop = loop
+        self._function = function
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, when: float) -> None:
+        """Has the function called then, by the loop's clock, and at no other time."""
+        self.stop()
+        self._timer = self._loop.call_at(when, self._function)
+
+    def stop(self) -> None:
+        """Has it not called any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def rings_by(self, when: float) -> bool:
+        """Whether it is set to this time, or an earlier one."""
+        return self._timer is not None and self._timer.when() <= when
+
+
 def _closing(client: Any) -> Callable[[], Coroutine[Any, Any, Any]] | None:
     """The method that closes an asynchronous client, as those of httpx, aiohttp, openai and anthropic have one."""
     methods = (getattr(client, name, None) for name in ("aclose", "close"))
@@ -93,6 +123,9 @@ class _BlockingCalls:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._ended: deque[tuple[asyncio.Future[Ended], Ended]] = deque()
+        self._is_awake = False
+        """Whether the loop is about to look at what has ended."""
         self._count = 0
         self._idle = 0
 
@@ -123,13 +156,19 @@ class _BlockingCalls:
             ended = Ended(context.run(function))
         except BaseException as error:
             ended = Ended(error=error)
-        with suppress(RuntimeError):  # the loop is closed, and nobody waits
-            self._loop.call_soon_threadsafe(self._settle, future, ended)
+        self._ended.append((future, ended))
+        if not self._is_awake:
+            self._is_awake = True
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits
+                self._loop.call_soon_threadsafe(self._settle)
 
-    def _settle(self, future: asyncio.Future[Ended], ended: Ended) -> None:
-        self._idle += 1
-        if not future.cancelled():
-            future.set_result(ended)
+    def _settle(self) -> None:
+        self._is_awake = False  # first: what ends meanwhile wakes the loop again
+        while self._ended:
+            future, ended = self._ended.popleft()
+            self._idle += 1
+            if not future.cancelled():
+                future.set_result(ended)
 
 
 _LOOPS: Registry[int, EventLoop] = Registry()

@@ -1,0 +1,83 @@
+"""An endpoint's loop: woken only for what would leave at once, and nothing is forgotten meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+
+import pytest
+
+from headrace.batching.batcher import Batch
+from headrace.runtime.endpoint import Endpoint
+from headrace.runtime.endpoint_calls import EndpointCall, Inbox, Rules
+from headrace.runtime.event_loop import Alarm, EventLoop
+
+_PATIENCE_SECS = 60
+
+
+@pytest.fixture
+def event_loop():
+    loop = EventLoop()
+    yield loop
+    loop.close()
+
+
+def call_for(element, inbox):
+    return EndpointCall("", Batch([element], [element], 1), None, [element], None, inbox, contextvars.copy_context())
+
+
+def rules(send, **options):
+    return Rules("Handler.request", send, True, False, None, 0, lambda error: False, 60.0, None, **options)
+
+
+def test_loop_is_woken_only_for_what_would_leave_at_once(event_loop, monkeypatch):
+    arrived, go_on = threading.Event(), asyncio.Event()
+
+    async def send(examples, client):
+        arrived.set()
+        await go_on.wait()
+        return examples
+
+    endpoint, inbox, woken = Endpoint(event_loop, rules(send, max_concurrent=1)), Inbox(), []
+    monkeypatch.setattr(event_loop, "call", lambda *args: woken.append(args) or EventLoop.call(event_loop, *args))
+    endpoint.submit(call_for(0, inbox))
+    assert arrived.wait(_PATIENCE_SECS)
+    for element in range(1, 20):
+        endpoint.submit(call_for(element, inbox))
+    assert len(woken) < 10
+    EventLoop.call(event_loop, go_on.set)
+    assert [inbox.get(timeout=_PATIENCE_SECS).predictions for _ in range(20)] == [[element] for element in range(20)]
+
+
+def test_calls_of_many_threads_all_come_back(event_loop):
+    async def send(examples, client):
+        await asyncio.sleep(0)
+        return examples
+
+    endpoint, inbox = Endpoint(event_loop, rules(send, max_concurrent=3)), Inbox()
+
+    def submit(first):
+        for element in range(first, first + 100):
+            endpoint.submit(call_for(element, inbox))
+
+    threads = [threading.Thread(target=submit, args=(first,)) for first in range(0, 400, 100)]
+    for thread in threads:
+        thread.start()
+    assert sorted(inbox.get(timeout=_PATIENCE_SECS).predictions[0] for _ in range(400)) == list(range(400))
+    for thread in threads:
+        thread.join()
+
+
+def test_alarm_that_is_set_again_rings_once():
+    loop, rung = asyncio.new_event_loop(), []
+    alarm = Alarm(loop, lambda: (rung.append(loop.time()), loop.stop()))
+    alarm.set(loop.time() + 60)
+    assert not alarm.rings_by(loop.time() + 30)
+    alarm.set(loop.time())
+    assert alarm.rings_by(loop.time())
+    loop.run_forever()
+    loop.close()
+    assert len(rung) == 1
+    alarm.stop()
+    assert not alarm.rings_by(float("inf"))
