@@ -7,6 +7,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -40,6 +42,21 @@ def test_values_are_found_by_whoever_opens_the_file(open_store):
     store.put([(key_of(1), b"newer")])
     assert open_store().get([key_of(n) for n in (1, 2, 3)]) == {key_of(1): b"newer", key_of(2): b""}
     assert store.get([]) == {}
+
+
+def test_whoever_opens_a_new_file_at_the_same_moment_can_use_it(tmp_path):
+    together = threading.Barrier(6)
+
+    def use(path):
+        together.wait(60)
+        store = PredictionStore(str(path), MANY)
+        store.put([(key_of(1), b"one")])
+        store.close()
+
+    with ThreadPoolExecutor(6) as threads:
+        for number in range(30):
+            for end in [threads.submit(use, tmp_path / str(number)) for _ in range(6)]:
+                end.result(60)
 
 
 def test_more_keys_than_a_statement_takes_are_looked_up(open_store):
