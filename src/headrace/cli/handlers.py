@@ -189,10 +189,11 @@ def _refuse_named(
 ) -> None:
     """Refuses an argument that has an option of its own, if the factory does not take it or it is given twice."""
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values()) and ":" in name
+    option = f"--{argument.replace('_', '-')}"
     if argument not in parameters and not takes_any:
-        raise ConfigurationError(f"{name} has no parameter for --{argument}; leave --{argument} out.")
+        raise ConfigurationError(f"{name} has no parameter for {option}; leave {option} out.")
     if argument in arguments:
-        raise ConfigurationError(f"--{argument} and --handler-arg {argument} are the same; give one of them.")
+        raise ConfigurationError(f"{option} and --handler-arg {argument} are the same; give one of them.")
 
 
 def _parameter_of_model(

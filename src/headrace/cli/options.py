@@ -20,7 +20,7 @@ from headrace.cli.spending_options import SpendingArgs
 _HANDLER_HELP = (
     "An installed handler (sklearn-numpy, ...), or package.module:factory; the current folder is importable."
 )
-NAMED = ("url", "prompt")
+NAMED = ("url", "prompt", "batch_directory")
 """Parameters of handlers that have an option of their own."""
 
 
@@ -130,6 +130,15 @@ class JobArgs(ModelArgs, SpendingArgs):
             _MODEL,
             "What a language model is asked about a row, with names of columns in braces: 'Classify: {text}'.",
             "TEMPLATE",
+        ),
+    ] = None
+    batch_directory: Annotated[
+        str | None,
+        _option(
+            "--batch-directory",
+            _MODEL,
+            "Sends rows with the provider's Batch API, and keeps in this folder what was sent.",
+            "FOLDER",
         ),
     ] = None
     dead_letters: Annotated[

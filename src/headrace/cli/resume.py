@@ -35,7 +35,7 @@ def decisive(
         text: the columns of CSV files that stay text.
     """
     arguments: dict[str, Any] = {"--model": args.model} if args.model is not None else {}
-    arguments |= {f"--{name}": value for name in NAMED if (value := getattr(args, name)) is not None}
+    arguments |= {f"--{name.replace('_', '-')}": value for name in NAMED if (value := getattr(args, name)) is not None}
     if args.fallback is not None:
         arguments |= {"--fallback": args.fallback, "--fallback-model": args.fallback_model}
     for option, pairs in (

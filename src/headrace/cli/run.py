@@ -127,7 +127,8 @@ def _given_inputs(args: RunArgs | RetryArgs) -> tuple[str, ...]:
 
 
 def _batch_sizes(args: RunArgs | RetryArgs) -> dict[str, int]:
-    sizes = {"min_batch_size": args.min_batch_size, "max_batch_size": args.max_batch_size}
+    fewest = args.max_batch_size if args.min_batch_size is None and args.batch_directory else args.min_batch_size
+    sizes = {"min_batch_size": fewest, "max_batch_size": args.max_batch_size}
     return {name: size for name, size in sizes.items() if size is not None}
 
 
@@ -179,7 +180,8 @@ def _run(run: Any, shell: _Shell) -> int:
     except KeyboardInterrupt:
         shell.signals.heeded = False
         _stop(run, thread)
-        return _interrupted(errors, shell.signals, _left(run, thread), stuck=not thread.done.is_set())
+        left = f"{_left(run, thread)}{_sent(args)}"
+        return _interrupted(errors, shell.signals, left, stuck=not thread.done.is_set())
     if isinstance(thread.error, ConfigurationError):
         raise thread.error
     if thread.error is not None:
@@ -258,6 +260,15 @@ def _left(run: Any, thread: _RunThread) -> str:
     if run.output.keeps_parts and thread.error is not None:
         return _why(run, thread.error)
     return f"nothing was written.{_kept(run)}"
+
+
+def _sent(args: RunArgs | RetryArgs) -> str:
+    if args.batch_directory is None:
+        return ""
+    return (
+        f" Batches that were sent stay at the provider: the same command, with what is in {args.batch_directory}, "
+        "collects them, and nothing is paid twice."
+    )
 
 
 class _RunThread(threading.Thread):

@@ -20,7 +20,7 @@ from headrace.core.spelling import did_you_mean, nearest
 FILE = "headrace.toml"
 
 _COMMANDS = ("run", "retry", "doctor")
-_PATHS = ("output", "dead-letters", "rows", "cache")
+_PATHS = ("output", "dead-letters", "rows", "cache", "batch-directory")
 _MODEL = "model"
 """A path, or an id on a hub."""
 _PAIRS = ("handler-arg", "inference-arg", "price")

@@ -19,7 +19,7 @@ from headrace.core.handler import ExampleT, ModelHandler, ModelT, PredictionT
 _LONGEST_PAUSE_SECS = 20.0
 HOW_TO_SEND = {
     *("namespace", "num_retries", "throttle_delay_secs", "retry_filter", "window_ms", "bucket_ms", "overload_ratio"),
-    *("rate_limiter", "requests_per_minute", "tokens_per_minute"),
+    *("rate_limiter", "requests_per_minute", "tokens_per_minute", "max_concurrent"),
 }
 """Attributes of remote handlers that say nothing about where requests go."""
 
@@ -91,6 +91,9 @@ class RemoteModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
             machine; None: no such limit.
         options: those of ``headrace.ModelHandler``, such as ``max_batch_size`` and ``env_vars``.
     """
+
+    max_concurrent: int | None = None
+    """How many requests may be in flight, for handlers that know; None: found out from the endpoint's answers."""
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ UsageSink = Callable[[UsageReported], None]
 """Receives reports on the thread that the handler runs on; must neither block nor raise."""
 
 _sink: contextvars.ContextVar[UsageSink | None] = contextvars.ContextVar("headrace_usage_sink", default=None)
+_is_paid: contextvars.ContextVar[bool] = contextvars.ContextVar("headrace_usage_is_paid", default=False)
 
 
 def report_usage(model: str, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
@@ -69,7 +70,7 @@ def report_used(used: UsageReported) -> None:
     """Hands on a report, such as one that comes from another process."""
     sink = _sink.get()
     if sink is not None:
-        sink(used)
+        sink(replace(used, requests=0, input_tokens=0, output_tokens=0) if _is_paid.get() else used)
 
 
 def _tokens(name: str, given: int) -> int:
@@ -97,6 +98,15 @@ def context_reporting_to(sink: UsageSink) -> contextvars.Context:
     context = contextvars.copy_context()
     context.run(_sink.set, sink)
     return context
+
+
+def usage_was_paid_before(is_paid: bool) -> None:
+    """From now on, reports in the current context are of answers that an earlier request paid for: they count nothing.
+
+    Args:
+        is_paid: False: of answers that cost something, as always.
+    """
+    _is_paid.set(is_paid)
 
 
 def usage_goes_to_also(sink: UsageSink) -> None:

@@ -14,15 +14,19 @@ from headrace.core.remote import ElementFailure, ElementRetry, RemoteModelHandle
 from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey, KeySource
 from headrace.core.usage import report_usage
+from headrace.handlers.batch_requests import MAX_WAIT_SECS, BatchOptions
 from headrace.handlers.cards import CARDS
+from headrace.handlers.chat_endpoints import ChatHandler, ModelReply
 from headrace.handlers.json_answers import JsonSchema
 from headrace.handlers.prompts import Prompts
-from headrace.handlers.text_endpoints import ChatHandler, ModelReply, as_answer, checked_url, heard, refuse_unfit
+from headrace.handlers.text_endpoints import as_answer, checked_url, heard, refuse_unfit
 
 with extra_required("anthropic"):
     import anthropic
     from anthropic import Anthropic, APIStatusError
     from anthropic.resources.messages import AsyncMessages
+
+    from headrace.handlers.anthropic_batches import AnthropicBatches
 
 __all__ = ["AnthropicChatModelHandler", "AnthropicModelHandler", "message_from_conversation", "message_from_string"]
 
@@ -201,6 +205,9 @@ class AnthropicChatModelHandler(ChatHandler[anthropic.AsyncAnthropic]):
         full_answer: whether predictions are Anthropic's ``Message``, with the reason of its end and tokens.
         url: of the API. None: ``ANTHROPIC_BASE_URL`` in the worker's environment, else Anthropic's.
         api_key: the key, or a function that returns it. None: ``ANTHROPIC_API_KEY`` in the worker's environment.
+        batch_directory: a folder, made if it is missing: examples are sent in batches with Anthropic's Batch API, and
+            what was sent is kept there, so that nothing is paid twice. None: each is a request of its own.
+        max_wait_secs: how long to wait for a batch.
         options: those of ``headrace.RemoteModelHandler`` and of ``headrace.ModelHandler``.
 
     Raises:
@@ -223,6 +230,8 @@ class AnthropicChatModelHandler(ChatHandler[anthropic.AsyncAnthropic]):
         full_answer: bool = False,
         url: str | None = None,
         api_key: KeySource = None,
+        batch_directory: str | os.PathLike[str] | None = None,
+        max_wait_secs: float = MAX_WAIT_SECS,
         **options: Any,
     ) -> None:
         who = type(self).__qualname__
@@ -231,8 +240,9 @@ class AnthropicChatModelHandler(ChatHandler[anthropic.AsyncAnthropic]):
             raise ConfigurationError(f"{who}: max_tokens must be an int, at least 1, not {max_tokens!r}.")
         self._max_tokens = max_tokens
         key, url = ApiKey(api_key, _KEY, who), checked_url(who, url, "/v1/messages")
-        prompts = Prompts(who, prompt, system)
-        super().__init__(model_name, key, url, prompts=prompts, schema=schema, full_answer=full_answer, options=options)
+        shape: dict[str, Any] = {"prompts": Prompts(who, prompt, system), "schema": schema, "full_answer": full_answer}
+        batches = BatchOptions.of(who, "anthropic", batch_directory, max_wait_secs)
+        super().__init__(model_name, key, url, batches=batches, options=options, **shape)
 
     def create_client(self) -> anthropic.AsyncAnthropic:
         """Makes the client, which retries nothing: Headrace does.
@@ -244,6 +254,10 @@ class AnthropicChatModelHandler(ChatHandler[anthropic.AsyncAnthropic]):
         client = anthropic.AsyncAnthropic(api_key=key, base_url=self._url, max_retries=0)
         _refuse_anonymous(client, self._api_key)
         return client
+
+    def _batch_api(self, client: anthropic.AsyncAnthropic) -> tuple[AnthropicBatches, str, type[Any]]:
+        api = AnthropicBatches(client, lambda: _renew(client, self._api_key))
+        return api, "/v1/messages", anthropic.DefaultAsyncHttpxClient
 
     def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
         """Refuses arguments that Anthropic's client does not know, or that the handler sets.

@@ -10,14 +10,13 @@ from headrace.core.errors import PredictionCountError, extra_required
 from headrace.core.remote import ElementFailure
 from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey, KeySource
+from headrace.handlers.batch_requests import MAX_WAIT_SECS, BatchOptions
 from headrace.handlers.cards import CARDS
+from headrace.handlers.chat_endpoints import ChatHandler, ModelReply
 from headrace.handlers.json_answers import JsonSchema
 from headrace.handlers.prompts import Prompts
 from headrace.handlers.text_endpoints import (
-    ChatHandler,
-    ModelReply,
     TextEndpointHandler,
-    answers_of,
     checked_url,
     heard,
     refuse_unfit,
@@ -28,6 +27,8 @@ with extra_required("openai"):
     from openai.resources.chat.completions import AsyncCompletions as Chat
     from openai.resources.completions import AsyncCompletions as Completions
     from openai.resources.embeddings import AsyncEmbeddings as Embeddings
+
+    from headrace.handlers.openai_batches import OpenAIBatches
 
 __all__ = ["OpenAIChatModelHandler", "OpenAICompletionsModelHandler", "OpenAIEmbeddingsModelHandler"]
 
@@ -48,6 +49,12 @@ class _OpenAIHandler(TextEndpointHandler[openai.AsyncOpenAI]):
     """The client's method."""
     _ours: ClassVar[tuple[str, ...]]
     """The arguments of it that the handler sets."""
+    _path: ClassVar[str]
+    """Of its requests, up to which the URL goes."""
+
+    def _batch_api(self, client: openai.AsyncOpenAI) -> tuple[OpenAIBatches, str, type[Any]]:
+        path = f"/v1{self._path}"
+        return OpenAIBatches(client, path), path, openai.DefaultAsyncHttpxClient
 
     def create_client(self) -> openai.AsyncOpenAI:
         """Makes the client, which retries nothing: Headrace does.
@@ -96,6 +103,9 @@ class OpenAIChatModelHandler(_OpenAIHandler, ChatHandler[openai.AsyncOpenAI]):
         url: of the API, up to ``/v1``. None: ``OPENAI_BASE_URL`` in the worker's environment, else OpenAI's.
         api_key: the key, or a function that returns it. None: ``OPENAI_API_KEY`` in the worker's environment. A server
             at another URL may need none.
+        batch_directory: a folder, made if it is missing: examples are sent in batches with the provider's Batch API,
+            and what was sent is kept there, so that nothing is paid twice. None: each is a request of its own.
+        max_wait_secs: how long to wait for a batch.
         options: those of ``headrace.RemoteModelHandler`` and of ``headrace.ModelHandler``.
 
     Raises:
@@ -107,6 +117,7 @@ class OpenAIChatModelHandler(_OpenAIHandler, ChatHandler[openai.AsyncOpenAI]):
     card = CARDS["openai_inference.OpenAIChatModelHandler"]
     _create = Chat.create
     _ours = ("model", "messages", "stream")
+    _path = "/chat/completions"
 
     def __init__(
         self,
@@ -118,13 +129,16 @@ class OpenAIChatModelHandler(_OpenAIHandler, ChatHandler[openai.AsyncOpenAI]):
         full_answer: bool = False,
         url: str | None = None,
         api_key: KeySource = None,
+        batch_directory: str | os.PathLike[str] | None = None,
+        max_wait_secs: float = MAX_WAIT_SECS,
         **options: Any,
     ) -> None:
         who = type(self).__qualname__
-        schema = None if json_schema is None else JsonSchema(json_schema, who, "openai")
-        prompts = Prompts(who, prompt, system)
-        key, url = ApiKey(api_key, _KEY, who), checked_url(who, url, "/chat/completions")
-        super().__init__(model_name, key, url, prompts=prompts, schema=schema, full_answer=full_answer, options=options)
+        shape: dict[str, Any] = {"schema": None if json_schema is None else JsonSchema(json_schema, who, "openai")}
+        shape |= {"prompts": Prompts(who, prompt, system), "full_answer": full_answer}
+        key, url = ApiKey(api_key, _KEY, who), checked_url(who, url, self._path)
+        batches = BatchOptions.of(who, "openai", batch_directory, max_wait_secs)
+        super().__init__(model_name, key, url, batches=batches, options=options, **shape)
 
     async def _send(
         self, client: openai.AsyncOpenAI, system: str | None, messages: list[dict[str, Any]], args: Mapping[str, Any]
@@ -172,6 +186,8 @@ class OpenAICompletionsModelHandler(_OpenAITextHandler):
         full_answer: whether predictions are OpenAI's ``Completion``.
         url: of the API, up to ``/v1``.
         api_key: the key, or a function that returns it.
+        batch_directory: of the Batch API.
+        max_wait_secs: how long to wait for a batch.
         options: those of ``headrace.RemoteModelHandler`` and of ``headrace.ModelHandler``.
 
     Raises:
@@ -181,6 +197,7 @@ class OpenAICompletionsModelHandler(_OpenAITextHandler):
     card = CARDS["openai_inference.OpenAICompletionsModelHandler"]
     _create = Completions.create
     _ours = ("model", "prompt", "stream")
+    _path = "/completions"
 
     def __init__(
         self,
@@ -190,13 +207,16 @@ class OpenAICompletionsModelHandler(_OpenAITextHandler):
         full_answer: bool = False,
         url: str | None = None,
         api_key: KeySource = None,
+        batch_directory: str | os.PathLike[str] | None = None,
+        max_wait_secs: float = MAX_WAIT_SECS,
         **options: Any,
     ) -> None:
         who = type(self).__qualname__
         self._prompts = Prompts(who, prompt)
         self._full_answer = full_answer
-        key, url = ApiKey(api_key, _KEY, who), checked_url(who, url, "/completions")
-        super().__init__(model_name, key, url, size=1, options=options)
+        key, url = ApiKey(api_key, _KEY, who), checked_url(who, url, self._path)
+        batches = BatchOptions.of(who, "openai", batch_directory, max_wait_secs)
+        super().__init__(model_name, key, url, size=1, batches=batches, options=options)
 
     async def request(
         self, batch: Sequence[Any], model: openai.AsyncOpenAI, inference_args: dict[str, Any] | None = None
@@ -208,7 +228,7 @@ class OpenAICompletionsModelHandler(_OpenAITextHandler):
             openai.OpenAIError: this one failed.
         """
         args = inference_args or {}
-        return await answers_of(batch, lambda example: self._predict(example, model, args))
+        return await self._answers(batch, model, lambda example, client: self._predict(example, client, args))
 
     async def _predict(self, example: Any, client: openai.AsyncOpenAI, args: Mapping[str, Any]) -> Any:
         try:
@@ -240,6 +260,8 @@ class OpenAIEmbeddingsModelHandler(_OpenAITextHandler):
             ``OpenAIChatModelHandler``.
         url: of the API, up to ``/v1``.
         api_key: the key, or a function that returns it.
+        batch_directory: of the Batch API.
+        max_wait_secs: how long to wait for a batch.
         options: those of ``headrace.RemoteModelHandler`` and of ``headrace.ModelHandler``.
 
     Raises:
@@ -249,6 +271,7 @@ class OpenAIEmbeddingsModelHandler(_OpenAITextHandler):
     card = CARDS["openai_inference.OpenAIEmbeddingsModelHandler"]
     _create = Embeddings.create
     _ours = ("model", "input")
+    _path = "/embeddings"
 
     def __init__(
         self,
@@ -257,22 +280,35 @@ class OpenAIEmbeddingsModelHandler(_OpenAITextHandler):
         prompt: str | None = None,
         url: str | None = None,
         api_key: KeySource = None,
+        batch_directory: str | os.PathLike[str] | None = None,
+        max_wait_secs: float = MAX_WAIT_SECS,
         **options: Any,
     ) -> None:
         who = type(self).__qualname__
         self._prompts = Prompts(who, prompt)
-        key, url = ApiKey(api_key, _KEY, who), checked_url(who, url, "/embeddings")
-        super().__init__(model_name, key, url, size=_MOST_TEXTS, options=options)
+        key, url = ApiKey(api_key, _KEY, who), checked_url(who, url, self._path)
+        batches = BatchOptions.of(who, "openai", batch_directory, max_wait_secs)
+        super().__init__(model_name, key, url, size=_MOST_TEXTS, batches=batches, options=options)
 
     async def request(
         self, batch: Sequence[Any], model: openai.AsyncOpenAI, inference_args: dict[str, Any] | None = None
     ) -> list[Any]:
-        """Embeds a batch with one request, if nothing in it is refused.
+        """Embeds a batch with one request, if nothing in it is refused; with the Batch API with one for each text.
 
         Raises:
             EndpointError: no request can succeed.
             openai.OpenAIError: this one failed.
         """
+        args = inference_args or {}
+
+        async def predict(example: Any, client: openai.AsyncOpenAI) -> Any:
+            return (await self._predict([example], client, args))[0]
+
+        if self._batches is not None:
+            return await self._answers(batch, model, predict)
+        return await self._predict(batch, model, args)
+
+    async def _predict(self, batch: Sequence[Any], client: openai.AsyncOpenAI, args: Mapping[str, Any]) -> list[Any]:
         found: dict[int, Any] = {}
         texts: dict[int, str] = {}
         for place, example in enumerate(batch):
@@ -281,7 +317,7 @@ class OpenAIEmbeddingsModelHandler(_OpenAITextHandler):
             except (TypeError, ValueError) as error:
                 found[place] = ElementFailure(error)
         if texts:
-            vectors = await self._embed(list(texts.values()), model, inference_args or {})
+            vectors = await self._embed(list(texts.values()), client, args)
             found |= zip(texts, vectors, strict=True)
         return [
             one if isinstance(one, ElementFailure) else PredictionResult(example, one, self.model_name)

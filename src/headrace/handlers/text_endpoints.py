@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 from headrace.core.cache_key import default_cache_key
@@ -19,12 +18,12 @@ from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey
 from headrace.core.spelling import did_you_mean
 from headrace.core.usage import report_usage
-from headrace.handlers.json_answers import InvalidAnswerError, JsonSchema
+from headrace.handlers.batch_jobs import BatchApi, BatchJobs
+from headrace.handlers.batch_requests import BatchOptions, BatchRequests
+from headrace.handlers.json_answers import InvalidAnswerError
 from headrace.handlers.prompts import Prompts
 
 __all__ = [
-    "ChatHandler",
-    "ModelReply",
     "TextEndpointHandler",
     "answers_of",
     "as_answer",
@@ -54,6 +53,10 @@ _BAD = (400, 413, 422)
 """Either the example or the arguments are at fault."""
 _WRONG = (401, 403, 404)
 _PASSING = (408, 409, 425, 429)
+_IN_A_BATCH = 10_000
+"""Examples; each takes about 20 KB here until it is answered."""
+_BATCHES = 4
+"""How many may be at the provider at a time; those that wait for one of them take memory, too."""
 
 
 class TextEndpointHandler(RemoteModelHandler[Any, PredictionResult, ModelT]):
@@ -66,6 +69,7 @@ class TextEndpointHandler(RemoteModelHandler[Any, PredictionResult, ModelT]):
         api_key: where the key comes from.
         url: of the API; None: that of the environment, else the provider's.
         size: examples in a request, unless the options say otherwise.
+        batches: how to use the provider's Batch API; None: not.
         options: those of ``headrace.RemoteModelHandler`` and of ``headrace.ModelHandler``.
     """
 
@@ -73,18 +77,30 @@ class TextEndpointHandler(RemoteModelHandler[Any, PredictionResult, ModelT]):
     _prompts: Prompts
 
     def __init__(
-        self, model_name: str, api_key: ApiKey, url: str | None, *, size: int, options: Mapping[str, Any]
+        self,
+        model_name: str,
+        api_key: ApiKey,
+        url: str | None,
+        *,
+        size: int,
+        batches: BatchOptions | None = None,
+        options: Mapping[str, Any],
     ) -> None:
         remote = inspect.signature(RemoteModelHandler.__init__).parameters.keys() & options.keys()
         super().__init__(**{name: options[name] for name in remote})
         others = {name: value for name, value in options.items() if name not in remote}
-        fewest = others.get("min_batch_size") or 1
-        ModelHandler.__init__(self, **{"max_batch_size": max(size, fewest), **others})
+        if batches is None:
+            sizes = {"max_batch_size": max(size, others.get("min_batch_size") or 1)}
+        else:
+            sizes = _sizes_of_batches(others)
+            self.max_concurrent = _BATCHES
+        ModelHandler.__init__(self, **{**sizes, **others})
         if not isinstance(model_name, str) or not model_name:
             raise ConfigurationError(f"{type(self).__qualname__}: model_name must name a model, not {model_name!r}.")
         self.model_name = model_name
         self._api_key = api_key
         self._url = url
+        self._batches = batches
         self._has_worked = False
         """Whether the endpoint has answered anything in this process."""
 
@@ -102,6 +118,29 @@ class TextEndpointHandler(RemoteModelHandler[Any, PredictionResult, ModelT]):
 
     def _where(self) -> str:
         return self._url or os.environ.get(self._url_variable, self._url_variable)
+
+    def _batch_api(self, client: ModelT) -> tuple[BatchApi, str, type[Any]]:
+        """The provider's Batch API, the path there of single requests, and the class of its client's HTTP client."""
+        raise NotImplementedError
+
+    async def _answers(
+        self, batch: Sequence[Any], client: ModelT, predict: Callable[[Any, ModelT], Awaitable[Any]]
+    ) -> list[Any]:
+        """What ``predict`` returns for each example, with this client, or one whose requests are sent in batches."""
+        if self._batches is None:
+            return await answers_of(batch, lambda example: predict(example, client))
+        options = self._batches
+        api, path, http_client = self._batch_api(client)
+        try:
+            jobs = BatchJobs(options.who, options.directory, options.max_wait_secs, f"{self._where()} {path}", api)
+            requests = BatchRequests(jobs)
+            async with http_client(transport=requests.transport_for(http_client)) as http:
+                batched = client.copy(http_client=http, timeout=options.max_wait_secs)  # type: ignore[attr-defined]
+                found = await requests.run(batch, lambda example: predict(example, batched))
+        except Exception as error:
+            self._api_key.mask_error(error)
+            raise
+        return [_of_one(answer) for answer in found]
 
     async def _ask(self, send: Callable[[], Awaitable[AnswerT]], probe: Callable[[], Awaitable[object]]) -> AnswerT:
         """The answer to a request.
@@ -129,7 +168,7 @@ class TextEndpointHandler(RemoteModelHandler[Any, PredictionResult, ModelT]):
         is_empty = status == _UNPAID or (status in _BAD and _EMPTY in str(error))
         if is_empty or getattr(error, "code", None) in _FOR_ALL:
             return True
-        if self._has_worked or status not in _BAD:
+        if self._has_worked or status not in _BAD or self._batches is not None:
             return False
         try:
             await probe()
@@ -157,101 +196,23 @@ class TextEndpointHandler(RemoteModelHandler[Any, PredictionResult, ModelT]):
         return InvalidAnswerError(said)
 
 
-class ModelReply(NamedTuple):
-    """What a model answered."""
-
-    text: str | None
-    """None: nothing, or a call of a tool."""
-    full: Any
-    """The client's object."""
-    why_none: str = "the answer has no text"
-    cut_off: bool = False
-    """Whether the limit of tokens ended it."""
+def _sizes_of_batches(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Batches as large as allowed: they take as long as small ones."""
+    most = options.get("max_batch_size") or max(_IN_A_BATCH, options.get("min_batch_size") or 1)
+    return {"min_batch_size": most, "max_batch_size": most}
 
 
-class ChatHandler(TextEndpointHandler[ModelT]):
-    """Asks chat models: one request for each example, and another where an answer has to be repaired."""
+def _of_one(answer: Any) -> Any:
+    """What became of one example of a batch; whatever its error is, the others have answers of their own.
 
-    def __init__(
-        self,
-        model_name: str,
-        api_key: ApiKey,
-        url: str | None,
-        *,
-        prompts: Prompts,
-        schema: JsonSchema | None,
-        full_answer: bool,
-        options: Mapping[str, Any],
-    ) -> None:
-        super().__init__(model_name, api_key, url, size=1, options=options)
-        self._prompts = prompts
-        self._schema = schema
-        self._full_answer = full_answer
-
-    @abstractmethod
-    async def _send(
-        self, client: ModelT, system: str | None, messages: list[dict[str, Any]], args: Mapping[str, Any]
-    ) -> ModelReply:
-        """Sends one request, and reports what it used."""
-
-    async def request(
-        self, batch: Sequence[Any], model: ModelT, inference_args: dict[str, Any] | None = None
-    ) -> list[Any]:
-        """Asks for each example; a wrong one costs the others nothing.
-
-        Raises:
-            EndpointError: no request can succeed.
-            Exception: whatever the client raises.
-        """
-        args = inference_args or {}
-        return await answers_of(batch, lambda example: self._predict(example, model, args))
-
-    def example_from_row(self, row: Mapping[str, Any]) -> Any:
-        """The prompt of a row, or its conversation.
-
-        Raises:
-            ValueError: it is not clear which column is the prompt, or the column is missing or empty.
-        """
-        return self._prompts.example_from_row(row)
-
-    async def _predict(self, example: Any, client: ModelT, args: Mapping[str, Any]) -> Any:
-        try:
-            system, messages = self._prompts.conversation(example)
-        except (TypeError, ValueError) as error:
-            return ElementFailure(error)
-        reply = await self._asked(client, system, messages, args)
-        value = self._value(reply)
-        if isinstance(value, ElementFailure) and self._schema is not None and reply.text is not None:
-            if reply.cut_off:  # the next one would be, too
-                return value
-            told = self._schema.complaint(value.error)
-            mended = [{"role": "assistant", "content": reply.text}, {"role": "user", "content": told}]
-            reply = await self._asked(client, system, [*messages, *mended], args)
-            value = self._value(reply)
-        return value if isinstance(value, ElementFailure) else PredictionResult(example, value, self.model_name)
-
-    async def _asked(
-        self, client: ModelT, system: str | None, messages: list[dict[str, Any]], args: Mapping[str, Any]
-    ) -> ModelReply:
-        trivial = [{"role": "user", "content": "Hi"}]
-        return await self._ask(
-            lambda: self._send(client, system, messages, args), lambda: self._send(client, None, trivial, args)
-        )
-
-    def _value(self, reply: ModelReply) -> Any:
-        """What is to be predicted; an ElementFailure if it is not in the answer."""
-        if self._schema is None and self._full_answer:
-            return reply.full
-        if reply.text is None:
-            return ElementFailure(InvalidAnswerError(reply.why_none))
-        if self._schema is None:
-            return reply.text
-        try:
-            value = self._schema.read(reply.text)
-        except InvalidAnswerError as error:
-            cut_off = InvalidAnswerError(f"{error}; the limit of tokens cut it off")
-            return ElementFailure(cut_off if reply.cut_off else error)
-        return reply.full if self._full_answer else value
+    Raises:
+        Exception: the error, if it concerns all of them.
+    """
+    if not isinstance(answer, BaseException):
+        return answer
+    if not isinstance(answer, Exception) or isinstance(answer, EndpointError | ConfigurationError):
+        raise answer
+    return ElementFailure(answer)
 
 
 async def heard(asked: Awaitable[Any]) -> Any:

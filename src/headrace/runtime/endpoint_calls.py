@@ -44,7 +44,7 @@ class Rules(NamedTuple):
     usage: UsageMeter | None = None
     """Says when nothing more may be sent."""
     max_concurrent: int | None = None
-    """How many requests may be in flight, if an engine in this process says so; None: found out by feedback."""
+    """How many requests may be in flight, if the handler says so; None: found out by feedback."""
 
 
 def rules_of(spec: SessionSpec, handler: Any) -> Rules:
@@ -74,7 +74,7 @@ def rules_of(spec: SessionSpec, handler: Any) -> Rules:
         tokens_per_minute=getattr(handler, "tokens_per_minute", None),
         has_fallback=spec.plan.has_fallback,
         usage=meter_of(spec),
-        max_concurrent=handler.max_concurrent if is_engine else None,
+        max_concurrent=handler.max_concurrent if is_engine or is_remote else None,
     )
 
 

@@ -18,7 +18,8 @@ def quota_names(plan: Plan) -> tuple[tuple[Any, str], ...]:
         ConfigurationError: a handler's ``quota_name`` is no text.
     """
     handlers = {name: handler for name, handler in plan.models.items() if name in plan.concurrent}
-    found = {name: _named(one) for name, one in handlers.items() if isinstance(one, RemoteModelHandler)}
+    remote = {name: one for name, one in handlers.items() if isinstance(one, RemoteModelHandler)}
+    found = {name: _named(one) for name, one in remote.items() if one.max_concurrent is None}
     return tuple((name, quota) for name, quota in found.items() if quota is not None)
 
 

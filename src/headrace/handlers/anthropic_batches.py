@@ -1,0 +1,98 @@
+"""Anthropic's Message Batches API: requests go up together, results come back as JSON lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import anthropic
+
+from headrace.handlers.batch_jobs import Collected, Request
+from headrace.handlers.batch_store import Announced, Line
+
+__all__ = ["AnthropicBatches"]
+
+_EARLIER_SECS = 600
+"""By how much the provider's clock may be behind ours."""
+_STATUSES = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""Of the kinds of errors, with HTTP."""
+
+
+class AnthropicBatches:
+    """Batches of messages. See ``BatchApi``.
+
+    Args:
+        client: Anthropic's.
+        renew: called before each request: the client's key may have expired.
+    """
+
+    most_requests = 100_000
+    most_bytes = 256_000_000
+    errors: tuple[type[Exception], ...] = (anthropic.APIError,)
+
+    def __init__(self, client: anthropic.AsyncAnthropic, renew: Callable[[], None]) -> None:
+        self._client = client
+        self._renew = renew
+
+    async def send(self, token: str, requests: Sequence[Request]) -> str:
+        """Makes a batch. Anthropic keeps no token."""
+        entries: Any = [{"custom_id": request.id, "params": request.body} for request in requests]
+        self._renew()
+        return str((await self._client.messages.batches.create(requests=entries)).id)
+
+    async def find(self, batch: Announced) -> str | None:
+        """The id of the batch with our requests; "" if there is none.
+
+        Which requests a batch has is not said before it has ended: until then, one of as many might be it.
+        """
+        undecided = False
+        self._renew()
+        async for one in self._client.messages.batches.list(limit=100):  # the latest first
+            if one.created_at.timestamp() < batch.at - _EARLIER_SECS:
+                break
+            if one.id in batch.elsewhere or _size_of(one) != len(batch.ids):
+                continue
+            if one.processing_status != "ended":
+                undecided = True
+            elif one.results_url and await self._ids_of(one.id) == batch.ids:
+                return str(one.id)
+        return None if undecided else ""
+
+    async def collect(self, remote: str) -> Collected | None:
+        """Reads the results when the batch has ended."""
+        self._renew()
+        batch = await self._client.messages.batches.retrieve(remote)
+        if batch.processing_status != "ended":
+            return None
+        found = await self._client.messages.batches.results(remote)
+        return Collected([_line_of(one) async for one in found], "some of it expired or was cancelled")
+
+    async def _ids_of(self, remote: str) -> set[str]:
+        return {one.custom_id async for one in await self._client.messages.batches.results(remote)}
+
+
+def _size_of(batch: Any) -> int:
+    counts = batch.request_counts
+    return int(counts.processing + counts.succeeded + counts.errored + counts.canceled + counts.expired)
+
+
+def _line_of(said: Any) -> Line:
+    result = said.result
+    if result.type == "succeeded":
+        return Line(said.custom_id, 200, result.message.to_json(indent=None))
+    if result.type == "errored":
+        body = result.error.to_dict(mode="json")
+        return Line(said.custom_id, _STATUSES.get(body["error"]["type"], 500), json.dumps(body))
+    return Line(said.custom_id, None, f"the request {'expired' if result.type == 'expired' else 'was cancelled'}")

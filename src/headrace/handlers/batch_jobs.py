@@ -1,0 +1,315 @@
+"""Has requests answered by a provider's Batch API: sends them as batches, polls, and collects, each request once.
+
+::
+
+    requests -> known already? -> answers
+                   | no
+                   v
+             in a batch that runs? --------> polled -> ended -> answers, kept in the store
+                   | no                        ^
+                   v                           |
+             announced -> sent -> written down-+
+
+What was sent is in a ``BatchStore``. Requests are found there by their content, so whoever asks the same again, after a
+crash or in another process, gets the same answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import random
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from email.utils import parsedate_to_datetime
+from typing import Any, NamedTuple, Protocol
+
+from headrace.core.errors import EndpointError, HeadraceError, as_type_name
+from headrace.handlers.batch_store import Announced, BatchStore, Line, Sent
+
+__all__ = ["BatchAnswer", "BatchApi", "BatchJobs", "BatchRefusedError", "BatchUnfinishedError", "Collected", "Request"]
+
+FIRST_POLL_SECS, LONGEST_POLL_SECS = 1.0, 60.0
+"""Polls follow each other at growing intervals."""
+_TRIES = 3
+"""How often a request is sent that no batch has come to."""
+_LOCK_SECS = 0.1
+_OK = 200
+_PASSING = (408, 409, 425, 429)
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class BatchUnfinishedError(HeadraceError, TimeoutError):
+    """A request was not answered in time, by any batch."""
+
+
+class BatchLateError(BatchUnfinishedError):
+    """A request was not answered in time, and its batch still runs."""
+
+
+class BatchRefusedError(HeadraceError, RuntimeError):
+    """The provider refuses a whole batch: nothing of it is done."""
+
+
+class Request(NamedTuple):
+    """One request of a batch."""
+
+    id: str
+    """A digest of its content."""
+    body: Mapping[str, Any]
+
+
+class BatchAnswer(NamedTuple):
+    """The answer to a request, as HTTP would have it."""
+
+    status: int
+    body: str
+    """JSON."""
+    is_new: bool
+    """Whether this process has collected it; else somebody has paid for it before."""
+
+
+class Collected(NamedTuple):
+    """What a batch leaves behind."""
+
+    lines: list[Line]
+    """In any order; requests that the batch has not come to may be missing."""
+    ended: str
+    """How it ended, in the provider's word."""
+
+
+class BatchApi(Protocol):
+    """A provider's Batch API."""
+
+    most_requests: int
+    """In a batch."""
+    most_bytes: int
+    """Of a batch."""
+    errors: tuple[type[Exception], ...]
+    """What its client raises."""
+
+    async def send(self, token: str, requests: Sequence[Request]) -> str:
+        """Sends a batch; returns its id."""
+
+    async def find(self, batch: Announced) -> str | None:
+        """The id of a batch that may have arrived; "" if it has not; None: that cannot be told yet."""
+
+    async def collect(self, remote: str) -> Collected | None:
+        """What a batch leaves behind; None while it runs.
+
+        Raises:
+            BatchRefusedError: the whole batch failed.
+        """
+
+
+class BatchJobs:
+    """Answers requests with a Batch API.
+
+    Args:
+        who: the handler's class, for errors.
+        directory: of the store.
+        max_wait_secs: how long to wait for a batch.
+        where: of the endpoint; the same body elsewhere is another request.
+        api: the provider's.
+    """
+
+    def __init__(self, who: str, directory: str, max_wait_secs: float, where: str, api: BatchApi) -> None:
+        self._who = who
+        self._directory = directory
+        self._max_wait_secs = max_wait_secs
+        self._where = where
+        self._api = api
+        self._store = BatchStore(directory)
+
+    async def answers(self, bodies: Sequence[Mapping[str, Any]]) -> list[BatchAnswer | BatchUnfinishedError]:
+        """The answers, in order; of equal requests only one is sent.
+
+        Raises:
+            EndpointError: the provider refuses a batch, or everything.
+            Exception: whatever the client raises where a batch could not be sent.
+        """
+        requests = await asyncio.to_thread(lambda: [Request(self._id_of(body), body) for body in bodies])
+        found: dict[str, BatchAnswer | BatchUnfinishedError] = {}
+        for _ in range(_TRIES):
+            left = {one.id: one for one in requests if _is_to_be_asked(found.get(one.id))}
+            if not left:
+                break
+            known, batches = await self._sent(left)
+            found |= {line.id: BatchAnswer(_OK, line.body, is_new=False) for line in known}
+            for batch in batches:
+                found |= await self._waited_for(batch)
+        lost = BatchUnfinishedError("its batch is no longer in the batch directory.")
+        return [found.get(one.id, lost) for one in requests]
+
+    def _id_of(self, body: Mapping[str, Any]) -> str:
+        content = json.dumps([self._where, body], sort_keys=True)
+        return hashlib.blake2b(content.encode(), digest_size=20).hexdigest()
+
+    async def _sent(self, left: Mapping[str, Request]) -> tuple[list[Line], list[Sent]]:
+        """The answers that are known, and the batches in which all other requests now are."""
+        async with self._alone():
+            for announced in await asyncio.to_thread(self._store.announced, left):
+                await self._look_for(announced)
+            lines, batches, known = await asyncio.to_thread(self._store.look_up, left)
+            missing = [request for request in left.values() if request.id not in known]
+            limits = self._api.most_requests, self._api.most_bytes
+            for part in await asyncio.to_thread(lambda: list(_parts(missing, *limits))):
+                batches.append(await self._send(part))
+        return lines, batches
+
+    async def _look_for(self, announced: Announced) -> None:
+        """Finds out whether a batch has arrived whose sender was killed, or heard nothing."""
+        for pause in _pauses():
+            remote = await self._found(announced)
+            if remote is not None:
+                break
+            await asyncio.sleep(pause)
+        if remote:
+            await asyncio.to_thread(self._store.sent, announced.number, remote)
+        else:
+            await asyncio.to_thread(self._store.forget, announced.number)
+
+    async def _found(self, announced: Announced) -> str | None:
+        try:
+            return await self._api.find(announced)
+        except self._api.errors as error:
+            if _is_final(error):
+                raise self._refusal(error) from error
+            raise
+
+    async def _send(self, requests: Sequence[Request]) -> Sent:
+        number, token = await asyncio.to_thread(self._store.announce, [request.id for request in requests])
+        try:
+            remote = await self._api.send(token, requests)
+        except self._api.errors as error:
+            if _is_final(error):
+                await asyncio.to_thread(self._store.forget, number)
+                raise self._refusal(error) from error
+            raise  # it may have arrived all the same: the next try looks for it
+        await asyncio.to_thread(self._store.sent, number, remote)
+        _LOGGER.info("%s: %s requests were sent as batch %s", self._who, f"{len(requests):,}", remote)
+        return Sent(number, remote)
+
+    async def _waited_for(self, batch: Sent) -> dict[str, BatchAnswer | BatchUnfinishedError]:
+        """The answers of a batch; an error in the place of each that did not come."""
+        try:
+            collected = await self._polled(batch.remote)
+        except BatchRefusedError as error:
+            await asyncio.to_thread(self._store.forget, batch.number)
+            raise EndpointError(f"{self._who}: {error}") from error
+        except asyncio.CancelledError:
+            _LOGGER.warning("%s: %s", self._who, self._later(batch.remote))
+            raise
+        if collected is None:
+            late = BatchLateError(f"no answer after {self._max_wait_secs:g} s; {self._later(batch.remote)}")
+            return dict.fromkeys((line.id for line in await self._lines(batch)), late)
+        is_new = await asyncio.to_thread(self._store.end, batch.number, collected.lines)
+        otherwise = f"batch {batch.remote} ended ({collected.ended}) without its answer"
+        return {line.id: _answer(line, otherwise, is_new=is_new) for line in await self._lines(batch)}
+
+    async def _lines(self, batch: Sent) -> list[Line]:
+        return await asyncio.to_thread(self._store.lines, batch.number)
+
+    async def _polled(self, remote: str) -> Collected | None:
+        """What a batch leaves behind; None if it does not end in time."""
+        deadline = time.monotonic() + self._max_wait_secs
+        for pause in _pauses():
+            asked = 0.0
+            try:
+                collected = await self._api.collect(remote)
+                if collected is not None:
+                    return collected
+            except self._api.errors as error:
+                if _is_final(error):
+                    raise self._refusal(error, remote) from error
+                asked = _retry_after(error)
+                _LOGGER.info("%s: batch %s could not be polled: %s", self._who, remote, as_type_name(error))
+            if time.monotonic() + max(pause, asked) > deadline:
+                break
+            await asyncio.sleep(max(pause, asked))
+        return None
+
+    def _later(self, remote: str) -> str:
+        return (
+            f"batch {remote} stays at the provider. What was sent is in {self._directory}: run again with the same "
+            "batch_directory to collect it; nothing is paid twice."
+        )
+
+    def _refusal(self, error: Exception, remote: str = "") -> EndpointError:
+        gone = f" If it has no batch {remote} any more, name another batch_directory." if remote else ""
+        return EndpointError(
+            f"{self._who}: the endpoint refuses the batch: {as_type_name(error)}: {error}. Check the key, the URL, the "
+            f"account, and whether the endpoint has a Batch API.{gone}"
+        )
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """While the context is open, nobody else sends batches of this directory. Locks end with their process."""
+        from filelock import FileLock, Timeout  # noqa: PLC0415 - only batches need it
+
+        lock = FileLock(os.path.join(self._directory, "lock"), thread_local=False)
+        while not lock.is_locked:
+            with suppress(Timeout):
+                lock.acquire(timeout=0)
+            if not lock.is_locked:
+                await asyncio.sleep(_LOCK_SECS)
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def _is_to_be_asked(answer: BatchAnswer | BatchUnfinishedError | None) -> bool:
+    """Whether there is no answer, or one that the same request may not get again."""
+    if isinstance(answer, BatchAnswer):
+        return answer.status in _PASSING or answer.status >= 500
+    return answer is None or not isinstance(answer, BatchLateError)
+
+
+def _answer(line: Line, otherwise: str, *, is_new: bool) -> BatchAnswer | BatchUnfinishedError:
+    if line.status is not None:
+        return BatchAnswer(line.status, line.body, is_new)
+    return BatchUnfinishedError(f"{otherwise}: {line.body}" if line.body else f"{otherwise}.")
+
+
+def _parts(requests: Iterable[Request], most: int, most_bytes: int) -> Iterator[list[Request]]:
+    """Requests that fit into a batch, together."""
+    part: list[Request] = []
+    size = 0
+    for request in requests:
+        needed = len(json.dumps(request.body)) + len(request.id) + 200  # what a provider's format has around it
+        if part and (len(part) == most or size + needed > most_bytes):
+            yield part
+            part, size = [], 0
+        part.append(request)
+        size += needed
+    if part:
+        yield part
+
+
+def _pauses() -> Iterator[float]:
+    """Seconds between polls."""
+    longest = FIRST_POLL_SECS
+    while True:
+        yield longest * random.uniform(0.75, 1.0)  # noqa: S311 - jitter keeps no secret
+        longest = min(1.5 * longest, LONGEST_POLL_SECS)
+
+
+def _is_final(error: Exception) -> bool:
+    status = getattr(error, "status_code", None)
+    return isinstance(status, int) and 400 <= status < 500 and status not in _PASSING
+
+
+def _retry_after(error: Exception) -> float:
+    """How long the endpoint asked to wait, in seconds; 0: it did not."""
+    given = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")
+    with suppress(ValueError):
+        return max(0.0, float(given))
+    with suppress(ValueError, TypeError):
+        return max(0.0, parsedate_to_datetime(given).timestamp() - time.time())
+    return 0.0

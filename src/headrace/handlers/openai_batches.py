@@ -1,0 +1,94 @@
+"""OpenAI's Batch API: a file of requests goes up, a file of answers and one of errors come back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import openai
+
+from headrace.handlers.batch_jobs import BatchRefusedError, Collected, Request
+from headrace.handlers.batch_store import Announced, Line
+
+__all__ = ["OpenAIBatches"]
+
+_OURS = "headrace"
+"""What our token is called in a batch's metadata."""
+_EARLIER_SECS = 600
+"""By how much the provider's clock may be behind ours."""
+_SHOWN = 3
+"""Errors of a batch that was refused."""
+
+
+class OpenAIBatches:
+    """Batches of one kind of request. See ``BatchApi``.
+
+    Args:
+        client: OpenAI's.
+        path: of single requests, such as ``"/v1/chat/completions"``.
+    """
+
+    most_requests = 50_000
+    most_bytes = 200_000_000
+    errors: tuple[type[Exception], ...] = (openai.APIError,)
+
+    def __init__(self, client: openai.AsyncOpenAI, path: str) -> None:
+        self._client = client
+        self._path: Any = path
+
+    async def send(self, token: str, requests: Sequence[Request]) -> str:
+        """Uploads a file and makes a batch of it."""
+        lines = [
+            json.dumps({"custom_id": one.id, "method": "POST", "url": self._path, "body": one.body}) for one in requests
+        ]
+        data = ("\n".join(lines) + "\n").encode()
+        file = await self._client.files.create(file=(f"{token}.jsonl", data), purpose="batch")
+        batch = await self._client.batches.create(
+            completion_window="24h", endpoint=self._path, input_file_id=file.id, metadata={_OURS: token}
+        )
+        return str(batch.id)
+
+    async def find(self, batch: Announced) -> str | None:
+        """The id of the batch with our token in its metadata; "" if there is none."""
+        async for one in self._client.batches.list(limit=100):  # the latest first
+            if one.created_at < batch.at - _EARLIER_SECS:
+                break
+            if (one.metadata or {}).get(_OURS) == batch.token:
+                return str(one.id)
+        return ""
+
+    async def collect(self, remote: str) -> Collected | None:
+        """Reads both files when the batch has ended.
+
+        Raises:
+            BatchRefusedError: it failed.
+        """
+        batch = await self._client.batches.retrieve(remote)
+        if batch.status == "failed":
+            raise BatchRefusedError(f"the endpoint refuses batch {remote}: {_reasons(batch)}")
+        if batch.status not in ("completed", "expired", "cancelled"):
+            return None
+        lines: list[Line] = []
+        for file in (batch.output_file_id, batch.error_file_id):
+            lines += await self._read(file) if file else []
+        return Collected(lines, batch.status)
+
+    async def _read(self, file: str) -> list[Line]:
+        content = (await self._client.files.content(file)).content
+        return await asyncio.to_thread(lambda: [_line_of(json.loads(one)) for one in content.split(b"\n") if one])
+
+
+def _line_of(said: dict[str, Any]) -> Line:
+    response, error = said.get("response") or {}, said.get("error") or {}
+    if response.get("status_code"):
+        return Line(said["custom_id"], response["status_code"], json.dumps(response.get("body")))
+    return Line(said["custom_id"], None, error.get("message") or "")
+
+
+def _reasons(batch: openai.types.Batch) -> str:
+    errors = batch.errors.data if batch.errors and batch.errors.data else []
+    said = [f"{one.message or one.code}{'' if one.line is None else f' (line {one.line})'}" for one in errors[:_SHOWN]]
+    more = f"; and {len(errors) - _SHOWN} more" if len(errors) > _SHOWN else ""
+    return "; ".join(said) + more if said else "it does not say why"

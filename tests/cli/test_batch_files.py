@@ -1,0 +1,139 @@
+"""``headrace run --batch-directory``: rows are sent as batches, and interrupted runs collect what they have sent."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+import anthropic_endpoint
+from batch_endpoint import batching
+from headrace.handlers import batch_jobs
+from openai_endpoint import speaking
+from waiting import wait_until
+
+ROWS = [{"id": n, "text": f"x{n}"} for n in range(6)]
+ANSWERS = [f"X{n}" for n in range(6)]
+KINDS = pytest.mark.parametrize("kind", ["openai", pytest.param("anthropic", marks=pytest.mark.large)])
+"""Two processes each take their time."""
+
+
+@pytest.fixture(autouse=True)
+def _keys_and_short_pauses(monkeypatch, requests_end):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-of-the-environment")
+    monkeypatch.setattr(batch_jobs, "FIRST_POLL_SECS", 0.01)
+
+
+def arguments(server, name, output, kind="openai"):
+    url = f"{server.url}v1" if kind == "openai" else server.url
+    which = ["run", name, "--handler", kind, "--model", "m", "--url", url, "--columns", "text", "--keep", "id"]
+    return [*which, "--batch-directory", "batches", "--output", output, "--resume"]
+
+
+def answers(folder, name):
+    return [row["prediction"] for row in sorted(folder.rows(name), key=lambda row: row["id"])]
+
+
+@pytest.mark.parametrize(
+    ("name", "output"), [("in.jsonl", "p.jsonl"), ("in.csv", "p.jsonl"), ("in.parquet", "p.parquet")]
+)
+def test_rows_of_every_format_are_sent_as_one_batch(folder, headrace, name, output):
+    as_csv = "id,text\n" + "".join(f"{row['id']},{row['text']}\n" for row in ROWS)
+    folder.write(name, as_csv if name.endswith(".csv") else ROWS)
+    with batching(speaking()) as server:
+        result = headrace(*arguments(server, name, output), "--price", "m=1,2")
+        assert result.code == 0, result
+        assert answers(folder, output) == ANSWERS
+        assert [len(batch.requests) for batch in server.batches] == [6]
+
+
+def test_max_batch_size_is_that_of_batches(folder, headrace):
+    folder.write("in.jsonl", ROWS)
+    with batching(speaking()) as server:
+        assert headrace(*arguments(server, "in.jsonl", "p.jsonl"), "--max-batch-size", "4").code == 0
+        assert sorted(len(batch.requests) for batch in server.batches) == [2, 4]
+
+
+def test_handler_without_batches_says_so(folder, headrace):
+    folder.write("in.jsonl", ROWS)
+    result = headrace("run", "in.jsonl", "--handler", "sklearn-numpy", "--batch-directory", "b", "--output", "p.jsonl")
+    assert result.code == 2
+    assert "sklearn-numpy has no parameter for --batch-directory" in result.err
+
+
+@KINDS
+def test_killed_run_collects_its_batch_when_it_is_run_again(folder, headrace, command, kind):
+    folder.write("in.jsonl", ROWS)
+    speak = speaking() if kind == "openai" else anthropic_endpoint.speaking()
+    with batching(speak) as server:
+        server.held = True
+        process = command(*arguments(server, "in.jsonl", "p.jsonl", kind))
+        assert wait_until(lambda: server.polled.is_set() or process.poll() is not None)
+        assert process.poll() is None, process.communicate()
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        server.held = False
+        assert headrace(*arguments(server, "in.jsonl", "p.jsonl", kind)).code == 0
+        assert answers(folder, "p.jsonl") == ANSWERS
+        assert len(server.batches) == 1
+
+
+@KINDS
+def test_run_that_is_killed_before_it_knows_its_batch_finds_it(folder, headrace, command, kind):
+    """The server has made the batch, and the process that sent it dies before the answer comes."""
+    folder.write("in.jsonl", ROWS)
+    processes = []
+
+    def fault(server, method, path):
+        if method == "POST" and path.endswith("/batches") and processes:
+            os.killpg(processes[0].pid, signal.SIGKILL)
+            processes.pop().communicate()
+
+    speak = speaking() if kind == "openai" else anthropic_endpoint.speaking()
+    with batching(speak, fault) as server:
+        processes.append(command(*arguments(server, "in.jsonl", "p.jsonl", kind)))
+        assert wait_until(lambda: not processes or processes[0].poll() is not None)
+        assert not processes, processes[0].communicate()
+        assert headrace(*arguments(server, "in.jsonl", "p.jsonl", kind)).code == 0
+        assert answers(folder, "p.jsonl") == ANSWERS
+        assert [len(batch.requests) for batch in server.batches] == [6]
+
+
+def test_interrupted_run_says_that_its_batch_stays(folder, headrace, command):
+    folder.write("in.jsonl", ROWS)
+    with batching(speaking()) as server:
+        server.held = True
+        process = command(*arguments(server, "in.jsonl", "p.jsonl"))
+        assert wait_until(lambda: server.polled.is_set() or process.poll() is not None)
+        os.kill(process.pid, signal.SIGINT)
+        _, said = process.communicate()
+        assert process.returncode == 130, said
+        assert "Batches that were sent stay at the provider: the same command" in said
+        server.held = False
+        assert headrace(*arguments(server, "in.jsonl", "p.jsonl")).code == 0
+        assert len(server.batches) == 1
+
+
+@pytest.mark.large
+def test_two_runs_of_the_same_rows_share_a_batch(folder, command):
+    folder.write("in.jsonl", ROWS)
+    with batching(speaking()) as server:
+        server.held = True
+        runs = [
+            command(*arguments(server, "in.jsonl", f"p{n}.jsonl"), OPENAI_API_KEY=f"sk-number-{n}") for n in range(2)
+        ]
+
+        def polling():
+            polls = zip(list(server.paths), list(server.headers), strict=False)
+            return {headers["authorization"] for path, headers in polls if path == "GET /v1/batches/batch_1"}
+
+        assert wait_until(lambda: len(polling()) == 2 or any(run.poll() is not None for run in runs))
+        assert len(polling()) == 2, [run.communicate() for run in runs]
+        server.held = False
+        assert [run.wait() for run in runs] == [0, 0]
+        for n, run in enumerate(runs):
+            run.communicate()
+            assert answers(folder, f"p{n}.jsonl") == ANSWERS
+        assert len(server.batches) == 1
