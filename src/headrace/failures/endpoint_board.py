@@ -165,13 +165,13 @@ class Board:
 
     def accepted(self, now: float) -> float:
         """How many requests the endpoint has accepted from all members ever."""
-        self.others(now)
+        if self.is_shared:
+            self.others(now)
         return self.own.accepted + self._accepted_by_others
 
     def in_flight_of_others(self, now: float) -> int:
         """How many requests of the other members are in flight."""
-        others = self.others(now)
-        return int(sum(one.in_flight for one in others)) if others else 0
+        return int(sum(one.in_flight for one in self.others(now))) if self.is_shared else 0
 
     def show(self, now: float, in_flight: int, waiting: int) -> None:
         """Shows what this member has; call it now and then while it has any requests, or it counts as gone."""

@@ -46,6 +46,8 @@ class QuotaRate:
         self._totals = deque([(now, board.accepted(now), 0)])
         """Times, how many requests of all members had been accepted then, and how many of this one since it came."""
         self._settling: _Settling | None = None
+        self._rated, self._rated_for = math.inf, (-math.inf, math.inf)
+        """The rate, at a time and for a quota."""
 
     def wait(self, now: float) -> float:
         """Seconds until the next request may leave."""
@@ -53,9 +55,13 @@ class QuotaRate:
 
     def started(self, now: float) -> None:
         """A request has left."""
-        rate = self._rate(now)
-        if math.isfinite(rate):
-            state = self._board.state
+        state = self._board.state
+        if state.quota == math.inf:
+            return
+        if (now, state.quota) != self._rated_for:  # else it leaves together with others
+            self._rated_for, self._rated = (now, state.quota), self._rate(now)
+        rate = self._rated
+        if rate < math.inf:
             state.next_at = max(state.next_at, now - max(LAG_SECS, 1 / rate)) + 1 / rate
 
     def answered(self, now: float, started: float) -> None:
