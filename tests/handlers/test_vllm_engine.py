@@ -1,9 +1,11 @@
-"""vLLM's asynchronous engine, of which a stand-in has the interface: vLLM itself needs a GPU."""
+"""vLLM's asynchronous engine, of which a stand-in has the interface; ``tests/real_vllm`` runs vLLM itself."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -110,6 +112,68 @@ def test_engine_that_dies_once_costs_nothing(engines):
     assert len(engines) == 2
 
 
+def test_what_was_in_flight_is_repeated_together(engines):
+    found = asyncio.run(_answers(handler().load_model(), ["die once", *PROMPTS]))
+    assert [one.outputs[0].text for one in found] == ["DIE ONCE", *(prompt.upper() for prompt in PROMPTS)]
+    assert [engine.most for engine in engines] == [5, 5]
+
+
+def test_only_prompts_at_fault_fail_if_there_are_several(engines):
+    prompts = ["a b c d e", "die", "f g h i j", "die now", *(f"a b c {n}" for n in range(20))]
+    found = list(predict(handler(), prompts, on_failure="yield"))
+    assert [one.element for one in failures_among(found)] == ["die", "die now"]
+    assert "vLLM's engine died over this prompt" in str(found[1].error)
+    assert len(engines) <= 1 + 2 * 3
+
+
+def test_engine_that_does_not_start_again_is_not_tried_by_each_request(engines, monkeypatch):
+    def fail(args):
+        attempts.append(args)
+        raise RuntimeError("no memory is left")
+
+    attempts = []
+    running = handler().load_model()
+    monkeypatch.setattr(type(engines[0]), "from_engine_args", fail)
+    found = asyncio.run(_answers(running, ["die", *PROMPTS]))
+    assert [str(one) for one in found] == ["no memory is left"] * 5
+    assert len(attempts) == 1
+
+
+def test_engine_is_started_once_though_requests_give_up_meanwhile(engines, monkeypatch):
+    async def give_up():
+        starting = asyncio.ensure_future(_answers(running, ["die once", "a"]))
+        await asyncio.to_thread(begun.wait)
+        starting.cancel()
+        await asyncio.wait([starting])
+        asyncio.get_running_loop().call_later(0.01, go_on.set)
+        return await _answers(running, PROMPTS)
+
+    def start(args):
+        begun.set()
+        go_on.wait()
+        return start_at_once(args)
+
+    begun, go_on = threading.Event(), threading.Event()
+    running = handler().load_model()
+    start_at_once = type(engines[0]).from_engine_args
+    monkeypatch.setattr(type(engines[0]), "from_engine_args", start)
+    assert [one.outputs[0].text for one in asyncio.run(give_up())] == [prompt.upper() for prompt in PROMPTS]
+    assert len(engines) == 2
+
+
+async def _answers(engine, prompts):
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    params = SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY)
+    return await asyncio.gather(*(engine.generate(one, params) for one in prompts), return_exceptions=True)
+
+
+def test_error_that_vllm_wraps_is_told():
+    (failed,) = predict(handler(), ["fail"], on_failure="yield")
+    assert "what vLLM did not expect" in str(failed.error)
+
+
 def test_answers_may_have_a_structure():
     args = {"structured_outputs": {"choice": ["yes", "no"]}}
     assert texts(predict(handler(), ["well"], inference_args=args)) == ["yes"]
@@ -128,6 +192,7 @@ def test_conversations_go_through_the_chat_template(saved_llama):
         ({"sampling_args": {"max_tokens": 0}}, "vllm.SamplingParams: max_tokens must be at least 1"),
         ({"sampling_args": {"max_token": 5}}, "vllm.SamplingParams: .*max_token"),
         ({"sampling_args": {"structured_outputs": {"jason": {}}}}, "jason"),
+        ({"sampling_args": {"structured_outputs": {}}}, "one kind of structured outputs"),
         ({"engine_args": {"model": "another"}}, "name the model a second time"),
         ({"max_batch_size": 8}, "takes elements one by one"),
     ],

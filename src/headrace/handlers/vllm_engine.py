@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import logging
 import os
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,17 +17,22 @@ from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.result import PredictionResult
 from headrace.core.usage import report_generation
 from headrace.handlers.cards import CARDS
-from headrace.handlers.generation import Generated, GenerationModelHandler, Prompt, as_messages
+from headrace.handlers.generation import EngineLostError, Generated, GenerationModelHandler, Prompt, as_messages
 
 __all__ = ["VLLMEngineModelHandler"]
 
+_LOGGER = logging.getLogger("headrace.vllm")
+
 _MAX_TOKENS = 256
+_RARITY = 10
+"""After a failed start, no other is attempted for this many times the duration of the failed one."""
 
 
 class VLLMEngine:
     """An ``AsyncLLM``, which is started anew if its process dies.
 
-    What was in flight is then repeated once, one request at a time, so that only the one at fault fails.
+    What was in flight is then repeated, all together: mostly the reason was none of it. What an engine dies over a
+    second time goes alone, so that only the one at fault fails.
 
     Args:
         arguments: of ``vllm.AsyncEngineArgs``.
@@ -34,8 +41,9 @@ class VLLMEngine:
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         self._arguments = arguments
         self._numbers = itertools.count()
-        self._restarting = asyncio.Lock()
-        self._suspects = asyncio.Lock()
+        self._turns = _Turns()
+        self._restart: asyncio.Future[None] | None = None
+        self._failed: tuple[Exception, float] | None = None
         self._tokenizer: Any = None
         self._keep(self._start())
 
@@ -43,16 +51,24 @@ class VLLMEngine:
         """The output for one prompt.
 
         Raises:
-            EngineDeadError: the engine died over it.
-            Exception: vLLM refuses it.
+            EngineLostError: the engine died over it.
+            Exception: vLLM refuses it; or the engine died, and another one does not start.
         """
         from vllm.v1.engine.exceptions import EngineDeadError  # noqa: PLC0415 - as in load_model
 
-        try:
-            return await self._generate(prompt, params)
-        except EngineDeadError:
-            async with self._suspects:
+        for _ in range(2):
+            try:
+                async with self._turns.beside_others():
+                    return await self._generate(prompt, params)
+            except EngineDeadError as error:
+                error.with_traceback(None)  # vLLM keeps it, and its frames would keep this object, and so the engine
+        async with self._turns.alone():
+            try:
                 return await self._generate(prompt, params)
+            except EngineDeadError as error:
+                raise EngineLostError(
+                    "vLLM's engine died over this prompt, at last with no other beside it; the log says why."
+                ) from error
 
     def tokens_of(self, messages: Any) -> list[int]:
         """The tokens of a conversation, by the model's chat template."""
@@ -64,17 +80,43 @@ class VLLMEngine:
         return list(self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
 
     async def _generate(self, prompt: Any, params: Any) -> Any:
+        from vllm.v1.engine.exceptions import EngineGenerateError  # noqa: PLC0415 - as in load_model
+
         engine = await self._running()
         name = f"headrace-{next(self._numbers)}"
-        outputs = [output async for output in engine.generate(prompt, params, request_id=name)]
+        try:
+            outputs = [output async for output in engine.generate(prompt, params, request_id=name)]
+        except EngineGenerateError as error:  # which says nothing itself
+            raise error.__cause__ or error from None
         return outputs[-1]
 
     async def _running(self) -> Any:
-        async with self._restarting:
-            if self._engine.errored:
-                self._finalizer()
-                self._keep(await asyncio.to_thread(self._start))
+        """The engine; waits for another one if it has ended. A wait that is given up does not end the start."""
+        while self._engine.errored:
+            if self._restart is None:
+                self._restart = asyncio.ensure_future(asyncio.to_thread(self._start_again))
+                self._restart.add_done_callback(self._restarted)
+            await asyncio.shield(self._restart)
         return self._engine
+
+    def _restarted(self, restart: asyncio.Future[None]) -> None:
+        self._restart = None
+        if not restart.cancelled():
+            restart.exception()  # if nobody waits any longer, nobody is to be told
+
+    def _start_again(self) -> None:
+        """Starts another engine, unless the last attempt failed a short while ago."""
+        began = time.monotonic()
+        if self._failed is not None and began < self._failed[1]:
+            raise self._failed[0]
+        _LOGGER.warning("The process of vLLM's engine has ended; another one is started.")
+        self._finalizer()
+        try:
+            self._keep(self._start())
+        except Exception as error:
+            now = time.monotonic()
+            self._failed = error, now + _RARITY * (now - began)
+            raise
 
     def _start(self) -> Any:
         import vllm  # noqa: PLC0415 - as in load_model
@@ -84,7 +126,56 @@ class VLLMEngine:
 
     def _keep(self, engine: Any) -> None:
         self._engine = engine
-        self._finalizer = weakref.finalize(self, engine.shutdown)
+        self._finalizer = weakref.finalize(self, _end, engine)
+
+
+def _end(engine: Any) -> None:
+    """Ends an ``AsyncLLM``; first its task, which takes any other end for a failure, and logs it with a traceback."""
+    task = getattr(engine, "output_handler", None)
+    if task is not None:
+        with contextlib.suppress(RuntimeError):  # its loop is closed
+            task.get_loop().call_soon_threadsafe(task.cancel)
+    engine.shutdown()
+
+
+class _Turns:
+    """Lets requests run beside each other, or one alone."""
+
+    def __init__(self) -> None:
+        self._running = 0
+        self._want_to_be_alone = 0
+        self._one = asyncio.Lock()
+        self._none_runs, self._all_may = asyncio.Event(), asyncio.Event()
+        self._none_runs.set()
+        self._all_may.set()
+
+    @contextlib.asynccontextmanager
+    async def beside_others(self) -> AsyncIterator[None]:
+        """Waits while one runs alone, or wants to."""
+        while not self._all_may.is_set():
+            await self._all_may.wait()
+        self._running += 1
+        self._none_runs.clear()
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._none_runs.set()
+
+    @contextlib.asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Waits until all others have ended; those that come later wait."""
+        self._want_to_be_alone += 1
+        self._all_may.clear()
+        try:
+            async with self._one:
+                await self._none_runs.wait()
+                yield
+        finally:
+            self._want_to_be_alone -= 1
+            if not self._want_to_be_alone:
+                self._all_may.set()
 
 
 class VLLMEngineModelHandler(GenerationModelHandler[VLLMEngine]):
@@ -194,5 +285,5 @@ def _params(given: Mapping[str, Any]) -> Any:
         if isinstance(structured, Mapping):
             given = {**given, "structured_outputs": vllm.sampling_params.StructuredOutputsParams(**structured)}
         return vllm.SamplingParams(**given, output_kind=vllm.sampling_params.RequestOutputKind.FINAL_ONLY)
-    except (TypeError, ValueError, AttributeError) as error:
+    except Exception as error:  # vLLM has classes of its own for them, others in each version
         raise ConfigurationError(f"vllm.SamplingParams: {error}") from error

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from vllm.exceptions import VLLMValidationError
+
 
 class RequestOutputKind(Enum):
     CUMULATIVE = 0
@@ -18,6 +20,10 @@ class StructuredOutputsParams:
     json: str | dict | None = None
     choice: list[str] | None = None
 
+    def __post_init__(self) -> None:
+        if (self.json is None) == (self.choice is None):
+            raise VLLMValidationError("You must use one kind of structured outputs constraint.")
+
 
 @dataclass
 class SamplingParams:
@@ -29,7 +35,7 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         if not self.max_tokens or self.max_tokens < 1:
-            raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}.")
+            raise VLLMValidationError(f"max_tokens must be at least 1, got {self.max_tokens}.")
 
     @property
     def choice(self) -> Any:

@@ -1,6 +1,7 @@
 """Stands in for vLLM's asynchronous engine: answers with the prompt's words in capitals, one each turn of the loop.
 
-A prompt ``die`` ends the engine over all that is in flight; ``die once`` only the first engine; ``hang`` has no answer.
+A prompt ``die`` ends the engine over all that is in flight; ``die once`` only the first engine; ``hang`` has no answer;
+``fail`` meets an error that vLLM does not expect.
 """
 
 from __future__ import annotations
@@ -8,8 +9,9 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 
+from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import RequestOutputKind
-from vllm.v1.engine.exceptions import EngineDeadError
+from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 ENGINES = []
 
@@ -49,9 +51,12 @@ class AsyncLLM:
     async def _answer(self, prompt, params):
         words = prompt.split() if isinstance(prompt, str) else [str(one) for one in prompt["prompt_token_ids"]]
         if len(words) > self.args.max_model_len:
-            raise ValueError(f"the prompt is longer than {self.args.max_model_len}.")
+            raise VLLMValidationError(f"the prompt is longer than {self.args.max_model_len}.")
+        if words == ["fail"]:
+            raise EngineGenerateError from KeyError("what vLLM did not expect")
         if words == ["hang"]:
             await asyncio.sleep(1000)
+        await asyncio.sleep(0)  # others are in flight by the time that the engine dies
         if words[0] == "die" and (words[1:] != ["once"] or len(ENGINES) == 1):
             self.errored = True
         made = params.choice[:1] if params.choice else [word.upper() for word in words][: params.max_tokens]
