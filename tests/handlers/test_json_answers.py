@@ -12,7 +12,7 @@ from headrace.core.events import UsageReported
 from headrace.handlers.json_answers import InvalidAnswerError, JsonSchema
 from headrace.handlers.openai_inference import OpenAIChatModelHandler
 from http_endpoint import events_and_outcomes, failures_among, serving
-from openai_endpoint import completion, speaking
+from openai_endpoint import completion, refusing, speaking
 
 SCHEMA = {"type": "object", "properties": {"label": {"enum": ["good", "bad"]}}, "required": ["label"]}
 GOOD = '{"label": "good"}'
@@ -131,3 +131,23 @@ def test_full_answers_are_validated_too():
     with serving(speaking(repaired)) as server:
         (result,) = predict(handler_at(server, full_answer=True), ["a"])
     assert result.inference.choices[0].message.content == GOOD
+
+
+def test_request_for_a_repair_that_fails_is_the_only_one_sent_again():
+    """The first answer is there, and paid for."""
+
+    def fault(asked, before):
+        return refusing(500) if len(asked["messages"]) > 1 and before in (1, 2) else None
+
+    with serving(speaking(repaired, fault)) as server:
+        events, outcomes = events_and_outcomes(handler_at(server), ["a"])
+        lengths = [len(asked["messages"]) for asked in server.requests]
+    assert [one.inference for one in outcomes] == [{"label": "good"}]
+    assert lengths == [1, 3, 3, 3]
+    assert events.of(UsageReported) == [UsageReported("m", 7, 3)] * 2
+
+
+def test_equal_prompts_have_a_first_answer_each():
+    with serving(speaking(repaired)) as server:
+        assert len(list(predict(handler_at(server), ["a", "a"]))) == 2
+        assert sorted(len(asked["messages"]) for asked in server.requests) == [1, 1, 3, 3]

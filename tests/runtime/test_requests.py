@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from headrace import (
+    ElementRetry,
     EndpointError,
     KeyedModelHandler,
     PredictionCountError,
@@ -166,3 +167,47 @@ def test_timeout_costs_the_element_that_takes_too_long(kind):
     assert isinstance(failure.error, TimeoutError)
     assert (failure.element, failure.attempts) == (3, 1)
     assert "took longer than 2 s" in str(failure.error)
+
+
+def _broken(*_, **__):
+    raise ArithmeticError("a bug")
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "where",
+    [
+        "runtime.endpoint.judge",
+        "runtime.endpoint.ConcurrencyLimit.told",
+        "runtime.endpoint.Told.learn_from",
+        "failures.refusals.RefusalBreaker.answered",
+    ],
+)
+def test_request_whose_answer_headrace_cannot_handle_ends_with_the_error(kind, where, monkeypatch):
+    with serving(for_example(3, Answer(400))) as server:
+        handler, elements = kind(server.url), [1, 2, 3]
+        assert list(predict(handler, [1])) == [2]
+        monkeypatch.setattr(f"headrace.{where}", _broken)
+        _, outcomes = events_and_outcomes(handler, elements)
+    assert ArithmeticError in {type(one.error) for one in failures_among(outcomes)}
+    assert len(outcomes) == 3
+
+
+def test_part_of_a_request_that_cannot_be_sent_again_ends_with_the_error(monkeypatch):
+    class Again(Remote):
+        def request(self, batch, model, inference_args=None):
+            return [ElementRetry(ValueError("later")) if one == 2 else one for one in batch]
+
+    monkeypatch.setattr("headrace.runtime.endpoint.Endpoint._sends_again", _broken)
+    _, outcomes = events_and_outcomes(Again("http://localhost:1/", size=3), [1, 2, 3])
+    assert [type(one.error) for one in failures_among(outcomes)] == [ArithmeticError] * 3
+
+
+def test_delay_that_is_no_number_is_a_dead_letter_that_says_so():
+    class Again(Remote):
+        def request(self, batch, model, inference_args=None):
+            return [ElementRetry(ValueError("later"), delay_secs="soon")]
+
+    _, outcomes = events_and_outcomes(Again("http://localhost:1/"), [1])
+    (failure,) = failures_among(outcomes)
+    assert "delay_secs must be a number of seconds, not 'soon'" in str(failure.error)

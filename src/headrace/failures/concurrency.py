@@ -197,6 +197,8 @@ class ConcurrencyLimit:
             size: the number of elements in the request.
             tokens: how many it took; 0: unknown.
         """
+        if started > self._restarted:
+            self.in_flight -= 1
         self._latency.finished(now, started, size, answered=reply is Verdict.ANSWERED)
         if self._budget is not None:
             self._budget.finished(tokens)
@@ -206,8 +208,6 @@ class ConcurrencyLimit:
             self._own_breaker.answered()
         elif reply is not Verdict.NOTHING:
             self._refused(now, started, reply, retry_after)
-        if started > self._restarted:
-            self.in_flight -= 1
 
     def told(self, now: float, allowed: Iterable[Allowance]) -> None:
         """Learns from what the endpoint says is left: nothing leaves before there is enough for one more request."""

@@ -10,6 +10,7 @@ from headrace.core.handler import ModelT
 from headrace.core.remote import ElementFailure
 from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey
+from headrace.core.tries import kept_for_next_try
 from headrace.handlers.batch_requests import BatchOptions
 from headrace.handlers.json_answers import InvalidAnswerError, JsonSchema
 from headrace.handlers.prompts import Prompts
@@ -81,11 +82,13 @@ class ChatHandler(TextEndpointHandler[ModelT]):
             system, messages = self._prompts.conversation(example)
         except (TypeError, ValueError) as error:
             return ElementFailure(error)
-        reply = await self._asked(client, system, messages, args)
+        kept = kept_for_next_try()
+        reply = kept.get(id(example)) or await self._asked(client, system, messages, args)
         value = self._value(reply)
         if isinstance(value, ElementFailure) and self._schema is not None and reply.text is not None:
             if reply.cut_off:  # the next one would be, too
                 return value
+            kept[id(example)] = reply  # if the next request fails, that one alone is sent again
             told = self._schema.complaint(value.error)
             mended = [{"role": "assistant", "content": reply.text}, {"role": "user", "content": told}]
             reply = await self._asked(client, system, [*messages, *mended], args)

@@ -17,7 +17,7 @@ from headrace.failures.fixed_limit import FixedLimit
 from headrace.failures.refusals import Verdict
 from headrace.failures.replies import Judgement, RetryTokens, concerns_all, judge, judge_element
 from headrace.runtime.endpoint_calls import Delivery, EndpointCall, Rules
-from headrace.runtime.event_loop import Alarm, EventLoop
+from headrace.runtime.event_loop import Alarm, Ended, EventLoop
 from headrace.runtime.sender import Sender, Told
 from headrace.runtime.small_bundles import SmallBundles
 from headrace.runtime.throttled_time import ThrottledTime
@@ -207,6 +207,16 @@ class Endpoint:
         except asyncio.CancelledError:
             self._finish(call, started, Verdict.NOTHING, 0.0, told)
             raise
+        try:
+            self._settle(call, started, ended, told, in_time=in_time)
+        except Exception as error:  # of Headrace's own; nobody else would end the request
+            if call in self._tasks:
+                self._finish(call, started, Verdict.NOTHING, 0.0, Told())
+            self._pumps.set(self._loop.time())
+            self._deliver(call, [], error, 0.0)
+
+    def _settle(self, call: EndpointCall, started: float, ended: Ended, told: Told, *, in_time: bool) -> None:
+        """Delivers what came of a try, or queues the call again."""
         seconds = self._loop.time() - started
         if ended.error is None:
             self._answered(call, started, ended.result, told, seconds)
@@ -223,12 +233,11 @@ class Endpoint:
 
         So is an EndpointError of the handler's own, at any time: it knows its endpoint.
         """
-        if isinstance(error, EndpointError):
-            refusal = error
-        elif self._has_worked or not concerns_all(error):
-            self._deliver(call, [], error, seconds)
-            return
-        else:
+        refusal = error
+        if not isinstance(error, EndpointError):
+            if self._has_worked or not concerns_all(error):
+                self._deliver(call, [], error, seconds)
+                return
             refusal = EndpointError(self._rules.who.partition(".")[0], f"{as_type_name(error)}: {error}")
             refusal.__cause__ = error
         call.inbox.refusal = refusal
@@ -239,14 +248,7 @@ class Endpoint:
         self._first, self._first_is_over = None, False  # another bundle's first one goes alone, too
 
     def _finish(
-        self,
-        call: EndpointCall,
-        started: float,
-        verdict: Verdict,
-        delay_secs: float,
-        told: Told,
-        *,
-        error: BaseException | None = None,
+        self, call: EndpointCall, started: float, verdict: Verdict, delay_secs: float, told: Told, *, error: Any = None
     ) -> None:
         del self._tasks[call]
         self._last_error = error
@@ -280,13 +282,14 @@ class Endpoint:
         error: BaseException = predictions[again[0]].error
         verdict = Verdict.ANSWERED if worst.verdict is Verdict.NOTHING else worst.verdict
         self._finish(call, started, verdict, worst.delay_secs, told, error=error)
-        rest = call
-        if not self._rules.prebatched and len(again) < len(predictions):
-            rest, taken = call.part(again), set(again)
-            kept = [place for place in range(len(predictions)) if place not in taken]
+        is_part = not self._rules.prebatched and len(again) < len(predictions)
+        rest = call.part(again) if is_part else call
+        is_sent_again = self._sends_again(rest, error, worst)  # first: if it raises, nothing is delivered yet
+        if is_part:
+            kept = sorted(set(range(len(predictions))) - set(again))
             call.keep(kept)
             self._deliver(call, [predictions[place] for place in kept], None, seconds, rest)
-        if not self._sends_again(rest, error, worst):
+        if not is_sent_again:
             self._deliver(rest, [], error, seconds)
 
     def _sends_again(self, call: EndpointCall, error: BaseException, judgement: Judgement) -> bool:

@@ -23,6 +23,7 @@ from headrace.runtime.bundle import AnyBundle, Executor, raise_uncaught
 from headrace.runtime.queues import AnyBatch
 from headrace.runtime.session import InferenceSession
 from headrace.runtime.spec import SessionSpec
+from headrace.runtime.steps import KnownPredictions
 
 _NOT_TRIED = RuntimeError("not tried, since nothing but failures has come from the model lately")
 _AND_THEN = "\nThe fallback failed, too:\n\n"
@@ -127,15 +128,17 @@ class BypassExecutor:
     """An executor that passes batches on to another one, but for most of those whose model's circuit breaker is open.
 
     Those fail at once, so that the fallback takes them; from time to time one is tried, to see whether the model works
-    again. Endpoints do the same for requests.
+    again. Endpoints do the same for requests. What is in the cache needs no model; but of an isolated one with
+    postprocessing, which must not run here, it is not looked up meanwhile.
 
     Args:
         executor: runs the others.
         spec: of the session.
         session: knows the breakers.
+        observer: receives the events of elements that are in the cache.
     """
 
-    def __init__(self, executor: Executor, spec: SessionSpec, session: InferenceSession) -> None:
+    def __init__(self, executor: Executor, spec: SessionSpec, session: InferenceSession, observer: Observer) -> None:
         self.preprocess_here = executor.preprocess_here
         self.collect = executor.collect
         self._executor = executor
@@ -143,6 +146,8 @@ class BypassExecutor:
         self._concurrent = spec.plan.concurrent
         self._clock = spec.clock
         self._session = session
+        self._looks_up = not (spec.isolated and spec.plan.postprocess)
+        self._known = KnownPredictions(spec, session, observer)
 
     def submit(self, name: Any, batch: AnyBatch) -> Sequence[Outcome]:
         """As ``Executor.submit``."""
@@ -157,9 +162,13 @@ class BypassExecutor:
             model.probing.ended(self._now())
 
     def _passed_on(self, name: Any, batch: AnyBatch) -> list[Outcome]:
-        caught, pairs = Caught(_NOT_TRIED, []), zip(batch.elements, batch.tags, strict=True)
+        outcomes, rest = self._known.look_up(name, batch) if self._looks_up else ([], batch)
+        if rest is None:
+            return outcomes
+        caught, pairs = Caught(_NOT_TRIED, []), zip(rest.elements, rest.tags, strict=True)
         failure = self._plan.failure
-        return [failure(tag, Stage.INFERENCE, 0, one, caught, model=name, attempts=0) for one, tag in pairs]
+        failures = (failure(tag, Stage.INFERENCE, 0, one, caught, model=name, attempts=0) for one, tag in pairs)
+        return [*outcomes, *failures]
 
     def _now(self) -> float:
         return self._clock.time_ns() / 1e9

@@ -13,6 +13,7 @@ from headrace.core.errors import BudgetError, EndpointError, HostStartError
 from headrace.core.events import BatchCompleted, BatchRetried, Observer, RequestsThrottled
 from headrace.core.remote import ElementFailure
 from headrace.core.result import Caught, Outcome
+from headrace.core.tries import begin_tries
 from headrace.core.usage import context_reporting_to
 from headrace.runtime.bundle import Executor
 from headrace.runtime.devices import catches
@@ -126,6 +127,7 @@ class RequestExecutor:
             self._release(batch)
             return self._failed(name, batch, error, 1)
         context = context_reporting_to(self._session.record_usage)
+        context.run(begin_tries)
         call = EndpointCall(name, batch, keys, examples, client, self._inbox, context, prefix)
         self._calls.add(call)
         self._sent += 1

@@ -59,7 +59,48 @@ class ModelAccess(Protocol):
         ...
 
 
-class Steps(Operations):
+class KnownPredictions(Operations):
+    """Hands out the predictions that the cache knows; used by one thread.
+
+    Args:
+        spec: of the session.
+        session: has the cache, if there is one.
+        observer: receives the events.
+        watch: learns of each operation in advance.
+    """
+
+    def __init__(
+        self, spec: SessionSpec, session: InferenceSession, observer: Observer, watch: ActivityListener | None = None
+    ) -> None:
+        super().__init__(spec, observer, watch)
+        self.session = session
+
+    def look_up(self, name: Any, batch: AnyBatch) -> tuple[list[Outcome], AnyBatch | None]:
+        """The outcomes of elements whose predictions are known already; and the batch of the others, if any."""
+        cache = self.session.predictions
+        if cache is None or not isinstance(batch, Batch):
+            return [], batch
+        found = cache.look_up(name, batch)
+        self.report(CacheUsed(self.session.models[name].label, len(found.known), batch.total - len(found.known)))
+        known = batch.pick(found.known)[0]
+        return (self._hand_out(name, known, found.predictions) if found.known else []), found.rest
+
+    def report(self, event: Event) -> None:
+        """Reports an event to the observer."""
+        self._observer.on_event(event)
+
+    def _hand_out(self, name: Any, batch: AnyBatch, predictions: list[Any]) -> list[Outcome]:
+        times = len(predictions) if self._plan.prebatched else 1
+        tags = batch.tags * times
+        if not isinstance(predictions, SomeSkipped):
+            return self.postprocess(tags, predictions, name)
+        kept, left = ([(value is SKIP) == is_left for value in predictions] for is_left in (False, True))
+        elements = list(compress(batch.elements * times, left))
+        skipped = self.skip(Skipped(Stage.INFERENCE, 0, list(compress(tags, left)), elements), name)
+        return [*self.postprocess(list(compress(tags, kept)), list(compress(predictions, kept)), name), skipped]
+
+
+class Steps(KnownPredictions):
     """Runs batches through inference and postprocessing, and recovers failed batches; used by one thread.
 
     Args:
@@ -69,9 +110,8 @@ class Steps(Operations):
     """
 
     def __init__(self, worker: ModelAccess, observer: Observer, watch: ActivityListener | None = None) -> None:
-        super().__init__(worker.spec, observer, watch)
+        super().__init__(worker.spec, worker.session, observer, watch)
         self._worker = worker
-        self.session = worker.session
 
     def run(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         """Runs a batch of preprocessed elements on the named model, then postprocesses the predictions."""
@@ -93,16 +133,6 @@ class Steps(Operations):
         finally:
             held.release()
 
-    def look_up(self, name: Any, batch: AnyBatch) -> tuple[list[Outcome], AnyBatch | None]:
-        """The outcomes of elements whose predictions are known already; and the batch of the others, if any."""
-        cache = self.session.predictions
-        if cache is None or not isinstance(batch, Batch):
-            return [], batch
-        found = cache.look_up(name, batch)
-        self.report(CacheUsed(self.session.models[name].label, len(found.known), batch.total - len(found.known)))
-        known = batch.pick(found.known)[0]
-        return (self._hand_out(name, known, found.predictions) if found.known else []), found.rest
-
     def borrow(self, name: Any, batch: AnyBatch) -> Slot | list[Outcome]:
         """The model for a batch, to be released; or the outcomes of a batch whose model cannot be loaded."""
         try:
@@ -121,10 +151,6 @@ class Steps(Operations):
         """Reports what happened outside bundles, such as a load, and what requests used."""
         if self.session.events:
             self.session.report_events(self._observer)
-
-    def report(self, event: Event) -> None:
-        """Reports an event to the observer."""
-        self._observer.on_event(event)
 
     def learn(self, model: SessionModel, batch: AnyBatch, time: BatchTime) -> None:
         """Reports to the size controller how a batch, or a part of one, went."""
@@ -176,16 +202,6 @@ class Steps(Operations):
         if self.session.predictions is not None and isinstance(batch, Batch):
             self.session.predictions.keep(batch.cache_keys, predictions)
         return self._hand_out(name, batch, predictions)
-
-    def _hand_out(self, name: Any, batch: AnyBatch, predictions: list[Any]) -> list[Outcome]:
-        times = len(predictions) if self._plan.prebatched else 1
-        tags = batch.tags * times
-        if not isinstance(predictions, SomeSkipped):
-            return self.postprocess(tags, predictions, name)
-        kept, left = ([(value is SKIP) == is_left for value in predictions] for is_left in (False, True))
-        elements = list(compress(batch.elements * times, left))
-        skipped = self.skip(Skipped(Stage.INFERENCE, 0, list(compress(tags, left)), elements), name)
-        return [*self.postprocess(list(compress(tags, kept)), list(compress(predictions, kept)), name), skipped]
 
 
 class _Recovery:

@@ -103,7 +103,7 @@ class AnyWorker(ABC):
         if not self.plan.has_fallback:
             return Bundle(self.spec, self.session, make_executor(observer), observer, self._join())
         failures_left_out = WithoutFailures(observer)
-        executor = BypassExecutor(make_executor(failures_left_out), self.spec, self.session)
+        executor = BypassExecutor(make_executor(failures_left_out), self.spec, self.session, failures_left_out)
         bundle: AnyBundle = Bundle(self.spec, self.session, executor, failures_left_out, self._join())
         for fallback in self.fallbacks:
             own = len(fallback.plan.postprocess) - len(self.plan.postprocess)
