@@ -12,6 +12,7 @@ import pytest
 import sklearn.linear_model
 
 import headrace as package
+from headrace.machine.budget_file import close_budget_file, open_budget_file
 from headrace.machine.status import machine_status
 from headrace.testing import DoublingHandler
 
@@ -207,3 +208,37 @@ def test_ctrl_c_while_the_model_loads_ends_doctor(command, handlers, folder, dir
     assert (process.returncode, out, error) == (130, "", "error: interrupted.\n")
     assert wait_until(lambda: not machine_status().managers)
     assert machine_status().stale == ()
+
+
+FORSAKEN = """
+from headrace.core.budget import Spent
+from headrace.machine.budget_file import open_budget_file
+from headrace.machine.limit_file import shared_board
+import os, signal
+open_budget_file("a").add(Spent(1, 1, 1))
+shared_board("a")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_files_of_killed_requests_are_reported_and_removed(headrace, directory, wait_until):
+    assert no_orphans(wait_until)
+    subprocess.run([sys.executable, "-c", FORSAKEN], check=False)
+    names = machine_status().abandoned
+    assert sorted(name.rpartition(".")[2] for name in names) == ["budget", "limit"]
+    result = headrace("doctor")
+    assert result.code == 1
+    assert "what was spent of a budget, whose processes were killed" in result.out
+    assert "the limit of an endpoint, whose processes were killed" in result.out
+    assert json.loads(headrace("doctor", "--json").out)["abandoned"] == list(names)
+    cleaned = headrace("doctor", "--clean")
+    assert all(f"file {name}" in cleaned.out for name in names)
+    assert not os.path.exists(directory)
+
+
+def test_files_that_are_in_use_are_not_left_over(headrace, directory, wait_until):
+    file = open_budget_file("a")
+    assert no_orphans(wait_until)
+    assert headrace("doctor", "--clean").code == 0
+    close_budget_file(file)
+    assert not os.path.exists(directory)

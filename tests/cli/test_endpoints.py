@@ -93,6 +93,13 @@ def test_row_without_what_the_prompt_needs_is_a_dead_letter_and_costs_nothing(fo
     assert len(server.requests) == 5
 
 
+def test_empty_cell_that_the_prompt_needs_is_a_dead_letter_and_costs_nothing(folder, headrace, server):
+    folder.write("in.csv", as_csv([*ROWS, {"id": 5, "title": "t5", "text": ""}]))
+    result = run_openai(headrace, server, "in.csv", "--prompt", "{title}: {text}", "--output", "p.jsonl")
+    assert (result.code, result.summary["predictions"], result.summary["dead letters"]) == (0, "5", "1")
+    assert len(server.requests) == 5
+
+
 def test_keys_are_in_no_file_and_no_output(folder, headrace):
     fault = lambda asked, before: refusing(400, f"you sent {KEY}") if prompts_of(asked) == ["x3"] else None  # noqa: E731
     folder.write("in.jsonl", ROWS)

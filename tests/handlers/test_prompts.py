@@ -25,7 +25,11 @@ def test_template_makes_the_prompt_of_a_row(template, row, prompt):
 
 @pytest.mark.parametrize(
     ("row", "said"),
-    [({"b": 1}, "the prompt needs a column 'a'; the row has b"), ({"a": None}, "column 'a', .* is empty")],
+    [
+        ({"b": 1}, "the prompt needs a column 'a'; the row has b"),
+        ({"a": None}, "column 'a', .* is empty"),
+        ({"a": ""}, "column 'a', .* is empty"),
+    ],
 )
 def test_missing_and_empty_columns_are_named(row, said):
     with pytest.raises(ValueError, match=said):

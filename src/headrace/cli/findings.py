@@ -26,7 +26,11 @@ def status_as_json(state: MachineState, cleaned: MachineState | None = None) -> 
     for one in (*found["managers"], *found["silent"]):
         one["seat"] = one["endpoint"]  # its earlier name
     if cleaned is not None:
-        found["cleaned"] = {"stale": list(cleaned.stale), "orphans": [one.process for one in cleaned.orphans]}
+        found["cleaned"] = {
+            "stale": list(cleaned.stale),
+            "orphans": [one.process for one in cleaned.orphans],
+            "abandoned": list(cleaned.abandoned),
+        }
     return found
 
 
@@ -79,6 +83,7 @@ def _status_lines(state: MachineState, cleaned: MachineState | None) -> Iterator
         removed = [
             *(f"endpoint {name}" for name in cleaned.stale),
             *(f"process {one.process}" for one in cleaned.orphans),
+            *(f"file {name}" for name in cleaned.abandoned),
         ]
         yield "cleaned", ", ".join(removed) or "nothing"
     yield from _leftover_lines(state)
@@ -92,6 +97,9 @@ def _leftover_lines(state: MachineState) -> Iterator[Line]:
         yield "left over", f"files of endpoint {name}, whose manager is gone"
     for orphan in state.orphans:
         yield "left over", f"host {_described(orphan)}, whose owner is gone"
+    for name in state.abandoned:
+        what = "what was spent of a budget" if name.endswith(".budget") else "the limit of an endpoint"
+        yield "left over", f"file {name}, {what}, whose processes were killed"
     yield "cure", _CURE
 
 

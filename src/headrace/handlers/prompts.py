@@ -131,7 +131,7 @@ class Prompts:
         for column in self.columns:
             if column not in row:
                 raise ValueError(f"the prompt needs a column {column!r}; the row has {', '.join(map(str, row))}.")
-            if row[column] is None:
+            if row[column] is None or (isinstance(row[column], str) and not row[column]):  # CSV knows no null
                 raise ValueError(f"column {column!r}, which the prompt needs, is empty.")
         return (self.template or "").format_map(row)
 

@@ -16,6 +16,7 @@ from headrace.ipc.channel import Channel
 from headrace.machine.discovery import find, find_or_launch, is_free, manager_names
 from headrace.machine.messages import StatusRequest
 from headrace.machine.runtime_directory import runtime_directory
+from headrace.machine.shared_file import abandoned_files, remove_abandoned
 from headrace.models.memory import memory_of
 
 _TIMEOUT_SECS = 2.0
@@ -90,11 +91,13 @@ class MachineState:
     """Endpoints that are only leftover files."""
     orphans: tuple[ProcessState, ...]
     """Hosts whose owner was killed."""
+    abandoned: tuple[str, ...] = ()
+    """Files of limits and budgets that no process uses, since all that did were killed."""
 
     @property
     def leftovers(self) -> int:
         """How many things only ``clean`` will remove."""
-        return len(self.stale) + len(self.orphans)
+        return len(self.stale) + len(self.orphans) + len(self.abandoned)
 
 
 def machine_status() -> MachineState:
@@ -121,6 +124,7 @@ def machine_status() -> MachineState:
         {owner: tuple(hosts) for owner, hosts in own_hosts.items()},
         tuple(one for one in found if isinstance(one, str)),
         tuple(orphans),
+        tuple(abandoned_files(directory)) if directory else (),
     )
 
 
@@ -128,6 +132,8 @@ def clean(state: MachineState) -> None:
     """Removes leftover files and kills orphans; spares what has come into use since ``state`` was read."""
     for name in state.stale:
         _clear(state.directory, name)
+    for name in state.abandoned:
+        remove_abandoned(os.path.join(state.directory, name))
     if state.orphans:
         kill_orphans()
         deadline = time.monotonic() + _KILL_SECS
