@@ -170,12 +170,30 @@ def test_batch_that_fails_validation_is_one_error_and_may_be_sent_again(ask):
     def ending(batch):
         if batch.number == 1:
             batch.status = "failed"
-            batch.errors = [{"code": "token_limit", "message": "Enqueued token limit reached", "line": None}]
+            batch.errors = [{"code": "invalid_method", "message": "No such method", "line": 7}]
 
     with batching(speaking(), ending=ending) as server:
-        with pytest.raises(EndpointError, match="refuses batch batch_1: Enqueued token limit reached"):
+        with pytest.raises(EndpointError, match=r"refuses batch batch_1: No such method \(line 7\)"):
             list(predict(ask(server), ["a"], on_failure="yield"))
         assert texts(predict(ask(server), ["a"])) == ["A"]
+
+
+def full(batch):
+    batch.status = "failed"
+    batch.errors = [{"code": "token_limit_exceeded", "message": "Enqueued token limit reached", "line": None}]
+
+
+def test_batch_for_which_there_is_no_room_is_sent_when_there_is(ask, monkeypatch):
+    monkeypatch.setattr(batch_jobs, "REFUSED_SECS", 0.01)
+    with batching(speaking(), ending=lambda batch: full(batch) if batch.number < 6 else None) as server:
+        assert texts(predict(ask(server), ["a"])) == ["A"]
+        assert len(server.batches) == 6
+
+
+def test_batch_for_which_there_is_never_room_is_given_up(ask, monkeypatch):
+    monkeypatch.setattr(batch_jobs, "REFUSED_SECS", 0.01)
+    with batching(speaking(), ending=full) as server:
+        assert "took no batch with it in time" in outcomes(ask(server, max_wait_secs=0.1), ["a"])[0]
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,8 @@ __all__ = ["BatchAnswer", "BatchApi", "BatchJobs", "BatchRefusedError", "BatchUn
 
 FIRST_POLL_SECS, LONGEST_POLL_SECS = 1.0, 60.0
 """Polls follow each other at growing intervals."""
+REFUSED_SECS = 300.0
+"""How long a batch waits for others that take up what may be at the provider at a time."""
 _TRIES = 3
 """How often a request is sent that no batch has come to."""
 _LOCK_SECS = 0.1
@@ -53,7 +55,16 @@ class BatchLateError(BatchUnfinishedError):
 
 
 class BatchRefusedError(HeadraceError, RuntimeError):
-    """The provider refuses a whole batch: nothing of it is done."""
+    """The provider refuses a whole batch: nothing of it is done.
+
+    Args:
+        reason: the provider's.
+        is_for_now: whether the batch would be accepted when others have ended.
+    """
+
+    def __init__(self, reason: str, *, is_for_now: bool = False) -> None:
+        super().__init__(reason)
+        self.is_for_now = is_for_now
 
 
 class Request(NamedTuple):
@@ -135,15 +146,20 @@ class BatchJobs:
         """
         requests = await asyncio.to_thread(lambda: [Request(self._id_of(body), body) for body in bodies])
         found: dict[str, BatchAnswer | BatchUnfinishedError] = {}
-        for _ in range(_TRIES):
-            left = {one.id: one for one in requests if _is_to_be_asked(found.get(one.id))}
-            if not left:
-                break
+        deadline, tries = time.monotonic() + self._max_wait_secs, 0
+        while tries < _TRIES and (left := {one.id: one for one in requests if _is_to_be_asked(found.get(one.id))}):
             known, batches = await self._sent(left)
             found |= {line.id: BatchAnswer(_OK, line.body, is_new=False) for line in known}
+            is_full = False
             for batch in batches:
-                found |= await self._waited_for(batch)
-        lost = BatchUnfinishedError("its batch is no longer in the batch directory.")
+                answers = await self._waited_for(batch)
+                is_full = is_full or not answers
+                found |= answers
+            if is_full and time.monotonic() < deadline:
+                await asyncio.sleep(REFUSED_SECS)
+            else:
+                tries += 1
+        lost = BatchUnfinishedError("the provider took no batch with it in time; it has others that have not ended.")
         return [found.get(one.id, lost) for one in requests]
 
     def _id_of(self, body: Mapping[str, Any]) -> str:
@@ -196,11 +212,14 @@ class BatchJobs:
         return Sent(number, remote)
 
     async def _waited_for(self, batch: Sent) -> dict[str, BatchAnswer | BatchUnfinishedError]:
-        """The answers of a batch; an error in the place of each that did not come."""
+        """The answers of a batch; an error in the place of each that did not come. Empty if it is to be sent later."""
         try:
             collected = await self._polled(batch.remote)
         except BatchRefusedError as error:
             await asyncio.to_thread(self._store.forget, batch.number)
+            if error.is_for_now:
+                _LOGGER.info("%s: %s; it is sent again in %g s", self._who, error, REFUSED_SECS)
+                return {}
             raise EndpointError(f"{self._who}: {error}") from error
         except asyncio.CancelledError:
             _LOGGER.warning("%s: %s", self._who, self._later(batch.remote))

@@ -18,6 +18,8 @@ _OURS = "headrace"
 """What our token is called in a batch's metadata."""
 _EARLIER_SECS = 600
 """By how much the provider's clock may be behind ours."""
+_FULL = "token_limit_exceeded"
+"""The code of an error that says that too many tokens are enqueued."""
 _SHOWN = 3
 """Errors of a batch that was refused."""
 
@@ -67,7 +69,9 @@ class OpenAIBatches:
         """
         batch = await self._client.batches.retrieve(remote)
         if batch.status == "failed":
-            raise BatchRefusedError(f"the endpoint refuses batch {remote}: {_reasons(batch)}")
+            codes = {one.code for one in (batch.errors and batch.errors.data) or []}
+            reason = f"the endpoint refuses batch {remote}: {_reasons(batch)}"
+            raise BatchRefusedError(reason, is_for_now=codes == {_FULL})
         if batch.status not in ("completed", "expired", "cancelled"):
             return None
         lines: list[Line] = []
