@@ -53,6 +53,7 @@ class Asking(Metered):
 
 
 def spec_with(budget):
+    ASKED.clear()  # it travels with the handler
     return catching(prepare(Asking(), InferenceRequest(budget=budget)), Exception)
 
 
