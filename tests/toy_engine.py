@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
+import time
 
 import cloudpickle
 
-from headrace import EngineModelHandler
+from headrace import EngineModelHandler, predict
+from http_endpoint import failures_among
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -53,3 +57,43 @@ class ToyEngineHandler(EngineModelHandler):
         if not isinstance(example, int):
             raise ValueError(f"no number: {example!r}")
         return await model.double(example, **(inference_args or {}))
+
+
+class Engine(EngineModelHandler):
+    """Does with each example what an asynchronous function says, which gets the engine, too: its process by default."""
+
+    def __init__(self, act, load=os.getpid, **options):
+        super().__init__(**options)
+        self.act = act
+        self.load = load
+
+    def load_model(self):
+        return self.load()
+
+    async def submit(self, example, model, inference_args=None):
+        return await self.act(example, model, **(inference_args or {}))
+
+
+def outcomes_of(act, elements, load=os.getpid, **options):
+    """What becomes of elements in a host, in order."""
+    return list(predict(Engine(act, load), elements, isolate=True, on_failure="yield", **options))
+
+
+def dead(outcomes):
+    """The classes of errors, by element."""
+    return {one.element: type(one.error) for one in failures_among(outcomes)}
+
+
+async def double(example, engine, plus=0):
+    return 2 * example + plus
+
+
+async def where(example, engine):
+    """The process that has loaded the engine, and this one."""
+    return engine, os.getpid()
+
+
+def die(number=signal.SIGKILL):
+    """Ends this process."""
+    os.kill(os.getpid(), number)
+    time.sleep(1000)  # the signal may reach another thread first

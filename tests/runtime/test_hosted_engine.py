@@ -18,62 +18,26 @@ from headrace import (
     Budget,
     BudgetError,
     ElementFailure,
-    EngineModelHandler,
     KeyedModelHandler,
     KeyModelMapping,
     RetryConfig,
     predict,
     report_generation,
 )
-from headrace.core.errors import HostDiedError, HostStartError
+from headrace.core.errors import HostDiedError
 from headrace.core.events import HostLost, ModelLoaded, UsageReported
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, prepare
 from http_endpoint import events_and_outcomes, failures_among
+from toy_engine import Engine, dead, die, double, outcomes_of, where
 from toy_hosts import has_ended
-from toys import Events, Unloadable, run, with_attributes
+from toys import Events, Unloadable, run
 from waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("census", "requests_end")
 
 LONG_SECS = 3.0
 """A time limit that nothing exceeds here, on a busy machine neither, unless it hangs."""
-
-
-class Engine(EngineModelHandler):
-    """Does with each example what an asynchronous function says, which gets the engine, too: its process by default."""
-
-    def __init__(self, act, load=os.getpid, **options):
-        super().__init__(**options)
-        self.act = act
-        self.load = load
-
-    def load_model(self):
-        return self.load()
-
-    async def submit(self, example, model, inference_args=None):
-        return await self.act(example, model, **(inference_args or {}))
-
-
-def outcomes_of(act, elements, load=os.getpid, **options):
-    return list(predict(Engine(act, load), elements, isolate=True, on_failure="yield", **options))
-
-
-def dead(outcomes):
-    return {one.element: type(one.error) for one in failures_among(outcomes)}
-
-
-async def double(example, engine, plus=0):
-    return 2 * example + plus
-
-
-async def where(example, engine):
-    return engine, os.getpid()
-
-
-def die(number=signal.SIGKILL):
-    os.kill(os.getpid(), number)
-    time.sleep(1000)  # the signal may reach another thread first
 
 
 async def exists(path):
@@ -231,6 +195,14 @@ def test_many_that_kill_cost_a_bounded_number_of_hosts():
     assert len(events.of(HostLost)) < 60
 
 
+def test_death_is_raised_without_exception_handling():
+    async def act(example, engine):
+        die()
+
+    with pytest.raises(HostDiedError, match="the host was killed by SIGKILL while its engine had 1 request"):
+        list(predict(Engine(act), [1], isolate=True))
+
+
 def test_lost_device_ends_the_host_and_not_the_worker():
     async def act(example, engine):
         if example == 3:
@@ -310,53 +282,6 @@ def test_bundle_that_is_abandoned_takes_its_requests_back(tmp_path, close_later)
     other = worker.bundle(Events())  # which abandons the one before
     assert wait_until(lambda: len(list(tmp_path.glob("dropped*"))) == 3)
     assert len([*other.add(0, 0), *other.finish()]) == 1
-
-
-def test_load_that_raises_is_raised_here():
-    def load():
-        raise LookupError("no such engine")
-
-    with pytest.raises(LookupError, match="no such engine"):
-        outcomes_of(double, [1], load)
-
-
-def test_engine_may_be_started_where_requests_run():
-    async def load():
-        return threading.current_thread().name
-
-    async def act(example, engine):
-        return engine
-
-    assert outcomes_of(act, [1], load) == ["headrace-requests"]
-
-
-def test_load_that_dies_is_tried_once_more(tmp_path):
-    def load(always):
-        if always or not (tmp_path / "died").exists():
-            (tmp_path / "died").touch()
-            die()
-        return os.getpid()
-
-    assert outcomes_of(double, [1], partial(load, always=False)) == [2]
-    found = outcomes_of(double, [1], partial(load, always=True))
-    assert dead(found) == {1: HostDiedError}
-    assert "while it was loading the model of Engine" in str(found[0].error)
-
-
-def test_load_that_takes_too_long_is_not_tried_again(tmp_path):
-    def load():
-        (tmp_path / str(os.getpid())).touch()
-        time.sleep(1000)
-
-    found = outcomes_of(double, [1, 2], load, timeout=0.5)
-    assert dead(found) == {1: TimeoutError, 2: TimeoutError}
-    assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_host_that_cannot_start_is_always_raised():
-    handler = with_attributes(Engine(double), unknown=Unloadable())
-    with pytest.raises(HostStartError, match="cannot be unpickled there"):
-        list(predict(handler, [1], isolate=True, on_failure="yield"))
 
 
 def test_engines_by_key_have_a_host_each():

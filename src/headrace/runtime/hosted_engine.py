@@ -184,9 +184,9 @@ class EngineHosts:
                     self._load()
                 self._take_requests()
                 failure = self._await_answers(lambda: False)
-                requests = self._stop_taking()
                 if failure is not None and not self._is_closed:
-                    self._recover(failure, requests)
+                    # Not kept here: an error that was raised refers to whoever waited, and so to the HostedEngine.
+                    self._recover(failure, self._stop_taking())
             except BaseException as error:  # no other host can be started, or it cannot load the engine
                 self._fail([*self._stop_taking(), *self._taken_over()], error)
         for request in [*self._stop_taking(), *self._taken_over()]:
