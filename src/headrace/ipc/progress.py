@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 
-_COUNT = struct.Struct("@Q")
-"""The number of marks so far: the latest is in the first slot if it is even, in the second if it is odd."""
+_COUNT_BYTES = 8
+"""For the number of marks so far: the latest is in the first slot if it is even, in the second if it is odd."""
 _MARK = struct.Struct("=qqqqq?")
-_PLACES = (_COUNT.size, _COUNT.size + _MARK.size)
+_PLACES = (_COUNT_BYTES, _COUNT_BYTES + _MARK.size)
 
 
 class Activity(IntEnum):
@@ -82,7 +82,7 @@ class Progress:
         self._count += 1
         place = _PLACES[self._count & 1]
         _MARK.pack_into(self._memory, place, self._call, activity, position, index, time.monotonic_ns(), is_elsewhere)
-        _COUNT.pack_into(self._memory, 0, self._count)
+        self._memory[:_COUNT_BYTES].cast("Q")[0] = self._count  # in one piece; struct would write zeros first
 
     @contextmanager
     def elsewhere(self) -> Iterator[None]:
@@ -97,12 +97,12 @@ class Progress:
     @property
     def marks(self) -> int:
         """How many marks the writer has made."""
-        return int(_COUNT.unpack_from(self._memory)[0])
+        return self._memory[:_COUNT_BYTES].cast("Q")[0]
 
     def read(self) -> ActivitySnapshot:
         """The latest mark."""
         while True:  # again if a mark was made meanwhile: with a second one, this slot may be half overwritten
-            (count,) = _COUNT.unpack_from(self._memory)
+            count = self.marks
             call, activity, *more = _MARK.unpack_from(self._memory, _PLACES[count & 1])
-            if _COUNT.unpack_from(self._memory) == (count,):
+            if self.marks == count:
                 return ActivitySnapshot(call, Activity(activity), *more)
