@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,16 @@ ABOUT = f"""\
 A Llama of random weights (4 layers, 256 dimensions) continues prompts of 4 to 120 tokens, half of which share one of
 four beginnings, by up to 32 tokens each, greedily. The model is loaded before. *The engine's own loop* is, with
 continuous batching, `add_requests` and `get_result` of transformers' `ContinuousBatchingManager`; with batches, all
-prompts sorted by length and `generate` on 16 at a time. Headrace gets the same prompts unsorted, by `predict`. All ways
-made the same texts but for ties that batching decides otherwise. They take turns, forwards and backwards.
+prompts sorted by length and `generate` on 16 at a time. Headrace gets the same prompts unsorted, by `predict`. Both
+sides have at most 16 requests in the engine at a time, as Headrace has by default on a CPU. All ways made the same
+texts but for ties that batching decides otherwise. They take turns, forwards and backwards.
 
 {INTERVALS}"""
 
 _WORDS = 2000
 _PROMPTS, _NEW, _BATCH = 256, 32, 16
 _SETTINGS = {"max_new_tokens": _NEW, "do_sample": False}
-_CACHE = {"page_size": 64, "num_blocks": 256, "max_batch_tokens": 1024}
+_CACHE = {"page_size": 64, "num_blocks": 256, "max_batch_tokens": 1024, "max_requests_per_batch": 16}
 _LOOP = "the engine's own loop"
 _KINDS = {"continuous batching": True, "batches": False}
 
@@ -49,23 +51,31 @@ def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]
     """One row for each way."""
     save_model(folder)
     prompts = make_prompts(16 if quick else _PROMPTS)
+    loops = {"continuous batching": Continuous(folder), "batches": Batches(folder)}
     ways: dict[str, Callable[[], dict[str, str]]] = {}
-    for kind, continuous in _KINDS.items():
-        handler = Loaded(folder, continuous=continuous)
-        ways[f"{kind}, {HEADRACE}"] = lambda handler=handler: run_headrace(handler, prompts)
-        loop = Continuous(folder) if continuous else Batches(folder)
-        ways[f"{kind}, {_LOOP}"] = lambda loop=loop: loop.run(prompts)
-    expected = {name: way() for name, way in ways.items()}
-    check(expected)
+    for kind, loop in loops.items():
+        handler = Loaded(folder, continuous=_KINDS[kind])
+        ways[f"{kind}, {HEADRACE}"] = partial(run_headrace, handler, prompts)
+        ways[f"{kind}, {_LOOP}"] = partial(loop.run, prompts)
+    try:
+        check({name: way() for name, way in ways.items()})
+        runs = measure(ways, repeats)
+    finally:
+        loops["continuous batching"].manager.stop()  # else its thread keeps the process alive
+    for name, rates in runs.items():
+        of_loop = ratios(rates, runs[f"{name.partition(',')[0]}, {_LOOP}"])
+        yield {"way": name, "tokens/s": str(interval(rates)), f"of {_LOOP}": str(interval(of_loop)), "runs": rates}
+
+
+def measure(ways: Mapping[str, Callable[[], dict[str, str]]], repeats: int) -> dict[str, list[float]]:
+    """Tokens a second of each way, which take turns, forwards and backwards."""
     runs: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(repeats):
         for name in list(ways)[:: 1 if turn % 2 == 0 else -1]:
             began = time.perf_counter()
             tokens = sum(len(text.split()) for text in ways[name]().values())
             runs[name].append(tokens / (time.perf_counter() - began))
-    for name, rates in runs.items():
-        of_loop = ratios(rates, runs[f"{name.partition(',')[0]}, {_LOOP}"])
-        yield {"way": name, "tokens/s": str(interval(rates)), f"of {_LOOP}": str(interval(of_loop)), "runs": rates}
+    return runs
 
 
 def save_model(folder: Path) -> None:
