@@ -139,7 +139,6 @@ def test_pipelines_generate(handler, expected):
 
 def test_engine_that_is_killed_costs_no_request(handler, descendants):
     long = handler(max_tokens=LONGEST - 20)
-    before = texts(predict(long, PROMPTS))
 
     def kill():
         if wait_until(lambda: unfinished() == len(PROMPTS)):
@@ -149,6 +148,8 @@ def test_engine_that_is_killed_costs_no_request(handler, descendants):
     first = Loaded.engine._engine
     killer = threading.Thread(target=kill)
     killer.start()
-    assert texts(predict(long, PROMPTS)) == before
+    found = list(predict(long, PROMPTS))  # whose texts may differ: rounding depends on what is computed together
     killer.join()
+    assert [one.example for one in found] == PROMPTS
+    assert {one.inference["output_tokens"] for one in found} == {LONGEST - 20}
     assert Loaded.engine._engine is not first
