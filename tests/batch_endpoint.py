@@ -31,6 +31,10 @@ class Sent:
         self.left = 0
         """How many requests, the last ones, it has not come to."""
         self.errors = []
+        self.is_archived = False
+        """Whether its answers are gone."""
+        self.is_late = False
+        """Whether the file of answers is missing, once."""
         self.found = None
         """What came of it: pairs of custom id and Answer, or None."""
 
@@ -174,6 +178,11 @@ def _openai_batch(batch):
     body = {"id": batch.id, "object": "batch", "status": batch.status, "created_at": int(batch.created)}
     body |= {"completion_window": "24h", "endpoint": "/v1/chat/completions", "input_file_id": "file_1"}
     body |= {"metadata": batch.metadata, "errors": {"object": "list", "data": batch.errors}}
+    done = len(batch.requests) - batch.left if ended else 0
+    body |= {"request_counts": {"completed": done, "failed": 0, "total": len(batch.requests)}}
+    if batch.is_late:
+        batch.is_late = False
+        return body
     return body | {
         f"{kind}_file_id": f"{'errors' if kind == 'error' else kind}-{batch.id}" if ended else None
         for kind in ("output", "error")
@@ -217,7 +226,8 @@ def _anthropic_batch(server, batch):
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(batch.created))
     body = {"id": batch.id, "type": "message_batch", "created_at": at, "expires_at": at, "request_counts": counts}
     body |= {"processing_status": "ended" if ended else "in_progress", "ended_at": at if ended else None}
-    return body | {"results_url": f"{server.url}v1/messages/batches/{batch.id}/results" if ended else None}
+    is_there = ended and not batch.is_archived
+    return body | {"results_url": f"{server.url}v1/messages/batches/{batch.id}/results" if is_there else None}
 
 
 def _anthropic_result(answer):

@@ -24,6 +24,7 @@ def _key_and_short_pauses(monkeypatch, requests_end):
     monkeypatch.delenv("ANTHROPIC_BASE_URL", raising=False)
     monkeypatch.setattr(batch_jobs, "FIRST_POLL_SECS", 0.01)
     monkeypatch.setattr(batch_jobs, "LONGEST_POLL_SECS", 0.02)
+    monkeypatch.setattr(batch_jobs, "ARRIVING_SECS", 0.05)
 
 
 @pytest.fixture
@@ -117,6 +118,20 @@ def test_poll_that_fails_is_followed_by_another(path, answer, ask):
     with batching(speaking(), once(path, answer)) as server:
         assert texts(predict(ask(server), ["a"])) == ["A"]
         assert len(server.batches) == 1
+
+
+def test_results_that_break_off_are_read_again_and_cost_no_retry(ask):
+    broken = Answer(body=b'{"custom_id": "a", "resu', headers={"Content-Type": "application/x-jsonl"})
+    with batching(speaking(), once("GET /v1/messages/batches/batch_1/results", broken)) as server:
+        assert texts(predict(ask(server, num_retries=0), ["a"])) == ["A"]
+        assert len(server.batches) == 1
+
+
+def test_batch_whose_results_are_gone_is_an_error_with_its_cure(ask):
+    gone = r"no longer has the answers of batch batch_1.*another batch_directory"
+    archiving = batching(speaking(), ending=lambda batch: setattr(batch, "is_archived", True))
+    with archiving as server, pytest.raises(EndpointError, match=gone):
+        list(predict(ask(server), ["a"], on_failure="yield"))
 
 
 def test_submission_of_which_nothing_is_heard_is_found_by_its_requests(ask):

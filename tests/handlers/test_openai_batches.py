@@ -31,6 +31,7 @@ def _key_and_short_pauses(monkeypatch, requests_end):
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     monkeypatch.setattr(batch_jobs, "FIRST_POLL_SECS", 0.01)
     monkeypatch.setattr(batch_jobs, "LONGEST_POLL_SECS", 0.02)
+    monkeypatch.setattr(batch_jobs, "ARRIVING_SECS", 0.05)
 
 
 @pytest.fixture
@@ -208,6 +209,20 @@ def test_poll_that_fails_is_followed_by_another(path, answer, ask):
         assert len(server.batches) == 1
 
 
+def test_answers_whose_file_comes_late_are_waited_for(ask):
+    with batching(speaking(), ending=lambda batch: setattr(batch, "is_late", True)) as server:
+        assert texts(predict(ask(server), ["a"])) == ["A"]
+        assert len(server.batches) == 1
+
+
+@pytest.mark.parametrize("name", ["extra_headers", "extra_query"])
+def test_what_a_batch_has_no_place_for_is_an_error(name, ask):
+    with batching(speaking()) as server:
+        with pytest.raises(ConfigurationError, match=f"{name}.*together with batch_directory"):
+            list(predict(ask(server), ["a"], inference_args={name: {"a": "b"}}))
+        assert not server.batches
+
+
 def test_batch_that_the_provider_no_longer_has_is_an_error_with_its_cure(ask):
     with batching(speaking()) as server:
         server.held = True
@@ -279,7 +294,7 @@ def test_answer_that_never_fits_is_a_dead_letter(ask):
 
 def test_usage_is_counted_once(ask):
     with batching(speaking()) as server:
-        events, found = events_and_outcomes(ask(server), ["a", "b"])
+        events, found = events_and_outcomes(ask(server), ["a", "b", "a"])
         assert not failures_among(found)
         used = [one for one in events if type(one).__name__ == "UsageReported"]
         assert [sum(one.requests for one in used), sum(one.input_tokens for one in used)] == [2, 14]

@@ -8,7 +8,8 @@ from typing import Any
 
 import anthropic
 
-from headrace.handlers.batch_jobs import Collected, Request
+from headrace.core.errors import EndpointError
+from headrace.handlers.batch_api import Collected, Request
 from headrace.handlers.batch_store import Announced, Line
 
 __all__ = ["AnthropicBatches"]
@@ -66,21 +67,34 @@ class AnthropicBatches:
                 continue
             if one.processing_status != "ended":
                 undecided = True
-            elif one.results_url and await self._ids_of(one.id) == batch.ids:
+            elif one.results_url and {result.custom_id for result in await self._results(one.id)} == batch.ids:
                 return str(one.id)
         return None if undecided else ""
 
     async def collect(self, remote: str) -> Collected | None:
-        """Reads the results when the batch has ended."""
+        """Reads the results when the batch has ended.
+
+        Raises:
+            EndpointError: Anthropic has them no longer.
+        """
         self._renew()
         batch = await self._client.messages.batches.retrieve(remote)
         if batch.processing_status != "ended":
             return None
-        found = await self._client.messages.batches.results(remote)
-        return Collected([_line_of(one) async for one in found], "some of it expired or was cancelled")
+        if not batch.results_url:
+            raise EndpointError(
+                f"the endpoint no longer has the answers of batch {remote}: Anthropic keeps them for 29 days. Name "
+                "another batch_directory to ask again."
+            )
+        return Collected([_line_of(one) for one in await self._results(remote)], "some of it expired or was cancelled")
 
-    async def _ids_of(self, remote: str) -> set[str]:
-        return {one.custom_id async for one in await self._client.messages.batches.results(remote)}
+    async def _results(self, remote: str) -> list[Any]:
+        found = await self._client.messages.batches.results(remote)
+        try:
+            return [one async for one in found]
+        except Exception as error:  # the HTTP client's, or of a line that is not whole
+            request = found.http_response.request
+            raise anthropic.APIConnectionError(message=f"the answers broke off: {error}", request=request) from error
 
 
 def _size_of(batch: Any) -> int:

@@ -19,7 +19,7 @@ from headrace.handlers.cards import CARDS
 from headrace.handlers.chat_endpoints import ChatHandler, ModelReply
 from headrace.handlers.json_answers import JsonSchema
 from headrace.handlers.prompts import Prompts
-from headrace.handlers.text_endpoints import as_answer, checked_url, heard, refuse_unfit
+from headrace.handlers.text_endpoints import as_answer, checked_url, heard
 
 with extra_required("anthropic"):
     import anthropic
@@ -266,7 +266,7 @@ class AnthropicChatModelHandler(ChatHandler[anthropic.AsyncAnthropic]):
             ConfigurationError: there is one.
         """
         ours = ("model", "messages", "stream", "system")
-        refuse_unfit(type(self).__qualname__, AsyncMessages.create, inference_args, ours)
+        self._refuse_unfit(AsyncMessages.create, inference_args, ours)
 
     async def _send(
         self,

@@ -26,15 +26,18 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from email.utils import parsedate_to_datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from headrace.core.errors import EndpointError, HeadraceError, as_type_name
+from headrace.handlers.batch_api import BatchApi, BatchRefusedError, Collected, Request
 from headrace.handlers.batch_store import Announced, BatchStore, Line, Sent
 
-__all__ = ["BatchAnswer", "BatchApi", "BatchJobs", "BatchRefusedError", "BatchUnfinishedError", "Collected", "Request"]
+__all__ = ["BatchAnswer", "BatchJobs", "BatchUnfinishedError"]
 
 FIRST_POLL_SECS, LONGEST_POLL_SECS = 1.0, 60.0
 """Polls follow each other at growing intervals."""
+ARRIVING_SECS = 60.0
+"""For how long a batch is looked for that may be on its way yet, or not be listed at once."""
 REFUSED_SECS = 300.0
 """How long a batch waits for others that take up what may be at the provider at a time."""
 _TRIES = 3
@@ -42,6 +45,8 @@ _TRIES = 3
 _LOCK_SECS = 0.1
 _OK = 200
 _PASSING = (408, 409, 425, 429)
+_NOT_TAKEN = (429, 529)
+"""What a provider says that has not even looked at a batch."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -54,68 +59,14 @@ class BatchLateError(BatchUnfinishedError):
     """A request was not answered in time, and its batch still runs."""
 
 
-class BatchRefusedError(HeadraceError, RuntimeError):
-    """The provider refuses a whole batch: nothing of it is done.
-
-    Args:
-        reason: the provider's.
-        is_for_now: whether the batch would be accepted when others have ended.
-    """
-
-    def __init__(self, reason: str, *, is_for_now: bool = False) -> None:
-        super().__init__(reason)
-        self.is_for_now = is_for_now
-
-
-class Request(NamedTuple):
-    """One request of a batch."""
-
-    id: str
-    """A digest of its content."""
-    body: Mapping[str, Any]
-
-
 class BatchAnswer(NamedTuple):
     """The answer to a request, as HTTP would have it."""
 
     status: int
     body: str
     """JSON."""
-    is_new: bool
-    """Whether this process has collected it; else somebody has paid for it before."""
-
-
-class Collected(NamedTuple):
-    """What a batch leaves behind."""
-
-    lines: list[Line]
-    """In any order; requests that the batch has not come to may be missing."""
-    ended: str
-    """How it ended, in the provider's word."""
-
-
-class BatchApi(Protocol):
-    """A provider's Batch API."""
-
-    most_requests: int
-    """In a batch."""
-    most_bytes: int
-    """Of a batch."""
-    errors: tuple[type[Exception], ...]
-    """What its client raises."""
-
-    async def send(self, token: str, requests: Sequence[Request]) -> str:
-        """Sends a batch; returns its id."""
-
-    async def find(self, batch: Announced) -> str | None:
-        """The id of a batch that may have arrived; "" if it has not; None: that cannot be told yet."""
-
-    async def collect(self, remote: str) -> Collected | None:
-        """What a batch leaves behind; None while it runs.
-
-        Raises:
-            BatchRefusedError: the whole batch failed.
-        """
+    is_new: bool = False
+    """Whether it is handed out for the first time; else what it cost was counted before."""
 
 
 class BatchJobs:
@@ -148,47 +99,89 @@ class BatchJobs:
         found: dict[str, BatchAnswer | BatchUnfinishedError] = {}
         deadline, tries = time.monotonic() + self._max_wait_secs, 0
         while tries < _TRIES and (left := {one.id: one for one in requests if _is_to_be_asked(found.get(one.id))}):
-            known, batches = await self._sent(left)
-            found |= {line.id: BatchAnswer(_OK, line.body, is_new=False) for line in known}
+            until = time.monotonic() + self._max_wait_secs
+            try:
+                known, batches = await self._sent(left, until)
+            except BatchLateError as late:
+                found |= dict.fromkeys(left, late)
+                known, batches, _ = await asyncio.to_thread(self._store.look_up, left)
+            found |= {line.id: BatchAnswer(_OK, line.body) for line in known}
             is_full = False
             for batch in batches:
-                answers = await self._waited_for(batch)
+                answers = await self._waited_for(batch, until)
                 is_full = is_full or not answers
                 found |= answers
             if is_full and time.monotonic() < deadline:
                 await asyncio.sleep(REFUSED_SECS)
             else:
                 tries += 1
+        return await self._handed_out(requests, found)
+
+    async def _handed_out(
+        self, requests: Sequence[Request], found: Mapping[str, BatchAnswer | BatchUnfinishedError]
+    ) -> list[BatchAnswer | BatchUnfinishedError]:
+        """The answers in order; of several to equal requests, and of those in several runs, one is new."""
         lost = BatchUnfinishedError("the provider took no batch with it in time; it has others that have not ended.")
-        return [found.get(one.id, lost) for one in requests]
+        new = await asyncio.to_thread(self._store.count, [request.id for request in requests])
+        answers: list[BatchAnswer | BatchUnfinishedError] = []
+        for request in requests:
+            answer = found.get(request.id, lost)
+            if isinstance(answer, BatchAnswer) and request.id in new:
+                new.remove(request.id)
+                answer = answer._replace(is_new=True)
+            answers.append(answer)
+        return answers
 
     def _id_of(self, body: Mapping[str, Any]) -> str:
         content = json.dumps([self._where, body], sort_keys=True)
         return hashlib.blake2b(content.encode(), digest_size=20).hexdigest()
 
-    async def _sent(self, left: Mapping[str, Request]) -> tuple[list[Line], list[Sent]]:
-        """The answers that are known, and the batches in which all other requests now are."""
-        async with self._alone():
-            for announced in await asyncio.to_thread(self._store.announced, left):
-                await self._look_for(announced)
-            lines, batches, known = await asyncio.to_thread(self._store.look_up, left)
-            missing = [request for request in left.values() if request.id not in known]
-            limits = self._api.most_requests, self._api.most_bytes
-            for part in await asyncio.to_thread(lambda: list(_parts(missing, *limits))):
-                batches.append(await self._send(part))
+    async def _sent(self, left: Mapping[str, Request], until: float) -> tuple[list[Line], list[Sent]]:
+        """The answers that are known, and the batches in which all other requests now are.
+
+        Raises:
+            BatchLateError: it is not known in time what was sent before.
+        """
+        since, has_said = time.monotonic(), False
+        for pause in _pauses():
+            async with self._alone(until):  # not while this one waits: others may have nothing to do with it
+                if await self._is_clear(left, since):
+                    return await self._sent_rest(left)
+            if not has_said:
+                _LOGGER.warning(
+                    "%s: a batch was sent that may have arrived; it is looked for at the provider", self._who
+                )
+                has_said = True
+            await self._rest(pause, until, "it is not known yet whether the batch with this request has arrived")
+        raise AssertionError("this is a bug in Headrace, please report it")
+
+    async def _sent_rest(self, left: Mapping[str, Request]) -> tuple[list[Line], list[Sent]]:
+        lines, batches, known = await asyncio.to_thread(self._store.look_up, left)
+        missing = [request for request in left.values() if request.id not in known]
+        limits = self._api.most_requests, self._api.most_bytes
+        for part in await asyncio.to_thread(lambda: list(_parts(missing, *limits))):
+            batches.append(await self._send(part))
         return lines, batches
 
-    async def _look_for(self, announced: Announced) -> None:
-        """Finds out whether a batch has arrived whose sender was killed, or heard nothing."""
-        for pause in _pauses():
+    async def _is_clear(self, left: Mapping[str, Request], since: float) -> bool:
+        """Whether all batches have arrived, or not, whose sender was killed, or heard nothing."""
+        is_clear = True
+        for announced in await asyncio.to_thread(self._store.announced, left):
             remote = await self._found(announced)
-            if remote is not None:
-                break
-            await asyncio.sleep(pause)
-        if remote:
-            await asyncio.to_thread(self._store.sent, announced.number, remote)
-        else:
-            await asyncio.to_thread(self._store.forget, announced.number)
+            if remote:
+                await asyncio.to_thread(self._store.sent, announced.number, remote)
+            elif remote is not None and time.monotonic() - since >= ARRIVING_SECS:
+                await asyncio.to_thread(self._store.forget, announced.number)
+            else:
+                is_clear = False
+        return is_clear
+
+    async def _rest(self, pause: float, until: float, reason: str) -> None:
+        if time.monotonic() + pause > until:
+            raise BatchLateError(
+                f"no answer after {self._max_wait_secs:g} s: {reason}. Run again later with the same batch_directory."
+            )
+        await asyncio.sleep(pause)
 
     async def _found(self, announced: Announced) -> str | None:
         try:
@@ -203,18 +196,19 @@ class BatchJobs:
         try:
             remote = await self._api.send(token, requests)
         except self._api.errors as error:
-            if _is_final(error):
+            if _is_final(error) or _status(error) in _NOT_TAKEN:
                 await asyncio.to_thread(self._store.forget, number)
+            if _is_final(error):
                 raise self._refusal(error) from error
             raise  # it may have arrived all the same: the next try looks for it
         await asyncio.to_thread(self._store.sent, number, remote)
         _LOGGER.info("%s: %s requests were sent as batch %s", self._who, f"{len(requests):,}", remote)
         return Sent(number, remote)
 
-    async def _waited_for(self, batch: Sent) -> dict[str, BatchAnswer | BatchUnfinishedError]:
+    async def _waited_for(self, batch: Sent, until: float) -> dict[str, BatchAnswer | BatchUnfinishedError]:
         """The answers of a batch; an error in the place of each that did not come. Empty if it is to be sent later."""
         try:
-            collected = await self._polled(batch.remote)
+            collected = await self._polled(batch.remote, until)
         except BatchRefusedError as error:
             await asyncio.to_thread(self._store.forget, batch.number)
             if error.is_for_now:
@@ -227,16 +221,15 @@ class BatchJobs:
         if collected is None:
             late = BatchLateError(f"no answer after {self._max_wait_secs:g} s; {self._later(batch.remote)}")
             return dict.fromkeys((line.id for line in await self._lines(batch)), late)
-        is_new = await asyncio.to_thread(self._store.end, batch.number, collected.lines)
+        await asyncio.to_thread(self._store.end, batch.number, collected.lines)
         otherwise = f"batch {batch.remote} ended ({collected.ended}) without its answer"
-        return {line.id: _answer(line, otherwise, is_new=is_new) for line in await self._lines(batch)}
+        return {line.id: _answer(line, otherwise) for line in await self._lines(batch)}
 
     async def _lines(self, batch: Sent) -> list[Line]:
         return await asyncio.to_thread(self._store.lines, batch.number)
 
-    async def _polled(self, remote: str) -> Collected | None:
+    async def _polled(self, remote: str, until: float) -> Collected | None:
         """What a batch leaves behind; None if it does not end in time."""
-        deadline = time.monotonic() + self._max_wait_secs
         for pause in _pauses():
             asked = 0.0
             try:
@@ -248,7 +241,7 @@ class BatchJobs:
                     raise self._refusal(error, remote) from error
                 asked = _retry_after(error)
                 _LOGGER.info("%s: batch %s could not be polled: %s", self._who, remote, as_type_name(error))
-            if time.monotonic() + max(pause, asked) > deadline:
+            if time.monotonic() + max(pause, asked) > until:
                 break
             await asyncio.sleep(max(pause, asked))
         return None
@@ -267,7 +260,7 @@ class BatchJobs:
         )
 
     @asynccontextmanager
-    async def _alone(self) -> AsyncIterator[None]:
+    async def _alone(self, until: float) -> AsyncIterator[None]:
         """While the context is open, nobody else sends batches of this directory. Locks end with their process."""
         from filelock import FileLock, Timeout  # noqa: PLC0415 - only batches need it
 
@@ -276,7 +269,7 @@ class BatchJobs:
             with suppress(Timeout):
                 lock.acquire(timeout=0)
             if not lock.is_locked:
-                await asyncio.sleep(_LOCK_SECS)
+                await self._rest(_LOCK_SECS, until, f"another process keeps {lock.lock_file} locked")
         try:
             yield
         finally:
@@ -290,9 +283,9 @@ def _is_to_be_asked(answer: BatchAnswer | BatchUnfinishedError | None) -> bool:
     return answer is None or not isinstance(answer, BatchLateError)
 
 
-def _answer(line: Line, otherwise: str, *, is_new: bool) -> BatchAnswer | BatchUnfinishedError:
+def _answer(line: Line, otherwise: str) -> BatchAnswer | BatchUnfinishedError:
     if line.status is not None:
-        return BatchAnswer(line.status, line.body, is_new)
+        return BatchAnswer(line.status, line.body)
     return BatchUnfinishedError(f"{otherwise}: {line.body}" if line.body else f"{otherwise}.")
 
 
@@ -319,9 +312,13 @@ def _pauses() -> Iterator[float]:
         longest = min(1.5 * longest, LONGEST_POLL_SECS)
 
 
-def _is_final(error: Exception) -> bool:
+def _status(error: Exception) -> int:
     status = getattr(error, "status_code", None)
-    return isinstance(status, int) and 400 <= status < 500 and status not in _PASSING
+    return status if isinstance(status, int) else 0
+
+
+def _is_final(error: Exception) -> bool:
+    return 400 <= _status(error) < 500 and _status(error) not in _PASSING
 
 
 def _retry_after(error: Exception) -> float:

@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager
 from typing import NamedTuple
 
 from headrace.core.errors import ConfigurationError
+from headrace.core.sqlite_files import create_for_owner, log_ahead
 
 __all__ = ["Announced", "BatchStore", "Line", "Sent"]
 
@@ -22,12 +23,16 @@ _BUSY_SECS = 60.0
 _FILE = "batches.db"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS batches (
-    number INTEGER PRIMARY KEY, token TEXT NOT NULL, announced REAL NOT NULL, remote TEXT, ended INTEGER DEFAULT 0
+    number INTEGER PRIMARY KEY AUTOINCREMENT, token TEXT NOT NULL, announced REAL NOT NULL, remote TEXT,
+    ended INTEGER DEFAULT 0
 );
-CREATE TABLE IF NOT EXISTS requests (id TEXT NOT NULL, batch INTEGER NOT NULL, status INTEGER, body TEXT);
+CREATE TABLE IF NOT EXISTS requests (
+    id TEXT NOT NULL, batch INTEGER NOT NULL, status INTEGER, body TEXT, counted_by TEXT
+);
 CREATE INDEX IF NOT EXISTS requests_by_id ON requests (id, batch);
 CREATE INDEX IF NOT EXISTS requests_by_batch ON requests (batch);
 """
+"""A number is never given again: who waits for a batch that others have forgotten must not mean another one by it."""
 _OK = 200
 
 
@@ -78,9 +83,9 @@ class BatchStore:
         self._path = os.path.join(directory, _FILE)
         try:
             os.makedirs(directory, mode=0o700, exist_ok=True)
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+            create_for_owner(self._path)
             with closing(sqlite3.connect(self._path, _BUSY_SECS)) as database:
-                database.execute("PRAGMA journal_mode = WAL")
+                log_ahead(database, _BUSY_SECS)
                 database.executescript(_SCHEMA)
         except (OSError, sqlite3.Error) as error:
             raise ConfigurationError(
@@ -107,14 +112,25 @@ class BatchStore:
             database.execute("DELETE FROM batches WHERE number = ?", (number,))
             database.execute("DELETE FROM requests WHERE batch = ?", (number,))
 
-    def end(self, number: int, lines: Iterable[Line]) -> bool:
-        """Keeps the answers of a batch; returns False if another process did so before."""
+    def end(self, number: int, lines: Iterable[Line]) -> None:
+        """Keeps the answers of a batch, unless another process did so before."""
         with self._opened() as database:
             ended = database.execute("UPDATE batches SET ended = 1 WHERE number = ? AND ended = 0", (number,)).rowcount
             if ended:
                 rows = ((line.status, line.body, line.id, number) for line in lines)
                 database.executemany("UPDATE requests SET status = ?, body = ? WHERE id = ? AND batch = ?", rows)
-        return bool(ended)
+
+    def count(self, ids: Iterable[str]) -> set[str]:
+        """Notes that answers to these requests are handed out; returns those to which none was before."""
+        mine = uuid.uuid4().hex
+        with self._wanting(ids) as database:
+            database.execute(
+                "UPDATE requests SET counted_by = ? "
+                "WHERE status = ? AND counted_by IS NULL AND id IN (SELECT id FROM wanted)",
+                (mine, _OK),
+            )
+            rows = database.execute("SELECT id FROM requests JOIN wanted USING (id) WHERE counted_by = ?", (mine,))
+            return {one for (one,) in rows}
 
     def lines(self, number: int) -> list[Line]:
         """The answers of a batch that has ended; a request of which the provider said nothing has no status."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import openai
 
-from headrace.handlers.batch_jobs import BatchRefusedError, Collected, Request
+from headrace.handlers.batch_api import BatchRefusedError, Collected, Request
 from headrace.handlers.batch_store import Announced, Line
 
 __all__ = ["OpenAIBatches"]
@@ -74,6 +74,8 @@ class OpenAIBatches:
             raise BatchRefusedError(reason, is_for_now=codes == {_FULL})
         if batch.status not in ("completed", "expired", "cancelled"):
             return None
+        if not batch.output_file_id and batch.request_counts is not None and batch.request_counts.completed:
+            return None  # its answers are there, and their file is not yet
         lines: list[Line] = []
         for file in (batch.output_file_id, batch.error_file_id):
             lines += await self._read(file) if file else []

@@ -19,7 +19,6 @@ from headrace.handlers.text_endpoints import (
     TextEndpointHandler,
     checked_url,
     heard,
-    refuse_unfit,
 )
 
 with extra_required("openai"):
@@ -81,7 +80,7 @@ class _OpenAIHandler(TextEndpointHandler[openai.AsyncOpenAI]):
         Raises:
             ConfigurationError: there is one.
         """
-        refuse_unfit(type(self).__qualname__, self._create, inference_args, self._ours)
+        self._refuse_unfit(self._create, inference_args, self._ours)
 
 
 class OpenAIChatModelHandler(_OpenAIHandler, ChatHandler[openai.AsyncOpenAI]):

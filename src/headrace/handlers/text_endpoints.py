@@ -18,7 +18,8 @@ from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey
 from headrace.core.spelling import did_you_mean
 from headrace.core.usage import report_usage
-from headrace.handlers.batch_jobs import BatchApi, BatchJobs
+from headrace.handlers.batch_api import BatchApi
+from headrace.handlers.batch_jobs import BatchJobs
 from headrace.handlers.batch_requests import BatchOptions, BatchRequests
 from headrace.handlers.json_answers import InvalidAnswerError
 from headrace.handlers.prompts import Prompts
@@ -29,7 +30,6 @@ __all__ = [
     "as_answer",
     "checked_url",
     "heard",
-    "refuse_unfit",
 ]
 
 AnswerT = TypeVar("AnswerT")
@@ -53,6 +53,7 @@ _BAD = (400, 413, 422)
 """Either the example or the arguments are at fault."""
 _WRONG = (401, 403, 404)
 _PASSING = (408, 409, 425, 429)
+_NOT_IN_BATCHES = ("extra_headers", "extra_query")
 _IN_A_BATCH = 10_000
 """Examples; each takes about 20 KB here until it is answered."""
 _BATCHES = 4
@@ -132,7 +133,8 @@ class TextEndpointHandler(RemoteModelHandler[Any, PredictionResult, ModelT]):
         options = self._batches
         api, path, http_client = self._batch_api(client)
         try:
-            jobs = BatchJobs(options.who, options.directory, options.max_wait_secs, f"{self._where()} {path}", api)
+            given = options.who, options.directory, options.max_wait_secs, f"{self._where()} {path}"
+            jobs = await asyncio.to_thread(BatchJobs, *given, api)
             requests = BatchRequests(jobs)
             async with http_client(transport=requests.transport_for(http_client)) as http:
                 batched = client.copy(http_client=http, timeout=options.max_wait_secs)  # type: ignore[attr-defined]
@@ -176,6 +178,32 @@ class TextEndpointHandler(RemoteModelHandler[Any, PredictionResult, ModelT]):
             return _status(again) in _BAD
         self._has_worked = True
         return False
+
+    def _refuse_unfit(self, create: Any, args: Mapping[str, Any] | None, ours: Collection[str]) -> None:
+        """Refuses arguments of a request that the client does not know, or that the handler sets.
+
+        Args:
+            create: the client's method.
+            args: the ``inference_args``.
+            ours: what the handler sets.
+
+        Raises:
+            ConfigurationError: names the argument, and the one that is most likely meant.
+        """
+        who, known = type(self).__qualname__, inspect.signature(create).parameters
+        for name in args or ():
+            if name in ours:
+                raise ConfigurationError(f"{who}: inference_args must not have {name!r}; the handler sets it.")
+            if self._batches is not None and name in _NOT_IN_BATCHES:
+                raise ConfigurationError(
+                    f"{who}: inference_args must not have {name!r} together with batch_directory: a batch has no "
+                    f"{name.removeprefix('extra_')} for single requests."
+                )
+            if name not in known:
+                raise ConfigurationError(
+                    f"{who}: inference_args have {name!r}, which the client does not know{did_you_mean(name, known)} "
+                    f"What only your endpoint knows goes into extra_body={{{name!r}: ...}}."
+                )
 
     def _refusal(self, reason: str) -> EndpointError:
         return EndpointError(
@@ -265,29 +293,6 @@ def checked_url(who: str, url: str | None, ending: str) -> str | None:
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigurationError(f"{who}: url must be that of an API, such as http://localhost:8000/v1, not {url!r}.")
     return url.rstrip("/").removesuffix(ending)
-
-
-def refuse_unfit(who: str, create: Any, args: Mapping[str, Any] | None, ours: Collection[str]) -> None:
-    """Refuses arguments of a request that the client does not know, or that the handler sets.
-
-    Args:
-        who: the handler's class, for errors.
-        create: the client's method.
-        args: the ``inference_args``.
-        ours: what the handler sets.
-
-    Raises:
-        ConfigurationError: names the argument, and the one that is most likely meant.
-    """
-    known = inspect.signature(create).parameters
-    for name in args or ():
-        if name in ours:
-            raise ConfigurationError(f"{who}: inference_args must not have {name!r}; the handler sets it.")
-        if name not in known:
-            raise ConfigurationError(
-                f"{who}: inference_args have {name!r}, which the client does not know{did_you_mean(name, known)} What "
-                f"only your endpoint knows goes into extra_body={{{name!r}: ...}}."
-            )
 
 
 def _status(error: BaseException) -> int | None:

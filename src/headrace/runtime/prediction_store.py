@@ -10,24 +10,22 @@ import os
 import sqlite3
 import stat
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import islice
 
 from headrace.core.errors import ConfigurationError
+from headrace.core.sqlite_files import create_for_owner, log_ahead
 
 _APPLICATION = 0x48524331
 """Marks the file as ours."""
 _BUSY_SECS = 30.0
 """How long a write waits for those of other processes."""
-_PAUSE_SECS = 0.02
 _AT_ONCE = 500
 _LEAST_BYTES = 1 << 20
 _FREED = 0.1
 """The share of a full file that is freed at a time."""
 _CHECK_BYTES = 16
-_CREATING = threading.Lock()
 _INHERITED: list[sqlite3.Connection | None] = []
 """Connections of the process that this one was forked from: closing them here would upset its own."""
 
@@ -157,8 +155,7 @@ def _refuse_unsafe(path: str) -> None:
     """
     folder = os.path.dirname(os.path.abspath(path))
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    with _CREATING, suppress(FileExistsError):  # to close a file that this process has open loses SQLite's locks on it
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    create_for_owner(path)
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
         raise _unusable(path, "it is a directory or a device, not a file")
@@ -183,22 +180,8 @@ def _set_up(database: sqlite3.Connection, path: str) -> None:
         database.execute(f"PRAGMA application_id = {_APPLICATION}")
         database.execute("CREATE TABLE predictions (key BLOB PRIMARY KEY, value BLOB NOT NULL)")
     database.execute("COMMIT")
-    _log_ahead(database)
+    log_ahead(database, _BUSY_SECS)
     database.execute("PRAGMA synchronous = NORMAL")  # a loss of power may cost the last few values, nothing else
-
-
-def _log_ahead(database: sqlite3.Connection) -> None:
-    """Has readers not wait for writers. If another process begins to write just then, SQLite does not wait for it."""
-    deadline = time.monotonic() + _BUSY_SECS
-    while True:
-        try:
-            database.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > deadline:
-                raise
-            time.sleep(_PAUSE_SECS)
-        else:
-            return
 
 
 def _unusable(path: str, reason: str) -> ConfigurationError:

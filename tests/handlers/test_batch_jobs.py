@@ -1,0 +1,187 @@
+"""Requests are answered by a Batch API in this process, which fails as providers do."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headrace.handlers import batch_jobs
+from headrace.handlers.batch_api import Collected
+from headrace.handlers.batch_jobs import BatchAnswer, BatchJobs, BatchUnfinishedError
+from headrace.handlers.batch_store import BatchStore, Line
+
+SOON = 0.2
+LATER = 600.0
+
+
+class StatusError(Exception):
+    def __init__(self, status):
+        super().__init__(str(status))
+        self.status_code = status
+
+
+class Api:
+    """Answers every request, unless ``wrong`` has an error for what is done: "send" or a batch's id."""
+
+    most_requests = 100
+    most_bytes = 1_000_000
+    errors = (StatusError,)
+
+    def __init__(self):
+        self.batches = []
+        self.wrong = {}
+        self.held = set()
+        """Ids of batches that go on running."""
+        self.found = [""]
+        """What is found, one after the other; the last again and again."""
+        self.polled = []
+
+    async def send(self, token, requests):
+        if "send" in self.wrong:
+            raise self.wrong.pop("send")
+        self.batches.append([request.id for request in requests])
+        return str(len(self.batches))
+
+    async def find(self, batch):
+        return self.found.pop(0) if len(self.found) > 1 else self.found[0]
+
+    async def collect(self, remote):
+        self.polled.append(remote)
+        if remote in self.wrong:
+            raise self.wrong.pop(remote)
+        if remote in self.held:
+            return None
+        return Collected([Line(name, 200, "{}") for name in self.batches[int(remote) - 1]], "completed")
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch):
+    monkeypatch.setattr(batch_jobs, "FIRST_POLL_SECS", 0.01)
+    monkeypatch.setattr(batch_jobs, "LONGEST_POLL_SECS", 0.02)
+
+
+@pytest.fixture
+def api():
+    return Api()
+
+
+@pytest.fixture
+def ask(api, tmp_path):
+    """Asks for answers to requests with these numbers."""
+
+    def begin(*numbers, wait=LATER):
+        jobs = BatchJobs("Handler", str(tmp_path), wait, "there", api)
+        return jobs.answers([{"n": number} for number in numbers])
+
+    return begin
+
+
+@pytest.fixture
+def announce(api, tmp_path):
+    """Notes a batch of requests with these numbers, as a process that is killed while it sends it; gives their ids."""
+
+    def note(*numbers):
+        jobs = BatchJobs("Handler", str(tmp_path), LATER, "there", api)
+        ids = [jobs._id_of({"n": number}) for number in numbers]
+        BatchStore(str(tmp_path)).announce(ids)
+        return ids
+
+    return note
+
+
+def news(answers):
+    assert all(isinstance(one, BatchAnswer) for one in answers)
+    return [one.is_new for one in answers]
+
+
+def test_equal_requests_cost_once(ask):
+    assert news(asyncio.run(ask(1, 1, 2))) == [True, False, True]
+
+
+def test_answers_of_a_try_that_failed_cost_in_the_next(ask, api):
+    api.most_requests = 1
+    api.wrong["2"] = ValueError("garbage")
+    with pytest.raises(ValueError, match="garbage"):
+        asyncio.run(ask(1, 2))
+    assert news(asyncio.run(ask(1, 2))) == [True, True]
+    assert news(asyncio.run(ask(1, 2))) == [False, False]
+
+
+def test_answers_of_a_batch_cost_whoever_gets_them_first(ask, api):
+    api.held = {"1"}
+    assert all(isinstance(one, BatchUnfinishedError) for one in asyncio.run(ask(1, 2, 3, 4, wait=SOON)))
+    api.held = set()
+    assert news(asyncio.run(ask(1, 2))) == [True, True]
+    assert news(asyncio.run(ask(2, 3, 4))) == [False, True, True]
+    assert len(api.batches) == 1
+
+
+def test_wait_for_what_may_have_arrived_ends_in_time(ask, announce, api):
+    announce(1)
+    api.found = [None]
+    (answer,) = asyncio.run(ask(1, wait=SOON))
+    assert isinstance(answer, BatchUnfinishedError)
+    assert "it is not known yet whether the batch with this request has arrived" in str(answer)
+    assert not api.batches
+
+
+def test_wait_for_what_may_have_arrived_holds_up_nobody_else(ask, announce, api):
+    async def both():
+        waiting = asyncio.ensure_future(ask(1))
+        try:
+            await asyncio.sleep(0.05)
+            return await ask(2)
+        finally:
+            waiting.cancel()
+
+    announce(1)
+    api.found = [None]
+    assert news(asyncio.run(both())) == [True]
+
+
+def test_what_is_known_is_answered_although_the_rest_is_not(ask, announce, api):
+    asyncio.run(ask(1))
+    announce(2)
+    api.found = [None]
+    known, unknown = asyncio.run(ask(1, 2, wait=SOON))
+    assert news([known]) == [False]
+    assert isinstance(unknown, BatchUnfinishedError)
+
+
+def test_batch_that_is_listed_late_is_not_sent_again(ask, announce, api):
+    api.batches.append(announce(1))
+    api.found = ["", "", "", "1"]
+    assert news(asyncio.run(ask(1))) == [True]
+    assert len(api.batches) == 1
+
+
+def test_batch_that_is_never_listed_is_sent_again(ask, announce, api, monkeypatch):
+    monkeypatch.setattr(batch_jobs, "ARRIVING_SECS", 0.05)
+    announce(1)
+    assert news(asyncio.run(ask(1))) == [True]
+    assert len(api.batches) == 1
+
+
+def test_lock_that_another_process_keeps_ends_the_wait_in_time(ask, tmp_path):
+    from filelock import FileLock
+
+    with FileLock(tmp_path / "lock", thread_local=False):
+        (answer,) = asyncio.run(ask(1, wait=SOON))
+    assert "another process keeps" in str(answer)
+
+
+@pytest.mark.parametrize("status", [429, 529])
+def test_batch_that_was_not_even_looked_at_is_not_looked_for(status, ask, api):
+    api.found = [None]
+    api.wrong["send"] = StatusError(status)
+    with pytest.raises(StatusError):
+        asyncio.run(ask(1))
+    assert news(asyncio.run(ask(1))) == [True]
+
+
+def test_batches_that_were_sent_together_are_waited_for_together(ask, api, monkeypatch):
+    monkeypatch.setattr(batch_jobs, "FIRST_POLL_SECS", 0.02)
+    api.most_requests, api.held = 1, set("123")
+    assert all(isinstance(one, BatchUnfinishedError) for one in asyncio.run(ask(1, 2, 3, wait=SOON)))
+    assert [api.polled.count(batch) in (1, 2) for batch in "23"] == [True, True]  # the first took all the time

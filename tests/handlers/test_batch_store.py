@@ -1,0 +1,78 @@
+"""The file in which batches are kept."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sqlite3
+
+import pytest
+
+from headrace import ConfigurationError
+from headrace.handlers.batch_store import BatchStore, Line, Sent
+
+
+@pytest.fixture
+def store(tmp_path):
+    return BatchStore(str(tmp_path))
+
+
+def test_number_of_a_forgotten_batch_is_never_given_again(store):
+    first, _ = store.announce(["a"])
+    store.sent(first, "one")
+    store.forget(first)
+    second, _ = store.announce(["a"])
+    store.sent(second, "two")
+    store.forget(first)  # another process had waited for it, too
+    store.end(first, [Line("a", 200, "of one")])
+    assert store.look_up(["a"]) == ([], [Sent(second, "two")], {"a"})
+
+
+def test_answer_is_counted_once_by_whoever_hands_it_out(store, tmp_path):
+    number, _ = store.announce(["a", "b", "c"])
+    store.sent(number, "one")
+    store.end(number, [Line("a", 200, "{}"), Line("b", 200, "{}"), Line("c", 400, "{}")])
+    assert store.count(["a"]) == {"a"}
+    assert BatchStore(str(tmp_path)).count(["a", "b", "c", "d"]) == {"b"}
+    assert store.count(["a", "b", "c"]) == set()
+
+
+def test_answers_of_a_batch_are_kept_once(store):
+    number, _ = store.announce(["a"])
+    store.end(number, [Line("a", 200, "first")])
+    store.end(number, [Line("a", 200, "second")])
+    assert store.lines(number) == [Line("a", 200, "first")]
+
+
+def _announce(directory, start):
+    start.wait(60)
+    for number in range(10):
+        BatchStore(directory).announce([str(number)])
+
+
+def test_processes_that_open_a_new_file_at_the_same_moment_can_all_write(tmp_path):
+    context = multiprocessing.get_context("fork")
+    start = context.Barrier(4)
+    processes = [context.Process(target=_announce, args=(str(tmp_path), start)) for _ in range(4)]
+    for one in processes:
+        one.start()
+    for one in processes:
+        one.join(60)
+    assert [one.exitcode for one in processes] == [0] * 4
+    assert len(BatchStore(str(tmp_path)).announced([str(number) for number in range(10)])) == 40
+
+
+def test_file_that_is_no_database_is_an_error(tmp_path):
+    (tmp_path / "batches.db").write_bytes(b"something else entirely, and long enough for a header" * 100)
+    with pytest.raises(ConfigurationError, match=r"batch_directory=.* cannot be used"):
+        BatchStore(str(tmp_path))
+
+
+def test_write_that_is_cut_off_leaves_nothing(store, tmp_path):
+    def ids():
+        yield "a"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.announce(ids())
+    with sqlite3.connect(tmp_path / "batches.db") as database:
+        assert database.execute("SELECT count(*) FROM batches").fetchone() == (0,)
