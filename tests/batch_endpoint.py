@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from http_endpoint import Answer
 
 ENDED = ("completed", "expired", "cancelled", "failed")
+NOT_COME_TO = "This request could not be executed in time."
 KINDS = {400: "invalid_request_error", 429: "rate_limit_error", 500: "api_error"}
 
 
@@ -194,7 +195,7 @@ def _openai_file(server, batch, kind):
     for name, answer in server.done(batch):
         line = {"id": "r", "custom_id": name, "response": None, "error": None}
         if answer is None:
-            line["error"] = {"code": "batch_expired", "message": "This request could not be executed in time."}
+            line["error"] = {"code": "batch_expired", "message": NOT_COME_TO}
         else:
             line["response"] = {"status_code": answer.status, "request_id": "q", "body": answer.body}
         if (kind == "output") == (answer is not None and answer.status == 200):

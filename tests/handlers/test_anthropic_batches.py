@@ -154,10 +154,19 @@ def test_submission_is_not_found_before_its_batch_has_ended(ask):
 
 
 def test_submission_is_told_from_others_of_its_size_when_those_have_ended(ask):
-    with batching(speaking(), once("POST /v1/messages/batches", Answer(cut=True))) as server:
-        server.make([("somebody-else", {"messages": [{"content": "x"}]})])
+    cut = once("POST /v1/messages/batches", Answer(cut=True))
+
+    def fault(server, method, path):
+        server.held = server.paths.count("GET /v1/messages/batches") < 5
+        return cut(server, method, path)
+
+    with batching(speaking(), fault) as server:
+        server.make(
+            [("somebody-else", {"model": "m", "messages": [{"role": "user", "content": "x"}]})]
+        ).status = "completed"
         assert texts(predict(ask(server), ["a"])) == ["A"]
         assert len(server.batches) == 2
+        assert server.paths.count("GET /v1/messages/batches/batch_1/results") == 1
 
 
 def test_submission_that_did_not_arrive_is_sent_again(ask, tmp_path):

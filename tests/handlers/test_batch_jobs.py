@@ -30,6 +30,7 @@ class Api:
 
     def __init__(self):
         self.batches = []
+        self.tokens = []
         self.wrong = {}
         self.held = set()
         """Ids of batches that go on running."""
@@ -41,9 +42,12 @@ class Api:
         if "send" in self.wrong:
             raise self.wrong.pop("send")
         self.batches.append([request.id for request in requests])
+        self.tokens.append(token)
         return str(len(self.batches))
 
     async def find(self, batch):
+        if batch.token in self.tokens:
+            return str(self.tokens.index(batch.token) + 1)
         return self.found.pop(0) if len(self.found) > 1 else self.found[0]
 
     async def collect(self, remote):
@@ -156,6 +160,12 @@ def test_batch_that_is_listed_late_is_not_sent_again(ask, announce, api):
     assert len(api.batches) == 1
 
 
+def test_batch_that_is_not_known_at_once_is_waited_for(ask, api):
+    api.wrong["1"] = StatusError(404)
+    assert news(asyncio.run(ask(1))) == [True]
+    assert len(api.batches) == 1
+
+
 def test_batch_that_is_never_listed_is_sent_again(ask, announce, api, monkeypatch):
     monkeypatch.setattr(batch_jobs, "ARRIVING_SECS", 0.05)
     announce(1)
@@ -185,3 +195,33 @@ def test_batches_that_were_sent_together_are_waited_for_together(ask, api, monke
     api.most_requests, api.held = 1, set("123")
     assert all(isinstance(one, BatchUnfinishedError) for one in asyncio.run(ask(1, 2, 3, wait=SOON)))
     assert [api.polled.count(batch) in (1, 2) for batch in "23"] == [True, True]  # the first took all the time
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+@pytest.mark.parametrize("step", ["announced", "look_up", "announce", "send", "sent", "end", "lines", "count"])
+def test_process_that_is_killed_anywhere_loses_nothing_and_pays_once(step, is_done, ask, api, monkeypatch):
+    def dies(real):
+        def call(*args):
+            if is_done:
+                real(*args)
+            raise Killed
+
+        async def call_async(*args):
+            if is_done:
+                await real(*args)
+            raise Killed
+
+        return call_async if step == "send" else call
+
+    monkeypatch.setattr(batch_jobs, "ARRIVING_SECS", 0.05)
+    with monkeypatch.context() as patch:
+        place = Api if step == "send" else BatchStore
+        patch.setattr(place, step, dies(getattr(place, step)))
+        with pytest.raises(Killed):
+            asyncio.run(ask(1, 2))
+    assert news(asyncio.run(ask(1, 2))) == [not (step == "count" and is_done)] * 2
+    assert len(api.batches) == 1

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import pytest
 
+import batch_endpoint
 from batch_endpoint import batching, once
 from headrace import Budget, ConfigurationError, EndpointError, Failure, PredictionResult, Price, predict
 from headrace.handlers import batch_jobs
@@ -154,6 +156,25 @@ def test_request_that_no_batch_comes_to_is_a_dead_letter(ask):
         assert a == "A"
         assert "ended (expired) without its answer: This request could not be executed in time." in b
         assert len(server.batches) == 3
+
+
+def test_key_is_not_in_what_is_said_of_a_request_that_no_batch_comes_to(ask, monkeypatch):
+    monkeypatch.setattr(batch_endpoint, "NOT_COME_TO", f"not with {KEY}")
+    with batching(speaking(), ending=lambda batch: setattr(batch, "left", 1)) as server:
+        (said,) = outcomes(ask(server), ["a"])
+        assert "not with ***" in said
+
+
+def test_batch_is_found_although_this_machine_s_clock_is_ahead(ask):
+    def fault(server, method, path):
+        for batch in server.batches:
+            batch.created = time.time() - 7200
+        return cut(server, method, path)
+
+    cut = once("POST /v1/batches", Answer(cut=True))
+    with batching(speaking(), fault) as server:
+        assert texts(predict(ask(server), ["a", "b"])) == ["A", "B"]
+        assert len(server.batches) == 1
 
 
 def test_passing_error_of_a_request_is_sent_in_another_batch(ask):

@@ -46,6 +46,8 @@ class AnthropicBatches:
     def __init__(self, client: anthropic.AsyncAnthropic, renew: Callable[[], None]) -> None:
         self._client = client
         self._renew = renew
+        self._others: set[tuple[str, str]] = set()
+        """Batches that are known not to be those with these tokens: results may be large, and are read once."""
 
     async def send(self, token: str, requests: Sequence[Request]) -> str:
         """Makes a batch. Anthropic keeps no token."""
@@ -67,8 +69,10 @@ class AnthropicBatches:
                 continue
             if one.processing_status != "ended":
                 undecided = True
-            elif one.results_url and {result.custom_id for result in await self._results(one.id)} == batch.ids:
-                return str(one.id)
+            elif one.results_url and (one.id, batch.token) not in self._others:
+                if {result.custom_id for result in await self._results(one.id)} == batch.ids:
+                    return str(one.id)
+                self._others.add((one.id, batch.token))
         return None if undecided else ""
 
     async def collect(self, remote: str) -> Collected | None:

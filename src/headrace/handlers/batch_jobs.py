@@ -37,7 +37,7 @@ __all__ = ["BatchAnswer", "BatchJobs", "BatchUnfinishedError"]
 FIRST_POLL_SECS, LONGEST_POLL_SECS = 1.0, 60.0
 """Polls follow each other at growing intervals."""
 ARRIVING_SECS = 60.0
-"""For how long a batch is looked for that may be on its way yet, or not be listed at once."""
+"""For how long is looked for what may be on its way yet, or not be known everywhere at once."""
 REFUSED_SECS = 300.0
 """How long a batch waits for others that take up what may be at the provider at a time."""
 _TRIES = 3
@@ -45,6 +45,7 @@ _TRIES = 3
 _LOCK_SECS = 0.1
 _OK = 200
 _PASSING = (408, 409, 425, 429)
+_MISSING = 404
 _NOT_TAKEN = (429, 529)
 """What a provider says that has not even looked at a batch."""
 
@@ -230,6 +231,7 @@ class BatchJobs:
 
     async def _polled(self, remote: str, until: float) -> Collected | None:
         """What a batch leaves behind; None if it does not end in time."""
+        since = time.monotonic()
         for pause in _pauses():
             asked = 0.0
             try:
@@ -237,7 +239,8 @@ class BatchJobs:
                 if collected is not None:
                     return collected
             except self._api.errors as error:
-                if _is_final(error):
+                may_come = _status(error) == _MISSING and time.monotonic() - since < ARRIVING_SECS
+                if _is_final(error) and not may_come:
                     raise self._refusal(error, remote) from error
                 asked = _retry_after(error)
                 _LOGGER.info("%s: batch %s could not be polled: %s", self._who, remote, as_type_name(error))

@@ -16,8 +16,8 @@ __all__ = ["OpenAIBatches"]
 
 _OURS = "headrace"
 """What our token is called in a batch's metadata."""
-_EARLIER_SECS = 600
-"""By how much the provider's clock may be behind ours."""
+_EARLIER_SECS = 86_400
+"""By how much the provider's clock may be behind ours. To look at too many costs little, to miss one its answers."""
 _FULL = "token_limit_exceeded"
 """The code of an error that says that too many tokens are enqueued."""
 _SHOWN = 3

@@ -142,6 +142,9 @@ class TextEndpointHandler(RemoteModelHandler[Any, PredictionResult, ModelT]):
         except Exception as error:
             self._api_key.mask_error(error)
             raise
+        for answer in found:
+            if isinstance(answer, BaseException):
+                self._api_key.mask_error(answer)
         return [_of_one(answer) for answer in found]
 
     async def _ask(self, send: Callable[[], Awaitable[AnswerT]], probe: Callable[[], Awaitable[object]]) -> AnswerT:
