@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -43,22 +44,18 @@ def test_answers_of_a_batch_are_kept_once(store):
     assert store.lines(number) == [Line("a", 200, "first")]
 
 
-def _announce(directory, start):
-    start.wait(60)
-    for number in range(10):
-        BatchStore(directory).announce([str(number)])
+def test_whoever_opens_a_new_file_at_the_same_moment_can_use_it(tmp_path):
+    together = threading.Barrier(4)
 
+    def use(folder):
+        together.wait(60)
+        BatchStore(str(folder)).announce(["a"])
 
-def test_processes_that_open_a_new_file_at_the_same_moment_can_all_write(tmp_path):
-    context = multiprocessing.get_context("fork")
-    start = context.Barrier(4)
-    processes = [context.Process(target=_announce, args=(str(tmp_path), start)) for _ in range(4)]
-    for one in processes:
-        one.start()
-    for one in processes:
-        one.join(60)
-    assert [one.exitcode for one in processes] == [0] * 4
-    assert len(BatchStore(str(tmp_path)).announced([str(number) for number in range(10)])) == 40
+    with ThreadPoolExecutor(4) as threads:
+        for number in range(10):
+            for end in [threads.submit(use, tmp_path / str(number)) for _ in range(4)]:
+                end.result(60)
+            assert len(BatchStore(str(tmp_path / str(number))).announced(["a"])) == 4
 
 
 def test_file_that_is_no_database_is_an_error(tmp_path):

@@ -331,6 +331,13 @@ def test_budget_is_kept_by_answers_that_were_paid_before(ask):
             assert texts(predict(ask(server), ["a"], budget=budget)) == ["A"]
 
 
+def test_budget_is_kept_although_no_request_of_a_batch_is_answered(ask):
+    budget = Budget(1.0, prices={"m": Price(input=1.0, output=1.0)})
+    with batching(speaking(fault=lambda asked, _: refusing(400, "bad day"))) as server:
+        said = outcomes(ask(server, max_batch_size=1), list("abcdefgh"), budget=budget)
+        assert ["bad day" in one for one in said] == [True] * 8
+
+
 def test_cached_predictions_are_those_of_single_requests(ask, tmp_path):
     cache = str(tmp_path / "cache.db")
     with batching(speaking()) as server:
