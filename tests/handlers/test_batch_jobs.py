@@ -173,6 +173,12 @@ def test_batch_that_is_never_listed_is_sent_again(ask, announce, api, monkeypatc
     assert len(api.batches) == 1
 
 
+def test_batch_that_did_not_arrive_long_ago_is_sent_again_at_once(ask, announce, api, monkeypatch):
+    monkeypatch.setattr(batch_jobs, "OLD_SECS", 0.0)
+    announce(1)
+    assert news(asyncio.run(ask(1, wait=SOON))) == [True]
+
+
 def test_lock_that_another_process_keeps_ends_the_wait_in_time(ask, tmp_path):
     from filelock import FileLock
 

@@ -38,6 +38,8 @@ FIRST_POLL_SECS, LONGEST_POLL_SECS = 1.0, 60.0
 """Polls follow each other at growing intervals."""
 ARRIVING_SECS = 60.0
 """For how long is looked for what may be on its way yet, or not be known everywhere at once."""
+OLD_SECS = 600.0
+"""After which nothing is on its way any more."""
 REFUSED_SECS = 300.0
 """How long a batch waits for others that take up what may be at the provider at a time."""
 _TRIES = 3
@@ -171,7 +173,7 @@ class BatchJobs:
             remote = await self._found(announced)
             if remote:
                 await asyncio.to_thread(self._store.sent, announced.number, remote)
-            elif remote is not None and time.monotonic() - since >= ARRIVING_SECS:
+            elif remote is not None and (time.monotonic() - since >= ARRIVING_SECS or _is_old(announced)):
                 await asyncio.to_thread(self._store.forget, announced.number)
             else:
                 is_clear = False
@@ -277,6 +279,10 @@ class BatchJobs:
             yield
         finally:
             lock.release()
+
+
+def _is_old(announced: Announced) -> bool:
+    return time.time() - announced.at >= OLD_SECS
 
 
 def _is_to_be_asked(answer: BatchAnswer | BatchUnfinishedError | None) -> bool:
