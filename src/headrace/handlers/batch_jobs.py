@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 from headrace.core.errors import EndpointError, HeadraceError, as_type_name
 from headrace.handlers.batch_api import BatchApi, BatchRefusedError, Collected, Request
 from headrace.handlers.batch_store import Announced, BatchStore, Line, Sent
+from headrace.handlers.client_errors import is_final, status_of
 
 __all__ = ["BatchAnswer", "BatchJobs", "BatchUnfinishedError"]
 
@@ -46,7 +47,6 @@ _TRIES = 3
 """How often a request is sent that no batch has come to."""
 _LOCK_SECS = 0.1
 _OK = 200
-_PASSING = (408, 409, 425, 429)
 _MISSING = 404
 _NOT_TAKEN = (429, 529)
 """What a provider says that has not even looked at a batch."""
@@ -190,7 +190,7 @@ class BatchJobs:
         try:
             return await self._api.find(announced)
         except self._api.errors as error:
-            if _is_final(error):
+            if is_final(status_of(error)):
                 raise self._refusal(error) from error
             raise
 
@@ -199,9 +199,9 @@ class BatchJobs:
         try:
             remote = await self._api.send(token, requests)
         except self._api.errors as error:
-            if _is_final(error) or _status(error) in _NOT_TAKEN:
+            if is_final(status_of(error)) or status_of(error) in _NOT_TAKEN:
                 await asyncio.to_thread(self._store.forget, number)
-            if _is_final(error):
+            if is_final(status_of(error)):
                 raise self._refusal(error) from error
             raise  # it may have arrived all the same: the next try looks for it
         await asyncio.to_thread(self._store.sent, number, remote)
@@ -241,8 +241,8 @@ class BatchJobs:
                 if collected is not None:
                     return collected
             except self._api.errors as error:
-                may_come = _status(error) == _MISSING and time.monotonic() - since < ARRIVING_SECS
-                if _is_final(error) and not may_come:
+                may_come = status_of(error) == _MISSING and time.monotonic() - since < ARRIVING_SECS
+                if is_final(status_of(error)) and not may_come:
                     raise self._refusal(error, remote) from error
                 asked = _retry_after(error)
                 _LOGGER.info("%s: batch %s could not be polled: %s", self._who, remote, as_type_name(error))
@@ -288,7 +288,7 @@ def _is_old(announced: Announced) -> bool:
 def _is_to_be_asked(answer: BatchAnswer | BatchUnfinishedError | None) -> bool:
     """Whether there is no answer, or one that the same request may not get again."""
     if isinstance(answer, BatchAnswer):
-        return answer.status in _PASSING or answer.status >= 500
+        return answer.status >= 400 and not is_final(answer.status)
     return answer is None or not isinstance(answer, BatchLateError)
 
 
@@ -319,15 +319,6 @@ def _pauses() -> Iterator[float]:
     while True:
         yield longest * random.uniform(0.75, 1.0)  # noqa: S311 - jitter keeps no secret
         longest = min(1.5 * longest, LONGEST_POLL_SECS)
-
-
-def _status(error: Exception) -> int:
-    status = getattr(error, "status_code", None)
-    return status if isinstance(status, int) else 0
-
-
-def _is_final(error: Exception) -> bool:
-    return 400 <= _status(error) < 500 and _status(error) not in _PASSING
 
 
 def _retry_after(error: Exception) -> float:

@@ -21,6 +21,7 @@ from headrace.core.usage import report_usage
 from headrace.handlers.batch_api import BatchApi
 from headrace.handlers.batch_jobs import BatchJobs
 from headrace.handlers.batch_requests import BatchOptions, BatchRequests
+from headrace.handlers.client_errors import is_final, status_of
 from headrace.handlers.json_answers import InvalidAnswerError
 from headrace.handlers.prompts import Prompts
 
@@ -52,7 +53,6 @@ _EMPTY = "credit balance is too low"
 _BAD = (400, 413, 422)
 """Either the example or the arguments are at fault."""
 _WRONG = (401, 403, 404)
-_PASSING = (408, 409, 425, 429)
 _NOT_IN_BATCHES = ("extra_headers", "extra_query")
 _IN_A_BATCH = 10_000
 """Examples; each takes about 20 KB here until it is answered."""
@@ -169,7 +169,7 @@ class TextEndpointHandler(RemoteModelHandler[Any, PredictionResult, ModelT]):
         return answer
 
     async def _concerns_all(self, error: Exception, probe: Callable[[], Awaitable[object]]) -> bool:
-        status = _status(error)
+        status = status_of(error)
         is_empty = status == _UNPAID or (status in _BAD and _EMPTY in str(error))
         if is_empty or getattr(error, "code", None) in _FOR_ALL:
             return True
@@ -178,7 +178,7 @@ class TextEndpointHandler(RemoteModelHandler[Any, PredictionResult, ModelT]):
         try:
             await probe()
         except Exception as again:
-            return _status(again) in _BAD
+            return status_of(again) in _BAD
         self._has_worked = True
         return False
 
@@ -272,11 +272,10 @@ def as_answer(error: BaseException) -> ElementFailure | ElementRetry:
     Raises:
         Exception: the error, if it concerns all of them.
     """
-    status = _status(error)
+    status = status_of(error)
     if not isinstance(error, Exception) or isinstance(error, EndpointError | ConfigurationError) or status in _WRONG:
         raise error
-    is_final = status is not None and 400 <= status < 500 and status not in _PASSING
-    return ElementFailure(error) if is_final else ElementRetry(error)
+    return ElementFailure(error) if is_final(status) else ElementRetry(error)
 
 
 def checked_url(who: str, url: str | None, ending: str) -> str | None:
@@ -298,19 +297,14 @@ def checked_url(who: str, url: str | None, ending: str) -> str | None:
     return url.rstrip("/").removesuffix(ending)
 
 
-def _status(error: BaseException) -> int | None:
-    status = getattr(error, "status_code", None)
-    return status if isinstance(status, int) else None
-
-
 def _explain(error: BaseException) -> None:
     """Lets an error of a client say why, where it only says "Error code: 422", or "Connection error."."""
     body = getattr(error, "body", None)
-    if _status(error) is not None and body and str(error) == f"Error code: {_status(error)}":
+    if status_of(error) is not None and body and str(error) == f"Error code: {status_of(error)}":
         said = body.get("detail", body) if isinstance(body, Mapping) else body  # as FastAPI words it
         error.args = (f"{error} - {said!s:.300}",)
     root = error
     while (cause := root.__cause__ or (None if root.__suppress_context__ else root.__context__)) is not None:
         root = getattr(cause, "exceptions", (cause,))[0]  # of several addresses, the first says enough
-    if root is not error and _status(error) is None and hasattr(error, "request") and str(root) not in str(error):
+    if root is not error and status_of(error) is None and hasattr(error, "request") and str(root) not in str(error):
         error.args = (f"{error} {as_type_name(root)}: {root}",)
