@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
 
 import pytest
 
@@ -12,11 +14,15 @@ from headrace import (
     ElementRetry,
     EndpointError,
     KeyedModelHandler,
+    KeyModelMapping,
     PredictionCountError,
+    RemoteModelHandler,
     RetryConfig,
     predict,
 )
 from headrace.core.events import BatchCompleted, BatchFailed, BatchRetried
+from headrace.runtime.open_worker import open_worker
+from headrace.runtime.prepare import InferenceRequest, prepare
 from http_endpoint import (
     Answer,
     AsyncRemote,
@@ -28,6 +34,7 @@ from http_endpoint import (
     once,
     serving,
 )
+from toys import run
 
 pytestmark = pytest.mark.usefixtures("requests_end")
 
@@ -211,3 +218,39 @@ def test_delay_that_is_no_number_is_a_dead_letter_that_says_so():
     _, outcomes = events_and_outcomes(Again("http://localhost:1/"), [1])
     (failure,) = failures_among(outcomes)
     assert "delay_secs must be a number of seconds, not 'soon'" in str(failure.error)
+
+
+class Refused(Exception):
+    status_code = 429
+    headers: ClassVar = {"retry-after": "0.5"}
+
+
+class OneOfTwo(RemoteModelHandler):
+    """Its first request is refused; the other one's then fails."""
+
+    is_refused: ClassVar = threading.Event()
+
+    def __init__(self, *, is_refused_first):
+        super().__init__(num_retries=0)
+        self.is_refused_first = is_refused_first
+
+    def create_client(self):
+        return None
+
+    async def request(self, batch, model, inference_args=None):
+        if batch[0] == "end":
+            return batch
+        while not self.is_refused_first and not OneOfTwo.is_refused.is_set():
+            await asyncio.sleep(0.002)
+        OneOfTwo.is_refused.set()
+        raise Refused if self.is_refused_first else KeyError(batch[0])
+
+
+def test_error_ends_the_bundles_requests_to_all_endpoints_of_the_same_namespace():
+    OneOfTwo.is_refused.clear()
+    pair = [KeyModelMapping([key], OneOfTwo(is_refused_first=key == "refused")) for key in ("failing", "refused")]
+    worker = open_worker(prepare(KeyedModelHandler(pair), InferenceRequest()))
+    with pytest.raises(KeyError):
+        run(worker, [("refused", 1), ("failing", 1)])
+    assert sorted(run(worker, [("refused", "end"), ("failing", "end")])) == [("failing", "end"), ("refused", "end")]
+    worker.close()

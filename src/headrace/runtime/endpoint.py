@@ -119,7 +119,7 @@ class Endpoint:
         self._admit()
         for call, task in self._tasks.items():
             if call.inbox.abandoned:
-                task.cancel()
+                self._loop.call_soon(task.cancel)  # not at once: a task that has not begun would never end its request
         self._waiting = deque(call for call in self._waiting if not call.inbox.abandoned)
         if self._first is not None and self._first.inbox.abandoned:
             self._first = None
@@ -144,11 +144,11 @@ class Endpoint:
 
     def _pump(self) -> None:
         """Starts what may start, and sets a timer for what may start later."""
+        self._pumps.stop()
         self._admit()
         now = self._loop.time()
         if self._limit.outage_began is not None:
             self._give_up_on_late(now, self._limit.outage_began)
-        self._pumps.stop()
         self._keep_to_budget()
         ready = self._ready()
         left, wait = self._limit.take(now, ready)
@@ -171,10 +171,13 @@ class Endpoint:
             self._deliver(self._waiting.popleft(), [], spent, 0.0)
 
     def _ready(self) -> int:
-        """How many of those that wait may leave as far as the first one is concerned."""
-        if self._first_is_over:
+        """How many of those that wait may leave as far as the first one is concerned, which goes before all others."""
+        if self._first_is_over or not self._waiting:
             return len(self._waiting)
-        return int(bool(self._waiting) and self._first in (None, self._waiting[0]))
+        if self._first in self._waiting:
+            self._waiting.remove(self._first)
+            self._waiting.appendleft(self._first)
+        return int(self._first in (None, self._waiting[0]))
 
     def _show(self) -> None:
         self._shows.stop()
@@ -189,7 +192,7 @@ class Endpoint:
 
     def _take(self) -> EndpointCall:
         """The next call. Those for an engine are sorted when all that were sorted before have left: none waits long."""
-        if self._sorted <= 0 and self._rules.max_concurrent is not None:
+        if self._sorted <= 0 and self._rules.max_concurrent is not None and self._first is None:
             self._waiting = deque(sorted(self._waiting, key=attrgetter("prefix")))
             self._sorted = len(self._waiting)
         self._sorted -= 1

@@ -79,8 +79,8 @@ class RequestExecutor:
         """What waited for an equal element that has come back."""
         self._unsent: BudgetError | None = None
         """Why some were not sent."""
-        self._used: dict[str, Endpoint] = {}
-        """By the namespace of their metric."""
+        self._used: dict[Endpoint, str] = {}
+        """With the namespaces of their metrics, which several may share."""
 
     def submit(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         """Starts a request; returns the outcomes that are ready. Waits if too many are on their way."""
@@ -150,7 +150,7 @@ class RequestExecutor:
         Raises:
             BudgetError: at the end, if the budget was spent before all were sent.
         """
-        for endpoint in self._used.values():
+        for endpoint in self._used:
             endpoint.small_bundles.note(self._sent, could_send_more=endpoint.could_send_more)
         while self._calls or self._released:
             yield from self._start_released()
@@ -165,14 +165,14 @@ class RequestExecutor:
         if self._calls:
             self._inbox.abandoned = True
             self._calls, self._inbox = set(), Inbox()
-            for endpoint in self._used.values():
+            for endpoint in self._used:
                 endpoint.cancel_abandoned()
 
     def _endpoint(self, name: Any) -> Endpoint:
         assert self._session.endpoints is not None
         endpoint = self._session.endpoints.of(name)
         handler = self._worker.plan.models[name]
-        self._used[getattr(handler, "namespace", "") or handler.get_metrics_namespace()] = endpoint
+        self._used[endpoint] = getattr(handler, "namespace", "") or handler.get_metrics_namespace()
         return endpoint
 
     def _next(self, *, wait: bool) -> Delivery | None:
@@ -182,10 +182,10 @@ class RequestExecutor:
         except Empty:
             if not wait:
                 return None
-        before = {namespace: endpoint.throttled_secs() for namespace, endpoint in self._used.items()}
+        before = {endpoint: endpoint.throttled_secs() for endpoint in self._used}
         delivery = self._inbox.get()
-        for namespace, endpoint in self._used.items():
-            seconds = self._throttling.add(namespace, endpoint.throttled_secs() - before[namespace])
+        for endpoint, namespace in self._used.items():
+            seconds = self._throttling.add(namespace, endpoint.throttled_secs() - before[endpoint])
             if seconds:
                 self._observer.on_event(RequestsThrottled(namespace, seconds))
         return delivery

@@ -1,0 +1,279 @@
+"""Requests under every order of events that chance finds: none is lost, answered twice, or left without a timer.
+
+Threads take turns at each step that another one could see, and the clock goes on when nobody has anything to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import math
+import random
+import selectors
+import threading
+from collections import Counter, deque
+
+import pytest
+
+from headrace.batching.batcher import Batch
+from headrace.core.errors import EndpointError
+from headrace.core.remote import ElementRetry
+from headrace.failures.endpoint_board import Board, Memory
+from headrace.runtime.endpoint import Endpoint
+from headrace.runtime.endpoint_calls import EndpointCall, Inbox, Rules
+
+_LATEST_SECS = 3600.0
+"""When every request is over, by the loop's clock."""
+
+
+class Stuck(Exception):
+    """Nothing will ever happen again."""
+
+
+class Failed(Exception):
+    """As clients raise it."""
+
+    def __init__(self, status, retry_after_ms):
+        super().__init__(status)
+        self.status_code = status
+        self.headers = {"retry-after-ms": str(retry_after_ms)}
+
+
+class Turns:
+    """Has one thread run at a time; chance decides which one."""
+
+    def __init__(self, chance):
+        self.chance = chance
+        self.now = 0.0
+        self.due = {threading.current_thread(): 0.0}
+        """When each thread has something to do."""
+        self._may_run = {threading.current_thread(): threading.Semaphore(0)}
+
+    def start(self, function):
+        """Has a function run in a thread, in turn."""
+
+        def run():
+            self._may_run[thread].acquire()
+            function()
+            del self.due[thread]
+            self._pass_on()
+
+        thread = threading.Thread(target=run, daemon=True)
+        self.due[thread], self._may_run[thread] = 0.0, threading.Semaphore(0)
+        thread.start()
+        return thread
+
+    def switch(self):
+        """Lets another thread run, perhaps; returns when it is the caller's turn again."""
+        me = threading.current_thread()
+        if me is not self._pass_on():
+            self._may_run[me].acquire()
+
+    def sleep(self, secs):
+        """Lets the others run for so long."""
+        self.due[threading.current_thread()] = self.now + secs
+        self.switch()
+
+    def _pass_on(self):
+        chosen = self.chance.choice([thread for thread, due in self.due.items() if due <= self.now])
+        if chosen is not threading.current_thread():
+            self._may_run[chosen].release()
+        return chosen
+
+
+class Selector(selectors.DefaultSelector):
+    """Where a loop waits: the clock goes on to whatever comes next."""
+
+    def __init__(self, turns):
+        super().__init__()
+        self.turns = turns
+        self.loop = None
+
+    def select(self, timeout=None):
+        turns = self.turns
+        turns.switch()
+        others = [due for thread, due in turns.due.items() if thread is not threading.current_thread()]
+        wait = min(math.inf if timeout is None else timeout, min(others, default=math.inf) - turns.now)
+        if not self.loop._ready:
+            if math.isinf(wait) or turns.now > _LATEST_SECS:
+                raise Stuck
+            turns.now += max(0.0, wait)
+        return []
+
+
+class Loop(asyncio.SelectorEventLoop):
+    def __init__(self, turns):
+        self.turns = turns
+        selector = Selector(turns)
+        super().__init__(selector)
+        selector.loop = self
+
+    def time(self):
+        return self.turns.now
+
+
+class EventLoopInTurn:
+    """Has what an ``Endpoint`` uses of an ``EventLoop``."""
+
+    def __init__(self, turns):
+        self.turns = turns
+        self.loop = Loop(turns)
+
+    def call(self, function, *args):
+        self.turns.switch()
+        self.loop.call_soon(function, *args)
+
+
+class Submitted(deque):
+    def __init__(self, turns):
+        super().__init__()
+        self.turns = turns
+
+    def append(self, call):
+        self.turns.switch()
+        super().append(call)
+        self.turns.switch()
+
+    def __len__(self):
+        self.turns.switch()
+        return super().__len__()
+
+
+class EndpointInTurn(Endpoint):
+    """Lets other threads run wherever they could see a difference."""
+
+    def __init__(self, event_loop, rules, board):
+        self._turns = event_loop.turns
+        super().__init__(event_loop, rules, board)
+        self._submitted = Submitted(self._turns)
+
+    @property
+    def _is_hungry(self):
+        self._turns.switch()
+        return self._hungry
+
+    @_is_hungry.setter
+    def _is_hungry(self, value):
+        self._turns.switch()
+        self._hungry = value
+        self._turns.switch()
+
+
+class Scene:
+    """Threads that submit requests, some of which they abandon, to an endpoint that does as chance says."""
+
+    def __init__(self, seed):
+        random.seed(seed)  # of pauses
+        chance = self.chance = random.Random(seed)
+        self.turns = Turns(chance)
+        self.event_loop = EventLoopInTurn(self.turns)
+        self.weights = [chance.choice([0, 1, 5]) for _ in range(7)]
+        self.longest_secs = chance.choice([0.0, 0.01, 1.0])
+        options = {
+            "requests_per_minute": chance.choice([None, None, 60, 6000]),
+            "has_fallback": chance.random() < 0.3,
+            "max_concurrent": chance.choice([None, None, 1, 3]),
+        }
+        patience, limit = chance.choice([1.0, 60.0]), chance.choice([None, None, 0.5])
+        rules = Rules("H.request", self.send, True, False, None, 2, lambda error: True, patience, limit, **options)
+        memory = chance.choice([None, None, Memory()])
+        boards = [Board(0.0, memory) for _ in range(1 if memory is None else 2)]
+        self.endpoints = [EndpointInTurn(self.event_loop, rules, board) for board in boards]
+        self.submitted = Counter()
+        self.inboxes = []
+
+    async def send(self, examples, client):
+        chance = self.chance
+        await asyncio.sleep(chance.choice([0, chance.random()]) * self.longest_secs)
+        kind = chance.choices(range(8), [10, *self.weights])[0]
+        failed = Failed({1: 429, 2: 503, 3: 500, 4: 401}.get(kind, 400), chance.choice([0, 0, 3, 300]))
+        if kind == 7:
+            return [chance.choice([one, ElementRetry(failed)]) for one in examples]
+        if kind == 5:
+            raise EndpointError("H", "gone")
+        if kind:
+            raise failed
+        return examples
+
+    def bundle(self, inbox, first):
+        """Submits requests now and then, as one bundle does."""
+        endpoint = self.chance.choice(self.endpoints)
+        for number in range(first, first + self.chance.randrange(1, 15)):
+            batch = Batch([2 * number, 2 * number + 1], [0, 1], 2)
+            context, prefix = contextvars.copy_context(), self.chance.choice("abc")
+            self.submitted.update(batch.elements)
+            endpoint.submit(EndpointCall("", batch, None, batch.elements, None, inbox, context, prefix))
+            self.turns.sleep(self.chance.choice([0, 0, self.chance.random() * self.longest_secs]))
+        if self.chance.random() < 0.2:
+            inbox.abandoned = True
+            endpoint.cancel_abandoned()
+
+    def play(self):
+        """Runs until nothing happens any more."""
+        for place in range(self.chance.randrange(1, 5)):
+            inbox = Inbox()
+            self.inboxes.append(inbox)
+            self.turns.start(lambda inbox=inbox, place=place: self.bundle(inbox, 100 * place))
+        asyncio.set_event_loop(self.event_loop.loop)
+        with pytest.raises(Stuck):
+            self.event_loop.loop.run_forever()
+
+    def check(self):
+        """Every element came back once; of what was abandoned none is waited for."""
+        for place, inbox in enumerate(self.inboxes):
+            delivered = Counter()
+            while not inbox.empty():
+                delivered.update(inbox.get().call.batch.elements)
+            missing = {one for one in self.submitted - delivered if one // 200 == place}
+            assert not delivered - self.submitted
+            assert inbox.abandoned or not missing
+        for endpoint in self.endpoints:
+            assert not endpoint._submitted
+            assert not endpoint._waiting
+            assert not endpoint._tasks
+
+
+@pytest.mark.parametrize("first", range(0, 200, 50))
+def test_requests_all_come_back_once_in_whichever_order_things_happen(first):
+    for seed in range(first, first + 50):
+        scene = Scene(seed)
+        scene.play()
+        try:
+            scene.check()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}") from error
+        finally:
+            asyncio.set_event_loop(None)
+            scene.event_loop.loop.close()
+
+
+def test_first_request_is_not_held_up_by_the_next_try_of_an_earlier_one():
+    """After an error of the endpoint's own the next request goes alone; a try of one before it comes meanwhile."""
+    tries = Counter()
+    event_loop = EventLoopInTurn(Turns(random.Random(0)))
+
+    async def send(examples, client):
+        (element,) = examples
+        tries[element] += 1
+        if element == "bad":
+            await asyncio.sleep(0.6)
+            raise EndpointError("H", "gone")
+        if element in ("earlier", "first") and tries[element] == 1:
+            raise Failed(429, 2300 if element == "earlier" else 0)
+        return examples
+
+    def submit(element):
+        batch, context = Batch([element], [element], 1), contextvars.copy_context()
+        endpoint.submit(EndpointCall("", batch, None, [element], None, inboxes[element], context))
+
+    rules = Rules("H.request", send, True, False, None, 2, lambda error: True, 60.0, None, requests_per_minute=60)
+    endpoint = Endpoint(event_loop, rules)
+    inboxes = {element: Inbox() for element in ("good", "earlier", "bad", "first")}
+    for element, secs in (("good", 0.0), ("earlier", 0.5), ("bad", 0.5), ("first", 2.7)):
+        event_loop.loop.call_later(secs, submit, element)
+    with pytest.raises(Stuck):
+        event_loop.loop.run_forever()
+    event_loop.loop.close()
+    came = [element for element, inbox in inboxes.items() if not inbox.empty()]
+    assert came == ["good", "earlier", "bad", "first"]
+    assert tries["first"] == tries["earlier"] == 2
