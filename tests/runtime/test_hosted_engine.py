@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import threading
@@ -304,6 +305,31 @@ def test_host_ends_with_its_worker(tmp_path):
     worker.close()
     assert wait_until(lambda: has_ended(host))
     assert (tmp_path / "finalized").exists()
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_host_and_its_fork_server_end_although_an_error_is_kept(dies, tmp_path):
+    """Without the garbage collector, which may not come for long."""
+
+    def load():
+        if (tmp_path / "loaded").exists():
+            raise LookupError("gone")
+        (tmp_path / "loaded").write_text(f"{os.getpid()} {os.getppid()}")
+
+    async def act(example, engine):
+        if dies:
+            die()
+        raise LookupError(example)
+
+    gc.disable()
+    try:
+        with pytest.raises(LookupError) as kept:
+            list(predict(Engine(act, load), [1], isolate=True))
+        started = map(int, (tmp_path / "loaded").read_text().split())
+        assert all(wait_until(lambda process=process: has_ended(process)) for process in started)
+        assert kept.value.__traceback__ is not None
+    finally:
+        gc.enable()
 
 
 def test_forked_child_has_a_host_of_its_own():

@@ -332,6 +332,7 @@ class Endpoint:
         rest: EndpointCall | None = None,
     ) -> None:
         self._first, self._first_is_over = None, True
+        call.client = None  # an error refers to the call, and whoever keeps it would keep the client
         call.inbox.put(Delivery(call, predictions, error, seconds, rest))
 
     def _give_up_on_late(self, now: float, outage_began: float) -> None:

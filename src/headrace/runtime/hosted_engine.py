@@ -8,7 +8,7 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from itertools import count
@@ -43,26 +43,9 @@ class HostedEngine:
         self._hosts = hosts
         weakref.finalize(self, hosts.close)
 
-    async def predict(self, examples: Iterable[Any], inference_args: dict[str, Any] | None) -> list[Any]:
-        """The engine's predictions; what it reports meanwhile is reported here.
-
-        Raises:
-            TimeoutError: it took too long.
-            HostDiedError: the host dies of it.
-            HostStartError: no host can be started.
-            Exception: what the handler raised there; or an example or a prediction does not pickle.
-        """
-        request = self._hosts.submit(encode(EngineRequest(inference_args), list(examples)))
-        try:
-            answer, predictions = await asyncio.wrap_future(request.answer)
-        except asyncio.CancelledError:
-            self._hosts.take_back(request)
-            raise
-        for used in answer.used:
-            report_used(used)
-        if answer.caught is not None:
-            raise with_traceback_of(*answer.caught)
-        return predictions
+    def predict(self, examples: Iterable[Any], inference_args: dict[str, Any] | None) -> Awaitable[list[Any]]:
+        """As ``EngineHosts.predict``, whose errors do not refer to this object: who keeps one would keep the host."""
+        return self._hosts.predict(examples, inference_args)
 
 
 class _Submitted(NamedTuple):
@@ -129,6 +112,27 @@ class EngineHosts:
             Exception: the engine cannot be loaded.
         """
         self._load()
+
+    async def predict(self, examples: Iterable[Any], inference_args: dict[str, Any] | None) -> list[Any]:
+        """The engine's predictions; what it reports meanwhile is reported here.
+
+        Raises:
+            TimeoutError: it took too long.
+            HostDiedError: the host dies of it.
+            HostStartError: no host can be started.
+            Exception: what the handler raised there; or an example or a prediction does not pickle.
+        """
+        request = self.submit(encode(EngineRequest(inference_args), list(examples)))
+        try:
+            answer, predictions = await asyncio.wrap_future(request.answer)
+        except asyncio.CancelledError:
+            self.take_back(request)
+            raise
+        for used in answer.used:
+            report_used(used)
+        if answer.caught is not None:
+            raise with_traceback_of(*answer.caught)
+        return predictions
 
     def submit(self, message: Message) -> _Submitted:
         """Sends a request; call it on one thread only."""
