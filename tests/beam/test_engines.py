@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import apache_beam as beam
 import pytest
 
 from headrace import report_generation
-from headrace.beam import RunInference
+from headrace.beam import ModelMetadata, RunInference
 from pipelines import by_second
 from toy_engine import ToyEngine, ToyEngineHandler
 
@@ -34,6 +35,21 @@ class Reporting(ToyEngineHandler):
         return await super().submit(example, model, inference_args)
 
 
+class Versioned(ToyEngineHandler):
+    """Its engine is a path, which answers each element."""
+
+    path = "v0"
+
+    def load_model(self):
+        return self.path
+
+    def update_model_path(self, model_path=None):
+        self.path = model_path or self.path
+
+    async def submit(self, example, model, inference_args=None):
+        return example, model, os.getpid()
+
+
 @IN_A_HOST_OR_HERE
 def test_predictions_keep_timestamps_and_windows(run, isolate):
     elements = by_second(run, "numbers", [(n, n) for n in range(25)])
@@ -54,3 +70,14 @@ def test_elements_that_fail_are_dead_letters(run, isolate):
     found, failed = run.values(good=good, letters=letters)
     assert sorted(found) == [2, 4]
     assert failed == [("bad", "ValueError(\"no number: 'bad'\")")]
+
+
+@IN_A_HOST_OR_HERE
+def test_newer_engines_replace_older_ones(run, isolate):
+    elements = by_second(run, "Elements", [(1, 1), (11, 11)])
+    newer = by_second(run, "Newer", [(ModelMetadata("v1", "newer"), 10)])
+    found = run.values(out=elements | RunInference(Versioned(), model_metadata_pcoll=newer, isolate=isolate))
+    assert sorted((number, path) for number, path, _ in found) == [(1, "v0"), (11, "v1")]
+    processes = {process for *_, process in found}
+    assert (len(processes), os.getpid() in processes) == ((2, False) if isolate else (1, True))
+    assert run.metrics()["RunInference", "model_refreshes"] == 1
