@@ -27,7 +27,10 @@ from headrace import (
 )
 from headrace.core.errors import HostDiedError
 from headrace.core.events import HostLost, ModelLoaded, UsageReported
+from headrace.hosts.fork_server_process import ForkServerProcess
 from headrace.runtime.open_worker import open_worker
+from headrace.runtime.placement import EngineSource
+from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, prepare
 from http_endpoint import events_and_outcomes, failures_among
 from toy_engine import Engine, dead, die, double, outcomes_of, where
@@ -328,6 +331,32 @@ def test_host_and_its_fork_server_end_although_an_error_is_kept(dies, tmp_path):
         started = map(int, (tmp_path / "loaded").read_text().split())
         assert all(wait_until(lambda process=process: has_ended(process)) for process in started)
         assert kept.value.__traceback__ is not None
+    finally:
+        gc.enable()
+
+
+def test_engine_that_is_collected_by_its_own_thread_ends(monkeypatch):
+    """The collector may come to any thread at any time; here, while that one asks the fork server."""
+
+    def ask(fork_server, message):
+        if threading.current_thread() is waiting:
+            gc.collect()
+        return asks(fork_server, message)
+
+    asks = ForkServerProcess.ask
+    source = EngineSource(prepare(Engine(where), InferenceRequest(isolate=True)), lambda events: None)
+    engine = source.load(ONLY, Unloadable).model
+    [(host, _)] = asyncio.run(engine.predict([1], None))
+    [waiting] = [thread for thread in threading.enumerate() if thread.name == "headrace waits for an engine"]
+    monkeypatch.setattr(ForkServerProcess, "ask", ask)
+    gc.disable()
+    try:
+        itself = [engine]
+        itself.append(itself)
+        del engine, itself
+        os.kill(host, signal.SIGKILL)
+        waiting.join(60)
+        assert not waiting.is_alive()
     finally:
         gc.enable()
 

@@ -167,10 +167,9 @@ class EngineHosts:
                 self._stream.hang_up()
         self._provider.cancel_waits()
         if self._thread is None:
-            self._end_host()
-        elif self._thread is not threading.current_thread():
+            self._end()
+        elif self._thread is not threading.current_thread():  # the collector may have come there, and it ends by itself
             self._thread.join()
-        self._provider.close()
 
     def _forget_parent(self) -> None:
         """In a forked child: it needs a host of its own."""
@@ -195,12 +194,13 @@ class EngineHosts:
                 self._fail([*self._stop_taking(), *self._taken_over()], error)
         for request in [*self._stop_taking(), *self._taken_over()]:
             request.answer.cancel()
-        self._end_host()
+        self._end()
 
-    def _end_host(self) -> None:
+    def _end(self) -> None:
         if self._stream is not None:
             self._stream.end()
             self._stream = None
+        self._provider.close()
 
     def _is_wanted(self) -> bool:
         """Waits until there is something to do; False: the engine is to end."""
