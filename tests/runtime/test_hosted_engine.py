@@ -10,7 +10,6 @@ import threading
 import time
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -295,16 +294,23 @@ def test_engines_by_key_have_a_host_each():
     assert os.getpid() not in found["a"]
 
 
-def test_host_ends_with_its_worker(tmp_path):
+def test_host_ends_with_its_worker_and_runs_finalizers(tmp_path):
     class Model:
+        def __init__(self):
+            self.itself = self
+
         def __del__(self):
-            Path(tmp_path / "finalized").touch()
+            (tmp_path / "finalized").touch()
 
     async def act(example, engine):
+        (tmp_path / f"begun {example}").touch()
+        await asyncio.sleep(1000 if example == 2 else 0)
         return os.getpid()
 
     worker = open_worker(prepare(Engine(act, Model), InferenceRequest(isolate=True)))
     [host] = run(worker, [1])
+    worker.bundle(Events()).add(2, 2)
+    assert wait_until((tmp_path / "begun 2").exists)
     worker.close()
     assert wait_until(lambda: has_ended(host))
     assert (tmp_path / "finalized").exists()

@@ -57,19 +57,19 @@ class EngineRequestHandler:
         event_loop, handler = open_loop(), worker.plan.models[self._name]
         try:
             answers.send(LOADING, EngineAnswer(events=list(worker.session.events)))
-            requests = _Requests(
+            _Requests(
                 handler,
                 held.model.model,
                 answers,
                 progress,
                 event_loop=event_loop,
                 timeout_secs=self._spec.timeout_secs,
-            )
-            requests.serve(channel)
+            ).serve(channel)
         finally:
             close_loop()
             held.release()
             worker.close()
+            del held
             gc.collect()  # so that finalizers run
 
 
