@@ -155,8 +155,7 @@ class Endpoint:
         for _ in range(left):
             self._start(self._take(), now)
         if left < ready and math.isfinite(wait):
-            wait = max(min(wait, self._patience(now)), _SHORTEST_WAIT_SECS)
-            self._pumps.set(now + wait)
+            self._pumps.set(now + max(min(wait, self._patience(now)), _SHORTEST_WAIT_SECS))
         if self._waiting and self._patience(now) <= 0:
             self._give_up_on(list(self._waiting))
         self._is_hungry = not self._waiting
@@ -174,10 +173,11 @@ class Endpoint:
         """How many of those that wait may leave as far as the first one is concerned, which goes before all others."""
         if self._first_is_over or not self._waiting:
             return len(self._waiting)
-        if self._first in self._waiting:
-            self._waiting.remove(self._first)
-            self._waiting.appendleft(self._first)
-        return int(self._first in (None, self._waiting[0]))
+        first = self._first
+        if first is not None and first in self._waiting:
+            self._waiting.remove(first)
+            self._waiting.appendleft(first)
+        return int(first in (None, self._waiting[0]))
 
     def _show(self) -> None:
         self._shows.stop()
