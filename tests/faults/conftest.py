@@ -160,6 +160,10 @@ class Machine:
         assert wait_until(lambda: len(set(self.notes("held"))) >= count), self.stderr()
         return sorted(set(self.notes("held")))
 
+    def all_have_it(self):
+        """Waits until each worker has the model."""
+        assert wait_until(lambda: set(self.notes("opened")) >= set(self.pids())), self.stderr()
+
     def manager(self):
         [manager] = self._census.managers()
         return manager
