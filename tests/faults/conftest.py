@@ -18,6 +18,7 @@ import cloudpickle
 import pytest
 
 from headrace import BatchingConfig
+from headrace.machine.status import machine_status
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from waiting import wait_until
 
@@ -160,9 +161,12 @@ class Machine:
         assert wait_until(lambda: len(set(self.notes("held"))) >= count), self.stderr()
         return sorted(set(self.notes("held")))
 
-    def all_have_it(self):
-        """Waits until each worker has the model."""
-        assert wait_until(lambda: set(self.notes("opened")) >= set(self.pids())), self.stderr()
+    def leased(self):
+        """Waits until each worker has a lease on the model."""
+        assert wait_until(lambda: self._leases() == [len(self.workers)]), self.stderr()
+
+    def _leases(self):
+        return [model.clients for manager in machine_status().managers for model in manager.models]
 
     def manager(self):
         [manager] = self._census.managers()

@@ -93,7 +93,6 @@ def main(first: int, bundles: int) -> None:
     """Runs so many bundles, from that element on; the first one before the moment called "idle"."""
     folder = Path(os.environ["FAULTS_FOLDER"])
     worker = open_worker(pickle.loads((folder / "spec").read_bytes()))
-    note("opened")
     with Path(folder, f"result-{first}").open("w") as results:
         for number in range(bundles):
             if number == 1:

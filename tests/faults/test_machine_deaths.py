@@ -117,7 +117,7 @@ def test_a_killed_worker_fails_no_other(machine, kind, moment):
     machine.start(machine.spec(kind), moment)
     machine.held(HELD[moment])
     if moment == "batch":
-        machine.all_have_it()  # it goes with its last user
+        machine.leased()  # the model goes with its last user
     loads = 1 + (kind == "mapped" and moment == "load")  # the next one loads again
     victim = machine.held()[0] if loads == 2 else machine.pids()[0]
     kill(victim)
