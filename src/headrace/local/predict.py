@@ -229,13 +229,12 @@ def _ordered(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
                 if (value := early.pop(due)) is not SKIP:
                     yield value
                 due += 1
-        try:
-            early.update(_tagged(bundle.finish()))
-        except BudgetError:  # what is there was paid for
-            known = takewhile(early.__contains__, count(due))
-            yield from (early[place] for place in known if early[place] is not SKIP)
-            raise
+        early.update(_tagged(bundle.finish()))
         yield from (early[place] for place in sorted(early) if early[place] is not SKIP)
+    except BudgetError:  # what is there was paid for
+        known = takewhile(early.__contains__, count(due))
+        yield from (early[place] for place in known if early[place] is not SKIP)
+        raise
     finally:
         worker.close()
         end_budget(spec)

@@ -152,11 +152,27 @@ class Bundle:
         except self._caught as error:
             return [self._operations.fail(tag, Stage.INFERENCE, 0, element, Caught.of(error))]
         # Not a generator: a StopIteration raised by user code would end it silently, and elements would be lost.
-        return [outcome for one in batches for outcome in self._submit(*one)] if batches else ()
+        return self._submitted(batches) if batches else ()
+
+    def _submitted(self, batches: Iterable[tuple[Any, AnyBatch]]) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        for name, batch in batches:
+            outcomes += self._submit(name, batch)
+            if self._left_out:  # the next one would raise, and these outcomes are paid for
+                break
+        return outcomes
 
     def _run(self, name: Any, batch: AnyBatch) -> list[Outcome]:
-        """Runs a batch to the end."""
-        return [*self._submit(name, batch), *self._executor.collect()]
+        """Runs a batch to the end, or leaves it out, if the budget is spent: the bundle raises that at its end."""
+        outcomes: list[Outcome] = []
+        if self._left_out:
+            return outcomes
+        outcomes += self._submit(name, batch)
+        try:
+            outcomes.extend(self._executor.collect())
+        except BudgetError:
+            self._left_out = True
+        return outcomes
 
     def _submit(self, name: Any, batch: AnyBatch) -> Sequence[Outcome]:
         """Submits a batch, unless the budget is spent: then the outcomes of what is in flight come first.
@@ -206,14 +222,27 @@ class PreprocessFirst:
         self._preprocessor = preprocessor
         self._batcher = batcher
         self._bundle = bundle
+        self._spent: BudgetError | None = None
+        """Raised by the next call: the outcomes before it are paid for."""
 
     def add(self, element: Any, tag: Any) -> Sequence[Outcome]:
         """As ``Bundle.add``."""
+        if self._spent is not None:
+            raise self._spent
         batch = self._batcher.add(element, tag)
-        return list(self._hand_on(self._preprocessor.submit(ONLY, batch))) if batch else ()
+        if not batch:
+            return ()
+        outcomes: list[Outcome] = []
+        try:
+            outcomes.extend(self._hand_on(self._preprocessor.submit(ONLY, batch)))
+        except BudgetError as error:
+            self._spent = error
+        return outcomes
 
     def finish(self) -> Iterator[Outcome]:
         """As ``Bundle.finish``."""
+        if self._spent is not None:
+            raise self._spent
         if len(self._batcher):
             yield from self._hand_on(self._preprocessor.submit(ONLY, self._batcher.flush()))
         yield from self._hand_on(self._preprocessor.collect())

@@ -189,14 +189,22 @@ class BundleSlot:
             self._cross_bundle.part(work)
             if not isinstance(error, Exception):
                 raise
+            return
+        delivered = [one for outcome in outcomes for one in _split_by_bundle(outcome)]
+        if sum(_count(outcome) for _, outcome in delivered) < len(tags):
+            self._cross_bundle.part(work)  # left out, since a budget is spent: each bundle has to find that out
         else:
-            self._cross_bundle.deliver(work, [one for outcome in outcomes for one in _split_by_bundle(outcome)])
+            self._cross_bundle.deliver(work, delivered)
 
 
 def _merged(work: _SharedBatch, tags: list[Any]) -> Batch:
     elements = [element for part in work.parts for element in part.batch.elements]
     weight, useful = (sum(getattr(part.batch, what) for part in work.parts) for what in ("weight", "useful"))
     return Batch(elements, tags, weight, useful)
+
+
+def _count(outcome: Outcome) -> int:
+    return 1 if isinstance(outcome, Failure) else len(outcome.tags)
 
 
 def _split_by_bundle(outcome: Outcome) -> Iterable[tuple[BundleSlot, Outcome]]:
