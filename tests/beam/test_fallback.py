@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import apache_beam as beam
+import numpy
 import pytest
 from apache_beam import typehints
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
@@ -120,6 +121,52 @@ def test_threshold_counts_only_what_both_failed(run):
     infer = RunInference(Squares(2), fallback=Squares(6)).with_exception_handling(threshold=0.2)
     good, _ = run.create(range(1, 13)) | infer
     assert len(run.values(good=good)) == 10
+
+
+class SquaresOfColumns(Squares):
+    """The same of columnar elements."""
+
+    def run_columns(self, columns, model, inference_args=None):
+        if (columns % self.no_multiples_of == 0).any():
+            raise ValueError("a multiple")
+        return columns**2
+
+
+def test_rows_of_columnar_elements_keep_their_windows(run):
+    elements = by_second(run, "Elements", [(numpy.arange(n, n + 5), n) for n in range(1, 31, 5)])
+    infer = RunInference(
+        SquaresOfColumns(3), fallback=SquaresOfColumns(5), batching=BatchingConfig(8, 8, columnar=True)
+    )
+    good, bad = elements | infer.with_exception_handling(threshold=0.2)
+    letters = bad.failed_inferences | beam.MapTuple(lambda rows, error: (rows, error[1]))
+    found, failed = run.collect(good=good, letters=letters)
+    rows = [
+        (*map(int, pair), one.model_id, time, span[0])
+        for one, time, span in found
+        for pair in zip(one.example, one.inference, strict=True)
+    ]
+    times = {n: (n - 1) // 5 * 5 + 1 for n in range(1, 31)}
+    expected = [
+        (n, n**2, "SquaresOfColumns" if n % 3 else "fallback", times[n], times[n] // 10 * 10)
+        for n in range(1, 31)
+        if n % 15
+    ]
+    assert sorted(rows) == expected
+    assert sorted((rows.tolist(), time) for (rows, _), time, _ in failed) == [([15], 11), ([30], 26)]
+    assert all("the fallback failed, too" in error for (_, error), _, _ in failed)
+    assert run.metrics()["RunInference", "fallback-_num_inferences"] == 8
+
+
+@pytest.mark.parametrize(("threshold", "is_exceeded"), [(0.2, False), (0.1, True)])
+def test_threshold_counts_only_the_rows_that_both_failed(run, threshold, is_exceeded):
+    columnar = BatchingConfig(8, 8, columnar=True)
+    infer = RunInference(SquaresOfColumns(2), fallback=SquaresOfColumns(6), batching=columnar)
+    good, _ = run.create([numpy.arange(1, 31)]) | infer.with_exception_handling(threshold=threshold)
+    if is_exceeded:
+        with pytest.raises(Exception, match=r"exceeded threshold: 5 / 30"):
+            run.values(good=good)
+    else:
+        assert sum(len(one.inference) for one in run.values(good=good)) == 25
 
 
 class Words(ModelHandler[int, str, None]):

@@ -137,6 +137,28 @@ def test_rows_that_fail_are_answered_by_the_fallback(table):
     }
 
 
+@pytest.mark.parametrize("isolate", [False, True])
+def test_rows_keep_their_order_whichever_of_several_fallbacks_answers(isolate):
+    def but(divisor, added):
+        def act(batch):
+            if any(n % divisor == 0 for n in batch):
+                raise ValueError(f"a multiple of {divisor}")
+            return [PredictionResult(n, n + added) for n in batch]
+
+        return Acting(act, min_batch_size=7, max_batch_size=7)
+
+    table = pandas.DataFrame({"n": range(1, 61)})
+    options = {"fallback": [but(3, 200), but(5, 300)], "on_failure": "mark", "isolate": isolate}
+    found = predict_table(but(2, 100), table, columns="n", **options)
+    assert found["n"].tolist() == [*range(1, 61)]
+    for n, prediction, who, outcome in found[["n", "prediction", "model_id", "outcome"]].itertuples(index=False):
+        able = [(100, "Acting"), (200, "fallback"), (300, "fallback2")]
+        left = [one for one, divisor in zip(able, (2, 3, 5), strict=True) if n % divisor]
+        assert (outcome, prediction - n if left else None, who if left else None) == (
+            ("predicted", *left[0]) if left else ("failed", None, None)
+        )
+
+
 @each_kind
 def test_rows_that_the_cache_knows_are_not_asked_for_again(table, tmp_path):
     cache = str(tmp_path / "cache")

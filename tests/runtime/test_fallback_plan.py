@@ -14,6 +14,14 @@ from headrace.testing import DoublingHandler
 from http_endpoint import Remote
 from toys import Acting, DeviceLosingColumns, Poisoned
 
+
+class InColumns(DeviceLosingColumns):
+    """Asks for columnar elements itself."""
+
+    def batch_elements_kwargs(self):
+        return {"columnar": True, "max_batch_size": 7}
+
+
 HANDLER = Acting()
 OTHER = Acting()
 COLUMNAR = BatchingConfig(columnar=True)
@@ -38,7 +46,28 @@ def prepared(handler, fallback, **options) -> SessionSpec:
         (MaybeKeyedModelHandler(HANDLER), Acting().with_preprocess_fn(abs), {}, "put MaybeKeyedModelHandler around it"),
         (HANDLER, Acting().with_no_batching(), {}, "batches for the fallback only"),
         (HANDLER.with_no_batching(), Acting(), {}, "batches for the handler only"),
-        (DeviceLosingColumns(), Acting(), {"batching": COLUMNAR}, "does not go together with BatchingConfig"),
+        (DeviceLosingColumns(), Acting(), {"batching": COLUMNAR}, "Acting does not take columnar elements: give it"),
+        (HANDLER, InColumns(), {}, "elements are columnar for InColumns only"),
+        (
+            DeviceLosingColumns(),
+            KeyedModelHandler(InColumns()),
+            {"batching": COLUMNAR},
+            "does not go together with keys",
+        ),
+        (
+            DeviceLosingColumns(),
+            InColumns().with_preprocess_fn(abs),
+            {"batching": COLUMNAR},
+            "in InColumns.run_columns",
+        ),
+        (DeviceLosingColumns(), InColumns().with_postprocess_fn(abs), {"batching": COLUMNAR}, "functions of its own"),
+        (
+            DeviceLosingColumns(),
+            DeviceLosingColumns(length_fn=len),
+            {"batching": COLUMNAR},
+            "leave element_size_fn and",
+        ),
+        (DeviceLosingColumns(), Acting, {"batching": COLUMNAR}, "is no model handler"),
         (HANDLER, Acting(act=(one for one in ())), {"isolate": True}, "act"),
     ],
     ids=[
@@ -54,7 +83,13 @@ def prepared(handler, fallback, **options) -> SessionSpec:
         "functions",
         "batches",
         "no-batches",
+        "rows",
         "columns",
+        "keys-of-columns",
+        "functions-of-columns",
+        "functions-after-columns",
+        "lengths-of-columns",
+        "class-of-columns",
         "file",
     ],
 )
@@ -96,6 +131,13 @@ def test_batching_of_the_request_is_not_that_of_the_fallback():
     own = prepared(HANDLER, fallback, batching=BatchingConfig(max_batch_size=2)).fallbacks[0]
     assert own.plan.batching.max_batch_size == 3
     assert not own.plan.may_wait
+
+
+def test_elements_are_columnar_for_both_and_the_sizes_of_the_fallback_its_own():
+    own = prepared(DeviceLosingColumns(), InColumns(), batching=BatchingConfig(columnar=True, max_batch_size=3))
+    assert own.plan.batching.max_batch_size == 3
+    batching = own.fallbacks[0].plan.batching
+    assert (batching.columnar, batching.max_batch_size) == (True, 7)
 
 
 @pytest.mark.parametrize("fallback", [Remote("http://localhost"), Acting()], ids=["remote", "local"])

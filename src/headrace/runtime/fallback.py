@@ -51,6 +51,8 @@ class FallbackBundle:
         self._fallback = fallback
         self._spec = spec
         self._own = own
+        self._has_rows = spec.plan.batching.columnar
+        """Whether elements are columnar, of which the fallback may fail some rows only."""
         self._observer = observer
         self._spent: BudgetError | None = None
         """Raised once all that either of the two was asked for has its outcome: it is paid for."""
@@ -118,7 +120,10 @@ class FallbackBundle:
                 self._observer.on_event(ElementFailed(stage, outcome.error))
         else:
             failure = replace(
-                first, caught=_both(first.caught, outcome.caught), attempts=first.attempts + outcome.attempts
+                first,
+                element=outcome.element if self._has_rows else first.element,
+                caught=_both(first.caught, outcome.caught),
+                attempts=first.attempts + outcome.attempts,
             )
             if self._observer is not None:
                 return failure  # its element goes to the next fallback

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.core.answer import SKIP
+from headrace.core.config import BatchingConfig
 from headrace.core.errors import ConfigurationError
 from headrace.core.handler import bare
 from headrace.core.keyed import KeyedModelHandler, MaybeKeyedModelHandler
@@ -27,9 +28,13 @@ def fitted_handler(fallback: Handler, first: Handler, plan: Plan) -> Handler:
     if fallback is first:
         raise ConfigurationError("it is the handler itself; give another one, which may succeed where it fails.")
     own = make_plan(fallback)
-    if plan.batching.columnar or own.batching.columnar:
+    if plan.batching.columnar:
+        _refuse_functions(own)
+        return fallback
+    if own.batching.columnar:
         raise ConfigurationError(
-            "it does not go together with BatchingConfig(columnar=True); without it, each row is an element."
+            f"elements are columnar for {own.name} only; run the handler with BatchingConfig(columnar=True), too, or "
+            "leave columnar out of the fallback's batch_elements_kwargs()."
         )
     if own.prebatched != plan.prebatched:
         which = "the handler" if plan.prebatched else "the fallback"
@@ -42,6 +47,24 @@ def fitted_handler(fallback: Handler, first: Handler, plan: Plan) -> Handler:
             "around the handler, too."
         )
     return _with_keys(fallback, own, plan)
+
+
+def columnar_batching(fallback: Handler) -> BatchingConfig:
+    """The batch sizes that a fallback asks for, of rows: its elements are columnar where the first handler's are.
+
+    Raises:
+        ConfigurationError: its options of batching are wrong, or not for columnar elements.
+    """
+    return BatchingConfig.from_kwargs({**fallback.batch_elements_kwargs(), "columnar": True}, fallback)
+
+
+def _refuse_functions(own: Plan) -> None:
+    """What a function makes of an element that is cut into batches has no rows that one could find again."""
+    if own.preprocess or own.postprocess:
+        raise ConfigurationError(
+            "with BatchingConfig(columnar=True) it has no functions of its own, since nobody could tell which rows it "
+            f"failed; do what with_preprocess_fn and with_postprocess_fn are to do in {own.name}.run_columns."
+        )
 
 
 def _with_keys(fallback: Handler, own: Plan, plan: Plan) -> Handler:

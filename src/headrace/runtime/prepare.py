@@ -15,7 +15,7 @@ from headrace.core.config import BatchingConfig, CacheConfig, PlacementConfig, R
 from headrace.core.engine import EngineModelHandler
 from headrace.core.errors import ConfigurationError, NotYetHonouredWarning
 from headrace.hosts.system import why_no_hosts
-from headrace.runtime.fallback_plan import fitted_handler, fitted_plan
+from headrace.runtime.fallback_plan import columnar_batching, fitted_handler, fitted_plan
 from headrace.runtime.plan import Plan, make_plan
 from headrace.runtime.prediction_cache import cache_spec
 from headrace.runtime.quota_names import quota_names
@@ -94,6 +94,8 @@ def _prepared_fallback(first: Any, plan: Plan, request: InferenceRequest, rank: 
     own = replace(request, batching=None, model_identifier=f"{name}\0fallback{rank}" if name else None)
     try:
         _refuse_mistyped(handler, own)
+        if plan.batching.columnar:
+            own = replace(own, batching=columnar_batching(handler))
         fitted = fitted_handler(handler, first, plan)
         spec = _prepared(fitted, own, rank=rank, has_fallback=has_fallback)
         return replace(spec, plan=fitted_plan(spec.plan, handler, fitted))

@@ -122,11 +122,15 @@ class BatchRequestHandler:
                 return _raised(problem, events)
             else:
                 events.append(ElementFailed(Stage.INFERENCE, problem.error))
-                failures.append(self._spec.plan.failure(tag, Stage.INFERENCE, 0, _as_sent(row), problem))
+                failures.append(self._spec.plan.failure(tag, Stage.INFERENCE, 0, _as_sent(self._input(row)), problem))
         skipped = [replace(one, elements=list(map(_as_sent, one.elements))) for one in answer.head.skipped]
         head = answer.head._replace(tags=tags, failures=failures, skipped=skipped)
         reducers = _stand_ins(events, [failure.error for failure in failures])
         return Response(head, rows, tags, reducers, answer.echoes)
+
+    def _input(self, row: Any) -> Any:
+        """What a prediction is about: the owner knows the element that it sent, but not which of its rows."""
+        return getattr(row, "example", row) if self._spec.plan.batching.columnar else row
 
     def exports(self, work: Work) -> Loaded | None:
         """The model that this work loaded, for ``attach`` in other hosts; None if loading failed."""

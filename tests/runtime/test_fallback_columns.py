@@ -1,0 +1,272 @@
+"""Rows of columnar elements that a model cannot do go to its fallback: no other rows do, and none is lost."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+
+import numpy
+import pandas
+import pyarrow
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace import (
+    BatchingConfig,
+    Failure,
+    FallbackError,
+    ModelHandler,
+    RetryConfig,
+    Stage,
+    predict,
+)
+from headrace.core.events import BatchCompleted, ElementFailed
+from headrace.metrics.totals import Totals
+from headrace.runtime.observers import FanOut
+from headrace.runtime.open_worker import open_worker
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
+from headrace.testing import FakeClock
+from toys import Events, run
+
+pytestmark = pytest.mark.usefixtures("module_travels")
+
+
+class Refusing(ModelHandler):
+    """Adds a number to each row; raises for some rows.
+
+    Args:
+        added: the number.
+        refused: the rows.
+        how: what becomes of the batch with one of them.
+    """
+
+    def __init__(self, added, refused, how=None, **options):
+        super().__init__(**options)
+        self.added = added
+        self.refused = refused
+        self.how = how
+        self.asked = []
+
+    def load_model(self):
+        return self.added
+
+    def run_columns(self, columns, model, inference_args=None):
+        self.asked += columns.tolist()
+        bad = numpy.isin(columns, list(self.refused))
+        if bad.any() and self.how is not None:
+            self.how()
+        if bad.any():
+            raise KeyError(f"refuses {columns[bad].min()}")
+        return columns + model
+
+
+def in_rows(size):
+    return BatchingConfig(min_batch_size=size, max_batch_size=size, columnar=True)
+
+
+def of_size(size):
+    return {"min_batch_size": size, "max_batch_size": size}
+
+
+def elements_of(count, length):
+    return [numpy.arange(start, min(start + length, count)) for start in range(0, count, length)]
+
+
+def rows_of(outcomes):
+    """(row, what came out, who answered) of each row, in order; a failed one has its error, and nobody."""
+    rows = []
+    for one in outcomes:
+        if isinstance(one, Failure):
+            assert one.stage is Stage.INFERENCE
+            rows += [(row, one.error, None) for row in one.element.tolist()]
+        else:
+            rows += [(*pair, one.model_id) for pair in zip(one.example.tolist(), one.inference.tolist(), strict=True)]
+    return sorted(rows, key=lambda row: row[0])
+
+
+@pytest.mark.parametrize("place", [{}, {"isolate": True}], ids=["here", "isolated"])
+def test_rows_that_fail_are_answered_by_the_fallback_and_only_those(place):
+    handler, fallback = Refusing(1000, {3, 17, 18}), Refusing(2000, set(), **of_size(2))
+    found = rows_of(predict(handler, elements_of(25, 10), fallback=fallback, batching=in_rows(8), **place))
+    assert [row for row, _, _ in found] == [*range(25)]
+    of_fallback = {row for row, value, who in found if (value - row, who) == (2000, "fallback")}
+    assert of_fallback == {3, 17, 18}
+    assert {(value - row, who) for row, value, who in found if row not in of_fallback} == {(1000, "Refusing")}
+    assert place or fallback.asked == [3, 17, 18]
+
+
+@pytest.mark.parametrize("place", [{}, {"isolate": True}], ids=["here", "isolated"])
+def test_rows_go_from_one_of_several_fallbacks_to_the_next(place):
+    chain = [Refusing(place * 1000, set(range(place, 40, 5)) | {37}, **of_size(3)) for place in (1, 2, 3)]
+    chain[1].refused |= chain[0].refused
+    options = {"fallback": chain[1:], "batching": in_rows(16), "on_failure": "yield", **place}
+    found = rows_of(predict(chain[0], elements_of(40, 7), **options))
+    assert [row for row, _, _ in found] == [*range(40)]
+    ((failed, error, _),) = [one for one in found if one[2] is None]
+    assert (failed, type(error)) == (37, FallbackError)
+    assert str(error).count("refuses 37") == 3
+    for row, value, who in found:
+        if row != 37:
+            expected = ("fallback2", 3000) if row % 5 == 1 else ("Refusing", 1000)
+            assert (who, value - row) == expected
+
+
+def test_dead_letter_has_the_rows_that_both_failed():
+    handler, fallback = Refusing(1000, range(4, 12)), Refusing(2000, {6, 7})
+    events = Events()
+    request = InferenceRequest(batching=in_rows(32), fallback=fallback, retry=RetryConfig(attempts=1))
+    worker = open_worker(catching(prepare(handler, request), Exception))
+    try:
+        outcomes = run(worker, [numpy.arange(20)], events)
+    finally:
+        worker.close()
+    failures = [one for one in outcomes if isinstance(one, Failure)]
+    assert sorted(row for one in failures for row in one.element.tolist()) == [6, 7]
+    assert {(one.tag, one.stage, one.whole_batch, one.record[0] is one.element) for one in failures} == {
+        (0, Stage.INFERENCE, True, True)
+    }
+    assert all("refuses" in str(one.error.first) and "refuses" in str(one.error.fallback) for one in failures)
+    assert all(one.attempts > 2 for one in failures)
+    assert len(events.of(ElementFailed)) == len(failures)
+    assert sum(one.examples for one in events.of(BatchCompleted) if one.model == "fallback") == 6
+
+
+class TooFew(Refusing):
+    """Predicts too little, so that whole batches fail."""
+
+    def run_columns(self, columns, model, inference_args=None):
+        return columns[1:]
+
+
+@pytest.mark.parametrize("place", [{}, {"isolate": True}], ids=["here", "isolated"])
+def test_rows_that_failed_together_do_not_share_the_fate_of_one(place):
+    fallbacks = [Refusing(2000, {6, 7, 8}), Refusing(3000, {7})]
+    options = {"batching": in_rows(10), "on_failure": "yield", **place}
+    found = rows_of(predict(TooFew(0, ()), elements_of(20, 20), fallback=fallbacks, **options))
+    assert [row for row, _, _ in found] == [*range(20)]
+    whose = {row: who for row, _, who in found if who != "fallback"}
+    assert whose == {6: "fallback2", 7: None, 8: "fallback2"}
+
+
+FRAMES = {
+    "record batch": lambda rows: pyarrow.record_batch({"n": rows}),
+    "table": lambda rows: pyarrow.table({"n": rows}),
+    "frame": lambda rows: pandas.DataFrame({"n": rows}),
+    "dict": lambda rows: {"n": numpy.array(rows)},
+}
+
+
+class OfTables(ModelHandler):
+    """The column, plus a number; raises for rows above a limit."""
+
+    def __init__(self, added, limit):
+        super().__init__()
+        self.added = added
+        self.limit = limit
+
+    def load_model(self):
+        return None
+
+    def run_columns(self, columns, model, inference_args=None):
+        given = numpy.asarray(columns["n"])
+        if (given > self.limit).any():
+            raise ValueError("too large")
+        return {"m": given + self.added}
+
+
+@pytest.mark.parametrize("make", FRAMES.values(), ids=FRAMES)
+def test_elements_may_be_tables(make):
+    tables = [make([1, 20, 3]), make([30, 5])]
+    found = list(predict(OfTables(1000, 9), tables, fallback=OfTables(2000, 99), batching=in_rows(4)))
+    rows = [
+        (*map(int, pair), one.model_id)
+        for one in found
+        for pair in zip(
+            one.example["n"] if make is FRAMES["dict"] else numpy.asarray(one.example["n"]),
+            one.inference["m"],
+            strict=True,
+        )
+    ]
+    assert sorted(rows) == [
+        (1, 1001, "OfTables"),
+        (3, 1003, "OfTables"),
+        (5, 1005, "OfTables"),
+        (20, 2020, "fallback"),
+        (30, 2030, "fallback"),
+    ]
+
+
+def test_all_rows_go_to_the_fallback_while_the_model_does_nothing_but_fail():
+    clock = FakeClock()
+    handler, fallback = Refusing(1000, range(10**6)), Refusing(2000, set())
+    request = InferenceRequest(batching=in_rows(4), fallback=fallback, clock=clock, retry=RetryConfig(attempts=1))
+    worker = open_worker(prepare(handler, request))
+    try:
+        for element in elements_of(40, 4):  # until its breaker is open
+            run(worker, [element])
+        asked, totals = len(handler.asked), Totals()
+        bundle = worker.bundle(FanOut(totals))
+        outcomes = [*bundle.add(numpy.arange(4000), 0), *bundle.finish()]
+    finally:
+        worker.close()
+    assert sum(len(value.inference) for one in outcomes for value in one.values) == 4000
+    assert len(handler.asked) - asked < 100
+    assert totals.from_fallback == 4000
+
+
+def test_functions_of_the_handler_are_those_of_both():
+    handler = Refusing(1000, {4}).with_preprocess_fn(lambda rows: rows * 2)
+    handler = handler.with_postprocess_fn(lambda result: (result.example.tolist(), result.inference.tolist()))
+    found = predict(handler, [numpy.arange(4)], fallback=Refusing(2000, set()), batching=in_rows(8))
+    rows = [pair for one in found for pair in zip(*one, strict=True)]
+    assert sorted(rows) == [(0, 1000), (2, 1002), (4, 2004), (6, 1006)]
+
+
+def test_element_that_is_not_columnar_is_one_dead_letter():
+    elements = [numpy.arange(2), 5]
+    found = predict(Refusing(1, ()), elements, fallback=Refusing(2, ()), batching=in_rows(8), on_failure="yield")
+    (failure,) = [one for one in found if isinstance(one, Failure)]
+    assert (failure.element, type(failure.error)) == (5, FallbackError)
+
+
+class WithLocks(Refusing):
+    """Predicts what cannot be pickled."""
+
+    def run_columns(self, columns, model, inference_args=None):
+        return [threading.Lock() if row in self.refused else row + model for row in columns.tolist()]
+
+
+def test_predictions_that_cannot_leave_their_process_are_made_by_the_fallback():
+    handler, fallback = WithLocks(1000, {3}), Refusing(2000, set())
+    found = predict(handler, elements_of(12, 4), fallback=fallback, batching=in_rows(4), isolate=True)
+    rows = [pair for one in found for pair in zip(one.example.tolist(), list(one.inference), strict=True)]
+    assert sorted(rows) == [(row, row + (2000 if row < 4 else 1000)) for row in range(12)]
+
+
+@pytest.mark.large
+def test_rows_that_kill_the_model_are_answered_by_the_fallback():
+    handler, fallback = Refusing(1000, {7, 30}, lambda: os._exit(3)), Refusing(2000, set())
+    found = rows_of(predict(handler, elements_of(40, 9), fallback=fallback, batching=in_rows(16), isolate=True))
+    assert [(row, value - row) for row, value, _ in found] == [(n, 2000 if n in (7, 30) else 1000) for n in range(40)]
+
+
+@given(
+    refused=st.lists(st.sets(st.integers(0, 29)), min_size=2, max_size=4),
+    cuts=st.lists(st.integers(0, 30), max_size=5),
+    size=st.integers(1, 9),
+    other=st.integers(1, 9),
+)
+def test_no_row_is_lost_whatever_fails(refused, cuts, size, other):
+    handlers = [Refusing(1000 * place, one, **of_size(other)) for place, one in enumerate(refused)]
+    elements = [numpy.arange(*bounds) for bounds in itertools.pairwise([0, *sorted(cuts), 30])]
+    options = {"batching": in_rows(size), "on_failure": "yield", "retry": RetryConfig(attempts=1)}
+    found = rows_of(predict(handlers[0], elements, fallback=handlers[1:], **options))
+    assert [row for row, _, _ in found] == [*range(30)]
+    for row, value, who in found:
+        able = [place for place, one in enumerate(refused) if row not in one]
+        if who is None:
+            assert type(value) is FallbackError
+        # While a breaker is open a model is passed over, so a later one may answer, or none.
+        assert not able or who is None or (value - row) // 1000 in able
