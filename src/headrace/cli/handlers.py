@@ -53,23 +53,6 @@ def make_handler(
         raise ConfigurationError(f"{name} cannot be made: {as_type_name(error)}: {error}") from error
 
 
-def make_fallback(name: str | None, arguments: dict[str, Any], model: str | None) -> Any:
-    """As ``make_handler``, for ``--fallback``; None without one.
-
-    Raises:
-        ConfigurationError: it cannot be found or made, or its arguments come without it.
-    """
-    if name is None:
-        if arguments or model is not None:
-            raise ConfigurationError("--fallback-model and --fallback-arg go with --fallback, which names the handler.")
-        return None
-    try:
-        return make_handler(name, arguments, model)
-    except ConfigurationError as error:
-        said = str(error).replace("--handler-arg", "--fallback-arg").replace("--handler ", "--fallback ")
-        raise type(error)(f"--fallback: {said.replace('--model', '--fallback-model')}") from error
-
-
 def parse_arguments(option: str, pairs: Iterable[str] | None) -> dict[str, Any]:
     """``key=value`` pairs; a value is JSON if it parses as such, else text.
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from headrace import __version__
 from headrace.cli.doctor import run_doctor
 from headrace.cli.errors import report_error, usage_error
+from headrace.cli.fallbacks import FallbacksInOrder
 from headrace.cli.options import DoctorArgs, HandlersArgs, MigrateArgs, RetryArgs, RunArgs
 from headrace.cli.run import INTERRUPTED, MISUSED, execute
 from headrace.core.errors import ConfigurationError
@@ -124,8 +125,8 @@ _COMMANDS: dict[Any, Callable[[Any, float | None], int]] = {
 dataclass of its options."""
 
 _WITH_OPTIONS_OF_BEAM = {"allow_extra_args": True, "ignore_unknown_options": True}
-app.command("run", help=_RUN, context_settings=_WITH_OPTIONS_OF_BEAM)(RunArgs)
-app.command("retry", help=_RETRY, context_settings=_WITH_OPTIONS_OF_BEAM)(RetryArgs)
+app.command("run", cls=FallbacksInOrder, help=_RUN, context_settings=_WITH_OPTIONS_OF_BEAM)(RunArgs)
+app.command("retry", cls=FallbacksInOrder, help=_RETRY, context_settings=_WITH_OPTIONS_OF_BEAM)(RetryArgs)
 app.command("doctor", help=_DOCTOR)(DoctorArgs)
 app.command("handlers", help=_HANDLERS)(HandlersArgs)
 app.command("migrate", help=_MIGRATE)(MigrateArgs)

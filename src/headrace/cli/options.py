@@ -174,21 +174,27 @@ class JobArgs(ModelArgs, SpendingArgs):
         ),
     ] = None
     fallback: Annotated[
-        str | None,
+        list[str] | None,
         _option(
             "--fallback",
             _MODEL,
-            "Another handler, for rows that the first one's model could not do.",
+            "Another handler, for rows that the first one's model could not do. Repeatable, in order.",
             "NAME",
             autocompletion=_handlers_like,
         ),
     ] = None
     fallback_model: Annotated[
-        str | None, _option("--fallback-model", _MODEL, "Where the fallback's model is, like --model.", "URI")
+        list[str] | None,
+        _option("--fallback-model", _MODEL, "Where the model of the --fallback before it is, like --model.", "URI"),
     ] = None
     fallback_args: Annotated[
         list[str] | None,
-        _option("--fallback-arg", _MODEL, "A parameter of the fallback, like --handler-arg. Repeatable.", "KEY=VALUE"),
+        _option(
+            "--fallback-arg",
+            _MODEL,
+            "A parameter of the --fallback before it, like --handler-arg. Repeatable.",
+            "KEY=VALUE",
+        ),
     ] = None
     placement: Annotated[
         PlacementName | None,

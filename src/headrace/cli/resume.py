@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from headrace.cli.fallbacks import given_fallbacks
 from headrace.cli.handlers import parse_arguments
 from headrace.cli.options import NAMED
 from headrace.core.secrets import SECRET_ARGUMENTS
@@ -36,15 +37,12 @@ def decisive(
     """
     arguments: dict[str, Any] = {"--model": args.model} if args.model is not None else {}
     arguments |= {f"--{name.replace('_', '-')}": value for name in NAMED if (value := getattr(args, name)) is not None}
-    if args.fallback is not None:
-        arguments |= {"--fallback": args.fallback, "--fallback-model": args.fallback_model}
-    for option, pairs in (
-        ("--handler-arg", args.handler_args),
-        ("--inference-arg", args.inference_args),
-        ("--fallback-arg", args.fallback_args),
-    ):
-        given = parse_arguments(option, pairs).items()
-        arguments |= {f"{option} {name}": value for name, value in given if name not in SECRET_ARGUMENTS}
+    for option, pairs in (("--handler-arg", args.handler_args), ("--inference-arg", args.inference_args)):
+        arguments |= _decisive(option, parse_arguments(option, pairs))
+    for number, fallback in enumerate(given_fallbacks(args), start=1):
+        which = f" of fallback {number}" if number > 1 else ""
+        arguments |= {f"--fallback{which}": fallback.name, f"--fallback-model{which}": fallback.model}
+        arguments |= _decisive(f"--fallback-arg{which}", fallback.arguments)
     return {
         "command": args.command,
         "the files": [source.path for source in sources],
@@ -56,6 +54,10 @@ def decisive(
         "--key": args.key,
         "--text-columns": text,
     }
+
+
+def _decisive(option: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{option} {name}": value for name, value in given.items() if name not in SECRET_ARGUMENTS}
 
 
 def _stamp(value: Any) -> Any:

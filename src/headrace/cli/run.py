@@ -16,7 +16,8 @@ from rich.console import Console
 from headrace.cli.ahead import importing_ahead
 from headrace.cli.columns import choose, one_of
 from headrace.cli.errors import console_logging, report_error
-from headrace.cli.handlers import make_fallback, make_handler, parse_arguments
+from headrace.cli.fallbacks import make_fallbacks
+from headrace.cli.handlers import make_handler, parse_arguments
 from headrace.cli.hints import about_columns, about_model, misplaced
 from headrace.cli.options import NAMED, RetryArgs, RunArgs, option_names
 from headrace.cli.progress import STARTING, JobProgress, wait
@@ -82,7 +83,7 @@ def _prepare(args: RunArgs | RetryArgs) -> Any:
     inputs = _given_inputs(args)
     named = {name: value for name in NAMED if (value := getattr(args, name)) is not None}
     handler = make_handler(args.handler, parse_arguments("--handler-arg", args.handler_args), args.model, named)
-    fallback = make_fallback(args.fallback, parse_arguments("--fallback-arg", args.fallback_args), args.fallback_model)
+    fallback = make_fallbacks(args)
     sources, head, text = _inputs(args, inputs)
     key = one_of("--key", args.key or None, head.columns)
     length = one_of("--length-column", args.length_column, head.columns)

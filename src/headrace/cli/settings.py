@@ -21,9 +21,9 @@ FILE = "headrace.toml"
 
 _COMMANDS = ("run", "retry", "doctor")
 _PATHS = ("output", "dead-letters", "rows", "cache", "batch-directory")
-_MODEL = "model"
+_MODELS = ("model", "fallback-model")
 """A path, or an id on a hub."""
-_PAIRS = ("handler-arg", "inference-arg", "price")
+_PAIRS = ("handler-arg", "inference-arg", "fallback-arg", "price")
 
 
 def use_settings(context: typer.Context, config: str | None) -> str | None:
@@ -119,5 +119,5 @@ def _given(name: str, value: Any, folder: str, parameter: Any) -> Any:
 def _from_folder(name: str, value: str, folder: str) -> str:
     """A path relative to the folder of the file that holds it; any other value unchanged."""
     path = os.path.join(folder, value)
-    is_path = name in _PATHS or (name == _MODEL and os.path.exists(path))
+    is_path = name in _PATHS or (name in _MODELS and os.path.exists(path))
     return path if folder and is_path and "://" not in value else value

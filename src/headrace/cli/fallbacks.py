@@ -1,0 +1,102 @@
+"""``--fallback``, which may be repeated, and the options behind it, which are those of that fallback."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from typer.core import TyperCommand
+
+from headrace.cli.handlers import make_handler, parse_arguments
+from headrace.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from headrace.cli.options import RetryArgs, RunArgs
+
+_NAME, _MODEL, _ARGUMENT = "--fallback", "--fallback-model", "--fallback-arg"
+_BEHIND = "\0"
+"""Stands between the number of a fallback and a value; no word of a command line contains it."""
+
+
+class FallbacksInOrder(TyperCommand):
+    """A command that knows behind which ``--fallback`` an option stands; by itself typer tells only their order."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses the words after the command's name."""
+        return super().parse_args(ctx, numbered(args))
+
+
+def numbered(words: Sequence[str]) -> list[str]:
+    """The words of a command line; if there are several fallbacks, with the number of its own before each value."""
+    found, number, has_option = [], 0, False
+    if [word.partition("=")[0] for word in words].count(_NAME) < 2:
+        return list(words)
+    for word in words:
+        option, equals, value = word.partition("=")
+        if has_option:
+            found.append(f"{number}{_BEHIND}{word}")
+        elif option in (_MODEL, _ARGUMENT) and equals:
+            found.append(f"{option}={number}{_BEHIND}{value}")
+        else:
+            number += option == _NAME
+            found.append(word)
+        has_option = not has_option and word in (_MODEL, _ARGUMENT)
+    return found
+
+
+class GivenFallback(NamedTuple):
+    """A fallback, as a command line describes it."""
+
+    name: str
+    model: str | None
+    arguments: dict[str, Any]
+
+
+def given_fallbacks(args: RunArgs | RetryArgs) -> list[GivenFallback]:
+    """The fallbacks of a command line, in order.
+
+    Raises:
+        ConfigurationError: it is not known to which of them an option belongs, or an argument is wrong.
+    """
+    names = args.fallback or []
+    if not names and (args.fallback_model or args.fallback_args):
+        raise ConfigurationError(f"{_MODEL} and {_ARGUMENT} go with {_NAME}, which names the handler.")
+    models = _by_number(_MODEL, args.fallback_model, len(names))
+    pairs = _by_number(_ARGUMENT, args.fallback_args, len(names))
+    return [
+        GivenFallback(name, model[-1] if model else None, parse_arguments(_ARGUMENT, own))
+        for name, model, own in zip(names, models, pairs, strict=True)
+    ]
+
+
+def make_fallbacks(args: RunArgs | RetryArgs) -> Any:
+    """The handlers of the fallbacks; None without one.
+
+    Raises:
+        ConfigurationError: one of them cannot be found or made.
+    """
+    given = given_fallbacks(args)
+    return [_made(one, len(given)) for one in given] or None
+
+
+def _by_number(option: str, values: Sequence[str] | None, count: int) -> list[list[str]]:
+    """The values of an option for each of ``count`` fallbacks."""
+    found: list[list[str]] = [[] for _ in range(count)]
+    for value in values or ():
+        number, behind, own = value.partition(_BEHIND)
+        if count > 1 and (not behind or number == "0"):
+            raise ConfigurationError(
+                f"{option} {value.removeprefix(f'0{_BEHIND}')}: there are {count} fallbacks; on the command line, put "
+                f"{option} behind the {_NAME} that it is for."
+            )
+        found[int(number) - 1 if behind else 0].append(own if behind else value)
+    return found
+
+
+def _made(given: GivenFallback, count: int) -> Any:
+    try:
+        return make_handler(given.name, given.arguments, given.model)
+    except ConfigurationError as error:
+        said = str(error).replace("--handler-arg", _ARGUMENT).replace("--handler ", f"{_NAME} ")
+        which = f"{_NAME} {given.name}" if count > 1 else _NAME
+        raise type(error)(f"{which}: {said.replace('--model', _MODEL)}") from error

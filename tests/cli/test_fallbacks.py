@@ -1,0 +1,214 @@
+"""``headrace run --fallback``: other handlers for the rows that the first one's model could not do."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from headrace.cli.fallbacks import numbered
+
+ROWS = [{"a": 1, "b": 2}, {"a": "x", "b": 4}, {"a": 5, "b": 6}, {"a": "y", "b": 8}]
+
+
+@pytest.fixture
+def run(folder, headrace, handlers):
+    """Runs over two good rows and two bad ones, in between."""
+    folder.write("in.jsonl", ROWS)
+
+    def call(handler, fallback, *arguments):
+        named = ("--handler", f"{handlers}:{handler}", "--fallback", f"{handlers}:{fallback}")
+        return headrace("run", "in.jsonl", *named, "--output", "p.jsonl", *arguments)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "more",
+    [(), ("--isolate",), ("--resume",), pytest.param(("--runner", "FnApiRunner"), marks=pytest.mark.large)],
+    ids=str,
+)
+def test_rows_that_fail_are_answered_by_the_fallback(folder, run, more):
+    result = run("Add", "size", "--fallback-arg", "max_batch_size=1", *more)
+    assert (result.code, result.err) == (0, "")
+    assert [row["prediction"] for row in folder.rows("p.jsonl")] == [3, 1, 11, 1]
+    assert (result.summary["by the fallback"], result.summary["dead letters"]) == ("2", "0")
+
+
+def test_rows_go_to_the_model_one_by_one_although_it_takes_columns(folder, run):
+    folder.write("in.jsonl", [{"a": 1.5}, {"a": 2}])
+    assert run("InColumns", "size").code == 0
+    assert [row["prediction"] for row in folder.rows("p.jsonl")] == [3.0, 4.0]
+
+
+def test_rows_that_both_fail_are_dead_letters(folder, run):
+    result = run("Add", "Add", "--fallback-arg", "plus=1")
+    assert result.code == 0
+    letters = folder.rows("p.dead-letters.jsonl")
+    assert [letter["row"]["a"] for letter in letters] == ["x", "y"]
+    assert {letter["error_type"] for letter in letters} == {"headrace.core.errors.FallbackError"}
+    assert "the fallback failed, too: TypeError" in letters[0]["message"]
+    assert "by the fallback" not in result.summary
+
+
+def test_fallback_takes_a_model_of_its_own(folder, run, handlers):
+    result = run("late", "late", "--model", "first", "--fallback-model", "second")
+    assert result.code == 0
+    assert [row["prediction"] for row in folder.rows("p.jsonl")] == ["first"] * 2
+    assert result.summary["dead letters"] == "2"
+
+
+def test_mistakes_name_the_options_of_the_fallback(folder, headrace, run, handlers):
+    assert "--fallback: " in run("Add", "late").error
+    assert "needs --fallback-model" in run("Add", "late").error
+    assert "--fallback-arg plus=VALUE" in run("Add", "Add", "--fallback-arg", "pluss=1").error
+    assert "--fallback-arg: " in run("Add", "late", "--fallback-arg", "model=1").error
+    lone = headrace("run", "in.jsonl", "--handler", f"{handlers}:Add", "--output", "p.jsonl", "--fallback-model", "x")
+    assert "go with --fallback" in lone.error
+
+
+def test_resumed_run_needs_the_same_fallback(run):
+    refused = ("--resume", "--threshold", "0")
+    assert run("Add", "Add", *refused).code == 3
+    assert "--fallback" in run("Add", "size", *refused).error
+
+
+KNOWS = '''
+import headrace
+
+
+class Knows(headrace.ModelHandler):
+    """Answers for numbers up to one, with the model's name."""
+
+    def __init__(self, model, upto=0, **options):
+        super().__init__(**options)
+        self.model, self.upto = model, upto
+
+    def load_model(self):
+        return self.model
+
+    def run_inference(self, batch, model, inference_args=None):
+        if any(row["a"] > self.upto for row in batch):
+            raise KeyError(model)
+        return [model] * len(batch)
+
+
+def second():
+    return Knows("m1", 2)
+
+
+def third():
+    return Knows("m2", 9)
+'''
+NUMBERS = [{"a": n} for n in (1, 2, 3, 4)]
+
+
+@pytest.fixture
+def chain(folder, headrace, monkeypatch):
+    """Runs ``Knows`` over numbers, with the fallbacks that the words name."""
+    folder.write("knows.py", KNOWS)
+    folder.write("in.jsonl", NUMBERS)
+    monkeypatch.syspath_prepend(str(folder.path))
+    monkeypatch.setenv("PYTHONPATH", str(folder.path), prepend=os.pathsep)
+
+    def call(*words, source=("run", "in.jsonl")):
+        named = ("--handler", "knows:Knows", "--model", "m0", "--handler-arg", "upto=1", "--output", "p.jsonl")
+        return headrace(*source, *named, *words)
+
+    yield call
+    sys.modules.pop("knows", None)
+
+
+SECOND = ("--fallback", "knows:Knows", "--fallback-model", "m1", "--fallback-arg", "upto=2")
+THIRD = ("--fallback=knows:Knows", "--fallback-arg=upto=3", "--fallback-arg", "max_batch_size=1", "--fallback-model=m2")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [(), ("--isolate",), ("--resume",), pytest.param(("--runner", "FnApiRunner"), marks=pytest.mark.large)],
+    ids=str,
+)
+def test_each_of_several_fallbacks_has_the_options_behind_it(folder, chain, more):
+    result = chain(*SECOND, *THIRD, *more)
+    assert (result.code, result.err) == (0, "")
+    assert [row["prediction"] for row in folder.rows("p.jsonl")] == ["m0", "m1", "m2"]
+    assert (result.summary["by the fallback"], result.summary["dead letters"]) == ("2", "1")
+    (letter,) = folder.rows("p.dead-letters.jsonl")
+    assert letter["message"].count("KeyError") == 3
+
+
+def test_options_of_a_lone_fallback_may_stand_before_it(folder, chain):
+    assert chain("--fallback-model", "m1", "--fallback-arg", "upto=9", "--fallback", "knows:Knows").code == 0
+    assert [row["prediction"] for row in folder.rows("p.jsonl")] == ["m0", "m1", "m1", "m1"]
+
+
+def test_dead_letters_are_retried_with_several_fallbacks(folder, chain):
+    assert chain(*SECOND).code == 0
+    source = ("retry", "p.dead-letters.jsonl", "--dead-letters", "left.jsonl")
+    assert chain(*SECOND, *THIRD, source=source).code == 0
+    assert [row["prediction"] for row in folder.rows("p.jsonl")] == ["m2"]
+    (letter,) = folder.rows("left.jsonl")
+    assert (letter["row"], letter["attempts"] >= 4) == ({"a": 4}, True)
+
+
+@pytest.mark.parametrize("other", [(*THIRD, *SECOND), SECOND, (*SECOND, *THIRD[:1], *THIRD[2:])], ids=str)
+def test_resumed_run_needs_the_same_fallbacks_in_the_same_order(chain, other):
+    kept = ("--resume", "--threshold", "0")
+    assert chain(*SECOND, *THIRD, *kept).code == 3
+    refused = chain(*other, *kept)
+    assert refused.code == 2
+    assert "fallback 2" in refused.error
+    assert chain(*SECOND, *THIRD, "--resume", "--threshold", "0.5").code == 0
+
+
+def test_option_before_all_of_several_fallbacks_is_refused(chain):
+    refused = chain("--fallback-model", "m1", "--fallback", "knows:Knows", *THIRD)
+    assert refused.code == 2
+    assert (
+        "there are 2 fallbacks; on the command line, put --fallback-model behind the --fallback that" in refused.error
+    )
+    assert "--fallback-model m1:" in refused.error
+
+
+def test_mistake_in_one_of_several_fallbacks_says_which(chain):
+    assert "--fallback knows:Knows: " in chain(*SECOND, "--fallback", "knows:Knows").error
+    assert "needs --fallback-model" in chain(*SECOND, "--fallback", "knows:Knows").error
+    assert "there is no handler 'nobody'" in chain(*SECOND, "--fallback", "nobody").error
+
+
+def test_file_of_options_names_fallbacks_too(folder, chain):
+    folder.write("headrace.toml", '[run]\nfallback = ["knows:second", "knows:third"]\n')
+    assert chain().code == 0
+    assert [row["prediction"] for row in folder.rows("p.jsonl")] == ["m0", "m1", "m2", "m2"]
+
+
+def test_file_of_options_describes_one_fallback(folder, chain):
+    folder.write("shared/weights", "")
+    options = 'fallback = "knows:Knows"\nfallback-model = "weights"\nfallback-arg = { upto = 9 }\n'
+    folder.write("shared/headrace.toml", f"[run]\n{options}")
+    assert chain("--config", "shared/headrace.toml").code == 0
+    assert [row["prediction"] for row in folder.rows("p.jsonl")] == ["m0"] + ["shared/weights"] * 3
+    folder.write("shared/headrace.toml", f"[run]\n{options}".replace('"knows:Knows"', '["knows:Knows", "x:y"]'))
+    assert "there are 2 fallbacks" in chain("--config", "shared/headrace.toml").error
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("run --fallback a --fallback-model m", "run --fallback a --fallback-model m"),
+        ("--fallback a --fallback-model m --fallback b", "--fallback a --fallback-model 1:m --fallback b"),
+        (
+            "--fallback=a --fallback=b --fallback-arg=x=1 --to y",
+            "--fallback=a --fallback=b --fallback-arg=2:x=1 --to y",
+        ),
+        ("--fallback-arg x --fallback a --fallback b", "--fallback-arg 0:x --fallback a --fallback b"),
+        (
+            "--fallback a --fallback b --fallback-arg --fallback-model",
+            "--fallback a --fallback b --fallback-arg 2:--fallback-model",
+        ),
+        ("--fallback a --fallback b --fallback-model", "--fallback a --fallback b --fallback-model"),
+    ],
+)
+def test_values_are_numbered_if_there_are_several_fallbacks(words, expected):
+    assert " ".join(numbered(words.split())).replace("\0", ":") == expected
