@@ -263,3 +263,51 @@ def test_endpoint_that_is_gone_differs_from_one_that_refuses(reply, is_gone):
     limit.started(7)
     limit.finished(7, 7, Verdict.ANSWERED)
     assert not limit.is_gone
+
+
+def failing(limit, times, **options):
+    """Has requests fail one after another, each a second after the last one."""
+    for now in times:
+        limit.started(now)
+        limit.finished(now, now, Verdict.FAILED, **options)
+
+
+def test_different_requests_that_all_fail_are_an_outage():
+    limit = ConcurrencyLimit(0.0, jitter=lambda: 0.0)
+    failing(limit, range(1, 5))
+    assert (limit.outage_began, limit.wait(4)) == (None, 0)
+    failing(limit, [5])
+    assert (limit.outage_began, limit.is_gone, limit.wait(5)) == (5, True, 1)
+    failing(limit, [6], has_failed=True)
+    assert limit.wait(6) == 1
+    limit.started(7)
+    limit.finished(7, 7, Verdict.ANSWERED)
+    assert (limit.outage_began, limit.is_gone, limit.wait(7)) == (None, False, 0)
+
+
+def test_requests_that_fail_again_are_no_outage():
+    limit = ConcurrencyLimit(0.0)
+    failing(limit, range(1, 5))
+    failing(limit, range(5, 100), has_failed=True)
+    assert limit.outage_began is None
+
+
+def test_failure_is_the_endpoints_while_it_does_not_work_anyway():
+    limit = ConcurrencyLimit(0.0, jitter=lambda: 0.0)
+    for _ in range(5):
+        limit.started(0.0)
+        limit.finished(0.1, 0.0, Verdict.UNAVAILABLE)
+    limit.started(1.1)
+    limit.finished(1.2, 1.1, Verdict.FAILED)
+    assert limit.wait(1.2) == pytest.approx(1)
+
+
+def test_process_whose_requests_all_fail_does_not_stop_the_others():
+    memory = Memory()
+    bad, good = (ConcurrencyLimit(0.0, board=Board(0.0, memory), jitter=lambda: 0.0) for _ in range(2))
+    for now in range(1, 20):
+        failing(bad, [now])
+        good.started(now)
+        good.finished(now, now, Verdict.ANSWERED)
+    assert bad.wait(19) == 1
+    assert (good.outage_began, good.wait(19)) == (None, 0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import email.message
+import http.client
 import socket
 import ssl
 import urllib.error
@@ -63,8 +65,16 @@ def http_error(status, headers=()):
         (urllib.error.URLError(ConnectionRefusedError()), Verdict.UNAVAILABLE, True),
         (caused_by(ConnectionRefusedError()), Verdict.UNAVAILABLE, True),
         (caused_by(caused_by(socket.gaierror())), Verdict.UNAVAILABLE, True),
-        (ConnectionResetError(), Verdict.NOTHING, True),
-        (ClientError(status_code=500), Verdict.NOTHING, True),
+        (ConnectionResetError(), Verdict.FAILED, True),
+        (TimeoutError(), Verdict.FAILED, True),
+        (caused_by(http.client.IncompleteRead(b"")), Verdict.FAILED, True),
+        (asyncio.IncompleteReadError(b"", 1), Verdict.FAILED, True),
+        (urllib.error.URLError(ConnectionResetError()), Verdict.FAILED, True),
+        (ClientError(status_code=500), Verdict.FAILED, True),
+        (ClientError(status=502), Verdict.FAILED, True),
+        (ClientError(code=504), Verdict.FAILED, True),
+        (GrpcError("INTERNAL"), Verdict.FAILED, True),
+        (GrpcError("DEADLINE_EXCEEDED"), Verdict.FAILED, True),
         (ClientError(status_code=408), Verdict.NOTHING, True),
         (ValueError("anything"), Verdict.NOTHING, True),
         (ClientError(status_code=400), Verdict.NOTHING, False),
@@ -82,6 +92,7 @@ def test_errors_are_judged_by_what_clients_set_on_them(error, verdict, retries):
 
 def test_filter_has_the_last_word_on_what_may_pass():
     assert not judge(ClientError(status_code=429), lambda error: False).retries
+    assert judge(ClientError(status_code=500), lambda error: False)[:2] == (Verdict.NOTHING, False)
     assert not judge(ValueError(), lambda error: error.misspelt).retries
     assert not judge(ClientError(status_code=401), lambda error: True).retries
 
@@ -118,6 +129,12 @@ def test_element_that_is_to_be_requested_again_may_name_its_delay():
     assert judge_element(ElementRetry(refused, 3.0)) == (Verdict.REFUSED, True, 3.0)
     assert judge_element(ElementRetry(with_headers(Retry_After="7"))).delay_secs == 7
     assert judge_element(ElementRetry(ValueError())).waits is False
+
+
+def test_failure_waits_while_the_endpoint_is_down():
+    failed = judge(ClientError(status_code=500), always_retry)
+    assert (failed.waits, failed.while_gone().waits) == (False, True)
+    assert judge(ValueError(), always_retry).while_gone().waits is False
 
 
 def test_retries_cost_more_than_successes_bring_back():

@@ -91,10 +91,11 @@ def test_isolated_model_answers_for_an_endpoint(nobody):
 
 
 @BOTH
-def test_endpoint_that_is_down_is_only_probed_and_used_again_when_it_is_back(kind, close_later):
+@pytest.mark.parametrize("status", [500, 503])
+def test_endpoint_that_is_down_is_only_probed_and_used_again_when_it_is_back(kind, status, close_later):
     is_down = threading.Event()
     is_down.set()
-    with serving(lambda examples, before: Answer(503 if is_down.is_set() else 200)) as server:
+    with serving(lambda examples, before: Answer(status if is_down.is_set() else 200)) as server:
         worker = worker_for(kind(server.url), Acting(negative, max_batch_size=7), close_later)
         assert sorted(run(worker, range(1, 1000))) == [*range(-999, 0)]
         assert len(server.requests) < 100

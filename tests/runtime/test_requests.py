@@ -128,6 +128,34 @@ def test_requests_that_always_fail_cost_their_own_elements_only():
     assert sorted(one for one in outcomes if one is not failure) == [0, 2, 4, 8]
 
 
+def failing_from(first, secs, answer):
+    """From this request on, all get this answer, for some seconds."""
+    began = []
+
+    def answered(examples, before):
+        if before < first:
+            return Answer()
+        began.append(time.monotonic())
+        return answer if time.monotonic() < began[0] + secs else Answer()
+
+    return answered
+
+
+@BOTH
+@pytest.mark.parametrize("answer", [Answer(500), Answer(502), Answer(cut=True)])
+def test_server_that_fails_everything_for_a_while_is_waited_for(kind, answer):
+    with serving(failing_from(100, 0.5, answer)) as server:
+        assert list(predict(kind(server.url, num_retries=20), range(500))) == [2 * n for n in range(500)]
+        assert len(server.requests) < 1000
+
+
+def test_server_that_fails_everything_fails_what_waited_for_too_long():
+    with serving(lambda examples, before: Answer(500)) as server:
+        _, outcomes = events_and_outcomes(Remote(server.url), range(8), retry=RetryConfig(timeout_secs=0.2))
+    assert {one.error.status_code for one in failures_among(outcomes)} == {500}
+    assert len(outcomes) == 8
+
+
 def test_bad_request_is_neither_retried_nor_bisected():
     with serving(for_example(3, Answer(400))) as server:
         events, outcomes = events_and_outcomes(Remote(server.url, size=3), range(6))

@@ -19,6 +19,7 @@ Pure: calls, clocks and sleeping are passed in. Steps, and so recovery, run in h
        |--> quota            how many a second it accepts             |--> endpoint_board   what the processes of a
        |--> minute_budget    how many a minute the user allows        |                     machine know together
        |--> refusals         how it is probed while it answers none   |
+       |--> failure_streak   whether it is down, or requests are bad  |
        '--> rate_headers     what it says is left
     replies        what the error of a request says
     fixed_limit    in place of concurrency: how many requests an engine in this process takes

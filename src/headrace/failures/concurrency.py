@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 
 from headrace.failures.endpoint_board import Board, Member, OwnBreaker
+from headrace.failures.failure_streak import FailureStreak
 from headrace.failures.latency import LatencyLimit
 from headrace.failures.minute_budget import MinuteBudget
 from headrace.failures.quota import QuotaRate
@@ -26,6 +27,7 @@ class ConcurrencyLimit:
         QuotaRate        how many a second     from refusals
         MinuteBudget     how many a minute     from the user
         RefusalBreaker   nothing but probes    while all are refused
+        FailureStreak    as if refused         while all fail
 
     What they find out is on a ``Board``, which the processes of a machine share. So the limit is one for all of them:
     each may have a fair part of it in flight, and what the others do not use.
@@ -66,6 +68,7 @@ class ConcurrencyLimit:
         self._own = OwnBreaker()
         """For outages that others do not have: of this process's connection."""
         self._own_breaker = RefusalBreaker(self._own, jitter)
+        self._streak = FailureStreak()
         self._restarted = -math.inf
         self._turns_missed = 0
         self.in_flight = 0
@@ -79,7 +82,8 @@ class ConcurrencyLimit:
     @property
     def outage_began(self) -> float | None:
         """Since when the endpoint has answered nothing; None: it answers."""
-        return self.board.breaker.opened_at or self._own.breaker.opened_at or None
+        began = (self.board.breaker.opened_at, self._own.breaker.opened_at)
+        return min(filter(None, began), default=None)
 
     @property
     def is_gone(self) -> bool:
@@ -185,7 +189,15 @@ class ConcurrencyLimit:
             self._own_breaker.started(now)
 
     def finished(
-        self, now: float, started: float, reply: Verdict, *, retry_after: float = 0.0, size: int = 1, tokens: int = 0
+        self,
+        now: float,
+        started: float,
+        reply: Verdict,
+        *,
+        retry_after: float = 0.0,
+        size: int = 1,
+        tokens: int = 0,
+        has_failed: bool = False,
     ) -> None:
         """A request is over.
 
@@ -196,6 +208,7 @@ class ConcurrencyLimit:
             retry_after: how long the endpoint asked to wait, in seconds; 0: it did not.
             size: the number of elements in the request.
             tokens: how many it took; 0: unknown.
+            has_failed: whether an earlier try of it has failed.
         """
         if started > self._restarted:
             self.in_flight -= 1
@@ -206,6 +219,9 @@ class ConcurrencyLimit:
             self._quota.answered(now, started)
             self._breaker.answered()
             self._own_breaker.answered()
+            self._streak.answered()
+        elif reply is Verdict.FAILED:
+            self._failed(now, started, retry_after, has_failed=has_failed)
         elif reply is not Verdict.NOTHING:
             self._refused(now, started, reply, retry_after)
 
@@ -216,11 +232,20 @@ class ConcurrencyLimit:
             until = now + min(one.wait(needed), self._LONGEST_HOLD_SECS)
             self.board.state.held_until = max(self.board.state.held_until, until)
 
-    def _refused(self, now: float, started: float, reply: Verdict, retry_after: float) -> None:
+    def _failed(self, now: float, started: float, retry_after: float, *, has_failed: bool) -> None:
+        """Takes a failure for the endpoint's if it is down, and learns from it whether it is."""
+        if not has_failed:
+            self._streak.failed(self.in_flight)
+        if self._streak.is_outage or self.is_gone:
+            self._refused(now, started, Verdict.UNAVAILABLE, retry_after, is_known=True)
+
+    def _refused(
+        self, now: float, started: float, reply: Verdict, retry_after: float, *, is_known: bool = False
+    ) -> None:
         was_open = bool(self.board.breaker.opened_at)
         if reply is Verdict.REFUSED:
             self._quota.refused(now, started)
-        elif self._own_breaker.refused(now, started, reply, retry_after):
+        elif self._own_breaker.refused(now, started, reply, retry_after, is_known=is_known):
             self._restarted, self.in_flight = now, 0
         if self._breaker.refused(now, started, reply, retry_after):
             self._quota.hold()

@@ -38,7 +38,15 @@ class FixedLimit:
         return False
 
     def finished(
-        self, now: float, started: float, reply: Verdict, *, retry_after: float = 0.0, size: int = 1, tokens: int = 0
+        self,
+        now: float,
+        started: float,
+        reply: Verdict,
+        *,
+        retry_after: float = 0.0,
+        size: int = 1,
+        tokens: int = 0,
+        has_failed: bool = False,
     ) -> None:
         """A request is over, whatever came of it."""
         self.in_flight -= 1

@@ -18,6 +18,8 @@ class Verdict(Enum):
     """It has had enough requests for now: HTTP 429."""
     UNAVAILABLE = auto()
     """It does not work: nobody listens, or HTTP 503."""
+    FAILED = auto()
+    """It may not work, or only this request may: HTTP 500, a lost connection."""
     NOTHING = auto()
     """Nothing: the request was cancelled, or failed for a reason of its own."""
 
@@ -62,10 +64,20 @@ class RefusalBreaker:
         if state.in_a_row:
             state.in_a_row = state.pauses = state.opened_at = 0.0
 
-    def refused(self, now: float, started: float, reply: Verdict, retry_after: float) -> bool:
-        """Counts a refusal; returns whether a pause begins. The answers to what left before the pause do not count."""
+    def refused(
+        self, now: float, started: float, reply: Verdict, retry_after: float, *, is_known: bool = False
+    ) -> bool:
+        """Counts a refusal; returns whether a pause begins. The answers to what left before the pause do not count.
+
+        Args:
+            now: the time.
+            started: when the request left.
+            reply: REFUSED or UNAVAILABLE.
+            retry_after: how long the endpoint asked to wait, in seconds.
+            is_known: nothing need be counted: the endpoint is known to answer nothing.
+        """
         state = self._board.breaker
-        state.in_a_row += 1
+        state.in_a_row = max(state.in_a_row + 1, self._IN_A_ROW if is_known else 0)
         if state.in_a_row < self._IN_A_ROW or (state.opened_at and started < state.paused_at):
             return False
         secs = min(self._FIRST_SECS * 2**state.pauses, self._LONGEST_SECS)

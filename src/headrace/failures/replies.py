@@ -16,11 +16,13 @@ from headrace.core.rate_limits import lower_case
 from headrace.core.remote import ElementRetry
 from headrace.failures.rate_headers import allowances
 from headrace.failures.refusals import Verdict
-from headrace.failures.retry import attribute, statuses_of
+from headrace.failures.retry import attribute, is_lost, statuses_of
 
 _REFUSED = {429, "RESOURCE_EXHAUSTED"}
 _UNAVAILABLE = {503, 529, "UNAVAILABLE"}
 """529 is what some endpoints answer while they are overloaded."""
+_FAILED = {"ABORTED", "DEADLINE_EXCEEDED", "INTERNAL", "UNKNOWN"}
+"""Besides the statuses 500 to 599."""
 _NOT_CONNECTED = (ConnectionRefusedError, socket.gaierror)
 _UNTRUSTED = {"CERTIFICATE_VERIFY_FAILED", "RECORD_LAYER_FAILURE", "WRONG_VERSION_NUMBER"}
 """Reasons of errors of TLS: a certificate that is not trusted; a server that speaks no TLS."""
@@ -41,6 +43,10 @@ class Judgement(NamedTuple):
     delay_secs: float
     """How long the endpoint asked to wait; 0: it did not."""
 
+    def while_gone(self) -> Judgement:
+        """The same while the endpoint is down: a failure is not the request's own."""
+        return self._replace(verdict=Verdict.UNAVAILABLE) if self.verdict is Verdict.FAILED else self
+
     @property
     def waits(self) -> bool:
         """Whether the request has to wait for the endpoint, which spends no retry."""
@@ -48,14 +54,16 @@ class Judgement(NamedTuple):
 
 
 def judge(error: BaseException, retry_filter: Callable[[Exception], bool]) -> Judgement:
-    """Judges the error of a request.
+    """Judges the error of a request. A failure that is not to be retried says nothing about the endpoint.
 
     Args:
         error: what the request raised.
         retry_filter: whether to repeat a request that raised this, if its status allows it.
     """
     retries = isinstance(error, Exception) and not is_final(error) and _asked(retry_filter, error)
-    return Judgement(verdict_of(error), retries, retry_after(error))
+    verdict = verdict_of(error)
+    verdict = Verdict.NOTHING if verdict is Verdict.FAILED and not retries else verdict
+    return Judgement(verdict, retries, retry_after(error))
 
 
 def judge_element(answer: ElementRetry) -> Judgement:
@@ -77,8 +85,11 @@ def verdict_of(error: BaseException) -> Verdict:
     statuses = statuses_of(error)
     if statuses & _REFUSED:
         return Verdict.REFUSED
-    lost = any(isinstance(link, _NOT_CONNECTED) for link in _chain(error))
-    return Verdict.UNAVAILABLE if statuses & _UNAVAILABLE or lost else Verdict.NOTHING
+    links = list(_chain(error))
+    if statuses & _UNAVAILABLE or any(isinstance(link, _NOT_CONNECTED) for link in links):
+        return Verdict.UNAVAILABLE
+    has_failed = any(isinstance(status, int) and 500 <= status < 600 for status in statuses)
+    return Verdict.FAILED if has_failed or statuses & _FAILED or any(map(is_lost, links)) else Verdict.NOTHING
 
 
 def is_final(error: BaseException) -> bool:

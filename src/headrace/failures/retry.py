@@ -13,8 +13,11 @@ from headrace.core.errors import as_type_name
 _LOGGER = logging.getLogger(__name__)
 
 _LONGEST_PAUSE_SECS = 20.0
-_CLASSES = {"APIConnectionError", "ConnectionError", "Timeout", "TransportError"}
-"""Error classes of HTTP clients that do not derive from Python's: openai, anthropic, requests, httpx, google-auth."""
+_CLASSES = {
+    *("APIConnectionError", "ConnectionError", "Timeout", "TransportError"),  # openai, anthropic, requests, httpx
+    *("ClientConnectionError", "ChunkedEncodingError", "IncompleteRead", "IncompleteReadError"),  # aiohttp and others
+}
+"""Error classes of HTTP clients that do not derive from Python's."""
 _STATUSES = {408, 425, 429, 500, 502, 503, 504}
 """HTTP: too early, too often, or a fault of the server."""
 _CODES = {"ABORTED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE"}
@@ -43,8 +46,12 @@ def is_transient(error: BaseException) -> bool:
     retryable = getattr(error, "retryable", None)
     if isinstance(retryable, bool):
         return retryable
-    is_lost = isinstance(error, TimeoutError) or bool(_CLASSES & {cls.__name__ for cls in type(error).__mro__})
-    return is_lost or bool(statuses_of(error) & (_STATUSES | _CODES))
+    return is_lost(error) or bool(statuses_of(error) & (_STATUSES | _CODES))
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether a client has lost its connection, or has waited for too long."""
+    return isinstance(error, TimeoutError) or bool(_CLASSES & {cls.__name__ for cls in type(error).__mro__})
 
 
 def statuses_of(error: BaseException) -> set[Any]:

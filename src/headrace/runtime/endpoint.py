@@ -6,7 +6,6 @@ import asyncio
 import logging
 import math
 from collections import deque
-from operator import attrgetter
 from typing import Any
 
 from headrace.core.errors import EndpointError, as_type_name
@@ -21,6 +20,7 @@ from headrace.runtime.event_loop import Alarm, Ended, EventLoop
 from headrace.runtime.sender import Sender, Told
 from headrace.runtime.small_bundles import SmallBundles
 from headrace.runtime.throttled_time import ThrottledTime
+from headrace.runtime.waiting_calls import WaitingCalls
 
 _MOST_TASKS, _MOST_THREADS = 1000, 256
 """How many requests may be in flight if they run in the event loop, and on threads."""
@@ -70,14 +70,10 @@ class Endpoint:
         """What other threads have brought, and this one has not looked at yet."""
         self._is_hungry = True
         """Whether the next one would leave at once, so that who brings it has to wake the loop."""
-        self._waiting: deque[EndpointCall] = deque()
-        self._sorted = 0
-        """How many of them, at the front, are sorted by prefix."""
+        self._waiting = WaitingCalls(for_engine=rules.max_concurrent is not None)
         self._tasks: dict[EndpointCall, asyncio.Task[None]] = {}
         self._pumps, self._shows = Alarm(self._loop, self._pump), Alarm(self._loop, self._show)
-        self._first: EndpointCall | None = None
-        """The first one goes alone, with all its tries: it shows whether the endpoint works at all."""
-        self._first_is_over = self._has_worked = rules.max_concurrent is not None
+        self._has_worked = rules.max_concurrent is not None
         self._last_error: BaseException | None = None
         """Of the endpoint, while it answers nothing."""
         self._throttled = ThrottledTime()
@@ -120,9 +116,7 @@ class Endpoint:
         for call, task in self._tasks.items():
             if call.inbox.abandoned:
                 self._loop.call_soon(task.cancel)  # not at once: a task that has not begun would never end its request
-        self._waiting = deque(call for call in self._waiting if not call.inbox.abandoned)
-        if self._first is not None and self._first.inbox.abandoned:
-            self._first = None
+        self._waiting.abandon()
         self._pump()
 
     def _admit(self) -> None:
@@ -139,7 +133,7 @@ class Endpoint:
 
     def _enqueue_again(self, call: EndpointCall) -> None:
         if not call.inbox.abandoned:
-            self._waiting.appendleft(call)
+            self._waiting.put_in_front(call)
             self._pump()
 
     def _pump(self) -> None:
@@ -150,14 +144,14 @@ class Endpoint:
         if self._limit.outage_began is not None:
             self._give_up_on_late(now, self._limit.outage_began)
         self._keep_to_budget()
-        ready = self._ready()
+        ready = self._waiting.ready()
         left, wait = self._limit.take(now, ready)
         for _ in range(left):
-            self._start(self._take(), now)
+            self._start(self._waiting.take(newest=self._limit.is_gone), now)
         if left < ready and math.isfinite(wait):
             self._pumps.set(now + max(min(wait, self._patience(now)), _SHORTEST_WAIT_SECS))
         if self._waiting and self._patience(now) <= 0:
-            self._give_up_on(list(self._waiting))
+            self._give_up_on(self._waiting.remove())
         self._is_hungry = not self._waiting
         self._throttled.note(now, is_throttled=bool(self._waiting) and self._limit.is_throttled(now))
         if self._limit.board.is_shared and not self._shows.rings_by(math.inf) and (self._tasks or self._waiting):
@@ -166,18 +160,8 @@ class Endpoint:
     def _keep_to_budget(self) -> None:
         """Sends back what waits, once the budget is spent."""
         spent = None if self._rules.usage is None else self._rules.usage.error
-        while spent is not None and self._waiting:
-            self._deliver(self._waiting.popleft(), [], spent, 0.0)
-
-    def _ready(self) -> int:
-        """How many of those that wait may leave as far as the first one is concerned, which goes before all others."""
-        if self._first_is_over or not self._waiting:
-            return len(self._waiting)
-        first = self._first
-        if first is not None and first in self._waiting:
-            self._waiting.remove(first)
-            self._waiting.appendleft(first)
-        return int(first in (None, self._waiting[0]))
+        for call in self._waiting.remove() if spent is not None else ():
+            self._deliver(call, [], spent, 0.0)
 
     def _show(self) -> None:
         self._shows.stop()
@@ -190,17 +174,7 @@ class Endpoint:
             return math.inf
         return 0.0 if self._limit.is_gone else began + self._rules.patience_secs - now
 
-    def _take(self) -> EndpointCall:
-        """The next call. Those for an engine are sorted when all that were sorted before have left: none waits long."""
-        if self._sorted <= 0 and self._rules.max_concurrent is not None and self._first is None:
-            self._waiting = deque(sorted(self._waiting, key=attrgetter("prefix")))
-            self._sorted = len(self._waiting)
-        self._sorted -= 1
-        return self._waiting.popleft()
-
     def _start(self, call: EndpointCall, now: float) -> None:
-        if not self._first_is_over:
-            self._first = call if self._first is None else self._first
         self._tasks[call] = call.context.run(self._loop.create_task, self._perform(call, now))
 
     async def _perform(self, call: EndpointCall, started: float) -> None:
@@ -225,7 +199,8 @@ class Endpoint:
             self._answered(call, started, ended.result, told, seconds)
             return
         judgement = judge(ended.error, self._rules.retry_filter)
-        judgement = judgement if in_time else judgement._replace(retries=False)  # it may have been billed
+        if not in_time:  # it may have been billed
+            judgement = judgement._replace(retries=False, verdict=Verdict.NOTHING)
         told.learn_from(ended.error)
         self._finish(call, started, judgement.verdict, judgement.delay_secs, told, error=ended.error)
         if not self._sends_again(call, ended.error, judgement):
@@ -244,11 +219,9 @@ class Endpoint:
             refusal = EndpointError(self._rules.who.partition(".")[0], f"{as_type_name(error)}: {error}")
             refusal.__cause__ = error
         call.inbox.refusal = refusal
-        refused = [call, *(one for one in self._waiting if one.inbox is call.inbox)]
-        self._waiting = deque(one for one in self._waiting if one.inbox is not call.inbox)
-        for one in refused:
+        for one in (call, *self._waiting.remove(lambda one: one.inbox is call.inbox)):
             self._deliver(one, [], refusal, seconds)
-        self._first, self._first_is_over = None, False  # another bundle's first one goes alone, too
+        self._waiting.begin_anew()  # another bundle's first one goes alone, too
 
     def _finish(
         self, call: EndpointCall, started: float, verdict: Verdict, delay_secs: float, told: Told, *, error: Any = None
@@ -256,7 +229,10 @@ class Endpoint:
         del self._tasks[call]
         self._last_error = error
         now, size, tokens = self._loop.time(), call.batch.total, told.tokens
-        self._limit.finished(now, started, verdict, retry_after=delay_secs, size=size, tokens=tokens)
+        has_failed = call.failures > 0
+        self._limit.finished(
+            now, started, verdict, retry_after=delay_secs, size=size, tokens=tokens, has_failed=has_failed
+        )
         self._limit.told(now, told.allowances)
         if verdict is Verdict.ANSWERED and not tokens:
             self._miss_tokens()
@@ -283,9 +259,9 @@ class Endpoint:
             return
         worst = max(map(judge_element, (predictions[place] for place in again)), key=_urgency)
         error: BaseException = predictions[again[0]].error
-        verdict = Verdict.ANSWERED if worst.verdict is Verdict.NOTHING else worst.verdict
-        self._finish(call, started, verdict, worst.delay_secs, told, error=error)
         is_part = not self._rules.prebatched and len(again) < len(predictions)
+        works = worst.verdict is Verdict.NOTHING or (is_part and worst.verdict is Verdict.FAILED)
+        self._finish(call, started, Verdict.ANSWERED if works else worst.verdict, worst.delay_secs, told, error=error)
         rest = call.part(again) if is_part else call
         is_sent_again = self._sends_again(rest, error, worst)  # first: if it raises, nothing is delivered yet
         if is_part:
@@ -302,6 +278,10 @@ class Endpoint:
         now = self._loop.time()
         if self._patience(now) <= 0:
             return False
+        if judgement.verdict is Verdict.FAILED:
+            self._waiting.end_first()  # others show whether the endpoint is down
+        if self._limit.is_gone and self._rules.num_retries:  # 0: nothing that may have been billed is sent again
+            judgement = judgement.while_gone()
         if math.isinf(call.deadline):
             call.deadline = now + self._rules.patience_secs
         if not self._rules.has_fallback:
@@ -331,18 +311,19 @@ class Endpoint:
         seconds: float,
         rest: EndpointCall | None = None,
     ) -> None:
-        self._first, self._first_is_over = None, True
+        self._waiting.end_first()
         call.client = None  # an error refers to the call, and whoever keeps it would keep the client
         call.inbox.put(Delivery(call, predictions, error, seconds, rest))
 
     def _give_up_on_late(self, now: float, outage_began: float) -> None:
         """Fails what has waited for too long for an endpoint that answers nothing."""
         patience = self._rules.patience_secs
-        self._give_up_on([c for c in self._waiting if now > min(c.deadline, max(c.queued, outage_began) + patience)])
+        self._give_up_on(
+            self._waiting.remove(lambda one: now > min(one.deadline, max(one.queued, outage_began) + patience))
+        )
 
     def _give_up_on(self, calls: list[EndpointCall]) -> None:
         for call in calls:
-            self._waiting.remove(call)
             self._deliver(call, [], self._last_error or TimeoutError(f"{self._rules.who}: no answer."), 0.0)
 
 

@@ -1,0 +1,178 @@
+"""Endpoints that fail, under a clock of their own: outages lose nothing, and bad requests cost only themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+from itertools import pairwise
+
+import pytest
+
+from headrace.batching.batcher import Batch
+from headrace.runtime.endpoint import Endpoint
+from headrace.runtime.endpoint_calls import EndpointCall, Inbox, Rules
+from virtual_time import EventLoopInTurn, Stuck, Turns
+
+_LATENCY = 0.05
+_BEGINS, _ENDS = 4.0, 34.0
+"""Of an outage."""
+_EACH = 0.02
+"""After which time the next element comes."""
+
+
+class Failed(Exception):
+    """As clients raise it."""
+
+    def __init__(self, status):
+        super().__init__(f"status {status}")
+        self.status_code = status
+
+
+class Scene:
+    """What becomes of requests that are submitted one after another.
+
+    Args:
+        error: from an element, the time and how many requests came before to the error of a request, or None.
+        options: of ``Rules``.
+    """
+
+    def __init__(self, error, *, num_retries=5, patience=45.0, **options):
+        random.seed(0)  # of pauses
+        self.error = error
+        self.sent = []
+        """When, and which element."""
+        self.ended = {}
+        """When each element's request was over, and how."""
+        self._event_loop = EventLoopInTurn(Turns(random.Random(0)))
+        how = (None, num_retries, lambda _: True, patience, None)
+        self._endpoint = Endpoint(self._event_loop, Rules("H.request", self._send, True, False, *how, **options))
+
+    async def _send(self, examples, client):
+        (element,), now, before = examples, self._event_loop.loop.time(), len(self.sent)
+        self.sent.append((now, element))
+        await asyncio.sleep(_LATENCY)
+        if (error := self.error(element, now, before)) is not None:
+            raise error
+        return examples
+
+    def play(self, count, secs=_EACH):
+        """Submits elements until all are over."""
+        loop = self._event_loop.loop
+        for element in range(count):
+            loop.call_later(element * secs, self._submit, element)
+        asyncio.set_event_loop(loop)
+        try:
+            with pytest.raises(Stuck):
+                loop.run_forever()
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
+        assert sorted(self.ended) == list(range(count))
+        return self
+
+    def _submit(self, element):
+        batch = Batch([element], [element], 1)
+        inbox, context = Inbox(), contextvars.copy_context()
+        inbox.put = lambda delivery: self.ended.update({element: (self._event_loop.loop.time(), delivery)})
+        self._endpoint.submit(EndpointCall("", batch, None, [element], None, inbox, context))
+
+    @property
+    def failed(self):
+        return {element: delivery.call.tries for element, (_, delivery) in self.ended.items() if delivery.error}
+
+    def times(self, begin, end):
+        """When requests were sent, between these times."""
+        return [when for when, _ in self.sent if begin <= when < end]
+
+
+def status(*codes):
+    """Errors in turn."""
+    return lambda before: Failed(codes[before % len(codes)])
+
+
+def cut(before):
+    return ConnectionResetError()
+
+
+def during_outage(error, begins=_BEGINS, poison=()):
+    """Everything fails for half a minute; what is poison always does."""
+    return lambda element, now, before: error(before) if begins <= now < _ENDS or element in poison else None
+
+
+@pytest.mark.parametrize("num_retries", [1, 5])
+@pytest.mark.parametrize(
+    "error", [status(500), status(502), cut, status(500, 503, 502), status(500, 429), status(500, 500, 500, 429)]
+)
+def test_outage_loses_nothing_is_hardly_probed_and_is_soon_over(error, num_retries):
+    found = Scene(during_outage(error), num_retries=num_retries).play(2000)
+    assert not found.failed
+    probes = found.times(_BEGINS + 2, _ENDS)
+    assert 20 <= len(probes) <= 29
+    assert min(later - earlier for earlier, later in pairwise(probes)) >= 1
+    assert len(found.times(_ENDS, _ENDS + 2)) > 100
+    assert max(when for when, _ in found.ended.values()) < 45
+
+
+def test_outage_at_the_beginning_loses_nothing():
+    found = Scene(during_outage(status(500), begins=0.0)).play(20)
+    assert not found.failed
+    assert len(found.times(2, _ENDS)) <= 32
+
+
+def test_outage_is_over_although_probes_are_poison():
+    poison = set(range(100, 300, 2))
+    found = Scene(during_outage(status(500), poison=poison), patience=600.0).play(1000)
+    assert set(found.failed) == poison
+    assert len(found.times(_ENDS, _ENDS + 5)) > 100
+
+
+def test_outage_longer_than_the_patience_costs_what_waited_for_so_long():
+    found = Scene(during_outage(status(500)), patience=10.0).play(2000)
+    first, last = min(found.failed), max(found.failed)
+    assert first * _EACH > _BEGINS - 1
+    assert last * _EACH < _ENDS - 5
+    assert all(found.ended[element][0] - element * _EACH < 12 for element in found.failed)
+
+
+@pytest.mark.parametrize("every", [100, 10, 3])
+def test_requests_that_are_bad_themselves_hold_up_nobody(every):
+    found = Scene(lambda element, now, before: Failed(500) if element % every == 1 else None).play(1000)
+    assert set(found.failed) == {element for element in range(1000) if element % every == 1}
+    assert all(when - element * _EACH < 1 for element, (when, _) in found.ended.items() if element % every != 1)
+    assert max(found.failed.values()) == 6
+
+
+def test_bad_requests_that_are_left_at_the_end_end_by_their_retries():
+    found = Scene(lambda element, now, before: Failed(500) if element % 10 == 9 else None).play(100)
+    assert set(found.failed.values()) == {6}
+    assert max(when for when, _ in found.ended.values()) < 40
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_a_few_requests_that_all_fail_end_by_their_retries(count):
+    found = Scene(lambda element, now, before: Failed(500)).play(count)
+    assert found.failed == dict.fromkeys(range(count), 6)
+    assert max(when for when, _ in found.ended.values()) < 40
+
+
+def test_many_requests_that_all_fail_end_with_the_patience():
+    found = Scene(lambda element, now, before: Failed(500)).play(100)
+    assert len(found.failed) == 100
+    assert max(when for when, _ in found.ended.values()) < 50
+    assert len(found.sent) < 70
+
+
+def test_request_that_may_not_be_repeated_is_not_repeated_in_an_outage():
+    found = Scene(during_outage(status(500)), num_retries=0).play(2000)
+    assert set(found.failed.values()) == {1}
+    assert len(found.failed) < 50
+    assert len(found.sent) == 2000
+
+
+def test_outage_leaves_all_but_the_probes_to_a_fallback():
+    found = Scene(during_outage(status(500)), has_fallback=True).play(2000)
+    assert len(found.times(_BEGINS + 2, _ENDS)) <= 29
+    waited = [when - element * _EACH for element, (when, _) in found.ended.items() if element in found.failed]
+    assert max(waited) < 3
+    assert len(found.failed) > 1400
