@@ -24,7 +24,7 @@ from headrace.core.result import Failure
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from http_endpoint import Answer, AsyncRemote, Remote, for_example, for_first, serving
-from toys import Acting, each, refuse, run
+from toys import Acting, Events, each, fixed, refuse, run
 from waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("requests_end", "module_travels")
@@ -144,6 +144,77 @@ def test_request_that_takes_too_long_is_answered_by_the_fallback():
         handler, fallback = Remote(server.url), AsyncRemote(other.url).with_postprocess_fn(abs)
         assert list(predict(handler, range(-1, 5), fallback=fallback, timeout=2)) == [-2, 0, 2, 4, 6, 8]
         assert other.requests == [[3]]
+
+
+@pytest.mark.large
+def test_request_that_takes_too_long_for_both_is_one_dead_letter():
+    answers = for_example(3, Answer(delay=120))
+    with serving(answers) as server, serving(answers) as other:
+        found = predict(Remote(server.url), range(5), fallback=AsyncRemote(other.url), timeout=2, on_failure="yield")
+        *good, failure = sorted(found, key=lambda one: isinstance(one, Failure))
+    assert sorted(good) == [0, 2, 4, 8]
+    assert (failure.element, failure.attempts) == (3, 2)
+    assert [type(error) for error in (failure.error.first, failure.error.fallback)] == [TimeoutError, TimeoutError]
+
+
+class Unconnected(Remote):
+    def __init__(self, error):
+        super().__init__("http://localhost")
+        self.error = error
+
+    def create_client(self):
+        raise self.error
+
+
+@pytest.mark.parametrize("preprocessed", [False, True])
+def test_endpoint_whose_client_cannot_be_made_for_now_fails_what_it_is_for_and_no_more(preprocessed):
+    handler, gone = Acting(each(refuse(3)), max_batch_size=2), Unconnected(ConnectionError("no route"))
+    handler = handler.with_preprocess_fn(int) if preprocessed else handler
+    options = {"on_failure": "yield", "retry": RetryConfig(attempts=1)}
+    *good, failure = sorted(
+        predict(handler, range(5), fallback=gone, **options), key=lambda one: isinstance(one, Failure)
+    )
+    assert good == [0, 1, 2, 4]
+    assert str(failure.error) == "KeyError: 3; the fallback failed, too: ConnectionError: no route"
+    assert list(predict(gone, range(5), fallback=Acting(negative), **options)) == [0, -1, -2, -3, -4]
+
+
+@pytest.mark.parametrize("handler", [Acting(), Acting(each(refuse(3)))], ids=["unneeded", "needed"])
+def test_endpoint_whose_client_can_never_be_made_is_an_error_before_any_outcome(handler):
+    with pytest.raises(ValueError, match="no key"):
+        list(predict(handler, range(5), fallback=Unconnected(ValueError("no key")), on_failure="yield"))
+
+
+class Held(RemoteModelHandler):
+    """Answers once an event is set."""
+
+    def __init__(self):
+        super().__init__()
+        self.goes_on = threading.Event()
+        self.asked = []
+
+    def create_client(self):
+        return None
+
+    async def request(self, batch, model, inference_args=None):
+        self.asked += batch
+        await asyncio.get_running_loop().run_in_executor(None, self.goes_on.wait, 60)
+        return [-one for one in batch]
+
+
+def test_bundle_that_is_abandoned_leaves_nothing_to_the_next_one(close_later):
+    held = Held()
+    worker = worker_for(Acting(each(refuse(3)), max_batch_size=1), held, close_later, batching=fixed(1))
+    try:
+        worker.bundle(Events()).add(3, "abandoned")
+        assert wait_until(lambda: held.asked)
+        bundle = worker.bundle(Events())
+        outcomes = [*bundle.add(3, "kept")]
+        held.goes_on.set()
+        outcomes += bundle.finish()
+    finally:
+        held.goes_on.set()
+    assert [(one.tags, one.values) for one in outcomes] == [(["kept"], [-3])]
 
 
 class Told(RemoteModelHandler):
