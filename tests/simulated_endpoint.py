@@ -7,6 +7,7 @@ import itertools
 import math
 import random
 from bisect import bisect_left
+from collections import deque
 
 from headrace.failures.concurrency import ConcurrencyLimit
 from headrace.failures.endpoint_board import Board, Memory
@@ -40,17 +41,32 @@ class TokenBucket:
 
 
 class Windows:
-    """Accepts so many requests in each second of the clock."""
+    """Accepts so many requests in each second of the clock, which begin that much earlier than the simulation's."""
 
-    def __init__(self, quota):
-        self._quota = quota
+    def __init__(self, quota, earlier=0.0):
+        self._quota, self._earlier = quota, earlier
         self._window, self._used = -1, 0
 
     def accepts(self, now):
-        if int(now) != self._window:
-            self._window, self._used = int(now), 0
+        if int(now + self._earlier) != self._window:
+            self._window, self._used = int(now + self._earlier), 0
         self._used += 1
         return self._used <= self._quota(now)
+
+
+class SlidingWindow:
+    """Accepts a request if fewer have been accepted in the second before it."""
+
+    def __init__(self, quota):
+        self._quota, self._accepted = quota, deque()
+
+    def accepts(self, now):
+        while self._accepted and self._accepted[0] <= now - 1:
+            self._accepted.popleft()
+        if len(self._accepted) >= self._quota(now):
+            return False
+        self._accepted.append(now)
+        return True
 
 
 class Simulation:

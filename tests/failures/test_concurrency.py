@@ -12,7 +12,7 @@ from headrace.failures.concurrency import ConcurrencyLimit
 from headrace.failures.endpoint_board import Board, Memory
 from headrace.failures.rate_headers import Allowance
 from headrace.failures.refusals import Verdict
-from simulated_endpoint import LATENCY, Simulation, TokenBucket, Windows, steps
+from simulated_endpoint import LATENCY, Simulation, SlidingWindow, TokenBucket, Windows, steps
 
 
 def quota_of(value):
@@ -29,9 +29,7 @@ def small_bucket(quota):
     [
         (small_bucket, 1000, 1, 20, 0.02),
         (TokenBucket, 1000, 1, 30, 0.02),
-        (Windows, 1000, 1, 30, 0.02),
         (TokenBucket, 200, 1, 60, 0.02),
-        (Windows, 200, 1, 60, 0.02),
         (TokenBucket, 400, 4, 60, 0.025),
         (Windows, 400, 4, 60, 0.025),
     ],
@@ -65,11 +63,18 @@ def test_processes_get_equal_parts_of_a_quota_within_two_seconds(quota, processe
     assert min(found.by_client) >= 0.8 * max(found.by_client)
 
 
-@pytest.mark.parametrize("processes", [2, 4])
-def test_quota_in_windows_is_used_by_the_processes_of_a_machine(processes):
-    found = Simulation(Windows(quota_of(200)), processes=processes).run(60)
-    assert found.rate(0, 60) >= 0.95 * 200
-    assert found.share_refused < 0.04
+def shifted_windows(quota):
+    return Windows(quota, earlier=0.3)
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+@pytest.mark.parametrize("quota", [Windows, shifted_windows, SlidingWindow])
+@pytest.mark.parametrize(("each", "seconds"), [(1000, 30), (200, 60)])
+def test_quota_of_a_second_is_used_and_hardly_overrun(quota, each, seconds, processes):
+    """All that one accepts may leave before it refuses any; and what it frees later is what was accepted earlier."""
+    found = Simulation(quota(quota_of(each)), processes=processes).run(seconds)
+    assert found.rate(0, seconds) >= 0.95 * each
+    assert found.share_refused < 0.02
 
 
 def test_quota_is_shared_by_machines_that_know_nothing_of_each_other():

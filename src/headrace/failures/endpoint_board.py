@@ -53,7 +53,7 @@ class EndpointState(ctypes.Structure):
     """What was found out about the endpoint. Times are in seconds, of a clock that all members share."""
 
     _NAMES = (
-        *("is_known", "members", "quota", "cut_at", "known_since", "accepts", "next_at"),
+        *("is_known", "members", "quota", "cut_at", "known_since", "accepts", "next_at", "first_cut_at", "lately"),
         *("limit", "calm", "alone", "rounds", "full", "size_class", "turned_at"),
         *("held_until", "request_at", "token_at", "tokens"),
     )
@@ -73,6 +73,10 @@ class EndpointState(ctypes.Structure):
     """Whether anything has been accepted since the last cut or pause."""
     next_at: float
     """When the next request may leave, if the quota is finite."""
+    first_cut_at: float
+    """When the quota was last lowered for the first time in a unit of time."""
+    lately: float
+    """Requests a second accepted in the unit before a refusal: the least of those since then."""
     limit: float
     """How many requests may be in flight."""
     calm: float
@@ -232,6 +236,7 @@ class Board:
             ctypes.memset(ctypes.byref(whole), 0, ctypes.sizeof(whole))
         state.members, state.is_known = members, 1.0
         state.quota, state.cut_at, state.known_since = math.inf, -math.inf, -math.inf
+        state.first_cut_at = -math.inf
         state.accepts, state.limit, state.calm, state.turned_at = 1.0, 1.0, math.inf, -math.inf
 
     def _rows(self, count: int) -> list[Member]:

@@ -11,6 +11,8 @@ from headrace.failures.endpoint_board import Board
 
 LAG_SECS = 0.02
 """How far sending may be behind its schedule and still catch up."""
+_MUCH_LESS = 0.75
+"""What part of an estimate has to be found for another one to replace it."""
 
 
 class QuotaRate:
@@ -25,6 +27,10 @@ class QuotaRate:
     That estimate looks back over a second, and the quota may just have been lowered, or a reserve used up. So what
     becomes of the requests that left between the first that was refused and the news of it is counted, too: if much
     less of it is accepted, that is the quota.
+
+    Endpoints that count the requests of a second, of the clock or of the last one, accept all until it is full, then
+    few or none, whatever the quota. So what was accepted in the whole unit before the last refusal limits the estimate
+    from above, and a unit after the first cut the estimate goes back up to it if later cuts made it much lower.
 
     Args:
         now: the time.
@@ -77,18 +83,23 @@ class QuotaRate:
             self._settle(self._settling, now, started, accepted=True)
 
     def refused(self, now: float, started: float) -> None:
-        """A request that left at ``started`` was refused; if that was before the last cut, it teaches nothing new."""
+        """A request that left at ``started`` was refused; if that was before the last cut, it is no reason for another."""
         if self._settling is not None:
             self._settle(self._settling, now, started, accepted=False)
-        state = self._board.state
+        state, unit = self._board.state, self._unit()
+        lately, _ = self._accepted_since(now - unit, now)
+        state.lately = min(state.lately, lately)
         if started <= state.known_since or not state.accepts:
             return
         rate, (measured, own) = self._rate(now), self._measured(now)
+        was_steady = rate < math.inf and now - state.cut_at >= unit
+        if now - state.first_cut_at >= unit:
+            state.first_cut_at, state.lately = now, lately
         cut = measured if math.isinf(rate) else min(rate, max(measured, self._LARGEST_CUT * rate))
         state.quota = cut
         state.cut_at = state.next_at = state.known_since = now
         self.hold()
-        self._settling = _Settling(started, now, own / measured)
+        self._settling = _Settling(started, now, own / measured, was_steady=was_steady)
 
     def hold(self) -> None:
         """Refusals teach nothing new before anything is accepted again."""
@@ -97,12 +108,16 @@ class QuotaRate:
     def _settle(self, settling: _Settling, now: float, started: float, *, accepted: bool) -> None:
         """Learns from what left before the last cut and after the first refusal."""
         is_over = started > settling.until
+        if is_over and not accepted:
+            return
         if not is_over:
             settling.count(started, accepted=accepted)
         found, state = settling.quota(is_over=is_over), self._board.state
-        if found < settling.MUCH_LESS * state.quota:
+        if found < _MUCH_LESS * state.quota:
             state.quota, state.known_since = found, now
         if is_over:
+            if settling.was_steady or settling.took_none:
+                state.quota = min(state.quota, max(state.lately, self._LARGEST_CUT * state.quota))
             self._settling = None
 
     def _unit(self) -> float:
@@ -111,6 +126,8 @@ class QuotaRate:
 
     def _rate(self, now: float) -> float:
         state = self._board.state
+        if state.quota < _MUCH_LESS * state.lately and now - state.first_cut_at >= self._unit():
+            state.quota = state.lately
         quota = state.quota
         if math.isinf(quota):
             return quota
@@ -126,9 +143,18 @@ class QuotaRate:
         That is since the last cut, or in the last three eighths of all time if that is short: at first, rates grow.
         """
         since = max(self._board.state.cut_at, now - self._unit(), self._began + 5 / 8 * (now - self._began))
-        before = self._totals[max(0, bisect_left(self._totals, since, key=itemgetter(0)) - 1)]
-        all_members = self._board.accepted(now) - before[1]
-        own = self._totals[-1][2] - before[2]
+        return self._accepted_since(since, now)
+
+    def _accepted_since(self, since: float, now: float) -> tuple[float, float]:
+        """Requests accepted a second, from all members and from this one."""
+        totals = self._totals
+        at = bisect_left(totals, since, key=itemgetter(0))
+        if at < len(totals) and now - totals[at][0] > (now - since) / 2:
+            since = totals[at][0]  # members accept by turns: what was accepted before may have been since the last look
+        else:
+            at = max(0, at - 1)
+        all_members = self._board.accepted(now) - totals[at][1]
+        own = totals[-1][2] - totals[at][2]
         seconds = max(0.02, now - since)
         return max(1, all_members) / seconds, max(1, own) / seconds
 
@@ -140,16 +166,17 @@ class _Settling:
         first: when the first one left, which was refused.
         until: when that was known.
         share: how much of all accepted requests are this member's.
+        was_steady: whether the rate was much the same for a unit of time before.
     """
 
-    MUCH_LESS = 0.75
     _FEWEST = 8
     """Refusals that tell enough."""
     _MIXED = 4
     """Changes from accepted to refused, or back."""
 
-    def __init__(self, first: float, until: float, share: float) -> None:
+    def __init__(self, first: float, until: float, share: float, *, was_steady: bool) -> None:
         self.until = until
+        self.was_steady = was_steady
         self._first = self._last = first
         self._share = share
         self._accepted = self._refused = self._switches = 0
@@ -164,6 +191,11 @@ class _Settling:
         self._accepted_last = accepted
         self._accepted += accepted
         self._refused += not accepted
+
+    @property
+    def took_none(self) -> bool:
+        """Whether the endpoint refused all of them."""
+        return not self._accepted and self._refused >= self._MIXED
 
     def quota(self, *, is_over: bool) -> float:
         """What was accepted a second, or a little more; infinite: too little is known.
