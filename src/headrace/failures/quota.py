@@ -83,7 +83,7 @@ class QuotaRate:
             self._settle(self._settling, now, started, accepted=True)
 
     def refused(self, now: float, started: float) -> None:
-        """A request that left at ``started`` was refused; if that was before the last cut, it is no reason for another."""
+        """A request that left at ``started`` was refused: before the last cut, that is no reason for another."""
         if self._settling is not None:
             self._settle(self._settling, now, started, accepted=False)
         state, unit = self._board.state, self._unit()
