@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
@@ -35,6 +37,7 @@ from http_endpoint import (
     serving,
 )
 from toys import run
+from waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("requests_end")
 
@@ -126,6 +129,29 @@ def test_requests_that_always_fail_cost_their_own_elements_only():
     (failure,) = failures_among(outcomes)
     assert (failure.element, failure.attempts, failure.error.status_code) == (3, 3, 500)
     assert sorted(one for one in outcomes if one is not failure) == [0, 2, 4, 8]
+
+
+def test_plain_client_is_released_after_its_last_request_although_some_failed():
+    clients = []
+
+    class Client(str):
+        """Has a URL, and can be weakly referenced."""
+
+    class Releasing(Remote):
+        def create_client(self):
+            client = Client(self.url)
+            clients.append(weakref.ref(client))
+            return client
+
+    gc.collect()
+    gc.disable()
+    try:
+        with serving(for_example(3, Answer(400))) as server:
+            _, outcomes = events_and_outcomes(Releasing(server.url), range(5))
+        assert len(failures_among(outcomes)) == 1
+        assert wait_until(lambda: [client() for client in clients] == [None])
+    finally:
+        gc.enable()
 
 
 def failing_from(first, secs, answer):
