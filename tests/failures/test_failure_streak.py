@@ -14,7 +14,7 @@ from headrace.failures.failure_streak import FailureStreak
 def fails(streak, in_flight=0):
     """After how many failures the endpoint is down."""
     for count in range(1, 10_000):
-        streak.failed(in_flight)
+        streak.failed(0.0, in_flight)
         if streak.is_outage:
             return count
     raise AssertionError("never")
@@ -27,7 +27,7 @@ def after(*outcomes):
         if is_answered:
             streak.answered()
         else:
-            streak.failed(0)
+            streak.failed(0.0, 0)
     return streak
 
 
@@ -41,7 +41,7 @@ def test_answer_ends_an_outage_and_the_next_one_is_found_as_soon():
     for _ in range(3):
         assert fails(streak) == 3
         for _ in range(100):
-            streak.failed(0)
+            streak.failed(0.0, 0)
         streak.answered()
         assert not streak.is_outage
         for _ in range(300):
@@ -63,10 +63,24 @@ def test_bad_requests_are_hardly_ever_taken_for_an_outage(share, most):
         for _ in range(20_000):
             probes += streak.is_outage
             if chance.random() < share:
-                streak.failed(0)
+                streak.failed(0.0, 0)
             else:
                 streak.answered()
         assert probes <= most
+
+
+def test_outage_that_lasts_as_long_as_the_patience_is_doubted_and_then_twice_as_many_have_to_fail():
+    streak = FailureStreak(patience_secs=10.0)
+    assert fails(streak) == 5
+    assert (streak.began, streak.doubts(8.9, 0), streak.is_outage) == (0.0, False, True)
+    assert (streak.doubts(9.0, 0), streak.is_outage) == (True, False)
+    assert fails(streak) == 10
+    assert streak.doubts(9.0, 50)
+    assert fails(streak) == 50
+    assert streak.began == 0.0
+    streak.answered()
+    assert (streak.began, streak.doubts(100.0, 0)) == (None, False)
+    assert fails(streak) <= 10
 
 
 @given(st.lists(st.booleans(), max_size=400), st.integers(0, 1000))

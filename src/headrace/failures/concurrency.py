@@ -39,6 +39,7 @@ class ConcurrencyLimit:
         board: by default, nobody else sends requests to this endpoint.
         requests_per_minute: the user's; None: unknown.
         tokens_per_minute: the user's; None: unknown.
+        patience_secs: how long requests wait for an endpoint that is down.
     """
 
     _LONGEST_HOLD_SECS = 60.0
@@ -56,6 +57,7 @@ class ConcurrencyLimit:
         board: Board | None = None,
         requests_per_minute: float | None = None,
         tokens_per_minute: float | None = None,
+        patience_secs: float = math.inf,
     ) -> None:
         self.board = board or Board(now)
         self._most = most
@@ -68,7 +70,7 @@ class ConcurrencyLimit:
         self._own = OwnBreaker()
         """For outages that others do not have: of this process's connection."""
         self._own_breaker = RefusalBreaker(self._own, jitter)
-        self._streak = FailureStreak()
+        self._streak = FailureStreak(patience_secs)
         self._restarted = -math.inf
         self._turns_missed = 0
         self.in_flight = 0
@@ -82,8 +84,8 @@ class ConcurrencyLimit:
     @property
     def outage_began(self) -> float | None:
         """Since when the endpoint has answered nothing; None: it answers."""
-        began = (self.board.breaker.opened_at, self._own.breaker.opened_at)
-        return min(filter(None, began), default=None)
+        opened = list(filter(None, (self.board.breaker.opened_at, self._own.breaker.opened_at)))
+        return min([*opened, *filter(None, [self._streak.began])]) if opened else None
 
     @property
     def is_gone(self) -> bool:
@@ -106,7 +108,11 @@ class ConcurrencyLimit:
             self.board.show(now, self.in_flight, 0)
             return 0, math.inf
         others = self.board.others(now)
-        left, wait = self._take_in_turn(now, waiting, others) if others else self._take(now, waiting)
+        if self._streak.doubts(now, waiting):
+            self._end_outage(now)
+            left, wait = 0, self._LOOK_SECS  # later than those that are forgotten
+        else:
+            left, wait = self._take_in_turn(now, waiting, others) if others else self._take(now, waiting)
         self.board.show(now, self.in_flight, waiting - left)
         return left, wait
 
@@ -160,6 +166,11 @@ class ConcurrencyLimit:
         gone_at = self.board.breaker.gone_at
         if gone_at and gone_at > self._restarted:
             self._restarted, self.in_flight = gone_at, 0
+
+    def _end_outage(self, now: float) -> None:
+        self._breaker.answered()
+        self._own_breaker.answered()
+        self._restarted, self.in_flight = now, 0
 
     def _pause(self, now: float) -> float:
         """Seconds until the next request may leave, however many are in flight."""
@@ -235,7 +246,7 @@ class ConcurrencyLimit:
     def _failed(self, now: float, started: float, retry_after: float, *, has_failed: bool) -> None:
         """Takes a failure for the endpoint's if it is down, and learns from it whether it is."""
         if not has_failed:
-            self._streak.failed(self.in_flight)
+            self._streak.failed(now, self.in_flight)
         if self._streak.is_outage or self.is_gone:
             self._refused(now, started, Verdict.UNAVAILABLE, retry_after, is_known=True)
 

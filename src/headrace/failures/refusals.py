@@ -59,7 +59,7 @@ class RefusalBreaker:
             self._board.breaker.paused_until = now + self._jittered(self._LONGEST_SECS)
 
     def answered(self) -> None:
-        """The endpoint works."""
+        """The endpoint works, or may work."""
         state = self._board.breaker
         if state.in_a_row:
             state.in_a_row = state.pauses = state.opened_at = 0.0

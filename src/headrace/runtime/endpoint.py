@@ -61,6 +61,7 @@ class Endpoint:
             board=board,
             requests_per_minute=rules.requests_per_minute,
             tokens_per_minute=rules.tokens_per_minute,
+            patience_secs=math.inf if rules.has_fallback else rules.patience_secs,
         )
         if rules.max_concurrent is not None:
             self._limit = FixedLimit(rules.max_concurrent)
