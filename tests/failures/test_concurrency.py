@@ -108,9 +108,10 @@ def test_quota_of_a_few_requests_a_minute_is_used():
     assert found.share_refused < 0.05
 
 
-def test_quota_that_names_its_delays_is_used():
-    found = Simulation(TokenBucket(quota_of(200)), retry_after=1.0).run(40)
-    assert found.rate(0, 40) >= 0.95 * 200
+@pytest.mark.parametrize("quota", [TokenBucket, Windows, SlidingWindow])
+def test_quota_that_names_its_delays_is_used(quota):
+    found = Simulation(quota(quota_of(200)), retry_after=1.0).run(60)
+    assert found.rate(0, 60) >= 0.95 * 200
     assert found.share_refused < 0.02
 
 
@@ -188,6 +189,19 @@ def test_delay_that_the_endpoint_names_is_obeyed_by_all_if_it_refuses_all():
         limit.finished(0.1, 0.0, Verdict.REFUSED, retry_after=30.0)
     assert limit.wait(0.1) == 30
     assert limit.is_throttled(0.1)
+
+
+def test_delay_that_the_endpoint_names_is_not_for_all_while_it_accepts_others():
+    limit = ConcurrencyLimit(0.0, jitter=lambda: 0.0)
+    limit.started(0.0)
+    limit.finished(0.1, 0.0, Verdict.ANSWERED)
+    for _ in range(5):
+        limit.started(0.1)
+        limit.finished(0.2, 0.1, Verdict.REFUSED, retry_after=30.0)
+    assert limit.wait(0.2) == pytest.approx(0.03)
+    limit.started(1.2)
+    limit.finished(1.3, 1.2, Verdict.REFUSED, retry_after=30.0)
+    assert limit.wait(1.3) == 30
 
 
 def test_process_whose_connection_fails_does_not_stop_the_others():

@@ -43,6 +43,8 @@ class ConcurrencyLimit:
     """
 
     _LONGEST_HOLD_SECS = 60.0
+    _WINDOW_SECS = 1.0
+    """How long an endpoint that counts the requests of a second may refuse all of them."""
     _LOOK_SECS = 0.004
     """How soon to look again for what other processes have left; 20 ms later it would be lost."""
     _OUTAGE_LOOK_SECS = 0.25
@@ -256,6 +258,8 @@ class ConcurrencyLimit:
         was_open = bool(self.board.breaker.opened_at)
         if reply is Verdict.REFUSED:
             self._quota.refused(now, started)
+            if now - self._quota.accepted_at < self._WINDOW_SECS:
+                retry_after = 0.0  # only this request waits so long: the next window may begin sooner
         elif self._own_breaker.refused(now, started, reply, retry_after, is_known=is_known):
             self._restarted, self.in_flight = now, 0
         if self._breaker.refused(now, started, reply, retry_after):

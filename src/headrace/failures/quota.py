@@ -101,6 +101,11 @@ class QuotaRate:
         self.hold()
         self._settling = _Settling(started, now, own / measured, was_steady=was_steady)
 
+    @property
+    def accepted_at(self) -> float:
+        """When a request of this member was last accepted; minus infinity: never."""
+        return self._totals[-1][0] if self._totals[-1][2] else -math.inf
+
     def hold(self) -> None:
         """Refusals teach nothing new before anything is accepted again."""
         self._board.state.accepts = 0.0
