@@ -39,6 +39,8 @@ class InferenceRequest:
     budget: Budget | None = None
     model_identifier: str | None = None
     clock: Clock | None = None
+    names_fallbacks: bool = False
+    """As in ``SessionSpec``: where predictions are written beside the name of who made them."""
 
 
 def prepare(handler: Any, request: InferenceRequest) -> SessionSpec:
@@ -83,6 +85,7 @@ def _prepared(handler: Any, request: InferenceRequest, *, rank: int = 0, has_fal
         quota_names=quota_names(plan),
         cache=cache_spec(plan, request.cache, request.inference_args),
         budget=None if request.budget is None else BudgetSpec(request.budget, origin),
+        names_fallbacks=request.names_fallbacks,
     )
     return isolated(_shared(spec, config.scope), request.timeout_secs, isolate=request.isolate or config.isolate)
 

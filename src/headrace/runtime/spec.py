@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from headrace.core.budget import Budget
 from headrace.core.clock import Clock
 from headrace.core.config import RetryConfig
+from headrace.runtime.fallback_plan import Signing, answerer_of
 from headrace.runtime.plan import Plan
 
 _OF_FALLBACK = "\0fallback"
@@ -99,6 +100,8 @@ class SessionSpec:
     """Where predictions that were made before are looked up, if at all."""
     budget: BudgetSpec | None = None
     """What requests cost and may cost, if that is known and limited."""
+    names_fallbacks: bool = False
+    """Whether a fallback's values, after all postprocessing, are results that say who answered, whatever they were."""
 
     @property
     def is_hosted_or_shared(self) -> bool:
@@ -143,7 +146,7 @@ class SessionSpec:
         return [
             replace(
                 own,
-                plan=replace(own.plan, postprocess=(*own.plan.postprocess, *self.plan.postprocess)),
+                plan=replace(own.plan, postprocess=self._postprocess_of(own)),
                 transform=f"{self.transform}{_OF_FALLBACK}{own.plan.rank}",
                 inference_args=self.inference_args,
                 caught=self.catching_for_fallback().caught,
@@ -154,6 +157,10 @@ class SessionSpec:
             )
             for own in self.fallbacks
         ]
+
+    def _postprocess_of(self, own: SessionSpec) -> tuple[Callable[[Any], Any], ...]:
+        signs = (Signing(answerer_of(own.plan)),) if self.names_fallbacks else ()
+        return (*own.plan.postprocess, *self.plan.postprocess, *signs)
 
     def is_of_same_transform(self, other: SessionSpec) -> bool:
         """Whether both belong to one transform: as versions of its models, or as model and fallback."""
