@@ -330,3 +330,15 @@ def test_process_whose_requests_all_fail_does_not_stop_the_others():
         good.finished(now, now, Verdict.ANSWERED)
     assert bad.wait(19) == 1
     assert (good.outage_began, good.wait(19)) == (None, 0)
+
+
+def test_request_that_leaves_when_an_outage_is_found_is_not_forgotten_with_those_before():
+    limit = ConcurrencyLimit(0.0)
+    for _ in range(6):
+        limit.started(1.0)
+    failing(limit, [1] * 5)
+    limit.finished(1.0, 0.5, Verdict.ANSWERED)
+    assert limit.take(1.0, 1)[0] == 0
+    assert limit.take(1.01, 1)[0] == 1
+    limit.finished(1.02, 1.01, Verdict.NOTHING)
+    assert limit.in_flight == 0

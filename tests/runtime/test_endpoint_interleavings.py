@@ -73,7 +73,7 @@ class Scene:
         chance = self.chance = random.Random(seed)
         self.turns = Turns(chance)
         self.event_loop = EventLoopInTurn(self.turns)
-        self.weights = [chance.choice([0, 1, 5]) for _ in range(7)]
+        self.weights = [chance.choice([0, 1, 5, 50]) for _ in range(7)]
         self.longest_secs = chance.choice([0.0, 0.01, 1.0])
         options = {
             "requests_per_minute": chance.choice([None, None, 60, 6000]),

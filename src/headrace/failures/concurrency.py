@@ -112,7 +112,8 @@ class ConcurrencyLimit:
         others = self.board.others(now)
         if self._streak.doubts(now, waiting):
             self._end_outage(now)
-            left, wait = 0, self._LOOK_SECS  # later than those that are forgotten
+        if now <= self._restarted:  # what left now would be forgotten, too
+            left, wait = 0, self._LOOK_SECS
         else:
             left, wait = self._take_in_turn(now, waiting, others) if others else self._take(now, waiting)
         self.board.show(now, self.in_flight, waiting - left)
