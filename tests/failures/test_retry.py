@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import urllib.error
 from types import SimpleNamespace
 
@@ -37,6 +38,9 @@ class Code:
         (urllib.error.HTTPError("http://localhost", 400, "bad", None, None), False),
         (requests.ConnectionError(), True),
         (requests.ReadTimeout(), True),
+        (requests.exceptions.ChunkedEncodingError(), True),
+        (http.client.IncompleteRead(b""), True),
+        (type("ServerDisconnectedError", (type("ClientConnectionError", (Exception,), {}),), {})(), True),
         (requests.exceptions.InvalidURL(), False),
         (type("ReadError", (type("TransportError", (Exception,), {}),), {})(), True),
         (error_with(status_code=429), True),

@@ -127,12 +127,11 @@ def during_outage(error, begins=_BEGINS, poison=()):
     return lambda element, now, before: error(before) if begins <= now < _ENDS or element in poison else None
 
 
-@pytest.mark.parametrize("num_retries", [1, 5])
 @pytest.mark.parametrize(
     "error", [status(500), status(502), cut, status(500, 503, 502), status(500, 429), status(500, 500, 500, 429)]
 )
-def test_outage_loses_nothing_is_hardly_probed_and_is_soon_over(error, num_retries):
-    found = Scene(during_outage(error), num_retries=num_retries).play(2000)
+def test_outage_loses_nothing_is_hardly_probed_and_is_soon_over(error):
+    found = Scene(during_outage(error), num_retries=1).play(2000)
     assert not found.failed
     probes = found.times(_BEGINS + 2, _ENDS)
     assert 20 <= len(probes) <= 29
@@ -203,7 +202,7 @@ def test_endpoint_that_never_works_is_not_asked_for_ever():
     assert found.secs < 900
 
 
-@pytest.mark.parametrize(("secs", "most"), [(100, 400), (300, 1000), (600, 5000)])
+@pytest.mark.parametrize(("secs", "most"), [(100, 400), (300, 1000)])
 def test_outage_much_longer_than_the_patience_costs_little_more_than_what_waits(secs, most):
     found = Scene(lambda element, now, before: Failed(500) if 0.5 <= now < secs else None).play_bundle(6000)
     assert len(found.failed) < most
@@ -218,8 +217,8 @@ def test_request_that_may_not_be_repeated_is_not_repeated_in_an_outage():
 
 
 def test_outage_leaves_all_but_the_probes_to_a_fallback():
-    found = Scene(during_outage(status(500)), has_fallback=True).play(2000)
-    assert len(found.times(_BEGINS + 2, _ENDS)) <= 29
+    found = Scene(during_outage(status(500)), has_fallback=True).play(1000)
+    assert len(found.times(_BEGINS + 2, _ENDS)) <= 15
     waited = [when - element * _EACH for element, (when, _) in found.ended.items() if element in found.failed]
     assert max(waited) < 3
-    assert len(found.failed) > 1400
+    assert len(found.failed) > 700
