@@ -100,6 +100,18 @@ def test_retries_are_paid_for_and_end_with_the_budget():
     assert (found, ASKED) == ([], [1] * 5)
 
 
+def test_outage_in_which_failures_are_billed_ends_with_the_budget():
+    class Down(Metered):
+        def request(self, batch, model, inference_args=None):
+            super().request(batch, model)
+            raise ConnectionResetError
+
+    found, error = spend(Down(num_retries=20), range(100, 150), Budget(7 * A_REQUEST, prices=PRICES))
+    assert "is spent" in error
+    assert 7 <= len(ASKED) <= 10
+    assert found == []
+
+
 def test_waiting_requests_are_not_sent_and_those_in_flight_are_delivered():
     """The last of twenty requests spends the budget while another is in flight, and others wait."""
     another_is_there = threading.Event()
