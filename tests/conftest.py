@@ -29,7 +29,7 @@ settings.register_profile("headrace", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=2000)
 settings.load_profile("headrace")
 
-pytest_plugins = ["toy_hosts"]
+pytest_plugins = ["toy_hosts", "toy_workers"]
 
 _HELPERS = ("multiprocessing.resource_tracker", "loky.backend.resource_tracker")
 """Python's own housekeepers: they end with the process that started them."""

@@ -15,6 +15,7 @@ import sys
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from headrace import EngineModelHandler
 from headrace.beam import ModelHandler, RunInference
 
 class Handler(ModelHandler):
@@ -35,10 +36,17 @@ class BeamHandler(beam.ml.inference.base.ModelHandler):
     load_model = Handler.load_model
     run_inference = Handler.run_inference
 
+class EngineHandler(EngineModelHandler):
+    load_model = Handler.load_model
+
+    async def submit(self, example, model, inference_args=None):
+        return example, len(model), os.getpid()
+
 HANDLERS = {
     "large": lambda: Handler(max_batch_size=5, large_model=True),
     "copies": lambda: Handler(max_batch_size=5, model_copies=2),
     "beam": BeamHandler,
+    "engine": lambda: EngineHandler(large_model=True),
 }
 
 def main():
@@ -57,7 +65,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("handler", ["large", "copies", "beam"])
+@pytest.mark.parametrize("handler", ["large", "copies", "beam", "engine"])
 def test_worker_processes_share_one_load(tmp_path, runtime, processes, handler, wait_until):
     script = tmp_path / "pipeline.py"
     script.write_text(f"import apache_beam.ml.inference.base\nFOLDER = {str(tmp_path)!r}\n{PIPELINE}")
@@ -69,7 +77,10 @@ def test_worker_processes_share_one_load(tmp_path, runtime, processes, handler, 
     loads = [int(file.name.partition("-")[2]) for file in tmp_path.glob("load-*")]
     assert len(loads) == 1
     computed, workers = {row[2] for row in rows}, {row[3] for row in rows}
-    if handler == "copies":
+    if handler == "engine":
+        assert computed == set(loads)
+        assert computed.isdisjoint(workers)
+    elif handler == "copies":
         assert 1 <= len(computed) <= 2
         assert computed.isdisjoint(workers)
     else:

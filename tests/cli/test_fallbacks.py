@@ -134,18 +134,8 @@ def test_each_of_several_fallbacks_has_the_options_behind_it(folder, chain, more
     assert (result.code, result.err) == (0, "")
     assert [row["prediction"] for row in folder.rows("p.jsonl")] == ["m0", "m1", "m2"]
     assert (result.summary["by the fallback"], result.summary["dead letters"]) == ("2", "1")
-    assert [row.get("model_id") for row in folder.rows("p.jsonl")] == [None, "fallback", "fallback2"]
     (letter,) = folder.rows("p.dead-letters.jsonl")
     assert letter["message"].count("KeyError") == 3
-
-
-def test_parquet_says_who_answered_although_other_rows_do_not(folder, chain):
-    folder.write("in.jsonl", [{"a": n % 3 + 1, "n": n} for n in range(100)])
-    options = ("--output", "p.parquet", "--max-batch-size", "1")
-    assert chain(*SECOND, *THIRD, *options).code == 0
-    who = {1: ("m0", None), 2: ("m1", "fallback"), 3: ("m2", "fallback2")}
-    found = [(row["n"], row["prediction"], row["model_id"]) for row in folder.rows("p.parquet")]
-    assert found == [(n, *who[n % 3 + 1]) for n in range(100)]
 
 
 def test_options_of_a_lone_fallback_may_stand_before_it(folder, chain):

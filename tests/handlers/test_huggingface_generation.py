@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import threading
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -110,10 +111,12 @@ def test_handler_runs_in_a_pipeline_with_keys(saved_llama, alone, continuous):
 
 
 @BOTH
-def test_engine_in_a_host_generates_the_same(saved_llama, alone, continuous):
+@pytest.mark.parametrize("options", [{"isolate": True}, {"placement": "machine"}], ids=["own", "shared"])
+def test_engine_in_a_host_generates_the_same(saved_llama, alone, own_runtime, continuous, options):
     given = [*prompts(12), ""]
     handler = make(saved_llama, continuous=continuous)
-    events, outcomes = events_and_outcomes(handler, given, isolate=True, timeout_secs=120)
+    with own_runtime() if "placement" in options else nullcontext():
+        events, outcomes = events_and_outcomes(handler, given, timeout_secs=120, **options)
     assert [str(one.error) for one in failures_among(outcomes)] == ["the prompt is empty."]
     found = {one.example: one.inference["text"] for one in outcomes if not isinstance(one, Failure)}
     assert found == {prompt: alone(prompt)[0] for prompt in given if prompt}

@@ -7,21 +7,9 @@ import pandas
 import pyarrow
 import pytest
 
-from headrace import (
-    SKIP,
-    Budget,
-    BudgetError,
-    ConfigurationError,
-    KeyedModelHandler,
-    KeyModelMapping,
-    PredictionResult,
-    Price,
-    predict_table,
-)
+from headrace import SKIP, Budget, BudgetError, ConfigurationError, PredictionResult, Price, predict_table
 from metered import ASKED, Metered
-from toys import Acting, each
-
-pytestmark = pytest.mark.usefixtures("module_travels")
+from toys import Acting
 
 ROWS = [{"n": 1, "text": "a"}, {"n": 2, "text": "b"}, {"n": 3, "text": "c"}]
 TABLES = [
@@ -135,19 +123,6 @@ def test_mistakes_are_refused(table, options, message):
         predict_table(Acting(), table, **options)
 
 
-def refuse_all(*values):
-    def operation(given):
-        if given in values:
-            raise KeyError(given)
-        return given
-
-    return operation
-
-
-def str_of_each(batch):
-    return [str(n) for n in batch]
-
-
 @each_kind
 def test_rows_that_fail_are_answered_by_the_fallback(table):
     def half(batch):
@@ -160,25 +135,6 @@ def test_rows_that_fail_are_answered_by_the_fallback(table):
         "outcome": ["predicted", "predicted", "skipped"],
         "error": [None, None, None],
     }
-
-
-@pytest.mark.parametrize("isolate", [False, True])
-def test_fallback_is_named_whatever_the_type_of_its_predictions(isolate):
-    table = pandas.DataFrame({"n": range(4), "key": list("abab")})
-    first = Acting(each(refuse_all(1, 2)), max_batch_size=1)
-    second, third = Acting(each(refuse_all(2)), max_batch_size=1), Acting(str_of_each)
-    second.model_path = "small.bin"
-    options = {"columns": "n", "fallback": [second, third], "isolate": isolate}
-    found = predict_table(first.with_postprocess_fn(str), table, **options)
-    assert columns_of(found)["prediction"] == ["0", "1", "2", "3"]
-    assert columns_of(found)["model_id"] == [None, "small.bin", "fallback2", None]
-    keyed = KeyedModelHandler(
-        [KeyModelMapping(["a"], Acting(str_of_each)), KeyModelMapping(["b"], Acting(str_of_each))]
-    )
-    options = {**options, "fallback": keyed.with_postprocess_fn(lambda pair: (pair[0], f"<{pair[1]}>"))}
-    found = predict_table(KeyedModelHandler(first), table, key="key", **options)
-    assert found["prediction"].tolist() == [0, "<1>", "<2>", 3]
-    assert columns_of(found.assign(prediction=0))["model_id"] == [None, "fallback", "fallback", None]
 
 
 @pytest.mark.parametrize("isolate", [False, True])

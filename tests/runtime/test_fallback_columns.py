@@ -200,7 +200,7 @@ def test_elements_may_be_tables(make):
 
 def test_all_rows_go_to_the_fallback_while_the_model_does_nothing_but_fail():
     clock = FakeClock()
-    handler, fallback = Refusing(1000, range(5000)), Refusing(2000, set())
+    handler, fallback = Refusing(1000, range(10**6)), Refusing(2000, set())
     request = InferenceRequest(batching=in_rows(4), fallback=fallback, clock=clock, retry=RetryConfig(attempts=1))
     worker = open_worker(prepare(handler, request))
     try:

@@ -7,14 +7,7 @@ import pickle
 import cloudpickle
 import pytest
 
-from headrace import (
-    BatchingConfig,
-    ConfigurationError,
-    KeyedModelHandler,
-    MaybeKeyedModelHandler,
-    PredictionResult,
-    predict,
-)
+from headrace import BatchingConfig, ConfigurationError, KeyedModelHandler, MaybeKeyedModelHandler, predict
 from headrace.runtime.prepare import InferenceRequest, isolated, prepare
 from headrace.runtime.spec import SessionSpec
 from headrace.testing import DoublingHandler
@@ -157,15 +150,6 @@ def test_time_limit_is_that_of_each_of_the_two(first, fallback):
         assert [one.timeout_secs for one in (spec, *spec.fallbacks)] == [3, 3]
         assert spec.isolated == isinstance(first, Acting)
         assert spec.fallbacks[0].isolated == isinstance(fallback, Acting)
-
-
-def test_values_of_fallbacks_are_results_only_where_they_are_asked_to_be():
-    named = prepared(HANDLER.with_postprocess_fn(str), [Acting(), Poisoned()], names_fallbacks=True)
-    *functions, sign = named.of_fallbacks()[1].plan.postprocess
-    assert functions == [str]
-    assert sign("7") == PredictionResult(None, "7", "fallback2")
-    assert sign(PredictionResult(1, 2, None)) == PredictionResult(1, 2, None)
-    assert prepared(HANDLER, [Acting()]).of_fallbacks()[0].plan.postprocess == ()
 
 
 def test_resource_hints_are_those_of_both():

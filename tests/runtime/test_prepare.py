@@ -9,6 +9,7 @@ import pytest
 
 from headrace import (
     ConfigurationError,
+    EngineModelHandler,
     KeyedModelHandler,
     KeyModelMapping,
     ModelHandler,
@@ -25,6 +26,13 @@ class Handler(ModelHandler):
 
     def run_inference(self, batch, model, inference_args=None):
         return batch
+
+
+class Engine(EngineModelHandler):
+    load_model = Handler.load_model
+
+    async def submit(self, example, model, inference_args=None):
+        return example
 
 
 @pytest.mark.parametrize("given", ["handler", Handler, None])
@@ -190,3 +198,27 @@ def test_variable_of_a_function_that_does_not_pickle_is_named():
 def test_argument_that_does_not_pickle_is_named():
     with pytest.raises(ConfigurationError, match=r"inference_args\['rows'\]"):
         prepare(Handler(), InferenceRequest(isolate=True, inference_args={"rows": (row for row in ())}))
+
+
+@pytest.mark.parametrize(
+    ("options", "placement", "is_shared"),
+    [
+        ({"large_model": True}, None, True),
+        ({}, "machine", True),
+        ({"large_model": True}, "auto", True),
+        ({"large_model": True}, "process", False),
+        ({}, "auto", False),  # nobody knows how much it takes
+        ({}, None, False),
+    ],
+)
+def test_engine_that_processes_share_is_in_a_host(options, placement, is_shared):
+    spec = prepare(Engine(**options), InferenceRequest(placement=placement, timeout_secs=7))
+    assert (spec.shared, spec.isolated, spec.timeout_secs) == ({ONLY} if is_shared else set(), is_shared, 7)
+
+
+def test_engine_beside_other_models_is_not_shared():
+    mappings = [KeyModelMapping(["a"], Engine(large_model=True)), KeyModelMapping(["b"], Handler())]
+    with pytest.raises(ConfigurationError, match="give the other models a transform of their own"):
+        prepare(KeyedModelHandler(mappings), InferenceRequest())
+    mappings[0] = KeyModelMapping(["a"], Engine())
+    assert prepare(KeyedModelHandler(mappings), InferenceRequest(placement="machine")).shared == {"b"}

@@ -18,6 +18,7 @@ from headrace.runtime import batch_costs
 from headrace.runtime.batch_costs import Cost, measure
 from headrace.runtime.placement_choice import choose
 from headrace.runtime.profiling import ModelFindings, Profile, profile_handler, profiling_spec
+from toy_engine import ToyEngineHandler
 from toys import Acting, each
 
 pytestmark = pytest.mark.usefixtures("module_travels")
@@ -80,6 +81,12 @@ def test_profile_of_a_model_in_a_host():
     assert (model.attach_seconds, model.first_attach_seconds, model.private) == (None, None, None)
     assert model.nbytes > 0
     assert [cost.size for cost in model.costs] == [1, 8]
+
+
+def test_profile_of_an_engine_is_that_of_batches():
+    (model,) = look(ToyEngineHandler(large_model=True), [1, 2]).models
+    assert (model.mapped, model.trouble, [cost.size for cost in model.costs]) == (False, "", [1])
+    assert model.reason.startswith("it is an engine")
 
 
 def test_profile_of_models_by_key():

@@ -30,11 +30,12 @@ class EngineModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
     Args:
         max_concurrent: how many requests the engine is given at a time: more than it computes together, so that it
             always finds one to go on with, and few enough for memory.
-        options: those of ``headrace.ModelHandler``.
+        options: those of ``headrace.ModelHandler``; with ``large_model=True`` all worker processes of the machine use
+            one engine, in a process of its own.
 
     Raises:
-        ConfigurationError: ``max_concurrent`` is not a positive int; or an option about batches, or about sharing the
-            model, which engines do not take.
+        ConfigurationError: ``max_concurrent`` is not a positive int; or an option about batches, or ``model_copies``,
+            which engines do not take.
     """
 
     mappable = False
@@ -48,10 +49,10 @@ class EngineModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
                 f"{type(self).__qualname__} takes elements one by one, and its engine batches them: leave out "
                 f"{', '.join(sorted(self._batching_kwargs))}; max_concurrent says how many it is given at a time."
             )
-        if self.share_model_across_processes():
+        if self.model_copies() > 1:
             raise ConfigurationError(
-                f"{type(self).__qualname__} has an engine in each worker process: leave out large_model and "
-                "model_copies, and run one worker process where memory is for one."
+                f"{type(self).__qualname__} has one engine on the machine with large_model=True, or one in each worker "
+                "process: leave out model_copies."
             )
         self.max_concurrent = max_concurrent
 

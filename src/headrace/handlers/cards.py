@@ -26,7 +26,7 @@ _EMBEDDER = "mapped on the CPU; on a GPU, in one host"
 
 _PROMPT = "a prompt, or a list of messages"
 _GENERATED = "a dict: `text`, `finish_reason`, `input_tokens`, `output_tokens`"
-_ENGINE = "-: an engine in each worker process"
+_ENGINE = "one engine, in one host"
 
 CARDS = {
     "anthropic_inference.AnthropicChatModelHandler": HandlerCard(_ASKED, _ANSWERED, _ENDPOINT, "safe", "anthropic"),

@@ -100,6 +100,15 @@ class StreamHandler(Protocol):
         ...
 
 
+@runtime_checkable
+class SharedStreamHandler(RequestHandler, Protocol):
+    """Answers the owner in turn, and many requests of each of the owner's clients side by side."""
+
+    def add_stream(self, channel: Channel, progress: Progress) -> bool:
+        """Serves one more client (a ``HostStream``) until it leaves; False: this host is of no use to any client."""
+        ...
+
+
 def serve(request_handler: RequestHandler | StreamHandler, channel: Channel, progress_file: int) -> None:
     """Serves the owner and the clients that it introduces, one request at a time unless the handler streams.
 
@@ -131,9 +140,12 @@ def _serve_in_turn(request_handler: RequestHandler, channel: Channel, progress: 
             elif new_clients is None:
                 poll.unregister(file)
                 clients.pop(file).close()
-            for new_client in new_clients or ():
-                clients[new_client] = _Client(request_handler, progress, Channel.inherited(new_client))
-                poll.register(new_client, select.POLLIN)
+            for new_client in map(Channel.inherited, new_clients or ()):
+                if not isinstance(request_handler, SharedStreamHandler):
+                    clients[new_client.fileno()] = _Client(request_handler, progress, new_client)
+                    poll.register(new_client.fileno(), select.POLLIN)
+                elif not request_handler.add_stream(new_client, progress):
+                    return
     if not any(client.has_exported for client in clients.values()):
         request_handler.close()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 from headrace.core.answer import SKIP, is_of_columns
@@ -45,7 +44,7 @@ def predict_table(
 
     - ``prediction``: in a data frame the value itself; in Arrow's tables as ``headrace run`` writes it to Parquet:
       arrays as lists, and as text where values are of several types. Null for a row without one.
-    - ``model_id``: the model that answered, if it says so, or if it is a fallback's.
+    - ``model_id``: the model that answered, if it says so.
     - ``outcome``: ``"predicted"``, ``"failed"`` or ``"skipped"``; ``error``: a failed row's error, type and message.
 
     Args:
@@ -76,7 +75,6 @@ def _with_predictions(
 ) -> TableT:
     _refuse_mistakes(table, on_failure)
     chosen, key = columns
-    request = replace(request, names_fallbacks=True)
     answers = predict_each(handler, table, request, columns=chosen, key=key, on_failure=_AS_OF_PREDICT[on_failure])
     return _with_columns(table, _added(answers), raises=on_failure == "raise")
 

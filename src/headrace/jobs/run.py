@@ -226,7 +226,6 @@ def _steps(job: Job, folder: str) -> tuple[RunSteps, bool]:
         fallback=job.fallback,
         cache=job.cache,
         budget=job.budget,
-        names_fallbacks=True,
     )
     resume = job.resume is not None
     steps = RunSteps(

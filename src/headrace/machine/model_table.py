@@ -187,6 +187,8 @@ class ModelTable:
         key = model.load_request.key
         outcome: ModelGrant | HostFailure | Refused
         try:
+            if model.load_request.refusal:
+                self._drop_idle_engines()
             need = max(self._peaks.get(key, 0), model.load_request.at_least or 0) or None
             refusal = self._wait_for_memory(model, need)
             if refusal:
@@ -213,6 +215,14 @@ class ModelTable:
             self._drop(model)
         elif is_forgotten:
             model.close()  # it was dropped during the load: close what the load has added since
+
+    def _drop_idle_engines(self) -> None:
+        """Ends the engines that nobody uses, before another is loaded: each may take all memory of its device."""
+        with self._changed:
+            idle = [one for one in self._models.values() if one.load_request.refusal and not one.leases]
+            idle = [one for one in idle if self._forget(one)]
+        for one in idle:
+            self._drop(one)
 
     def _load_at_client(self, model: SharedModel) -> tuple[Exported, list[int]] | None:
         """What a client exported that was asked to load the model; None if no client offers to.

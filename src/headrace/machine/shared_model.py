@@ -120,7 +120,7 @@ class SharedModel:
         free = memory_available()
         at_client = load_at_client()
         if at_client is None or at_client[0].reason:
-            outcome = self._load_in_host(free, at_client[0].reason if at_client else "")
+            outcome = self._load_in_host(free, at_client[0].reason if at_client else self.load_request.refusal)
         else:
             exported, self._files = at_client
             self._is_exported = exported.layout is not None

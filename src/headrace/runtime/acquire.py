@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
+from headrace.core.engine import EngineModelHandler
 from headrace.core.events import Event, HostLost
 from headrace.failures.load_policy import load_error, survive_one_death
 from headrace.hosts.environment import ProcessEnvironment
@@ -27,6 +28,7 @@ from headrace.runtime.messages import DeviceLost, Done, Work
 from headrace.runtime.model_files import bytes_of_model_files
 from headrace.runtime.model_source import Loaded
 from headrace.runtime.request_handler import BatchRequestHandler
+from headrace.runtime.shared_engine_host import NOT_MAPPED, SharedEngineRequestHandler
 from headrace.runtime.spec import SessionSpec
 
 _LOGGER = logging.getLogger(__name__)
@@ -153,11 +155,13 @@ def load_request_for(spec: SessionSpec, name: Any, identifier: str) -> LoadReque
     if spec.plan.routed:  # HostedModelProxy in the calling process handles failures
         there = replace(there, caught=(), plan=replace(there.plan, remote=frozenset(there.plan.models)))
     label = spec.plan.label(name)
+    serves_streams = spec.has_engines_in_hosts
+    handler = SharedEngineRequestHandler(there, name) if serves_streams else BatchRequestHandler(there)
     return LoadRequest(
         key=f"{spec.pipeline}\0{identifier}\0{spec.plan.cache_key(name)!r}",  # a label would not distinguish 1 from "1"
         variant=variant_of(spec),
         name=f"{spec.plan.name} {label}".strip(),
-        request_handler=pickle_or_explain(BatchRequestHandler(there), spec.plan.name),
+        request_handler=pickle_or_explain(handler, spec.plan.name),
         work=work_of(name),
         environment=ProcessEnvironment.here(),
         copies=spec.copies_of(name),
@@ -166,11 +170,14 @@ def load_request_for(spec: SessionSpec, name: Any, identifier: str) -> LoadReque
         process=new_mark().rpartition(":")[0],
         linger_secs=spec.linger_secs or 0,
         at_least=bytes_of_model_files(spec.plan.models[name]),
+        refusal=NOT_MAPPED if isinstance(spec.plan.models[name], EngineModelHandler) else "",
     )
 
 
 def variant_of(spec: SessionSpec) -> str:
     """Identifies what a request handler does with its model: hosts of different variants are not interchangeable."""
+    if spec.has_engines_in_hosts:  # each request says the rest
+        return repr(("engine", spec.origin, spec.timeout_secs))
     return repr((spec.origin, spec.isolated, spec.timeout_secs, spec.caught, spec.branch))
 
 

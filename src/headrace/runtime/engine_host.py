@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,17 +15,19 @@ from headrace.core.remote import ElementFailure, ElementRetry
 from headrace.core.result import Caught
 from headrace.core.usage import context_reporting_to
 from headrace.failures.device import device_loss, one_line
+from headrace.hosts.stream import Content
 from headrace.ipc.channel import Channel
 from headrace.ipc.codec import Decoded, RequestColumns, decode, encode
 from headrace.ipc.exceptions import stand_ins
 from headrace.ipc.progress import Activity, Progress
-from headrace.runtime.event_loop import Ended, EventLoop, close_loop, open_loop
+from headrace.runtime.engine_turns import EVERYBODY, EngineTurns
+from headrace.runtime.event_loop import Ended, close_loop, open_loop
 from headrace.runtime.messages import EngineAnswer, EngineLost
 from headrace.runtime.request_handler import why_unsendable
 from headrace.runtime.spec import SessionSpec
 from headrace.runtime.worker import Worker
 
-LOADING = 1
+LOADING = EVERYBODY
 """The number of the first answer, which nobody has asked for: what became of loading the engine."""
 _BEATS_PER_LIMIT, _LONGEST_BEAT_SECS = 20, 1.0
 """How often the event loop shows within the time limit that it turns, and at least how often."""
@@ -47,41 +49,35 @@ class EngineRequestHandler:
         """Loads the engine and serves the owner until it has closed its connection."""
         progress.begin(LOADING)
         progress.mark(Activity.LOADING)
-        answers = _Answers(channel)
+        answers = EngineAnswers(channel.send_content)
         try:
             worker = Worker(self._spec)
             held = worker.borrow(self._name)
         except Exception as error:
             answers.failed(LOADING, error)
             return
-        event_loop, handler = open_loop(), worker.plan.models[self._name]
+        engine = RunningEngine(worker.plan.models[self._name], held.model.model, progress, self._spec.timeout_secs)
         try:
             answers.send(LOADING, EngineAnswer(events=list(worker.session.events)))
-            _Requests(
-                handler,
-                held.model.model,
-                answers,
-                progress,
-                event_loop=event_loop,
-                timeout_secs=self._spec.timeout_secs,
-            ).serve(channel)
+            EngineClient(engine, answers).serve(channel)
         finally:
-            close_loop()
+            engine.close()
+            del engine
             held.release()
             worker.close()
             del held
             gc.collect()  # so that finalizers run
 
 
-class _Answers:
-    """Sends answers to the owner, from any thread.
+class EngineAnswers:
+    """Sends answers to a client, from any thread.
 
     Args:
-        channel: to the owner.
+        send: sends a message with a number.
     """
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+    def __init__(self, send: Callable[[int, Content], object]) -> None:
+        self._send = send
 
     def send(
         self, number: int, answer: EngineAnswer, rows: Sequence[Any] = (), columns: RequestColumns | None = None
@@ -96,103 +92,68 @@ class _Answers:
             problem = next(filter(None, map(why_unsendable, rows)), None) or Caught.of(error)
             answer = answer._replace(caught=problem, lost=_lost_device(error))
             message = encode(answer, [], reducers=stand_ins([problem.error]))
-        with contextlib.suppress(OSError):  # the owner has left
-            self._channel.send_content(number, message.content())
+        with contextlib.suppress(OSError):  # the client has left
+            self._send(number, message.content())
 
     def failed(self, number: int, error: BaseException, used: Sequence[UsageReported] = ()) -> None:
         """Says what was raised."""
         self.send(number, EngineAnswer(Caught.of(error), used=used))
 
 
-class _Requests:
-    """The requests that the engine has. All but ``serve`` happens on the event loop's thread.
+class RunningEngine:
+    """An engine that takes requests, of one client or of several, on the thread of the process's event loop.
 
     Args:
-        handler: gives them to the engine.
-        engine: the model.
-        answers: to the owner.
+        handler: gives it requests.
+        model: the engine.
         progress: where the event loop shows that it turns.
-        event_loop: on whose thread requests run.
-        timeout_secs: the longest that one may take; None: no limit.
+        timeout_secs: the longest that a request may take; None: no limit.
     """
 
     def __init__(
-        self,
-        handler: EngineModelHandler[Any, Any, Any],
-        engine: Any,
-        answers: _Answers,
-        progress: Progress,
-        *,
-        event_loop: EventLoop,
-        timeout_secs: float | None,
+        self, handler: EngineModelHandler[Any, Any, Any], model: Any, progress: Progress, timeout_secs: float | None
     ) -> None:
         self._handler = handler
-        self._engine = engine
-        self._answers = answers
+        self._model = model
         self._progress = progress
-        self._loop = event_loop
         self._timeout_secs = timeout_secs
         self._beat_secs = min(_LONGEST_BEAT_SECS, (timeout_secs or _BEATS_PER_LIMIT) / _BEATS_PER_LIMIT)
-        self._tasks: dict[int, asyncio.Task[None]] = {}
         self._succeeded = 0
         """How many requests have."""
+        self.turns = EngineTurns(handler.max_concurrent, progress.begin)
+        self.event_loop = open_loop()
+        self.event_loop.call(self._beat)
 
-    def serve(self, channel: Channel) -> None:
-        """Takes requests from the owner until it leaves."""
-        self._loop.call(self._beat)
-        while True:
-            try:
-                (number, content), _ = channel.receive()
-            except EOFError:
-                return
-            try:
-                request = decode(content, own=True)
-            except Exception as error:
-                self._answers.failed(number, error)
-                continue
-            self._loop.call(self._take_back if request.head.is_taken_back else self._start, number, request)
+    def close(self) -> None:
+        """Cancels all requests."""
+        close_loop()
 
     def _beat(self) -> None:
         self._progress.mark(Activity.INFERENCE)
-        self._loop.loop.call_later(self._beat_secs, self._beat)
+        self.event_loop.loop.call_later(self._beat_secs, self._beat)
 
-    def _start(self, number: int, request: Decoded) -> None:
-        used: list[UsageReported] = []
-        context = context_reporting_to(used.append)
-        self._tasks[number] = context.run(
-            self._loop.loop.create_task, self._answer(number, request, used, self._succeeded)
-        )
-
-    def _take_back(self, number: int, _: Decoded) -> None:
-        """Has the engine drop a request; the owner hears of it, in case it waits for that, too."""
-        task = self._tasks.pop(number, None)
-        if task is not None:
-            task.cancel()
-            self._answers.send(number, EngineAnswer())
-
-    async def _submit(self, request: Decoded) -> Ended:
-        """Not an exception: a task that raises SystemExit ends its loop."""
-        try:
-            return Ended(await predict_each(self._handler, request.rows, self._engine, request.head.inference_args))
-        except BaseException as error:
-            return Ended(error=error)
-
-    async def _answer(self, number: int, request: Decoded, used: list[UsageReported], succeeded: int) -> None:
+    async def answer(self, request: Decoded, used: list[UsageReported]) -> tuple[EngineAnswer, Sequence[Any]]:
+        """The engine's answer to a request, and its predictions; ``used`` gets what is reported meanwhile."""
+        succeeded = self._succeeded
         task = asyncio.ensure_future(self._submit(request))
         try:
             done, _ = await asyncio.wait({task}, timeout=self._timeout_secs)
         finally:
             task.cancel()  # no effect once it has ended
-        del self._tasks[number]
         if not done:
-            self._answers.send(number, self._too_late(used, is_stuck=succeeded == self._succeeded))
-            return
+            return self._too_late(used, is_stuck=succeeded == self._succeeded), ()
         ended = task.result()
         if ended.error is not None:
-            self._answers.failed(number, ended.error, used)
-            return
+            return EngineAnswer(Caught.of(ended.error), used=used), ()
         self._succeeded += 1
-        self._answers.send(number, EngineAnswer(used=used), ended.result, request.columns)
+        return EngineAnswer(used=used), ended.result
+
+    async def _submit(self, request: Decoded) -> Ended:
+        """Not an exception: a task that raises SystemExit ends its loop."""
+        try:
+            return Ended(await predict_each(self._handler, request.rows, self._model, request.head.inference_args))
+        except BaseException as error:
+            return Ended(error=error)
 
     def _too_late(self, used: list[UsageReported], *, is_stuck: bool) -> EngineAnswer:
         """What to say of a request that took too long: if no other has ended since it began, the engine hangs."""
@@ -200,6 +161,69 @@ class _Requests:
         vars(error)["retryable"] = False  # the next try would cost the same time
         exit_text = f"was killed, since its engine had answered nothing for {self._timeout_secs:g} s"
         return EngineAnswer(Caught.of(error), EngineLost(exit_text, timed_out=True) if is_stuck else None, used)
+
+
+class EngineClient:
+    """The requests of one client. All but ``serve`` happens on the event loop's thread.
+
+    Args:
+        engine: answers them.
+        answers: to the client.
+    """
+
+    def __init__(self, engine: RunningEngine, answers: EngineAnswers) -> None:
+        self._engine = engine
+        self._answers = answers
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._number = 0
+        """The client's, once it has asked to have the engine alone."""
+
+    def serve(self, channel: Channel) -> None:
+        """Takes requests from the client until it leaves; then the engine drops those that it has."""
+        while True:
+            try:
+                (number, content), _ = channel.receive()
+            except (EOFError, OSError):
+                self._engine.event_loop.call(self._leave)
+                return
+            try:
+                request = decode(content, own=True)
+            except Exception as error:
+                self._answers.failed(number, error)
+                continue
+            handle = self._take_back if request.head.is_taken_back else self._start
+            self._engine.event_loop.call(handle, number, request)
+
+    def _start(self, number: int, request: Decoded) -> None:
+        used: list[UsageReported] = []
+        context = context_reporting_to(used.append)
+        self._number = request.head.alone or self._number
+        work = self._have_alone(number) if request.head.alone else self._answer(number, request, used)
+        self._tasks[number] = context.run(self._engine.event_loop.loop.create_task, work)
+
+    def _take_back(self, number: int, _: Decoded) -> None:
+        """Has the engine drop a request; the client hears of it, in case it waits for that, too."""
+        task = self._tasks.pop(number, None)
+        if task is not None:
+            task.cancel()
+            self._answers.send(number, EngineAnswer())
+
+    def _leave(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        self._tasks.clear()
+
+    async def _have_alone(self, number: int) -> None:
+        """Says when the client has the engine, and keeps it until that is taken back."""
+        async with self._engine.turns.alone(self._number):
+            self._answers.send(number, EngineAnswer())
+            await asyncio.Future()
+
+    async def _answer(self, number: int, request: Decoded, used: list[UsageReported]) -> None:
+        async with self._engine.turns.place(self._number):
+            answer, predictions = await self._engine.answer(request, used)
+        del self._tasks[number]
+        self._answers.send(number, answer, predictions, request.columns)
 
 
 def _lost_device(error: BaseException) -> EngineLost | None:

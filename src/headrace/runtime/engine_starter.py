@@ -14,10 +14,13 @@ from headrace.hosts.provider import HostFailure, HostProvider
 from headrace.hosts.stream import HostStream
 from headrace.ipc.codec import decode
 from headrace.ipc.exceptions import with_traceback_of
+from headrace.ipc.progress import Activity
 from headrace.runtime.messages import EngineAnswer, EngineLost
 from headrace.runtime.spec import SessionSpec
 
 _LOGGER = logging.getLogger(__name__)
+_SERVING = (Activity.DECODING, Activity.INFERENCE)
+"""What a shared host does whose engine is loaded: if it dies then, a request of another process was at fault."""
 
 
 class EngineStarter:
@@ -36,12 +39,13 @@ class EngineStarter:
         self._name = spec.plan.name
         self._label = spec.plan.label(name)
         self._timeout_secs = spec.timeout_secs
+        self._is_shared = name in spec.shared
         self._loads = LoadPolicy(spec.clock.time_ns)
         self._provider = provider
         self._report = report
 
     def start(self, keep: Callable[[HostStream], None]) -> None:
-        """Starts a host and waits until it has loaded the engine; starts another if it dies of that, once.
+        """Starts or joins a host and waits until it has loaded the engine; starts another if it dies of that, once.
 
         Args:
             keep: is given each host as soon as it runs.
@@ -59,6 +63,8 @@ class EngineStarter:
             seconds = time.monotonic() - began
             if isinstance(answer, EngineAnswer):
                 break
+            if self._is_shared and answer.snapshot.activity in _SERVING:
+                continue
             error = load_error(answer, self._name, self._timeout_secs)
             self._report([HostLost(self._label, answer.timed_out, answer.exit_text)])
             _LOGGER.warning("%s: the host %s while it was loading the model.", self._name, answer.exit_text)

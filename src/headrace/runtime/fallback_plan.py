@@ -9,11 +9,9 @@ from typing import Any
 from headrace.core.answer import SKIP
 from headrace.core.config import BatchingConfig
 from headrace.core.errors import ConfigurationError
-from headrace.core.events import FALLBACK
 from headrace.core.handler import bare
 from headrace.core.keyed import KeyedModelHandler, MaybeKeyedModelHandler
-from headrace.core.result import PredictionResult
-from headrace.runtime.plan import ONLY, Handler, Plan, make_plan
+from headrace.runtime.plan import Handler, Plan, make_plan
 
 
 def fitted_handler(fallback: Handler, first: Handler, plan: Plan) -> Handler:
@@ -101,23 +99,6 @@ def fitted_plan(plan: Plan, given: Handler, fitted: Handler) -> Plan:
         )
         plan = replace(plan, preprocess=before, postprocess=after)
     return replace(plan, batching=batching)
-
-
-def answerer_of(plan: Plan) -> str:
-    """Who answers where a fallback does; of one with a model for each key only that."""
-    return plan.answerer(ONLY) if ONLY in plan.models else f"{FALLBACK}{plan.rank if plan.rank > 1 else ''}"
-
-
-@dataclass(frozen=True)
-class Signing:
-    """Makes a result that says who answered of a value that is none."""
-
-    answerer: str
-
-    def __call__(self, value: Any) -> Any:
-        """The value, if it is a result, or a result with it."""
-        is_result = hasattr(value, "inference") and hasattr(value, "example")
-        return value if is_result else PredictionResult(None, value, self.answerer)
 
 
 def _needs_pairs(plan: Plan) -> bool:

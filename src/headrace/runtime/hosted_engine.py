@@ -6,17 +6,17 @@ import asyncio
 import logging
 import math
 import os
+import secrets
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from concurrent.futures import Future
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 from headrace.core.errors import HostDiedError
 from headrace.core.events import Event, HostLost
-from headrace.core.result import Caught, Stage
+from headrace.core.result import Stage
 from headrace.core.usage import report_used
 from headrace.failures.fatal_search import InjectedFailure, LostBatch
 from headrace.failures.isolate_fatal import isolate_fatal, parts_after_timeout
@@ -26,14 +26,16 @@ from headrace.ipc.codec import Message, decode, encode
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.runtime.engine_host import LOADING
 from headrace.runtime.engine_starter import EngineStarter, kill
-from headrace.runtime.messages import EngineAnswer, EngineRequest
+from headrace.runtime.engine_submission import Submitted
+from headrace.runtime.engine_turns import EVERYBODY
+from headrace.runtime.messages import EngineRequest
 from headrace.runtime.spec import SessionSpec
 
 _LOGGER = logging.getLogger(__name__)
 
 
 class HostedEngine:
-    """Stands in for an engine that lives in a host; the host ends when this is garbage-collected.
+    """Stands in for an engine that lives in a host, which ends, or is left to others, when this is garbage-collected.
 
     Args:
         hosts: where the engine is loaded.
@@ -48,34 +50,20 @@ class HostedEngine:
         return self._hosts.predict(examples, inference_args)
 
 
-class _Submitted(NamedTuple):
-    number: int
-    message: Message
-    answer: Future[tuple[EngineAnswer, list[Any]]]
-
-    def end(self, answer: EngineAnswer, predictions: list[Any]) -> None:
-        with suppress(InvalidStateError):  # nobody waits any more
-            self.answer.set_result((answer, predictions))
-
-    def fail(self, error: BaseException) -> None:
-        """Not as the future's exception: asyncio makes another of some classes."""
-        self.end(EngineAnswer(Caught(error, [])), [])
-
-
 class EngineHosts:
     """The host of an engine, and those that replace it; thread-safe.
 
     ::
 
         submit -> (with the host) -> answered
-                        | host lost
-                  tried again: all, halves, one by one -> answered, or failed
+                        | host lost, not while the engine was another process's alone
+                  tried again, alone: all, halves, one by one -> answered, or failed
                   (what is submitted meanwhile waits)
 
     Args:
         spec: of the session.
         name: of the model.
-        provider: starts the hosts.
+        provider: starts the hosts, or gives access to those that processes share.
         report: receives events of loads, and of hosts that were lost.
     """
 
@@ -86,6 +74,7 @@ class EngineHosts:
         self._label = spec.plan.label(name)
         self._caught = spec.caught
         self._timeout_secs = spec.timeout_secs
+        self._is_shared = name in spec.shared
         self._provider = provider
         self._report = report
         self._starter = EngineStarter(spec, name, provider, report)
@@ -96,11 +85,11 @@ class EngineHosts:
         self._process = os.getpid()
         self._changed = threading.Condition()
         self._numbers = count(LOADING + 1)
-        self._in_flight: dict[int, _Submitted] = {}
+        self._client = EVERYBODY + 1 + secrets.randbits(62)  # this one's number among those that share the host
+        self._in_flight: dict[int, Submitted] = {}
         """What the host has, by number."""
-        self._waiting: list[_Submitted] = []
-        self._takes_requests = False
-        """Whether they go to the host at once."""
+        self._waiting: list[Submitted] = []
+        self._takes_requests = False  # whether they go to the host at once
         self._is_closed = False
         self._thread: threading.Thread | None = None
 
@@ -134,11 +123,11 @@ class EngineHosts:
             raise with_traceback_of(*answer.caught)
         return predictions
 
-    def submit(self, message: Message) -> _Submitted:
+    def submit(self, message: Message) -> Submitted:
         """Sends a request; call it on one thread only."""
         if self._process != os.getpid():
             self._forget_parent()
-        request = _Submitted(next(self._numbers), message, Future())
+        request = Submitted(next(self._numbers), message, Future())
         with self._changed:
             if self._takes_requests:
                 self._send([request])
@@ -150,14 +139,18 @@ class EngineHosts:
                 self._thread.start()
         return request
 
-    def take_back(self, request: _Submitted) -> None:
+    def take_back(self, request: Submitted) -> None:
         """Has the engine drop a request."""
         with self._changed:
-            if request.number in self._in_flight and self._stream is not None:
-                self._stream.send(request.number, encode(EngineRequest(is_taken_back=True), []).content())
+            if request.number in self._in_flight:
+                self._drop(request)
+
+    def _drop(self, request: Submitted) -> None:
+        if self._stream is not None:
+            self._stream.send(request.number, encode(EngineRequest(is_taken_back=True), []).content())
 
     def close(self) -> None:
-        """Ends the host; waits for up to a second, and then kills it."""
+        """Ends the host, unless others use it; waits for up to a second, and then kills it."""
         if self._process != os.getpid():
             return
         with self._changed:
@@ -189,7 +182,7 @@ class EngineHosts:
                 failure = self._await_answers(lambda: False)
                 if failure is not None and not self._is_closed:
                     # Not kept here: an error that was raised refers to whoever waited, and so to the HostedEngine.
-                    self._recover(failure, self._stop_taking())
+                    self._try_again(failure, self._stop_taking())
             except BaseException as error:  # no other host can be started, or it cannot load the engine
                 self._fail([*self._stop_taking(), *self._taken_over()], error)
         for request in [*self._stop_taking(), *self._taken_over()]:
@@ -214,20 +207,20 @@ class EngineHosts:
             self._takes_requests = True
             self._send(self._taken_over())
 
-    def _taken_over(self) -> list[_Submitted]:
+    def _taken_over(self) -> list[Submitted]:
         """Those that wait, and no longer do."""
         with self._changed:
             waiting, self._waiting = self._waiting, []
             return waiting
 
-    def _stop_taking(self) -> list[_Submitted]:
+    def _stop_taking(self) -> list[Submitted]:
         """From now on what comes waits; returns the requests that the host has not answered."""
         with self._changed:
             self._takes_requests = False
             left, self._in_flight = list(self._in_flight.values()), {}
             return [request for request in left if not request.answer.done()]
 
-    def _send(self, requests: Iterable[_Submitted]) -> None:
+    def _send(self, requests: Iterable[Submitted]) -> None:
         assert self._stream is not None
         for request in requests:
             if not request.answer.done():
@@ -265,7 +258,15 @@ class EngineHosts:
             self._in_flight.pop(received.number, None)
         return None
 
-    def _recover(self, failure: HostFailure, requests: Sequence[_Submitted]) -> None:
+    def _try_again(self, failure: HostFailure, requests: list[Submitted]) -> None:
+        """Tries again what was with a host that was lost; like new requests if it was not lost to this process's."""
+        if failure.snapshot.call in (0, EVERYBODY, self._client):
+            self._recover(failure, requests)
+        else:
+            with self._changed:
+                self._waiting = requests + self._waiting
+
+    def _recover(self, failure: HostFailure, requests: Sequence[Submitted]) -> None:
         """Tries again what was with a host that was lost: all together, then parts, then one by one."""
 
         def attempt(positions: Sequence[int], _: Mapping[int, InjectedFailure]) -> Sequence[int] | LostBatch:
@@ -274,11 +275,15 @@ class EngineHosts:
             return positions if failure is None else self._lost(failure, len(part))
 
         try:
-            first = self._lost(failure, len(requests))
-            if failure.timed_out and not isinstance(first.error, self._caught):  # it will end the bundle
+            everything = range(len(requests))
+            first: Sequence[int] | LostBatch = self._lost(failure, len(requests))
+            if self._is_shared and requests:  # others' were there, too: it proves nothing about these
+                first = attempt(everything, {})
+            if not isinstance(first, LostBatch):
+                return
+            if first.timed_out and not isinstance(first.error, self._caught):  # it will end the bundle
                 self._fail(requests, first.error)
             elif requests:
-                everything = range(len(requests))
                 tried = isolate_fatal(everything, first, attempt, gives_up_single=True, parts=self._parts)
                 for positions, answer in tried:
                     if isinstance(answer, LostBatch):
@@ -286,22 +291,36 @@ class EngineHosts:
         except BaseException as error:
             self._fail(requests, error)
 
-    def _try(self, requests: Sequence[_Submitted]) -> HostFailure | None:
-        """Gives requests to the host, with no others; returns how it was lost, if it was."""
-        if self._stream is None:
-            self._load()
+    def _try(self, requests: Sequence[Submitted]) -> HostFailure | None:
+        """Gives requests to the engine, with no others, also not of other processes; returns how the host was lost."""
+        turn = self._have_alone()
         with self._changed:
             self._send(requests)
         failure = self._await_answers(lambda: all(request.answer.done() for request in requests))
         with self._changed:
             self._in_flight = {}
+            self._drop(turn)
         return failure
+
+    def _have_alone(self) -> Submitted:
+        """Asks for the engine until this process has it; to be taken back."""
+        while True:
+            if self._stream is None:
+                self._load()
+            turn = Submitted(next(self._numbers), encode(EngineRequest(alone=self._client), []), Future())
+            with self._changed:
+                self._send([turn])
+            failure = self._await_answers(turn.answer.done)
+            with self._changed:
+                self._in_flight = {}
+            if failure is None:
+                return turn
 
     def _parts(self, number: int) -> int:
         return parts_after_timeout(number, math.inf, self._timeout_secs or math.inf)
 
     @staticmethod
-    def _fail(requests: Iterable[_Submitted], error: BaseException) -> None:
+    def _fail(requests: Iterable[Submitted], error: BaseException) -> None:
         for request in requests:
             request.fail(error)
 

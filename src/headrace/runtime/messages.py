@@ -111,6 +111,8 @@ class EngineRequest(NamedTuple):
 
     inference_args: dict[str, Any] | None = None
     is_taken_back: bool = False
+    alone: int = 0
+    """If not 0, the client's number: it asks to have the engine alone until it takes this back."""
 
 
 class EngineLost(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 from headrace.failures.load_policy import load_error
 from headrace.hosts.client import ModelHosts
 from headrace.hosts.fork_server_client import ForkServerClient, Preload
-from headrace.hosts.provider import HostFailure
+from headrace.hosts.provider import HostFailure, HostProvider
 from headrace.hosts.system import allowed_cores
 from headrace.hosts.thread_budget import ComputingPage, ThreadBudget
 from headrace.ipc.unpicklable import pickle_or_explain
@@ -44,7 +44,7 @@ def place_models(spec: SessionSpec, session: InferenceSession) -> HostedModels |
         Exception: the model cannot be loaded.
     """
     report = session.events.extend
-    if spec.isolated and spec.plan.concurrent:
+    if spec.has_engines_in_hosts:
         return EngineSource(spec, report)
     if not spec.shared:
         return _in_own_hosts(spec, report)
@@ -154,7 +154,7 @@ class MappedModels(ModelSource):
 
 
 class EngineSource(ModelSource):
-    """Loads each engine in a host of its own; what this process gets stands in for it.
+    """Loads each engine in a host, of its own or of the machine's; what this process gets stands in for it.
 
     Args:
         spec: of the session.
@@ -166,10 +166,8 @@ class EngineSource(ModelSource):
         self._report = report
 
     def load(self, name: Any, load_here: LoadsOwn, fresh_secs: float = 0.0) -> Loaded:
-        """Starts a host, and waits until the engine is loaded there."""
-        label = self._spec.plan.name
-        pickled = pickle_or_explain(EngineRequestHandler(self._spec, name), label)
-        hosts = EngineHosts(self._spec, name, ForkServerClient(pickled, label), self._report)
+        """Waits until the engine is loaded, in a new host or in the one that all processes of the machine share."""
+        hosts = EngineHosts(self._spec, name, self._provider(name), self._report)
         try:
             hosts.start()
         except BaseException:
@@ -177,8 +175,18 @@ class EngineSource(ModelSource):
             raise
         return Loaded(HostedEngine(hosts), self._spec.transform, {})
 
+    def _provider(self, name: Any) -> HostProvider:
+        label = self._spec.plan.name
+        if name not in self._spec.shared:
+            return ForkServerClient(pickle_or_explain(EngineRequestHandler(self._spec, name), label), label)
+        acquired = acquire(self._spec, name, self._report)
+        if isinstance(acquired, HostFailure):
+            raise load_error(acquired, label, self._spec.timeout_secs)
+        _LOGGER.info("%s: the engine lives in a host of the machine, for all of its worker processes.", label)
+        return _lease_for(self._spec, name, acquired)
+
     def close(self) -> None:
-        """Nothing: an engine's host ends with the object that stands in for it."""
+        """Nothing: an engine's host, or the lease of it, ends with the object that stands in for it."""
 
 
 def _in_own_hosts(
@@ -199,15 +207,20 @@ def _in_own_hosts(
 
 def connect_shared_hosts(spec: SessionSpec, report: Report, acquired: AcquiredModel, name: Any = ONLY) -> HostedModels:
     """Connects to the hosts that all processes of the machine share; takes over the model's lease."""
-    lease = acquired.lease
-    if acquired.variant != variant_of(spec):  # these hosts run another transform's handler
-        lease.close()
-        lease = Lease(load_request_for(spec, name, f"{spec.model_identifier}\0{variant_of(spec)}"))
+    lease = _lease_for(spec, name, acquired)
     copies = spec.copies_of(name)
     why = f"since {acquired.reason}" if acquired.reason else f"in {copies} copies that map the same weights"
     label = spec.plan.label(name) or spec.plan.name
     _LOGGER.info("%s: the model lives in the machine's hosts, %s.", label, why)
     return HostedModels(spec, ModelHosts(lease, spec.plan.name, spec.timeout_secs, copies), report)
+
+
+def _lease_for(spec: SessionSpec, name: Any, acquired: AcquiredModel) -> Lease:
+    """The lease on a model; one on a model of its own if the hosts of that one run another transform's handler."""
+    if acquired.variant == variant_of(spec):
+        return acquired.lease
+    acquired.lease.close()
+    return Lease(load_request_for(spec, name, f"{spec.model_identifier}\0{variant_of(spec)}"))
 
 
 def _attached(label: str, acquired: AcquiredModel) -> Loaded:

@@ -39,8 +39,6 @@ class InferenceRequest:
     budget: Budget | None = None
     model_identifier: str | None = None
     clock: Clock | None = None
-    names_fallbacks: bool = False
-    """As in ``SessionSpec``: where predictions are written beside the name of who made them."""
 
 
 def prepare(handler: Any, request: InferenceRequest) -> SessionSpec:
@@ -85,7 +83,6 @@ def _prepared(handler: Any, request: InferenceRequest, *, rank: int = 0, has_fal
         quota_names=quota_names(plan),
         cache=cache_spec(plan, request.cache, request.inference_args),
         budget=None if request.budget is None else BudgetSpec(request.budget, origin),
-        names_fallbacks=request.names_fallbacks,
     )
     return isolated(_shared(spec, config.scope), request.timeout_secs, isolate=request.isolate or config.isolate)
 
@@ -111,7 +108,7 @@ def isolated(spec: SessionSpec, timeout_secs: float | None = None, *, isolate: b
     """The spec with its models in a host, where an operation that takes longer than ``timeout_secs`` is killed.
 
     Requests to endpoints need no host: the timeout is that of a request. That is also all that it means for an engine,
-    which is in a host with ``isolate`` only. The same holds for fallbacks.
+    which is in a host with ``isolate`` only, or if processes share it. The same holds for fallbacks.
 
     Args:
         spec: to be changed.
@@ -127,7 +124,7 @@ def isolated(spec: SessionSpec, timeout_secs: float | None = None, *, isolate: b
     if not concurrent:
         return _in_hosts(spec, timeout_secs) if isolate or timeout_secs is not None else spec
     if len(concurrent) == len(spec.plan.models):
-        if (isolate or spec.isolated) and all(isinstance(one, EngineModelHandler) for one in spec.plan.models.values()):
+        if (isolate or spec.is_hosted_or_shared) and _are_engines(spec.plan):
             return _in_hosts(spec, timeout_secs)
         if isolate and not spec.plan.is_one_of_several:
             warnings.warn(
@@ -143,6 +140,10 @@ def isolated(spec: SessionSpec, timeout_secs: float | None = None, *, isolate: b
             "give the models that send requests a transform of their own."
         )
     return spec
+
+
+def _are_engines(plan: Plan) -> bool:
+    return all(isinstance(one, EngineModelHandler) for one in plan.models.values())
 
 
 def _in_hosts(spec: SessionSpec, timeout_secs: float | None) -> SessionSpec:
@@ -197,10 +198,18 @@ def _names_to_share(plan: Plan, scope: Scope | None) -> Iterator[Any]:
     if scope == "process":
         return
     for name, handler in plan.models.items():
-        if name in plan.concurrent:  # a client belongs to its process
-            continue
-        if scope is not None or handler.share_model_across_processes() or handler.model_copies() > 1:
-            yield name
+        asks = handler.share_model_across_processes() or handler.model_copies() > 1
+        if name not in plan.concurrent:
+            if scope is not None or asks:
+                yield name
+        elif _are_engines(plan):
+            if scope == "machine" or asks:
+                yield name
+        elif asks and isinstance(handler, EngineModelHandler):  # a client of an endpoint belongs to its process
+            raise ConfigurationError(
+                f"{type(handler).__qualname__}(large_model=True) shares its engine in a transform of engines only; "
+                "give the other models a transform of their own."
+            )
 
 
 def _check_that_it_pickles(spec: SessionSpec) -> None:

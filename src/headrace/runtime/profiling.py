@@ -138,6 +138,8 @@ def profiling_spec(
     spec = prepare(handler, InferenceRequest(inference_args, placement=placement, batching=batching))
     if spec.plan.remote:
         raise ConfigurationError(f"{spec.plan.name} sends requests to an endpoint; it has no model on this machine.")
+    if spec.has_engines_in_hosts:  # measured in batches all the same
+        return replace(spec, shared=frozenset(), isolated=False)
     return spec
 
 

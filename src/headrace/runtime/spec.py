@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from headrace.core.budget import Budget
 from headrace.core.clock import Clock
 from headrace.core.config import RetryConfig
-from headrace.runtime.fallback_plan import Signing, answerer_of
 from headrace.runtime.plan import Plan
 
 _OF_FALLBACK = "\0fallback"
@@ -100,13 +99,16 @@ class SessionSpec:
     """Where predictions that were made before are looked up, if at all."""
     budget: BudgetSpec | None = None
     """What requests cost and may cost, if that is known and limited."""
-    names_fallbacks: bool = False
-    """Whether a fallback's values, after all postprocessing, are results that say who answered, whatever they were."""
 
     @property
     def is_hosted_or_shared(self) -> bool:
         """Whether models are in hosts or in shared memory rather than loaded by this process."""
         return self.isolated or bool(self.shared)
+
+    @property
+    def has_engines_in_hosts(self) -> bool:
+        """Whether the models are engines, and in hosts, which take requests one by one."""
+        return self.isolated and bool(self.plan.concurrent)
 
     def copies_of(self, name: Any) -> int:
         """The number of hosts of a model that lives in hosts; a model with more than one always does."""
@@ -146,7 +148,7 @@ class SessionSpec:
         return [
             replace(
                 own,
-                plan=replace(own.plan, postprocess=self._postprocess_of(own)),
+                plan=replace(own.plan, postprocess=(*own.plan.postprocess, *self.plan.postprocess)),
                 transform=f"{self.transform}{_OF_FALLBACK}{own.plan.rank}",
                 inference_args=self.inference_args,
                 caught=self.catching_for_fallback().caught,
@@ -157,10 +159,6 @@ class SessionSpec:
             )
             for own in self.fallbacks
         ]
-
-    def _postprocess_of(self, own: SessionSpec) -> tuple[Callable[[Any], Any], ...]:
-        signs = (Signing(answerer_of(own.plan)),) if self.names_fallbacks else ()
-        return (*own.plan.postprocess, *self.plan.postprocess, *signs)
 
     def is_of_same_transform(self, other: SessionSpec) -> bool:
         """Whether both belong to one transform: as versions of its models, or as model and fallback."""

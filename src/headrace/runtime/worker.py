@@ -105,8 +105,8 @@ class AnyWorker(ABC):
         failures_left_out = WithoutFailures(observer)
         executor = BypassExecutor(make_executor(failures_left_out), self.spec, self.session, failures_left_out)
         bundle: AnyBundle = Bundle(self.spec, self.session, executor, failures_left_out, self._join())
-        for fallback, given in zip(self.fallbacks, self.spec.fallbacks, strict=True):
-            own = len(given.plan.postprocess)
+        for fallback in self.fallbacks:
+            own = len(fallback.plan.postprocess) - len(self.plan.postprocess)
             if not fallback.plan.has_fallback:
                 bundle = FallbackBundle(bundle, fallback.bundle(observer), self.spec, own)
             else:  # its own functions are part of inference

@@ -1,0 +1,115 @@
+"""The turns in which clients have an engine."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from headrace.runtime.engine_turns import EVERYBODY, EngineTurns
+
+ONE, OTHER = EVERYBODY + 1, EVERYBODY + 2
+
+
+class Table:
+    """Notes who has a place, and whose the engine is."""
+
+    def __init__(self, limit=3):
+        self.notes = []
+        self.turns = EngineTurns(limit, self.notes.append)
+        self.inside = []
+        self.tasks = {}
+
+    async def enter(self, name, context):
+        async with context:
+            self.inside.append(name)
+            try:
+                await asyncio.Future()
+            finally:
+                self.inside.remove(name)
+
+    async def come(self, name, context):
+        self.tasks[name] = asyncio.create_task(self.enter(name, context))
+        await self.settled()
+
+    async def leave(self, name):
+        self.tasks.pop(name).cancel()
+        await self.settled()
+
+    async def settled(self):
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+def at_a_table():
+    """Runs a coroutine function with a table; ends what is left."""
+
+    def play(game, limit=3):
+        async def whole():
+            table = Table(limit)
+            async with AsyncExitStack() as stack:
+                stack.callback(lambda: [task.cancel() for task in table.tasks.values()])
+                await game(table, table.turns)
+            return table.notes
+
+        return asyncio.run(whole())
+
+    return play
+
+
+def test_places_are_limited_and_given_in_order(at_a_table):
+    async def game(table, turns):
+        for name in "abcde":
+            await table.come(name, turns.place(0))
+        assert table.inside == ["a", "b", "c"]
+        await table.leave("b")
+        assert table.inside == ["a", "c", "d"]
+        await table.leave("e")
+        await table.leave("a")
+        assert table.inside == ["c", "d"]
+
+    assert at_a_table(game) == []
+
+
+def test_client_is_alone_once_the_engine_is_empty(at_a_table):
+    async def game(table, turns):
+        await table.come("a", turns.place(OTHER))
+        await table.come("alone", turns.alone(ONE))
+        await table.come("b", turns.place(OTHER))
+        assert table.inside == ["a"]
+        await table.leave("a")
+        assert table.inside == ["alone"]
+        for name in "cdefg":
+            await table.come(name, turns.place(ONE))
+        assert table.inside == ["alone", *"cdefg"]
+        for name in ["c", "d", "e", "f", "g", "alone"]:
+            await table.leave(name)
+        assert table.inside == ["b"]
+
+    assert at_a_table(game) == [ONE, EVERYBODY]
+
+
+def test_clients_that_want_to_be_alone_take_turns(at_a_table):
+    async def game(table, turns):
+        for name, number in (("first", ONE), ("second", OTHER)):
+            await table.come(name, turns.alone(number))
+        assert table.inside == ["first"]
+        await table.leave("first")
+        assert table.inside == ["second"]
+        await table.leave("second")
+
+    assert at_a_table(game) == [ONE, EVERYBODY, OTHER, EVERYBODY]
+
+
+def test_client_that_leaves_before_its_turn_keeps_nothing(at_a_table):
+    async def game(table, turns):
+        await table.come("a", turns.place(OTHER))
+        await table.come("alone", turns.alone(ONE))
+        await table.leave("alone")
+        for name in "bc":
+            await table.come(name, turns.place(OTHER))
+        assert table.inside == ["a", "b", "c"]
+
+    assert at_a_table(game) == []

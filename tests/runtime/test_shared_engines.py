@@ -1,0 +1,400 @@
+"""One engine for all worker processes of the machine: who dies costs the others nothing, and nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from functools import partial
+
+import pytest
+
+from headrace import EngineModelHandler, KeyedModelHandler, KeyModelMapping, PlacementConfig, predict, report_generation
+from headrace.core.errors import HostDiedError
+from headrace.core.events import HostLost, ModelLoaded, UsageReported
+from headrace.machine.status import machine_status
+from headrace.runtime.open_worker import open_worker
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
+from toy_engine import Engine, die, double, where
+from toy_hosts import has_ended
+from toys import run
+from waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("runtime", "census", "requests_end")
+
+LONG_SECS = 3.0
+"""A time limit that nothing exceeds here, on a busy machine neither, unless it hangs."""
+
+
+class Noting(list):
+    """An engine; its requests leave files, from which processes can tell how far they have come."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.is_first = not (folder / "loaded").exists()
+        self.note("loaded")
+
+    def note(self, what):
+        (self.folder / str(what)).touch()
+
+    async def wait_for(self, what):
+        while not (self.folder / str(what)).exists():
+            await asyncio.sleep(0.002)
+
+
+class Together:
+    """Answers nobody before so many requests are in flight."""
+
+    def __init__(self, many):
+        self.many = many
+        self.in_flight = 0
+        self.full = asyncio.Event()
+
+    async def double(self, example):
+        self.in_flight += 1
+        if self.in_flight == self.many:
+            self.full.set()
+        await self.full.wait()
+        return 2 * example
+
+
+def spec_of(act, load=os.getpid, caught=Exception, **options):
+    request = {name: options.pop(name) for name in ("timeout_secs", "placement", "isolate") if name in options}
+    return catching(prepare(Engine(act, load, **{"large_model": True, **options}), InferenceRequest(**request)), caught)
+
+
+@pytest.fixture
+def worker_here(close_later):
+    """Opens a worker in this process."""
+    return lambda spec: close_later(open_worker(spec))
+
+
+def test_engine_serves_all_processes(worker_here, worker_process):
+    spec = spec_of(where)
+    here, there = worker_here(spec), worker_process(spec)
+    [(engine, host)] = run(here, [1])
+    found = there.run([1, 2, 3])
+    assert set(found.good) == {(engine, host)}
+    assert engine == host not in (os.getpid(), there.number)
+    assert not found.of(ModelLoaded)
+    there.close()
+    assert run(here, [1]) == [(engine, host)]
+
+
+def test_engine_of_a_machine_is_shared_by_placement(runtime):
+    [(engine, host)] = predict(Engine(where), [1], placement="machine")
+    assert engine == host != os.getpid()
+    assert list(predict(Engine(where, large_model=True), [1], placement="process")) == [(os.getpid(), os.getpid())]
+    assert list(predict(Engine(where), [1], placement="auto")) == [(os.getpid(), os.getpid())]
+
+
+def test_requests_of_all_processes_are_with_the_engine_side_by_side(worker_process):
+    spec = spec_of(lambda example, engine: engine.double(example), partial(Together, 12))
+    workers = [worker_process(spec) for _ in range(2)]
+    for worker in workers:
+        worker.begin(range(6))
+    assert [worker.outcomes().good for worker in workers] == [[0, 2, 4, 6, 8, 10]] * 2
+
+
+@pytest.mark.large
+def test_engine_is_given_as_many_requests_as_it_takes_by_all_processes_together(worker_process):
+    class Counting:
+        most = now = 0
+
+    async def act(example, engine):
+        engine.now += 1
+        engine.most = max(engine.most, engine.now)
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        engine.now -= 1
+        return engine.most
+
+    spec = spec_of(act, Counting, max_concurrent=4)
+    workers = [worker_process(spec) for _ in range(2)]
+    for worker in workers:
+        worker.begin(range(50))
+    assert all(max(worker.outcomes().good) == 4 for worker in workers)
+
+
+@pytest.mark.large
+def test_requests_of_a_killed_worker_are_dropped_and_others_go_on(tmp_path, worker_process):
+    async def act(example, engine):
+        try:
+            if example >= 100:
+                engine.note(f"begun {example}")
+                await asyncio.sleep(1000)
+            await engine.wait_for("dropped 102")
+        except asyncio.CancelledError:
+            engine.note(f"dropped {example}")
+            raise
+        return example
+
+    spec = spec_of(act, partial(Noting, tmp_path))
+    victim, other = worker_process(spec), worker_process(spec)
+    other.begin(range(3))
+    victim.begin(range(100, 103))
+    assert wait_until(lambda: len(list(tmp_path.glob("begun*"))) == 3)
+    victim.process.kill()
+    found = other.outcomes()
+    assert (found.good, found.dead, found.of(HostLost)) == ([0, 1, 2], {}, [])
+    assert len(list(tmp_path.glob("dropped*"))) == 3
+
+
+@pytest.mark.large
+def test_worker_that_is_killed_while_it_has_the_engine_alone_gives_it_back(tmp_path, worker_process):
+    async def act(example, engine):
+        if example == 13 and not (tmp_path / "died").exists():
+            engine.note("died")
+            die()
+        if example == 13:
+            engine.note("alone")
+            await asyncio.sleep(1000)
+        return example
+
+    spec = spec_of(act, partial(Noting, tmp_path))
+    victim, other = worker_process(spec), worker_process(spec)
+    assert other.run([1]).good == [1]
+    victim.begin([13])
+    assert wait_until((tmp_path / "alone").exists)
+    other.begin([2])
+    victim.process.kill()
+    assert other.outcomes().good == [2]
+
+
+@pytest.mark.large
+def test_worker_that_reads_nothing_holds_up_nobody(worker_process):
+    async def act(example, engine):
+        return bytes(5_000_000) if example < 0 else example
+
+    spec = spec_of(act)
+    stopped, other = worker_process(spec), worker_process(spec)
+    assert stopped.run([1]).good == [1]
+    stopped.begin([-1] * 20)
+    os.kill(stopped.number, signal.SIGSTOP)
+    try:
+        assert other.run(range(50)).good == [*range(50)]
+    finally:
+        os.kill(stopped.number, signal.SIGCONT)
+    assert len(stopped.outcomes().good) == 20
+
+
+@pytest.mark.large
+def test_host_that_is_killed_costs_no_process_anything(tmp_path, worker_process):
+    async def act(example, engine):
+        if engine.is_first:
+            engine.note(f"begun {example}")
+            await asyncio.sleep(1000)
+        return os.getpid()
+
+    spec = spec_of(act, partial(Noting, tmp_path))
+    workers = [worker_process(spec) for _ in range(3)]
+    for place, worker in enumerate(workers):
+        worker.begin(range(10 * place, 10 * place + 5))
+    assert wait_until(lambda: len(list(tmp_path.glob("begun*"))) == 15)
+    [host] = [host.process for manager in machine_status().managers for model in manager.models for host in model.hosts]
+    os.kill(host, signal.SIGKILL)
+    found = [worker.outcomes() for worker in workers]
+    assert [len(one.good) for one in found] == [5, 5, 5]
+    assert len({number for one in found for number in one.good} - {host}) == 1
+    assert sum(len(one.of(ModelLoaded)) for one in found) == 2  # the first, and the one that replaced it
+
+
+@pytest.mark.large
+def test_element_that_kills_the_host_costs_other_processes_nothing(worker_process):
+    async def act(example, engine):
+        if example == 13:
+            die()
+        await asyncio.sleep(0.01)
+        return 2 * example
+
+    spec = spec_of(act)
+    guilty, *others = [worker_process(spec) for _ in range(3)]
+    for worker in (guilty, *others):
+        worker.run([1])
+    guilty.begin(range(20))
+    found = [other.run([place]) for place in range(100, 140) for other in others]
+    assert [one.dead for one in found] == [{}] * 80
+    died = guilty.outcomes()
+    assert died.dead == {13: HostDiedError}
+    assert died.good == [2 * n for n in range(20) if n != 13]
+
+
+@pytest.mark.large
+def test_each_process_finds_its_own_elements_that_kill_the_host(worker_process):
+    async def act(example, engine):
+        await asyncio.sleep(0.001 * (example % 7))
+        if example % 30 == 13:
+            die()
+        return example
+
+    spec = spec_of(act)
+    workers = [worker_process(spec) for _ in range(4)]
+    for worker in workers:
+        worker.begin(range(60))
+    found = [worker.outcomes() for worker in workers]
+    assert [one.dead for one in found] == [{13: HostDiedError, 43: HostDiedError}] * 4
+    assert [len(one.good) for one in found] == [58] * 4
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("how", ["holds the thread", "answers nobody"])
+def test_request_that_hangs_costs_other_processes_nothing(worker_process, how):
+    async def act(example, engine):
+        if example == 13 and how == "holds the thread":
+            time.sleep(1000)
+        if example == 13:
+            engine.append("stuck")
+        await asyncio.sleep(0)
+        while engine:
+            await asyncio.sleep(1000)
+        return example
+
+    spec = spec_of(act, list, timeout_secs=LONG_SECS)
+    guilty, other = worker_process(spec), worker_process(spec)
+    assert guilty.run([1]).good == other.run([1]).good == [1]
+    guilty.begin([13])
+    found = [other.run([number]) for number in range(100, 110)]
+    assert [(one.good, one.dead) for one in found] == [([number], {}) for number in range(100, 110)]
+    assert guilty.outcomes().dead == {13: TimeoutError}
+
+
+@pytest.mark.large
+def test_manager_that_is_killed_is_replaced_with_its_engine(tmp_path, worker_process):
+    async def act(example, engine):
+        if engine.is_first:
+            engine.note(f"begun {example}")
+            await asyncio.sleep(1000)
+        return os.getpid()
+
+    spec = spec_of(act, partial(Noting, tmp_path))
+    workers = [worker_process(spec) for _ in range(2)]
+    for place, worker in enumerate(workers):
+        worker.begin(range(10 * place, 10 * place + 5))
+    assert wait_until(lambda: len(list(tmp_path.glob("begun*"))) == 10)
+    [manager] = machine_status().managers
+    [host] = manager.models[0].hosts
+    os.kill(manager.process.process, signal.SIGKILL)
+    found = [worker.outcomes() for worker in workers]
+    assert [len(one.good) for one in found] == [5, 5]
+    assert wait_until(lambda: has_ended(host.process))
+    assert len({number for one in found for number in one.good} - {host.process}) == 1
+    for worker in workers:
+        worker.close()
+
+
+def test_engine_that_cannot_be_loaded_is_an_error_of_its_own():
+    def load():
+        raise LookupError("no such model")
+
+    with pytest.raises(LookupError, match="no such model"):
+        list(predict(Engine(double, load, large_model=True), [1]))
+
+
+@pytest.mark.large
+def test_engine_that_cannot_be_loaded_again_fails_the_requests(tmp_path, worker_process):
+    def load():
+        if (tmp_path / "loaded").exists():
+            raise LookupError("gone")
+        (tmp_path / "loaded").touch()
+
+    async def act(example, engine):
+        die()
+
+    found = worker_process(spec_of(act, load)).run([1, 2])
+    assert found.dead == {1: LookupError, 2: LookupError}
+
+
+def test_engine_runs_its_finalizers_when_its_last_user_leaves(tmp_path):
+    class Model:
+        def __init__(self):
+            self.itself = self
+
+        def __del__(self):
+            (tmp_path / "finalized").touch()
+
+    async def act(example, engine):
+        return os.getpid()
+
+    [host] = predict(Engine(act, Model, large_model=True), [1])
+    assert wait_until(lambda: has_ended(host))
+    assert (tmp_path / "finalized").exists()
+
+
+@pytest.mark.large
+def test_engine_lingers_for_the_next_user():
+    async def act(example, engine):
+        return os.getpid()
+
+    spec = spec_of(act, placement=PlacementConfig("machine", linger_secs=1))
+    found = []
+    for _ in range(2):
+        worker = open_worker(spec)
+        found += run(worker, [1])
+        worker.close()
+    assert found[0] == found[1]
+
+
+def test_engine_that_lingers_ends_before_another_is_loaded():
+    found = []
+    for linger_secs in (1000, 0):
+        worker = open_worker(spec_of(where, placement=PlacementConfig("machine", linger_secs=linger_secs)))
+        found += run(worker, [1])
+        assert linger_secs or has_ended(found[0][0])
+        worker.close()
+    assert found[0] != found[1]
+
+
+def test_engine_and_its_host_are_listed(worker_here):
+    worker = worker_here(spec_of(where))
+    [(_, host)] = run(worker, [1])
+    [manager] = machine_status().managers
+    [model] = manager.models
+    assert (model.name, model.state, model.clients, model.mapped) == ("Engine", "ready", 1, False)
+    assert [one.process for one in model.hosts] == [host]
+    assert "engine" in model.reason
+
+
+def test_usage_is_counted_where_the_element_is(worker_here, worker_process):
+    async def act(example, engine):
+        report_generation("m", input_tokens=3, output_tokens=example, seconds=2.0, first_token_secs=0.5)
+        return example
+
+    spec = spec_of(act)
+    there = worker_process(spec)
+    assert run(worker_here(spec), [1]) == [1]
+    assert there.run([2]).of(UsageReported) == [UsageReported("m", 3, 2, seconds=2.0, first_token_secs=0.5)]
+
+
+def test_engines_by_key_are_shared_each(worker_here, worker_process):
+    mappings = [KeyModelMapping([key], Engine(where, large_model=True)) for key in "ab"]
+    spec = prepare(KeyedModelHandler(mappings), InferenceRequest())
+    here = dict(run(worker_here(spec), [("a", 1), ("b", 2)]))
+    assert here["a"] != here["b"]
+    assert dict(worker_process(spec).run([("a", 1), ("b", 2)]).good) == here
+
+
+def test_forked_child_uses_the_same_engine():
+    worker = open_worker(spec_of(where))
+    [(host, _)] = run(worker, [1])
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            code = int(run(worker, [1]) != [(host, host)])
+            worker.close()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert run(worker, [1]) == [(host, host)]
+    worker.close()
+
+
+def test_handler_may_say_itself_that_processes_share_its_engine(runtime):
+    class Sharing(Engine):
+        def share_model_across_processes(self):
+            return True
+
+    assert issubclass(Sharing, EngineModelHandler)
+    [(engine, host)] = predict(Sharing(where), [1])
+    assert engine == host != os.getpid()
