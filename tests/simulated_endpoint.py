@@ -82,6 +82,8 @@ class Simulation:
         workers: how many requests the endpoint works on at a time; the others queue.
         outage: from when until when nobody listens.
         retry_after: what a refusal asks for, in seconds.
+        bad: which part of the requests has ``verdict``.
+        verdict: what the endpoint says of a bad request.
         tokens: what a request takes; takes a random generator.
     """
 
@@ -97,13 +99,15 @@ class Simulation:
         workers=0,
         outage=(0, 0),
         retry_after=0.0,
+        bad=0.0,
+        verdict=Verdict.DECLINED,
         most=1000,
         tokens=lambda rng: 0,
         **options,
     ):
         self._rng = random.Random(7)
         self._quota, self._latency, self._outage, self._retry_after = quota, latency, outage, retry_after
-        self._tokens = tokens
+        self._tokens, self._bad, self._verdict = tokens, bad, verdict
         self._free = [0.0] * workers
         self._events, self._numbers = [], itertools.count()
         self._joins = joins or [0.0] * (clients * processes)
@@ -164,7 +168,8 @@ class Simulation:
             self.accepted.append(now)
             self.by_client[client] += 1
             self.latencies.append(end - now)
-            self._push(end, client, (now, Verdict.ANSWERED, 0.0, self._tokens(self._rng)))
+            verdict = self._verdict if self._bad and self._rng.random() < self._bad else Verdict.ANSWERED
+            self._push(end, client, (now, verdict, 0.0, self._tokens(self._rng)))
 
     def _end(self, now, seconds):
         if not self._free:

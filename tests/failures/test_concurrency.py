@@ -115,6 +115,24 @@ def test_quota_that_names_its_delays_is_used(quota):
     assert found.share_refused < 0.02
 
 
+@pytest.mark.parametrize("verdict", [Verdict.DECLINED, Verdict.FAILED])
+def test_quota_is_used_although_many_requests_are_bad(verdict):
+    found = Simulation(small_bucket(quota_of(200)), bad=0.3, verdict=verdict).run(40)
+    assert found.rate(0, 40) >= 0.95 * 200
+    assert found.share_refused < 0.02
+
+
+def test_request_that_is_declined_ends_a_pause_after_refusals():
+    limit = ConcurrencyLimit(0.0)
+    for _ in range(5):
+        limit.started(0.0)
+        limit.finished(0.1, 0.0, Verdict.REFUSED)
+    assert limit.outage_began == 0.1
+    limit.started(1.0)
+    limit.finished(1.1, 1.0, Verdict.DECLINED)
+    assert limit.outage_began is None
+
+
 @pytest.mark.parametrize("workers", [3, 16])
 def test_endpoint_that_queues_is_kept_busy_without_a_long_queue(workers):
     found = Simulation(workers=workers).run(30)

@@ -234,7 +234,12 @@ class ConcurrencyLimit:
             self._breaker.answered()
             self._own_breaker.answered()
             self._streak.answered()
+        elif reply is Verdict.DECLINED:
+            self._quota.answered(now, started)
+            if not self.is_gone:
+                self._breaker.answered()
         elif reply is Verdict.FAILED:
+            self._quota.answered(now, started)
             self._failed(now, started, retry_after, has_failed=has_failed)
         elif reply is not Verdict.NOTHING:
             self._refused(now, started, reply, retry_after)

@@ -20,6 +20,8 @@ class Verdict(Enum):
     """It does not work: nobody listens, or HTTP 503."""
     FAILED = auto()
     """It may not work, or only this request may: HTTP 500, a lost connection."""
+    DECLINED = auto()
+    """It has looked at the request, and will not do it: HTTP 400."""
     NOTHING = auto()
     """Nothing: the request was cancelled, or failed for a reason of its own."""
 

@@ -7,7 +7,7 @@ import math
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -89,7 +89,10 @@ def verdict_of(error: BaseException) -> Verdict:
     if statuses & _UNAVAILABLE or any(isinstance(link, _NOT_CONNECTED) for link in links):
         return Verdict.UNAVAILABLE
     has_failed = any(isinstance(status, int) and 500 <= status < 600 for status in statuses)
-    return Verdict.FAILED if has_failed or statuses & _FAILED or any(map(is_lost, links)) else Verdict.NOTHING
+    if has_failed or statuses & _FAILED or any(map(is_lost, links)):
+        return Verdict.FAILED
+    has_looked = _client_errors(statuses) or statuses & _FINAL
+    return Verdict.DECLINED if has_looked and not statuses & _FOR_ALL else Verdict.NOTHING
 
 
 def is_final(error: BaseException) -> bool:
@@ -97,8 +100,11 @@ def is_final(error: BaseException) -> bool:
     if isinstance(error, PredictionCountError | ConfigurationError | EndpointError) or _is_untrusted(error):
         return True
     statuses = statuses_of(error)
-    client_errors = {status for status in statuses if isinstance(status, int) and 400 <= status < 500}
-    return bool(client_errors - _PASSING or statuses & _FINAL)
+    return bool(_client_errors(statuses) - _PASSING or statuses & _FINAL)
+
+
+def _client_errors(statuses: Set[Any]) -> Set[Any]:
+    return {status for status in statuses if isinstance(status, int) and 400 <= status < 500}
 
 
 def concerns_all(error: BaseException) -> bool:

@@ -261,7 +261,7 @@ class Endpoint:
         worst = max(map(judge_element, (predictions[place] for place in again)), key=_urgency)
         error: BaseException = predictions[again[0]].error
         is_part = not self._rules.prebatched and len(again) < len(predictions)
-        works = worst.verdict is Verdict.NOTHING or (is_part and worst.verdict is Verdict.FAILED)
+        works = worst.verdict in (Verdict.NOTHING, Verdict.DECLINED) or (is_part and worst.verdict is Verdict.FAILED)
         self._finish(call, started, Verdict.ANSWERED if works else worst.verdict, worst.delay_secs, told, error=error)
         rest = call.part(again) if is_part else call
         is_sent_again = self._sends_again(rest, error, worst)  # first: if it raises, nothing is delivered yet
