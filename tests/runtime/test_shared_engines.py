@@ -138,7 +138,7 @@ def test_requests_of_a_killed_worker_are_dropped_and_others_go_on(tmp_path, work
     victim.process.kill()
     found = other.outcomes()
     assert (found.good, found.dead, found.of(HostLost)) == ([0, 1, 2], {}, [])
-    assert len(list(tmp_path.glob("dropped*"))) == 3
+    assert wait_until(lambda: len(list(tmp_path.glob("dropped*"))) == 3)
 
 
 @pytest.mark.large
