@@ -161,7 +161,14 @@ def test_missing_key_is_one_error_with_the_cure(folder, headrace, monkeypatch):
             ["--handler", "openai", "--model", "m", "--prompt", "{id}: {text}", "--columns", "id"],
             "--prompt: there is no column 'text'; the columns are id.",
         ),
-        (["--handler", "openai", "--model", "m", "--inference-arg", "temprature=1"], "did you mean 'temperature'"),
+        (
+            ["--handler", "openai", "--model", "m", "--columns", "text", "--inference-arg", "temprature=1"],
+            "did you mean 'temperature'",
+        ),
+        (["--handler", "openai", "--model", "m"], "choose one column with the prompt (--columns, in Python columns=)"),
+        (["--handler", "openai-embeddings", "--model", "m", "--columns", "id,text"], "of id, text, or make the prompt"),
+        (["--handler", "openai", "--model", "m", "--api-key", KEY], "no option --api-key; set OPENAI_API_KEY"),
+        (["--handler", "openai", "--model", "m", "--temperature", "0"], "--inference-arg temperature=0"),
     ],
 )
 def test_mistakes_are_found_before_anything_runs(folder, headrace, arguments, said):
@@ -170,6 +177,21 @@ def test_mistakes_are_found_before_anything_runs(folder, headrace, arguments, sa
     result = headrace("run", "in.jsonl", "--output", "p.jsonl", *arguments)
     assert result.code == 2
     assert said in result.error
+    assert KEY not in result.error
+
+
+def test_columns_named_as_roles_are_a_conversation(folder, headrace, server):
+    folder.write("in.jsonl", [{"system": "brief", "user": "a"}, {"system": "", "user": "b"}])
+    assert run_openai(headrace, server, "in.jsonl", "--output", "p.jsonl").code == 0
+    assert [row["prediction"] for row in folder.rows("p.jsonl")] == ["A", "B"]
+    assert sorted(map(prompts_of, server.requests)) == [["b"], ["brief", "a"]]
+
+
+def test_empty_prompt_is_a_dead_letter_and_costs_nothing(folder, headrace, server):
+    folder.write("in.csv", as_csv([*ROWS, {"id": 5, "title": "t5", "text": ""}]))
+    result = run_openai(headrace, server, "in.csv", "--columns", "text", "--output", "p.jsonl")
+    assert (result.code, result.summary["predictions"], result.summary["dead letters"]) == (0, "5", "1")
+    assert len(server.requests) == 5
 
 
 def test_resumed_run_asks_for_the_rest_only_and_another_prompt_is_another_run(folder, headrace):

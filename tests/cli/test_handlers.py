@@ -88,6 +88,23 @@ def test_model_is_the_parameter_of_that_name_else_the_first(module):
     assert make_handler(f"{module}:OfTheHub", {}, model="bert-base-uncased").uri == "bert-base-uncased"
 
 
+def test_the_model_of_an_engine_may_be_an_id_of_a_hub():
+    assert make_handler("vllm-engine", {}, model="some-one/model-1b")
+
+
+@pytest.mark.large
+def test_the_model_of_an_engine_of_transformers_may_be_an_id_of_a_hub():
+    assert make_handler("huggingface-generation", {}, model="some-one/model-1b")
+
+
+def test_no_error_asks_for_a_key_on_the_command_line(monkeypatch):
+    monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
+    monkeypatch.delenv("GEMINI_API_KEY", raising=False)
+    message = error_of("gemini", {}, model="m")
+    assert "set GEMINI_API_KEY" in message
+    assert "--handler-arg api_key" not in message
+
+
 def test_a_handler_may_say_which_parameter_is_the_model(module):
     assert make_handler(f"{module}:WithAnother", {"model": "m"}, model="s").both == ("m", "s")
     assert "--handler-arg state are the same" in error_of(f"{module}:WithAnother", {"state": "s"}, model="s")

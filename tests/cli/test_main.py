@@ -62,6 +62,13 @@ def test_every_option_is_explained_in_the_guide(name):
     assert {option for option in options(name) if f"`{option}" not in guide} <= {"--help"}
 
 
+@pytest.mark.parametrize("name", ["run", "retry"])
+def test_help_names_every_exit_code_of_the_guide(headrace, name):
+    codes = re.findall(r"^\| ([\d, ]+) \|", GUIDE.read_text(), re.MULTILINE)
+    named = re.findall(r"\d+", " ".join(words(headrace(name, "--help").out)).partition("Exit codes: ")[2])
+    assert named[: len(codes) + 1] == re.findall(r"\d+", " ".join(codes))
+
+
 @pytest.mark.parametrize(
     ("line", "completions"),
     [

@@ -114,7 +114,7 @@ def test_settings_have_prices_and_a_cache(run, folder):
         (["--price", "m=1"], "--price takes MODEL=INPUT,OUTPUT"),
         (["--price", "m=a,b"], "--price takes MODEL=INPUT,OUTPUT"),
         (["--price", "m=1,-1"], "at least 0"),
-        (["--budget", "5", "--resume"], "needs prices"),
+        (["--budget", "5", "--resume"], "--budget needs --price MODEL=INPUT,OUTPUT"),
         (["--budget", "-5", "--price", "m=1,1", "--resume"], "positive"),
         (["--budget", "5", "--price", "m=1,1"], "go with --resume or --cache"),
         (["--budget-tokens", "5"], "go with --resume or --cache"),
@@ -131,7 +131,7 @@ def test_options_that_are_wrong_are_one_error(run, folder, options, said):
 def test_model_without_a_price_ends_the_run(run):
     result = run("--resume", "--budget", "5", "--price", "other=1,1")
     assert result.code == 4
-    assert "no price for 'm'" in result.error
+    assert "no price for 'm'; give it with --price MODEL=INPUT,OUTPUT. (1 row is done and kept; " in result.error
 
 
 def test_progress_shows_tokens_and_money_if_there_are_any():

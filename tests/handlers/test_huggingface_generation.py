@@ -103,6 +103,11 @@ def test_texts_are_those_of_generate(saved_llama, alone, continuous):
         assert 0 < event.first_token_secs <= event.seconds
 
 
+def test_rows_are_asked_with_a_template(saved_llama, alone):
+    (found,) = predict(make(saved_llama, prompt="a {x}"), [{"x": "b", "id": 1}])
+    assert (found.example, found.inference["text"]) == ({"x": "b", "id": 1}, alone("a b")[0])
+
+
 @BOTH
 def test_handler_runs_in_a_pipeline_with_keys(saved_llama, alone, continuous):
     given = list(enumerate(prompts(6)))
@@ -154,7 +159,7 @@ def test_prompts_that_are_too_long_or_no_prompts_fail_alone(saved_llama, continu
     found = list(predict(make(saved_llama, continuous=continuous), [*bad, "a b"], on_failure="yield"))
     said = [str(one.error) for one in failures_among(found)]
     assert len(said) == 4
-    assert "60 tokens, which are with max_new_tokens=12 more than the 64" in said[0]
+    assert "60 tokens and max_new_tokens is 12: together more than the 64" in said[0]
     assert "the prompt is empty" in said[1]
     assert all("a prompt is a text, or a list of messages" in one for one in said[2:])
 

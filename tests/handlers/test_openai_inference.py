@@ -245,6 +245,17 @@ def test_missing_key_is_one_error_that_says_where_it_is_looked_for(monkeypatch):
         list(predict(OpenAIChatModelHandler("m"), ["a", "b"], on_failure="yield"))
 
 
+@ALL
+def test_endpoint_that_wants_a_key_where_none_is_set_is_one_error_that_says_where_it_is_looked_for(kind, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with serving(lambda asked, before: refusing(401, "Incorrect API key provided: none.")) as server:
+        with pytest.raises(
+            EndpointError, match=r"has no API key: set OPENAI_API_KEY .* wants one: .*Incorrect API key"
+        ):
+            list(predict(kind("m", url=at(server)), ["a", "b"], on_failure="yield"))
+        assert len(server.requests) == 1
+
+
 def test_url_of_the_environment_is_used(server, monkeypatch):
     monkeypatch.setenv("OPENAI_BASE_URL", at(server))
     assert [one.inference for one in predict(OpenAIChatModelHandler("m"), ["a"])] == ["A"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.core.errors import ConfigurationError
 from headrace.handlers.prompts import Prompts
 
 USER = {"role": "user", "content": "b"}
@@ -72,6 +73,7 @@ def test_what_is_no_example_is_named(example, error, said):
         ({"any": 7}, "7"),
         ({"system": "s", "user": "b"}, [{"role": "system", "content": "s"}, USER]),
         ({"system": None, "user": "b"}, [USER]),
+        ({"system": "", "user": "b"}, [USER]),
         ({"messages": [USER]}, [USER]),
         ({"messages": [USER], "id": 3}, [USER]),
         ({"messages": "a"}, "a"),
@@ -86,9 +88,31 @@ def test_rows_become_prompts_and_conversations(row, example):
     [
         ({"a": "x", "b": "y"}, "choose one column with the prompt .*--columns.* of a, b"),
         ({"a": None}, "column 'a' holds None, which is no text"),
+        ({"a": ""}, "column 'a', which is the prompt, is empty"),
         ({"user": ["x"], "system": "s"}, "column 'user' holds .* no text"),
     ],
 )
 def test_rows_of_which_no_prompt_can_be_made_are_named(row, said):
     with pytest.raises(ValueError, match=said):
         Prompts("H").example_from_row(row)
+
+
+@pytest.mark.parametrize(
+    ("template", "columns", "is_conversation"),
+    [
+        (None, ["any"], False),
+        ("{a}", ["a", "b"], False),
+        (None, ["system", "user"], True),
+        (None, ["messages", "id"], True),
+    ],
+)
+def test_columns_of_which_a_prompt_can_be_made_are_accepted(template, columns, is_conversation):
+    Prompts("H", template).refuse_columns(columns, may_be_conversation=is_conversation)
+
+
+@pytest.mark.parametrize(
+    ("columns", "is_conversation"), [(["id", "text"], True), (["system", "user"], False), (["messages", "id"], False)]
+)
+def test_columns_of_which_no_prompt_can_be_made_are_refused(columns, is_conversation):
+    with pytest.raises(ConfigurationError, match=r"choose one column .*--columns.* of .*--prompt"):
+        Prompts("H").refuse_columns(columns, may_be_conversation=is_conversation)

@@ -54,6 +54,30 @@ class TestContract(HandlerContract):
         return {"max_tokens": 1}
 
 
+def test_rows_are_asked_with_a_template():
+    rows = [{"what": "wheel", "n": 1}, {"what": None, "n": 2}]
+    good, bad = predict(handler(prompt="a {what}"), rows, on_failure="yield")
+    assert (good.example, good.inference["text"]) == (rows[0], "A WHEEL")
+    assert str(bad.error) == "column 'what', which the prompt needs, is empty."
+    assert handler(prompt="a {what}").columns_of_rows() == ["what"]
+
+
+def test_rows_of_files_become_prompts_and_conversations():
+    one = handler()
+    assert one.example_from_row({"any": "why?"}) == "why?"
+    said = [{"role": "system", "content": "brief"}, {"role": "user", "content": "why?"}]
+    assert one.example_from_row({"system": "brief", "user": "why?"}) == said
+    for row in ({"any": None}, {"any": ""}, {"id": 1, "text": "why?"}):
+        with pytest.raises(ValueError, match=r"no text|empty|choose one column"):
+            one.example_from_row(row)
+
+
+def test_columns_of_which_no_prompt_can_be_made_are_refused():
+    handler().refuse_columns(["system", "user"])
+    with pytest.raises(ConfigurationError, match="choose one column with the prompt"):
+        handler().refuse_columns(["id", "text"])
+
+
 def test_prompts_are_continued(engines):
     events, outcomes = events_and_outcomes(handler(sampling_args={"max_tokens": 3, "temperature": 0.0}), PROMPTS)
     assert sorted(texts(outcomes)) == sorted(prompt.upper() for prompt in PROMPTS)

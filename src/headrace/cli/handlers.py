@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from headrace.core.errors import ConfigurationError, MissingExtraError, as_type_name
+from headrace.core.secrets import SECRET_ARGUMENTS
 from headrace.core.spelling import did_you_mean, nearest, no_file
 
 GROUP = "headrace.handlers"
@@ -225,7 +226,8 @@ def _check(name: str, factory: Callable[..., Any], arguments: dict[str, Any]) ->
 
 def _how_to_give(message: str, parameters: Iterable[str], given: Iterable[str]) -> str:
     """A sentence with the option for a parameter that a handler misses, if its message names one."""
-    missed = next((name for name in parameters if name not in given and re.search(rf"\b{name}\b", message)), None)
+    candidates = [name for name in parameters if name not in given and name not in SECRET_ARGUMENTS]
+    missed = next((name for name in candidates if re.search(rf"\b{name}\b", message)), None)
     if missed is None:
         return ""
     return (

@@ -39,6 +39,11 @@ _INSTEAD = {
     "--batch-size": "write --max-batch-size, and --min-batch-size for the fewest",
     "--device": "it is the handler's: --handler-arg device=GPU",
     "--gpu": "it is the handler's: --handler-arg device=GPU",
+    "--api-key": "set OPENAI_API_KEY, or the variable of your provider, in the environment",
+    "--temperature": "it is the model's: --inference-arg temperature=0",
+    "--max-tokens": "it is the model's: --inference-arg max_tokens=100",
+    "--system": "it is the handler's: --handler-arg system='Be brief.'",
+    "--json-schema": "it is the handler's: --handler-arg json_schema=FILE",
     "--workers": "processes are Beam's: --direct_num_workers=4 --direct_running_mode=multi_processing",
     "--limit": "give it fewer rows: head -n 100 FILE | headrace run - --format csv",
 }

@@ -20,7 +20,7 @@ from headrace.core.errors import ConfigurationError
 
 _EXIT_CODES = (
     "Exit codes: 0 every row is out, 1 the run failed, 2 a wrong argument or input, 3 too many rows failed or a "
-    "pipe was empty, 130 interrupted."
+    "pipe was empty, 4 the budget is spent, 130 interrupted, 143 terminated."
 )
 
 _RUN = "\n\n".join(

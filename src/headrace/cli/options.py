@@ -111,7 +111,7 @@ class FileArgs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobArgs(ModelArgs, SpendingArgs):
+class JobArgs(SpendingArgs, ModelArgs):
     """Options of both ``headrace run`` and ``headrace retry``."""
 
     handler: Annotated[str, _option("--handler", _MODEL, _HANDLER_HELP, "NAME", autocompletion=_handlers_like)]

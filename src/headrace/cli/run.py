@@ -151,10 +151,11 @@ def _columns(args: RunArgs | RetryArgs, handler: Any, all_columns: Sequence[str]
     columns = choose("--columns", args.columns, all_columns)
     if columns == ():
         raise ConfigurationError("--columns names no column; leave it out if the model is to see all of them.")
-    of_prompt = getattr(
-        handler, "columns_of_rows", None
-    )  # a handler of the user's own may do with a prompt what it likes
-    choose("--prompt", of_prompt() if args.prompt is not None and of_prompt else None, columns or all_columns)
+    seen = columns or all_columns
+    of_prompt = getattr(handler, "columns_of_rows", None)  # the user's own may do with prompts and rows what it likes
+    choose("--prompt", of_prompt() if args.prompt is not None and of_prompt else None, seen)
+    if ":" not in args.handler and (refuse := getattr(handler, "refuse_columns", None)) is not None:
+        refuse(seen)
     return columns
 
 
@@ -246,7 +247,8 @@ def _spent(error: BaseException) -> str | None:
     from headrace.jobs.run import describe  # noqa: PLC0415 - as above
 
     name, _, said = describe(error).partition(": ")
-    return said if name == as_type_name(BudgetError) else None
+    cure = "give it with --price MODEL=INPUT,OUTPUT"
+    return said.replace("add it to the prices", cure) if name == as_type_name(BudgetError) else None
 
 
 def _after_budget(run: Any) -> str:
@@ -308,12 +310,13 @@ def _kept(run: Any, *, refused: bool = False) -> str:
     rows = run.output.kept_rows
     if not rows:
         return ""
+    are = f"{rows:,} rows are" if rows > 1 else "1 row is"
     if refused:
         return (
-            f" ({rows:,} rows are done and kept in {run.output.folder}. The same command with a higher --threshold "
+            f" ({are} done and kept in {run.output.folder}. The same command with a higher --threshold "
             "writes them; to have all rows predicted again, delete that folder first.)"
         )
-    return f" ({rows:,} rows are done and kept; the same command goes on from there.)"
+    return f" ({are} done and kept; the same command goes on from there.)"
 
 
 def _interrupted(console: Console, signals: Signals, what: str = "nothing was written.", *, stuck: bool = False) -> int:

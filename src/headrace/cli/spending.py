@@ -24,6 +24,8 @@ def budget_of(args: RunArgs | RetryArgs) -> Budget | None:
     """
     if args.budget is None and args.budget_tokens is None and not args.prices:
         return None
+    if args.budget is not None and not args.prices:
+        raise ConfigurationError("--budget needs --price MODEL=INPUT,OUTPUT: Headrace knows no prices.")
     budget = Budget(args.budget, dict(map(_priced, args.prices or ())), args.budget_tokens)
     has_limit = args.budget is not None or args.budget_tokens is not None
     if has_limit and not args.resume and args.cache is None:

@@ -149,8 +149,8 @@ class EndpointError(HeadraceError, RuntimeError):
     def __init__(self, handler: str, reason: str | None = None) -> None:
         """Names the ``handler`` and the endpoint's ``reason``; without one, the first is the whole text."""
         text = (
-            f"{handler}: the endpoint refused the first request, and would refuse all: {reason}. Check the key, its "
-            "permissions, the URL and the model's name."
+            f"{handler}: the endpoint refused the first request, and would refuse all: {str(reason).rstrip('.')}. "
+            "Check the key, its permissions, the URL and the model's name."
         )
         super().__init__(handler if reason is None else text)
 

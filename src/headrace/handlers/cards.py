@@ -24,7 +24,6 @@ _TORCH = "mapped on the CPU; on a GPU, and of TorchScript, in one host"
 _TRANSFORMERS = "mapped on the CPU; on a GPU, or several, in one host"
 _EMBEDDER = "mapped on the CPU; on a GPU, in one host"
 
-_PROMPT = "a prompt, or a list of messages"
 _GENERATED = "a dict: `text`, `finish_reason`, `input_tokens`, `output_tokens`"
 _ENGINE = "one engine, in one host"
 
@@ -41,7 +40,7 @@ CARDS = {
         "google",
     ),
     "huggingface_generation.HuggingFaceGenerationModelHandler": HandlerCard(
-        _PROMPT, _GENERATED, _ENGINE, "safe", "huggingface"
+        _ASKED, _GENERATED, _ENGINE, "safe", "huggingface"
     ),
     "huggingface_inference.HuggingFaceModelHandlerKeyedTensor": HandlerCard(
         _KEYED, _OUTPUTS, _TRANSFORMERS, "safe", "huggingface"
@@ -90,7 +89,7 @@ CARDS = {
     "vertex_ai_inference.VertexAIModelHandlerJSON": HandlerCard(
         "what the model's JSON takes", "what its JSON says", _ENDPOINT, "safe", "vertex"
     ),
-    "vllm_engine.VLLMEngineModelHandler": HandlerCard(_PROMPT, _GENERATED, _ENGINE, "safe", "vllm"),
+    "vllm_engine.VLLMEngineModelHandler": HandlerCard(_ASKED, _GENERATED, _ENGINE, "safe", "vllm"),
     "vllm_inference.VLLMChatModelHandler": HandlerCard(
         "a list of `OpenAIChatMessage`", "OpenAI's `ChatCompletion`", _SERVER, "safe", "vllm"
     ),

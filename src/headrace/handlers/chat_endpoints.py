@@ -77,6 +77,10 @@ class ChatHandler(TextEndpointHandler[ModelT]):
         """
         return self._prompts.example_from_row(row)
 
+    def refuse_columns(self, columns: Sequence[str]) -> None:
+        """As ``TextEndpointHandler.refuse_columns``; several may be the messages of a conversation."""
+        self._prompts.refuse_columns(columns, may_be_conversation=True)
+
     async def _predict(self, example: Any, client: ModelT, args: Mapping[str, Any]) -> Any:
         try:
             system, messages = self._prompts.conversation(example)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["is_final", "status_of"]
+__all__ = ["NO_KEY", "is_final", "sent_no_key", "status_of"]
+
+NO_KEY = "none"
+"""What servers are sent that need no key, by clients that want one."""
 
 _PASSING = (408, 409, 425, 429)
 """Those of the statuses 400 to 499 that may pass."""
@@ -17,3 +20,9 @@ def status_of(error: BaseException) -> int | None:
 def is_final(status: int | None) -> bool:
     """Whether the same request would get this status again."""
     return status is not None and 400 <= status < 500 and status not in _PASSING
+
+
+def sent_no_key(error: BaseException) -> bool:
+    """Whether an endpoint refused a request for want of a key, and none was sent."""
+    headers = getattr(getattr(error, "request", None), "headers", None) or {}
+    return status_of(error) == 401 and headers.get("authorization") == f"Bearer {NO_KEY}"

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 from headrace.core.engine import EngineModelHandler
+from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ModelT
 from headrace.core.result import PredictionResult
 from headrace.handlers.base import UriModelHandler
+from headrace.handlers.prompts import Prompts
 
 __all__ = ["EngineLostError", "Generated", "GenerationModelHandler", "Prompt", "as_messages"]
 
 Prompt = str | Sequence[Mapping[str, Any]]
 """A text; or a conversation: messages with a role and a content."""
-
-_ROLES = ("system", "user", "assistant", "developer", "tool")
 
 
 class EngineLostError(RuntimeError):
@@ -51,21 +52,56 @@ def as_messages(prompt: Any) -> list[dict[str, Any]] | None:
 
 
 class GenerationModelHandler(UriModelHandler[Prompt, ModelT], EngineModelHandler[Prompt, PredictionResult, ModelT]):
-    """What the handlers of engines that generate text make of prompts and rows."""
+    """What the handlers of engines that generate text make of prompts and rows.
 
-    def prefix(self, example: Prompt) -> str | None:
-        """The prompt, so that those that begin alike go together."""
-        return example if isinstance(example, str) else json.dumps(example, default=str)
+    Args:
+        model_uri: id of a model on the Hugging Face hub, or the folder of a saved one.
+        prompt: makes the prompt of a row, with names of columns in braces: ``"Classify: {text}"``.
+        options: those of ``headrace.EngineModelHandler``.
 
-    def example_from_row(self, row: Mapping[str, Any]) -> Prompt:
-        """The text of the only column; of several, a message each, whose role is the column's name.
+    Raises:
+        ConfigurationError: there is no model, or the prompt names no column.
+    """
+
+    models_have_ids: ClassVar[bool] = True
+    """Whether a model's URI may be its id on a hub, so that no local file needs to exist."""
+
+    def __init__(self, model_uri: str | os.PathLike[str], prompt: str | None = None, **options: Any) -> None:
+        super().__init__(model_uri, **options)
+        if not self._model_uri:
+            raise ConfigurationError("model_uri must be a model's id on the hub or a folder; it is empty.")
+        self._prompts = Prompts(type(self).__qualname__, prompt)
+
+    def asked(self, example: Any) -> Prompt:
+        """The prompt of an example, which may be a row if there is a ``prompt``.
 
         Raises:
-            ValueError: there are several columns, and one is not named as a role.
+            TypeError: the example is a row, and there is none.
+            ValueError: a column of it is missing, or empty.
         """
-        if len(row) == 1:
-            return str(next(iter(row.values())))
-        wrong = sorted(set(row) - set(_ROLES))
-        if wrong:
-            raise ValueError(f"columns of a conversation are named as roles ({', '.join(_ROLES)}), not {wrong}.")
-        return [{"role": role, "content": str(text)} for role, text in row.items()]
+        return self._prompts.text(example) if isinstance(example, Mapping) else example
+
+    def prefix(self, example: Any) -> str | None:
+        """The prompt, so that those that begin alike go together."""
+        prompt = self.asked(example)
+        return prompt if isinstance(prompt, str) else json.dumps(prompt, default=str)
+
+    def columns_of_rows(self) -> list[str]:
+        """The columns that the prompt takes from a row; empty without a prompt."""
+        return self._prompts.columns
+
+    def refuse_columns(self, columns: Sequence[str]) -> None:
+        """Refuses rows of which no prompt can be made.
+
+        Raises:
+            ConfigurationError: it is not clear which of the columns is the prompt.
+        """
+        self._prompts.refuse_columns(columns, may_be_conversation=True)
+
+    def example_from_row(self, row: Mapping[str, Any]) -> Any:
+        """The prompt of a row: what ``prompt`` makes of it, its only column, or a conversation.
+
+        Raises:
+            ValueError: it is not clear which column is the prompt, or it is missing or empty.
+        """
+        return self._prompts.example_from_row(row)

@@ -55,8 +55,8 @@ class TextModel:
             raise ValueError("the prompt is empty.")
         if self.longest is not None and given + new > self.longest:
             raise ValueError(
-                f"the prompt has {given} tokens, which are with max_new_tokens={new} more than the {self.longest} that "
-                "the model takes."
+                f"the prompt has {given} tokens and max_new_tokens is {new}: together more than the {self.longest} "
+                "that the model takes."
             )
 
 
@@ -72,6 +72,7 @@ class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel]):
 
     Args:
         model_uri: id of a model on the Hugging Face hub, or the folder of a saved one.
+        prompt: makes the prompt of a row, with names of columns in braces: ``"Classify: {text}"``.
         device: ``"CPU"``, or ``"GPU"`` to use CUDA; if it cannot be used, the CPU, with a warning in the log. None:
             the GPU if there is one.
         generation_args: settings of ``transformers.GenerationConfig`` in place of the model's own, such as
@@ -97,6 +98,7 @@ class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel]):
         self,
         model_uri: str | os.PathLike[str],
         *,
+        prompt: str | None = None,
         device: str | None = None,
         generation_args: Mapping[str, Any] | None = None,
         continuous: bool | None = None,
@@ -105,9 +107,7 @@ class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel]):
         load_model_args: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(model_uri, **options)
-        if not self._model_uri:
-            raise ConfigurationError("model_uri must be a model's id on the hub or a folder; it is empty.")
+        super().__init__(model_uri, prompt, **options)
         if not isinstance(batch_size, int) or batch_size < 1:
             raise ConfigurationError(f"batch_size must be an int, at least 1, not {batch_size!r}.")
         if continuous_args and continuous is False:
@@ -141,10 +141,10 @@ class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel]):
 
         Raises:
             TypeError: the example is no prompt.
-            ValueError: the prompt is empty, or too long.
+            ValueError: the prompt is empty, or too long; or a column that it needs is missing.
         """
         limit = (inference_args or {}).get("max_new_tokens", model.max_new_tokens)
-        ids = model.encoded(example)
+        ids = model.encoded(self.asked(example))
         model.refuse_long(len(ids), limit)
         tokens = await model.engine.generate(ids, limit)
         report_generation(

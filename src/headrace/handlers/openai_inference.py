@@ -13,6 +13,7 @@ from headrace.core.secrets import ApiKey, KeySource
 from headrace.handlers.batch_requests import MAX_WAIT_SECS, BatchOptions
 from headrace.handlers.cards import CARDS
 from headrace.handlers.chat_endpoints import ChatHandler, ModelReply
+from headrace.handlers.client_errors import NO_KEY
 from headrace.handlers.json_answers import JsonSchema
 from headrace.handlers.prompts import Prompts
 from headrace.handlers.text_endpoints import (
@@ -32,8 +33,6 @@ with extra_required("openai"):
 __all__ = ["OpenAIChatModelHandler", "OpenAICompletionsModelHandler", "OpenAIEmbeddingsModelHandler"]
 
 _KEY = "OPENAI_API_KEY"
-_NO_KEY = "none"
-"""What servers are sent that need no key; the client wants one."""
 _MOST_TEXTS = 64
 """Texts in a request for embeddings."""
 _UNFIT = (400, 413, 422)
@@ -71,7 +70,7 @@ class _OpenAIHandler(TextEndpointHandler[openai.AsyncOpenAI]):
 
             return openai.AsyncOpenAI(api_key=current, base_url=self._url, max_retries=0)
         needs_none = self._url or os.environ.get(self._url_variable)
-        value = key.value() or _NO_KEY if needs_none else key.required()
+        value = key.value() or NO_KEY if needs_none else key.required()
         return openai.AsyncOpenAI(api_key=value, base_url=self._url, max_retries=0)
 
     def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:

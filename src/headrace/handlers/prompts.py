@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from string import Formatter
 from typing import Any
@@ -62,6 +62,16 @@ class Prompts:
             )
         return columns
 
+    def refuse_columns(self, columns: Sequence[str], *, may_be_conversation: bool = False) -> None:
+        """Refuses rows that have these columns, if no prompt can be made of them.
+
+        Raises:
+            ConfigurationError: there are several, and no template.
+        """
+        is_conversation = may_be_conversation and (_COLUMN in columns or set(columns) <= set(_ROLES))
+        if self.template is None and len(columns) > 1 and not is_conversation:
+            raise ConfigurationError(_which_column(columns))
+
     def text(self, example: Any) -> str:
         """The prompt of an example: of a text itself, of a row what the template makes of it.
 
@@ -108,22 +118,20 @@ class Prompts:
         if isinstance(row.get(_COLUMN), list):
             return row[_COLUMN]
         if len(row) > 1 and set(row) <= set(_ROLES):
-            return [{"role": role, "content": _as_text(role, text)} for role, text in row.items() if text is not None]
+            said = {role: text for role, text in row.items() if text not in (None, "")}  # CSV knows no null
+            return [{"role": role, "content": _as_text(role, text)} for role, text in said.items()]
         return self.text_from_row(row)
 
     def text_from_row(self, row: Mapping[str, Any]) -> str:
         """A prompt: what the template makes of the row, or its only column.
 
         Raises:
-            ValueError: there are several columns, or the value is no text.
+            ValueError: there are several columns, or the value is no text, or empty.
         """
         if self.template is not None:
             return self._rendered(row)
         if len(row) != 1:
-            raise ValueError(
-                f"choose one column with the prompt (--columns, in Python columns=) of {', '.join(map(str, row))}, or "
-                "make the prompt of several: --prompt '... {column} ...'."
-            )
+            raise ValueError(_which_column(row))
         ((column, value),) = row.items()
         return _as_text(column, value)
 
@@ -136,11 +144,20 @@ class Prompts:
         return (self.template or "").format_map(row)
 
 
+def _which_column(columns: Iterable[Any]) -> str:
+    return (
+        f"choose one column with the prompt (--columns, in Python columns=) of {', '.join(map(str, columns))}, or make "
+        "the prompt of several: --prompt '... {column} ...'."
+    )
+
+
 def _as_text(column: Any, value: Any) -> str:
     if isinstance(value, int | float):
         return str(value)
     if not isinstance(value, str):
         raise ValueError(f"column {column!r} holds {_shown(value)}, which is no text.")
+    if not value:
+        raise ValueError(f"column {column!r}, which is the prompt, is empty.")
     return value
 
 

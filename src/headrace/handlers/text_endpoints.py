@@ -21,7 +21,7 @@ from headrace.core.usage import report_usage
 from headrace.handlers.batch_api import BatchApi
 from headrace.handlers.batch_jobs import BatchJobs
 from headrace.handlers.batch_requests import BatchOptions, BatchRequests
-from headrace.handlers.client_errors import is_final, status_of
+from headrace.handlers.client_errors import is_final, sent_no_key, status_of
 from headrace.handlers.json_answers import InvalidAnswerError
 from headrace.handlers.prompts import Prompts
 
@@ -109,6 +109,14 @@ class TextEndpointHandler(RemoteModelHandler[Any, PredictionResult, ModelT]):
         """The columns that the prompt takes from a row; empty without a prompt."""
         return self._prompts.columns
 
+    def refuse_columns(self, columns: Sequence[str]) -> None:
+        """Refuses rows of which no prompt can be made.
+
+        Raises:
+            ConfigurationError: it is not clear which of the columns is the prompt.
+        """
+        self._prompts.refuse_columns(columns)
+
     def quota_name(self) -> str | None:
         """The URL and the model, whatever is asked; a handler with a key of its own may have a quota of its own."""
         return f"{self._where()} {self.model_name}" if self._api_key.given is None else None
@@ -160,8 +168,11 @@ class TextEndpointHandler(RemoteModelHandler[Any, PredictionResult, ModelT]):
         try:
             answer = await send()
         except Exception as error:
+            has_no_key = sent_no_key(error)
             _explain(error)
             self._api_key.mask_error(error)
+            if has_no_key:
+                raise self._refusal_without_key(error) from error
             if await self._concerns_all(error, probe):
                 raise self._refusal(f"{as_type_name(error)}: {error}") from error
             raise
@@ -210,9 +221,16 @@ class TextEndpointHandler(RemoteModelHandler[Any, PredictionResult, ModelT]):
 
     def _refusal(self, reason: str) -> EndpointError:
         return EndpointError(
-            f"{type(self).__qualname__}: the endpoint refuses every request: {reason}. Check the arguments of the "
-            "request, the model's name, the URL and the account."
+            f"{type(self).__qualname__}: the endpoint refuses every request: {reason.rstrip('.')}. Check the arguments "
+            "of the request, the model's name, the URL and the account."
         )
+
+    def _refusal_without_key(self, error: Exception) -> EndpointError:
+        try:
+            self._api_key.required()
+        except ConfigurationError as missing:
+            return EndpointError(f"{missing} The endpoint wants one: {as_type_name(error)}: {error}")
+        return self._refusal(f"{as_type_name(error)}: {error}")
 
     def _used(self, tokens_in: Any, tokens_out: Any = 0) -> None:
         """Reports tokens, of which some endpoints say nothing."""

@@ -187,6 +187,7 @@ class VLLMEngineModelHandler(GenerationModelHandler[VLLMEngine]):
 
     Args:
         model_uri: id of a model on the Hugging Face hub, or the folder of a saved one.
+        prompt: makes the prompt of a row, with names of columns in braces: ``"Classify: {text}"``.
         engine_args: further arguments of ``vllm.AsyncEngineArgs``, such as ``{"max_model_len": 4096}``.
         sampling_args: arguments of ``vllm.SamplingParams``, such as ``{"max_tokens": 100, "temperature": 0.0}``;
             ``RunInference(inference_args={...})`` overrides them. ``max_tokens`` is 256 by default. A dict as
@@ -205,13 +206,12 @@ class VLLMEngineModelHandler(GenerationModelHandler[VLLMEngine]):
         self,
         model_uri: str | os.PathLike[str],
         *,
+        prompt: str | None = None,
         engine_args: Mapping[str, Any] | None = None,
         sampling_args: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(model_uri, **options)
-        if not self._model_uri:
-            raise ConfigurationError("model_uri must be a model's id on the hub or a folder; it is empty.")
+        super().__init__(model_uri, prompt, **options)
         self._engine_args = dict(engine_args or {})
         if "model" in self._engine_args:
             raise ConfigurationError("engine_args name the model a second time; leave it out there.")
@@ -239,8 +239,9 @@ class VLLMEngineModelHandler(GenerationModelHandler[VLLMEngine]):
             TypeError: the example is no prompt.
             Exception: vLLM refuses it.
         """
-        messages = as_messages(example)
-        prompt = example if messages is None else {"prompt_token_ids": model.tokens_of(messages)}
+        asked = self.asked(example)
+        messages = as_messages(asked)
+        prompt = asked if messages is None else {"prompt_token_ids": model.tokens_of(messages)}
         params = _params({**self._sampling_args, **(inference_args or {})})
         began = time.perf_counter()
         output = await model.generate(prompt, params)
