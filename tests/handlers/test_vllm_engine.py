@@ -186,6 +186,21 @@ def test_engine_is_started_once_though_requests_give_up_meanwhile(engines, monke
     assert len(engines) == 2
 
 
+def test_engine_that_dies_in_the_moment_in_which_it_has_started_is_started_again(engines):
+    async def dies_at_once():
+        before = asyncio.get_running_loop().create_future()
+        before.set_result(None)
+        running._restart = before  # it has ended, and its callback is still to come
+        engines[0].errored = True
+        answers = await _answers(running, PROMPTS)
+        running._restarted(before)
+        return answers
+
+    running = handler().load_model()
+    assert [one.outputs[0].text for one in asyncio.run(dies_at_once())] == [prompt.upper() for prompt in PROMPTS]
+    assert len(engines) == 2
+
+
 async def _answers(engine, prompts):
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind

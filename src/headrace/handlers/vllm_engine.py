@@ -93,14 +93,15 @@ class VLLMEngine:
     async def _running(self) -> Any:
         """The engine; waits for another one if it has ended. A wait that is given up does not end the start."""
         while self._engine.errored:
-            if self._restart is None:
+            if self._restart is None or self._restart.done():  # to wait for what is done would not let others run
                 self._restart = asyncio.ensure_future(asyncio.to_thread(self._start_again))
                 self._restart.add_done_callback(self._restarted)
             await asyncio.shield(self._restart)
         return self._engine
 
     def _restarted(self, restart: asyncio.Future[None]) -> None:
-        self._restart = None
+        if self._restart is restart:
+            self._restart = None
         if not restart.cancelled():
             restart.exception()  # if nobody waits any longer, nobody is to be told
 
