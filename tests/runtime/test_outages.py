@@ -10,6 +10,7 @@ from itertools import islice, pairwise
 import pytest
 
 from headrace.batching.batcher import Batch
+from headrace.core.errors import EndpointError
 from headrace.runtime.endpoint import Endpoint
 from headrace.runtime.endpoint_calls import EndpointCall, Inbox, Rules
 from virtual_time import EventLoopInTurn, Stuck, Turns
@@ -222,3 +223,25 @@ def test_outage_leaves_all_but_the_probes_to_a_fallback():
     waited = [when - element * _EACH for element, (when, _) in found.ended.items() if element in found.failed]
     assert max(waited) < 3
     assert len(found.failed) > 700
+
+
+def test_host_that_goes_away_fails_what_waited_for_too_long():
+    away = lambda element, now, before: ConnectionRefusedError("gone") if now >= 1 else None  # noqa: E731
+    found = Scene(away, patience=10.0).play(100)
+    errors = {type(delivery.error) for element, (_, delivery) in found.ended.items() if element in found.failed}
+    assert errors == {ConnectionRefusedError}
+    assert len(found.failed) < 100
+
+
+def test_host_that_was_never_there_is_one_error_when_the_first_request_has_waited_for_too_long():
+    found = Scene(lambda element, now, before: ConnectionRefusedError("gone"), patience=10.0).play(5)
+    assert {type(delivery.error) for _, delivery in found.ended.values()} == {EndpointError}
+    assert found.ended[0][0] == pytest.approx(10, abs=2)
+
+
+def test_log_says_once_that_an_endpoint_is_down_and_once_that_it_answers_again(caplog):
+    Scene(during_outage(status(503))).play(2000)
+    assert caplog.messages == [
+        f"H.request: the endpoint is down ({__name__}.Failed: status 503). Requests wait until it answers.",
+        "H.request: the endpoint answers again.",
+    ]

@@ -108,10 +108,19 @@ def test_server_that_is_not_there_yet_is_waited_for(kind):
             assert found.result(60) == [0, 2, 4]
 
 
-def test_server_that_stays_away_fails_what_waited_for_too_long():
+@pytest.mark.parametrize("url", [None, "http://no-such-host.invalid/"])
+def test_server_that_was_never_there_is_one_error(url):
+    with serving() as server:
+        url = url or server.url
+    message = r"Remote: nobody has answered for 0.2 s: .*Check the URL, or wait for longer with RetryConfig"
+    with pytest.raises(EndpointError, match=message):
+        list(predict(Remote(url), range(100), on_failure="yield", retry=RetryConfig(timeout_secs=0.2)))
+
+
+def test_retry_filter_decides_whether_a_server_that_is_not_there_is_waited_for():
     with serving() as server:
         url = server.url
-    _, outcomes = events_and_outcomes(Remote(url), range(3), retry=RetryConfig(timeout_secs=0.2))
+    _, outcomes = events_and_outcomes(Remote(url, retry_filter=lambda error: False), range(3))
     assert [type(one.error.reason) for one in failures_among(outcomes)] == [ConnectionRefusedError] * 3
 
 

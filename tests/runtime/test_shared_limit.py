@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from headrace import RemoteModelHandler, predict, report_rate_limit, report_usage
+from headrace import SKIP, ElementFailure, RemoteModelHandler, predict, report_rate_limit, report_usage
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, prepare
 from http_endpoint import Answer, AsyncRemote, Remote, once, serving
@@ -57,6 +57,15 @@ def test_tokens_per_minute_are_obeyed(kind):
     handler = kind(lambda _: report_usage("m", input_tokens=3, output_tokens=2), tokens_per_minute=6000)
     assert list(predict(handler, range(5))) == list(range(5))
     assert handler.times[-1] - handler.times[0] >= 3 * 0.05
+
+
+def test_tokens_per_minute_without_requests_are_not_missed(caplog):
+    class Sparing(Telling):
+        def request(self, batch, model, inference_args=None):
+            return [SKIP if example % 2 else ElementFailure(ValueError(example)) for example in batch]
+
+    list(predict(Sparing(tokens_per_minute=6000), range(5), on_failure="yield"))
+    assert "does not report" not in caplog.text
 
 
 def test_tokens_per_minute_without_usage_is_a_warning_once(caplog):

@@ -141,7 +141,7 @@ class DeviceLostError(HeadraceError, RuntimeError):
 
 
 class EndpointError(HeadraceError, RuntimeError):
-    """A remote endpoint refused the first request for a reason that holds for all: a wrong key, URL or model.
+    """No request to a remote endpoint would succeed: a wrong key, URL or model, or nobody has ever been there.
 
     It is raised whatever exceptions are caught, since no element is at fault.
     """

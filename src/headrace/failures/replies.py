@@ -85,14 +85,18 @@ def verdict_of(error: BaseException) -> Verdict:
     statuses = statuses_of(error)
     if statuses & _REFUSED:
         return Verdict.REFUSED
-    links = list(_chain(error))
-    if statuses & _UNAVAILABLE or any(isinstance(link, _NOT_CONNECTED) for link in links):
+    if statuses & _UNAVAILABLE or nobody_is_there(error):
         return Verdict.UNAVAILABLE
     has_failed = any(isinstance(status, int) and 500 <= status < 600 for status in statuses)
-    if has_failed or statuses & _FAILED or any(map(is_lost, links)):
+    if has_failed or statuses & _FAILED or any(map(is_lost, _chain(error))):
         return Verdict.FAILED
     has_looked = _client_errors(statuses) or statuses & _FINAL
     return Verdict.DECLINED if has_looked and not statuses & _FOR_ALL else Verdict.NOTHING
+
+
+def nobody_is_there(error: BaseException) -> bool:
+    """Whether there is no such host, or nothing that listens."""
+    return any(isinstance(link, _NOT_CONNECTED) for link in _chain(error))
 
 
 def is_final(error: BaseException) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections import deque
 from typing import Any
@@ -14,8 +13,9 @@ from headrace.failures.concurrency import ConcurrencyLimit
 from headrace.failures.endpoint_board import Board
 from headrace.failures.fixed_limit import FixedLimit
 from headrace.failures.refusals import Verdict
-from headrace.failures.replies import Judgement, RetryTokens, concerns_all, judge, judge_element
+from headrace.failures.replies import Judgement, RetryTokens, concerns_all, judge, judge_element, nobody_is_there
 from headrace.runtime.endpoint_calls import Delivery, EndpointCall, Rules
+from headrace.runtime.endpoint_log import EndpointLog
 from headrace.runtime.event_loop import Alarm, Ended, EventLoop
 from headrace.runtime.sender import Sender, Told
 from headrace.runtime.small_bundles import SmallBundles
@@ -32,8 +32,6 @@ _SHORTEST_WAIT_SECS = 0.004
 """What may leave within this time leaves together: waking up costs more than sending."""
 _SHOWN_SECS = 0.5
 """How often an endpoint that has requests shows the machine's other processes that it is there."""
-
-_LOGGER = logging.getLogger(__name__)
 
 
 class Endpoint:
@@ -77,8 +75,8 @@ class Endpoint:
         self._has_worked = rules.max_concurrent is not None
         self._last_error: BaseException | None = None
         """Of the endpoint, while it answers nothing."""
+        self._log = EndpointLog(rules.who)
         self._throttled = ThrottledTime()
-        self._has_missed_tokens = False
         self.small_bundles = SmallBundles(rules.who)
 
     @property
@@ -141,9 +139,11 @@ class Endpoint:
         """Starts what may start, and sets a timer for what may start later."""
         self._pumps.stop()
         self._admit()
-        now = self._loop.time()
-        if self._limit.outage_began is not None:
-            self._give_up_on_late(now, self._limit.outage_began)
+        now, began = self._loop.time(), self._limit.outage_began
+        if began is not None or self._log.is_down:
+            self._log.note(is_down=self._limit.is_gone, error=self._last_error)
+        if began is not None:
+            self._give_up_on_late(now, began)
         self._keep_to_budget()
         ready = self._waiting.ready()
         left, wait = self._limit.take(now, ready)
@@ -205,24 +205,39 @@ class Endpoint:
         told.learn_from(ended.error)
         self._finish(call, started, judgement.verdict, judgement.delay_secs, told, error=ended.error)
         if not self._sends_again(call, ended.error, judgement):
-            self._fail(call, ended.error, seconds)
+            self._fail(call, ended.error, seconds, has_waited=judgement.waits and not self._rules.has_fallback)
 
-    def _fail(self, call: EndpointCall, error: BaseException, seconds: float) -> None:
+    def _fail(self, call: EndpointCall, error: BaseException, seconds: float, *, has_waited: bool) -> None:
         """Delivers an error; if nothing has ever worked, and nothing will, it is that of all the bundle's calls.
 
-        So is an EndpointError of the handler's own, at any time: it knows its endpoint.
+        That nobody is there is known after the request has waited for as long as it may, unless there is a fallback.
+        An EndpointError of the handler's own is that of all at any time: it knows its endpoint.
         """
         refusal = error
         if not isinstance(error, EndpointError):
-            if self._has_worked or not concerns_all(error):
+            found = self._error_of_all(error, has_waited=has_waited)
+            if found is None:
                 self._deliver(call, [], error, seconds)
                 return
-            refusal = EndpointError(self._rules.who.partition(".")[0], f"{as_type_name(error)}: {error}")
+            refusal = found
             refusal.__cause__ = error
         call.inbox.refusal = refusal
         for one in (call, *self._waiting.remove(lambda one: one.inbox is call.inbox)):
             self._deliver(one, [], refusal, seconds)
         self._waiting.begin_anew()  # another bundle's first one goes alone, too
+
+    def _error_of_all(self, error: BaseException, *, has_waited: bool) -> EndpointError | None:
+        """If none has ever succeeded, and none would: the error that says so; None: others may succeed."""
+        if self._has_worked:
+            return None
+        who, said = self._rules.who.partition(".")[0], f"{as_type_name(error)}: {error}"
+        if concerns_all(error):
+            return EndpointError(who, said)
+        if has_waited and nobody_is_there(error):
+            secs = self._rules.patience_secs
+            cure = "Check the URL, or wait for longer with RetryConfig(timeout_secs=...)."
+            return EndpointError(f"{who}: nobody has answered for {secs:g} s: {said}. {cure}")
+        return None
 
     def _finish(
         self, call: EndpointCall, started: float, verdict: Verdict, delay_secs: float, told: Told, *, error: Any = None
@@ -235,19 +250,8 @@ class Endpoint:
             now, started, verdict, retry_after=delay_secs, size=size, tokens=tokens, has_failed=has_failed
         )
         self._limit.told(now, told.allowances)
-        if verdict is Verdict.ANSWERED and not tokens:
-            self._miss_tokens()
         if not self._pumps.rings_by(now + _SHORTEST_WAIT_SECS):
             self._pumps.set(now)  # when what is sent again waits, too
-
-    def _miss_tokens(self) -> None:
-        if self._rules.tokens_per_minute is not None and not self._has_missed_tokens:
-            self._has_missed_tokens = True
-            _LOGGER.warning(
-                "%s does not report what requests use, so tokens_per_minute has no effect: call headrace.report_usage "
-                "in it.",
-                self._rules.who,
-            )
 
     def _answered(self, call: EndpointCall, started: float, predictions: list[Any], told: Told, seconds: float) -> None:
         """Delivers predictions; sends again what the handler says is to be requested again."""
@@ -256,6 +260,8 @@ class Endpoint:
             self._finish(call, started, Verdict.ANSWERED, 0.0, told)
             self._has_worked = True
             self._tokens.succeeded()
+            if self._rules.tokens_per_minute is not None and not told.tokens:
+                self._log.miss_tokens(predictions)
             self._deliver(call, predictions, None, seconds)
             return
         worst = max(map(judge_element, (predictions[place] for place in again)), key=_urgency)
@@ -325,7 +331,8 @@ class Endpoint:
 
     def _give_up_on(self, calls: list[EndpointCall]) -> None:
         for call in calls:
-            self._deliver(call, [], self._last_error or TimeoutError(f"{self._rules.who}: no answer."), 0.0)
+            error = self._last_error or TimeoutError(f"{self._rules.who}: no answer.")
+            self._fail(call, error, 0.0, has_waited=not self._rules.has_fallback)
 
 
 def _urgency(judgement: Judgement) -> tuple[bool, float]:
