@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 
 import pytest
 
@@ -173,6 +174,25 @@ def test_file_that_breaks_while_workers_run_costs_requests_and_no_outcome(tmp_pa
         yield from range(2, 7)
 
     assert list(predict(Metered(), elements(), cache=str(path))) == [2, 4, 6, 8, 10, 12]
+    assert "requests are sent, and paid for, without it" in caplog.text
+
+
+def test_file_that_is_damaged_before_workers_open_it_costs_requests_and_no_outcome(tmp_path, caplog):
+    path = tmp_path / "cache"
+    spec = prepare(Metered(), InferenceRequest(cache=str(path)))
+    path.write_bytes(path.read_bytes().replace(b"predictions", b"\xff" * 11).replace(b"CREATE TABLE", b"CREATE TXBLE"))
+    with closing(open_worker(spec)) as worker:
+        assert run(worker, [1, 2]) == [2, 4]
+    assert "it is damaged" in caplog.text
+
+
+def test_file_that_is_replaced_while_workers_run_costs_requests_and_no_outcome(tmp_path, caplog):
+    path = tmp_path / "cache"
+    with closing(open_worker(prepare(Metered(), InferenceRequest(cache=str(path))))) as worker:
+        assert run(worker, [1]) == [2]
+        worker.session.predictions.close()  # as in a forked child, which opens the file anew
+        path.write_text("no database " * 1000)
+        assert run(worker, [1, 2]) == [2, 4]
     assert "requests are sent, and paid for, without it" in caplog.text
 
 

@@ -118,10 +118,17 @@ def write_other_database(path):
     path.chmod(0o600)
 
 
+def write_illegible(path):
+    """A table of which SQLite says a name that is no text."""
+    PredictionStore(str(path), MANY).close()
+    path.write_bytes(path.read_bytes().replace(b"predictions", b"\xff" * 11).replace(b"CREATE TABLE", b"CREATE TXBLE"))
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
         (lambda path: path.mkdir(), "directory"),
+        (write_illegible, "damaged"),
         (write_text, "not a database"),
         (write_other_database, "another program's"),
     ],

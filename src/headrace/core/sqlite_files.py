@@ -6,7 +6,8 @@ import os
 import sqlite3
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 _PAUSE_SECS = 0.02
 _CREATING = threading.Lock()
@@ -38,3 +39,12 @@ def log_ahead(database: sqlite3.Connection, busy_secs: float) -> None:
             time.sleep(_PAUSE_SECS)
         else:
             return
+
+
+@contextmanager
+def legible_errors() -> Iterator[None]:
+    """Raises ``sqlite3.DatabaseError`` where a file is so damaged that Python cannot even decode SQLite's message."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise sqlite3.DatabaseError("it is damaged") from error

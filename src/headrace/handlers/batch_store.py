@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 from typing import NamedTuple
 
 from headrace.core.errors import ConfigurationError
-from headrace.core.sqlite_files import create_for_owner, log_ahead
+from headrace.core.sqlite_files import create_for_owner, legible_errors, log_ahead
 
 __all__ = ["Announced", "BatchStore", "Line", "Sent"]
 
@@ -84,7 +84,7 @@ class BatchStore:
         try:
             os.makedirs(directory, mode=0o700, exist_ok=True)
             create_for_owner(self._path)
-            with closing(sqlite3.connect(self._path, _BUSY_SECS)) as database:
+            with legible_errors(), closing(sqlite3.connect(self._path, _BUSY_SECS)) as database:
                 log_ahead(database, _BUSY_SECS)
                 database.executescript(_SCHEMA)
         except (OSError, sqlite3.Error) as error:
@@ -173,7 +173,7 @@ class BatchStore:
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
         """A connection whose changes are made together."""
-        with closing(sqlite3.connect(self._path, _BUSY_SECS)) as database, database:
+        with legible_errors(), closing(sqlite3.connect(self._path, _BUSY_SECS)) as database, database:
             yield database
 
     @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -110,13 +110,18 @@ class CrossBundleBatching:
                 dues = [pool.due for pool in self._pools.values() if pool.due is not None]
                 self._wait(self._changed, (min(dues) - now) / 1e9 if dues else None)
 
-    def deliver(self, work: _SharedBatch, outcomes: Iterable[tuple[BundleSlot, Outcome]]) -> None:
-        """Hands each bundle its outcomes."""
+    def deliver(
+        self, work: _SharedBatch, outcomes: Iterable[tuple[BundleSlot, Outcome]], rest: Iterable[Leftover] = ()
+    ) -> None:
+        """Hands each bundle its outcomes, and the ``rest`` of its elements, which have none, to run them itself."""
         with self._changed:
             for owner, outcome in outcomes:
                 owner.outcomes.append(outcome)
             for part in work.parts:
                 part.owner.outstanding -= len(part.batch.elements)
+            for part in rest:
+                part.owner.outstanding += len(part.batch.elements)
+                part.owner.alone.append(_SharedBatch(work.name, [part]))
             self._changed.notify_all()
 
     def part(self, work: _SharedBatch) -> None:
@@ -179,7 +184,8 @@ class BundleSlot:
             tags = [tag for part in work.parts for tag in part.batch.tags]
             self._cross_bundle.deliver(work, [(self, outcome) for outcome in run(work.name, _merged(work, tags))])
             return
-        tags = [(part.owner, tag) for part in work.parts for tag in part.batch.tags]
+        owned = [(part.owner, tag) for part in work.parts for tag in part.batch.tags]
+        tags = [(*one, place) for place, one in enumerate(owned)]
         try:
             outcomes = run(work.name, _merged(work, tags))
         except PredictionCountError as error:
@@ -191,10 +197,11 @@ class BundleSlot:
                 raise
             return
         delivered = [one for outcome in outcomes for one in _split_by_bundle(outcome)]
-        if sum(_count(outcome) for _, outcome in delivered) < len(tags):
-            self._cross_bundle.part(work)  # left out, since a budget is spent: each bundle has to find that out
-        else:
-            self._cross_bundle.deliver(work, delivered)
+        came = {place for outcome in outcomes for _, _, place in _tags_of(outcome)}
+        rest = _without(work, came) if len(came) < len(tags) else []
+        self._cross_bundle.deliver(
+            work, delivered, rest
+        )  # left out, since a budget is spent: each has to find that out
 
 
 def _merged(work: _SharedBatch, tags: list[Any]) -> Batch:
@@ -203,19 +210,31 @@ def _merged(work: _SharedBatch, tags: list[Any]) -> Batch:
     return Batch(elements, tags, weight, useful)
 
 
-def _count(outcome: Outcome) -> int:
-    return 1 if isinstance(outcome, Failure) else len(outcome.tags)
+def _without(work: _SharedBatch, places: Container[int]) -> list[Leftover]:
+    """The parts of a batch without the elements at these places."""
+    first, rest = 0, []
+    for part in work.parts:
+        total = len(part.batch.elements)
+        left = [place for place in range(total) if first + place not in places]
+        first += total
+        if left:
+            rest.append(part._replace(batch=part.batch.pick(left)[0]))
+    return rest
+
+
+def _tags_of(outcome: Outcome) -> list[Any]:
+    return [outcome.tag] if isinstance(outcome, Failure) else outcome.tags
 
 
 def _split_by_bundle(outcome: Outcome) -> Iterable[tuple[BundleSlot, Outcome]]:
-    """Splits an outcome by bundle; tags lose the bundle that they were paired with."""
+    """Splits an outcome by bundle; tags lose the bundle, and the place, that they came with."""
     if isinstance(outcome, Failure):
-        owner, tag = outcome.tag
+        owner, tag, _ = outcome.tag
         return [(owner, replace(outcome, tag=tag))]
     tags: dict[BundleSlot, list[Any]] = {}
     values: dict[BundleSlot, list[Any]] = {}
     all_values = outcome.elements if isinstance(outcome, Skipped) else outcome.values
-    for (owner, tag), value in zip(outcome.tags, all_values, strict=True):
+    for (owner, tag, _), value in zip(outcome.tags, all_values, strict=True):
         tags.setdefault(owner, []).append(tag)
         values.setdefault(owner, []).append(value)
     if isinstance(outcome, Skipped):

@@ -131,7 +131,7 @@ class PredictionCache:
             return
         try:
             store.put(values)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, ConfigurationError) as error:
             self._break(error)
 
     def close(self) -> None:
@@ -157,7 +157,7 @@ class PredictionCache:
             return {}
         try:
             found = store.get(keys)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, ConfigurationError) as error:
             self._break(error)
             return {}
         values: dict[bytes | None, Any] = {}

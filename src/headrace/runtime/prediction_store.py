@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from itertools import islice
 
 from headrace.core.errors import ConfigurationError
-from headrace.core.sqlite_files import create_for_owner, log_ahead
+from headrace.core.sqlite_files import create_for_owner, legible_errors, log_ahead
 
 _APPLICATION = 0x48524331
 """Marks the file as ours."""
@@ -110,7 +110,7 @@ class PredictionStore:
         if self._process != os.getpid():  # a lock that another thread held, and SQLite's connections, survive no fork
             _INHERITED.append(self._database)
             self._begin()
-        with self._lock:
+        with self._lock, legible_errors():
             if self._database is None:
                 self._database = _open(self._path)
             yield self._database
@@ -138,7 +138,8 @@ def _open(path: str) -> sqlite3.Connection:
     except (OSError, sqlite3.Error) as error:
         raise _unusable(path, str(error)) from error
     try:
-        _set_up(database, path)
+        with legible_errors():
+            _set_up(database, path)
     except sqlite3.Error as error:
         database.close()
         raise _unusable(path, str(error)) from error
