@@ -16,7 +16,7 @@ from google.genai.types import HttpOptions
 from gemini_endpoint import blocked, busy, candidate, prompt_of, refusing, response, speaking, wrong_key
 from headrace import ConfigurationError, EndpointError, PredictionCountError, PredictionResult, RetryConfig, predict
 from headrace.beam import RunInference
-from headrace.core.events import BatchRetried, UsageReported
+from headrace.core.events import UsageReported
 from headrace.failures.replies import retry_after
 from headrace.handlers.gemini_inference import GeminiModelHandler, generate_from_string
 from headrace.handlers.json_answers import InvalidAnswerError
@@ -249,13 +249,12 @@ def test_answers_that_cannot_be_read_are_asked_for_again(fault, fn):
 
 
 @pytest.mark.parametrize("fn", [generate_from_string, ask_once])
-def test_service_that_is_away_is_waited_for(fn):
+def test_service_that_was_never_there_is_waited_for_and_then_one_error(fn):
     with serving() as server:
         away = server.url
     handler = GeminiModelHandler("m", fn, url=away)
-    events, outcomes = events_and_outcomes(handler, ["a"], retry=RetryConfig(timeout_secs=0.2))
-    assert len(failures_among(outcomes)) == 1
-    assert any(isinstance(event, BatchRetried) for event in events)
+    with pytest.raises(EndpointError, match=r"nobody has answered for 0\.2 s"):
+        events_and_outcomes(handler, ["a"], retry=RetryConfig(timeout_secs=0.2))
 
 
 def test_googles_client_retries_nothing():

@@ -41,12 +41,18 @@ def test_request_that_takes_too_long_fails_and_is_sent_again(protocol):
         assert len(server.requests) == 2
 
 
-@BOTH
-def test_server_that_is_away_is_an_outage(protocol):
-    handler = KServeModelHandler(f"127.0.0.1:{free_port()}", "total", protocol=protocol)
+def test_server_that_was_never_there_is_waited_for_and_then_one_error():
+    handler = KServeModelHandler(f"127.0.0.1:{free_port()}", "total")
+    with pytest.raises(EndpointError, match=r"nobody has answered for 0\.2 s"):
+        events_and_outcomes(handler, ROWS[:1], retry=RetryConfig(timeout_secs=0.2))
+
+
+def test_server_that_is_away_is_unavailable_over_grpc():
+    """A status that says no more than that."""
+    handler = KServeModelHandler(f"127.0.0.1:{free_port()}", "total", protocol="grpc")
     _, outcomes = events_and_outcomes(handler, ROWS[:1], retry=RetryConfig(timeout_secs=0.2))
     (failure,) = failures_among(outcomes)
-    assert "UNAVAILABLE" in str(failure.error) or isinstance(failure.error, OSError)
+    assert "UNAVAILABLE" in str(failure.error)
 
 
 @BOTH
