@@ -97,6 +97,19 @@ def test_the_model_of_an_engine_of_transformers_may_be_an_id_of_a_hub():
     assert make_handler("huggingface-generation", {}, model="some-one/model-1b")
 
 
+@pytest.mark.parametrize(
+    ("named", "option"), [({}, "--url, where the endpoint is."), (None, "--handler-arg url=VALUE.")]
+)
+def test_a_missing_url_is_asked_for_by_its_option(module, named, option):
+    def at(url, model):
+        return url
+
+    sys.modules[module].at = at
+    with pytest.raises(ConfigurationError) as caught:
+        make_handler(f"{module}:at", {}, "m", named)
+    assert str(caught.value) == f"{module}:at needs {option}"
+
+
 def test_no_error_asks_for_a_key_on_the_command_line(monkeypatch):
     monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
     monkeypatch.delenv("GEMINI_API_KEY", raising=False)

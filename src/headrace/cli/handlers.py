@@ -30,7 +30,7 @@ def make_handler(
         name: of an entry point, or ``package.module:factory``.
         arguments: for the factory, by name.
         model: the argument that the factory's ``model_parameter`` names, else ``model``, else its first.
-        named: arguments with an option of their own, by name.
+        named: arguments with an option of their own, by name; None: the command has no such options.
 
     Raises:
         ConfigurationError: it cannot be found or made; the message says why, and lists the known names.
@@ -43,7 +43,7 @@ def make_handler(
         _refuse_named(name, parameters, argument, arguments)
         arguments = {**arguments, argument: value}
     arguments = {key: _as_member(parameters.get(key), value) for key, value in arguments.items()}
-    _check(name, factory, arguments)
+    _check(name, factory, arguments, has_url=named is not None)
     try:
         return factory(**arguments)
     except MissingExtraError:
@@ -199,8 +199,8 @@ def _as_member(parameter: inspect.Parameter | None, value: Any) -> Any:
     return members[value.lower()]
 
 
-def _check(name: str, factory: Callable[..., Any], arguments: dict[str, Any]) -> None:
-    """Names a missing or unknown argument by its option, before the factory is called."""
+def _check(name: str, factory: Callable[..., Any], arguments: dict[str, Any], *, has_url: bool) -> None:
+    """Names a missing or unknown argument by its option (``--url``, if there is one) before the factory is called."""
     try:
         parameters = inspect.signature(factory).parameters
     except (TypeError, ValueError):
@@ -218,7 +218,8 @@ def _check(name: str, factory: Callable[..., Any], arguments: dict[str, Any]) ->
             parameter.VAR_KEYWORD,
         )
         if is_needed and parameter.name not in arguments:
-            option = f"--handler-arg {parameter.name}=VALUE"
+            is_url = has_url and parameter.name == "url"
+            option = "--url, where the endpoint is" if is_url else f"--handler-arg {parameter.name}=VALUE"
             if parameter is of_model:
                 option = f"--model, where the model is (its parameter {parameter.name!r})"
             raise ConfigurationError(f"{name} needs {option}.")
