@@ -117,7 +117,8 @@ def test_wrong_key_is_one_error_without_the_key(folder, headrace):
         result = run_openai(headrace, server, "in.jsonl", "--columns", "text", "--output", "p.jsonl")
         assert len(server.requests) == 1
     assert result.code == 1
-    assert "Incorrect API key provided: ***." in result.error
+    assert result.error.startswith("the run failed: OpenAIChatModelHandler: the endpoint refused the first request")
+    assert "Incorrect API key provided: ***. Check the key" in result.error
 
 
 def test_key_out_of_place_is_not_repeated(folder, headrace):

@@ -27,7 +27,7 @@ from headrace.cli.spending import budget_of
 from headrace.cli.stopwatch import Seconds, process_start
 from headrace.cli.summary import Line, show, summary
 from headrace.cli.worker_output import without_noise
-from headrace.core.errors import BudgetError, ConfigurationError, as_type_name
+from headrace.core.errors import BudgetError, ConfigurationError, EndpointError, as_type_name
 from headrace.metrics.totals import Totals
 from headrace.runtime.observers import subscribed
 
@@ -235,7 +235,9 @@ def _why(run: Any, error: BaseException, unloaded: RunArgs | RetryArgs | None = 
 
     if isinstance(error, PublishError):
         return f"{error}{_kept(run)}"
-    said = f"the run failed: {describe(error)}"
+    said = (
+        f"the run failed: {describe(error).removeprefix(f'{as_type_name(EndpointError)}: ')}"  # it says enough itself
+    )
     if unloaded is not None and unloaded.model is not None and "cannot read " not in said:  # which is about an input
         hint = about_model(unloaded.handler, unloaded.model)
         said = f"{unloaded.handler} cannot load --model {unloaded.model}: {describe(error).rstrip('.')}{hint}"
