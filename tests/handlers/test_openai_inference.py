@@ -65,6 +65,13 @@ def test_embeddings_are_lists_of_floats_of_many_texts_in_a_request(server):
     assert (asked["input"], asked["dimensions"]) == (["a", "bb", "ccc"], 2)
 
 
+def test_embeddings_fill_their_requests(server):
+    texts = [str(n) for n in range(130)]
+    results = list(predict(OpenAIEmbeddingsModelHandler("m", url=at(server)), texts))
+    assert [result.inference for result in results] == [vector_of(text) for text in texts]
+    assert sorted(len(asked["input"]) for asked in server.requests) == [2, 64, 64]
+
+
 @ALL
 def test_rows_are_asked_with_a_template(kind, server):
     handler = kind("m", url=at(server), prompt="{n} times {{{word}}}")

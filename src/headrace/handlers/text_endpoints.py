@@ -90,12 +90,9 @@ class TextEndpointHandler(RemoteModelHandler[Any, PredictionResult, ModelT]):
         remote = inspect.signature(RemoteModelHandler.__init__).parameters.keys() & options.keys()
         super().__init__(**{name: options[name] for name in remote})
         others = {name: value for name, value in options.items() if name not in remote}
-        if batches is None:
-            sizes = {"max_batch_size": max(size, others.get("min_batch_size") or 1)}
-        else:
-            sizes = _sizes_of_batches(others)
-            self.max_concurrent = _BATCHES
-        ModelHandler.__init__(self, **{**sizes, **others})
+        if batches is not None:
+            size, self.max_concurrent = _IN_A_BATCH, _BATCHES
+        ModelHandler.__init__(self, **{**_full_batches(size, others), **others})
         if not isinstance(model_name, str) or not model_name:
             raise ConfigurationError(f"{type(self).__qualname__}: model_name must name a model, not {model_name!r}.")
         self.model_name = model_name
@@ -245,9 +242,9 @@ class TextEndpointHandler(RemoteModelHandler[Any, PredictionResult, ModelT]):
         return InvalidAnswerError(said)
 
 
-def _sizes_of_batches(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Batches as large as allowed: they take as long as small ones."""
-    most = options.get("max_batch_size") or max(_IN_A_BATCH, options.get("min_batch_size") or 1)
+def _full_batches(size: int, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Batches as large as allowed: they take as long as small ones, and quotas count requests."""
+    most = options.get("max_batch_size") or max(size, options.get("min_batch_size") or 1)
     return {"min_batch_size": most, "max_batch_size": most}
 
 
