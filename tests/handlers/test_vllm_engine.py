@@ -128,7 +128,7 @@ def test_engine_that_dies_is_started_anew_and_only_the_one_at_fault_fails(engine
     found = list(predict(handler(), prompts, on_failure="yield"))
     assert [one.element for one in failures_among(found)] == ["die"]
     assert texts([found[0], *found[2:]]) == ["A B C D E", "F G H I J", "K"]
-    assert [engine.is_shut_down for engine in engines] == [True] * len(engines)
+    assert wait_until(lambda: all(engine.is_shut_down for engine in engines))
     assert 2 <= len(engines) <= 5
 
 

@@ -268,6 +268,22 @@ def test_engine_that_hangs_is_killed_and_others_are_tried_again(how):
     assert all(lost.timed_out for lost in events.of(HostLost))
 
 
+@pytest.mark.large
+def test_engine_that_hangs_after_others_have_ended_is_killed_and_the_rest_are_tried_again(tmp_path):
+    hung = tmp_path / "hung"
+
+    async def act(example, engine):
+        engine.append(example)
+        if example == 3:
+            hung.touch()
+        while not hung.exists() or (3 in engine and (example > 1 or 5 not in engine)):
+            await asyncio.sleep(0.01)
+        return example
+
+    _, found = events_and_outcomes(Engine(act, list), range(6), isolate=True, timeout_secs=LONG_SECS)
+    assert (dead(found), len(found)) == ({3: TimeoutError}, 6)
+
+
 def test_bundle_that_is_abandoned_takes_its_requests_back(tmp_path, close_later):
     async def act(example, engine):
         (tmp_path / f"begun {example}").touch()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -120,6 +121,11 @@ class RunningEngine:
         self._beat_secs = min(_LONGEST_BEAT_SECS, (timeout_secs or _BEATS_PER_LIMIT) / _BEATS_PER_LIMIT)
         self._succeeded = 0
         """How many requests have."""
+        self._succeeded_at = -math.inf
+        """When the last one has."""
+        self._in_flight = 0
+        self._hangs = False
+        """Whether a request was late because the engine answers nothing."""
         self.turns = EngineTurns(handler.max_concurrent, progress.begin)
         self.event_loop = open_loop()
         self.event_loop.call(self._beat)
@@ -136,17 +142,26 @@ class RunningEngine:
         """The engine's answer to a request, and its predictions; ``used`` gets what is reported meanwhile."""
         succeeded = self._succeeded
         task = asyncio.ensure_future(self._submit(request))
+        self._in_flight += 1
         try:
             done, _ = await asyncio.wait({task}, timeout=self._timeout_secs)
+            if not done:
+                self._hangs |= succeeded == self._succeeded or self._is_silent()
+                return self._too_late(used), ()
         finally:
+            self._in_flight -= 1
             task.cancel()  # no effect once it has ended
-        if not done:
-            return self._too_late(used, is_stuck=succeeded == self._succeeded), ()
         ended = task.result()
         if ended.error is not None:
             return EngineAnswer(Caught.of(ended.error), used=used), ()
         self._succeeded += 1
+        self._succeeded_at = self.event_loop.loop.time()
         return EngineAnswer(used=used), ended.result
+
+    def _is_silent(self) -> bool:
+        """Whether nothing has ended lately although more than the request that is late is in flight."""
+        lately = self.event_loop.loop.time() - (self._timeout_secs or 0.0) / 2
+        return self._in_flight > 1 and self._succeeded_at < lately
 
     async def _submit(self, request: Decoded) -> Ended:
         """Not an exception: a task that raises SystemExit ends its loop."""
@@ -155,12 +170,13 @@ class RunningEngine:
         except BaseException as error:
             return Ended(error=error)
 
-    def _too_late(self, used: list[UsageReported], *, is_stuck: bool) -> EngineAnswer:
-        """What to say of a request that took too long: if no other has ended since it began, the engine hangs."""
-        error = TimeoutError(f"{type(self._handler).__qualname__}.submit took longer than {self._timeout_secs:g} s.")
+    def _too_late(self, used: list[UsageReported]) -> EngineAnswer:
+        """What to say of a request that took too long, by itself or because the engine hangs."""
+        secs = f"{self._timeout_secs:g} s"
+        error = TimeoutError(f"{type(self._handler).__qualname__}.submit took longer than {secs}.")
         vars(error)["retryable"] = False  # the next try would cost the same time
-        exit_text = f"was killed, since its engine had answered nothing for {self._timeout_secs:g} s"
-        return EngineAnswer(Caught.of(error), EngineLost(exit_text, timed_out=True) if is_stuck else None, used)
+        lost = EngineLost(f"was killed, since its engine answers nothing: a request took longer than {secs}", True)
+        return EngineAnswer(Caught.of(error), lost if self._hangs else None, used)
 
 
 class EngineClient:
