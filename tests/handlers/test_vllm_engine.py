@@ -91,7 +91,7 @@ def test_prompts_are_continued(engines):
     assert first.model_id == "some/model"
     (engine,) = engines
     assert engine.args.model == "some/model"
-    assert engine.is_shut_down
+    assert wait_until(lambda: engine.is_shut_down)
     assert sum(event.input_tokens for event in events.of(UsageReported)) == 8
     assert {event.first_token_secs for event in events.of(UsageReported)} == {0.25}
 
