@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -9,13 +10,27 @@ import pytest
 
 pytestmark = pytest.mark.large
 
+ENGINE_HANDLER = """
+import os
+from headrace import EngineModelHandler
+
+class EngineHandler(EngineModelHandler):
+    def load_model(self):
+        open(os.path.join(FOLDER, f"load-{os.getpid()}"), "x").close()
+        return bytes(100_000)
+
+    async def submit(self, example, model, inference_args=None):
+        return example, len(model), os.getpid()
+"""
+"""In a module: Beam before 2.65 cannot pickle an abstract class's heirs that are in the main module."""
+
 PIPELINE = """
 import os
 import sys
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from headrace import EngineModelHandler
+from engine_handler import EngineHandler
 from headrace.beam import ModelHandler, RunInference
 
 class Handler(ModelHandler):
@@ -35,12 +50,6 @@ class BeamHandler(beam.ml.inference.base.ModelHandler):
 
     load_model = Handler.load_model
     run_inference = Handler.run_inference
-
-class EngineHandler(EngineModelHandler):
-    load_model = Handler.load_model
-
-    async def submit(self, example, model, inference_args=None):
-        return example, len(model), os.getpid()
 
 HANDLERS = {
     "large": lambda: Handler(max_batch_size=5, large_model=True),
@@ -69,8 +78,10 @@ if __name__ == "__main__":
 def test_worker_processes_share_one_load(tmp_path, runtime, processes, handler, wait_until):
     script = tmp_path / "pipeline.py"
     script.write_text(f"import apache_beam.ml.inference.base\nFOLDER = {str(tmp_path)!r}\n{PIPELINE}")
-    command = [sys.executable, script, handler]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    (tmp_path / "engine_handler.py").write_text(f"FOLDER = {str(tmp_path)!r}\n{ENGINE_HANDLER}")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    command, env = [sys.executable, script, handler], {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
     rows = [tuple(map(int, line.split())) for file in tmp_path.glob("good-*") for line in file.read_text().splitlines()]
     assert sorted(row[:2] for row in rows) == [(n, 100_000) for n in range(60)]
