@@ -11,7 +11,7 @@ import pytest
 
 from headrace import predict
 from headrace.core.errors import HostDiedError, HostStartError
-from toy_engine import Engine, dead, die, double, outcomes_of
+from toy_engine import Engine, dead, die, double, loads_once, outcomes_of
 from toys import Unloadable, with_attributes
 
 pytestmark = pytest.mark.usefixtures("census", "requests_end")
@@ -65,12 +65,7 @@ def test_host_that_cannot_start_is_always_raised():
 
 
 def test_engine_that_cannot_be_loaded_again_fails_what_is_left(tmp_path):
-    def load():
-        if (tmp_path / "loaded").exists():
-            raise LookupError("gone")
-        (tmp_path / "loaded").touch()
-
     async def act(example, engine):
         die()
 
-    assert dead(outcomes_of(act, [1, 2], load)) == {1: LookupError, 2: LookupError}
+    assert dead(outcomes_of(act, [1, 2], loads_once(tmp_path))) == {1: LookupError, 2: LookupError}

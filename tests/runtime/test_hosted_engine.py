@@ -32,7 +32,7 @@ from headrace.runtime.placement import EngineSource
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, prepare
 from http_endpoint import events_and_outcomes, failures_among
-from toy_engine import Engine, dead, die, double, outcomes_of, where
+from toy_engine import Engine, Together, dead, die, double, exists, outcomes_of, where
 from toy_hosts import has_ended
 from toys import Events, Unloadable, run
 from waiting import wait_until
@@ -41,27 +41,6 @@ pytestmark = pytest.mark.usefixtures("census", "requests_end")
 
 LONG_SECS = 3.0
 """A time limit that nothing exceeds here, on a busy machine neither, unless it hangs."""
-
-
-async def exists(path):
-    while not path.exists():
-        await asyncio.sleep(0.002)
-
-
-class Together:
-    """Answers nobody before so many requests are in flight."""
-
-    def __init__(self, many):
-        self.many = many
-        self.in_flight = 0
-        self.full = asyncio.Event()
-
-    async def double(self, example):
-        self.in_flight += 1
-        if self.in_flight == self.many:
-            self.full.set()
-        await self.full.wait()
-        return 2 * example
 
 
 def test_engine_lives_in_a_process_of_its_own():

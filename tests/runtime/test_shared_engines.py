@@ -16,7 +16,7 @@ from headrace.core.events import HostLost, ModelLoaded, UsageReported
 from headrace.machine.status import machine_status
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
-from toy_engine import Engine, die, double, where
+from toy_engine import Engine, Together, die, double, exists, loads_once, where
 from toy_hosts import has_ended
 from toys import run
 from waiting import wait_until
@@ -39,24 +39,7 @@ class Noting(list):
         (self.folder / str(what)).touch()
 
     async def wait_for(self, what):
-        while not (self.folder / str(what)).exists():
-            await asyncio.sleep(0.002)
-
-
-class Together:
-    """Answers nobody before so many requests are in flight."""
-
-    def __init__(self, many):
-        self.many = many
-        self.in_flight = 0
-        self.full = asyncio.Event()
-
-    async def double(self, example):
-        self.in_flight += 1
-        if self.in_flight == self.many:
-            self.full.set()
-        await self.full.wait()
-        return 2 * example
+        await exists(self.folder / str(what))
 
 
 def spec_of(act, load=os.getpid, caught=Exception, **options):
@@ -293,15 +276,10 @@ def test_engine_that_cannot_be_loaded_is_an_error_of_its_own():
 
 @pytest.mark.large
 def test_engine_that_cannot_be_loaded_again_fails_the_requests(tmp_path, worker_process):
-    def load():
-        if (tmp_path / "loaded").exists():
-            raise LookupError("gone")
-        (tmp_path / "loaded").touch()
-
     async def act(example, engine):
         die()
 
-    found = worker_process(spec_of(act, load)).run([1, 2])
+    found = worker_process(spec_of(act, loads_once(tmp_path))).run([1, 2])
     assert found.dead == {1: LookupError, 2: LookupError}
 
 

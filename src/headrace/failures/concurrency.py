@@ -86,8 +86,8 @@ class ConcurrencyLimit:
     @property
     def outage_began(self) -> float | None:
         """Since when the endpoint has answered nothing; None: it answers."""
-        opened = list(filter(None, (self.board.breaker.opened_at, self._own.breaker.opened_at)))
-        return min([*opened, *filter(None, [self._streak.began])]) if opened else None
+        opened = self.board.breaker.opened_at, self._own.breaker.opened_at
+        return min(filter(None, (*opened, self._streak.began))) if any(opened) else None
 
     @property
     def is_gone(self) -> bool:
