@@ -47,6 +47,24 @@ def spec_of(act, load=os.getpid, caught=Exception, **options):
     return catching(prepare(Engine(act, load, **{"large_model": True, **options}), InferenceRequest(**request)), caught)
 
 
+async def only_later(example, engine):
+    """Another engine than the first one answers; that one hangs."""
+    if engine.is_first:
+        engine.note(f"begun {example}")
+        await asyncio.sleep(1000)
+    return os.getpid()
+
+
+def waiting_for_the_first_engine(count, folder, worker_process):
+    """So many workers, each with five requests in the engine."""
+    spec = spec_of(only_later, partial(Noting, folder))
+    workers = [worker_process(spec) for _ in range(count)]
+    for place, worker in enumerate(workers):
+        worker.begin(range(10 * place, 10 * place + 5))
+    assert wait_until(lambda: len(list(folder.glob("begun*"))) == 5 * count)
+    return workers
+
+
 @pytest.fixture
 def worker_here(close_later):
     """Opens a worker in this process."""
@@ -164,17 +182,7 @@ def test_worker_that_reads_nothing_holds_up_nobody(worker_process):
 
 @pytest.mark.large
 def test_host_that_is_killed_costs_no_process_anything(tmp_path, worker_process):
-    async def act(example, engine):
-        if engine.is_first:
-            engine.note(f"begun {example}")
-            await asyncio.sleep(1000)
-        return os.getpid()
-
-    spec = spec_of(act, partial(Noting, tmp_path))
-    workers = [worker_process(spec) for _ in range(3)]
-    for place, worker in enumerate(workers):
-        worker.begin(range(10 * place, 10 * place + 5))
-    assert wait_until(lambda: len(list(tmp_path.glob("begun*"))) == 15)
+    workers = waiting_for_the_first_engine(3, tmp_path, worker_process)
     [host] = [host.process for manager in machine_status().managers for model in manager.models for host in model.hosts]
     os.kill(host, signal.SIGKILL)
     found = [worker.outcomes() for worker in workers]
@@ -244,17 +252,7 @@ def test_request_that_hangs_costs_other_processes_nothing(worker_process, how):
 
 @pytest.mark.large
 def test_manager_that_is_killed_is_replaced_with_its_engine(tmp_path, worker_process):
-    async def act(example, engine):
-        if engine.is_first:
-            engine.note(f"begun {example}")
-            await asyncio.sleep(1000)
-        return os.getpid()
-
-    spec = spec_of(act, partial(Noting, tmp_path))
-    workers = [worker_process(spec) for _ in range(2)]
-    for place, worker in enumerate(workers):
-        worker.begin(range(10 * place, 10 * place + 5))
-    assert wait_until(lambda: len(list(tmp_path.glob("begun*"))) == 10)
+    workers = waiting_for_the_first_engine(2, tmp_path, worker_process)
     [manager] = machine_status().managers
     [host] = manager.models[0].hosts
     os.kill(manager.process.process, signal.SIGKILL)
