@@ -57,6 +57,8 @@ class BatchServer(ThreadingHTTPServer):
         self.answer = answer
         self.fault = fault or (lambda server, method, path: None)
         self.ending = ending or (lambda batch: None)
+        self.damage = lambda lines: lines
+        """From the lines of a file of answers, as bytes, to what is sent in their place."""
         self.lock = threading.RLock()
         self.files = {}
         self.batches = []
@@ -199,8 +201,8 @@ def _openai_file(server, batch, kind):
         else:
             line["response"] = {"status_code": answer.status, "request_id": "q", "body": answer.body}
         if (kind == "output") == (answer is not None and answer.status == 200):
-            lines.append(json.dumps(line, ensure_ascii=False) + "\n")
-    return "".join(lines).encode()
+            lines.append(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+    return b"".join(server.damage(lines) if kind == "output" else lines)
 
 
 def _anthropic(server, method, path, data, headers):
@@ -215,8 +217,9 @@ def _anthropic(server, method, path, data, headers):
     if batch is None:
         return _missing(path)
     if parts[1:] == ["results"]:
-        lines = [json.dumps({"custom_id": name, "result": _anthropic_result(one)}) for name, one in server.done(batch)]
-        return Answer(body="\n".join(lines).encode(), headers={"Content-Type": "application/x-jsonl"})
+        pairs = [(name, _anthropic_result(one)) for name, one in server.done(batch)]
+        lines = [json.dumps({"custom_id": name, "result": one}).encode() + b"\n" for name, one in pairs]
+        return Answer(body=b"".join(server.damage(lines)), headers={"Content-Type": "application/x-jsonl"})
     return Answer(body=_anthropic_batch(server, batch))
 
 

@@ -133,7 +133,7 @@ def _other(name: str, way: str, source: Path, rows: int, model: Path) -> _Way:
 
 def _headrace(name: str, handler: str, source: Path, rows: int, model: Path) -> _Way:
     output = _output_of(source, "headrace")
-    words = ["run", str(source), "--handler", handler, "--model", str(model), "--output", str(output), "--no-progress"]
+    words = ["run", str(source), "--handler", handler, "--model", str(model), "--output", str(output), "--json"]
     return _Way(name, source, rows, ["-c", "from headrace.cli.main import main; main()", *words], output)
 
 
@@ -152,12 +152,11 @@ def _run(way: _Way) -> tuple[float, float, float]:
 
 
 def _seconds_within(output: str) -> float:
-    """The seconds that a program prints. Those of a summary of ``headrace run`` include its start, which does not count
-    here."""
-    lines = output.splitlines()
-    seconds = next(float(line.split()[1]) for line in lines if line.startswith("seconds"))
-    phases = next((line.split() for line in lines if line.startswith("  of these")), None)
-    return seconds - float(phases[2]) if phases else seconds
+    """The seconds that a program prints, without the start of ``headrace run --json``, which does not count here."""
+    if output.startswith("{"):
+        record = json.loads(output)
+        return float(record["seconds"] - record["phases"]["imports"])
+    return next(float(line.split()[1]) for line in output.splitlines() if line.startswith("seconds"))
 
 
 def _compare(ways: Sequence[_Way]) -> None:

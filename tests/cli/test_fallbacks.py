@@ -34,6 +34,8 @@ def test_rows_that_fail_are_answered_by_the_fallback(folder, run, more):
     assert (result.code, result.err) == (0, "")
     assert [row["prediction"] for row in folder.rows("p.jsonl")] == [3, 1, 11, 1]
     assert (result.summary["by the fallback"], result.summary["dead letters"]) == ("2", "0")
+    answered = [row.get("model_id") for row in folder.rows("p.jsonl")]
+    assert answered == [None, "fallback", None, "fallback"]
 
 
 def test_rows_go_to_the_model_one_by_one_although_it_takes_columns(folder, run):

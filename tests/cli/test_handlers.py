@@ -185,8 +185,8 @@ def test_a_parameter_that_a_handler_misses_comes_with_its_option(module):
 
     sys.modules[module].needs_class = needs_class
     assert error_of(f"{module}:needs_class", {"path": "p"}) == (
-        "path needs model_class. Give it with --handler-arg model_class=VALUE or, if it is a class or a function, in a "
-        "factory of your own: --handler package.module:factory."
+        "path needs model_class. Give it with --handler-arg model_class=VALUE; a class or a function is written as "
+        "package.module:name."
     )
     assert error_of(f"{module}:needs_class", {"path": "p", "model_class": "X"}) == "path needs model_class."
 

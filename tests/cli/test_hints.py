@@ -69,6 +69,7 @@ def test_a_model_that_cannot_be_loaded_is_named_with_its_option(folder, headrace
         ),
         (["--device", "GPU"], None, "there is no option --device; it is the handler's: --handler-arg device=GPU."),
         (["--workers=4"], None, "--direct_num_workers=4 --direct_running_mode=multi_processing."),
+        (["--limit", "8"], None, "head -n 100 FILE > some.jsonl"),
         (["--batch-size", "8"], None, "write --max-batch-size, and --min-batch-size for the fewest."),
     ],
 )

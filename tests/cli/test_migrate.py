@@ -16,7 +16,7 @@ def test_changes_are_shown(headrace, folder):
     result = headrace("migrate", "a.py")
     assert result.code == 0
     assert result.out == f"--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-{OLD}+{NEW}"
-    assert result.err == "1 file to change, 0 places left to do by hand. --write changes the files.\n"
+    assert result.err == "1 file to change, 0 places left to do by hand, 0 notes. --write changes the files.\n"
     assert (folder.path / "a.py").read_text() == OLD
 
 
@@ -25,30 +25,52 @@ def test_changes_are_written_once(headrace, folder):
     folder.write("b/c.py", OLD)
     result = headrace("migrate", ".", "--write")
     assert (result.code, result.out) == (0, "changed a.py\nchanged b/c.py\n")
-    assert result.err == "2 files changed, 0 places left to do by hand.\n"
+    assert result.err == "2 files changed, 0 places left to do by hand, 0 notes.\n"
     assert (folder.path / "b/c.py").read_text() == NEW
     assert folder.names() == ["a.py", "b/c.py"]
     again = headrace("migrate", ".", "--write")
-    assert (again.code, again.out, again.err) == (0, "", "0 files changed, 0 places left to do by hand.\n")
+    assert (again.code, again.out, again.err) == (0, "", "0 files changed, 0 places left to do by hand, 0 notes.\n")
 
 
 def test_what_is_left_to_do_is_told_with_its_place(headrace, folder):
     folder.write("a.py", f"import os\n{STAR}")
-    folder.write("b.py", "from apache_beam.ml.inference.agent_development_kit import ADKAgentModelHandler\n")
+    folder.write("b.py", "from apache_beam.ml.inference.utils import _convert_to_result\n")
     result = headrace("migrate", ".")
     assert (result.code, result.out) == (3, "")
     by_hand, note, summary = result.err.splitlines()
     assert by_hand.startswith("a.py:2:1: by hand: import * from Beam's package stays: ")
-    assert note.startswith("b.py:1:60: note: agent_development_kit.ADKAgentModelHandler stays Beam's")
-    assert summary == "0 files to change, 1 place left to do by hand."
+    assert note.startswith("b.py:1:44: note: utils._convert_to_result stays Beam's")
+    assert summary == "0 files to change, 1 place left to do by hand, 1 note."
 
 
-@pytest.mark.parametrize(("text", "code", "out"), [(OLD, 1, "would change a.py\n"), (NEW, 0, ""), (STAR, 0, "")])
+@pytest.mark.parametrize(
+    ("text", "code", "out"),
+    [(OLD, 1, "would change a.py\n"), (NEW, 0, ""), (STAR, 3, ""), (OLD + STAR, 3, "would change a.py\n")],
+)
 def test_check_says_whether_files_would_change(headrace, folder, text, code, out):
     folder.write("a.py", text)
     result = headrace("migrate", "a.py", "--check")
     assert (result.code, result.out) == (code, out)
     assert (folder.path / "a.py").read_text() == text
+
+
+@pytest.mark.parametrize("option", ["", "--write", "--check"])
+def test_what_needs_a_hand_has_its_own_exit_code(headrace, folder, option):
+    folder.write("a.py", OLD + STAR)
+    result = headrace("migrate", "a.py", *filter(None, [option]))
+    assert result.code == 3
+    verb = "changed" if option == "--write" else "to change"
+    assert result.err.splitlines()[-1].startswith(f"1 file {verb}, 1 place left to do by hand, 0 notes.")
+
+
+def test_equal_findings_are_printed_once_with_their_places(headrace, folder):
+    folder.write("a.py", f"{STAR}import os\n{STAR}")
+    folder.write("b.py", STAR)
+    result = headrace("migrate", ".")
+    message, first, second, summary = result.err.splitlines()
+    assert message.startswith("by hand: import * from Beam's package stays: ")
+    assert (first, second) == ("  a.py:1:1; 3:1", "  b.py:1:1")
+    assert summary == "0 files to change, 3 places left to do by hand, 0 notes."
 
 
 @pytest.mark.parametrize(

@@ -47,20 +47,20 @@ def test_rows_that_fail_after_the_model_count_once(totals):
 def test_progress_shows_rows_and_rate(totals, clock):
     progress = JobProgress(totals, clock=clock, started=98.0)
     clock.seconds += 3
-    assert progress.text(", ") == "starting, loading the model, 5 s"
+    assert progress.text() == "starting, loading the model, 5 s elapsed"
     feed(totals, ModelLoaded("", 1.0, 0))
     clock.seconds += 1
     feed(totals, BatchCompleted("", 1500, 0, 1.0), BatchCompleted("", 501, 0, 1.0))
     feed(totals, ElementFailed(Stage.INFERENCE, ValueError()))
-    assert progress.text(", ") == "2,002 rows, 500 rows/s, batches of 1000.5, 1 failed, 6 s"
+    assert progress.text() == "2,002 rows, 500 rows/s, 1000.5 rows a batch, 1 failed, 6 s elapsed"
 
 
 def test_progress_shows_tokens_cost_and_the_cache(totals, clock):
     progress = JobProgress(totals, clock=clock)
     clock.seconds += 2
     feed(totals, BatchCompleted("", 10, 0, 1.0), CacheUsed("", 30, 10), UsageReported("m", 900, 100, cost=0.25))
-    assert progress.text(", ") == (
-        "40 rows, 20 rows/s, 30 from the cache, 500 tokens/s, cost 0.25, batches of 10.0, 0 failed, 2 s"
+    assert progress.text() == (
+        "40 rows, 20 rows/s, 30 from the cache, 500 tokens/s, cost 0.25, 10.0 rows a batch, 0 failed, 2 s elapsed"
     )
 
 
@@ -70,23 +70,25 @@ def test_progress_shows_share_and_time_left(totals, clock):
     for seconds in (1, 1, 2, 200):
         clock.seconds += seconds
         feed(totals, BatchCompleted("", 100 * seconds, 0, 0.1))
-        texts.append(progress.text(", "))
-    assert texts[1] == "200 rows, 0%, 100 rows/s, batches of 100.0, 0 failed, 2 s"  # too early to say
-    assert texts[2].endswith("4 s, 16 min 36 s left")
-    assert texts[3] == "20,400 rows, 20%, 100 rows/s, batches of 5100.0, 0 failed, 3 min 24 s, 13 min 16 s left"
+        texts.append(progress.text())
+    assert texts[1] == "200 rows, 0% done, 100 rows/s, 100.0 rows a batch, 0 failed, 2 s elapsed"  # too early to say
+    assert texts[2].endswith("4 s elapsed, 16 min 36 s left")
+    assert texts[3] == (
+        "20,400 rows, 20% done, 100 rows/s, 5100.0 rows a batch, 0 failed, 3 min 24 s elapsed, 13 min 16 s left"
+    )
 
 
 def test_time_left_counts_from_the_first_rows_on(totals, clock):
     """A run that goes on finds half of its input done, and that took no time."""
     progress = JobProgress(totals, lambda rows: 0.5 + rows / 2000, clock)
     feed(totals, BatchCompleted("", 1, 0, 0.1))
-    assert "left" not in progress.text(", ")
+    assert "left" not in progress.text()
     clock.seconds += 100
     feed(totals, BatchCompleted("", 499, 0, 0.1))
-    assert progress.text(", ").endswith("1 min 40 s, 1 min 40 s left")
+    assert progress.text().endswith("1 min 40 s elapsed, 1 min 40 s left")
     clock.seconds += 36_000
     feed(totals, BatchCompleted("", 100, 0, 0.1))
-    assert progress.text(", ").endswith("10 h 1 min, 6 h 41 min left")
+    assert progress.text().endswith("10 h 1 min elapsed, 6 h 41 min left")
 
 
 def test_the_rate_covers_the_last_seconds(totals, clock):
@@ -95,7 +97,7 @@ def test_the_rate_covers_the_last_seconds(totals, clock):
     for rows in (1000, 1000, 10, 10, 10, 10, 10, 10, 10):
         clock.seconds += 1
         feed(totals, BatchCompleted("", rows, 0, 0.1))
-        rates.append(progress.text(", ").split(", ")[1])
+        rates.append(progress.text().split(", ")[1])
     assert rates[1] == "1,000 rows/s"
     assert rates[-1] == "10 rows/s"
 
@@ -105,8 +107,32 @@ def test_the_rate_of_slow_batches_covers_the_last_two(totals, clock):
     for _ in range(3):
         clock.seconds += 20
         feed(totals, BatchCompleted("", 40, 0, 20.0))
-        assert ", 2 rows/s," in progress.text(", ")
-        assert ", 2 rows/s," in progress.text(", ")
+        assert ", 2 rows/s," in progress.text()
+        assert ", 2 rows/s," in progress.text()
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(1, "4 rows/s"), (16, "0.25 rows/s"), (3600, "")])
+def test_a_rate_is_never_zero(totals, clock, seconds, said):
+    progress = JobProgress(totals, clock=clock)
+    feed(totals, BatchCompleted("", 4, 0, 0.1))
+    clock.seconds += seconds
+    rates = [text for text in progress.text().split(", ") if "rows/s" in text]
+    assert rates == [said] * bool(said)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+@pytest.mark.parametrize("rows", [7, 123_456, 987_654_321])
+def test_the_bar_is_one_line_in_which_nothing_is_cut_off(totals, clock, width, rows):
+    progress = JobProgress(totals, lambda done: done / 2e9, clock)
+    for _ in range(2):
+        clock.seconds += 5000
+        feed(totals, BatchCompleted("", rows, 0, 1.0), UsageReported("m", rows, rows, cost=rows / 1e4))
+        screen = io.StringIO()
+        Console(file=screen, force_terminal=True, color_system=None, width=width).print(progress)
+    (line,) = screen.getvalue().splitlines()
+    assert f"{2 * rows:,} rows" in line
+    assert line.rstrip().endswith(("left", "failed"))
+    assert (f"{rows:.1f} rows a batch" in line) is (width == 160 and rows < 1e6)
 
 
 def test_a_line_is_printed_every_half_minute(totals, clock):
@@ -137,7 +163,7 @@ def test_lines_are_printed_without_a_terminal_if_wanted(totals, monkeypatch, sho
     monkeypatch.setattr(JobProgress.lines, "__defaults__", (0.0,))
     screen = io.StringIO()
     wait(Finishing(), JobProgress(totals, clock=lambda: 7.0), Console(file=screen, width=20), show=show)
-    assert screen.getvalue() == "starting, loading the model, 0 s\n" * count
+    assert screen.getvalue() == "starting, loading the model, 0 s elapsed\n" * count
 
 
 @pytest.mark.parametrize(("terminal", "show"), [(True, False), (False, True)])

@@ -9,6 +9,30 @@ CSV = "a,b\n" + "".join(f"{row['a']},{row['b']}\n" for row in ROWS)
 BAD = [{"a": "x", "b": n} for n in range(3)]
 OLD = {"p.jsonl": "old\n", "p.dead-letters.jsonl": "old letters\n"}
 FAILED = "p.dead-letters.failed.jsonl"
+PREPROCESSES = """
+import numpy
+
+from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
+
+
+class Sums(SklearnModelHandlerNumpy):
+    def __init__(self):
+        super().__init__("unread.pkl")
+
+    def load_model(self):
+        return None
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [float(one.sum()) for one in batch]
+
+
+def wrong():
+    return Sums().with_preprocess_fn(lambda row: {name: value + 1 for name, value in row.items()})
+
+
+def right():
+    return Sums().with_preprocess_fn(lambda row: numpy.array(list(row.values())))
+"""
 
 
 @pytest.fixture
@@ -72,7 +96,7 @@ def test_a_run_with_more_failures_than_allowed_is_refused(folder, run, name, con
     assert again.summary.get("done before") == ("20" if resume else None)
     assert len(folder.rows("p.jsonl")) == 16
     assert len(folder.rows("p.dead-letters.jsonl")) == 4
-    assert folder.names() == sorted([name, FAILED, *OLD])
+    assert folder.names() == sorted([name, *OLD])
 
 
 def test_kept_rows_are_reported(folder, run):
@@ -94,7 +118,8 @@ def test_a_run_without_rows_succeeds_and_says_so(folder, run, threshold):
     result = run(*threshold)
     assert result.code == 0
     assert result.err == "warning: there are no rows in the input.\n"
-    assert folder.rows("p.jsonl") == folder.rows("p.dead-letters.jsonl") == []
+    assert folder.rows("p.jsonl") == []
+    assert folder.names() == ["in.jsonl", "p.jsonl"]
 
 
 @pytest.mark.parametrize("share", ["1.5", "-0.1", "nan"])
@@ -102,7 +127,7 @@ def test_a_threshold_that_is_no_share_is_refused(folder, run, share):
     folder.write("in.jsonl", ROWS)
     result = run(f"--threshold={share}")
     assert (result.code, old_ones(folder)) == (2, OLD)
-    assert result.error == f"--threshold is a share of the rows, from 0 to 1 (0.05: 5 %), not {float(share)}."
+    assert result.error == f"--threshold is a share of the rows, from 0 to 1 or 0% to 100%, not {float(share)}."
 
 
 @pytest.mark.parametrize("resume", [(), ("--resume",)])
@@ -122,3 +147,73 @@ def test_files_that_cannot_be_moved_stay(folder, run, resume):
         assert folder.rows("p.jsonl") == [{"a": 1, "b": 0, "prediction": 1}]
         assert json.loads((folder.path / "p.dead-letters.jsonl").read_text())["row"] == BAD[0]
         assert folder.names() == sorted(["in.jsonl", *OLD])
+
+
+MANY = [*({"a": "x", "b": n} for n in range(1000)), *({"a": n, "b": n} for n in range(1000, 5000))]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), ("--resume",), ("--length-column", "b"), pytest.param(("--runner=FnApiRunner",), marks=pytest.mark.large)],
+    ids=str,
+)
+def test_a_run_ends_once_its_first_thousand_rows_have_failed(folder, run, options):
+    folder.write("in.jsonl", MANY)
+    result = run("--handler-arg", "max_batch_size=100", *options)
+    assert result.code == 3
+    unread = int(result.summary["not read"].replace(",", ""))
+    assert unread + int(result.summary["rows"].replace(",", "")) == 5000
+    assert unread > 2000
+    assert result.error.startswith(f"the first 1,000 rows failed, and {unread:,} rows were not read (--threshold 1 ")
+    assert old_ones(folder) == OLD
+    assert {letter["row"]["b"] for letter in folder.rows(FAILED)} == set(range(1000))
+    again = run("--handler-arg", "max_batch_size=100", *options, "--threshold", "1")
+    assert (again.code, again.summary["predictions"], again.summary["dead letters"]) == (0, "4,000", "1,000")
+
+
+def test_rows_that_cannot_be_read_count_and_one_that_succeeds_is_enough(folder, run):
+    folder.write("in.csv", "a,b\n" + "1,2,3\n" * 1500 + "1,2\n" * 10)
+    result = run(inputs=["in.csv"])
+    assert (result.code, result.summary["not read"]) == (3, "510")
+    assert "No row could be read" in result.error
+    assert "The model was given" not in result.error
+    folder.write("in.jsonl", [{"a": "x", "b": 1}] * 998 + [{"a": 1, "b": 1}] + [{"a": "x", "b": 1}] * 2000)
+    assert run().code == 0
+    assert len(folder.rows("p.dead-letters.jsonl")) == 2998
+
+
+def test_rows_in_columns_end_a_run_too(folder, run):
+    folder.write("in.csv", "a,b\n" + "x,1\n" * 1000 + "1,1\n" * 200_000)
+    result = run(inputs=("in.csv",), handler="InColumns")
+    assert (result.code, int(result.summary["not read"].replace(",", "")) > 0) == (3, True)
+
+
+def test_dead_letters_of_an_earlier_run_go_with_its_output(folder, run):
+    """Also those of a run that was refused."""
+    folder.write("in.jsonl", [*BAD, {"a": 1, "b": 1}])
+    assert run("--threshold", "0.1").code == 3
+    assert folder.names() == sorted([FAILED, "in.jsonl", *OLD])
+    assert run("--threshold", "1").code == 0
+    assert folder.names() == sorted(["in.jsonl", *OLD])
+    folder.write("in.jsonl", [{"a": 1, "b": 1}])
+    for letters in ((), ("--dead-letters", "else/q.parquet")):
+        result = run(*letters)
+        assert (result.code, "dead letters in" in result.summary) == (0, False)
+        assert folder.names() == ["in.jsonl", "p.jsonl"]
+
+
+def test_preprocessing_that_returns_what_the_model_does_not_take_is_explained(folder, headrace):
+    """It replaces the method by which the handler makes its examples."""
+    module = f"pixels_{folder.path.name}"
+    folder.write(f"{module}.py", PREPROCESSES)
+    folder.write("in.jsonl", [{"a": 1.0, "b": 2.0}])
+    words = ("run", "in.jsonl", "--output", "p.jsonl", "--handler")
+    wrong = headrace(*words, f"{module}:wrong")
+    assert wrong.code == 3
+    assert wrong.err.endswith(
+        "The handler's own preprocessing replaces the example_from_row of Sums: its first function gets a dict of the "
+        "columns, or the bare value of a single one in --columns, and the last has to return what the model takes, a "
+        "numpy array.\n"
+    )
+    assert headrace(*words, f"{module}:right").code == 0
+    assert folder.rows("p.jsonl") == [{"a": 1.0, "b": 2.0, "prediction": 3.0}]

@@ -1,7 +1,10 @@
 """``headrace retry``: dead letters of ``headrace run`` go through a model once more."""
 
+import gzip
 import json
 import os
+import signal
+import sys
 
 import pytest
 
@@ -82,8 +85,7 @@ def test_lines_that_could_not_be_read_stay_dead(folder, call):
 
 def test_an_empty_file_of_dead_letters_gives_no_rows(folder, call):
     for name in ("none.jsonl", "none.parquet"):
-        folder.write("in.jsonl", [{"a": 1}])
-        assert call("run", "Add", "in.jsonl", "--output", "p.jsonl", "--dead-letters", name).code == 0
+        folder.write(name, [])
         result = call("retry", "Add", name, "--output", "q.jsonl")
         assert (result.code, result.summary["rows"]) == (0, "0")
         assert result.err == "warning: there are no rows in the input.\n"
@@ -110,3 +112,203 @@ def test_mistakes_are_named_in_one_line(folder, call, first_run, arguments, comp
     assert result.code == 2
     assert complaint in result.error
     assert folder.rows("p.jsonl") == GOOD
+
+
+def letters_at(folder, name="p.dead-letters.jsonl"):
+    """The positions of dead letters: row numbers, and the places in the output."""
+    return [tuple(letter["position"].get(name) for name in ("row", "before", "of")) for letter in folder.rows(name)]
+
+
+SOME = [{"id": n, "a": 1 if n % 3 else "x"} for n in range(12)]
+"""Every third fails."""
+
+
+@pytest.fixture
+def completed(folder, call):
+    """Runs over two files of rows, some of which fail; then retries those with another handler, into the output."""
+    folder.write("a.jsonl", SOME)
+    folder.write("b.jsonl", [{**row, "id": row["id"] + 100} for row in SOME])
+
+    def run(output, *more, letters=None, sources=("a.jsonl", "b.jsonl"), first=()):
+        beside = ("--dead-letters", letters) if letters else ()
+        columns = ("--columns", "id,a")
+        result = call("run", "Add", *sources, "--output", output, *columns, *beside, *first)
+        assert result.code == 0, result.err
+        retried = letters or f"{output.partition('.')[0]}.dead-letters.jsonl"
+        return call("retry", "size", retried, "--into", output, "--handler-arg", "max_batch_size=1", *beside, *more)
+
+    return run
+
+
+def ids(folder, name):
+    if name.endswith(".gz"):
+        (folder.path / "plain.jsonl").write_bytes(gzip.decompress((folder.path / name).read_bytes()))
+        return ids(folder, "plain.jsonl")
+    return [row["id"] for row in folder.rows(name)]
+
+
+ALL = [*range(12), *range(100, 112)]
+
+
+@pytest.mark.parametrize("output", ["p.jsonl", "p.jsonl.gz", "p.parquet"])
+@pytest.mark.parametrize("letters", [None, "elsewhere/q.parquet"])
+def test_what_succeeds_is_put_into_the_output_in_the_order_of_the_input(folder, completed, output, letters):
+    result = completed(output, letters=letters)
+    assert (result.code, result.summary["predictions"], result.summary["dead letters"]) == (0, "8", "0")
+    assert folder.names() == ["a.jsonl", "b.jsonl", output]
+    assert ids(folder, output) == ALL
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--resume",),
+        ("--length-column", "id"),
+        ("--isolate",),
+        pytest.param(("--runner=FnApiRunner",), marks=pytest.mark.large),
+    ],
+    ids=str,
+)
+def test_the_order_is_that_of_the_input_however_both_run(folder, completed, options):
+    assert completed("p.jsonl", *options, first=options).code == 0
+    assert ids(folder, "p.jsonl") == ALL
+
+
+def test_what_fails_again_stays_in_the_dead_letters_until_it_succeeds(folder, call, completed):
+    """Also rows with the same content, at the beginning and at the end, and one that the user deleted."""
+    folder.write("a.jsonl", [{"a": "x"}, {"a": "y"}, {"a": 1}, {"a": "x"}, {"a": 1}, {"a": 1}, {"a": "z"}, {"a": "x"}])
+    first = call("run", "Add", "a.jsonl", "--output", "p.jsonl")
+    assert first.code == 0
+    letters = folder.rows("p.dead-letters.jsonl")
+    assert letters_at(folder) == [(1, 0, 3), (2, 0, 3), (4, 1, 3), (7, 3, 3), (8, 3, 3)]
+    # 1 and 4 are edited, 2 is deleted, the others are as they were, and in another order.
+    edited = [{**letter, "row": {"a": 7}} for letter in (letters[0], letters[2])]
+    folder.write("p.dead-letters.jsonl", [letters[4], *edited, letters[3]])
+    assert call("retry", "Add", "p.dead-letters.jsonl", "--into", "p.jsonl").code == 0
+    assert [row["a"] for row in folder.rows("p.jsonl")] == [7, 1, 7, 1, 1]
+    assert sorted(letters_at(folder)) == [(7, 5, 5), (8, 5, 5)]
+    assert {letter["attempts"] for letter in folder.rows("p.dead-letters.jsonl")} > {letters[3]["attempts"]}
+    assert call("retry", "size", "p.dead-letters.jsonl", "--into", "p.jsonl").code == 0
+    assert [row["a"] for row in folder.rows("p.jsonl")] == [7, 1, 7, 1, 1, "z", "x"]
+    assert folder.names() == ["a.jsonl", "b.jsonl", "p.jsonl"]
+
+
+def test_a_retry_in_which_all_fail_again_changes_nothing(folder, call, first_run):
+    first_run()
+    before = (folder.path / "p.dead-letters.jsonl").read_text()
+    result = call("retry", "Add", "p.dead-letters.jsonl", "--into", "p.jsonl", "--columns", "a,b")
+    assert result.code == 3
+    assert folder.rows("p.jsonl") == GOOD
+    assert (folder.path / "p.dead-letters.jsonl").read_text() == before
+
+
+def test_skipped_rows_are_where_nothing_is(folder, call, completed):
+    folder.write("a.jsonl", [{"a": 1, "n": 0}, {"a": "skip", "n": 1}, {"a": "x", "n": 2}, {"a": 1, "n": 3}])
+    assert call("run", "picky", "a.jsonl", "--output", "p.jsonl").code == 0
+    assert letters_at(folder) == [(3, 1, 2)]
+    assert call("retry", "size", "p.dead-letters.jsonl", "--into", "p.jsonl").code == 0
+    assert [row["n"] for row in folder.rows("p.jsonl")] == [0, 2, 3]
+
+
+def test_numbers_and_texts_meet_in_a_column_of_parquet(folder, call):
+    folder.write("a.jsonl", [{"a": 1, "deep": [1]}, {"a": "x", "deep": {"b": 2}}, {"a": 2, "deep": None}])
+    assert call("run", "bare", "a.jsonl", "--output", "p.parquet", "--columns", "a").code == 0
+    assert call("retry", "size", "p.dead-letters.jsonl", "--into", "p.parquet", "--columns", "a").code == 0
+    assert folder.rows("p.parquet") == [
+        {"a": "1", "deep": "[1]", "prediction": 1},
+        {"a": "x", "deep": '{"b": 2}', "prediction": 1},
+        {"a": "2", "deep": None, "prediction": 2},
+    ]
+
+
+def without_positions(letters):
+    return [{name: value for name, value in letter.items() if name != "position"} for letter in letters]
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (without_positions, "dead letter 1 does not say where its row belongs in an output"),
+        (lambda letters: [*letters, letters[0]], "a row is among the dead letters twice"),
+        (
+            lambda letters: [{**letters[0], "position": {**letters[0]["position"], "of": 9}}, letters[1]],
+            "the dead letters are not all of one output",
+        ),
+        (
+            lambda letters: [{**one, "position": {**one["position"], "of": 9}} for one in letters],
+            "p.jsonl has 2 rows, and the dead letters are of an output of 9 rows: it has changed since",
+        ),
+    ],
+    ids=["older", "twice", "two outputs", "stale"],
+)
+def test_letters_that_do_not_fit_the_output_are_one_error_that_names_the_cure(
+    folder, call, first_run, change, complaint
+):
+    first_run()
+    letters = change(folder.rows("p.dead-letters.jsonl"))
+    folder.write("p.dead-letters.jsonl", letters)
+    result = call("retry", "size", "p.dead-letters.jsonl", "--into", "p.jsonl")
+    assert result.code == 2
+    assert complaint in result.error
+    assert "--output" in result.error or "leave one of them out" in result.error
+    assert (folder.rows("p.jsonl"), folder.rows("p.dead-letters.jsonl")) == (GOOD, letters)
+
+
+def test_outputs_that_letters_cannot_go_into_are_refused(folder, call, first_run):
+    first_run()
+    letters = folder.rows("p.dead-letters.jsonl")
+    folder.write("some.jsonl", letters[:1])
+    for arguments, complaint in [
+        (["some.jsonl", "--into", "p.jsonl"], "p.dead-letters.jsonl is there and would be lost"),
+        (["some.jsonl", "--into", "none.jsonl"], "there is no "),
+        (["some.jsonl", "--into", "some.jsonl"], "has 1 rows"),
+        (["some.jsonl", "--into", "p.jsonl", "--output", "q.jsonl"], "name either a new file"),
+        (["some.jsonl"], "name either a new file"),
+    ]:
+        result = call("retry", "size", *arguments)
+        assert (result.code, complaint in result.error) == (2, True), result.error
+    folder.write("headrace.toml", '[retry]\noutput = "q.jsonl"\n')
+    assert call("retry", "size", "p.dead-letters.jsonl", "--into", "p.jsonl").code == 0
+    assert len(folder.rows("p.jsonl")) == 4
+
+
+DYING = """
+import os, signal, sys
+from headrace.cli.main import main
+
+left, replace = int(sys.argv.pop(1)), os.replace
+
+
+def replace_or_die(*places):
+    global left
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left -= 1
+    replace(*places)
+
+
+os.replace = replace_or_die
+sys.exit(main())
+"""
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("moves", range(3))
+def test_a_retry_that_is_killed_while_files_are_moved_loses_no_row(folder, call, first_run, handlers, popen, moves):
+    """Killed before the first move, and between two: the output is the old one or the new one, whole."""
+    first_run()
+    letters = folder.rows("p.dead-letters.jsonl")
+    letters[0]["row"] = {"a": 7, "b": 7}
+    folder.write("p.dead-letters.jsonl", letters)
+    named = ("--handler", f"{handlers}:Add", "--columns", "a,b")
+    retry = ("retry", "p.dead-letters.jsonl", "--into", "p.jsonl", *named)
+    process = popen([sys.executable, "-c", DYING, str(moves), *retry], cwd=folder.path)
+    assert process.wait(60) == -signal.SIGKILL
+    rows, left = folder.rows("p.jsonl"), folder.rows("p.dead-letters.jsonl")
+    again = call("retry", "Add", *retry[1:4], "--columns", "a,b")
+    if moves < 2:
+        assert (rows, left, again.code) == (GOOD, letters, 0)
+    else:
+        assert ({7} < {row["b"] for row in rows}, left, again.code) == (True, letters, 2)
+        assert "it has changed since" in again.error
+    assert len(folder.rows("p.jsonl")) == 3

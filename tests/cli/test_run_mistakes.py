@@ -12,6 +12,7 @@ def old(folder):
     """Inputs, and an output of an earlier run that must survive."""
     folder.write("in.jsonl", ROWS)
     folder.write("in.csv", "a,b\n1,2\n")
+    folder.write("long.csv", "a,b\n" + "1,2\n" * 1000)
     folder.write("array.json", '[{"a": 1, "b": 2}]')
     folder.write("broken.jsonl", '{"a": 1\n')
     folder.write("twice.csv", "a,a\n1,2\n")
@@ -103,7 +104,9 @@ def test_a_handler_that_does_not_pickle_stays_in_this_process(mistaken, argument
         (["--max-batch-size", "0"], "max_batch_size must be at least 1, not 0."),
         (["--max-batch-size", "many"], "Invalid value for '--max-batch-size': 'many' is not a valid integer."),
         (["--format", "xml"], "Invalid value for '--format': 'xml' is not one of 'jsonl', 'csv', 'parquet'."),
-        (["--delimiter", ";;", "in.csv"], "delimiter"),
+        (["--delimiter", ";;", "in.csv"], "--delimiter is one character, not ';;'"),
+        (["--delimiter", "\\t", "in.csv"], "; a tab is $'\\t' in a shell."),
+        (["--types", "a=int", "--text-columns", "a", "in.csv"], "column 'a' is int in --types, and in --text-columns"),
         (["--colums", "a"], "neither headrace nor Beam has an option --colums; did you mean '--columns'?"),
         pytest.param(
             ["--direct_num_worker=4"],
@@ -193,9 +196,11 @@ def test_a_pipeline_that_fails_leaves_the_output(old, headrace, handlers, output
     assert result.error == "the run failed: OSError: no such weights: w.pkl"
 
 
-def test_a_file_that_fails_in_the_middle_leaves_the_output(old, headrace, handlers):
-    result = headrace("run", "in.csv", "twice.csv", "--handler", f"{handlers}:Add", "--output", "p.jsonl")
-    assert (result.code, result.out) == (1, "")
+@pytest.mark.parametrize(("first", "code"), [("in.csv", 2), ("long.csv", 1)])
+def test_a_file_that_cannot_be_read_leaves_the_output(old, headrace, handlers, first, code):
+    """It is refused before the run if it is among the first 1,000 rows."""
+    result = headrace("run", first, "twice.csv", "--handler", f"{handlers}:Add", "--output", "p.jsonl")
+    assert (result.code, result.out) == (code, "")
     assert "twice.csv as csv: the header has 'a' twice" in result.error
 
 

@@ -24,8 +24,8 @@ def predictions(folder, name="p.jsonl"):
 
 def test_options_of_the_current_folder_hold(project, headrace):
     folder = project('columns = ["a", "b"]\nkeep = ""\nmax-batch-size = 1\nhandler-arg = { plus = 10 }\n')
-    result = headrace("run", "in.jsonl")
-    assert (result.code, result.err) == (0, "")
+    result = headrace("run", "in.jsonl", "--verbose")
+    assert result.code == 0
     assert folder.rows("p.jsonl") == [{"prediction": 13}, {"prediction": 17}]
     assert (result.summary["batches"], result.summary["options from"]) == ("2", "headrace.toml")
 
@@ -55,7 +55,7 @@ def test_paths_are_relative_to_the_file(project, folder, headrace, handlers):
         dead-letters = "bad.jsonl"
     """,
     )
-    folder.write("in.jsonl", ROWS)
+    folder.write("in.jsonl", [*ROWS, {"prediction": 1}])
     assert headrace("run", "in.jsonl", "--config", "shared/headrace.toml").code == 0
     assert predictions(folder, "shared/out/p.jsonl") == ["shared/weights"] * 2
     assert (folder.path / "shared" / "bad.jsonl").exists()

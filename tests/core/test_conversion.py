@@ -126,7 +126,7 @@ WRONG = ["", "abc", "1,5", "1_000", "nan", "inf", "0x10", "\u0663", None, float(
 
 @pytest.mark.parametrize("value", [*WRONG, 10**400, "1" * 400, [[1]], [1, None], {"a": 1}, print], ids=repr)
 def test_a_value_that_is_no_number_is_named_with_its_column(value):
-    with pytest.raises(ValueError, match=r"^column 'weight' holds .*, which is no finite number\.$"):
+    with pytest.raises(ValueError, match=r"^column 'weight' holds .*, which is not a finite number\.$"):
         column_numbers("weight", value)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace import ConfigurationError, ElementFailure, RemoteModelHandler
+from headrace import ConfigurationError, ElementFailure, ElementRetry, RemoteModelHandler
 from headrace.core import remote
 from headrace.core.remote import pause_before_retry
 
@@ -71,6 +71,18 @@ def test_run_inference_sends_one_request_and_retries(monkeypatch):
         Flaky(2, num_retries=1).run_inference([1], "client")
     with pytest.raises(KeyError):
         Flaky(0, num_retries=0).run_inference([1, "bad"], "client")
+
+
+def test_run_inference_requests_nothing_again_that_failed_for_good():
+    class Refused(Flaky):
+        async def request(self, batch, model, inference_args=None):
+            self.failures += 1
+            return [*batch, ElementFailure(ValueError("unreadable")), ElementRetry(OSError("busy"))]
+
+    handler = Refused(0)
+    with pytest.raises(ValueError, match="unreadable"):
+        handler.run_inference([1, 2, 3], "client")
+    assert handler.failures == 1
 
 
 def test_pauses_double_up_to_the_longest(monkeypatch):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import re
 import weakref
 
 import apache_beam.ml.inference.base as beams_base
 
+import headrace
+import headrace.testing
 from headrace import ErrorRecord, Failure, ModelMetadata, PredictionResult, Stage
 from headrace.core.result import Caught
 
@@ -26,6 +29,18 @@ def test_prediction_results_equal_beams():
     assert PredictionResult(1, 2) == beams_base.PredictionResult(1, 2) == (1, 2, None)
     assert PredictionResult(1, 2, "m").model_id == "m"
     assert ModelMetadata("path", "name") == beams_base.ModelMetadata("path", "name")
+
+
+def test_a_traceback_shows_the_frames_of_others_and_one_line_for_neighbouring_ones_of_this_package():
+    def refuse(batch):
+        raise ValueError("no")
+
+    handler = headrace.testing.DoublingHandler().with_preprocess_fn(refuse)
+    [failed] = headrace.predict(handler, [1], on_failure="yield")
+    first, ours, theirs, error = failed.caught.lines
+    assert (first, error) == ("Traceback (most recent call last):\n", "ValueError: no\n")
+    assert re.fullmatch(r"  \.\.\. \d+ frames? of headrace\n", ours)
+    assert "in refuse" in theirs
 
 
 def test_a_failed_inference_is_a_batch_of_one_element():

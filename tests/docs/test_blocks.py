@@ -13,6 +13,7 @@ import sys
 import types
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -90,7 +91,8 @@ def namespace(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     before = set(sys.modules)
-    yield vars(module)
+    with mock.patch.dict(os.environ):  # undoes what a block sets there
+        yield vars(module)
     for name in set(sys.modules) - before:
         if Path(getattr(sys.modules[name], "__file__", None) or "/").parent == tmp_path:
             del sys.modules[name]

@@ -58,6 +58,14 @@ def test_every_page_is_in_the_site(site):
 def test_nothing_is_fetched_from_elsewhere(site):
     fetched = {address for page in site.rglob("*.html") for address in Fetched(page.read_text()).addresses}
     assert {address for address in fetched if "//" in address} == set()
+    assert [path for path in site.rglob("*") if path.suffix == ".pyc"] == []
+
+
+def test_search_works_in_a_page_that_is_opened_as_a_file(site):
+    """A browser lets such a page start no worker and fetch no index: scripts bring both."""
+    assert '<script src="../iframe-worker.js">' in (site / "recipes" / "index.html").read_text()
+    assert "window.Worker" in (site / "iframe-worker.js").read_text()
+    assert "Batching" in (site / "search" / "search_index.js").read_text().removeprefix("var __index = ")
 
 
 def test_reference_has_the_public_names_and_their_arguments(site):

@@ -14,6 +14,7 @@ import lzma
 import math
 import re
 import zlib
+from datetime import date, datetime, timezone
 from random import Random
 from typing import Any, NamedTuple
 
@@ -29,30 +30,54 @@ COMPRESSIONS = {
 }
 _PLAIN = "abcxyz019 .-_+eE/'é\u00a0\u2028\ufeff\u0663\u4e2d\U0001f600\x85\x0b\x0c\x1c\x7f"
 _SPECIAL = '"",;\t|\n\r\x00'
-_NUMBERS: dict[type, list[tuple[str, Any]]] = {
-    int: [
-        ("0", 0),
-        ("-7", -7),
-        ("+5", 5),
-        (" 12 ", 12),
-        ("99999999999999999999", 10**20 - 1),
-        ("1.5", 1.5),
-        ("\r9\n", 9),
-    ],
-    float: [
+_FITTING: dict[str, list[tuple[str, Any]]] = {
+    "int": [("0", 0), ("-7", -7), ("+5", 5), (" 12 ", 12), ("99999999999999999999", 10**20 - 1), ("\r9\n", 9)],
+    "float": [
         ("0", 0.0),
         ("-1.25", -1.25),
         ("+.5", 0.5),
         (" 1e3 ", 1000.0),
         ("1e400", math.inf),
         ("2", 2.0),
+        ("1e+05", 100000.0),
+        ("nan", math.nan),
+        ("-inf", -math.inf),
+        ("9007199254740994", 9007199254740994.0),
         ("\r9\n", 9.0),
     ],
+    "bool": [("True", True), ("FALSE", False), (" true ", True)],
+    "date": [("2024-02-29", date(2024, 2, 29)), (" 0001-01-01", date(1, 1, 1))],
+    "datetime": [
+        ("2024-02-29", datetime(2024, 2, 29)),
+        ("2024-02-29T23:59", datetime(2024, 2, 29, 23, 59)),
+        ("2024-02-29 01:02:03.5", datetime(2024, 2, 29, 1, 2, 3, 500000)),
+        ("2024-02-29 01:02:03Z", datetime(2024, 2, 29, 1, 2, 3, tzinfo=timezone.utc)),
+    ],
 }
-_NO_NUMBERS = [
-    *[(text, text) for text in ("1_0", "0x1F", "smudge", "1,5", "--1", "\x00", "1\n2", "nan(7)", "1e", "\ufeff1")],
-    *[("", None), ("   ", None), ("\t", None), ("nan", math.nan), ("-inf", -math.inf), ("1e3", 1000.0)],
+_EMPTY = [("", None), ("   ", None), ("\t", None)]
+_OF_NO_TYPE = [
+    "1_0",
+    "0x1F",
+    "smudge",
+    "1,5",
+    "--1",
+    "\x00",
+    "1\n2",
+    "nan(7)",
+    "1e",
+    "\ufeff1",
+    "00501",
+    "-07.5",
+    "yes",
 ]
+_OF_NO_TYPE += ["2024-02-30", "2024-2-3", "2024-02-29 1", "2024-02-29T10", "\u0663"]
+_UNFIT = {
+    "int": ["1.5", "1e3", "nan", "-0x1"],
+    "float": ["9007199254740993", "True"],
+    "bool": ["1", "0"],
+    "date": ["20240229"],
+    "datetime": ["20240229"],
+}
 
 
 class Wrong(NamedTuple):
@@ -72,8 +97,8 @@ class Made(NamedTuple):
     delimiter: str
     columns: tuple[str, ...]
     """Of the header, or of the first row."""
-    numbers: dict[str, type]
-    """Which columns of a CSV file are to be read as numbers."""
+    types: dict[str, str]
+    """Of the columns of a CSV file."""
     records: list[dict[str, Any] | Wrong]
 
 
@@ -206,8 +231,7 @@ class _Csv:
         self.ends = random.choice([["\n"], ["\r\n"], ["\n", "\r\n"], ["\r"]])
         names = dict.fromkeys(self._name() for _ in range(random.choice([1, 2, 3, 6])))
         self.columns = tuple(names)
-        kinds = {name: random.choice([int, float, str]) for name in names}
-        self.numbers = {name: kind for name, kind in kinds.items() if kind is not str}
+        self.types = {name: random.choice(["str", "str", *_FITTING]) for name in names}
         self.content = b""
         self.records: list[dict[str, Any] | Wrong] = []
 
@@ -225,7 +249,7 @@ class _Csv:
         elif random.random() < 0.3 and self.content.count(b"\n") + self.content.count(b"\r") > 2:
             self.content = re.sub(rb"(\r\n|\n|\r)\Z", b"", self.content)
         mark = BOM if random.random() < 0.2 else b""
-        return Made("in.csv", mark + self.content, self.delimiter, self.columns, self.numbers, self.records)
+        return Made("in.csv", mark + self.content, self.delimiter, self.columns, self.types, self.records)
 
     def _name(self) -> str:
         return "".join(self.random.choices('abcé "\n\r,;x', k=self.random.choice([1, 4])))
@@ -239,16 +263,14 @@ class _Csv:
         return len(re.findall(ends, self.content)) + 1
 
     def _cells(self) -> tuple[list[str], list[Any]]:
-        made = [self._cell(self.numbers.get(name)) for name in self.columns]
+        made = [self._cell(self.types[name]) for name in self.columns]
         return [text for text, _ in made], [value for _, value in made]
 
-    def _cell(self, kind: type | None) -> tuple[str, Any]:
-        if kind is None:
+    def _cell(self, kind: str) -> tuple[str, Any]:
+        if kind == "str":
             text = _text(self.random, self.strange)
             return text, text
-        if self.random.random() > self.strange / 3:
-            return self.random.choice(_NUMBERS[kind])
-        return self.random.choice(_NO_NUMBERS)
+        return self.random.choice(_FITTING[kind] if self.random.random() > self.strange / 3 else _EMPTY)
 
     def _quoted(self, text: str, *, always: bool = False) -> str:
         if always or text[:1] == '"' or any(end in text for end in (self.delimiter, "\n", "\r")):
@@ -267,8 +289,13 @@ class _Csv:
     def _wrong(self) -> None:
         texts = list(map(self._quoted, self._cells()[0]))
         place = self.random.randrange(len(texts))
-        kind = self.random.randrange(5)
-        if kind == 0 and len(texts) > 2:
+        kind = self.random.randrange(6)
+        typed = [place for place, name in enumerate(self.columns) if self.types[name] != "str"]
+        if kind == 5 and typed:
+            place = self.random.choice(typed)
+            unfit = [*_OF_NO_TYPE, *_UNFIT.get(self.types[self.columns[place]], [])]
+            texts[place] = self._quoted(self.random.choice(unfit))
+        elif kind == 0 and len(texts) > 2:
             texts.pop()
         elif kind <= 1:
             texts.append(self.random.choice(["more", '"in\ntwo"', ""]))

@@ -140,6 +140,14 @@ def test_submission_of_which_nothing_is_heard_is_found_by_its_requests(ask):
         assert len(server.batches) == 1
 
 
+def test_submission_is_found_although_a_line_of_its_results_is_damaged(ask):
+    with batching(speaking(), once("POST /v1/messages/batches", Answer(cut=True))) as server:
+        server.damage = lambda lines: [*lines[:-1], b"oops\n"]
+        found = texts(predict(ask(server), ["a", "b", "c"], on_failure="yield"))
+        assert ["damaged line" in one for one in found].count(True) == 1
+        assert len(server.batches) == 1
+
+
 def test_submission_is_not_found_before_its_batch_has_ended(ask):
     cut = once("POST /v1/messages/batches", Answer(cut=True))
 

@@ -9,6 +9,7 @@ from batch_endpoint import batching
 from headrace.beam import RunInference
 from headrace.handlers import batch_jobs
 from headrace.handlers.openai_inference import OpenAIChatModelHandler
+from http_endpoint import Answer
 from openai_endpoint import refusing, speaking
 from pipelines import Run
 
@@ -21,15 +22,16 @@ def _key_and_short_pauses(monkeypatch, requests_end):
 
 @pytest.mark.parametrize("options", [{}, {"max_batch_duration_secs": 5}], ids=["bundle", "bundles"])
 def test_pipeline_sends_batches_and_another_one_finds_their_answers(tmp_path, options):
-    fault = speaking(fault=lambda asked, _: refusing(400, "no such word") if "x3" in str(asked) else None)
+    faults = {"x3": refusing(400, "no such word"), "x4": Answer(body=["no such word"])}
+    fault = speaking(fault=lambda asked, _: faults.get(asked["messages"][0]["content"]))
     with batching(fault) as server:
-        for batches in (1, 2):  # what failed is asked for again
+        for batches in (1, 2):  # what failed, or could not be used, is asked for again
             handler = OpenAIChatModelHandler("m", url=f"{server.url}v1", batch_directory=tmp_path / "b", **options)
             run = Run()
             good, bad = run.create([f"x{n}" for n in range(6)]) | RunInference(handler).with_exception_handling()
             letters = bad.failed_inferences | beam.Map(str)
             found, failed = run.values(good=good | beam.Map(lambda one: one.inference), letters=letters)
-            assert sorted(found) == ["X0", "X1", "X2", "X4", "X5"]
-            assert ["no such word" in letter for letter in failed] == [True]
+            assert sorted(found) == ["X0", "X1", "X2", "X5"]
+            assert ["no such word" in letter for letter in failed] == [True, True]
             asked = sorted(body["messages"][0]["content"] for body in server.bodies)
-            assert asked == sorted([f"x{n}" for n in range(6)] + ["x3"] * (batches - 1))
+            assert asked == sorted([f"x{n}" for n in range(6)] + ["x3", "x4"] * (batches - 1))

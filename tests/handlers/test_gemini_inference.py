@@ -210,11 +210,11 @@ def test_tokens_are_reported_for_blocked_prompts_too():
 @pytest.mark.parametrize(
     "answer", [wrong_key(), refusing(403, "PERMISSION_DENIED"), refusing(400, "FAILED_PRECONDITION")]
 )
-def test_what_concerns_every_request_costs_one(answer):
+def test_what_concerns_every_request_is_one_error(answer):
     with serving(lambda asked, before: answer) as server:
         with pytest.raises(EndpointError, match="refused: "):
             list(predict(asking(server), THREE))
-        assert len(server.requests) == 1
+        assert list(map(prompt_of, server.requests)) == ["a", "Hi"]
 
 
 def test_wrong_arguments_are_told_from_a_wrong_prompt():
@@ -239,13 +239,20 @@ def test_refused_requests_are_sent_again(answer, fn):
 
 
 @pytest.mark.parametrize("fn", [generate_from_string, ask_once])
-@pytest.mark.parametrize(
-    "fault", [Answer(cut=True), Answer(cut_body=True), Answer(body=b'{"candidates": ['), Answer(body=b"?")]
-)
-def test_answers_that_cannot_be_read_are_asked_for_again(fault, fn):
+@pytest.mark.parametrize("fault", [Answer(cut=True), response(candidate("A"))._replace(cut_body=True)])
+def test_answers_that_are_cut_are_asked_for_again(fault, fn):
     with serving(speaking(fault=lambda asked, before: fault if before < 2 else None)) as server:
         assert texts(predict(asking(server, request_fn=fn), ["a"])) == ["A"]
         assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("fn", [generate_from_string, ask_once])
+@pytest.mark.parametrize("body", [b'{"candidates": [', b"?", {"candidates": 7}])
+def test_answers_that_cannot_be_read_are_paid_for_once(body, fn):
+    with serving(speaking(fault=refuses("b", Answer(body=body)))) as server:
+        _, outcomes = events_and_outcomes(asking(server, request_fn=fn), THREE)
+        assert sorted(map(prompt_of, server.requests)) == THREE
+    assert [failure.element for failure in failures_among(outcomes)] == ["b"]
 
 
 @pytest.mark.parametrize("fn", [generate_from_string, ask_once])

@@ -252,7 +252,7 @@ def test_models_that_cannot_be_batched_continuously_go_in_batches(saved_llama, a
         ({"generation_args": {"max_new_tokens": 0}}, "max_new_tokens must be an int"),
         ({"generation_args": {"num_beams": 4}}, "one answer, made token by token: leave out num_beams"),
         ({"generation_args": {"max_new_token": 3}}, "GenerationConfig has no settings.*max_new_token"),
-        ({"device": "TPU"}, "device must be 'CPU' or 'GPU'"),
+        ({"device": "TPU"}, "device must be 'CPU', 'GPU'"),
         ({"max_batch_size": 8}, "takes elements one by one"),
     ],
 )

@@ -166,12 +166,13 @@ def test_model_spread_over_devices_predicts(classifier, expected, tmp_path):
 
 
 @MAKERS
-def test_model_goes_to_the_cpu_without_a_gpu(make, classifier, monkeypatch, caplog):
+@pytest.mark.parametrize("device", ["gpu", "cuda:7"])
+def test_model_goes_to_the_cpu_without_the_device(make, device, classifier, monkeypatch, caplog):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    model = make(classifier, CLASSIFIER, device="GPU").load_model()
+    model = make(classifier, CLASSIFIER, device=device).load_model()
     assert model.device.type == "cpu"
     (record,) = caplog.records
-    assert (record.levelno, "no GPU can be used here" in record.message) == (logging.WARNING, True)
+    assert (record.levelno, "cannot be used here" in record.message) == (logging.WARNING, True)
 
 
 @pytest.mark.parametrize(("device", "said"), [("cpu", "CPU"), ("meta", "GPU")])
@@ -261,7 +262,7 @@ class Anything:
         (("m", KerasModel, "pt"), UnsupportedError, "model_class=KerasModel is not available"),
         (("m", "AutoModell", "pt"), ConfigurationError, "the name of one in transformers: 'AutoModell'"),
         (("m", Anything, "pt"), ConfigurationError, "must be a class with from_pretrained"),
-        (("m", CLASSIFIER, "pt", "cuda"), ConfigurationError, "device must be 'CPU' or 'GPU', not 'cuda'"),
+        (("m", CLASSIFIER, "pt", "card"), ConfigurationError, "device must be 'CPU', 'GPU', or .*, not 'card'"),
     ],
 )
 def test_bad_arguments_are_refused_with_the_cure(arguments, error, complaint):
@@ -290,11 +291,10 @@ def test_metrics_namespace_and_num_bytes_are_those_of_the_data():
 
 
 def test_model_that_does_not_fit_the_gpu_goes_to_the_cpu(classifier, monkeypatch, caplog):
-    monkeypatch.setattr(torch_devices, "cuda_is_usable", lambda: True)
-    monkeypatch.setitem(torch_devices.DEVICES, "GPU", torch.device("cuda", 99))
-    model = keyed_handler(classifier, device="GPU").load_model()
+    monkeypatch.setattr(torch_devices, "is_usable", lambda _: True)
+    model = keyed_handler(classifier, device="cuda:99").load_model()
     assert model.device.type == "cpu"
-    assert caplog.records[0].message.startswith("The model did not load onto the GPU and goes to the CPU: ")
+    assert caplog.records[0].message.startswith("The model did not load onto cuda:99 and goes to the CPU: ")
 
 
 @MAKERS

@@ -151,3 +151,30 @@ def test_equal_prompts_have_a_first_answer_each():
     with serving(speaking(repaired)) as server:
         assert len(list(predict(handler_at(server), ["a", "a"]))) == 2
         assert sorted(len(asked["messages"]) for asked in server.requests) == [1, 1, 3, 3]
+
+
+@pytest.mark.parametrize("depth", [250, 2000])
+def test_answer_that_is_nested_deeply_is_sent_back_once_and_is_then_a_dead_letter(depth):
+    deep = "[" * depth + "]" * depth
+    with serving(lambda asked, before: completion(deep)) as server:
+        handler = OpenAIChatModelHandler("m", url=f"{server.url}v1", json_schema={})
+        events, (failure,) = events_and_outcomes(handler, ["a"])
+        assert len(server.requests) == len(events.of(UsageReported)) == 2
+    assert str(failure.error).startswith("the answer is nested too deeply: '[[[")
+    assert len(str(failure.error)) < 400
+
+
+@pytest.mark.parametrize("text", ['{"label": "\ud83d"}', "\ud83d"])
+def test_answer_with_a_lone_surrogate_is_sent_back_once(text):
+    with serving(speaking(lambda prompt: text if prompt == "a" else GOOD)) as server:
+        _, (outcome,) = events_and_outcomes(handler_at(server), ["a"])
+        assert len(server.requests) == 2
+    assert outcome.inference == {"label": "good"}
+
+
+def test_number_that_no_schema_can_check_is_sent_back_once():
+    with serving(speaking(lambda prompt: "1e999")) as server:
+        handler = OpenAIChatModelHandler("m", url=f"{server.url}v1", json_schema={"multipleOf": 2})
+        _, (failure,) = events_and_outcomes(handler, ["a"])
+        assert len(server.requests) == 2
+    assert "the answer does not fit the schema" in str(failure.error)

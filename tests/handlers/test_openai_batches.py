@@ -9,7 +9,7 @@ import pytest
 
 import batch_endpoint
 from batch_endpoint import batching, once
-from headrace import Budget, ConfigurationError, EndpointError, Failure, PredictionResult, Price, predict
+from headrace import Budget, ConfigurationError, EndpointError, Failure, PredictionResult, Price, RetryConfig, predict
 from headrace.handlers import batch_jobs
 from headrace.handlers.openai_batches import OpenAIBatches
 from headrace.handlers.openai_inference import (
@@ -24,7 +24,6 @@ from waiting import wait_until
 pytestmark = pytest.mark.usefixtures("module_travels")
 
 KEY = "sk-of-the-environment"
-SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 
 
 @pytest.fixture(autouse=True)
@@ -236,6 +235,15 @@ def test_answers_whose_file_comes_late_are_waited_for(ask):
         assert len(server.batches) == 1
 
 
+def test_answers_are_kept_although_the_file_of_errors_is_gone(ask):
+    gone = lambda server, method, path: refusing(404) if "files/errors" in path else None  # noqa: E731
+    faults = iter([refusing(400, "bad day")])
+    once_bad = speaking(fault=lambda asked, _: next(faults, None) if "bad" in str(asked) else None)
+    with batching(once_bad, gone) as server:
+        assert texts(predict(ask(server), ["a", "bad", "c"])) == ["A", "BAD", "C"]
+        assert [len(batch.requests) for batch in server.batches] == [3, 1]
+
+
 @pytest.mark.parametrize("name", ["extra_headers", "extra_query"])
 def test_what_a_batch_has_no_place_for_is_an_error(name, ask):
     with batching(speaking()) as server:
@@ -259,10 +267,20 @@ def test_submission_of_which_nothing_is_heard_is_found_by_its_metadata(ask):
         assert len(server.batches) == 1
 
 
-def test_submission_that_did_not_arrive_is_sent_again(ask):
-    with batching(speaking(), once("POST /v1/files", refusing(503))) as server:
+@pytest.mark.parametrize("answer", [refusing(503), refusing(500), Answer(cut=True)], ids=["503", "500", "cut"])
+def test_upload_that_fails_is_repeated_and_no_batch_is_looked_for(answer, ask):
+    with batching(speaking(), once("POST /v1/files", answer)) as server:
         assert texts(predict(ask(server), ["a", "b"])) == ["A", "B"]
         assert len(server.batches) == 1
+        assert "GET /v1/batches" not in server.paths
+
+
+def test_upload_that_always_fails_is_given_up_with_a_clear_error(ask):
+    fault = lambda server, method, path: refusing(503) if path == "/v1/files" else None  # noqa: E731
+    with batching(speaking(), fault) as server:
+        (said,) = outcomes(ask(server), ["a"], retry=RetryConfig(timeout_secs=1))
+        assert said == "the batch's file could not be uploaded: Error code: 503 - refused"
+        assert set(server.paths) == {"POST /v1/files"}
 
 
 @pytest.mark.parametrize(("limit", "value"), [("most_requests", 2), ("most_bytes", 700)])
@@ -296,21 +314,6 @@ def test_run_that_is_abandoned_says_how_to_collect_its_batch(ask, caplog):
         assert "longer than 1 s" in late
         assert wait_until(lambda: "batch batch_1 stays at the provider" in caplog.text)
         assert "run again with the same batch_directory to collect it" in caplog.text
-
-
-def test_answers_that_do_not_fit_are_sent_back_in_another_batch(ask):
-    def answer(text):
-        return '{"n": 1}' if "cannot be used" in text or text == "good" else "none"
-
-    with batching(speaking(answer)) as server:
-        assert texts(predict(ask(server, json_schema=SCHEMA), ["good", "bad"])) == [{"n": 1}, {"n": 1}]
-        assert [len(batch.requests) for batch in server.batches] == [2, 1]
-
-
-def test_answer_that_never_fits_is_a_dead_letter(ask):
-    with batching(speaking(lambda text: "none")) as server:
-        (said,) = outcomes(ask(server, json_schema=SCHEMA), ["a"])
-        assert "no JSON" in said
 
 
 def test_usage_is_counted_once(ask):

@@ -65,6 +65,28 @@ def test_embeddings_are_lists_of_floats_of_many_texts_in_a_request(server):
     assert (asked["input"], asked["dimensions"]) == (["a", "bb", "ccc"], 2)
 
 
+def embedding(places):
+    data = [{"object": "embedding", "embedding": [float(n)], "index": place} for n, place in enumerate(places)]
+    return Answer(body={"object": "list", "model": "m", "data": data})
+
+
+@pytest.mark.parametrize(
+    ("places", "expected"), [((2, 0, 1), [[1.0], [2.0], [0.0]]), ((None,) * 3, [[0.0], [1.0], [2.0]])]
+)
+def test_embeddings_are_told_by_their_indexes_or_by_their_order(places, expected):
+    with serving(lambda asked, before: embedding(places)) as server:
+        handler = OpenAIEmbeddingsModelHandler("m", url=at(server), min_batch_size=3)
+        assert [result.inference for result in predict(handler, ["a", "b", "c"])] == expected
+
+
+@pytest.mark.parametrize("places", [(0, 0, 1), (1, 2, 3), (0, None, 1), (0, 1, -1), (0, 1, "2")])
+def test_embeddings_with_wrong_indexes_are_no_prediction(places):
+    with serving(lambda asked, before: embedding(places)) as server:
+        handler = OpenAIEmbeddingsModelHandler("m", url=at(server), min_batch_size=3, num_retries=0)
+        _, found = events_and_outcomes(handler, ["a", "b", "c"])
+        assert ["have the indexes" in str(one.error) for one in failures_among(found)] == [True] * 3
+
+
 def test_embeddings_fill_their_requests(server):
     texts = [str(n) for n in range(130)]
     results = list(predict(OpenAIEmbeddingsModelHandler("m", url=at(server)), texts))
@@ -200,7 +222,7 @@ def test_bad_request_at_first_is_that_elements_if_another_prompt_is_answered():
     assert [failure.element for failure in failures_among(outcomes)] == ["a", "a"]
 
 
-@TEXTUAL
+@ALL
 def test_page_of_a_web_site_is_one_error(kind):
     page = Answer(body=b"<html>Welcome</html>", headers={"Content-Type": "text/html"})
     with serving(lambda asked, before: page) as server, pytest.raises(EndpointError, match=r"Welcome.*such as /v1"):
@@ -260,7 +282,7 @@ def test_endpoint_that_wants_a_key_where_none_is_set_is_one_error_that_says_wher
             EndpointError, match=r"has no API key: set OPENAI_API_KEY .* wants one: .*Incorrect API key"
         ):
             list(predict(kind("m", url=at(server)), ["a", "b"], on_failure="yield"))
-        assert len(server.requests) == 1
+        assert len(server.requests) == 2
 
 
 def test_url_of_the_environment_is_used(server, monkeypatch):
@@ -281,7 +303,7 @@ def test_url_may_be_that_of_the_requests(server):
         ({"model_name": ""}, "model_name must name a model, not ''"),
         ({"url": "localhost:8000"}, "url must be that of an API, such as http://localhost:8000/v1"),
         ({"prompt": "no column"}, "prompt must name a column of each row in braces"),
-        ({"prompt": "a {"}, "prompt is no template: .* Double the braces"),
+        ({"prompt": "a {"}, "prompt is no template: .* Write a literal brace twice"),
         ({"prompt": "a {}"}, "braces in prompt must hold the name of a column"),
         ({"api_key": 3}, "api_key must be a text, or a function that returns one"),
         ({"promt": "a {b}"}, "has no argument 'promt'; did you mean 'prompt'"),

@@ -146,7 +146,7 @@ def test_row_becomes_tensors_by_name():
 @pytest.mark.parametrize("handler", [TENSOR, KEYED], ids=["tensor", "keyed"])
 @pytest.mark.parametrize("value", ["blue", "", None, "nan", 1e39, [1, "blue"], [[1]]])
 def test_row_without_32_bit_numbers_is_refused(handler, value):
-    with pytest.raises(ValueError, match=r"column 'x' holds .*, which is no finite number"):
+    with pytest.raises(ValueError, match=r"column 'x' holds .*, which is not a finite number"):
         handler.example_from_row({"y": 1, "x": value})
 
 

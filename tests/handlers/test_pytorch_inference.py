@@ -296,10 +296,22 @@ def test_subclass_with_its_own_load_model_needs_no_file():
     assert nearly_equal(inferences(predict(LoadsItself(), TENSORS)), TENSORS)
 
 
-@pytest.mark.parametrize("device", ["cpu", "gpu", "cuda", "", None, torch.device("cpu")])
-def test_unknown_devices_are_refused(device):
-    with pytest.raises(ConfigurationError, match="device must be 'CPU' or 'GPU', not"):
+@pytest.mark.parametrize("device", ["", None, "graphics", "gpu0", "cuda:"])
+def test_words_that_are_no_devices_are_refused(device):
+    with pytest.raises(ConfigurationError, match=r"device must be 'CPU', 'GPU', or .* such as 'cuda:0', not"):
         PytorchModelHandlerTensor("m.pt", Scaled, device=device)
+
+
+@pytest.mark.parametrize(
+    ("given", "device"),
+    [
+        *[(cpu, "cpu") for cpu in ("CPU", "Cpu", "cpu", torch.device("cpu"))],
+        *[(gpu, "cuda") for gpu in ("GPU", "gpu", "CUDA", "cuda", torch.device("cuda"))],
+        *[("GPU:1", "cuda:1"), ("cuda:1", "cuda:1"), ("Mps", "mps"), ("xpu:0", "xpu:0")],
+    ],
+)
+def test_devices_are_pytorchs_in_any_case(given, device):
+    assert torch_devices.device_named(given) == torch.device(device)
 
 
 @pytest.fixture
@@ -307,13 +319,14 @@ def no_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
+@pytest.mark.parametrize("device", ["GPU", "cuda:7", "mps", "meta"])
 @pytest.mark.parametrize("handler_class", HANDLERS)
-def test_model_goes_to_the_cpu_without_a_gpu(handler_class, folder, no_gpu, caplog):
+def test_model_goes_to_the_cpu_without_the_device(handler_class, device, folder, no_gpu, caplog):
     path = save_state(torch.nn.Linear(3, 2), folder / "gpu.pt")
-    model = handler_class(path, **LINEAR, device="GPU").load_model()
+    model = handler_class(path, **LINEAR, device=device).load_model()
     assert model.weight.device.type == "cpu"
     (record,) = caplog.records
-    assert (record.levelno, "no GPU can be used here" in record.message) == (logging.WARNING, True)
+    assert (record.levelno, "cannot be used here" in record.message) == (logging.WARNING, True)
 
 
 def test_model_that_does_not_fit_the_gpu_goes_to_the_cpu(folder, monkeypatch, caplog):
@@ -324,12 +337,12 @@ def test_model_that_does_not_fit_the_gpu_goes_to_the_cpu(folder, monkeypatch, ca
             raise failure
         return torch.nn.Linear(3, 2)
 
-    monkeypatch.setattr(torch_devices, "cuda_is_usable", lambda: True)
+    monkeypatch.setattr(torch_devices, "is_usable", lambda _: True)
     path = save_state(torch.nn.Linear(3, 2), folder / "large.pt")
     model = PytorchModelHandlerTensor(path, make_model, device="GPU").load_model()
     assert model.weight.device.type == "cpu"
     (record,) = caplog.records
-    assert record.message == "The model did not load onto the GPU and goes to the CPU: CUDA out of memory"
+    assert record.message == "The model did not load onto cuda and goes to the CPU: CUDA out of memory"
 
 
 @pytest.mark.parametrize(

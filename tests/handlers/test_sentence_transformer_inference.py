@@ -205,7 +205,7 @@ def test_device_is_given_by_one_argument_only(folder, load_model_args, expected)
         SentenceTransformerModelHandler(folder, device="CPU", load_model_args=load_model_args)
 
 
-@pytest.mark.parametrize(("device", "warnings"), [("GPU", [logging.WARNING]), (None, [])])
+@pytest.mark.parametrize(("device", "warnings"), [("cuda:7", [logging.WARNING]), ("cpu", []), (None, [])])
 def test_model_goes_to_the_cpu_without_a_gpu(folder, device, warnings, monkeypatch, caplog):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     caplog.set_level(logging.WARNING)
@@ -215,7 +215,7 @@ def test_model_goes_to_the_cpu_without_a_gpu(folder, device, warnings, monkeypat
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
-    [(("",), "model_name must name a model"), (("m", "cuda"), "device must be 'CPU' or 'GPU'")],
+    [(("",), "model_name must name a model"), (("m", "graphics"), "device must be 'CPU', 'GPU'")],
 )
 def test_bad_arguments_are_refused_with_the_cure(arguments, complaint):
     with pytest.raises(ConfigurationError, match=complaint):

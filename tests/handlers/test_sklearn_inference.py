@@ -23,6 +23,7 @@ from sklearn.preprocessing import OneHotEncoder
 from headrace import ConfigurationError, Failure, predict
 from headrace.handlers import sklearn_inference
 from headrace.handlers.sklearn_inference import ModelFileType, SklearnModelHandlerNumpy, SklearnModelHandlerPandas
+from headrace.rows.records import TypedRow
 from headrace.testing import HandlerContract, nearly_equal
 from pipelines import through_pipeline
 from toys import infer
@@ -313,7 +314,7 @@ def test_text_in_one_frame_does_not_change_numbers_in_another(tmp_path):
 
 def test_frames_of_integers_and_floats_are_one_call(table_uri, table_model, monkeypatch):
     handler = SklearnModelHandlerPandas(table_uri, ModelFileType.JOBLIB)
-    rows = [{"height": height, "colour": "red"} for height in ("1", "1.5", 2, 2.5, "-3")]
+    rows = [TypedRow({"height": height, "colour": "red"}, {"height": "float"}) for height in (1, 1.5, 2, -3)]
     calls, before = [], type(table_model).predict
     monkeypatch.setattr(type(table_model), "predict", lambda self, frame: calls.append(frame) or before(self, frame))
     results = infer(handler, list(map(handler.example_from_row, rows)))
@@ -335,16 +336,17 @@ def test_row_becomes_an_array(forest_uri):
 
 @pytest.mark.parametrize("value", ["blue", "", None, "nan", float("inf")])
 def test_row_without_numbers_is_refused(forest_uri, value):
-    with pytest.raises(ValueError, match=f"column 'colour' holds {value!r}, which is no finite number"):
+    with pytest.raises(ValueError, match=f"column 'colour' holds {value!r}, which is not a finite number"):
         SklearnModelHandlerNumpy(forest_uri).example_from_row({"height": 1, "colour": value})
 
 
 def test_row_becomes_a_frame(table_uri, table_model):
+    """With values of the same types: digits may be a text."""
     handler = SklearnModelHandlerPandas(table_uri, ModelFileType.JOBLIB)
-    example = handler.example_from_row({"colour": "red", "height": " 0.5", "age": "7"})
-    expected = pandas.DataFrame({"colour": ["red"], "height": [0.5], "age": [7.0]})
+    example = handler.example_from_row({"colour": "red", "height": 0.5, "age": 7, "zip": "00501", "active": True})
+    expected = pandas.DataFrame({"colour": ["red"], "height": [0.5], "age": [7], "zip": ["00501"], "active": [True]})
     pandas.testing.assert_frame_equal(example, expected)
-    (prediction,) = predict(handler, [handler.example_from_row({"height": "0.5", "colour": "red"})])
+    (prediction,) = predict(handler, [handler.example_from_row({"height": 0.5, "colour": "red"})])
     assert numpy.allclose(prediction.inference, table_model.predict(expected[["height", "colour"]]))
 
 

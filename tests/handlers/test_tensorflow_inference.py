@@ -45,10 +45,17 @@ def incumbent():
         yield tensorflow_inference
 
 
-def test_pytorch_compiler_may_be_imported_afterwards():
-    """As by a worker that has models of both; else LLVM, which is in both, aborts the process."""
-    code = "import headrace.handlers.tensorflow_inference, triton, torch._dynamo"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+@pytest.mark.parametrize(
+    "modules",
+    [
+        "headrace.handlers.tensorflow_inference, triton, torch._dynamo",
+        "tensorflow, headrace.handlers.tensorflow_inference, torch, headrace.handlers.pytorch_inference",
+    ],
+)
+def test_no_order_of_imports_crashes_that_does_not_without_headrace(modules):
+    """LLVM, which is in TensorFlow and in PyTorch's compiler, ends a process that imports TensorFlow first."""
+    done = subprocess.run([sys.executable, "-c", f"import {modules}"], capture_output=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
 
 
 def dense():

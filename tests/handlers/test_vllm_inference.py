@@ -148,6 +148,27 @@ def test_handler_that_makes_beams_server_class_itself_runs():
     assert result.inference.choices[0].text
 
 
+class Renamed(VLLMCompletionsModelHandler):
+    """Sets what the server is started with, as handlers do that fetch the model first."""
+
+    def share_model_across_processes(self):
+        return False
+
+    def load_model(self):
+        self._model_name = "/a/local/model"
+        self._vllm_server_kwargs = {"served-model-name": "short"}
+        return super().load_model()
+
+
+def test_derived_handlers_set_beams_attributes():
+    (result,) = infer(Renamed("placeholder", {"max-num-seqs": 8}), ["once"])
+    assert (result.inference.model, result.model_id) == ("short", "/a/local/model")
+    handler = VLLMCompletionsModelHandler(MODEL)
+    handler._use_dynamo = True
+    with pytest.raises(UnsupportedError, match="use_dynamo=True"):
+        handler.load_model()
+
+
 def test_beams_server_class_refuses_dynamo():
     with pytest.raises(UnsupportedError, match="use_dynamo=True"):
         _VLLMModelServer(MODEL, {}, use_dynamo=True)

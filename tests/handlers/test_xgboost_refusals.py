@@ -30,7 +30,7 @@ def test_missing_model_file_is_named():
 
 @pytest.mark.parametrize("handler_class", [XGBoostModelHandlerNumpy, XGBoostModelHandlerPandas])
 def test_row_with_text_is_refused(handler_class):
-    with pytest.raises(ValueError, match="column 'colour' holds 'red', which is no finite number"):
+    with pytest.raises(ValueError, match="column 'colour' holds 'red', which is not a finite number"):
         handler_class(xgboost.Booster, "model.json").example_from_row({"a": 1, "colour": "red"})
 
 

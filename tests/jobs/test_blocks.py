@@ -22,6 +22,7 @@ from headrace.jobs.reading import read_blocks, read_rows
 from headrace.jobs.row_ranges import RowRanges, place_at
 from headrace.jobs.run import Job, Run
 from headrace.rows.examples import Examples
+from headrace.rows.records import BrokenLine
 
 OUTPUTS = ("out.jsonl", "out.parquet")
 
@@ -102,7 +103,7 @@ def test_files_that_differ(both_ways, good, tmp_path, output):
         tmp_path / "5.csv",
     ]
     others[-1].write_text("b,a,id\n1,2,3\n4,x,5\n6,7,8\n")
-    both_ways(good, *others, output=output)
+    both_ways(good, *others, output=output, types={"a": "int"})
 
 
 HEADER = "id,a,b,text,extra"
@@ -165,7 +166,7 @@ def test_each_line_that_can_be_wrong(both_ways, tmp_path, line):
     lines = [LINES[0].format(n=n, x=n / 8) for n in range(200)]
     lines.insert(170, line.format(n=5, x=2.5))
     (tmp_path / "in.csv").write_bytes("\n".join([HEADER, *lines]).encode("utf-8", "surrogateescape"))
-    both_ways(tmp_path / "in.csv")
+    both_ways(tmp_path / "in.csv", types={"id": "int", "a": "float", "b": "int", "extra": "int"})
 
 
 def test_csv_with_another_delimiter_and_columns_of_text(both_ways, tmp_path):
@@ -182,7 +183,8 @@ def assert_same_rows(path, numbers):
         place += len(block)
         rows += [block[index] for index in range(len(block))]
     assert list(map(repr, rows)) == list(map(repr, read_rows(source, numbers)))
-    assert list(map(repr, rows)) == list(map(repr, read_csv(source, numbers)))
+    alone = [row._replace(around=None) if isinstance(row, BrokenLine) else row for row in rows]
+    assert list(map(repr, alone)) == list(map(repr, read_csv(source, numbers)))
     return rows
 
 
@@ -191,7 +193,7 @@ def assert_same_rows(path, numbers):
 def test_any_text(tmp_path, strange):
     text = "a,b\n" + "1,2\n" * 70 + "\n".join(strange) + "\n" + "3,4\n" * 70
     (tmp_path / "in.csv").write_text(text, newline="")
-    assert_same_rows(tmp_path / "in.csv", {"a": int, "b": float})
+    assert_same_rows(tmp_path / "in.csv", {"a": "int", "b": "float"})
 
 
 MARK = "\ufeff"
@@ -203,20 +205,19 @@ MARK = "\ufeff"
         (f"{MARK}x,1\n", {"text": f"{MARK}x", "a": 1}),
         (f"{MARK},1\n", {"text": MARK, "a": 1}),
         (f"{'x' * 200_000},1\n", {"text": "x" * 200_000, "a": 1}),
-        ("x,nan(7)\n", {"text": "x", "a": "nan(7)"}),
     ],
-    ids=["marked", "only a mark", "long", "no number"],
+    ids=["marked", "only a mark", "long"],
 )
 def test_rows_at_the_start_of_a_piece(tmp_path, monkeypatch, line, row):
     """Each but the first is where a piece of the file begins that Arrow could read."""
     monkeypatch.setattr("headrace.jobs.text._PIECE_BYTES", len(line.encode()))
     (tmp_path / "in.csv").write_text("text,a\n" + line * 5)
-    assert assert_same_rows(tmp_path / "in.csv", {"a": float}) == [row] * 5
+    assert assert_same_rows(tmp_path / "in.csv", {"a": "float"}) == [row] * 5
 
 
 def test_files_whose_lines_end_with_returns(tmp_path):
     (tmp_path / "in.csv").write_bytes(b"text,a\r" + b'"x\ry",1\r' * 300)
-    assert assert_same_rows(tmp_path / "in.csv", {"a": int}) == [{"text": "x\ry", "a": 1}] * 300
+    assert assert_same_rows(tmp_path / "in.csv", {"a": "int"}) == [{"text": "x\ry", "a": 1}] * 300
 
 
 RUNS = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 120)), max_size=5)
@@ -228,13 +229,13 @@ def test_rows_that_are_done_are_left_out(tmp_path, runs, group):
     """Of files with rows that are not fit for columns; row groups that are done are not read."""
     table = pyarrow.table({"a": [None if n % 37 == 3 else n for n in range(300)], "b": range(300)})
     pyarrow.parquet.write_table(table, tmp_path / "in.parquet", row_group_size=group)
-    (tmp_path / "in.csv").write_text("a,b\n" + "".join(f"{n},{'x' if n % 37 == 3 else n}\n" for n in range(300)))
+    (tmp_path / "in.csv").write_text("a,b\n" + "".join(f"{'' if n % 37 == 3 else n},{n}\n" for n in range(300)))
     done = RowRanges([place_at(1, start) for start, _ in runs], [place_at(1, start + count) for start, count in runs])
     missing = [n for n in range(300) if place_at(1, n) not in done]
     for source in (Source(str(tmp_path / "in.parquet"), "parquet"), Source(str(tmp_path / "in.csv"), "csv")):
-        blocks = list(fitted(read_blocks(source, 1, {"a": int, "b": int}, done, ("a", "b")), all_finite=True))
+        blocks = list(fitted(read_blocks(source, 1, {"a": "int", "b": "int"}, done, ("a", "b")), all_finite=True))
         assert [block.first + n for block in blocks for n in range(len(block))] == missing
-        assert all(block[n]["b"] in (block.first + n, "x") for block in blocks for n in range(len(block)))
+        assert all(block[n]["b"] == block.first + n for block in blocks for n in range(len(block)))
 
 
 def test_batches_of_one_size_are_the_same_batches(both_ways, tmp_path, logistic):

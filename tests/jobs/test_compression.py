@@ -30,11 +30,11 @@ MIDDLE = TEXT.index(b"\n", len(TEXT) // 2) + 1
 
 
 def row_by_row(source):
-    return list(read_rows(source, {"a": int, "b": int}))
+    return list(read_rows(source, {"a": "int", "b": "int"}))
 
 
 def in_columns(source):
-    blocks = read_blocks(source, 0, {"a": int, "b": int}, RowRanges(), ("a", "b"))
+    blocks = read_blocks(source, 0, {"a": "int", "b": "int"}, RowRanges(), ("a", "b"))
     return [row for block in fitted(blocks, all_finite=True) for row in block.rows()]
 
 

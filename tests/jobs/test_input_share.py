@@ -26,11 +26,11 @@ def share_of(tmp_path):
 
     def read(*names, done=None):
         sources = match([str(tmp_path / name) for name in names])
-        numbers = infer_schema(sources).numbers
+        types = infer_schema(sources).csv
         share = InputShare({source.path: known_size(source.path) for source in sources})
         rows = 0
         for index, source in enumerate(sources):
-            for block in read_blocks(source, index, numbers, done or RowRanges(), share=share):
+            for block in read_blocks(source, index, types, done or RowRanges(), share=share):
                 rows += len(block)
         return share, rows
 
@@ -124,7 +124,7 @@ def test_a_run_follows_its_share(share_of, tmp_path, kind, runner):
     else:
         share_of.write("in.jsonl", '{"row": {"a": 1}, "stage": "inference", "message": "m"}\n' * 100)
         sources = match_dead_letters([str(tmp_path / "in.jsonl")])
-        columns = dead_letter_columns(sources)
+        columns = dead_letter_columns(sources, {})
     run = Run(Job(Watching(), sources, str(tmp_path / "out.jsonl"), Examples(None, columns), runner=runner))
     assert run.execute().predictions == 100
     shares = [json.loads(line)["prediction"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]

@@ -113,7 +113,7 @@ def objects():
 def run(handler, output):
     sources = match(["objects://in/*"])
     head = infer_schema(sources)
-    return Run(Job(handler, sources, output, Examples(("n",), head.columns), head.numbers)).execute()
+    return Run(Job(handler, sources, output, Examples(("n",), head.columns), head.csv)).execute()
 
 
 @pytest.mark.parametrize("output", ["objects://out/p.jsonl", "objects://out/p.jsonl.gz", "objects://out/p.parquet"])

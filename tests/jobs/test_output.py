@@ -76,14 +76,16 @@ def test_parts_become_two_files_and_nothing_else(written, parts):
     assert len(published) == len(parts) + 1
 
 
-def test_without_dead_letters_their_file_is_empty_whatever_was_there(written):
-    output = written("a.jsonl", [[{"n": 0}]])
-    for path in (output.path, output.dead_letters):
+@pytest.mark.parametrize("letters", [None, "elsewhere/a.jsonl"])
+def test_without_dead_letters_those_of_earlier_runs_are_gone(written, tmp_path, letters):
+    output = written("a.jsonl", [[{"n": 0}]], dead_letters=letters)
+    for path in (output.path, output.dead_letters, output.failed_letters):
         with open(path, "w") as file:
             file.write("old")
     output.publish()
-    assert lines(output.dead_letters) == []
+    output.clean()
     assert lines(output.path) == [{"n": 0}]
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["a.jsonl"]
 
 
 @pytest.mark.parametrize("parts", [[[{"n": 0}, {"n": 1}]], [[{"n": 0}], [{"n": 1}]]])
@@ -145,9 +147,11 @@ def test_dead_letters_go_where_they_should(written, tmp_path, path, parts):
     output.publish()
     output.clean()
     assert sorted(str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()) == sorted(
-        ["out/a.p.jsonl", path]
+        ["out/a.p.jsonl", *([path] if parts else [])]
     )
     assert lines(output.path) == [{"n": 0}]
+    if not parts:
+        return
     if path.endswith(".parquet"):
         table = pyarrow.parquet.read_table(output.dead_letters)
         assert table.column_names[:3] == ["row", "stage", "operation"]

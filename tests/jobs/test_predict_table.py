@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 import numpy
 import pandas
 import pyarrow
@@ -94,6 +96,55 @@ def test_predictions_in_a_data_frame_are_what_the_handler_made():
     vectors = [numpy.zeros(2), numpy.ones(2), numpy.ones(2)]
     found = predict_table(Acting(lambda batch: [vectors[n - 1] for n in batch]), TABLES[0], columns="n")
     assert all(one is other for one, other in zip(found["prediction"], vectors, strict=True))
+
+
+DAY = datetime.datetime(2026, 1, 2, tzinfo=datetime.timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "arrow_kind"),
+    [
+        ([1, 2, 2**53 + 1], "Int64", pyarrow.int64()),
+        ([numpy.int64(1), numpy.int64(2), numpy.int64(3)], "Int64", pyarrow.int64()),
+        ([True, False, True], "boolean", pyarrow.bool_()),
+        ([0.5, 1.5, 2.5], "float64", pyarrow.float64()),
+        (["a", "b", "c"], pandas.Series(["a"]).dtype, pyarrow.string()),
+        ([[1], [2, 3], []], "object", pyarrow.list_(pyarrow.int64())),
+        ([{"a": 1}, {"a": 2}, {"a": 3}], "object", pyarrow.struct({"a": pyarrow.int64()})),
+        ([DAY] * 3, pandas.Series([DAY]).dtype, pyarrow.string()),
+        ([1, "x", [2]], "object", pyarrow.string()),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_predictions_keep_their_kind_whichever_rows_fail(values, kind, arrow_kind):
+    def fails(*numbers):
+        def predict(batch):
+            if bad := set(numbers).intersection(batch):
+                raise ValueError(bad)
+            return [values[n - 1] for n in batch]
+
+        return Acting(predict)
+
+    frame, arrow = (predict_table(fails(), table, columns="n")["prediction"] for table in TABLES[:2])
+    assert frame.dtype == pandas.Series(values).dtype
+    assert arrow.type == arrow_kind
+    for bad in (1, 2):
+        left = [value for number, value in enumerate(values, 1) if number != bad]
+        frame, arrow = (
+            predict_table(fails(bad), table, columns="n", on_failure="mark")["prediction"] for table in TABLES[:2]
+        )
+        assert frame.dtype == kind
+        assert frame.isna().tolist() == [number == bad for number in (1, 2, 3)]
+        assert frame[frame.notna()].tolist() == left
+        assert arrow.type == arrow_kind
+        assert arrow.null_count == 1
+    assert predict_table(fails(1, 2, 3), TABLES[0], columns="n", on_failure="mark")["prediction"].isna().all()
+
+
+def test_integers_stay_integers_beside_rows_that_are_skipped():
+    found = predict_table(Acting(lambda batch: [SKIP if n == 2 else n for n in batch]), TABLES[0], columns="n")
+    assert found["prediction"].dtype == "Int64"
+    assert found["prediction"].dropna().tolist() == [1, 3]
 
 
 def test_prediction_that_arrow_cannot_hold_fails_alone():

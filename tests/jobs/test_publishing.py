@@ -109,7 +109,7 @@ def place(tmp_path, monkeypatch):
     """Old and new files in a folder; gives a function that moves the new ones and says what is where afterwards."""
     monkeypatch.setattr(FolderFileSystem, "root", str(tmp_path))
 
-    def move(case, moves="replaces", *, copies=True, old=OLD, failing=(), denied=""):
+    def move(case, moves="replaces", *, copies=True, old=OLD, failing=(), denied="", removing=False):
         folder = tmp_path / f"case{case}"
         (folder / "parts").mkdir(parents=True)
         for name, content in old.items():
@@ -122,7 +122,10 @@ def place(tmp_path, monkeypatch):
         base = f"folder://case{case}"
         error = None
         try:
-            put_in_place([Move("the " + name, f"{base}/parts/{name}", f"{base}/{name}") for name in "qp"])
+            some = [
+                Move("the " + name, f"{base}/parts/{name}", f"{base}/{name}", removing * name == "q") for name in "qp"
+            ]
+            put_in_place(sorted(some, key=lambda one: one.removes))
         except PublishError as caught:
             error = caught
         files = {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
@@ -151,6 +154,18 @@ def test_one_call_fails(place, moves, copies, old):
         else:
             assert there == old
             assert {name: files[f"parts/{name}"] for name in "pq"} == NEW
+
+
+@pytest.mark.parametrize(("moves", "copies"), WAYS)
+def test_one_call_fails_where_an_earlier_file_goes(place, moves, copies):
+    files, error, _ = place("no failure", moves, copies=copies, removing=True)
+    assert (error, files["p"], "q" in files) == (None, NEW["p"], False)
+    calls = FolderFileSystem.calls
+    for number in itertools.chain(range(1, calls + 1), range(-calls, 0)):
+        files, error, _ = place(number, moves, copies=copies, failing=[number], removing=True)
+        there = {name: files[name] for name in "pq" if name in files}
+        assert there == ({"p": NEW["p"]} if error is None else OLD)
+        assert error is None or files["parts/p"] == NEW["p"]
 
 
 @pytest.mark.parametrize(("moves", "copies"), WAYS)

@@ -135,7 +135,7 @@ def test_what_was_refused_is_kept_if_it_has_predictions(output, tmp_path):
     second.prepare()
     second.publish()
     second.clean()
-    assert sorted(os.listdir(tmp_path)) == ["p.dead-letters.failed.jsonl", "p.dead-letters.jsonl", "p.jsonl"]
+    assert sorted(os.listdir(tmp_path)) == ["p.dead-letters.jsonl", "p.jsonl"]
 
 
 def test_a_run_of_dead_letters_alone_is_not_kept_once_they_are_written(output, tmp_path):

@@ -22,7 +22,7 @@ UNREAD = {
 
 
 def rows_of(source):
-    return [row for rows in read_dead_letters(source) for row in rows]
+    return [row for rows in read_dead_letters(source, {}) for row in rows]
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_rows_come_back_as_they_were(write, name):
     assert (row, row.attempts) == (LETTER["row"], 3)
     assert (broken.line, broken.file, broken.number, broken.attempts) == ("?", "in.jsonl", 4, 2)
     assert str(broken.error) == "what?"
-    assert dead_letter_columns([source]) == ("n", "deep")
+    assert dead_letter_columns([source], {}) == ("n", "deep")
 
 
 def test_letters_that_do_not_count_were_tried_once(write):
@@ -57,8 +57,8 @@ def test_letters_that_do_not_count_were_tried_once(write):
 
 
 def test_columns_are_those_of_the_first_row_that_could_be_read(write):
-    assert dead_letter_columns(write("a.jsonl", [UNREAD, LETTER])) == ("n", "deep")
-    assert dead_letter_columns(write("b.jsonl", [])) == ()
+    assert dead_letter_columns(write("a.jsonl", [UNREAD, LETTER]), {}) == ("n", "deep")
+    assert dead_letter_columns(write("b.jsonl", []), {}) == ()
 
 
 @pytest.mark.parametrize("other", [{"n": 1}, {**LETTER, "row": "[1]"}, {**LETTER, "row": None}])
@@ -74,7 +74,7 @@ def test_a_file_that_begins_with_something_else_is_refused(write):
     with pytest.raises(
         ConfigurationError, match=r"cannot read .*a.jsonl as dead letters: its first line is no dead letter"
     ):
-        dead_letter_columns(write("a.jsonl", [{"n": 1}]))
+        dead_letter_columns(write("a.jsonl", [{"n": 1}]), {})
 
 
 def test_csv_holds_none(tmp_path):

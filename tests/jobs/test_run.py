@@ -195,7 +195,7 @@ def test_figures_from_beams_metrics(make):
 def test_no_rows(make, lines):
     report = Run(make([])).execute()
     assert report.rows == 0
-    assert lines("out.jsonl") == lines("out.dead-letters.jsonl") == []
+    assert lines("out.jsonl") == []
 
 
 @pytest.mark.parametrize("output", ["out.jsonl", "out.parquet"])

@@ -29,7 +29,8 @@ def test_examples_are_found():
 @pytest.mark.parametrize("path", USERS, ids=lambda path: path.stem)
 def test_example_moves(path):
     moved = migrate_source(path.read_text())
-    assert [one.message for one in moved.findings if one.needs_person] == []
+    by_hand = [one.message for one in moved.findings if one.needs_person and not one.if_beam_stays]
+    assert [message for message in by_hand if "private in Beam" not in message] == []
     for module, name in imports(moved.text):
         if module in ("headrace", "headrace.handlers"):
             assert name == "beam" or module_for(name)

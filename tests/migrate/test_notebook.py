@@ -69,15 +69,78 @@ def test_other_layouts_become_jupyters():
 def test_findings_name_the_cell_and_its_line():
     given = notebook("x = 1", "y = 2\nfrom apache_beam.ml.inference.base import *")
     (finding,) = migrate_notebook(json.dumps(given)).findings
-    assert finding.message.startswith("code cell 2, line 2: import * from Beam's package stays")
-    assert finding.needs_person
+    assert finding.message.startswith("import * from Beam's package stays")
+    assert (finding.place, finding.needs_person) == (": code cell 2, line 2", True)
 
 
 def test_cell_that_is_no_python_does_not_stop_the_others():
     moved = migrate_notebook(json.dumps(notebook("from apache_beam.ml.inference import RunInference", "x = (!ls")))
     assert sources(moved.text) == ["from headrace.beam import RunInference", "x = (!ls"]
     (finding,) = moved.findings
-    assert (finding.message, finding.needs_person) == ("code cell 2 cannot be parsed, and is left as it is.", True)
+    assert (finding.message, finding.place) == ("cannot be parsed, and is left as it is.", ": code cell 2")
+    assert finding.needs_person
+
+
+def test_cell_that_is_python_is_read_as_it_is():
+    cell = "from apache_beam.ml.inference import base\nx = (7\n   % 4)\n   \n  "
+    assert (
+        sources(migrate_notebook(json.dumps(notebook(cell, cell))).text)
+        == [cell.replace("apache_beam.ml.inference import", "headrace import beam as")] * 2
+    )
+
+
+def test_cells_that_write_files_move_file_by_file():
+    first = "%%writefile main.py\nimport apache_beam as beam\n"
+    more = "%%writefile -a main.py\nbeam.ml.inference.base.KeyedModelHandler(beam)\n"
+    other = "%%writefile 'other.py'\nfrom apache_beam.ml.inference.base import *\n"
+    script = "%%writefile run.sh\necho apache_beam.ml.inference\n"
+    moved = migrate_notebook(json.dumps(notebook(first, "beam = 1", more, other, script)))
+    assert sources(moved.text) == [
+        first + "import headrace.beam\n",
+        "beam = 1",
+        more.replace("beam.ml.inference.base", "headrace.beam"),
+        other,
+        script,
+    ]
+    (finding,) = moved.findings
+    assert finding.place == ": code cell 4, line 2"
+
+
+INSTALLS = [
+    "!pip install --quiet apache-beam[gcp]",
+    "x = 1\n%pip install --upgrade \\\n  torch 'apache_beam[gcp]>=2.50'",
+    "%%bash\ncd x && python3 -m pip install apache-beam",
+    "%%writefile requirements.txt\nnumpy\napache-beam",
+]
+ONNX = "from apache_beam.ml.inference.onnx_inference import OnnxModelHandlerNumpy"
+
+
+@pytest.mark.parametrize(("cell", "line"), list(zip(INSTALLS, [1, 2, 2, 3], strict=True)))
+def test_commands_that_install_beam_lack_headrace(cell, line):
+    moved = migrate_notebook(json.dumps(notebook(ONNX, cell)))
+    (finding,) = moved.findings
+    assert finding.message.startswith("lists apache-beam: add ")
+    assert "headrace[onnx]" in finding.message
+    assert (finding.place, finding.needs_person) == (f": code cell 2, line {line}", True)
+    assert migrate_notebook(moved.text).findings == (finding,)
+
+
+def test_each_command_that_installs_beam_is_found():
+    docker = "DOCKERFILE = '''\nFROM x\nRUN pip install apache-beam\n# RUN pip install apache-beam\n'''"
+    moved = migrate_notebook(json.dumps(notebook(ONNX, INSTALLS[0], docker)))
+    assert [one.place for one in moved.findings] == [": code cell 2, line 1", ": code cell 3, line 3"]
+
+
+def test_commands_that_install_headrace_lack_nothing():
+    cells = [ONNX, INSTALLS[0], "%pip install 'headrace[onnx]'"]
+    assert migrate_notebook(json.dumps(notebook(*cells))).findings == ()
+
+
+def test_command_that_names_beams_package_is_found():
+    cell = "!pip list\n!python -c 'from apache_beam.ml.inference.base import RunInference'"
+    (finding,) = migrate_notebook(json.dumps(notebook(cell))).findings
+    assert finding.message == "this is no Python, and names Beam's package: write Headrace's."
+    assert (finding.place, finding.needs_person) == (": code cell 1, line 2", True)
 
 
 @pytest.mark.parametrize("text", ["apache_beam.ml", '{"worksheets": "apache_beam.ml"}'])

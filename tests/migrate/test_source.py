@@ -136,3 +136,10 @@ def test_source_moves(before, after):
     assert moved.text == after
     assert [finding for finding in moved.findings if finding.needs_person] == []
     assert migrate_source(after).text == after
+
+
+@pytest.mark.parametrize("end", ["\n    ", "   \n \t\n", "\r\n  \r\n", "\n\f\n  ", "# why \\\n  \n"])
+def test_blank_lines_at_the_end_stay(end):
+    moved = migrate_source(f"from apache_beam.ml.inference.base import RunInference{end}")
+    assert moved.text == f"from headrace.beam import RunInference{end}"
+    assert moved.findings == ()

@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from headrace.models.memory import memory_available, memory_limit, memory_of, oom_kills, peak_bytes, resident_bytes
+from headrace.models.memory import (
+    mapped_data_bytes,
+    memory_available,
+    memory_limit,
+    memory_of,
+    oom_kills,
+    peak_bytes,
+    resident_bytes,
+)
 
 MEBIBYTE = 1 << 20
 
@@ -287,3 +295,12 @@ def new_group(limit):
         group.rmdir() if group.exists() else None
         return ""
     return str(group)
+
+
+def test_mapped_files_of_data_count_and_libraries_do_not(tmp_path):
+    path = tmp_path / "weights.safetensors"
+    path.write_bytes(bytes(MEBIBYTE))
+    before = mapped_data_bytes(os.getpid())
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ):
+        assert mapped_data_bytes(os.getpid()) - before == MEBIBYTE
+    assert mapped_data_bytes(os.getpid()) == before

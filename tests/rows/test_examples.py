@@ -155,8 +155,9 @@ def test_sizes_replace_those_of_the_handler():
     handler = Echo(min_batch_size=5, max_batch_size=50)
     assert batching_over_rows(handler, {}) == BatchingConfig(min_batch_size=5, max_batch_size=50)
     assert batching_over_rows(handler, {"max_batch_size": 9}) == BatchingConfig(min_batch_size=5, max_batch_size=9)
+    assert batching_over_rows(handler, {"max_batch_size": 4}) == BatchingConfig(min_batch_size=4, max_batch_size=4)
     with pytest.raises(ConfigurationError, match=r"Minimum \(5\)"):
-        batching_over_rows(handler, {"max_batch_size": 4})
+        batching_over_rows(handler, {"min_batch_size": 5, "max_batch_size": 4})
 
 
 @pytest.mark.parametrize("keyed", [False, True])

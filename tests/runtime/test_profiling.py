@@ -139,7 +139,7 @@ def test_failed_batches_end_the_measurement_but_not_the_profile(load):
 def test_profile_if_no_row_can_be_preprocessed():
     (model,) = look(Acting().with_preprocess_fn(lambda row: row["a"]), iter([{}, {}])).models
     assert model.costs == ()
-    assert model.trouble == "no row can be preprocessed: KeyError: 'a'"
+    assert model.trouble == "every row fails; the first: KeyError: 'a'"
 
 
 def test_rows_that_fail_in_preprocessing_are_left_out():

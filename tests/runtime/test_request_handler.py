@@ -238,7 +238,7 @@ def test_uncaught_error_comes_with_earlier_events(ask):
     answer = ask(PoisonHandler(3), KeyError)(INFER, [1, 3])
     assert isinstance(answer.head, Raised)
     assert repr(answer.head.caught.error) == "ValueError('poisonous examples: [3]')"
-    assert "run_inference" in "".join(answer.head.caught.lines)
+    assert "frames of headrace\nValueError: poisonous" in "".join(answer.head.caught.lines)
     assert [type(event) for event in answer.head.events] == [ModelLoaded, BatchFailed]
     assert not answer.head.loading
 

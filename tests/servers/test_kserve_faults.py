@@ -7,10 +7,11 @@ import threading
 
 import numpy
 import pytest
-from kserve_endpoint import serving
+from kserve_endpoint import Refusal, serving
 from test_kserve_inference import ROWS, asking, inferences
 
-from headrace import EndpointError, RetryConfig, predict
+from headrace import EndpointError, PredictionCountError, RetryConfig, predict
+from headrace.handlers.json_answers import InvalidAnswerError
 from headrace.handlers.kserve_inference import KServeModelHandler
 from http_endpoint import Answer, events_and_outcomes, failures_among
 from http_endpoint import serving as serving_http
@@ -67,18 +68,69 @@ def test_server_that_comes_back_is_used_at_once(protocol):
     assert inferences(found) == [n + 3.5 for n in range(5)]
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [Answer(body=b"{"), Answer(body=[1]), Answer(body={"outputs": [{}]}), Answer(cut=True), Answer(cut_body=True)],
-)
-def test_answer_that_cannot_be_read_is_asked_for_again(answer):
-    metadata = Answer(body={"inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}]})
-    right = Answer(body={"outputs": [{"name": "y", "datatype": "FP32", "shape": [1], "data": [3.5]}]})
-    answers = [right, answer, answer]
-    with serving_http(lambda asked, before: metadata if asked is None else answers.pop()) as server:
+METADATA = Answer(body={"inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}]})
+
+
+def output(name="y", **changes):
+    return {"name": name, "datatype": "FP32", "shape": [1], "data": [3.5], **changes}
+
+
+@pytest.mark.parametrize("answer", [Answer(cut=True), Answer(body={"outputs": [output()]}, cut_body=True)])
+def test_answer_that_is_cut_is_asked_for_again(answer):
+    answers = [Answer(body={"outputs": [output()]}), answer, answer]
+    with serving_http(lambda asked, before: METADATA if asked is None else answers.pop()) as server:
         handler = KServeModelHandler(server.url, "total")
         assert inferences(predict(handler, ROWS[:1])) == [3.5]
     assert answers == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"{", b"[" * 2000 + b"]" * 2000, b"null", [1], {"outputs": None}, {"outputs": 7}, {"outputs": [{}]}),
+        *({"outputs": [output(data=data)]} for data in ("a", None, {}, [[1, 2]], [1, 2])),
+        {"outputs": [output(name=["y"])]},
+        {"outputs": [output(), output()]},
+        {"outputs": [output(), output(data=[4.5])]},
+        {"outputs": []},
+    ],
+)
+@pytest.mark.parametrize("size", [1, 2])
+def test_answer_that_cannot_be_read_is_its_examples_dead_letter_at_once(body, size):
+    with serving_http(lambda asked, before: METADATA if asked is None else Answer(body=body)) as server:
+        handler = KServeModelHandler(server.url, "total", max_batch_size=size)
+        _, outcomes = events_and_outcomes(handler, ROWS[:1])
+        assert len([asked for asked in server.requests if asked is not None]) == 1
+    (failure,) = failures_among(outcomes)
+    assert type(failure.error) in (InvalidAnswerError, PredictionCountError)
+
+
+@BOTH
+def test_outputs_are_those_that_the_user_names(protocol):
+    with serving(protocol) as server:
+        pairs = [{"a": 1, "b": 2}]
+        handler = asking(server, "mixed", outputs=["sum", "other"])
+        _, (failure,) = events_and_outcomes(handler, pairs)
+        assert len(server.requests) == 1
+        assert inferences(predict(asking(server, "mixed", outputs=["first"]), pairs)) == [1]
+    assert str(failure.error) == "the model answered without the output 'other'; it has 'sum'."
+
+
+def test_output_that_nobody_asked_for_is_left_out():
+    answer = Answer(body={"outputs": [output("z"), output("y", data=[4.5])]})
+    with serving_http(lambda asked, before: METADATA if asked is None else answer) as server:
+        assert inferences(predict(KServeModelHandler(server.url, "total", outputs=["y"]), ROWS[:1])) == [4.5]
+
+
+@BOTH
+def test_wrong_answer_to_one_shape_costs_the_others_of_their_batch_nothing(protocol):
+    refuse = {(2, 2): Refusal(403, "PERMISSION_DENIED")}
+    with serving(protocol, fault=lambda model, shapes, before: refuse.get(shapes["input-0"])) as server:
+        handler = asking(server, "unsaid", min_batch_size=3, max_batch_size=3)
+        _, outcomes = events_and_outcomes(handler, [[1, 2], [1, 2, 3], [1, 2]])
+        assert len(server.requests) == 2
+    assert [failure.element for failure in failures_among(outcomes)] == [[1, 2]] * 2
+    assert len(outcomes) == 3
 
 
 def test_certificate_that_is_not_trusted_is_one_error(tmp_path):

@@ -213,7 +213,6 @@ def test_unknown_model_is_one_error(server):
         Refusal(429, "RESOURCE_EXHAUSTED"),
         Refusal(503, "UNAVAILABLE"),
         Refusal(500, "INTERNAL"),
-        Refusal(200, "UNKNOWN", body="{"),
     ],
 )
 def test_refused_requests_are_sent_again(protocol, refusal):

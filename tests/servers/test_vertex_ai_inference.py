@@ -194,6 +194,7 @@ def test_route_of_the_models_own_is_asked(server):
         (b"[1, 2, 3]", THREE[:1], [[1, 2, 3]]),
         (b'{"text": "x"}', THREE[:2], [{"text": "x"}] * 2),
         (b"no json", THREE[:1], [b"no json"]),
+        (b"[" * 5000, THREE[:1], [b"[" * 5000]),
     ],
 )
 def test_answers_of_a_route_are_read_as_with_beam(server, content, batch, inferences):
@@ -218,6 +219,14 @@ def test_tokens_of_a_route_are_reported(server, monkeypatch):
     events, _ = events_and_outcomes(asking(server, invoke_route="/v1/chat"), THREE[:1])
     (used,) = [event for event in events if isinstance(event, UsageReported)]
     assert (used.model, used.input_tokens, used.output_tokens) == ("llama", 3, 4)
+
+
+@pytest.mark.parametrize("body", [{}, {"predictions": None}, {"predictions": 7}, b"{", b"[1]", b"null", b"[" * 5000])
+def test_answer_that_cannot_be_read_is_paid_for_once(body):
+    with serving(predicting(lambda asked, before: Answer(body=body))) as server:
+        _, outcomes = events_and_outcomes(asking(server, **together()), THREE)
+        assert len(asked_of(server)) == 1
+    assert len(failures_among(outcomes)) == 3
 
 
 def test_status_in_the_text_of_a_dedicated_endpoints_error_is_found(server):

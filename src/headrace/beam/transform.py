@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, overload
 
 import apache_beam as beam
@@ -129,8 +130,11 @@ class RunInference(
         request = InferenceRequest(
             fixed, placement, batching, retry, isolate, None, fallback, cache, budget, model_identifier, clock
         )
-        self._spec = _watching(prepare(model_handler, request), watch_model_pattern, more)
-        self._handler = model_handler
+        self._request = request
+        self._changes: list[Callable[[SessionSpec], SessionSpec]] = []
+        """What has been asked for besides the request."""
+        self._model_handler = model_handler
+        self._change(partial(_watching, pattern=watch_model_pattern, options=more))
         self._metrics_namespace = metrics_namespace
         self._model_metadata_pcoll = model_metadata_pcoll
         self._monitoring_transform = monitoring_transform
@@ -139,6 +143,21 @@ class RunInference(
         self._with_skipped = False
         self._values_are_hinted = False
         """Whether the user has called with_output_types."""
+
+    @property
+    def _model_handler(self) -> Any:
+        """Beam's name: subclasses and users read it, and replace the handler."""
+        return self._handler
+
+    @_model_handler.setter
+    def _model_handler(self, handler: Any) -> None:
+        self._handler, self._spec = handler, prepare(handler, self._request)
+        for change in self._changes:
+            self._spec = change(self._spec)
+
+    def _change(self, change: Callable[[SessionSpec], SessionSpec]) -> None:
+        self._spec = change(self._spec)
+        self._changes.append(change)
 
     @classmethod
     def from_callable(cls, model_handler_provider: Callable[..., Any], **kwargs: Any) -> RunInference[Any, Any]:
@@ -177,9 +196,9 @@ class RunInference(
         """
         if not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
             raise ConfigurationError(f"threshold must be a share of the elements, from 0 to 1, not {threshold!r}.")
-        self._spec = catching(self._spec, exc_class)
+        self._change(partial(catching, exceptions=exc_class))
         if use_subprocess or timeout is not None:
-            self._spec = isolated(self._spec, timeout, isolate=use_subprocess)
+            self._change(partial(isolated, timeout_secs=timeout, isolate=use_subprocess))
         self._threshold = threshold
         return self
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from headrace.cli.handlers import factory_place, search_here
+from headrace.cli.handlers import factory_place
+from headrace.cli.objects import search_here
 from headrace.cli.options import RetryArgs, RunArgs
 
 

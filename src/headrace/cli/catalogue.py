@@ -17,12 +17,9 @@ from importlib import metadata
 from operator import attrgetter
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from headrace.cli.handlers import GROUP
+from headrace.cli.handlers import GROUP, factory_place, no_handler
 from headrace.core.card import HandlerCard
 from headrace.core.errors import ConfigurationError, as_type_name
 from headrace.core.extras import install_command, requirements
@@ -31,18 +28,10 @@ from headrace.handlers.cards import CARDS
 OURS = "headrace.handlers."
 """The package of Headrace's own handlers."""
 
+NAMES = ("an example", "its prediction", "with large_model", "threads")
+"""Of the first words of a card."""
 _UNSAID = "-"
-_WIDE = 120
-"""Width of a terminal, in characters, that has room for all columns."""
-_COLUMNS = (
-    "handler, in `headrace.handlers`",
-    "name on the command line",
-    "an example is",
-    "its prediction is",
-    "with `large_model` its weights are",
-    "threads",
-    "install",
-)
+_COLUMNS = ("an example is", "its prediction is", "with `large_model` its weights are", "threads")
 
 
 @dataclass(frozen=True)
@@ -70,8 +59,9 @@ def listed_handlers() -> list[Listed]:
 
 
 def as_markdown(handlers: Iterable[Listed]) -> str:
-    """The table of the documentation."""
-    rows = [_COLUMNS, ("---",) * len(_COLUMNS), *map(_markdown_row, handlers)]
+    """The table of the documentation: all but the threads, which a page has no room for."""
+    titles = ("handler", *_COLUMNS[:3])
+    rows = [titles, ("---",) * len(titles), *map(_markdown_row, handlers)]
     return "\n".join(f"| {' | '.join(row)} |".replace("| --- ", "|---").replace("--- |", "---|") for row in rows)
 
 
@@ -81,28 +71,43 @@ def as_json(handlers: Iterable[Listed]) -> str:
 
 
 def show_handlers(console: Console, handlers: Iterable[Listed]) -> None:
-    """Prints the table for people. A narrow terminal shows fewer columns; a pipe gets all, a line for each handler."""
-    if not console.is_terminal:
-        _print_lines(console, handlers)
-        return
-    wide = console.width >= _WIDE
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for title in ("name", *(_COLUMNS[2:6] if wide else _COLUMNS[2:4]), "install"):
-        table.add_column(title.replace("`", ""), overflow="fold", no_wrap=title == "name")
-    for one in handlers:
-        said = _plain(one.card)
-        row = [one.name, *(said if wide else said[:2]), one.trouble or "installed"]
-        table.add_row(*map(escape, row), style="dim" if one.trouble else None)
-    console.print(table)
+    """Prints a line for each handler that a command line can name; the last ones are those that cannot be used."""
+    named = [one for one in handlers if one.name != _UNSAID]
+    width = 2 + max((len(one.name) for one in named), default=0)
+    for one in named:
+        if not one.trouble:
+            _print_line(console, f"{one.name:<{width}}{_line(one)}")
+    missing = [one for one in named if one.trouble]
+    if missing:
+        _print_line(console, "\nNot installed here:")
+    for one in missing:
+        _print_line(console, f"{one.name:<{width}}{_line(one)}", style="dim")
+    _print_line(console, "\n`headrace handlers NAME` says what a handler takes, and what to install.")
 
 
-def _print_lines(console: Console, handlers: Iterable[Listed]) -> None:
-    titles = ("name", *(title.replace("`", "") for title in _COLUMNS[2:6]), "install")
-    rows = [titles, *((one.name, *_plain(one.card), one.trouble or "installed") for one in handlers)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        line = "  ".join(f"{word:<{width}}" for word, width in zip(row, widths, strict=True))
-        console.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)
+def handler_named(name: str) -> Listed:
+    """The handler that a command line names.
+
+    Raises:
+        ConfigurationError: there is none; the message has the nearest name.
+    """
+    if factory_place(name) is None or ":" in name:
+        raise ConfigurationError(no_handler(name))
+    return next(one for one in listed_handlers() if one.name == name)
+
+
+def _line(one: Listed) -> str:
+    """What a handler is, in one line; of one that is broken, why."""
+    if one.card is None:
+        return one.trouble or one.path
+    return one.card.summary or f"takes {plain(one.card)[0]}"
+
+
+def _print_line(console: Console, line: str, style: str | None = None) -> None:
+    """A terminal cuts what is too long for it."""
+    cut = console.is_terminal and len(line) > console.width
+    text = f"{line[: console.width - 3]}..." if cut else line
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def _facts(one: Listed) -> dict[str, Any]:
@@ -163,13 +168,16 @@ def _is_installed(distribution: str) -> bool:
 
 
 def _markdown_row(one: Listed) -> tuple[str, ...]:
-    name = one.name if one.name == _UNSAID else f"`{one.name}`"
-    return f"`{one.path.removeprefix(OURS)}`", name, *_said(one.card), f"`{one.install}`"
+    """The first cell has a line for each name: beside each other they leave a page no room."""
+    module, _, name = one.path.removeprefix(OURS).rpartition(".")
+    option = [] if one.name == _UNSAID else [f"`--handler {one.name}`"]
+    lines = [f"`{name}`", f"in `{module}`", *option, f"needs `{one.install}`"]
+    return "<br>".join(lines), *_said(one.card)[:3]
 
 
-def _plain(card: HandlerCard | None) -> tuple[str, ...]:
+def plain(card: HandlerCard) -> tuple[str, ...]:
     """For a screen, where Markdown has no meaning."""
-    return tuple(word.replace("`", "") or _UNSAID for word in card[:4]) if card else (_UNSAID,) * 4
+    return tuple(word.replace("`", "") or _UNSAID for word in card[:4])
 
 
 def _said(card: HandlerCard | None) -> tuple[str, ...]:

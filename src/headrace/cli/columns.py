@@ -1,12 +1,18 @@
-"""Which columns ``--columns``, ``--keep`` and ``--text-columns`` mean."""
+"""Which columns ``--columns``, ``--keep``, ``--types`` and ``--text-columns`` mean."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 from headrace.core.errors import ConfigurationError
-from headrace.core.spelling import nearest
+from headrace.core.spelling import did_you_mean, nearest
+
+if TYPE_CHECKING:
+    from headrace.cli.file_options import FileArgs
+    from headrace.jobs.files import Source
+    from headrace.jobs.reading import InputSchema
 
 _MOST_LISTED = 20
 
@@ -44,6 +50,51 @@ def one_of(option: str, asked: str | None, columns: Sequence[str]) -> str | None
     if chosen is not None and len(chosen) != 1:
         raise ConfigurationError(f"{option} takes one column, not {asked!r}.")
     return chosen[0] if chosen else None
+
+
+def csv_types(args: FileArgs, sources: Sequence[Source], head: InputSchema) -> dict[str, str]:
+    """The types of the columns of CSV files: those that the user sets, and else those that their first rows have.
+
+    Raises:
+        ConfigurationError: an option names no column, no type, or a column twice; or no input is a CSV file.
+    """
+    if args.types and not any(source.format == "csv" for source in sources):
+        raise ConfigurationError(
+            "--types sets the types of CSV files; JSON lines and Parquet state theirs: convert the column there."
+        )
+    columns = tuple(head.csv) or head.columns
+    text = choose("--text-columns", args.text_columns, columns) or ()
+    asked = asked_types(args.types, columns)
+    for column in text:
+        if asked.setdefault(column, "str") != "str":
+            raise ConfigurationError(
+                f"column {column!r} is {asked[column]} in --types, and in --text-columns; choose one."
+            )
+    return {**head.csv, **asked}
+
+
+def asked_types(asked: Iterable[str] | None, columns: Sequence[str]) -> dict[str, str]:
+    """The types that the user sets.
+
+    Args:
+        asked: each a list of ``COLUMN=TYPE``, separated by commas; None: nothing was asked for.
+        columns: as for ``choose``.
+
+    Raises:
+        ConfigurationError: it names no column, no type, or a column twice.
+    """
+    from headrace.jobs.csv_types import CELL_TYPES  # noqa: PLC0415 - as in headrace.cli.run
+
+    chosen: dict[str, str] = {}
+    for pair in (pair.strip() for given in asked or () for pair in given.split(",")):
+        name, _, kind = pair.rpartition("=")
+        if not name or kind not in CELL_TYPES:
+            end = did_you_mean(kind, CELL_TYPES) if name else "; it takes COLUMN=TYPE."
+            raise ConfigurationError(f"--types: {pair!r} names no type{end}")
+        for column in choose("--types", [name], columns) or ():
+            if chosen.setdefault(column, kind) != kind:
+                raise ConfigurationError(f"--types: column {column!r} is {kind} and {chosen[column]}; choose one.")
+    return chosen
 
 
 def _meant(option: str, name: str, columns: Sequence[str]) -> Sequence[str]:

@@ -43,7 +43,7 @@ def _refuse_stray_options(args: DoctorArgs) -> None:
         return
     if args.clean:
         raise ConfigurationError("--clean is about the machine; leave HANDLER out.")
-    for name in ("columns", "text_columns", "file_format", "delimiter", "key"):
+    for name in ("columns", "types", "text_columns", "file_format", "delimiter", "key"):
         if getattr(args, name) and not args.rows:
             raise ConfigurationError(f"{_option(name)} is about rows; name a file of them with --rows.")
 
@@ -106,28 +106,25 @@ def _batching(handler: Any, args: DoctorArgs) -> Any:
     """The handler's batching with ``--max-batch-size``; None: the handler's own."""
     if args.max_batch_size is None:
         return None
-    from headrace.core.config import BatchingConfig  # noqa: PLC0415 - only where it is needed
+    from headrace.rows.examples import batching_over_rows  # noqa: PLC0415 - only where it is needed
 
-    return BatchingConfig.from_kwargs(
-        {**handler.batch_elements_kwargs(), "max_batch_size": args.max_batch_size}, handler
-    )
+    return batching_over_rows(handler, {"max_batch_size": args.max_batch_size})
 
 
 def _over_rows(handler: Any, args: DoctorArgs) -> tuple[Any, Any, Iterator[Any]]:
     """A handler of rows, its batching, and the rows, as in ``headrace run``."""
-    from headrace.cli.columns import choose, one_of  # noqa: PLC0415 - only where there are rows
+    from headrace.cli.columns import choose, csv_types, one_of  # noqa: PLC0415 - only where there are rows
     from headrace.jobs import files, reading  # noqa: PLC0415 - as above
     from headrace.rows.examples import Examples, batching_over_rows, over_rows  # noqa: PLC0415 - as above
 
     assert args.rows is not None
     sources = files.match([args.rows], args.file_format and args.file_format.value, args.delimiter)
     head = reading.infer_schema(sources)
-    text = choose("--text-columns", args.text_columns, head.columns) or ()
+    types = csv_types(args, sources, head)
     key = one_of("--key", args.key or None, head.columns)
-    examples = Examples(choose("--columns", args.columns, head.columns), head.columns, key)
-    numbers = head.numbers_without(text)
+    examples = Examples(choose("--columns", args.columns, head.columns), head.columns, key, {**head.types, **types})
     sizes = {} if args.max_batch_size is None else {"max_batch_size": args.max_batch_size}
-    rows = (row for source in sources for row in reading.read_rows(source, numbers))
+    rows = (row for source in sources for row in reading.read_rows(source, types))
     return over_rows(handler, examples), batching_over_rows(handler, sizes), rows
 
 

@@ -28,9 +28,17 @@ _MISSING = {
 """What to do about each required argument that is missing."""
 
 
+class ErrorConsole(Console):
+    """A console that remembers the error that it has shown."""
+
+    last_error: str | None = None
+
+
 def report_error(console: Console, message: str, level: str = "error") -> None:
     """Prints one line; line ends in the message become spaces."""
     line = " ".join(message.split())
+    if isinstance(console, ErrorConsole) and level == "error":
+        console.last_error = line
     console.print(f"[bold red]{level}:[/]", end=" ", soft_wrap=True)
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 

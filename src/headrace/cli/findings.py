@@ -49,6 +49,7 @@ def profile_as_json(found: Profile) -> dict[str, Any]:
         **asdict(found),
         "models": models,
         "choice": {"placement": _automatic(found), "why": _why(found)},
+        "weights": found.nbytes + found.file_bytes,
         "copy_each": found.copy_each,
         "copy_per_machine": found.copy_per_machine,
     }
@@ -135,6 +136,8 @@ def _profile_lines(found: Profile) -> Iterator[Line]:
     yield "machine", f"{_counted(found.cores, 'core')}; {available} of {limit} of memory available"
     for model in found.models:
         yield from _model_findings(model)
+    if found.bad_rows:
+        yield "bad rows", f"{found.bad_rows:,} left out; the first: {' '.join(found.bad_row.split())}"
     yield "", ""
     yield f"for {_counted(found.processes, 'process', 'processes')}", ""
     yield "  a copy each", _bytes(found.copy_each)
@@ -154,9 +157,9 @@ def _model_findings(model: ModelFindings) -> Iterator[Line]:
     if model.peak is not None:
         yield "  peak", f"{_bytes(model.peak)} in the process that loads, imports included"
     if model.mapped:
-        yield "weights", f"can be mapped: {_bytes(model.nbytes)} in shared memory"
+        yield "weights", f"can be mapped: {_weights(model)}"
     else:
-        yield "weights", f"cannot be mapped, since {model.reason}; {_bytes(model.nbytes)} in a host"
+        yield "weights", f"cannot be mapped, since {model.reason}; {_weights(model, 'a host')}"
     if model.attach_seconds is not None and model.first_attach_seconds is not None:
         first = _seconds(model.first_attach_seconds)
         yield "  attaching", f"{_seconds(model.attach_seconds)} in each process; {first} with this process's imports"
@@ -165,6 +168,13 @@ def _model_findings(model: ModelFindings) -> Iterator[Line]:
     for cost in model.costs:
         rate = f"{cost.size / cost.seconds:,.0f} rows/s" if cost.seconds else ""
         yield f"batches of {cost.size:,}", f"{_milliseconds(cost.seconds):>14}{rate:>20}"
+
+
+def _weights(model: ModelFindings, place: str = "shared memory") -> str:
+    if not model.file_bytes:
+        return f"{_bytes(model.nbytes)} in {place}"
+    whole, of_files = _bytes(model.nbytes + model.file_bytes), _bytes(model.file_bytes)
+    return f"{whole}, of which {of_files} are the model's own files and {_bytes(model.nbytes)} are in {place}"
 
 
 def _copies(found: Profile) -> str:
@@ -176,7 +186,8 @@ def _automatic(found: Profile) -> str:
 
 
 def _why(found: Profile) -> str:
-    return "models by key are shared, each for itself" if found.routed else found.choice.why
+    files = f"; besides {_bytes(found.file_bytes)} of the model's files, which all share" if found.file_bytes else ""
+    return "models by key are shared, each for itself" if found.routed else f"{found.choice.why}{files}"
 
 
 def _saving(found: Profile) -> str:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import enum
-import importlib
 import importlib.metadata
 import inspect
 import json
 import os
 import re
-import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from headrace.cli.objects import import_object, with_objects
 from headrace.core.errors import ConfigurationError, MissingExtraError, as_type_name
 from headrace.core.secrets import SECRET_ARGUMENTS
 from headrace.core.spelling import did_you_mean, nearest, no_file
@@ -44,6 +43,7 @@ def make_handler(
         arguments = {**arguments, argument: value}
     arguments = {key: _as_member(parameters.get(key), value) for key, value in arguments.items()}
     _check(name, factory, arguments, has_url=named is not None)
+    arguments = with_objects(factory, arguments)
     try:
         return factory(**arguments)
     except MissingExtraError:
@@ -84,12 +84,6 @@ def factory_place(name: str) -> tuple[str, str] | None:
     return _parted(entries[0].value) if entries else None
 
 
-def search_here() -> None:
-    """Lets imports find modules in the working directory."""
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())
-
-
 def _parted(place: str) -> tuple[str, str]:
     module, _, attribute = place.partition(":")
     return module, attribute
@@ -98,14 +92,15 @@ def _parted(place: str) -> tuple[str, str]:
 def _find(name: str) -> Callable[..., Any]:
     place = factory_place(name)
     if place is None:
-        raise ConfigurationError(_no_handler(name))
-    factory = _import(*place)
+        raise ConfigurationError(no_handler(name))
+    factory = import_object(":".join(place), "--handler")
     if not callable(factory):
         raise ConfigurationError(f"{name} is not callable; name a class, or a function that makes a handler.")
     return factory  # type: ignore[no-any-return]
 
 
-def _no_handler(name: str) -> str:
+def no_handler(name: str) -> str:
+    """That there is no handler of a name, and which there are."""
     names = handler_names()
     module, dot, factory = name.rpartition(".")
     own = f"{module}:{factory}" if dot and factory != "py" else "package.module:factory"
@@ -115,31 +110,6 @@ def _no_handler(name: str) -> str:
             f"your own as {own}."
         )
     return f"there is no handler {name!r}; there are {', '.join(names)}, and your own, written as {own}."
-
-
-def _import(module_name: str, attribute: str) -> Any:
-    search_here()
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ConfigurationError:
-        raise
-    except Exception as error:
-        raise ConfigurationError(_why_not_imported(module_name, attribute, error)) from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise ConfigurationError(f"{module_name} has no {attribute!r}{did_you_mean(part, dir(found))}")
-        found = getattr(found, part)
-    return found
-
-
-def _why_not_imported(name: str, attribute: str, error: Exception) -> str:
-    if name.endswith(".py"):
-        module = name.removesuffix(".py").removeprefix("./").replace("/", ".")
-        return f"--handler takes a module, not its file {name!r}; write {module}:{attribute}."
-    message = f"cannot import {name}: {as_type_name(error)}: {error}"
-    if isinstance(error, ModuleNotFoundError) and error.name == name:
-        message += f"; modules are looked for in this folder, {os.getcwd()}, and among the installed packages"
-    return message
 
 
 def _parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -156,7 +126,7 @@ def _model_argument(
     model: str,
     arguments: dict[str, Any],
 ) -> dict[str, Any]:
-    taken = _parameter_of_model(factory, parameters)
+    taken = parameter_of_model(factory, parameters)
     if taken is None or taken.kind in (taken.VAR_POSITIONAL, taken.VAR_KEYWORD, taken.POSITIONAL_ONLY):
         raise ConfigurationError(f"{name} has no parameter for --model; leave --model out.")
     if taken.name in arguments:
@@ -180,7 +150,7 @@ def _refuse_named(
         raise ConfigurationError(f"{option} and --handler-arg {argument} are the same; give one of them.")
 
 
-def _parameter_of_model(
+def parameter_of_model(
     factory: Callable[..., Any], parameters: Mapping[str, inspect.Parameter]
 ) -> inspect.Parameter | None:
     """The parameter that ``--model`` sets: the one that the factory names, else its first; None: it has none."""
@@ -206,7 +176,7 @@ def _check(name: str, factory: Callable[..., Any], arguments: dict[str, Any], *,
     except (TypeError, ValueError):
         return
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-    of_model = _parameter_of_model(factory, parameters)
+    of_model = parameter_of_model(factory, parameters)
     for argument in arguments:
         if argument not in parameters and not takes_any:
             known = ", ".join(parameters) or "nothing"
@@ -231,10 +201,7 @@ def _how_to_give(message: str, parameters: Iterable[str], given: Iterable[str]) 
     missed = next((name for name in candidates if re.search(rf"\b{name}\b", message)), None)
     if missed is None:
         return ""
-    return (
-        f" Give it with --handler-arg {missed}=VALUE or, if it is a class or a function, in a factory of your own: "
-        "--handler package.module:factory."
-    )
+    return f" Give it with --handler-arg {missed}=VALUE; a class or a function is written as package.module:name."
 
 
 def _parse(value: str) -> Any:

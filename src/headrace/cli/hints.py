@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from headrace.cli.columns import listed, why_unexpected
 from headrace.cli.handlers import handler_names
@@ -45,9 +46,13 @@ _INSTEAD = {
     "--system": "it is the handler's: --handler-arg system='Be brief.'",
     "--json-schema": "it is the handler's: --handler-arg json_schema=FILE",
     "--workers": "processes are Beam's: --direct_num_workers=4 --direct_running_mode=multi_processing",
-    "--limit": "give it fewer rows: head -n 100 FILE | headrace run - --format csv",
+    "--limit": "it is headrace run's; give headrace retry fewer dead letters: head -n 100 FILE > some.jsonl",
 }
 """What to do in place of options that other tools have."""
+
+
+_NOT_OF_INPUT = re.compile("Connect|Timeout|HostDied|Status|RateLimit|Permission|Auth|PredictionCount|Memory")
+"""In the names of errors that no choice of columns changes."""
 
 
 def misplaced(words: Sequence[str], columns: Sequence[str] | None, *, has_pairs: bool) -> str | None:
@@ -84,6 +89,26 @@ def about_model(handler: str, model: str) -> str:
     return f"; {handler} takes {_TAKES[own]}{looks}"
 
 
+def about_failures(
+    failures: Collection[tuple[str, str]], columns: Sequence[str], handler: Any = None, *, chosen: bool, retried: bool
+) -> str:
+    """A sentence about what is most likely wrong when every row failed; empty if it is not in the input.
+
+    Args:
+        failures: stages and types of errors.
+        columns: those that the model was given.
+        handler: of the run, if it is known.
+        chosen: whether an option named them.
+        retried: whether the rows are those of dead letters.
+    """
+    if all(stage == "reading" for stage, _ in failures):
+        if retried:
+            return " No row could be read; correct the lines, in the dead letters or in their files."
+        return " No row could be read; the dead letters have the lines, and --format and --delimiter say what they are."
+    is_of_input = any(stage != "writing" and not _NOT_OF_INPUT.search(error) for stage, error in failures)
+    return f"{about_columns(columns, chosen=chosen)}{about_preprocessing(handler)}" if is_of_input else ""
+
+
 def about_columns(columns: Sequence[str], *, chosen: bool) -> str:
     """A sentence about the columns that the model was given, when every row failed."""
     if not columns:
@@ -91,3 +116,22 @@ def about_columns(columns: Sequence[str], *, chosen: bool) -> str:
     which = f"the {'column' if len(columns) == 1 else f'{len(columns):,} columns'} {listed(columns)}"
     cure = "if it needs others, name them with --columns" if chosen else "choose its columns with --columns"
     return f" The model was given {which}; {cure}.{why_unexpected(columns)}"
+
+
+def about_preprocessing(handler: Any) -> str:
+    """A sentence about functions that make the examples in place of the handler; empty if it makes them itself."""
+    from headrace.runtime.plan import make_plan  # noqa: PLC0415 - only where it is needed
+
+    if handler is None:
+        return ""
+    plan = make_plan(handler)
+    model = next(iter(plan.models.values()))
+    if not plan.preprocess or not hasattr(model, "example_from_row"):
+        return ""
+    card = getattr(model, "card", None)
+    takes = f", {card.example.replace('`', '')}" if card else ""
+    return (
+        f" The handler's own preprocessing replaces the example_from_row of {type(model).__qualname__}: its first "
+        f"function gets a dict of the columns, or the bare value of a single one in --columns, and the last has to "
+        f"return what the model takes{takes}."
+    )

@@ -39,7 +39,7 @@ _RETRY = "\n\n".join(
     (
         "Predict for the rows of dead letters, as headrace run does for those of files.",
         "Each row goes through the model as it was first read, and comes out once: in OUT, or in new dead letters, "
-        "which add to the attempts of the old ones. DEAD_LETTERS is not changed.",
+        "which add to the attempts of the old ones. With --into, OUT is the output that lacks the rows.",
         "Every other option goes to Apache Beam, for example --direct_num_workers=4.",
         _EXIT_CODES,
     )
@@ -60,7 +60,7 @@ _DOCTOR = "\n\n".join(
 _HANDLERS = "\n\n".join(
     (
         "List the handlers that --handler knows by name: Headrace's, and those of other installed packages.",
-        "Where something is missing, it says what to install. No framework is imported for Headrace's own.",
+        "With NAME: what that one takes and predicts, its parameters, what to install, and an example.",
     )
 )
 
@@ -98,12 +98,16 @@ def headrace(
 
 def list_handlers(args: HandlersArgs) -> int:
     """Lists the handlers; returns the exit code."""
-    from headrace.cli.catalogue import as_json, as_markdown, listed_handlers, show_handlers  # noqa: PLC0415 - only for this
+    from headrace.cli.catalogue import as_json, as_markdown, handler_named, listed_handlers, show_handlers  # noqa: PLC0415 - only for this
+    from headrace.cli.description import show_description  # noqa: PLC0415 - as above
 
+    handlers = listed_handlers() if args.name is None else [handler_named(args.name)]
     if args.markdown or args.as_json:
-        typer.echo((as_json if args.as_json else as_markdown)(listed_handlers()))
+        typer.echo((as_json if args.as_json else as_markdown)(handlers))
+    elif args.name is None:
+        show_handlers(Console(), handlers)
     else:
-        show_handlers(Console(), listed_handlers())
+        show_description(Console(), handlers[0])
     return 0
 
 

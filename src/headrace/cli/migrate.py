@@ -13,6 +13,8 @@ from headrace.cli.options import MigrateArgs
 from headrace.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from headrace.migrate.files import MigratedFile
 
 DONE, FAILED, BY_HAND = 0, 1, 3
@@ -33,11 +35,11 @@ def run_migrate(args: MigrateArgs) -> int:
     failed = _write(changed) if args.write else 0
     if not args.write:
         _show(changed, names_only=args.check)
-    count = _report_findings(files)
-    typer.echo(_summary(args, len(changed) - failed, count), err=True)
-    if failed or (args.check and changed):
-        return FAILED
-    return BY_HAND if count and not args.check else DONE
+    by_hand, notes = _report_findings(files)
+    typer.echo(_summary(args, len(changed) - failed, by_hand, notes), err=True)
+    if by_hand and not failed:
+        return BY_HAND
+    return FAILED if failed or (args.check and changed) else DONE
 
 
 def _write(files: Sequence[MigratedFile]) -> int:
@@ -60,19 +62,28 @@ def _show(files: Sequence[MigratedFile], *, names_only: bool) -> None:
         typer.echo(f"would change {file.path}" if names_only else file.diff(), nl=names_only)
 
 
-def _report_findings(files: Sequence[MigratedFile]) -> int:
-    """Prints what was found; returns how many things are left for a person."""
-    count = 0
+def _report_findings(files: Sequence[MigratedFile]) -> tuple[int, int]:
+    """Prints what was found, equal findings once; returns how many things are left for a person, and how many not."""
+    groups: dict[tuple[bool, str], dict[Path, list[str]]] = {}
     for file in files:
         for one in file.findings:
-            place = "".join(f":{number}" for number in (one.line, one.column) if number)
-            typer.echo(f"{file.path}{place}: {'by hand' if one.needs_person else 'note'}: {one.message}", err=True)
-            count += one.needs_person
-    return count
+            places = groups.setdefault((one.needs_person, one.message), {})
+            places.setdefault(file.path, []).append(one.place)
+    counts = {True: 0, False: 0}
+    for (needs_person, message), places in groups.items():
+        counts[needs_person] += (count := sum(map(len, places.values())))
+        what = f"{'by hand' if needs_person else 'note'}: {message}"
+        lines = [
+            f"{path}{'; '.join([first, *(one.lstrip(': ') for one in more)])}"
+            for path, (first, *more) in places.items()
+        ]
+        for line in [f"{lines[0]}: {what}"] if count == 1 else [what, *(f"  {line}" for line in lines)]:
+            typer.echo(line, err=True)
+    return counts[True], counts[False]
 
 
-def _summary(args: MigrateArgs, changed: int, by_hand: int) -> str:
+def _summary(args: MigrateArgs, changed: int, by_hand: int, notes: int) -> str:
     verb = "changed" if args.write else "to change"
-    left = f"{by_hand} place{'s' * (by_hand != 1)} left to do by hand"
+    left = f"{by_hand} place{'s' * (by_hand != 1)} left to do by hand, {notes} note{'s' * (notes != 1)}"
     hint = "" if args.write or args.check or not changed else " --write changes the files."
     return f"{changed} file{'s' * (changed != 1)} {verb}, {left}.{hint}"

@@ -4,32 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, ClassVar, get_type_hints
+from typing import Annotated, Any, ClassVar
 
 import typer
 
+from headrace.cli.file_options import FileArgs, TypeArgs
 from headrace.cli.option import INPUT as _INPUT
 from headrace.cli.option import MODEL as _MODEL
 from headrace.cli.option import OUTPUT as _OUTPUT
 from headrace.cli.option import REPORT as _REPORT
 from headrace.cli.option import RUN as _RUN
 from headrace.cli.option import option as _option
-from headrace.cli.settings import use_settings
+from headrace.cli.option import share
+from headrace.cli.report_options import ShowArgs
+from headrace.cli.settings import in_place_of_output, use_settings
 from headrace.cli.spending_options import SpendingArgs
 
 _HANDLER_HELP = (
     "An installed handler (sklearn-numpy, ...), or package.module:factory; the current folder is importable."
 )
+_OUTPUT_HELP = "The file for the predictions: .jsonl, .jsonl.gz or .parquet."
 NAMED = ("url", "prompt", "batch_directory")
 """Parameters of handlers that have an option of their own."""
-
-
-class FileFormat(str, Enum):
-    """What files of rows can be."""
-
-    jsonl = "jsonl"
-    csv = "csv"
-    parquet = "parquet"
 
 
 class PlacementName(str, Enum):
@@ -92,32 +88,10 @@ class ModelArgs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileArgs:
-    """Options of commands that read files of rows."""
-
-    text_columns: Annotated[
-        list[str] | None,
-        _option(
-            "--text-columns", _INPUT, "Columns of CSV files that stay text though they look like numbers.", "A,B,'C*'"
-        ),
-    ] = None
-    file_format: Annotated[
-        FileFormat | None, _option("--format", _INPUT, "Format of the inputs; by default their extensions decide.")
-    ] = None
-    delimiter: Annotated[
-        str | None,
-        _option("--delimiter", _INPUT, "Delimiter of CSV files; by default a comma, or a tab for .tsv.", "CHARACTER"),
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobArgs(SpendingArgs, ModelArgs):
+class JobArgs(ShowArgs, SpendingArgs, ModelArgs):
     """Options of both ``headrace run`` and ``headrace retry``."""
 
     handler: Annotated[str, _option("--handler", _MODEL, _HANDLER_HELP, "NAME", autocompletion=_handlers_like)]
-    output: Annotated[
-        str, _option("--output", _OUTPUT, "The file for the predictions: .jsonl, .jsonl.gz or .parquet.", "OUT")
-    ]
     config: _Config = None
     url: Annotated[
         str | None,
@@ -128,7 +102,7 @@ class JobArgs(SpendingArgs, ModelArgs):
         _option(
             "--prompt",
             _MODEL,
-            "What a language model is asked about a row, with names of columns in braces: 'Classify: {text}'.",
+            "The prompt for each row of a language model. Column names go in braces: 'Classify: {text}'.",
             "TEMPLATE",
         ),
     ] = None
@@ -137,7 +111,7 @@ class JobArgs(SpendingArgs, ModelArgs):
         _option(
             "--batch-directory",
             _MODEL,
-            "Sends rows with the provider's Batch API, and keeps in this folder what was sent.",
+            "Send rows with the provider's Batch API, and keep in this folder what was sent.",
             "FOLDER",
         ),
     ] = None
@@ -168,8 +142,8 @@ class JobArgs(SpendingArgs, ModelArgs):
         _option(
             "--length-column",
             _MODEL,
-            "Batches are of rows of similar length: the number, or the length of the text, in this column. For models "
-            "that pad; handlers of texts need no column.",
+            "Batch rows of similar length: this column's number, or the length of its text. For models that pad; "
+            "handlers of texts need no column.",
             "COLUMN",
         ),
     ] = None
@@ -178,7 +152,7 @@ class JobArgs(SpendingArgs, ModelArgs):
         _option(
             "--fallback",
             _MODEL,
-            "Another handler, for rows that the first one's model could not do. Repeatable, in order.",
+            "Another handler, for rows that the first one's model failed on. Repeatable, in order.",
             "NAME",
             autocompletion=_handlers_like,
         ),
@@ -227,8 +201,9 @@ class JobArgs(SpendingArgs, ModelArgs):
         _option(
             "--threshold",
             _RUN,
-            "The share of rows, 0 to 1, that may fail. If more do, or by default all, OUT is not written.",
+            "The share of rows that may fail, as 0.01 or 1%. If more do, or by default all, OUT is not written.",
             "SHARE",
+            parser=share,
         ),
     ] = None
     resume: Annotated[
@@ -243,18 +218,6 @@ class JobArgs(SpendingArgs, ModelArgs):
         str | None,
         _option("--runner", _RUN, "Beam's runner. By default none: this process runs the rows, without Beam.", "NAME"),
     ] = None
-    no_progress: Annotated[
-        bool,
-        _option(
-            "--no-progress/--progress",
-            _RUN,
-            "Show only the summary: no bar, and no line every half minute where there is no terminal.",
-        ),
-    ] = False
-    verbose: Annotated[
-        bool,
-        _option("--verbose/--no-verbose", _RUN, "Show the log, Beam's too, and the traceback of a failure."),
-    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,6 +225,7 @@ class RunArgs(FileArgs, JobArgs):
     """``headrace run``, as it was typed."""
 
     command: ClassVar[str] = "run"
+    output: Annotated[str, _option("--output", _OUTPUT, _OUTPUT_HELP, "OUT")]
     arguments: Annotated[
         list[str],
         typer.Argument(
@@ -270,13 +234,33 @@ class RunArgs(FileArgs, JobArgs):
         ),
     ]
     """Inputs, mixed with Beam's options."""
+    limit: Annotated[int | None, _option("--limit", _INPUT, "Read only the first rows.", "COUNT", min=1)] = None
+    dry_run: Annotated[
+        bool,
+        _option(
+            "--dry-run",
+            _RUN,
+            "Read the first 1,000 rows, or --limit, and show types and examples: no model is loaded.",
+        ),
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class RetryArgs(JobArgs):
+class RetryArgs(TypeArgs, JobArgs):
     """``headrace retry``, as it was typed; the inputs are dead letters of an earlier run."""
 
     command: ClassVar[str] = "retry"
+    output: Annotated[str | None, _option("--output", _OUTPUT, _OUTPUT_HELP, "OUT")] = None
+    into: Annotated[
+        str | None,
+        _option(
+            "--into",
+            _OUTPUT,
+            "The output that the dead letters are of: predictions are put into it, in the order of the input.",
+            "OUT",
+            callback=in_place_of_output,
+        ),
+    ] = None
     arguments: Annotated[
         list[str],
         typer.Argument(
@@ -320,6 +304,12 @@ class DoctorArgs(FileArgs, ModelArgs):
 class HandlersArgs:
     """``headrace handlers``, as it was typed."""
 
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="Describe this one: its parameters, and an example.", autocompletion=_handlers_like
+        ),
+    ] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list of objects.")] = False
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the whole table as Markdown.")] = False
 
@@ -336,13 +326,3 @@ class MigrateArgs:
     check: Annotated[
         bool, typer.Option("--check", help="Only name the files that would change; exit code 1 if there are any.")
     ] = False
-
-
-def option_names(command: type) -> list[str]:
-    """The options of a command, by the dataclass of them."""
-    found = [
-        str(given.default if isinstance(given.default, str) else given.param_decls)
-        for hint in get_type_hints(command, include_extras=True).values()
-        for given in getattr(hint, "__metadata__", ())
-    ]
-    return [name for names in found for name in names.split("/") if name.startswith("--")]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
+from typing import NamedTuple
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
@@ -22,7 +23,10 @@ STARTING = "starting, loading the model"
 _WINDOW_SECONDS = 5.0
 _PAUSE_SECONDS = 0.1
 _EVERY_SECONDS = 30.0
-_BAR_CHARACTERS = 20
+_WIDE = 100
+"""Width of a terminal, in characters, that has room for a longer bar."""
+_BETWEEN = "  "
+_LEAST_RATE = 0.01
 _SURE_SECONDS = 2.0
 """How long rows must have come out before the time left is estimated."""
 
@@ -46,6 +50,14 @@ def rows_done(totals: Totals) -> int:
     """Rows that the model or the cache has answered, or that failed or were skipped before it."""
     late = sum(count for (stage, _), count in totals.failures.copy().items() if stage == "postprocessing")
     return totals.predictions + totals.cached + totals.failed - late + totals.skipped_before_the_model
+
+
+class Figure(NamedTuple):
+    """A part of the progress."""
+
+    text: str
+    spare: int = 0
+    """Where a line is too short for all, those of the highest number are left out first; 0: never."""
 
 
 class JobProgress:
@@ -77,42 +89,48 @@ class JobProgress:
         """When the first rows were done, and the share that they were."""
         self._spinner = Spinner("dots")
 
-    def __rich__(self) -> Any:
-        """The bar as it is now."""
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
+        """The bar as it is now, on one line however narrow the terminal is."""
         share = self._share(rows_done(self._totals))
+        bar = [] if share is None else [ProgressBar(1.0, share, width=20 if options.max_width >= _WIDE else 10)]
+        used = 2 + sum((one.width or 0) + 1 for one in bar)  # the spinner, the bar, and a blank behind each
         grid = Table.grid(padding=(0, 1))
-        bar = [] if share is None else [ProgressBar(1.0, share, width=_BAR_CHARACTERS)]
-        grid.add_row(self._spinner, *bar, self.text("   "))
-        return grid
+        grid.add_row(self._spinner, *bar, _BETWEEN.join(_fitting(self.figures(share), options.max_width - used)))
+        for column in grid.columns:
+            column.no_wrap, column.overflow = True, "ellipsis"
+        yield grid
 
     def lines(self, wait: Callable[[], bool], every: float = _EVERY_SECONDS) -> Iterator[str]:
         """A line for each ``every`` seconds, until ``wait``, which takes a moment, says that the job is done."""
         due = self._clock() + every
         while not wait():
             if self._clock() >= due:
-                yield self.text(", ")
+                yield self.text()
                 due += every
 
-    def text(self, between: str) -> str:
-        """The figures, separated by ``between``."""
+    def text(self) -> str:
+        """All figures, on one line."""
+        return ", ".join(figure.text for figure in self.figures(self._share(rows_done(self._totals))))
+
+    def figures(self, share: float | None) -> list[Figure]:
+        """The figures as they are now, for a share of the input that is done."""
         totals, now = self._totals, self._clock()
-        elapsed = _duration(now - self._started)
+        elapsed = Figure(f"{_duration(now - self._started)} elapsed", 4)
         rows = rows_done(totals)
         if not rows and not totals.loads and not totals.batches:
-            return f"{self._at_first}{between}{elapsed}"
-        share = self._share(rows)
+            return [Figure(self._at_first), elapsed]
         left = self._left(now, share)
-        figures = [
-            f"{rows:,} rows",
-            *([] if share is None else [f"{share:.0%}"]),
-            f"{self._rows.at(now, rows):,.0f} rows/s",
-            *progress_figures(totals, self._tokens.at(now, tokens_used(totals))),
-            f"batches of {totals.mean_batch_size:.1f}",
-            f"{totals.failed:,} failed",
+        rate = rate_text(self._rows.at(now, rows))
+        return [
+            Figure(f"{rows:,} rows"),
+            *([] if share is None else [Figure(f"{share:.0%} done", 1)]),
+            *([Figure(f"{rate} rows/s", 3)] if rate else []),
+            *(Figure(*one) for one in progress_figures(totals, self._tokens.at(now, tokens_used(totals)))),
+            *([Figure(f"{totals.mean_batch_size:.1f} rows a batch", 6)] if totals.batches else []),
+            Figure(f"{totals.failed:,} failed"),
             elapsed,
-            *([] if left is None else [f"{_duration(left)} left"]),
+            *([] if left is None else [Figure(f"{_duration(left)} left", 1)]),
         ]
-        return between.join(figures)
 
     def _left(self, now: float, share: float | None) -> float | None:
         """Seconds until the job is done if the rest takes as long as what is done; None: too early to say."""
@@ -142,6 +160,23 @@ class _Rate:
             self._seen.popleft()
         then, before = self._seen[0]
         return (count - before) / (now - then) if now > then else 0.0
+
+
+def rate_text(rate: float) -> str:
+    """So many a second, in two digits below 10; empty if there are next to none."""
+    if rate >= 10:
+        return f"{rate:,.0f}"
+    return f"{rate:.2g}" if rate >= _LEAST_RATE else ""
+
+
+def _fitting(figures: Sequence[Figure], room: int) -> list[str]:
+    """The figures for which a line has room."""
+    while sum(len(one.text) + len(_BETWEEN) for one in figures) - len(_BETWEEN) > room:
+        spared = max(figures, key=attrgetter("spare"))
+        if not spared.spare:
+            break
+        figures = [one for one in figures if one is not spared]
+    return [one.text for one in figures]
 
 
 def _duration(seconds: float) -> str:

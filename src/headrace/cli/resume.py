@@ -22,7 +22,7 @@ def decisive(
     *,
     columns: Sequence[str] | None,
     keep: Sequence[str] | None,
-    text: Sequence[str],
+    types: Mapping[str, str],
 ) -> dict[str, Any]:
     """The values that decide, by the user's names for them.
 
@@ -33,7 +33,7 @@ def decisive(
         sources: the files that it names.
         columns: those that it chooses for the model.
         keep: those that it chooses for the output.
-        text: the columns of CSV files that stay text.
+        types: of the columns of CSV files.
     """
     arguments: dict[str, Any] = {"--model": args.model} if args.model is not None else {}
     arguments |= {f"--{name.replace('_', '-')}": value for name in NAMED if (value := getattr(args, name)) is not None}
@@ -52,7 +52,7 @@ def decisive(
         "--columns": columns,
         "--keep": keep,
         "--key": args.key,
-        "--text-columns": text,
+        "--types": types,
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Sequence
@@ -14,35 +13,39 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from headrace.cli.ahead import importing_ahead
-from headrace.cli.columns import choose, one_of
+from headrace.cli.columns import asked_types, choose, csv_types, one_of
+from headrace.cli.dry_run import show_dry_run
 from headrace.cli.errors import console_logging, report_error
 from headrace.cli.fallbacks import make_fallbacks
 from headrace.cli.handlers import make_handler, parse_arguments
-from headrace.cli.hints import about_columns, about_model, misplaced
-from headrace.cli.options import NAMED, RetryArgs, RunArgs, option_names
+from headrace.cli.hints import about_failures, about_model, misplaced
+from headrace.cli.option import option_names
+from headrace.cli.options import NAMED, RetryArgs, RunArgs
 from headrace.cli.progress import STARTING, JobProgress, wait
+from headrace.cli.record import RunRecord
 from headrace.cli.resume import decisive
+from headrace.cli.settings import one_output
 from headrace.cli.signals import Signals
 from headrace.cli.spending import budget_of
-from headrace.cli.stopwatch import Seconds, process_start
-from headrace.cli.summary import Line, show, summary
+from headrace.cli.stopwatch import phases, process_start
+from headrace.cli.summary import show_run
+from headrace.cli.thread import RunThread
 from headrace.cli.worker_output import without_noise
 from headrace.core.errors import BudgetError, ConfigurationError, EndpointError, as_type_name
-from headrace.metrics.totals import Totals
 from headrace.runtime.observers import subscribed
 
 FAILED, MISUSED, REFUSED, SPENT, INTERRUPTED = 1, 2, 3, 4, 130
 
-_GRACE_SECONDS = 1.5
-_ELSEWHERE = "at work in other processes, whose rows are counted at the end"
+_GRACE_SECONDS, _DRAIN_SECONDS, _LOOK_SECONDS = 1.5, 5.0, 0.1
+_FROM_CACHE = " the same command goes on from the cache."
+_ELSEWHERE = "running in other processes; rows are counted at the end"
 
 
 class _Shell(NamedTuple):
     """What a run gets from the command line, and where it reports."""
 
     args: RunArgs | RetryArgs
-    errors: Console
-    out: Console
+    record: RunRecord
     signals: Signals
     started: float
     """When the command did, on the clock of ``time.monotonic``."""
@@ -56,14 +59,22 @@ def execute(args: RunArgs | RetryArgs, called: float | None = None) -> int:
         called: when, on the clock of ``time.monotonic``; None: with this process.
     """
     started = process_start() if called is None else called
-    errors, out = Console(stderr=True), Console()
+    with RunRecord(wanted=args.as_json) as record:
+        return record.ended(_execute(args, started, record))
+
+
+def _execute(args: RunArgs | RetryArgs, started: float, record: RunRecord) -> int:
+    errors = record.errors
     with console_logging(errors, verbose=args.verbose), Signals() as signals, importing_ahead(args):
         busy = errors.status("starting") if not args.no_progress and errors.is_terminal else nullcontext()
         try:
             with busy:
                 run = _prepare(args)
+            if isinstance(args, RunArgs) and args.dry_run:
+                show_dry_run(Console(), run.job)
+                return 0
             if not signals.received:  # something that was being imported may have swallowed the interrupt
-                return _run(run, _Shell(args, errors, out, signals, started))
+                return _run(run, _Shell(args, record, signals, started))
         except (KeyboardInterrupt, Exception) as error:  # what is found before anything runs is the user's to correct
             if not signals.received:
                 own_words = isinstance(error, ValueError) and str(error)
@@ -80,37 +91,37 @@ def _prepare(args: RunArgs | RetryArgs) -> Any:
     wrong = misplaced(args.arguments, args.columns, has_pairs=bool(args.handler_args or args.inference_args))
     if wrong is not None:
         raise ConfigurationError(wrong)
-    inputs = _given_inputs(args)
+    inputs, into = _given_inputs(args), getattr(args, "into", None)
     named = {name: value for name in NAMED if (value := getattr(args, name)) is not None}
     handler = make_handler(args.handler, parse_arguments("--handler-arg", args.handler_args), args.model, named)
-    fallback = make_fallbacks(args)
-    sources, head, text = _inputs(args, inputs)
+    sources, head = _inputs(args, inputs)
     key = one_of("--key", args.key or None, head.columns)
-    length = one_of("--length-column", args.length_column, head.columns)
     keep = choose("--keep", args.keep, head.columns)
     _refuse_reserved(head.columns if keep is None else keep)
     columns = _columns(args, handler, head.columns)
-    examples = Examples(columns, head.columns, key)
+    resume = decisive(args, sources, columns=columns, keep=keep, types=head.csv) if args.resume else None
     return run.Run(
         Job(
             handler=handler,
-            fallback=fallback,
+            fallback=make_fallbacks(args),
             sources=sources,
-            output=args.output,
+            output=one_output(args.output, into),
+            into=into is not None,
             dead_letters=args.dead_letters,
-            examples=examples,
-            numbers=head.numbers_without(text),
+            examples=Examples(columns, head.columns, key, head.types),
+            types=head.csv,
             keep=keep,
             inference_args=parse_arguments("--inference-arg", args.inference_args) or None,
             batch_sizes=_batch_sizes(args),
-            length_column=length,
+            length_column=one_of("--length-column", args.length_column, head.columns),
             placement=args.placement.value if args.placement else None,
             isolate=args.isolate,
             timeout=args.timeout,
             cache=args.cache,
             budget=budget_of(args),
             threshold=args.threshold,
-            resume=decisive(args, sources, columns=examples.columns, keep=keep, text=text) if args.resume else None,
+            limit=args.limit if isinstance(args, RunArgs) else None,
+            resume=resume,
             runner=args.runner,
             options=() if len(inputs) == len(args.arguments) else tuple(args.arguments),
         )
@@ -133,17 +144,18 @@ def _batch_sizes(args: RunArgs | RetryArgs) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if size is not None}
 
 
-def _inputs(args: RunArgs | RetryArgs, paths: Sequence[str]) -> tuple[Any, Any, tuple[str, ...]]:
-    """The files, their columns, and which of these stay text."""
+def _inputs(args: RunArgs | RetryArgs, paths: Sequence[str]) -> tuple[Any, Any]:
+    """The files, and the types of their columns."""
     from headrace.jobs import files, reading  # noqa: PLC0415 - as above
-    from headrace.jobs.retry import dead_letter_columns, match_dead_letters  # noqa: PLC0415 - as above
+    from headrace.jobs.retry import columns_of_lines, dead_letter_columns, match_dead_letters  # noqa: PLC0415 - as above
 
     if isinstance(args, RetryArgs):
         sources = match_dead_letters(paths)
-        return sources, reading.InputSchema(dead_letter_columns(sources), {}), ()
+        types = asked_types(args.types, columns_of_lines(sources)) if args.types else {}
+        return sources, reading.InputSchema(dead_letter_columns(sources, types), types, {})
     sources = files.match(paths, args.file_format and args.file_format.value, args.delimiter)
     head = reading.infer_schema(sources)
-    return sources, head, choose("--text-columns", args.text_columns, head.columns) or ()
+    return sources, head._replace(csv=csv_types(args, sources, head))
 
 
 def _columns(args: RunArgs | RetryArgs, handler: Any, all_columns: Sequence[str]) -> tuple[str, ...] | None:
@@ -170,55 +182,56 @@ def _refuse_reserved(columns: Sequence[str]) -> None:
 
 
 def _run(run: Any, shell: _Shell) -> int:
-    totals, thread, begun = Totals(), _RunThread(run), time.monotonic()
-    args, errors = shell.args, shell.errors
+    args, errors, totals = shell.args, shell.record.errors, shell.record.totals
+    thread, begun = RunThread(run), time.monotonic()
     at_first = _ELSEWHERE if run.runs_elsewhere else STARTING
     progress = JobProgress(totals, run.share.at, started=shell.started, at_first=at_first)
-    try:
-        quiet = without_noise() if run.runs_elsewhere and not args.verbose else nullcontext()
-        with quiet, subscribed(totals):
-            thread.start()
-            wait(thread.done, progress, errors, show=not args.no_progress)
-    except KeyboardInterrupt:
-        shell.signals.heeded = False
-        _stop(run, thread)
-        left = f"{_left(run, thread)}{_sent(args)}"
-        return _interrupted(errors, shell.signals, left, stuck=not thread.done.is_set())
+    quiet = without_noise() if run.runs_elsewhere and not args.verbose else nullcontext()
+    with subscribed(totals):
+        try:
+            with quiet:
+                thread.start()
+                wait(thread.done, progress, errors, show=not args.no_progress)
+            shell.signals.heeded = False  # what is left takes a moment, and the files are there
+        except KeyboardInterrupt:
+            shell.signals.heeded = False
+            _stop(run, thread, shell)
+            code = _interrupted(errors, shell.signals, f"{_left(run, thread)}{_sent(args)}")
+            return code if thread.done.is_set() else _leave(shell.record.ended(code))
     if isinstance(thread.error, ConfigurationError):
         raise thread.error
     if thread.error is not None:
         if (spent := _spent(thread.error)) is not None:
-            return _fail(errors, SPENT, f"{spent}{_after_budget(run)}", thread.error, verbose=args.verbose)
+            after = _kept(run) or (f" Nothing was written;{_FROM_CACHE}" if run.has_cache else "")
+            return _fail(errors, SPENT, f"{spent}{after}", thread.error, verbose=args.verbose)
         code = FAILED if run.had_input else REFUSED
         unloaded = not (totals.loads or totals.batches) and run.had_input
         message = _why(run, thread.error, args if unloaded else None)
         return _fail(errors, code, message, thread.error, verbose=args.verbose)
     figures = totals if totals.batches else thread.report.totals
-    lines = summary(thread.report, figures, _seconds(shell.started, begun, thread.report, figures))
-    return _conclude(run, thread.report, lines, shell)
+    shell.record.report, shell.record.totals = thread.report, figures
+    shell.record.seconds = phases(shell.started, begun, figures.load_seconds, thread.report.publishing_seconds)
+    return _conclude(run, thread.report, shell)
 
 
-def _seconds(started: float, begun: float, report: Any, figures: Totals) -> Seconds:
-    """What the time went to. A model that loads while rows are read, or in several processes, counts within the run."""
-    running = time.monotonic() - begun - report.publishing_seconds
-    loading = min(figures.load_seconds, running)
-    return Seconds(begun - started, loading, running - loading, report.publishing_seconds)
-
-
-def _conclude(run: Any, report: Any, lines: Sequence[Line], shell: _Shell) -> int:
+def _conclude(run: Any, report: Any, shell: _Shell) -> int:
     """Prints the summary; returns the exit code."""
-    args = shell.args
-    written = {} if report.refusal else {"written": run.output.path}
-    letters = run.output.failed_letters if report.refusal else run.output.dead_letters
-    settings = {"options from": args.config} if args.config else {}
-    show(shell.out, lines, {**written, "dead letters in": letters, **settings}, report.messages)
+    args, record, output = shell.args, shell.record, run.output
+    letters = output.failed_letters if report.refusal else output.dead_letters
+    record.files = {
+        "predictions": None if report.refusal else output.path,
+        "dead_letters": letters if report.failed else None,
+    }
+    if not record.wanted:
+        show_run(report, record, args.config, verbose=args.verbose)
     if report.refusal:
-        hint = "" if report.predictions else about_columns(run.columns, chosen=bool(args.columns))
+        known = {"chosen": bool(args.columns), "retried": isinstance(args, RetryArgs)}
+        hint = "" if report.predictions else about_failures(report.dead_letters, run.columns, run.job.handler, **known)
         said = f"{report.refusal}; {run.output.path} was not written.{hint}{_kept(run, refused=True)}"
-        report_error(shell.errors, said)
+        report_error(record.errors, said)
         return REFUSED
     if not report.rows:
-        report_error(shell.errors, "there are no rows in the input.", "warning")
+        report_error(record.errors, "there are no rows in the input.", "warning")
     return 0
 
 
@@ -235,9 +248,7 @@ def _why(run: Any, error: BaseException, unloaded: RunArgs | RetryArgs | None = 
 
     if isinstance(error, PublishError):
         return f"{error}{_kept(run)}"
-    said = (
-        f"the run failed: {describe(error).removeprefix(f'{as_type_name(EndpointError)}: ')}"  # it says enough itself
-    )
+    said = f"the run failed: {describe(error).removeprefix(f'{as_type_name(EndpointError)}: ')}"  # which says enough
     if unloaded is not None and unloaded.model is not None and "cannot read " not in said:  # which is about an input
         hint = about_model(unloaded.handler, unloaded.model)
         said = f"{unloaded.handler} cannot load --model {unloaded.model}: {describe(error).rstrip('.')}{hint}"
@@ -253,54 +264,33 @@ def _spent(error: BaseException) -> str | None:
     return said.replace("add it to the prices", cure) if name == as_type_name(BudgetError) else None
 
 
-def _after_budget(run: Any) -> str:
-    kept = _kept(run)
-    return kept or (" Nothing was written; the same command goes on from the cache." if run.has_cache else "")
-
-
-def _left(run: Any, thread: _RunThread) -> str:
-    """What an interrupt has left; one that comes while files are being moved changes nothing."""
+def _left(run: Any, thread: RunThread) -> str:
+    """Message about partial output after an interrupt; one that comes while files are being moved changes nothing."""
     if thread.report is not None:
         return "everything was written."
     if run.output.keeps_parts and thread.error is not None:
         return _why(run, thread.error)
-    return f"nothing was written.{_kept(run)}"
+    from_cache = run.has_cache and not run.output.kept_rows
+    return f"nothing was written;{_FROM_CACHE}" if from_cache else f"nothing was written.{_kept(run)}"
 
 
 def _sent(args: RunArgs | RetryArgs) -> str:
-    if args.batch_directory is None:
-        return ""
-    return (
+    said = (
         f" Batches that were sent stay at the provider: the same command, with what is in {args.batch_directory}, "
         "collects them, and nothing is paid twice."
     )
+    return "" if args.batch_directory is None else said
 
 
-class _RunThread(threading.Thread):
-    """Runs the pipeline, so that the main thread can draw and be interrupted.
-
-    Its end is an event: a ``Thread.join`` that an interrupt ends takes the thread for ended, too.
-    """
-
-    def __init__(self, run: Any) -> None:
-        super().__init__(name="headrace-run", daemon=True)
-        self._run = run
-        self.done = threading.Event()
-        self.report: Any = None
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        """Runs it and keeps what came of it."""
-        try:
-            self.report = self._run.execute()
-        except BaseException as error:  # the main thread reports it
-            self.error = error
-        finally:
-            self.done.set()
-
-
-def _stop(run: Any, thread: _RunThread) -> None:
+def _stop(run: Any, thread: RunThread, shell: _Shell) -> None:
     """Ends the run; one that is stuck in a model is left behind, after its parts are removed."""
+    if run.drains and not shell.args.batch_directory and not thread.done.is_set():
+        said = f"waiting up to {_DRAIN_SECONDS:g} s for requests in flight; interrupt again to end at once."
+        report_error(shell.record.errors, said, "interrupted")
+        run.cancel(_DRAIN_SECONDS)
+        for _ in range(round(_DRAIN_SECONDS / _LOOK_SECONDS)):
+            if thread.done.wait(_LOOK_SECONDS) or len(shell.signals.received) > 1:
+                break
     run.cancel()
     thread.done.wait(_GRACE_SECONDS)
     run.output.clean()  # waits for files that are being moved
@@ -321,14 +311,17 @@ def _kept(run: Any, *, refused: bool = False) -> str:
     return f" ({are} done and kept; the same command goes on from there.)"
 
 
-def _interrupted(console: Console, signals: Signals, what: str = "nothing was written.", *, stuck: bool = False) -> int:
-    """Says so; returns the exit code. Threads that are stuck are not waited for."""
+def _interrupted(console: Console, signals: Signals, what: str = "nothing was written.") -> int:
+    """Says so; returns the exit code."""
     report_error(console, f"interrupted; {what}")
-    if stuck:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(signals.exit_code)
     return signals.exit_code
+
+
+def _leave(code: int) -> int:
+    """Ends this process at once; threads that are stuck are not waited for."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _fail(console: Console, code: int, message: str, error: BaseException, *, verbose: bool) -> int:

@@ -20,7 +20,7 @@ from headrace.core.spelling import did_you_mean, nearest
 FILE = "headrace.toml"
 
 _COMMANDS = ("run", "retry", "doctor")
-_PATHS = ("output", "dead-letters", "rows", "cache", "batch-directory")
+_PATHS = ("output", "into", "dead-letters", "rows", "cache", "batch-directory")
 _MODELS = ("model", "fallback-model")
 """A path, or an id on a hub."""
 _PAIRS = ("handler-arg", "inference-arg", "fallback-arg", "price")
@@ -47,6 +47,27 @@ def use_settings(context: typer.Context, config: str | None) -> str | None:
         _refuse_stray(path, name, table)
     context.default_map = _defaults(context, path, tables.get(str(context.info_name), {}))
     return path
+
+
+def in_place_of_output(context: typer.Context, into: str | None) -> str | None:
+    """Lets ``--into`` win over an ``output`` of the file; for ``typer`` to call."""
+    if into is not None and context.default_map:
+        context.default_map.pop("output", None)
+    return into
+
+
+def one_output(output: str | None, into: str | None) -> str:
+    """The path of the output: a new one, or one that rows go into.
+
+    Raises:
+        ConfigurationError: it is not one of the two.
+    """
+    if (output is None) == (into is None):
+        raise ConfigurationError(
+            "name either a new file for the predictions with --output, or with --into the output that the dead letters "
+            "are of."
+        )
+    return output or into or ""
 
 
 def _refuse_stray(path: str, name: str, table: Any) -> None:
@@ -107,6 +128,8 @@ def _given(name: str, value: Any, folder: str, parameter: Any) -> Any:
         raise ValueError(f"it is true or false, not {value!r}." if is_flag else f"it takes a value, not {value!r}.")
     if isinstance(value, dict) and name in _PAIRS:
         return [f"{key}={json.dumps(one)}" for key, one in value.items()]
+    if isinstance(value, dict) and name == "types":
+        return [f"{column}={kind}" for column, kind in value.items()]
     values = value if isinstance(value, list) and takes_many else [value]
     if any(isinstance(one, dict | list) for one in values):
         raise ValueError(f"it takes one value{', or a list of values' if takes_many else ''}, not {value!r}.")

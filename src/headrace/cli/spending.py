@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.core.budget import Budget, Price
 from headrace.core.errors import ConfigurationError
@@ -63,35 +64,54 @@ def cost_of(usage: Mapping[str, UsageReported]) -> float | None:
     return sum(costs) if costs else None
 
 
-def progress_figures(totals: Totals, tokens_a_second: float) -> list[str]:
-    """What the progress says of usage; nothing if there is none."""
+def progress_figures(totals: Totals, tokens_a_second: float) -> list[tuple[str, int]]:
+    """What the progress says of usage, and how soon it leaves each out if the line is too short; empty: no usage."""
     cost = cost_of(totals.usage.copy())
     return [
-        *([f"{totals.cached:,} from the cache"] if totals.cached else []),
-        *([f"{tokens_a_second:,.0f} tokens/s"] if totals.usage else []),
-        *([] if cost is None else [f"cost {cost:.4g}"]),
+        *([(f"{totals.cached:,} from the cache", 5)] if totals.cached else []),
+        *([(f"{tokens_a_second:,.0f} tokens/s", 5)] if totals.usage else []),
+        *([] if cost is None else [(f"cost {cost:,.2f}" if cost >= 1 else f"cost {cost:.2g}", 2)]),
     ]
 
 
-def summary_lines(totals: Totals, seconds: float) -> Iterator[tuple[str, str]]:
+def summary_lines(totals: Totals) -> Iterator[tuple[str, str]]:
     """The lines of the summary about usage; none if there is none."""
     if totals.cached:
         yield "from the cache", f"{totals.cached:,}"
     if not totals.usage:
         return
-    first, *others = totals.usage.values()
-    everything = first
-    for used in others:
-        everything = added(everything, used)
-    yield from _lines("", everything)
-    if others:
+    everything = functools.reduce(added, totals.usage.values())
+    if _is_billed(everything):
+        yield "billed requests", f"{everything.requests:,}"
+    yield "tokens", _tokens(everything)
+    if everything.cost is not None:
+        yield "cost", f"{everything.cost:,.6g}"
+    if len(totals.usage) > 1:
         for model, used in sorted(totals.usage.items())[:_MOST_MODELS]:
-            yield from _lines(f"  {model} ", used)
-    yield "tokens/s", f"{tokens_used(totals) / seconds if seconds else 0:,.0f}"
+            requests = f"{used.requests:,} requests, " if _is_billed(used) else ""
+            cost = "" if used.cost is None else f", cost {used.cost:,.6g}"
+            yield f"  {model}", f"{requests}{_tokens(used)}{cost}"
 
 
-def _lines(prefix: str, used: UsageReported) -> Iterator[tuple[str, str]]:
-    yield f"{prefix}billed requests", f"{used.requests:,}"
-    yield f"{prefix}tokens", f"{used.input_tokens:,} in, {used.output_tokens:,} out"
-    if used.cost is not None:
-        yield f"{prefix}cost", f"{used.cost:,.6g}"
+def usage_facts(totals: Totals) -> dict[str, Any]:
+    """Usage for programs: of each model, and the cost of all; None where a price is not known."""
+    usage = totals.usage.copy()
+    models = {
+        model: {
+            "requests": used.requests,
+            "input_tokens": used.input_tokens,
+            "output_tokens": used.output_tokens,
+            "cost": used.cost,
+        }
+        for model, used in usage.items()
+    }
+    return {"usage": models, "cost": cost_of(usage)}
+
+
+def _tokens(used: UsageReported) -> str:
+    return f"{used.input_tokens:,} in, {used.output_tokens:,} out"
+
+
+def _is_billed(used: UsageReported) -> bool:
+    """Whether the requests went to somebody who may bill them: not to an engine on this machine."""
+    return used.seconds is None

@@ -18,7 +18,7 @@ class SpendingArgs:
         option(
             "--cache",
             RUN,
-            "A file of predictions that were made before: rows that are in it are not predicted again.",
+            "A file of earlier predictions: rows that are in it are not predicted again.",
             "PATH",
         ),
     ] = None
@@ -27,8 +27,8 @@ class SpendingArgs:
         option(
             "--budget",
             RUN,
-            "What requests may cost, at the prices of --price, on each machine. Then the run stops; with --resume, or "
-            "--cache, the same command goes on.",
+            "Stops the run when requests on this machine have cost this much, at the prices of --price. The same "
+            "command continues, with --resume or --cache.",
             "AMOUNT",
         ),
     ] = None
@@ -40,8 +40,8 @@ class SpendingArgs:
         option(
             "--price",
             RUN,
-            "What a million tokens of prompts, and of answers, cost of a model, and perhaps a request; * is every "
-            "other model. Repeatable.",
+            "A model's price for a million input tokens, a million output tokens and, if it has one, a request; * is "
+            "every other model. Repeatable.",
             "MODEL=IN,OUT[,REQUEST]",
         ),
     ] = None

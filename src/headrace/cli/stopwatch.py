@@ -36,6 +36,22 @@ class Seconds(NamedTuple):
         return f"{imports:.2f} start and imports, {loading:.2f} loading, {rows:.2f} rows, {writing:.2f} writing"
 
 
+def phases(started: float, begun: float, loading: float, writing: float) -> Seconds:
+    """What the time until now went to.
+
+    A model that loads while rows are read, or in several processes, counts within the run.
+
+    Args:
+        started: when the command did, on the clock of ``time.monotonic``.
+        begun: when its run did.
+        loading: seconds of loading models, added up.
+        writing: seconds of writing the files at the end.
+    """
+    running = time.monotonic() - begun - writing
+    loading = min(loading, running)
+    return Seconds(begun - started, loading, running - loading, writing)
+
+
 def process_start() -> float:
     """When this process started, on the clock of ``time.monotonic``.
 

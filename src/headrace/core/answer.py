@@ -14,6 +14,10 @@ _RULE = "it must return one prediction for each example, in their order, and hea
 _LISTS = {list, tuple, map, GeneratorType}
 """The types of most answers; answers of other types are inspected."""
 _IN_A_LIST = "; a single prediction goes into a list"
+_ONE_BY_ONE = (
+    "; call the model for each example, or have batches of one: "
+    "`def batch_elements_kwargs(self): return {'max_batch_size': 1}`"
+)
 _SHOWN = 5
 """How many keys of a mapping an error message lists."""
 
@@ -95,7 +99,9 @@ def predictions_of(answer: Any, who: object, examples: int | None = None) -> lis
     if type(answer) not in _LISTS:
         for is_it, describe, cure in _NO_LISTS:
             if is_it(answer):
-                raise PredictionCountError(f"{_described(who, examples)} returned {describe(answer)}; {_RULE}{cure}.")
+                several = cure is _IN_A_LIST and examples is not None and examples > 1
+                told = _cure_of_no_list(answer, examples or 0) if several else f"; {_RULE}{cure}"
+                raise PredictionCountError(f"{_described(who, examples)} returned {describe(answer)}{told}.")
     return list(answer)
 
 
@@ -108,13 +114,63 @@ def predictions_for(handler: Any, examples: Sequence[Any], model: Any, args: dic
     """
     predictions = predictions_of(handler.run_inference(examples, model, args), handler, len(examples))
     if len(predictions) != len(examples):
-        raise wrong_count(handler, len(examples), len(predictions))
+        raise wrong_count(handler, len(examples), len(predictions), predictions)
     return predictions
 
 
-def wrong_count(who: object, examples: int, found: int) -> PredictionCountError:
-    """The error for too few or too many predictions; ``who`` is a handler or text that names a function."""
-    return PredictionCountError(f"{_described(who, examples)} returned {_counted(found, 'prediction')}; {_RULE}.")
+def wrong_count(
+    who: object, examples: int, found: int, predictions: Sequence[Any] | None = None
+) -> PredictionCountError:
+    """The error for too few or too many predictions.
+
+    Args:
+        who: a handler, or text that names a function.
+        examples: how many there were.
+        found: how many predictions there are.
+        predictions: if they are known, the message has the line that mends a common mistake.
+    """
+    cure = f"; {_RULE}" if predictions is None else _cure(predictions, examples)
+    return PredictionCountError(f"{_described(who, examples)} returned {_counted(found, 'prediction')}{cure}.")
+
+
+def _cure(predictions: Sequence[Any], examples: int) -> str:
+    found = len(predictions)
+    if found == 1 < examples:
+        return _cure_of_one(predictions[0], examples)
+    if found > examples and not found % examples:
+        each = found // examples
+        line = f"[predictions[i : i + {each}] for i in range(0, len(predictions), {each})]"
+        return f"; if the model predicts {each} for each example, return `{line}`"
+    return f"; {_RULE}"
+
+
+def _cure_of_one(prediction: Any, examples: int) -> str:
+    """What to do about one prediction for several examples."""
+    kind: Any = type(prediction)
+    is_result = _is_result(kind)
+    inference = prediction.inference if is_result else prediction
+    if isinstance(inference, Mapping):
+        of_all = bool(inference) and all(_has_items(output, examples) for output in inference.values())
+        line = "headrace.core.conversion.to_results(batch, outputs)"
+        return f", a dict of outputs for all {examples}: return `{line}`" if of_all else _ONE_BY_ONE
+    if not _has_items(inference, examples):
+        return _ONE_BY_ONE
+    if is_result:
+        line = "[PredictionResult(x, y) for x, y in zip(batch, predictions)]"
+        return f", whose inference has {examples} items: return `{line}`"
+    return f", which has {examples} items: return `predictions`, not `[predictions]`"
+
+
+def _cure_of_no_list(answer: Any, examples: int) -> str:
+    kind: Any = type(answer)
+    return _cure_of_one(answer, examples) if _is_result(kind) else _ONE_BY_ONE
+
+
+def _has_items(value: Any, number: int) -> bool:
+    try:
+        return not isinstance(value, str | bytes | Mapping) and len(value) == number
+    except TypeError:  # it has no length
+        return False
 
 
 def no_columns(who: object, rows: int, answer: Any) -> PredictionCountError:

@@ -15,6 +15,8 @@ from headrace.core.answer import predictions_of, wrong_count
 from headrace.core.errors import PredictionCountError
 from headrace.core.result import PredictionResult
 
+DEEPEST = 200
+"""How deep values of JSON may be nested: pickling or writing what is deeper may overflow the stack."""
 FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 """The largest finite 32-bit float."""
 
@@ -222,7 +224,7 @@ def _to_number(column: str, value: Any, largest: float) -> float:
             number = float(readable)
     if abs(number) <= largest:
         return number
-    raise ValueError(f"column {column!r} holds {repr(value)[:_SHOWN]}, which is no finite number.")
+    raise ValueError(f"column {column!r} holds {repr(value)[:_SHOWN]}, which is not a finite number.")
 
 
 def _rows(answer: Any) -> list[Any]:
@@ -237,3 +239,12 @@ def _transposed(columns: Mapping[Any, Iterable[Any]]) -> list[dict[Any, Any]]:
             f"the model's outputs differ in length, so they cannot belong to the same examples: {lengths}"
         )
     return [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
+
+
+def is_deep(value: Any) -> bool:
+    """Whether lists and dicts are nested more than ``DEEPEST`` deep."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(DEEPEST):
+        values = (value for one in level for value in (one.values() if isinstance(one, dict) else one))
+        level = [value for value in values if isinstance(value, dict | list)]
+    return bool(level)

@@ -141,7 +141,7 @@ class DeviceLostError(HeadraceError, RuntimeError):
 
 
 class EndpointError(HeadraceError, RuntimeError):
-    """No request to a remote endpoint would succeed: a wrong key, URL or model, or nobody has ever been there.
+    """No request to a remote endpoint would succeed: a wrong key, URL or model, or an endpoint that never answered.
 
     It is raised whatever exceptions are caught, since no element is at fault.
     """
@@ -198,7 +198,17 @@ class BudgetError(HeadraceError, RuntimeError):
 
     It is raised whatever exceptions are caught, once everything that was in flight has its outcome. Nothing more is
     requested by this process's part of the transform, however often its runner tries again.
+
+    Args:
+        message: why.
+        left_out: of ``predict``, the positions of the elements that were read and have no outcome, counted from 0.
+        read: of ``predict``, how many elements were read. Those behind them have no outcome, either.
     """
+
+    def __init__(self, message: str = "", left_out: Sequence[int] = (), read: int = 0) -> None:
+        super().__init__(message)
+        self.left_out = tuple(left_out)
+        self.read = read
 
 
 class HostError(HeadraceError, RuntimeError):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 from headrace.core.answer import SKIP, SomeSkipped, mark_skips, predictions_for
+from headrace.core.beams_attributes import with_beams_attributes
 from headrace.core.config import OF_THE_TRANSFORM
 from headrace.core.conversion import places_by
 from headrace.core.errors import ConfigurationError, UnknownKeyError, UnsupportedError
@@ -49,11 +50,11 @@ def mappings_of(name_of: Mapping[Any, Any], handlers: Mapping[Any, Any]) -> list
     return [KeyModelMapping(keys, handlers[name]) for name, keys in keys_of.items()]
 
 
+@with_beams_attributes
 class _DelegatingHandler(ModelHandler[ExampleT, PredictionT, Any]):
     """Delegates most methods to the handler that it wraps; without one, behaves like ``ModelHandler``."""
 
     unkeyed: ModelHandler[Any, Any, Any] | None
-    """The wrapped handler, or None."""
 
 
 def _delegated(name: str) -> Any:
@@ -286,8 +287,7 @@ def _examples(batch: Sequence[Any]) -> list[Any]:
     return [element[1] if isinstance(element, tuple) else element for element in batch]
 
 
-NO_PAIRS = frozenset((str, bytes, dict, set, frozenset))
-"""Types that unpack into two values although they are no (key, example) pairs."""
+NO_PAIRS = frozenset((str, bytes, dict, set, frozenset))  # may unpack into two values, and are no (key, example) pairs
 
 
 def not_pairs(elements: Iterable[Any]) -> TypeError:

@@ -186,11 +186,18 @@ class RemoteModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
                 answer: Any = self.request(batch, model, inference_args)
                 if inspect.isawaitable(answer):
                     answer = result_of(answer)
-                return _without_errors(answer)
+                predictions = list(answer)
+                failure = _first_error(predictions, ElementFailure)
+                if failure is None:
+                    if (retry := _first_error(predictions, ElementRetry)) is not None:
+                        raise retry
+                    return predictions
             except Exception as error:
                 if failed > self.num_retries or not self.retry_filter(error):
                     raise
                 time.sleep(pause_before_retry(failed))  # the back-off; here nothing else waits on this thread
+            else:
+                raise failure
         raise AssertionError("this is a bug in Headrace, please report it")
 
     def ask_rate_limiter(self, hits: int) -> None:
@@ -213,9 +220,5 @@ def _checked_rate(name: str, given: float | None) -> float | None:
     return given
 
 
-def _without_errors(answer: Iterable[Any]) -> list[Any]:
-    predictions = list(answer)
-    for one in predictions:
-        if isinstance(one, ElementFailure | ElementRetry):
-            raise one.error
-    return predictions
+def _first_error(predictions: list[Any], kind: type[ElementFailure | ElementRetry]) -> BaseException | None:
+    return next((one.error for one in predictions if isinstance(one, kind)), None)

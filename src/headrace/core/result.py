@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from headrace.core.errors import as_type_name
@@ -14,6 +16,8 @@ from headrace.core.transferable import short_repr
 
 _LONGEST_MESSAGE = 500
 """Most characters of an error's message where a failure is printed."""
+_OURS = f'  File "{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}{os.sep}'
+"""How the line of a traceback begins that shows a frame of this package."""
 
 
 class PredictionResult(NamedTuple):
@@ -54,6 +58,8 @@ class Predictions(NamedTuple):
     """The adapter's tag of each element, unchanged."""
     values: list[Any]
     """The prediction for each element, postprocessed; with its key if elements have keys."""
+    fallback: str | None = None
+    """The fallback that answered, by its model's path or a name; None: the model itself."""
 
 
 @dataclass(frozen=True)
@@ -78,17 +84,23 @@ class Caught(NamedTuple):
 
     error: BaseException
     lines: list[str]
-    """Lines of its traceback."""
+    """Lines of its traceback, with each run of this package's frames folded into one."""
 
     @classmethod
     def of(cls, error: BaseException) -> Caught:
         """Removes the traceback from an exception and from those that led to it."""
-        lines = traceback.format_exception(type(error), error, error.__traceback__)
+        lines = [*_folded(traceback.format_exception(type(error), error, error.__traceback__))]
         link: BaseException | None = error
         while link is not None and link.__traceback__ is not None:
             BaseException.__setattr__(link, "__traceback__", None)  # works for frozen dataclasses, too
             link = link.__cause__ if link.__cause__ is not None else link.__context__
         return cls(error, lines)
+
+
+def _folded(lines: Iterable[str]) -> Iterator[str]:
+    for is_ours, some in groupby(lines, lambda line: line.startswith(_OURS)):
+        frames = list(some)
+        yield from [f"  ... {len(frames)} frame{'s' * (len(frames) > 1)} of headrace\n"] if is_ours else frames
 
 
 class ErrorRecord(tuple[type[BaseException], str, list[str]]):

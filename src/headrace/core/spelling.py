@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import os
+import shlex
 from collections.abc import Iterable
 
 _LIKE_FILES = 0.75
@@ -28,6 +30,12 @@ def did_you_mean(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
     """The end of a sentence about a name that does not exist: a question if another is like it, else a full stop."""
     found = nearest(name, known, likeness)
     return "." if found is None else f"; did you mean {found!r}?"
+
+
+def type_option(column: str, kind: str) -> str:
+    """The option, as a shell takes it, that gives a column of CSV files a type."""
+    name = glob.escape(column).replace(",", "?") if "," in column else column
+    return f"--types {shlex.quote(f'{name}={kind}')}"
 
 
 def no_file(path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ import anthropic
 
 from headrace.core.errors import EndpointError
 from headrace.handlers.batch_api import Collected, Request
+from headrace.handlers.batch_lines import read_lines
 from headrace.handlers.batch_store import Announced, Line
 
 __all__ = ["AnthropicBatches"]
@@ -70,7 +72,8 @@ class AnthropicBatches:
             if one.processing_status != "ended":
                 undecided = True
             elif one.results_url and (one.id, batch.token) not in self._others:
-                if {result.custom_id for result in await self._results(one.id)} == batch.ids:
+                named = {line.id for line in await self._results(one.id)} - {""}
+                if named and named <= batch.ids:
                     return str(one.id)
                 self._others.add((one.id, batch.token))
         return None if undecided else ""
@@ -90,15 +93,16 @@ class AnthropicBatches:
                 f"the endpoint no longer has the answers of batch {remote}: Anthropic keeps them for 29 days. Name "
                 "another batch_directory to ask again."
             )
-        return Collected([_line_of(one) for one in await self._results(remote)], "some of it expired or was cancelled")
+        return Collected(await self._results(remote), "some of it expired or was cancelled")
 
-    async def _results(self, remote: str) -> list[Any]:
-        found = await self._client.messages.batches.results(remote)
+    async def _results(self, remote: str) -> list[Line]:
+        response = (await self._client.messages.batches.results(remote)).http_response
         try:
-            return [one async for one in found]
-        except Exception as error:  # the HTTP client's, or of a line that is not whole
-            request = found.http_response.request
-            raise anthropic.APIConnectionError(message=f"the answers broke off: {error}", request=request) from error
+            content = await response.aread()  # the client's own reader ends at a line that is damaged
+        except Exception as error:  # the HTTP client's
+            message = f"the answers broke off: {error}"
+            raise anthropic.APIConnectionError(message=message, request=response.request) from error
+        return await asyncio.to_thread(read_lines, content, _line_of)
 
 
 def _size_of(batch: Any) -> int:
@@ -106,11 +110,12 @@ def _size_of(batch: Any) -> int:
     return int(counts.processing + counts.succeeded + counts.errored + counts.canceled + counts.expired)
 
 
-def _line_of(said: Any) -> Line:
-    result = said.result
-    if result.type == "succeeded":
-        return Line(said.custom_id, 200, result.message.to_json(indent=None))
-    if result.type == "errored":
-        body = result.error.to_dict(mode="json")
-        return Line(said.custom_id, _STATUSES.get(body["error"]["type"], 500), json.dumps(body))
-    return Line(said.custom_id, None, f"the request {'expired' if result.type == 'expired' else 'was cancelled'}")
+def _line_of(said: dict[str, Any]) -> Line:
+    result = said["result"]
+    kind = result["type"]
+    if kind == "succeeded":
+        return Line(said["custom_id"], 200, json.dumps(result["message"]))
+    if kind == "errored":
+        status = _STATUSES.get(result["error"]["error"]["type"], 500)
+        return Line(said["custom_id"], status, json.dumps(result["error"]))
+    return Line(said["custom_id"], None, f"the request {'expired' if kind == 'expired' else 'was cancelled'}")

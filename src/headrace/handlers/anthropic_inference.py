@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from headrace.core.answer import predictions_of, wrong_count
@@ -17,9 +16,10 @@ from headrace.core.usage import report_usage
 from headrace.handlers.batch_requests import MAX_WAIT_SECS, BatchOptions
 from headrace.handlers.cards import CARDS
 from headrace.handlers.chat_endpoints import ChatHandler, ModelReply
-from headrace.handlers.json_answers import JsonSchema
+from headrace.handlers.client_errors import outcomes_of
+from headrace.handlers.json_answers import JsonSchema, text_in
 from headrace.handlers.prompts import Prompts
-from headrace.handlers.text_endpoints import as_answer, checked_url, heard
+from headrace.handlers.text_endpoints import checked_url, count_of
 
 with extra_required("anthropic"):
     import anthropic
@@ -66,16 +66,19 @@ def message_from_conversation(
 
 
 def _asked(model_name: str, conversations: Sequence[Any], client: Any, args: Mapping[str, Any]) -> list[Any]:
-    answers: list[Any] = []
+    found: list[Any] = []
     for messages in conversations:
         try:
             answer = client.messages.create(model=model_name, messages=messages, **{"max_tokens": _MAX_TOKENS, **args})
         except Exception as error:
-            if len(conversations) == 1:
-                raise
-            answer = as_answer(error)
-        answers.append(answer)
-    return answers
+            answer = error
+        found.append(answer)
+    return [_final_unless_passing(one) for one in outcomes_of(found)]
+
+
+def _final_unless_passing(answer: Any) -> Any:
+    is_final = isinstance(answer, ElementRetry) and not _retry_on_appropriate_error(answer.error)  # type: ignore[arg-type]
+    return ElementFailure(answer.error) if is_final else answer
 
 
 class AnthropicModelHandler(RemoteModelHandler[Any, PredictionResult, Anthropic]):
@@ -182,7 +185,8 @@ class AnthropicModelHandler(RemoteModelHandler[Any, PredictionResult, Anthropic]
         if isinstance(answer, ElementFailure | ElementRetry):
             self._api_key.mask_error(answer.error)
             return answer
-        _report(self.model_name, answer)
+        tokens_in, tokens_out = _tokens_in(answer)
+        report_usage(self.model_name, input_tokens=tokens_in, output_tokens=tokens_out)
         return PredictionResult(example, answer, self.model_name)
 
 
@@ -281,19 +285,18 @@ class AnthropicChatModelHandler(ChatHandler[anthropic.AsyncAnthropic]):
         if self._schema is not None:
             given["output_config"] = {"format": {"type": "json_schema", "schema": self._schema.schema}}
         _renew(client, self._api_key)
-        answer = await heard(client.messages.with_raw_response.create(**{**given, **args}))
-        if getattr(answer, "content", None) is None:
-            raise self._unreadable(answer, "message")
-        _report(self.model_name, answer)
-        texts = [block.text for block in answer.content if block.type == "text"]
-        why_none = f"the answer has no text; it ended with {answer.stop_reason!r}"
-        is_refused = answer.stop_reason == "refusal" and not texts
-        return ModelReply(
-            "".join(texts) if texts else None,
-            answer,
-            "the model refused to answer" if is_refused else why_none,
-            answer.stop_reason == "max_tokens",
-        )
+        return await self._heard(client.messages.with_raw_response.create(**{**given, **args}), "message", _reply_in)
+
+    def _tokens_in(self, answer: Any) -> tuple[Any, Any]:
+        return _tokens_in(answer)
+
+
+def _reply_in(answer: Any) -> ModelReply:
+    texts = [text_in(block.text) for block in answer.content if block.type == "text"]
+    ended = answer.stop_reason
+    is_refused = ended == "refusal" and not texts
+    why_none = "the model refused to answer" if is_refused else f"the answer has no text; it ended with {ended!r}"
+    return ModelReply("".join(texts) if texts else None, answer, why_none, ended == "max_tokens")
 
 
 def _refuse_anonymous(client: Any, key: ApiKey) -> None:
@@ -308,11 +311,8 @@ def _renew(client: Any, key: ApiKey) -> None:
         client.api_key = key.required()
 
 
-def _report(model_name: str, answer: Any) -> None:
-    """Reports what an answer used, those of its prompt included that came from a cache, or went there."""
+def _tokens_in(answer: Any) -> tuple[int, int]:
+    """The tokens of an answer, and of its prompt those included that came from a cache, or went there."""
     usage = getattr(answer, "usage", None)
     names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-    tokens_in = [getattr(usage, name, None) for name in names]
-    tokens_out = getattr(usage, "output_tokens", None)
-    with suppress(TypeError, ConfigurationError):  # a request_fn may return anything
-        report_usage(model_name, input_tokens=sum(one or 0 for one in tokens_in), output_tokens=tokens_out or 0)
+    return sum(count_of(getattr(usage, name, 0)) for name in names), count_of(getattr(usage, "output_tokens", 0))

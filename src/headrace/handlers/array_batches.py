@@ -35,7 +35,7 @@ class Float32Rows(ArrayExamples):
         """A row's columns, in their order, as a 1-D array of 32-bit floats.
 
         Raises:
-            ValueError: a value is no finite 32-bit number; names the column and the value.
+            ValueError: a value is not a finite 32-bit number; names the column and the value.
         """
         return numpy.array(to_numbers(row, FLOAT32_MAX), dtype=numpy.float32)
 

@@ -10,14 +10,15 @@
                    v                           |
              announced -> sent -> written down-+
 
-What was sent is in a ``BatchStore``. Requests are found there by their content, so whoever asks the same again, after a
-crash or in another process, gets the same answers.
+What was sent is in a ``BatchStore``. Requests are found there by their content: the same request, repeated
+after a crash or in another process, gets the same answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -29,8 +30,9 @@ from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
 from headrace.core.errors import EndpointError, HeadraceError, as_type_name
-from headrace.handlers.batch_api import BatchApi, BatchRefusedError, Collected, Request
-from headrace.handlers.batch_store import Announced, BatchStore, Line, Sent
+from headrace.handlers.batch_api import BatchApi, BatchNotMadeError, BatchRefusedError, Collected, Request, parts_of
+from headrace.handlers.batch_lines import BatchLines
+from headrace.handlers.batch_store import LOCK, Announced, BatchStore, Line, Sent, unusable
 from headrace.handlers.client_errors import is_final, status_of
 
 __all__ = ["BatchAnswer", "BatchJobs", "BatchUnfinishedError"]
@@ -45,6 +47,8 @@ REFUSED_SECS = 300.0
 """How long a batch waits for others that take up what may be at the provider at a time."""
 _TRIES = 3
 """How often a request is sent that no batch has come to."""
+_READINGS = 8
+"""How often what an ended batch lacks is looked for, which with pauses takes half a minute."""
 _LOCK_SECS = 0.1
 _OK = 200
 _MISSING = 404
@@ -81,14 +85,18 @@ class BatchJobs:
         max_wait_secs: how long to wait for a batch.
         where: of the endpoint; the same body elsewhere is another request.
         api: the provider's.
+        run: by which answers are asked for; what another one could not use is asked for again.
     """
 
-    def __init__(self, who: str, directory: str, max_wait_secs: float, where: str, api: BatchApi) -> None:
+    def __init__(
+        self, who: str, directory: str, max_wait_secs: float, where: str, api: BatchApi, *, run: str = ""
+    ) -> None:
         self._who = who
         self._directory = directory
         self._max_wait_secs = max_wait_secs
         self._where = where
         self._api = api
+        self._run = run
         self._store = BatchStore(directory)
 
     async def answers(self, bodies: Sequence[Mapping[str, Any]]) -> list[BatchAnswer | BatchUnfinishedError]:
@@ -107,7 +115,7 @@ class BatchJobs:
                 known, batches = await self._sent(left, until)
             except BatchLateError as late:
                 found |= dict.fromkeys(left, late)
-                known, batches, _ = await asyncio.to_thread(self._store.look_up, left)
+                known, batches, _ = await asyncio.to_thread(self._store.look_up, left, self._run)
             found |= {line.id: BatchAnswer(_OK, line.body) for line in known}
             is_full = False
             for batch in batches:
@@ -135,6 +143,10 @@ class BatchJobs:
             answers.append(answer)
         return answers
 
+    async def refuse(self, bodies: Iterable[Mapping[str, Any]]) -> None:
+        """Has later runs ask again for what could not be used."""
+        await asyncio.to_thread(lambda: self._store.refuse(map(self._id_of, bodies), self._run))
+
     def _id_of(self, body: Mapping[str, Any]) -> str:
         content = json.dumps([self._where, body], sort_keys=True)
         return hashlib.blake2b(content.encode(), digest_size=20).hexdigest()
@@ -159,10 +171,10 @@ class BatchJobs:
         raise AssertionError("this is a bug in Headrace, please report it")
 
     async def _sent_rest(self, left: Mapping[str, Request]) -> tuple[list[Line], list[Sent]]:
-        lines, batches, known = await asyncio.to_thread(self._store.look_up, left)
+        lines, batches, known = await asyncio.to_thread(self._store.look_up, left, self._run)
         missing = [request for request in left.values() if request.id not in known]
         limits = self._api.most_requests, self._api.most_bytes
-        for part in await asyncio.to_thread(lambda: list(_parts(missing, *limits))):
+        for part in await asyncio.to_thread(lambda: list(parts_of(missing, *limits))):
             batches.append(await self._send(part))
         return lines, batches
 
@@ -195,15 +207,17 @@ class BatchJobs:
             raise
 
     async def _send(self, requests: Sequence[Request]) -> Sent:
+        failures: tuple[type[Exception], ...] = (BatchNotMadeError, *self._api.errors)
         number, token = await asyncio.to_thread(self._store.announce, [request.id for request in requests])
         try:
             remote = await self._api.send(token, requests)
-        except self._api.errors as error:
-            if is_final(status_of(error)) or status_of(error) in _NOT_TAKEN:
+        except failures as failure:
+            error = failure.error if isinstance(failure, BatchNotMadeError) else failure
+            if error is not failure or is_final(status_of(error)) or status_of(error) in _NOT_TAKEN:
                 await asyncio.to_thread(self._store.forget, number)
             if is_final(status_of(error)):
                 raise self._refusal(error) from error
-            raise  # it may have arrived all the same: the next try looks for it
+            raise error from error.__cause__  # it may have arrived all the same: the next try looks for it
         await asyncio.to_thread(self._store.sent, number, remote)
         _LOGGER.info("%s: %s requests were sent as batch %s", self._who, f"{len(requests):,}", remote)
         return Sent(number, remote)
@@ -224,9 +238,24 @@ class BatchJobs:
         if collected is None:
             late = BatchLateError(f"no answer after {self._max_wait_secs:g} s; {self._later(batch.remote)}")
             return dict.fromkeys((line.id for line in await self._lines(batch)), late)
-        await asyncio.to_thread(self._store.end, batch.number, collected.lines)
+        await asyncio.to_thread(self._store.end, batch.number, await self._whole(batch, collected))
         otherwise = f"batch {batch.remote} ended ({collected.ended}) without its answer"
         return {line.id: _answer(line, otherwise) for line in await self._lines(batch)}
+
+    async def _whole(self, batch: Sent, collected: Collected) -> list[Line]:
+        """The lines of a batch that has ended; its files are read again if they lack some, which may come late."""
+        known = BatchLines(line.id for line in await self._lines(batch))
+        known.add(collected.lines)
+        for pause in itertools.islice(_pauses(), _READINGS):
+            if not known.lacking:
+                break
+            lacking = f"batch {batch.remote} has ended and lacks {known.lacking:,} answers"
+            _LOGGER.warning("%s: %s; its results are read again in %.1f s", self._who, lacking, pause)
+            await asyncio.sleep(pause)
+            with suppress(HeadraceError, *self._api.errors):
+                again = await self._api.collect(batch.remote)
+                known.add(again.lines if again else [])
+        return known.settled(batch.remote)
 
     async def _lines(self, batch: Sent) -> list[Line]:
         return await asyncio.to_thread(self._store.lines, batch.number)
@@ -269,10 +298,13 @@ class BatchJobs:
         """While the context is open, nobody else sends batches of this directory. Locks end with their process."""
         from filelock import FileLock, Timeout  # noqa: PLC0415 - only batches need it
 
-        lock = FileLock(os.path.join(self._directory, "lock"), thread_local=False)
+        lock = FileLock(os.path.join(self._directory, LOCK), thread_local=False)
         while not lock.is_locked:
-            with suppress(Timeout):
-                lock.acquire(timeout=0)
+            try:
+                with suppress(Timeout):
+                    lock.acquire(timeout=0)
+            except OSError as error:
+                raise unusable(self._directory, error) from error
             if not lock.is_locked:
                 await self._rest(_LOCK_SECS, until, f"another process keeps {lock.lock_file} locked")
         try:
@@ -296,21 +328,6 @@ def _answer(line: Line, otherwise: str) -> BatchAnswer | BatchUnfinishedError:
     if line.status is not None:
         return BatchAnswer(line.status, line.body)
     return BatchUnfinishedError(f"{otherwise}: {line.body}" if line.body else f"{otherwise}.")
-
-
-def _parts(requests: Iterable[Request], most: int, most_bytes: int) -> Iterator[list[Request]]:
-    """Requests that fit into a batch, together."""
-    part: list[Request] = []
-    size = 0
-    for request in requests:
-        needed = len(json.dumps(request.body)) + len(request.id) + 200  # what a provider's format has around it
-        if part and (len(part) == most or size + needed > most_bytes):
-            yield part
-            part, size = [], 0
-        part.append(request)
-        size += needed
-    if part:
-        yield part
 
 
 def _pauses() -> Iterator[float]:

@@ -16,9 +16,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.core.errors import ConfigurationError, extra_required
+from headrace.core.errors import ConfigurationError, EndpointError, extra_required
+from headrace.core.remote import ElementFailure
 from headrace.core.usage import usage_was_paid_before
 from headrace.handlers.batch_jobs import BatchAnswer, BatchJobs, BatchUnfinishedError
+from headrace.handlers.client_errors import is_final
 
 __all__ = ["BatchOptions", "BatchRequests"]
 
@@ -85,6 +87,8 @@ class BatchRequests:
         self._waiting: list[tuple[Any, asyncio.Future[BatchAnswer], asyncio.Task[Any] | None]] = []
         self._errors: dict[Any, BatchUnfinishedError] = {}
         """Of coroutines that were ended."""
+        self._answered: dict[Any, list[tuple[Any, int]]] = {}
+        """The bodies of a coroutine's requests, with the statuses of their answers."""
         self._busy = 0
         """How many coroutines neither wait nor have ended."""
         self._idle = asyncio.Event()
@@ -119,7 +123,15 @@ class BatchRequests:
         finally:
             for task in tasks:
                 task.cancel()
+        unfit = [task for task, one in zip(tasks, found, strict=True) if _is_unfit(one)]
+        await self._jobs.refuse([body for task in unfit for body in self._paid_for(task)])
         return [self._errors.get(task, one) for task, one in zip(tasks, found, strict=True)]
+
+    def _paid_for(self, task: Any) -> list[Any]:
+        """The requests of a coroutine whose answers were of no use, unless its last one only failed for now."""
+        answered = self._answered.get(task, [])
+        has_passing = any(status >= 400 and not is_final(status) for _, status in answered[-1:])
+        return [] if has_passing else [body for body, _ in answered]
 
     async def _answer(self, body: Any) -> BatchAnswer:
         future: asyncio.Future[BatchAnswer] = asyncio.get_running_loop().create_future()
@@ -138,9 +150,17 @@ class BatchRequests:
         self._busy = len(waiting)
         self._idle.clear()
         answers = await self._jobs.answers([body for body, _, _ in waiting])
-        for (_, future, task), answer in zip(waiting, answers, strict=True):
+        for (body, future, task), answer in zip(waiting, answers, strict=True):
             if isinstance(answer, BatchAnswer):
+                self._answered.setdefault(task, []).append((body, answer.status))
                 future.set_result(answer)
             elif task is not None:  # the client would make a failed connection of any error
                 self._errors[task] = answer
                 task.cancel()
+
+
+def _is_unfit(outcome: Any) -> bool:
+    """Whether an example's own answers were of no use."""
+    if isinstance(outcome, EndpointError | ConfigurationError):
+        return False
+    return isinstance(outcome, Exception | ElementFailure)

@@ -17,10 +17,13 @@ from typing import NamedTuple
 from headrace.core.errors import ConfigurationError
 from headrace.core.sqlite_files import create_for_owner, legible_errors, log_ahead
 
-__all__ = ["Announced", "BatchStore", "Line", "Sent"]
+__all__ = ["LOCK", "Announced", "BatchStore", "Line", "Sent", "unusable"]
 
 _BUSY_SECS = 60.0
+_MAKING_SECS, _PAUSE_SECS = 1.0, 0.02
 _FILE = "batches.db"
+LOCK = "lock"
+"""The file by which processes send one after the other."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS batches (
     number INTEGER PRIMARY KEY AUTOINCREMENT, token TEXT NOT NULL, announced REAL NOT NULL, remote TEXT,
@@ -29,10 +32,15 @@ CREATE TABLE IF NOT EXISTS batches (
 CREATE TABLE IF NOT EXISTS requests (
     id TEXT NOT NULL, batch INTEGER NOT NULL, status INTEGER, body TEXT, counted_by TEXT
 );
+CREATE TABLE IF NOT EXISTS unusable (
+    id TEXT NOT NULL, batch INTEGER NOT NULL, found_by TEXT NOT NULL, PRIMARY KEY (id, batch)
+);
 CREATE INDEX IF NOT EXISTS requests_by_id ON requests (id, batch);
 CREATE INDEX IF NOT EXISTS requests_by_batch ON requests (batch);
+SELECT token, announced, remote, ended, status, body, counted_by FROM batches JOIN requests ON batch = number LIMIT 0;
 """
-"""A number is never given again: who waits for a batch that others have forgotten must not mean another one by it."""
+"""A number is never given again: who waits for a batch that others have forgotten must not mean another one by it. The
+query finds out whether the tables are ours."""
 _OK = 200
 
 
@@ -80,17 +88,17 @@ class BatchStore:
     """
 
     def __init__(self, directory: str) -> None:
+        self._directory = directory
         self._path = os.path.join(directory, _FILE)
         try:
             os.makedirs(directory, mode=0o700, exist_ok=True)
+            _refuse_emptied(directory)
             create_for_owner(self._path)
             with legible_errors(), closing(sqlite3.connect(self._path, _BUSY_SECS)) as database:
                 log_ahead(database, _BUSY_SECS)
                 database.executescript(_SCHEMA)
         except (OSError, sqlite3.Error) as error:
-            raise ConfigurationError(
-                f"batch_directory={directory!r} cannot be used: {error}. Name a folder of your own, on a local disk."
-            ) from error
+            raise unusable(directory, error) from error
 
     def announce(self, ids: Iterable[str]) -> tuple[int, str]:
         """Notes that a batch of these requests is about to be sent; returns its number and token."""
@@ -151,15 +159,27 @@ class BatchStore:
                 for number, token, at in found
             ]
 
-    def look_up(self, ids: Iterable[str]) -> tuple[list[Line], list[Sent], set[str]]:
+    def refuse(self, ids: Iterable[str], run: str) -> None:
+        """Notes that a run could not use the answers to these requests; others are to ask again."""
+        with self._wanting(ids) as database:
+            database.execute(
+                "INSERT OR IGNORE INTO unusable SELECT id, batch, ? FROM requests JOIN wanted USING (id) "
+                "WHERE status = ?",
+                (run, _OK),
+            )
+
+    def look_up(self, ids: Iterable[str], run: str = "") -> tuple[list[Line], list[Sent], set[str]]:
         """What is known of requests.
 
         Returns:
-            The answers that are there, but for errors; the batches in which others are; and the requests of either.
+            The answers that are there, but for errors and for those that another run could not use; the batches in
+            which others are; and the requests of either.
         """
         with self._wanting(ids) as database:
             lines = database.execute(
-                "SELECT id, status, body FROM requests JOIN wanted USING (id) WHERE status = ? GROUP BY id", (_OK,)
+                "SELECT id, status, coalesce(body, '') FROM requests JOIN wanted USING (id) "
+                "LEFT JOIN unusable USING (id, batch) WHERE status = ?1 AND coalesce(found_by, ?2) = ?2 GROUP BY id",
+                (_OK, run),
             ).fetchall()
             database.executemany("DELETE FROM wanted WHERE id = ?", ((line[0],) for line in lines))
             on_their_way = database.execute(
@@ -172,9 +192,20 @@ class BatchStore:
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
-        """A connection whose changes are made together."""
-        with legible_errors(), closing(sqlite3.connect(self._path, _BUSY_SECS)) as database, database:
-            yield database
+        """A connection whose changes are made together.
+
+        Raises:
+            ConfigurationError: the file is damaged.
+            sqlite3.OperationalError: it is locked, or the disk is full.
+        """
+        try:
+            with legible_errors(), closing(sqlite3.connect(self._path, _BUSY_SECS)) as database, database:
+                database.text_factory = _text
+                yield database
+        except sqlite3.OperationalError:
+            raise
+        except sqlite3.DatabaseError as error:
+            raise unusable(self._directory, error) from error
 
     @contextmanager
     def _wanting(self, ids: Iterable[str]) -> Iterator[sqlite3.Connection]:
@@ -187,3 +218,28 @@ class BatchStore:
 
 def _ids_of(database: sqlite3.Connection, number: int) -> list[str]:
     return [one for (one,) in database.execute("SELECT id FROM requests WHERE batch = ?", (number,))]
+
+
+def _refuse_emptied(directory: str) -> None:
+    """Refuses a file that has been cut to nothing, for an empty one would have everything sent, and paid, again.
+
+    A file is empty for a moment while another process makes it; only after that is the lock of its folder there.
+    """
+    deadline = time.monotonic() + _MAKING_SECS
+    path = os.path.join(directory, _FILE)
+    while os.path.exists(path) and not os.path.getsize(path) and os.path.exists(os.path.join(directory, LOCK)):
+        if time.monotonic() > deadline:
+            raise OSError(f"{_FILE} is empty, and was not")
+        time.sleep(_PAUSE_SECS)
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")  # what is damaged concerns only its own request
+
+
+def unusable(directory: str, error: Exception) -> ConfigurationError:
+    """The error about a folder whose files cannot be used."""
+    return ConfigurationError(
+        f"batch_directory={directory!r} cannot be used: {error}. Name another folder of your own, on a local disk; "
+        "what was sent with this one is then sent again."
+    )

@@ -66,8 +66,10 @@ class ChatHandler(TextEndpointHandler[ModelT]):
             EndpointError: no request can succeed.
             Exception: whatever the client raises.
         """
-        args = inference_args or {}
-        return await self._answers(batch, model, lambda example, client: self._predict(example, client, args))
+        return await self._answers(batch, model, inference_args)
+
+    async def _probe(self, client: ModelT, args: Mapping[str, Any]) -> ModelReply:
+        return await self._send(client, None, [{"role": "user", "content": "Hi"}], args)
 
     def example_from_row(self, row: Mapping[str, Any]) -> Any:
         """The prompt of a row, or its conversation.
@@ -94,7 +96,8 @@ class ChatHandler(TextEndpointHandler[ModelT]):
                 return value
             kept[id(example)] = reply  # if the next request fails, that one alone is sent again
             told = self._schema.complaint(value.error)
-            mended = [{"role": "assistant", "content": reply.text}, {"role": "user", "content": told}]
+            said = reply.text.encode(errors="replace").decode()  # a lone surrogate cannot be sent
+            mended = [{"role": "assistant", "content": said}, {"role": "user", "content": told}]
             reply = await self._asked(client, system, [*messages, *mended], args)
             value = self._value(reply)
         return value if isinstance(value, ElementFailure) else PredictionResult(example, value, self.model_name)
@@ -102,10 +105,7 @@ class ChatHandler(TextEndpointHandler[ModelT]):
     async def _asked(
         self, client: ModelT, system: str | None, messages: list[dict[str, Any]], args: Mapping[str, Any]
     ) -> ModelReply:
-        trivial = [{"role": "user", "content": "Hi"}]
-        return await self._ask(
-            lambda: self._send(client, system, messages, args), lambda: self._send(client, None, trivial, args)
-        )
+        return await self._ask(lambda: self._send(client, system, messages, args))
 
     def _value(self, reply: ModelReply) -> Any:
         """What is to be predicted; an ElementFailure if it is not in the answer."""

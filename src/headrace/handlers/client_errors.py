@@ -1,8 +1,36 @@
-"""What the errors of the official clients of endpoints have in common."""
+"""What the errors of the official clients of endpoints have in common, and what they say of single examples."""
 
 from __future__ import annotations
 
-__all__ = ["NO_KEY", "is_final", "sent_no_key", "status_of"]
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from headrace.core.errors import ConfigurationError, EndpointError, PredictionCountError, as_type_name
+from headrace.core.remote import ElementFailure, ElementRetry
+from headrace.handlers.json_answers import InvalidAnswerError
+
+__all__ = [
+    "BAD",
+    "NO_KEY",
+    "REFUSED",
+    "WRONG",
+    "answers_of",
+    "explain",
+    "is_final",
+    "outcome_of",
+    "outcomes_of",
+    "sent_no_key",
+    "settled",
+    "status_of",
+]
+
+BAD = (400, 413, 422)
+WRONG = (401, 403, 404)
+REFUSED = (*BAD, *WRONG)
+"""Either the example is at fault, or what all requests have: the arguments, the key, the URL, the model."""
+_OWN = (InvalidAnswerError, PredictionCountError, UnicodeError)
+"""About what is in an answer, which was paid for, or about a prompt that cannot be sent."""
 
 NO_KEY = "none"
 """What servers are sent that need no key, by clients that want one."""
@@ -26,3 +54,73 @@ def sent_no_key(error: BaseException) -> bool:
     """Whether an endpoint refused a request for want of a key, and none was sent."""
     headers = getattr(getattr(error, "request", None), "headers", None) or {}
     return status_of(error) == 401 and headers.get("authorization") == f"Bearer {NO_KEY}"
+
+
+def explain(error: BaseException) -> None:
+    """Lets an error of a client say why, where it only says "Error code: 422", or "Connection error."."""
+    body = getattr(error, "body", None)
+    if status_of(error) is not None and body and str(error) == f"Error code: {status_of(error)}":
+        said = body.get("detail", body) if isinstance(body, Mapping) else body  # as FastAPI words it
+        error.args = (f"{error} - {said!s:.300}",)
+    root = error
+    while (cause := root.__cause__ or (None if root.__suppress_context__ else root.__context__)) is not None:
+        root = getattr(cause, "exceptions", (cause,))[0]  # of several addresses, the first says enough
+    if root is not error and status_of(error) is None and hasattr(error, "request") and str(root) not in str(error):
+        error.args = (f"{error} {as_type_name(root)}: {root}",)
+
+
+async def answers_of(examples: Sequence[Any], answer: Callable[[Any], Awaitable[Any]]) -> list[Any]:
+    """The answers for examples that are asked for side by side; of several, an error stands for its own example.
+
+    Raises:
+        Exception: as ``outcomes_of``.
+    """
+    return outcomes_of(await settled(examples, answer))
+
+
+async def settled(examples: Sequence[Any], answer: Callable[[Any], Awaitable[Any]]) -> list[Any]:
+    """The answers for examples that are asked for side by side; an error in the place of one that failed."""
+    if len(examples) != 1:
+        return await asyncio.gather(*map(answer, examples), return_exceptions=True)
+    try:
+        return [await answer(examples[0])]
+    except Exception as error:
+        return [error]
+
+
+def outcomes_of(found: Sequence[Any], *, others_are_accepted: bool = False) -> list[Any]:
+    """What to answer for examples with a request each: their answers, and what stands for those that failed.
+
+    Args:
+        found: answers and errors.
+        others_are_accepted: by the endpoint. If that is not known, and all of these were refused with 401, 403 or 404,
+            every request may be.
+
+    Raises:
+        BaseException: the error of the only example, or one that concerns all.
+    """
+    errors = [one for one in found if isinstance(one, BaseException)]
+    if errors and len(errors) == len(found):
+        are_wrong = all(status_of(error) in WRONG for error in errors)
+        is_alone = len(found) == 1 and not are_wrong and not isinstance(errors[0], _OWN)
+        if is_alone or (are_wrong and not others_are_accepted):
+            raise errors[0]
+    return [outcome_of(one) for one in found]
+
+
+def outcome_of(answer: Any, *, may_pass: bool = True) -> Any:
+    """What became of one of several examples: its answer, or what stands for it if its request failed.
+
+    Args:
+        answer: or an error.
+        may_pass: whether to send requests again whose errors may pass.
+
+    Raises:
+        BaseException: the error, if it concerns all of them.
+    """
+    if not isinstance(answer, BaseException):
+        return answer
+    if not isinstance(answer, Exception) or isinstance(answer, EndpointError | ConfigurationError):
+        raise answer
+    is_lasting = not may_pass or isinstance(answer, _OWN) or is_final(status_of(answer))
+    return ElementFailure(answer) if is_lasting else ElementRetry(answer)

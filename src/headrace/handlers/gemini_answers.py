@@ -2,16 +2,56 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
-__all__ = ["explain", "tokens_in", "why_without_content"]
+from google.genai.types import GenerateContentResponse
+
+__all__ = ["answers_kept", "explain", "hooks_of", "tokens_in", "tokens_in_body", "why_without_content"]
+
+_OK = 200
 
 _WRONG_KEY = 401
 _NOT_ALLOWED = 403
 _KEY_REASONS = {"API_KEY_INVALID", "API_KEY_EXPIRED"}
 _DELAY = re.compile(r"(\d+(?:\.\d+)?)s")
+_kept: ContextVar[list[bytes] | None] = ContextVar("headrace_gemini_answers", default=None)
+
+
+@contextmanager
+def answers_kept() -> Iterator[list[bytes]]:
+    """A context whose list gets the bodies of answers, if the client has the hooks of ``hooks_of``."""
+    kept: list[bytes] = []
+    token = _kept.set(kept)
+    try:
+        yield kept
+    finally:
+        _kept.reset(token)
+
+
+def hooks_of(client_args: Mapping[str, Any]) -> dict[str, Any]:
+    """The hooks of an httpx client: those of its arguments, and one that keeps answers."""
+    hooks = client_args.get("event_hooks") or {}
+    return {**hooks, "response": [_keep_answer, *hooks.get("response", ())]}
+
+
+async def _keep_answer(response: Any) -> None:
+    await response.aread()
+    kept = _kept.get()
+    if kept is not None and response.status_code == _OK:
+        kept.append(response.content)
+
+
+def tokens_in_body(body: bytes) -> tuple[int, int]:
+    """As ``tokens_in``, of an answer that Google's client cannot read; zeros if it has none."""
+    try:
+        return tokens_in(GenerateContentResponse.model_validate({"usageMetadata": json.loads(body)["usageMetadata"]}))
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return 0, 0
 
 
 def tokens_in(response: Any) -> tuple[int, int]:

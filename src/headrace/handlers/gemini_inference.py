@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,14 +16,14 @@ from headrace.core.secrets import ApiKey, KeySource
 from headrace.handlers.cards import CARDS
 from headrace.handlers.json_answers import InvalidAnswerError
 from headrace.handlers.prompts import Prompts
-from headrace.handlers.text_endpoints import TextEndpointHandler, answers_of, checked_url
+from headrace.handlers.text_endpoints import TextEndpointHandler, checked_url
 
 with extra_required("google"):
     import google.genai as genai  # noqa: PLR0402 - an import from google would not name the missing package
     from google.genai import errors
     from google.genai.types import GenerateContentResponse, HttpOptions, HttpRetryOptions
 
-    from headrace.handlers.gemini_answers import explain, tokens_in, why_without_content
+    from headrace.handlers import gemini_answers
 
     try:
         import httpx
@@ -48,11 +47,10 @@ _IN_FLIGHT = 1_000
 
 
 def _retry_on_appropriate_service_error(exception: Exception) -> bool:
-    """Whether the same request may succeed later: after a 429, a fault of the service, a lost connection or garbage."""
+    """Whether the same request may succeed later: after a 429, a fault of the service or a lost connection."""
     if isinstance(exception, errors.APIError):
         return exception.code == 429 or exception.code >= 500  # type: ignore[no-any-return]
-    is_garbled = isinstance(exception, json.JSONDecodeError | errors.UnknownApiResponseError)
-    return is_garbled or not isinstance(exception, ValueError | TypeError | AttributeError)
+    return not isinstance(exception, ValueError | TypeError | AttributeError | LookupError | RecursionError)
 
 
 def generate_from_string(model_name: str, batch: Sequence[str], model: Any, inference_args: dict[str, Any]) -> Any:
@@ -89,12 +87,8 @@ def generate_image_from_strings_and_images(
     return model.models.generate_content(model=model_name, contents=batch, **inference_args)
 
 
-async def _generate(model_name: str, example: Any, client: Any, inference_args: Mapping[str, Any]) -> Any:
-    return await client.aio.models.generate_content(model=model_name, contents=[example], **inference_args)
-
-
 _OURS = (generate_from_string, generate_image_from_strings_and_images)
-"""In place of these, ``_generate`` asks for one example, and does not block."""
+"""In place of these, each example is asked for on its own, without blocking."""
 
 
 class GeminiModelHandler(TextEndpointHandler[Any]):
@@ -213,7 +207,8 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
         options.retry_options = HttpRetryOptions(attempts=1)
         # Where aiohttp is installed, Google's client would use it, and repeat lost requests after up to ten seconds.
         given = self._http_options.get("async_client_args") or {}
-        options.httpx_async_client = httpx.AsyncClient(**{"limits": limits, "follow_redirects": True, **given})
+        given = {"limits": limits, "follow_redirects": True, **given, "event_hooks": gemini_answers.hooks_of(given)}
+        options.httpx_async_client = httpx.AsyncClient(**given)
         options.client_args = {"limits": limits, **(self._http_options.get("client_args") or {})}
         return options
 
@@ -230,18 +225,29 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
     async def _request_each(
         self, batch: Sequence[Any], model: Any, inference_args: dict[str, Any] | None = None
     ) -> list[Any]:
-        return await answers_of(batch, lambda example: self._predicted(example, model, inference_args or {}))
+        return await self._answers(batch, model, inference_args)
 
-    async def _predicted(self, example: Any, client: Any, args: Mapping[str, Any]) -> Any:
-        async def send(content: Any) -> Any:
-            with self._explaining():
-                return await _generate(self.model_name, content, client, args)
+    async def _probe(self, client: Any, args: Mapping[str, Any]) -> object:
+        return await self._generated("Hi", client, args)
 
+    async def _predict(self, example: Any, client: Any, args: Mapping[str, Any]) -> Any:
         try:
             content = self._content(example)
         except (TypeError, ValueError) as error:
             return ElementFailure(error)
-        return self._prediction(example, await self._ask(lambda: send(content), lambda: send("Hi")))
+        return self._prediction(example, await self._ask(lambda: self._generated(content, client, args)))
+
+    async def _generated(self, content: Any, client: Any, args: Mapping[str, Any]) -> Any:
+        with gemini_answers.answers_kept() as kept:
+            try:
+                with self._explaining():
+                    models = client.aio.models
+                    return await models.generate_content(model=self.model_name, contents=[content], **args)
+            except Exception as error:
+                if not kept or isinstance(error, errors.APIError | httpx.HTTPError):
+                    raise
+        self._used(*gemini_answers.tokens_in_body(kept[-1]))
+        raise self._unreadable(kept[-1], "response")
 
     async def _request_in_loop(
         self, batch: Sequence[Any], model: Any, inference_args: dict[str, Any] | None = None
@@ -271,7 +277,7 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
             yield
         except Exception as error:
             if isinstance(error, errors.APIError):
-                explain(error)
+                gemini_answers.explain(error)
             self._api_key.mask_error(error)
             raise
 
@@ -292,8 +298,8 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
     def _prediction(self, example: Any, answer: Any) -> PredictionResult | ElementFailure:
         if not isinstance(answer, GenerateContentResponse):
             return PredictionResult(example, answer, self.model_name)
-        self._used(*tokens_in(answer))
-        why_not = why_without_content(answer)
+        self._used(*gemini_answers.tokens_in(answer))
+        why_not = gemini_answers.why_without_content(answer)
         if why_not is None and not self._full_answer:
             answer = answer.text
             why_not = "the answer has no text" if answer is None else None

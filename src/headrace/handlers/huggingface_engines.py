@@ -131,7 +131,7 @@ class ContinuousEngine:
 
     def _running(self) -> Any:
         if _has_ended(self._manager):
-            _LOGGER.warning("The thread that generates text has ended, and is started anew.")
+            _LOGGER.warning("The thread that generates text has ended; it is restarted.")
             self._finalizer()
             self._manager = self._start()
             self._finalizer = weakref.finalize(self, _stop, self._manager)

@@ -73,7 +73,8 @@ class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel]):
     Args:
         model_uri: id of a model on the Hugging Face hub, or the folder of a saved one.
         prompt: makes the prompt of a row, with names of columns in braces: ``"Classify: {text}"``.
-        device: ``"CPU"``, or ``"GPU"`` to use CUDA; if it cannot be used, the CPU, with a warning in the log. None:
+        device: ``"CPU"``, ``"GPU"`` (CUDA's), or one of PyTorch's, such as ``"cuda:1"``; if it cannot be used, the CPU,
+            with a warning in the log. None:
             the GPU if there is one.
         generation_args: settings of ``transformers.GenerationConfig`` in place of the model's own, such as
             ``{"max_new_tokens": 100, "do_sample": False}``. ``max_new_tokens`` is 256 by default;
@@ -128,7 +129,7 @@ class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel]):
             ConfigurationError: ``continuous=True``, and transformers cannot do that.
             Exception: the model cannot be loaded, or its cache does not fit into memory.
         """
-        model = self._placement.load(self._load)
+        model = self._placement.load(self._load, self._load_model_args)
         tokenizer = transformers.AutoTokenizer.from_pretrained(self._model_uri)
         config = settings(model.generation_config, self._generation_args, tokenizer.pad_token_id)
         longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from headrace.core.answer import predictions_of
+from headrace.core.beams_attributes import with_beams_attributes
 from headrace.core.conversion import FLOAT32_MAX, predict_by_kind, to_numbers, to_results
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.lengths import text_length
@@ -20,7 +21,7 @@ with extra_required("huggingface"):
 
     from headrace.handlers.huggingface_classes import as_class, no_tensorflow, takes_token_ids
     from headrace.handlers.huggingface_tasks import PipelineTask, reads_text
-    from headrace.handlers.torch_devices import CPU, AutoPlacement, device_named, device_of, load_onto
+    from headrace.handlers.torch_devices import AutoPlacement, device_named, device_of, load_onto
     from headrace.handlers.torch_tensors import (
         KeyedTensorExamples,
         TensorExamples,
@@ -82,7 +83,7 @@ def default_keyed_tensor_inference_fn(
     model_id: str | None = None,
 ) -> Iterable[PredictionResult]:
     """As ``default_tensor_inference_fn``, with each name's stacked tensors as the keyword argument of that name."""
-    place = device_of(model, device_named(device))
+    place = device_of(model, device)
     of_all = getattr(getattr(model, "config", None), "keys_to_ignore_at_inference", None) or ()
 
     def predict(alike: Sequence[Any]) -> list[Any]:
@@ -101,6 +102,7 @@ def default_pipeline_inference_fn(
     return answer if is_list or len(batch) > 1 else [answer]
 
 
+@with_beams_attributes
 class _HuggingFaceModelHandler(UriModelHandler[TensorT, Any]):
     """Loads the model onto its device; subclasses know their examples."""
 
@@ -108,12 +110,13 @@ class _HuggingFaceModelHandler(UriModelHandler[TensorT, Any]):
     """Whether a model's URI may be its id on a hub, so that no local file needs to exist."""
     _ignored_arguments: ClassVar[Mapping[str, str]] = _OF_THE_TRANSFORM
 
+    _framework = "pt"
     _inference_fn: InferenceFn[TensorT]
 
     def __init__(
         self,
         model_uri: str | os.PathLike[str],
-        model_class: Any,
+        model_class: type[Any] | str,
         device: str,
         *,
         inference_fn: InferenceFn[TensorT] | None,
@@ -127,14 +130,15 @@ class _HuggingFaceModelHandler(UriModelHandler[TensorT, Any]):
                 f"transformers.AutoModel, not {model_uri!r} and {model_class!r}."
             )
         self._model_class = as_class(model_class)
-        self._device = device_named(device)
+        device_named(device)
+        self._device = device
         self._load_model_args = load_model_args or {}
 
     def load_model(self) -> Any:
         """Loads the model in evaluation mode onto its device, or onto those of its ``device_map``.
 
-        A GPU that cannot be used, or onto which the model does not load, is replaced by the CPU, with a warning in the
-        log.
+        A device that cannot be used, or onto which the model does not load, is replaced by the CPU, with a warning in
+        the log.
         """
         if self._load_model_args.get("device_map") is not None:
             return self._load(None)
@@ -144,7 +148,7 @@ class _HuggingFaceModelHandler(UriModelHandler[TensorT, Any]):
         self, batch: Sequence[TensorT], model: Any, inference_args: dict[str, Any] | None = None
     ) -> Iterable[PredictionResult]:
         """Predicts on the device of the model's first weights."""
-        device = "CPU" if device_of(model, self._device) == CPU else "GPU"
+        device = "CPU" if device_of(model, self._device).type == "cpu" else "GPU"
         return self._inference_fn(batch, model, device, inference_args or {}, self._model_uri)
 
     def default_length_fn(self) -> Callable[[Any], float] | None:
@@ -167,7 +171,8 @@ class HuggingFaceModelHandlerKeyedTensor(KeyedTensorExamples, _HuggingFaceModelH
         model_class: a class with ``from_pretrained``, such as ``transformers.AutoModelForSequenceClassification``, or
             the name of one in transformers.
         framework: ``"pt"``, PyTorch.
-        device: ``"CPU"``, or ``"GPU"`` to use CUDA; if it cannot be used, the CPU, with a warning in the log.
+        device: ``"CPU"``, ``"GPU"`` (CUDA's), or one of PyTorch's, such as ``"cuda:1"``; if it cannot be used, the CPU,
+            with a warning in the log.
         inference_fn: ``(batch, model, device, inference_args, model_id)`` returns a PredictionResult for each example;
             ``device`` is the model's, ``"CPU"`` or ``"GPU"``. By default ``default_keyed_tensor_inference_fn``.
         load_model_args: keyword arguments for ``from_pretrained``; a ``device_map`` among them decides the device.
@@ -188,7 +193,7 @@ class HuggingFaceModelHandlerKeyedTensor(KeyedTensorExamples, _HuggingFaceModelH
     def __init__(
         self,
         model_uri: str | os.PathLike[str],
-        model_class: Any,
+        model_class: type[Any] | str,
         framework: str,
         device: str = "CPU",
         *,
@@ -226,7 +231,7 @@ class HuggingFaceModelHandlerTensor(TensorExamples, _HuggingFaceModelHandler[tor
     def __init__(
         self,
         model_uri: str | os.PathLike[str],
-        model_class: Any,
+        model_class: type[Any] | str,
         device: str = "CPU",
         *,
         inference_fn: InferenceFn[torch.Tensor] | None = None,
@@ -260,6 +265,7 @@ class HuggingFaceModelHandlerTensor(TensorExamples, _HuggingFaceModelHandler[tor
         return torch.tensor(to_numbers(row, FLOAT32_MAX), dtype=torch.float64)
 
 
+@with_beams_attributes
 class HuggingFacePipelineModelHandler(UriModelHandler[Any, Any]):
     """Runs a Hugging Face pipeline on texts, paths, images or whatever its task takes.
 
@@ -267,7 +273,8 @@ class HuggingFacePipelineModelHandler(UriModelHandler[Any, Any]):
         task: a task that the installed transformers knows, by its name or as a ``PipelineTask``.
         model: id of a model on the Hugging Face hub, or the folder of a saved one; empty: the one that transformers
             chooses for the task. If the hub knows the model's task, ``task`` may be empty.
-        device: ``"CPU"``, or ``"GPU"`` to use CUDA; if it cannot be used, the CPU, with a warning in the log. None:
+        device: ``"CPU"``, ``"GPU"`` (CUDA's), or one of PyTorch's, such as ``"cuda:1"``; if it cannot be used, the CPU,
+            with a warning in the log. None:
             the GPU if there is one.
         inference_fn: ``(batch, pipeline, inference_args)`` returns one answer for each example; by default
             ``default_pipeline_inference_fn``.
@@ -283,6 +290,7 @@ class HuggingFacePipelineModelHandler(UriModelHandler[Any, Any]):
     card = CARDS["huggingface_inference.HuggingFacePipelineModelHandler"]
 
     _ignored_arguments: ClassVar[Mapping[str, str]] = _OF_THE_TRANSFORM
+    _framework = "pt"
     _metrics_namespace = "BeamML_HuggingFacePipelineModelHandler"
     _default_inference_fn = staticmethod(default_pipeline_inference_fn)
 
@@ -306,10 +314,10 @@ class HuggingFacePipelineModelHandler(UriModelHandler[Any, Any]):
     def load_model(self) -> Any:
         """Loads the pipeline onto its device.
 
-        A GPU that cannot be used, or onto which the model does not load, is replaced by the CPU, with a warning in the
-        log.
+        A device that cannot be used, or onto which the model does not load, is replaced by the CPU, with a warning in
+        the log.
         """
-        return self._placement.load(self._load)
+        return self._placement.load(self._load, self._load_pipeline_args)
 
     def run_inference(
         self, batch: Sequence[Any], model: Any, inference_args: dict[str, Any] | None = None

@@ -8,10 +8,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from headrace.core.conversion import is_deep
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
 
-__all__ = ["InvalidAnswerError", "JsonSchema"]
+__all__ = ["InvalidAnswerError", "JsonSchema", "text_in"]
 
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)\s*```", re.DOTALL)
 _LONGEST = 300
@@ -20,6 +21,20 @@ _LONGEST = 300
 
 class InvalidAnswerError(ValueError):
     """A model or its endpoint answered with something else than it was asked for."""
+
+    is_page = False
+    """Whether it answered with no JSON at all, but the page of a web site, say."""
+
+
+def text_in(content: Any) -> str:
+    """The text that an answer has, where there has to be one.
+
+    Raises:
+        InvalidAnswerError: it is something else.
+    """
+    if not isinstance(content, str):
+        raise InvalidAnswerError(f"the answer's content is no text: {content!r:.200}")
+    return content
 
 
 class JsonSchema:
@@ -58,14 +73,19 @@ class JsonSchema:
         import referencing  # noqa: PLC0415 - as above
 
         fenced = _FENCED.fullmatch(answer.strip())
-        try:
-            value = json.loads(fenced[1] if fenced else answer, parse_constant=_refuse)
-        except ValueError as error:
-            raise InvalidAnswerError(f"the answer is no JSON: {error}") from None
         # The registry is empty, so that a reference to another place fetches nothing.
         validator = jsonschema.validators.validator_for(self.schema)(self.schema, registry=referencing.Registry())
         try:
+            value = json.loads(fenced[1] if fenced else answer, parse_constant=_refuse)
+            if is_deep(value):
+                raise RecursionError
             worst = jsonschema.exceptions.best_match(validator.iter_errors(value))
+        except ValueError as error:
+            raise InvalidAnswerError(f"the answer is no JSON: {error}") from None
+        except RecursionError:
+            raise InvalidAnswerError(f"the answer is nested too deeply: {answer[:_LONGEST]!r}") from None
+        except ArithmeticError as error:  # of a number beyond any float
+            raise InvalidAnswerError(f"the answer does not fit the schema: {error}") from None
         except referencing.exceptions.Unresolvable as error:
             raise ConfigurationError(
                 f"{self._who}: json_schema refers to {error.ref!r}, which is not in it; put it under '$defs'."

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from headrace.core.errors import EndpointAnswerError, extra_required
 from headrace.core.rate_limits import report_rate_limit
+from headrace.handlers.json_answers import InvalidAnswerError
 
 with extra_required("kserve"):
     import numpy
@@ -19,7 +20,7 @@ with extra_required("kserve"):
     from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
     from headrace.handlers.array_batches import Array
-    from headrace.handlers.kserve_tensors import ModelInputs, NamedTensor, TensorSpec
+    from headrace.handlers.kserve_tensors import ModelInputs, NamedTensor, TensorSpec, outputs_by_name
 
 __all__ = ["GrpcClient", "HttpClient", "KServeClient", "ModelPlace"]
 
@@ -56,7 +57,7 @@ _STATUSES = {
 }
 """HTTP's statuses for codes of gRPC."""
 _CONTENTS = {"BOOL": "bool", "FP32": "fp32", "FP64": "fp64", "INT64": "int64", "UINT64": "uint64", "BYTES": "bytes"}
-_UNREADABLE = (InferenceServerException, AttributeError, KeyError, TypeError, ValueError)
+_UNREADABLE = (InferenceServerException, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What Triton's clients raise when an answer is none of the protocol."""
 
 
@@ -108,6 +109,8 @@ class KServeClient(ABC):
 
         Raises:
             EndpointAnswerError: the server answered with an error.
+            InvalidAnswerError: the answer cannot be read.
+            PredictionCountError: an output is there twice, or one of those wanted is missing.
             Exception: it cannot be reached.
         """
 
@@ -210,11 +213,12 @@ class HttpClient(KServeClient):
         )
         try:
             result = await sent
-            return {one["name"]: result.as_numpy(one["name"]) for one in result.get_response()["outputs"]}
+            found = [_output(one, result) for one in result.get_response()["outputs"]]
         except OSError:
             raise
         except _UNREADABLE as error:
-            raise EndpointAnswerError(f"the answer cannot be read: {error}") from error
+            raise _unreadable(error) from None
+        return outputs_by_name(found, outputs)
 
 
 class GrpcClient(KServeClient):
@@ -261,9 +265,23 @@ class GrpcClient(KServeClient):
         except InferenceServerException as error:
             raise _of_grpc(error) from error
         try:
-            return dict(_outputs(result))
+            found = _outputs(result)
         except _UNREADABLE as error:
-            raise EndpointAnswerError(f"the answer cannot be read: {error}") from error
+            raise _unreadable(error) from None
+        return outputs_by_name(found, outputs)
+
+
+def _unreadable(error: Exception) -> InvalidAnswerError:
+    """The error about an answer that was computed, so that it is not asked for again; with the beginning of JSON."""
+    text = getattr(error, "doc", "")  # of a JSONDecodeError
+    return InvalidAnswerError(f"the answer cannot be read: {error!s:.200}{f': {text[:200]!r}' if text else ''}")
+
+
+def _output(described: dict[str, Any], result: Any) -> tuple[str, Array]:
+    name, data = described["name"], described.get("data", [])
+    if not isinstance(name, str) or not isinstance(data, list):  # numpy makes a number of null
+        raise TypeError(f"an output is named {name!r:.80}, and its data are {data!r:.80}")
+    return name, result.as_numpy(name)
 
 
 def _outputs(result: Any) -> list[tuple[str, Array]]:

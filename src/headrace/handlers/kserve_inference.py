@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 
 from headrace.core.conversion import places_by, to_numbers
 from headrace.core.errors import ConfigurationError, EndpointAnswerError, extra_required
-from headrace.core.remote import ElementFailure, ElementRetry, RemoteModelHandler
+from headrace.core.remote import ElementFailure, RemoteModelHandler
 from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey, KeySource
 from headrace.handlers.cards import CARDS
-from headrace.handlers.text_endpoints import answers_of
+from headrace.handlers.client_errors import answers_of
 
 with extra_required("kserve"):
     import numpy
@@ -24,7 +24,7 @@ __all__ = ["KServeModelHandler"]
 
 _NO_MODEL = 404
 _UNFIT = (400, 404, 405, 501)
-"""How servers answer who do not have a model, or do not know the protocol, when asked for its metadata."""
+"""Statuses of a metadata request that mean the model is missing, or the server does not speak the protocol."""
 _SCHEMES = {"http": ("", "http", "https"), "grpc": ("", "grpc", "grpcs", "http", "https")}
 _SECURE = ("https", "grpcs")
 
@@ -130,16 +130,33 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
         """
         try:
             inputs = await self._inputs_of(model)
-            outcomes, places, groups = _in_requests(batch, inputs)
-            args = inference_args or {}
-            answers = await answers_of(groups, lambda tensors: model.infer(tensors, self._outputs, args))
         except Exception as error:
             self._api_key.mask_error(error)
             raise
+        outcomes, places, groups = _in_requests(batch, inputs)
+
+        async def results(number: int) -> list[Any]:
+            examples = [batch[place] for place in places[number]]
+            return await self._results(examples, groups[number], model, inference_args or {})
+
+        answers = await answers_of(range(len(groups)), results)
         for group, answer in zip(places, answers, strict=True):
-            for place, outcome in zip(group, self._outcomes([batch[place] for place in group], answer), strict=True):
+            found = answer if isinstance(answer, list) else [answer] * len(group)
+            for place, outcome in zip(group, found, strict=True):
                 outcomes[place] = outcome
         return outcomes
+
+    async def _results(
+        self, examples: Sequence[Any], tensors: Sequence[NamedTensor], model: KServeClient, args: dict[str, Any]
+    ) -> list[Any]:
+        """The predictions for the examples of one request."""
+        model_id = f"{self._model_name}/{self._model_version}" if self._model_version else self._model_name
+        try:
+            outputs = await model.infer(tensors, self._outputs, args)
+            return results_of(examples, outputs, self._batched, self._text_outputs, model_id)
+        except Exception as error:
+            self._api_key.mask_error(error)
+            raise
 
     async def _inputs_of(self, model: KServeClient) -> ModelInputs:
         """The model's inputs, asked for once."""
@@ -154,12 +171,6 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
                 ) from error
             model.known = ModelInputs(specs, self._batched, self._input_name)
         return model.known
-
-    def _outcomes(self, examples: Sequence[Any], answer: Any) -> Sequence[Any]:
-        if isinstance(answer, ElementFailure | ElementRetry):
-            return [answer] * len(examples)
-        model_id = f"{self._model_name}/{self._model_version}" if self._model_version else self._model_name
-        return results_of(examples, answer, self._batched, self._text_outputs, model_id)
 
     def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
         """Refuses what cannot be a parameter of a request.
@@ -178,7 +189,7 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
         """An array of the row's numbers; with ``columns_are_inputs`` a dict of its columns.
 
         Raises:
-            ValueError: a value is no finite number; names the column and the value.
+            ValueError: a value is not a finite number; names the column and the value.
         """
         return dict(row) if self._columns_are_inputs else numpy.array(to_numbers(row))
 

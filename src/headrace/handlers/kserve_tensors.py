@@ -16,7 +16,7 @@ with extra_required("kserve"):
 
     from headrace.handlers.array_batches import Array, fitted
 
-__all__ = ["ModelInputs", "NamedTensor", "TensorSpec", "kind_of", "results_of"]
+__all__ = ["ModelInputs", "NamedTensor", "TensorSpec", "kind_of", "outputs_by_name", "results_of"]
 
 _TEXT = "BYTES"
 _UNNAMED = "input-0"
@@ -52,7 +52,7 @@ class ModelInputs(NamedTuple):
     batched: bool
     """Whether shapes begin with a batch dimension."""
     input_name: str | None
-    """Of the tensor that an example is which is no dict; None: that of the only input."""
+    """The input's name when the example is a bare array; None: the only input's."""
 
     @property
     def most(self) -> int | None:
@@ -137,6 +137,22 @@ def _converted(array: Array, spec: TensorSpec) -> Array:
 def kind_of(tensors: Sequence[NamedTensor]) -> tuple[Any, ...]:
     """What examples must have in common to be stacked."""
     return tuple((name, datatype, array.shape) for name, datatype, array in tensors)
+
+
+def outputs_by_name(found: Sequence[tuple[str, Array]], wanted: Sequence[str]) -> dict[str, Array]:
+    """The outputs in an answer, or of them those wanted.
+
+    Raises:
+        PredictionCountError: one is there twice, or one of those wanted is missing.
+    """
+    outputs = dict(found)
+    names = ", ".join(repr(name) for name, _ in found) or "none"
+    if len(outputs) < len(found):
+        raise PredictionCountError(f"the model answered with one output twice: {names}.")
+    for name in wanted:
+        if name not in outputs:
+            raise PredictionCountError(f"the model answered without the output {name!r}; it has {names}.")
+    return {name: outputs[name] for name in wanted} if wanted else outputs
 
 
 def results_of(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
+from headrace.core.beams_attributes import with_beams_attributes
 from headrace.core.conversion import to_matrix, to_results
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
@@ -61,6 +62,7 @@ def default_numpy_inference_fn(
     return stacked_alike(batch, predict, _DTYPES.get(first.type))
 
 
+@with_beams_attributes
 class OnnxModelHandlerNumpy(Float32Rows, UriModelHandler["numpy.ndarray[Any, Any]", onnxruntime.InferenceSession]):
     """Predicts for numpy arrays: an example is an array of the model's input's shape without the batch dimension.
 

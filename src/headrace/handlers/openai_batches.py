@@ -9,7 +9,8 @@ from typing import Any
 
 import openai
 
-from headrace.handlers.batch_api import BatchRefusedError, Collected, Request
+from headrace.handlers.batch_api import BatchNotMadeError, BatchRefusedError, Collected, Request
+from headrace.handlers.batch_lines import read_lines
 from headrace.handlers.batch_store import Announced, Line
 
 __all__ = ["OpenAIBatches"]
@@ -41,12 +42,20 @@ class OpenAIBatches:
         self._path: Any = path
 
     async def send(self, token: str, requests: Sequence[Request]) -> str:
-        """Uploads a file and makes a batch of it."""
+        """Uploads a file and makes a batch of it.
+
+        Raises:
+            BatchNotMadeError: the upload failed.
+        """
         lines = [
             json.dumps({"custom_id": one.id, "method": "POST", "url": self._path, "body": one.body}) for one in requests
         ]
         data = ("\n".join(lines) + "\n").encode()
-        file = await self._client.files.create(file=(f"{token}.jsonl", data), purpose="batch")
+        try:
+            file = await self._client.files.create(file=(f"{token}.jsonl", data), purpose="batch")
+        except openai.APIError as error:
+            error.args = (f"the batch's file could not be uploaded: {error}",)
+            raise BatchNotMadeError(error) from error
         batch = await self._client.batches.create(
             completion_window="24h", endpoint=self._path, input_file_id=file.id, metadata={_OURS: token}
         )
@@ -77,20 +86,27 @@ class OpenAIBatches:
         if not batch.output_file_id and batch.request_counts is not None and batch.request_counts.completed:
             return None  # its answers are there, and their file is not yet
         lines: list[Line] = []
-        for file in (batch.output_file_id, batch.error_file_id):
-            lines += await self._read(file) if file else []
+        for file in filter(None, (batch.output_file_id, batch.error_file_id)):
+            try:
+                lines += await self._read(file)
+            except openai.NotFoundError:
+                if not lines:  # else there are answers, and what failed was not billed
+                    raise
         return Collected(lines, batch.status)
 
     async def _read(self, file: str) -> list[Line]:
         content = (await self._client.files.content(file)).content
-        return await asyncio.to_thread(lambda: [_line_of(json.loads(one)) for one in content.split(b"\n") if one])
+        return await asyncio.to_thread(read_lines, content, _line_of)
 
 
 def _line_of(said: dict[str, Any]) -> Line:
-    response, error = said.get("response") or {}, said.get("error") or {}
-    if response.get("status_code"):
-        return Line(said["custom_id"], response["status_code"], json.dumps(response.get("body")))
-    return Line(said["custom_id"], None, error.get("message") or "")
+    response = said.get("response") or {}
+    status = response.get("status_code")
+    if not status:
+        return Line(said["custom_id"], None, str(said["error"].get("message") or ""))
+    if not isinstance(status, int) or not 100 <= status < 600:
+        raise ValueError("it is no status of HTTP")
+    return Line(said["custom_id"], 200 if 200 <= status < 300 else status, json.dumps(response.get("body")))
 
 
 def _reasons(batch: openai.types.Batch) -> str:

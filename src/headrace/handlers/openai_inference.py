@@ -6,21 +6,18 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from headrace.core.errors import PredictionCountError, extra_required
+from headrace.core.errors import extra_required
 from headrace.core.remote import ElementFailure
 from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey, KeySource
 from headrace.handlers.batch_requests import MAX_WAIT_SECS, BatchOptions
 from headrace.handlers.cards import CARDS
 from headrace.handlers.chat_endpoints import ChatHandler, ModelReply
-from headrace.handlers.client_errors import NO_KEY
-from headrace.handlers.json_answers import JsonSchema
+from headrace.handlers.client_errors import NO_KEY, REFUSED, outcome_of, outcomes_of, status_of
+from headrace.handlers.json_answers import JsonSchema, text_in
+from headrace.handlers.openai_answers import choice_in, reply_in, tokens_in, vectors_in
 from headrace.handlers.prompts import Prompts
-from headrace.handlers.text_endpoints import (
-    TextEndpointHandler,
-    checked_url,
-    heard,
-)
+from headrace.handlers.text_endpoints import TextEndpointHandler, checked_url
 
 with extra_required("openai"):
     import openai
@@ -35,8 +32,6 @@ __all__ = ["OpenAIChatModelHandler", "OpenAICompletionsModelHandler", "OpenAIEmb
 _KEY = "OPENAI_API_KEY"
 _MOST_TEXTS = 64
 """Texts in a request for embeddings."""
-_UNFIT = (400, 413, 422)
-"""What endpoints say of a text that is too long."""
 
 
 class _OpenAIHandler(TextEndpointHandler[openai.AsyncOpenAI]):
@@ -72,6 +67,9 @@ class _OpenAIHandler(TextEndpointHandler[openai.AsyncOpenAI]):
         needs_none = self._url or os.environ.get(self._url_variable)
         value = key.value() or NO_KEY if needs_none else key.required()
         return openai.AsyncOpenAI(api_key=value, base_url=self._url, max_retries=0)
+
+    def _tokens_in(self, answer: Any) -> tuple[Any, Any]:
+        return tokens_in(answer)
 
     def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
         """Refuses arguments that OpenAI's client does not know, or that the handler sets.
@@ -144,15 +142,9 @@ class OpenAIChatModelHandler(_OpenAIHandler, ChatHandler[openai.AsyncOpenAI]):
         first: list[dict[str, Any]] = [] if system is None else [{"role": "system", "content": system}]
         shape = {} if self._schema is None else {"response_format": _response_format(self._schema.schema)}
         all_args: Any = {"model": self.model_name, "messages": [*first, *messages], **shape, **args}
-        answer = await heard(client.chat.completions.with_raw_response.create(**all_args))
-        if not getattr(answer, "choices", None):
-            raise self._unreadable(answer, "chat completion")
-        usage = answer.usage
-        self._used(getattr(usage, "prompt_tokens", 0), getattr(usage, "completion_tokens", 0))
-        message, ended = answer.choices[0].message, answer.choices[0].finish_reason
-        refusal = getattr(message, "refusal", None)
-        why_none = f"the model refused: {refusal}" if refusal else f"the answer has no text; it ended with {ended!r}"
-        return ModelReply(message.content, answer, why_none, ended == "length")
+        return await self._heard(
+            client.chat.completions.with_raw_response.create(**all_args), "chat completion", reply_in
+        )
 
 
 def _response_format(schema: dict[str, Any]) -> dict[str, Any]:
@@ -225,24 +217,25 @@ class OpenAICompletionsModelHandler(_OpenAITextHandler):
             EndpointError: no request can succeed.
             openai.OpenAIError: this one failed.
         """
-        args = inference_args or {}
-        return await self._answers(batch, model, lambda example, client: self._predict(example, client, args))
+        return await self._answers(batch, model, inference_args)
+
+    async def _probe(self, client: openai.AsyncOpenAI, args: Mapping[str, Any]) -> object:
+        return await self._send(client, "Hi", args)
 
     async def _predict(self, example: Any, client: openai.AsyncOpenAI, args: Mapping[str, Any]) -> Any:
         try:
             prompt = self._prompts.text(example)
         except (TypeError, ValueError) as error:
             return ElementFailure(error)
-        answer = await self._ask(lambda: self._send(client, prompt, args), lambda: self._send(client, "Hi", args))
-        return PredictionResult(example, answer if self._full_answer else answer.choices[0].text, self.model_name)
+        return PredictionResult(example, await self._ask(lambda: self._send(client, prompt, args)), self.model_name)
 
     async def _send(self, client: openai.AsyncOpenAI, prompt: str, args: Mapping[str, Any]) -> Any:
+        def read(answer: Any) -> Any:
+            text = text_in(choice_in(answer).text)
+            return answer if self._full_answer else text
+
         all_args: Any = {"model": self.model_name, "prompt": prompt, **args}
-        answer = await heard(client.completions.with_raw_response.create(**all_args))
-        if not getattr(answer, "choices", None):
-            raise self._unreadable(answer, "completion")
-        self._used(getattr(answer.usage, "prompt_tokens", 0), getattr(answer.usage, "completion_tokens", 0))
-        return answer
+        return await self._heard(client.completions.with_raw_response.create(**all_args), "completion", read)
 
 
 class OpenAIEmbeddingsModelHandler(_OpenAITextHandler):
@@ -297,16 +290,17 @@ class OpenAIEmbeddingsModelHandler(_OpenAITextHandler):
             EndpointError: no request can succeed.
             openai.OpenAIError: this one failed.
         """
-        args = inference_args or {}
-
-        async def predict(example: Any, client: openai.AsyncOpenAI) -> Any:
-            return (await self._predict([example], client, args))[0]
-
         if self._batches is not None:
-            return await self._answers(batch, model, predict)
-        return await self._predict(batch, model, args)
+            return await self._answers(batch, model, inference_args)
+        return await self._results(batch, model, inference_args or {})
 
-    async def _predict(self, batch: Sequence[Any], client: openai.AsyncOpenAI, args: Mapping[str, Any]) -> list[Any]:
+    async def _predict(self, example: Any, client: openai.AsyncOpenAI, args: Mapping[str, Any]) -> Any:
+        return (await self._results([example], client, args))[0]
+
+    async def _probe(self, client: openai.AsyncOpenAI, args: Mapping[str, Any]) -> object:
+        return await self._send(client, ["Hi"], args)
+
+    async def _results(self, batch: Sequence[Any], client: openai.AsyncOpenAI, args: Mapping[str, Any]) -> list[Any]:
         found: dict[int, Any] = {}
         texts: dict[int, str] = {}
         for place, example in enumerate(batch):
@@ -322,24 +316,31 @@ class OpenAIEmbeddingsModelHandler(_OpenAITextHandler):
             for example, one in ((example, found[place]) for place, example in enumerate(batch))
         ]
 
-    async def _embed(self, texts: list[str], client: openai.AsyncOpenAI, args: Mapping[str, Any]) -> list[Any]:
-        """A vector for each text; an ElementFailure in the place of one that the endpoint refuses."""
+    async def _embed(
+        self, texts: list[str], client: openai.AsyncOpenAI, args: Mapping[str, Any], *, is_part: bool = False
+    ) -> list[Any]:
+        """A vector for each text; what stands for it in the place of one that the endpoint refuses.
+
+        Raises:
+            Exception: the request failed; of a part, whose other half may have been paid for, one that concerns all.
+        """
         try:
-            return await self._ask(lambda: self._send(client, texts, args), lambda: self._send(client, ["Hi"], args))
-        except openai.APIStatusError as error:
-            if error.status_code not in _UNFIT:
-                raise
-            if len(texts) == 1:
-                return [ElementFailure(error)]
+            return await self._ask(lambda: self._send(client, texts, args))
+        except Exception as caught:
+            error = caught
+        await self._refuse_all_if_probe_fails([error], client, args)
+        if len(texts) == 1 or status_of(error) not in REFUSED:
+            outcome = outcome_of(error) if is_part else outcomes_of([error], others_are_accepted=True)[0]
+            return [outcome] * len(texts)
         half = len(texts) // 2
-        return [*await self._embed(texts[:half], client, args), *await self._embed(texts[half:], client, args)]
+        parts = [await self._embed(part, client, args, is_part=True) for part in (texts[:half], texts[half:])]
+        return [*parts[0], *parts[1]]
 
     async def _send(self, client: openai.AsyncOpenAI, texts: list[str], args: Mapping[str, Any]) -> list[Any]:
         all_args: Any = {"model": self.model_name, "input": texts, **args}
-        answer = await heard(client.embeddings.with_raw_response.create(**all_args))
-        if not getattr(answer, "data", None):
-            raise self._unreadable(answer, "list of embeddings")
-        self._used(getattr(answer.usage, "prompt_tokens", 0))
-        if len(answer.data) != len(texts):
-            raise PredictionCountError(f"the endpoint answered {len(texts)} texts with {len(answer.data)} embeddings.")
-        return [one.embedding for one in sorted(answer.data, key=lambda one: one.index or 0)]
+        is_encoded = args.get("encoding_format") == "base64"
+        return await self._heard(
+            client.embeddings.with_raw_response.create(**all_args),
+            "list of embeddings",
+            lambda answer: vectors_in(answer, len(texts), is_encoded=is_encoded),
+        )

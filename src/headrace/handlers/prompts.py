@@ -25,7 +25,7 @@ class Prompts:
     Args:
         who: the handler's class, for errors.
         template: a prompt with the names of columns in braces, "Classify: {text}"; None: examples are prompts, or
-            conversations. As in ``str.format``, braces that are meant are doubled.
+            conversations. As in ``str.format``, a literal brace is written twice.
         system: the first message of conversations that do not begin with one of their own; None: none.
 
     Raises:
@@ -52,7 +52,7 @@ class Prompts:
             fields = [name for _, name, _, _ in Formatter().parse(self.template or "") if name is not None]
         except (TypeError, ValueError) as error:
             raise ConfigurationError(
-                f"{self.who}: prompt is no template: {error}. Double the braces that are meant: '{{{{' and '}}}}'."
+                f"{self.who}: prompt is no template: {error}. Write a literal brace twice: '{{{{' or '}}}}'."
             ) from None
         columns = [re.split(r"[.\[]", name)[0] for name in fields]
         if any(not column or column.isdigit() for column in columns):

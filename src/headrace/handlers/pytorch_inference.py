@@ -72,19 +72,31 @@ class _PytorchModelHandler(UriModelHandler[TensorT, torch.nn.Module]):
         load_model_args: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(torch_script_model_path or state_dict_path or "", inference_fn, **options)
-        self._is_script = bool(torch_script_model_path)
+        self._torch_script_model_path = os.fspath(torch_script_model_path) if torch_script_model_path else None
+        self._state_dict_path = os.fspath(state_dict_path) if state_dict_path else None
+        super().__init__(self._model_uri, inference_fn, **options)
         self._model_class = model_class
         self._model_params = model_params or {}
         self._device = device_named(device)
         self._load_model_args = load_model_args or {}
-        self._check_model_arguments(state_dict_path)
+        self._check_model_arguments()
+
+    @property
+    def _model_uri(self) -> str:
+        return self._torch_script_model_path or self._state_dict_path or ""
+
+    @_model_uri.setter
+    def _model_uri(self, uri: str) -> None:
+        if self._torch_script_model_path:
+            self._torch_script_model_path = uri
+        else:
+            self._state_dict_path = uri or None
 
     def load_model(self) -> torch.nn.Module:
         """Loads the model in evaluation mode onto its device.
 
-        A GPU that cannot be used, or onto which the model does not load, is replaced by the CPU, with a warning in the
-        log.
+        A device that cannot be used, or onto which the model does not load, is replaced by the CPU, with a warning in
+        the log.
         """
         return load_onto(self._device, self._load)
 
@@ -95,9 +107,9 @@ class _PytorchModelHandler(UriModelHandler[TensorT, torch.nn.Module]):
         device = device_of(model, self._device)
         return self._inference_fn(batch, model, device, inference_args or {}, self._model_uri or None)
 
-    def _check_model_arguments(self, path: Any) -> None:
+    def _check_model_arguments(self) -> None:
         """A subclass with a ``load_model`` of its own needs none of them."""
-        model_class, script = self._model_class, self._is_script
+        model_class, script, path = self._model_class, self._torch_script_model_path, self._state_dict_path
         ours = type(self).load_model is _PytorchModelHandler.load_model
         checks = [
             (model_class or not path, "state_dict_path needs model_class: what makes the model with this state"),
@@ -111,7 +123,7 @@ class _PytorchModelHandler(UriModelHandler[TensorT, torch.nn.Module]):
 
     def _load(self, device: torch.device) -> torch.nn.Module:
         with open_uri(self._model_uri) as file:
-            if self._is_script:
+            if self._torch_script_model_path:
                 model: torch.nn.Module = torch.jit.load(file, map_location=device, **self._load_model_args)
             else:
                 assert self._model_class
@@ -198,7 +210,8 @@ class PytorchModelHandlerTensor(TensorExamples, _PytorchModelHandler[torch.Tenso
         state_dict_path: path or URI of the model's saved ``state_dict()``; needs ``model_class``.
         model_class: the class of the model, or a function that makes the model.
         model_params: keyword arguments for ``model_class``.
-        device: ``"CPU"``, or ``"GPU"`` to use CUDA; if it cannot be used, the CPU, with a warning in the log.
+        device: ``"CPU"``, ``"GPU"`` (CUDA's), or one of PyTorch's, such as ``"cuda:1"``; if it cannot be used, the CPU,
+            with a warning in the log.
         inference_fn: ``(batch, model, device, inference_args, model_id)`` returns a PredictionResult for each example;
             by default ``default_tensor_inference_fn``.
         torch_script_model_path: path or URI of a TorchScript model; replaces ``state_dict_path`` and ``model_class``.

@@ -41,7 +41,8 @@ class SentenceTransformerModelHandler(UriModelHandler[str, Any]):
 
     Args:
         model_name: id of a model on the Hugging Face hub, or the folder of a saved one.
-        device: ``"CPU"``, or ``"GPU"`` to use CUDA; if it cannot be used, the CPU, with a warning in the log. None:
+        device: ``"CPU"``, ``"GPU"`` (CUDA's), or one of PyTorch's, such as ``"cuda:1"``; if it cannot be used, the CPU,
+            with a warning in the log. None:
             the GPU if there is one.
         max_seq_length: number of tokens at which texts are cut off; None: the model's own.
         load_model_args: keyword arguments for ``SentenceTransformer``; a ``device`` among them, or a ``device_map`` in
@@ -81,10 +82,10 @@ class SentenceTransformerModelHandler(UriModelHandler[str, Any]):
     def load_model(self) -> Any:
         """Loads the model in evaluation mode onto its device.
 
-        A GPU that cannot be used, or onto which the model does not load, is replaced by the CPU, with a warning in the
-        log.
+        A device that cannot be used, or onto which the model does not load, is replaced by the CPU, with a warning in
+        the log.
         """
-        return self._placement.load(self._load)
+        return self._placement.load(self._load, self._load_model_args)
 
     def run_inference(
         self, batch: Sequence[str], model: Any, inference_args: dict[str, Any] | None = None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
+from headrace.core.beams_attributes import with_beams_attributes
 from headrace.core.conversion import to_results
 from headrace.core.errors import extra_required
 from headrace.core.files import open_uri
@@ -30,6 +31,7 @@ class ModelFileType(Enum):
     JOBLIB = 2
 
 
+@with_beams_attributes
 class SklearnModelHandler(UriModelHandler[ArrayT, BaseEstimator]):
     """Loads the model from its file; subclasses know their examples."""
 

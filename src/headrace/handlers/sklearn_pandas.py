@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from headrace.core.conversion import parsed, predict_by_kind, single_output
+from headrace.core.conversion import predict_by_kind, single_output
 from headrace.core.errors import extra_required
 from headrace.core.result import PredictionResult
 from headrace.handlers.cards import CARDS
 
 with extra_required("sklearn"):
-    import numpy
     import pandas
 
+from headrace.handlers.sklearn_categories import refuse_other_kinds
 from headrace.handlers.sklearn_models import BaseEstimator, SklearnModelHandler
 
 __all__ = ["SklearnModelHandlerPandas"]
@@ -52,16 +53,28 @@ class SklearnModelHandlerPandas(SklearnModelHandler[pandas.DataFrame]):
 
     card = CARDS["sklearn_inference.SklearnModelHandlerPandas"]
 
+    takes_frames = True
+    """A one-row frame of a table is an example as it is."""
+
     _default_inference_fn = staticmethod(_predict_frames)
+
+    def refuse_types(self, model: BaseEstimator, types: Mapping[str, Any]) -> None:
+        """Refuses columns that hold text where the model was fitted on numbers, or the other way round.
+
+        Args:
+            model: the model, whose encoders know the categories that they were fitted on.
+            types: what the columns hold: names such as ``"str"`` and ``"int"``, or dtypes.
+
+        Raises:
+            ConfigurationError: such a column; names it.
+        """
+        refuse_other_kinds(model, types)
 
     def run_columns(
         self, columns: Any, model: BaseEstimator, inference_args: dict[str, Any] | None = None
     ) -> PredictionResult:
-        """Predicts for all rows of a data frame, or of columns that make one; it is the batch's only example.
-
-        When columns become a data frame, their numbers become 64-bit floats, as those of a row do.
-        """
-        frame = columns if isinstance(columns, pandas.DataFrame) else _frame(columns)
+        """Predicts for all rows of a data frame, or of columns that make one; it is the batch's only example."""
+        frame = columns.to_pandas() if hasattr(columns, "to_pandas") else pandas.DataFrame(columns)
         predictions, _ = self._inference_fn(model, [frame], inference_args)
         return PredictionResult(columns, predictions, self._model_uri)
 
@@ -70,11 +83,13 @@ class SklearnModelHandlerPandas(SklearnModelHandler[pandas.DataFrame]):
         return sum(int(frame.memory_usage(deep=True).sum()) for frame in batch)
 
     def example_from_row(self, row: Mapping[str, Any]) -> pandas.DataFrame:
-        """A row as a frame with the same columns; numbers and numeric strings become 64-bit floats.
+        """A row as a frame with the same columns, and values of the same types: text stays text.
 
-        A column then has one type in all rows, so that a batch of rows needs a single call of the model.
+        In a column that is known to hold numbers, a missing one is NaN, and in one of floats an integer is a float: so
+        a batch of rows needs a single call of the model.
         """
-        return pandas.DataFrame([{column: _as_float(parsed(value)) for column, value in row.items()}])
+        types = getattr(row, "types", {})
+        return pandas.DataFrame([{column: _as_stated(value, types.get(column)) for column, value in row.items()}])
 
     def _predict(self, model: BaseEstimator, batch: Any, inference_args: dict[str, Any] | None) -> tuple[Any, Any]:
         _refuse_several_rows(batch)
@@ -91,16 +106,10 @@ def _refuse_several_rows(batch: Sequence[pandas.DataFrame]) -> None:
             )
 
 
-def _as_float(value: Any) -> Any:
-    is_number = isinstance(value, int | float | numpy.number) and not isinstance(value, bool)
-    return float(value) if is_number else value
-
-
-def _frame(columns: Any) -> pandas.DataFrame:
-    """A frame of Arrow's columns, or of a dict's, with numbers as 64-bit floats."""
-    frame = columns.to_pandas() if hasattr(columns, "to_pandas") else pandas.DataFrame(columns)
-    numbers = frame.dtypes[[dtype.kind in "iuf" for dtype in frame.dtypes]].index
-    return frame.astype(dict.fromkeys(numbers, "float64"))
+def _as_stated(value: Any, kind: str | None) -> Any:
+    if value is None and kind in ("int", "float"):
+        return math.nan
+    return float(value) if kind == "float" and type(value) is int else value
 
 
 def _kind(frame: pandas.DataFrame) -> tuple[Any, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
@@ -26,9 +27,11 @@ from headrace.handlers.tensorflow_files import hub_path, local, without_scheme
 
 with extra_required("tensorflow"):
     import numpy
-# PyTorch's compiler aborts the process if it is imported after TensorFlow: both have LLVM. This order works.
-with suppress(ImportError):
-    import triton  # noqa: F401 - only for the order
+# PyTorch's compiler ends the process if it is imported after TensorFlow: both have LLVM. This order works, and where
+# TensorFlow is imported already it is too late.
+if "tensorflow" not in sys.modules:
+    with suppress(ImportError):
+        import triton  # noqa: F401 - only for the order
 with extra_required("tensorflow"):
     import tensorflow
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import os
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
 from headrace.core.cache_key import default_cache_key
-from headrace.core.errors import ConfigurationError, EndpointError, as_type_name
+from headrace.core.errors import ConfigurationError, EndpointError, PredictionCountError, as_type_name
 from headrace.core.handler import ModelHandler, ModelT
 from headrace.core.rate_limits import report_rate_limit
-from headrace.core.remote import ElementFailure, ElementRetry, RemoteModelHandler
+from headrace.core.remote import RemoteModelHandler
 from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey
 from headrace.core.spelling import did_you_mean
@@ -21,43 +24,43 @@ from headrace.core.usage import report_usage
 from headrace.handlers.batch_api import BatchApi
 from headrace.handlers.batch_jobs import BatchJobs
 from headrace.handlers.batch_requests import BatchOptions, BatchRequests
-from headrace.handlers.client_errors import is_final, sent_no_key, status_of
+from headrace.handlers.client_errors import (
+    BAD,
+    REFUSED,
+    WRONG,
+    explain,
+    outcome_of,
+    outcomes_of,
+    sent_no_key,
+    settled,
+    status_of,
+)
 from headrace.handlers.json_answers import InvalidAnswerError
 from headrace.handlers.prompts import Prompts
 
-__all__ = [
-    "TextEndpointHandler",
-    "answers_of",
-    "as_answer",
-    "checked_url",
-    "heard",
-]
+__all__ = ["TextEndpointHandler", "checked_url", "count_of"]
 
 AnswerT = TypeVar("AnswerT")
 
-_FOR_ALL = frozenset(
-    {
-        "account_deactivated",
-        "billing_hard_limit_reached",
-        "billing_not_active",
-        "insufficient_quota",
-        "model_not_found",
-        "unknown_parameter",
-        "unsupported_parameter",
-    }
+_CODES_OF_ACCOUNTS = frozenset(
+    {"account_deactivated", "billing_hard_limit_reached", "billing_not_active", "insufficient_quota"}
 )
 """Codes of errors that concern every request. An empty account, too, is a 429 to some, and waiting does not fill it."""
+_CODES_IN_BATCHES = _CODES_OF_ACCOUNTS | {"model_not_found", "unknown_parameter", "unsupported_parameter"}
+"""Where no probe tells."""
 _UNPAID = 402
 _EMPTY = "credit balance is too low"
 """What Anthropic says of an account, with a 400."""
-_BAD = (400, 413, 422)
-"""Either the example or the arguments are at fault."""
-_WRONG = (401, 403, 404)
+_READ, _SHOWN = 2_000, 200
+"""Characters of an answer that cannot be read: those searched for the key, and those in the error."""
 _NOT_IN_BATCHES = ("extra_headers", "extra_query")
 _IN_A_BATCH = 10_000
 """Examples; each takes about 20 KB here until it is answered."""
 _BATCHES = 4
 """How many may be at the provider at a time; those that wait for one of them take memory, too."""
+
+_RUNS: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+"""A name for what is asked with one client; what that could not use, another one asks for again."""
 
 
 class TextEndpointHandler(RemoteModelHandler[Any, PredictionResult, ModelT]):
@@ -129,34 +132,43 @@ class TextEndpointHandler(RemoteModelHandler[Any, PredictionResult, ModelT]):
         """The provider's Batch API, the path there of single requests, and the class of its client's HTTP client."""
         raise NotImplementedError
 
-    async def _answers(
-        self, batch: Sequence[Any], client: ModelT, predict: Callable[[Any, ModelT], Awaitable[Any]]
-    ) -> list[Any]:
-        """What ``predict`` returns for each example, with this client, or one whose requests are sent in batches."""
+    async def _predict(self, example: Any, client: ModelT, args: Mapping[str, Any]) -> Any:
+        """The prediction for an example, or what stands for it."""
+        raise NotImplementedError
+
+    async def _probe(self, client: ModelT, args: Mapping[str, Any]) -> object:
+        """Sends a request of the same arguments, and a prompt at which nothing can be wrong."""
+        raise NotImplementedError
+
+    async def _answers(self, batch: Sequence[Any], client: ModelT, given: dict[str, Any] | None) -> list[Any]:
+        """Predictions for examples, each by a request with these ``inference_args``, perhaps in a batch of them."""
+        args = given or {}
         if self._batches is None:
-            return await answers_of(batch, lambda example: predict(example, client))
+            found = await settled(batch, lambda example: self._predict(example, client, args))
+            await self._refuse_all_if_probe_fails(found, client, args)
+            return outcomes_of(found, others_are_accepted=True)
         options = self._batches
         api, path, http_client = self._batch_api(client)
         try:
-            given = options.who, options.directory, options.max_wait_secs, f"{self._where()} {path}"
-            jobs = await asyncio.to_thread(BatchJobs, *given, api)
+            place = options.who, options.directory, options.max_wait_secs, f"{self._where()} {path}"
+            run = _RUNS.setdefault(client, uuid.uuid4().hex)
+            jobs = await asyncio.to_thread(BatchJobs, *place, api, run=run)
             requests = BatchRequests(jobs)
             async with http_client(transport=requests.transport_for(http_client)) as http:
                 batched = client.copy(http_client=http, timeout=options.max_wait_secs)  # type: ignore[attr-defined]
-                found = await requests.run(batch, lambda example: predict(example, batched))
+                found = await requests.run(batch, lambda example: self._predict(example, batched, args))
+        except ConfigurationError as error:  # about the folder: no request can be sent
+            raise EndpointError(f"{options.who}: {error}") from error
         except Exception as error:
             self._api_key.mask_error(error)
             raise
         for answer in found:
             if isinstance(answer, BaseException):
                 self._api_key.mask_error(answer)
-        return [_of_one(answer) for answer in found]
+        return [outcome_of(answer, may_pass=False) for answer in found]
 
-    async def _ask(self, send: Callable[[], Awaitable[AnswerT]], probe: Callable[[], Awaitable[object]]) -> AnswerT:
+    async def _ask(self, send: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
         """The answer to a request.
-
-        A 400 to the first request may concern its example or all of them. A second request, the ``probe``, tells: it
-        has the same arguments, and a prompt at which nothing can be wrong.
 
         Raises:
             EndpointError: no request can succeed.
@@ -165,30 +177,44 @@ class TextEndpointHandler(RemoteModelHandler[Any, PredictionResult, ModelT]):
         try:
             answer = await send()
         except Exception as error:
-            has_no_key = sent_no_key(error)
-            _explain(error)
+            explain(error)
             self._api_key.mask_error(error)
-            if has_no_key:
-                raise self._refusal_without_key(error) from error
-            if await self._concerns_all(error, probe):
+            if self._is_of_account(error):
                 raise self._refusal(f"{as_type_name(error)}: {error}") from error
             raise
         self._has_worked = True
         return answer
 
-    async def _concerns_all(self, error: Exception, probe: Callable[[], Awaitable[object]]) -> bool:
+    def _is_of_account(self, error: Exception) -> bool:
         status = status_of(error)
-        is_empty = status == _UNPAID or (status in _BAD and _EMPTY in str(error))
-        if is_empty or getattr(error, "code", None) in _FOR_ALL:
-            return True
-        if self._has_worked or status not in _BAD or self._batches is not None:
-            return False
-        try:
-            await probe()
-        except Exception as again:
-            return status_of(again) in _BAD
-        self._has_worked = True
-        return False
+        codes = _CODES_OF_ACCOUNTS if self._batches is None else _CODES_IN_BATCHES
+        is_empty = status == _UNPAID or (status in BAD and _EMPTY in str(error))
+        return is_empty or getattr(error, "code", None) in codes
+
+    async def _refuse_all_if_probe_fails(self, found: Iterable[Any], client: ModelT, args: Mapping[str, Any]) -> None:
+        """Tells refusals of single examples from that of every request, while nothing has been accepted.
+
+        Args:
+            found: what became of requests: answers and errors.
+            client: with which to send another.
+            args: its arguments.
+
+        Raises:
+            EndpointError: no request can succeed.
+        """
+        error = next(filter(_is_refusal, found), None)
+        if error is None or self._has_worked or self._batches is not None:
+            return
+        (again,) = await settled([client], lambda client: self._probe(client, args))
+        self._has_worked |= not isinstance(again, BaseException)
+        if self._has_worked or not _is_refusal(again):
+            return
+        if sent_no_key(again):
+            raise self._refusal_without_key(error) from error
+        is_page = getattr(error, "is_page", False)
+        said = f"{error}; its URL may lack an ending, such as /v1" if is_page else f"{as_type_name(error)}: {error}"
+        is_wrong = status_of(error) in WRONG
+        raise (EndpointError(type(self).__qualname__, said) if is_wrong else self._refusal(said)) from error
 
     def _refuse_unfit(self, create: Any, args: Mapping[str, Any] | None, ours: Collection[str]) -> None:
         """Refuses arguments of a request that the client does not know, or that the handler sets.
@@ -229,17 +255,57 @@ class TextEndpointHandler(RemoteModelHandler[Any, PredictionResult, ModelT]):
             return EndpointError(f"{missing} The endpoint wants one: {as_type_name(error)}: {error}")
         return self._refusal(f"{as_type_name(error)}: {error}")
 
-    def _used(self, tokens_in: Any, tokens_out: Any = 0) -> None:
-        """Reports tokens, of which some endpoints say nothing."""
-        report_usage(self.model_name, input_tokens=tokens_in or 0, output_tokens=tokens_out or 0)
+    async def _heard(self, asked: Awaitable[Any], wanted: str, read: Callable[[Any], AnswerT]) -> AnswerT:
+        """What the answer to a request holds; the official client returns it as a raw response.
 
-    def _unreadable(self, answer: Any, wanted: str) -> Exception:
+        The answer is paid for: its tokens are reported, and whatever is wrong with it, the error is a final one.
+
+        Args:
+            asked: the request.
+            wanted: what the answer should be, for errors.
+            read: finds in the client's object what is wanted; may raise anything.
+
+        Raises:
+            InvalidAnswerError: it is not what was wanted; has its beginning.
+            PredictionCountError: it is for something else than what was asked.
+            Exception: there is no answer.
+        """
+        raw = await asked
+        report_rate_limit(raw.headers)
+        answer, content = await _parsed(raw), raw.http_response.content
+        is_page = "json" not in raw.headers.get("content-type", "") and not content.lstrip().startswith((b'"', b"{"))
+        if not is_page:
+            self._used(*self._tokens_in(answer))
+        try:
+            return read(answer)
+        except Exception as error:
+            if isinstance(error, InvalidAnswerError | PredictionCountError):
+                raise
+        raise self._unreadable(content, wanted, is_page=is_page)
+
+    def _tokens_in(self, answer: Any) -> tuple[Any, Any]:
+        """The tokens of the prompt and of the answer, whatever the answer is."""
+        raise NotImplementedError
+
+    def _used(self, tokens_in: Any, tokens_out: Any = 0) -> None:
+        """Reports tokens; some endpoints leave them out, or send nonsense."""
+        report_usage(self.model_name, input_tokens=count_of(tokens_in), output_tokens=count_of(tokens_out))
+
+    def _unreadable(self, content: bytes, wanted: str, *, is_page: bool = False) -> InvalidAnswerError:
         """The error about an answer that is something else than was wanted."""
-        found = self._api_key.mask(answer if isinstance(answer, str) else repr(answer))
-        said = f"the endpoint answered with no {wanted}: {found[:200]!r}"
-        if isinstance(answer, str) and not self._has_worked:  # such as the page of a web site
-            return self._refusal(f"{said}; its URL may lack an ending, such as /v1")
-        return InvalidAnswerError(said)
+        begins = self._api_key.mask(content[:_READ].decode(errors="replace"))[:_SHOWN]
+        error = InvalidAnswerError(f"the endpoint answered with no {wanted}: {begins!r}")
+        error.is_page = is_page
+        return error
+
+
+def _is_refusal(found: Any) -> bool:
+    return isinstance(found, Exception) and (status_of(found) in REFUSED or getattr(found, "is_page", False))
+
+
+def count_of(tokens: Any) -> int:
+    """A number of tokens; 0 for what is none."""
+    return int(tokens) if isinstance(tokens, int | float) and 0 < tokens < math.inf else 0
 
 
 def _full_batches(size: int, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -248,49 +314,13 @@ def _full_batches(size: int, options: Mapping[str, Any]) -> dict[str, Any]:
     return {"min_batch_size": most, "max_batch_size": most}
 
 
-def _of_one(answer: Any) -> Any:
-    """What became of one example of a batch; whatever its error is, the others have answers of their own.
-
-    Raises:
-        Exception: the error, if it concerns all of them.
-    """
-    if not isinstance(answer, BaseException):
-        return answer
-    if not isinstance(answer, Exception) or isinstance(answer, EndpointError | ConfigurationError):
-        raise answer
-    return ElementFailure(answer)
-
-
-async def heard(asked: Awaitable[Any]) -> Any:
-    """What an official client's raw response holds; reports what its headers say about rate limits."""
-    raw = await asked
-    report_rate_limit(raw.headers)
-    answer = raw.parse()
-    return await answer if inspect.isawaitable(answer) else answer
-
-
-async def answers_of(examples: Sequence[Any], answer: Callable[[Any], Awaitable[Any]]) -> list[Any]:
-    """The answers for examples that are asked for side by side; of several, an error stands for its own example.
-
-    Raises:
-        Exception: the error of the only example, or one that concerns all of them.
-    """
-    if len(examples) == 1:
-        return [await answer(examples[0])]
-    found = await asyncio.gather(*map(answer, examples), return_exceptions=True)
-    return [as_answer(one) if isinstance(one, BaseException) else one for one in found]
-
-
-def as_answer(error: BaseException) -> ElementFailure | ElementRetry:
-    """What stands for one of several examples whose request failed.
-
-    Raises:
-        Exception: the error, if it concerns all of them.
-    """
-    status = status_of(error)
-    if not isinstance(error, Exception) or isinstance(error, EndpointError | ConfigurationError) or status in _WRONG:
-        raise error
-    return ElementFailure(error) if is_final(status) else ElementRetry(error)
+async def _parsed(raw: Any) -> Any:
+    """The client's object for a raw response; None: it can make none of it."""
+    try:
+        answer = raw.parse()
+        return await answer if inspect.isawaitable(answer) else answer
+    except Exception:  # whatever the client raises about garbage, or about JSON that is nested too deeply
+        return None
 
 
 def checked_url(who: str, url: str | None, ending: str) -> str | None:
@@ -310,16 +340,3 @@ def checked_url(who: str, url: str | None, ending: str) -> str | None:
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigurationError(f"{who}: url must be that of an API, such as http://localhost:8000/v1, not {url!r}.")
     return url.rstrip("/").removesuffix(ending)
-
-
-def _explain(error: BaseException) -> None:
-    """Lets an error of a client say why, where it only says "Error code: 422", or "Connection error."."""
-    body = getattr(error, "body", None)
-    if status_of(error) is not None and body and str(error) == f"Error code: {status_of(error)}":
-        said = body.get("detail", body) if isinstance(body, Mapping) else body  # as FastAPI words it
-        error.args = (f"{error} - {said!s:.300}",)
-    root = error
-    while (cause := root.__cause__ or (None if root.__suppress_context__ else root.__context__)) is not None:
-        root = getattr(cause, "exceptions", (cause,))[0]  # of several addresses, the first says enough
-    if root is not error and status_of(error) is None and hasattr(error, "request") and str(root) not in str(error):
-        error.args = (f"{error} {as_type_name(root)}: {root}",)

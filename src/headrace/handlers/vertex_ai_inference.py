@@ -36,7 +36,7 @@ def _retry_on_appropriate_gcp_error(exception: Exception) -> bool:
     if isinstance(exception, GoogleAPICallError):
         return isinstance(exception, TooManyRequests | ServerError)
     if isinstance(exception, EndpointAnswerError):
-        return exception.status_code is None or exception.status_code == 429 or exception.status_code >= 500
+        return exception.status_code is not None and (exception.status_code == 429 or exception.status_code >= 500)
     return isinstance(exception, OSError | TransportError)
 
 
@@ -181,7 +181,7 @@ class VertexAIModelHandlerJSON(RemoteModelHandler[Any, PredictionResult, Any]):
         """The predictions in an answer; what is not a list of them is each example's prediction, as with Beam."""
         try:
             answer: Any = json.loads(response)
-        except ValueError:
+        except (ValueError, RecursionError):
             return [PredictionResult(example, response) for example in batch]
         if isinstance(answer, dict):
             self._report(answer)

@@ -29,7 +29,7 @@ _RARITY = 10
 
 
 class VLLMEngine:
-    """An ``AsyncLLM``, which is started anew if its process dies.
+    """An ``AsyncLLM``, which is restarted if its process dies.
 
     What was in flight is then repeated, all together: mostly the reason was none of it. What an engine dies over a
     second time goes alone, so that only the one at fault fails.

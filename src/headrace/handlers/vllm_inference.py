@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from headrace.core.beams_attributes import with_beams_attributes
 from headrace.core.errors import ConfigurationError, UnsupportedError, extra_required
 from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
@@ -56,6 +57,7 @@ class _VLLMModelServer(Server):
         super().__init__(Launch(os.fspath(model_name), *server_arguments(vllm_server_kwargs), _START_SECS))
 
 
+@with_beams_attributes
 class _VLLMModelHandler(UriModelHandler[ExampleT, Server]):
     """Starts the server and sends requests; subclasses make a request from an example."""
 
@@ -66,26 +68,25 @@ class _VLLMModelHandler(UriModelHandler[ExampleT, Server]):
         model_name: str,
         vllm_server_kwargs: Mapping[str, Any] | None,
         start_timeout_secs: float,
-        use_dynamo: bool,
+        dynamo: tuple[bool, Mapping[str, Any] | None],
         options: Mapping[str, Any],
     ) -> None:
         super().__init__(model_name, **options)
-        _refuse_dynamo(use_dynamo)
+        self._use_dynamo, self._dynamo_frontend_kwargs = dynamo[0], dict(dynamo[1] or {})
+        _refuse_dynamo(self._use_dynamo)
         if not start_timeout_secs > 0:
             raise ConfigurationError(f"start_timeout_secs must be positive, not {start_timeout_secs!r}.")
         self._vllm_server_kwargs = dict(vllm_server_kwargs or {})
-        """Beam's name: subclasses pass them to ``_VLLMModelServer``."""
-        self._arguments, self._api_key = server_arguments(self._vllm_server_kwargs)
+        server_arguments(self._vllm_server_kwargs)
         self._start_timeout_secs = start_timeout_secs
-
-    @property
-    def _model_name(self) -> str:
-        """Beam's name for the model's, for subclasses."""
-        return self._model_uri
 
     def load_model(self) -> Server:
         """Starts a server; returns when it answers."""
-        return Server(Launch(self._model_uri, self._arguments, self._api_key, self._start_timeout_secs))
+        return Server(self._launch())
+
+    def _launch(self) -> Launch:
+        _refuse_dynamo(self._use_dynamo)
+        return Launch(self._model_uri, *server_arguments(self._vllm_server_kwargs), self._start_timeout_secs)
 
     def run_inference(
         self, batch: Sequence[ExampleT], model: Server, inference_args: dict[str, Any] | None = None
@@ -191,7 +192,8 @@ class VLLMCompletionsModelHandler(_VLLMModelHandler[str]):
         start_timeout_secs: float = _START_SECS,
         **options: Any,
     ) -> None:
-        super().__init__(model_name, vllm_server_kwargs, start_timeout_secs, use_dynamo, options)
+        dynamo = use_dynamo, dynamo_frontend_kwargs
+        super().__init__(model_name, vllm_server_kwargs, start_timeout_secs, dynamo, options)
 
     async def _request(self, client: openai.AsyncOpenAI, example: str, args: dict[str, Any]) -> Any:
         return await client.completions.create(prompt=example, **args)
@@ -226,7 +228,8 @@ class VLLMChatModelHandler(_VLLMModelHandler[Sequence[OpenAIChatMessage]]):
         start_timeout_secs: float = _START_SECS,
         **options: Any,
     ) -> None:
-        super().__init__(model_name, vllm_server_kwargs, start_timeout_secs, use_dynamo, options)
+        dynamo = use_dynamo, dynamo_frontend_kwargs
+        super().__init__(model_name, vllm_server_kwargs, start_timeout_secs, dynamo, options)
         self._chat_template_path = None if chat_template_path is None else os.fspath(chat_template_path)
 
     def load_model(self) -> Server:
@@ -235,8 +238,7 @@ class VLLMChatModelHandler(_VLLMModelHandler[Sequence[OpenAIChatMessage]]):
         if self._chat_template_path is not None:
             with open_uri(self._chat_template_path) as file:
                 template = file.read()
-        launch = Launch(self._model_uri, self._arguments, self._api_key, self._start_timeout_secs)
-        return Server(launch, template)
+        return Server(self._launch(), template)
 
     async def _request(
         self, client: openai.AsyncOpenAI, example: Sequence[OpenAIChatMessage], args: dict[str, Any]

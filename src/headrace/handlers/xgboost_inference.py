@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from headrace.core.beams_attributes import with_beams_attributes
 from headrace.core.conversion import column_numbers, predict_by_kind, to_matrix
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
@@ -73,6 +74,7 @@ def default_xgboost_inference_fn(
     ]
 
 
+@with_beams_attributes
 class XGBoostModelHandler(UriModelHandler[ExampleT, Any]):
     """Loads the model. Use one of the subclasses, which know their examples.
 
@@ -97,7 +99,7 @@ class XGBoostModelHandler(UriModelHandler[ExampleT, Any]):
 
     def __init__(
         self,
-        model_class: Callable[..., Any],
+        model_class: Callable[..., Any] | type[Any] | str,
         model_state: str | os.PathLike[str],
         inference_fn: XGBoostInferenceFn = default_xgboost_inference_fn,
         **options: Any,

@@ -12,6 +12,7 @@ import pyarrow
 
 from headrace.core.conversion import FLOAT32_MAX
 from headrace.jobs.blocks import Block
+from headrace.jobs.csv_types import NUMERIC
 from headrace.jobs.files import Source, open_source
 from headrace.jobs.parquet_blocks import parquet_file
 from headrace.jobs.pipes import is_pipe
@@ -20,14 +21,14 @@ from headrace.rows.values import as_values
 _PACE_SECONDS = 1.0
 
 
-def fits_columns(sources: Sequence[Source], numbers: Mapping[str, type], names: Sequence[str]) -> bool:
+def fits_columns(sources: Sequence[Source], types: Mapping[str, str], names: Sequence[str]) -> bool:
     """Whether ``names`` are number columns of the files; judges by one file of each format."""
     formats = {source.format: source for source in reversed(sources)}
     if not names or not sources or any(source.letters for source in sources) or formats.keys() - {"csv", "parquet"}:
         return False
     if any(is_pipe(source.path) for source in sources):  # a pipe's rows must not wait for others
         return False
-    fits_csv = "csv" not in formats or all(name in numbers for name in names)
+    fits_csv = "csv" not in formats or all(types.get(name) in NUMERIC for name in names)
     return fits_csv and ("parquet" not in formats or _has_numbers(_schema_of(formats["parquet"]), names))
 
 

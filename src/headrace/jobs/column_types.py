@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pyarrow
 
-_LETTER = ("row", "stage", "operation", "error_type", "message", "traceback", "attempts", "model_id")
+_LETTER = ("row", "stage", "operation", "error_type", "message", "traceback", "attempts", "model_id", "position")
 _NUMBERS = ("operation", "attempts")
 _EXACT = 2**53
 _FIELDS = 1000

@@ -32,7 +32,7 @@ def over_blocks(handler: Any, examples: Examples, reserved: Collection[str] = ()
     inner = make_plan(handler).handler
     over = _new(type(inner))
     vars(over).update(vars(inner))
-    return over.with_preprocess_fn(_Prepare(ExampleOfRow(examples, inner.example_from_row, reserved)))
+    return over.with_preprocess_fn(_Prepare(ExampleOfRow(examples, inner, reserved)))
 
 
 class _Prepare:

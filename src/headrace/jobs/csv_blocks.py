@@ -13,29 +13,41 @@ from typing import Any
 
 import numpy
 import pyarrow
+import pyarrow.compute
 import pyarrow.csv
 
 from headrace.jobs.csv_records import CsvRecords, read_csv
+from headrace.jobs.csv_types import CELL_TYPES, EXACT, FALSE, TEXT, TRUE
 from headrace.jobs.files import Source
 from headrace.jobs.text import TextFile, ends_with_returns, in_lists, open_text, whole_lines
 from headrace.rows.records import Record
 
 _ARROW_BYTES = 1 << 18
 _FEW_LINES = 64
-_TYPES = {int: pyarrow.int64(), float: pyarrow.float64()}
+_TYPES = {
+    TEXT: pyarrow.string(),
+    "int": pyarrow.int64(),
+    "float": pyarrow.float64(),
+    "bool": pyarrow.bool_(),
+    "date": pyarrow.date32(),
+    "datetime": pyarrow.timestamp("us"),
+}
+_CACHED_BYTES = 1 << 16
+_ODD = r'[ \t"+-]*0[0-9xX]'
+_MANY_DIGITS = "^[+-]?[0-9]{16,}$"
 _DELIMITERS = ",;\t|:"
-_QUOTE, _NEWLINE = b'"\n'
+_QUOTE, _NEWLINE, _POINT, _ZERO = b'"\n.0'
 
 
-def read_csv_blocks(source: Source, numbers: Mapping[str, type]) -> Iterator[Any]:
+def read_csv_blocks(source: Source, types: Mapping[str, str]) -> Iterator[Any]:
     """The rows of a file, as record batches or, where Arrow might read them differently, as lists of records."""
     with open_text(source) as file:
         if ends_with_returns(file.beginning) or source.delimiter not in _DELIMITERS:
-            yield from in_lists(read_csv(source, numbers), source)
+            yield from in_lists(read_csv(source, types), source)
             return
         text = _Text(file)
         header = CsvRecords(text.lines(), source.delimiter, source.path).header()
-        fast = _ArrowParser(source.delimiter, header, numbers)
+        fast = _ArrowParser(source.delimiter, header, types)
         while piece := text.take():
             lines = piece.count(b"\n")
             batch = fast.read(piece)
@@ -47,17 +59,17 @@ def read_csv_blocks(source: Source, numbers: Mapping[str, type]) -> Iterator[Any
                 text.give_back(*_halves(piece))
             else:
                 text.give_back(piece)
-                for records in _records(source, text, lines, header, numbers):
+                for records in _records(source, text, lines, header, types):
                     file.position.lines_done = text.line
                     yield records
 
 
 def _records(
-    source: Source, text: _Text, lines: int, header: list[str], numbers: Mapping[str, type]
+    source: Source, text: _Text, lines: int, header: list[str], types: Mapping[str, str]
 ) -> Iterator[list[Record]]:
     """The rows that begin within the next ``lines`` lines; the last row may continue beyond them."""
     stop = text.line + lines
-    found = CsvRecords(text.lines(), source.delimiter, source.path, before=text.line).rows(header, numbers)
+    found = CsvRecords(text.lines(), source.delimiter, source.path, before=text.line).rows(header, types)
     records: list[Record] = []
     try:
         while text.line < stop and (row := next(found, None)) is not None:
@@ -113,27 +125,34 @@ class _ArrowParser:
     Args:
         delimiter: a single ASCII character.
         header: the column names.
-        numbers: the types of the number columns.
+        types: of the columns that do not hold text.
     """
 
-    def __init__(self, delimiter: str, header: list[str], numbers: Mapping[str, type]) -> None:
+    def __init__(self, delimiter: str, header: list[str], types: Mapping[str, str]) -> None:
         self._header = header
         self._delimiter = delimiter
-        self._kinds = {name: _TYPES[numbers[name]] if name in numbers else pyarrow.string() for name in header}
-        self._as_floats = {name: pyarrow.float64() for name, kind in self._kinds.items() if kind == pyarrow.int64()}
+        self._kinds = {name: _TYPES[types.get(name, TEXT)] for name in header}
+        self._patterns = {name: CELL_TYPES[types[name]].pattern for name in header if types.get(name, TEXT) != TEXT}
+        self._has_times = any(types.get(name) in ("date", "datetime") for name in header)
 
     def read(self, text: bytes) -> Any:
         """A record batch of the text; None if Python might read it differently."""
         if not self._header or _is_ambiguous(text, self._delimiter):
             return None
         try:
-            # Arrow reads 0x10 as an integer, Python does not. Arrow's floats cannot be hexadecimal: parse once as
-            # floats, to fail on such a field.
-            if self._as_floats and (b"x" in text or b"X" in text):
-                self._parsed(text, self._as_floats)
-            return self._parsed(text, self._kinds)
+            batch = self._parsed(text, self._kinds)
+            return batch if not self._patterns or self._is_exact(text, batch) else None
         except pyarrow.ArrowInvalid:
             return None
+
+    def _is_exact(self, text: bytes, batch: Any) -> bool:
+        """Whether each value would be written as the same field again; looks at fields only where one might not."""
+        if not (
+            self._has_times or _has_odd_numbers(text, self._delimiter) or any(map(_has_huge_floats, batch.columns))
+        ):
+            return True
+        fields = self._parsed(text, dict.fromkeys(self._patterns, pyarrow.string()))
+        return all(map(_all_match, fields.columns, self._patterns.values()))
 
     def _parsed(self, text: bytes, kinds: Mapping[str, Any]) -> Any:
         table = pyarrow.csv.read_csv(
@@ -143,11 +162,56 @@ class _ArrowParser:
             ),
             pyarrow.csv.ParseOptions(delimiter=self._delimiter),
             pyarrow.csv.ConvertOptions(
-                column_types=kinds, include_columns=list(kinds), null_values=[""], strings_can_be_null=False
+                column_types=kinds,
+                include_columns=list(kinds),
+                null_values=[""],
+                strings_can_be_null=False,
+                true_values=TRUE,
+                false_values=FALSE,
             ),
         )
         batches = table.combine_chunks().to_batches()
         return batches[0] if batches else pyarrow.RecordBatch.from_pylist([], schema=table.schema)
+
+
+def _has_odd_numbers(text: bytes, delimiter: str) -> bool:
+    """Whether a field begins like a number with a leading zero, or a hexadecimal one (which Arrow reads, too)."""
+    if delimiter < "." and not _may_have_odd_numbers(text):
+        return False
+    ends = pyarrow.py_buffer(numpy.array([0, len(text)], numpy.int32))  # pyarrow.array would import pandas
+    whole = pyarrow.Array.from_buffers(pyarrow.binary(), 1, [None, ends, pyarrow.py_buffer(text)])
+    begins = rf"(^|[\n{re.escape(delimiter)}]){_ODD}"
+    return bool(pyarrow.compute.match_substring_regex(whole, begins)[0].as_py())
+
+
+def _may_have_odd_numbers(text: bytes) -> bool:
+    """Looks for a zero between a character that sorts before the point, and a digit or x: four times as fast."""
+    characters = numpy.frombuffer(text, numpy.uint8)
+    for start in range(0, len(text), _CACHED_BYTES):
+        some = characters[max(0, start - 3) : start + _CACHED_BYTES]
+        before, after = some[1:-2], some[3:]
+        followed = (after - _ZERO < 10) | (after | 0x20 == ord("x"))
+        places = numpy.flatnonzero((some[2:-1] == _ZERO) & (before < _POINT) & followed)
+        is_exponent = (some[places] | 0x20 == ord("e")) & (before[places] != ord(",")) & (before[places] != _NEWLINE)
+        if not is_exponent.all():
+            return True
+    return re.match(_ODD.encode(), text) is not None
+
+
+def _has_huge_floats(column: Any) -> bool:
+    """Whether there is a float so large that a whole number written in its place may lose digits."""
+    if column.type != pyarrow.float64():
+        return False
+    ends = pyarrow.compute.min_max(column)
+    return any(abs(end.as_py() or 0) >= EXACT for end in ends.values())
+
+
+def _all_match(fields: Any, pattern: re.Pattern[str]) -> bool:
+    """Whether all fields that are not blank match, and none is so long a number that a float would lose digits."""
+    texts = pyarrow.compute.utf8_trim(fields, " \t")
+    matching = pyarrow.compute.match_substring_regex(texts, rf"^(?:{pattern.pattern})?$")
+    long = pyarrow.compute.match_substring_regex(texts, _MANY_DIGITS)
+    return not (pyarrow.compute.any(long).as_py() or pyarrow.compute.all(matching).as_py() is False)
 
 
 def _is_ambiguous(text: bytes, delimiter: str) -> bool:

@@ -10,8 +10,8 @@ import csv
 import sys
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import Any
 
+from headrace.jobs.csv_types import TEXT, cell
 from headrace.jobs.files import Source
 from headrace.jobs.text import TextFile, ends_with_returns, lines_of_any_end, not_utf8, open_text, whole_lines
 from headrace.rows.records import BrokenLine, Row
@@ -20,11 +20,11 @@ _MOST_OF_A_QUOTE = 1 << 29
 _TROUBLE = str.maketrans("\r\0", "\1\1")
 
 
-def read_csv(source: Source, numbers: Mapping[str, type]) -> Iterator[Row | BrokenLine]:
-    """The rows of a file; number columns are converted."""
+def read_csv(source: Source, types: Mapping[str, str]) -> Iterator[Row | BrokenLine]:
+    """The rows of a file, with the values that its columns' types ask for; a column without one holds text."""
     with open_text(source) as file:
         records = CsvRecords(csv_lines(file), source.delimiter, source.path)
-        yield from records.rows(records.header(), numbers)
+        yield from records.rows(records.header(), types)
 
 
 def csv_lines(file: TextFile) -> Iterator[bytes]:
@@ -32,18 +32,6 @@ def csv_lines(file: TextFile) -> Iterator[bytes]:
     if ends_with_returns(file.beginning):
         return lines_of_any_end(file)
     return (line + b"\n" for text in whole_lines(file) for line in text.split(b"\n")[:-1])
-
-
-def number(kind: type, field: str) -> int | float | str | None:
-    """The value of a field in a number column; None if empty, and text if it is no number."""
-    if "_" not in field:  # Python would ignore an underscore
-        for attempt in (kind, float):
-            try:
-                value: int | float = attempt(field)
-            except ValueError:
-                continue
-            return value
-    return field if field.strip() else None
 
 
 class CsvRecords:
@@ -90,14 +78,21 @@ class CsvRecords:
                 return header
         return []
 
-    def rows(self, header: list[str], numbers: Mapping[str, type]) -> Iterator[Row | BrokenLine]:
-        """The remaining records; empty lines are left out."""
-        kinds = [numbers.get(name, str) for name in header]
+    def rows(self, header: list[str], types: Mapping[str, str]) -> Iterator[Row | BrokenLine]:
+        """The remaining records; empty lines are left out, and one with a field that does not fit is broken."""
+        kinds = [types.get(name, TEXT) for name in header]
+        columns = dict(zip(header, kinds, strict=True))
+        self._read_as = {"format": "csv", "delimiter": self._delimiter, "columns": columns}
         for fields in self._records:
             if isinstance(fields, Exception):
                 yield self._broken(fields)
             elif len(fields) == len(header):
-                yield dict(zip(header, self._values(kinds, fields), strict=True))
+                try:
+                    row: Row = dict(zip(header, map(cell, kinds, header, fields), strict=True))
+                except ValueError as error:
+                    yield self._broken(error)
+                else:
+                    yield row
             elif fields:
                 yield self._broken(ValueError(f"the line has {len(fields)} fields, the header {len(header)}"))
 
@@ -149,13 +144,5 @@ class CsvRecords:
         for line in chain(self._record[:], self._texts):
             yield line.rstrip("\r\n").translate(_TROUBLE) + "\n"
 
-    def _values(self, kinds: list[type], fields: list[str]) -> list[Any]:
-        if "_" not in "".join(self._record):  # Python would ignore an underscore
-            try:
-                return [kind(field) for kind, field in zip(kinds, fields, strict=True)]
-            except ValueError:
-                pass
-        return [field if kind is str else number(kind, field) for kind, field in zip(kinds, fields, strict=True)]
-
     def _broken(self, error: Exception) -> BrokenLine:
-        return BrokenLine("".join(self._record).rstrip("\r\n"), self._path, self._first, error)
+        return BrokenLine("".join(self._record).rstrip("\r\n"), self._path, self._first, error, read_as=self._read_as)

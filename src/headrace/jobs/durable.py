@@ -2,7 +2,8 @@
 
 Each part has an index file beside it, with one record for each run of neighbouring rows: place, number of rows, bytes.
 Several runs form a stream: the last run's record holds the bytes of the stream, the others hold 0. A part is synced to
-disk before its index is, so every complete record in the index is true.
+disk before its index is, so every complete record in the index is true. Rows that were paid for are in a journal until
+then.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
+from itertools import chain
 from operator import attrgetter
 from typing import Any, BinaryIO, NamedTuple
 
@@ -20,7 +22,8 @@ import numpy
 import pyarrow
 import pyarrow.ipc
 
-from headrace.jobs.output_batches import OutputLine, Runs, in_order
+from headrace.jobs.journal import Journal, journals, read_journal, remove_journal
+from headrace.jobs.output_batches import OutputLine, OutputRows, Runs, as_lines, in_order
 from headrace.jobs.parts import KINDS, OutputPart, PartWriter, table_of
 from headrace.jobs.publishing import sync_folder
 from headrace.jobs.row_ranges import RowRanges
@@ -40,17 +43,35 @@ class DurablePartWriter(PartWriter):
         folder: of the parts; local.
         predictions: as in ``OutputPart``.
         keep: the input columns to output; None: all.
+        paid: whether rows are in a journal at once, which outlives a process that is killed.
     """
 
-    def __init__(self, folder: str, *, predictions: bool | None, keep: tuple[str, ...] | None = None) -> None:
+    def __init__(
+        self, folder: str, *, predictions: bool | None, keep: tuple[str, ...] | None = None, paid: bool = False
+    ) -> None:
         super().__init__(folder, predictions=predictions, keep=keep)
+        self._journal = Journal(self._path) if paid else None
         self._index: BinaryIO | None = None
         self._runs: list[tuple[int, int, int]] = []
         self._unsafe_bytes = 0
         self._timer: threading.Timer | None = None
         self._error: BaseException | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._commit_lock = threading.Lock()
+
+    def write_rows(self, some: OutputRows, what: str) -> None:
+        """As ``PartWriter.write_rows``."""
+        with self._lock:
+            if self._journal is not None:
+                self._journal.add(as_lines(some, self._keep))
+            super().write_rows(some, what)
+
+    def write_line(self, line: OutputLine, what: str, message: str = "") -> None:
+        """As ``PartWriter.write_line``."""
+        with self._lock:
+            if self._journal is not None:
+                self._journal.add([line])
+            super().write_line(line, what, message)
 
     def finish(self) -> OutputPart | None:
         """Closes the part durably; None if nothing was written."""
@@ -60,6 +81,8 @@ class DurablePartWriter(PartWriter):
                     self._timer.cancel()
             self._commit()
         finally:
+            if self._journal is not None:
+                self._journal.end()  # what a commit that failed has left stays
             for file in (self._file, self._index):
                 with suppress(OSError):  # raised before; all that counts is on disk
                     if file is not None:
@@ -109,11 +132,13 @@ class DurablePartWriter(PartWriter):
                 self._timer = None
                 self._write()
                 runs, self._runs, self._unsafe_bytes = self._runs, [], 0
+                noted = None if self._journal is None else self._journal.end()
             if not runs or self._file is None or self._index is None:
                 return
             _sync(self._file)
             self._index.write(numpy.array(runs, dtype=_RECORD).tobytes())
             _sync(self._index)
+            remove_journal(noted)
 
     def _ordered(self, waiting: list[Any]) -> list[Any]:
         """By place: neighbours then form runs, also where rows were sorted by length."""
@@ -198,6 +223,22 @@ class DurableParts(NamedTuple):
                 if known < rows:
                     stop = place + rows
                     yield place + known, rows - known, offset, first + known, part
+
+
+def recover(folder: str) -> None:
+    """Makes rows durable that processes had paid for when they were killed."""
+    for kind, extension in KINDS.items():
+        paths = journals(f"{glob.escape(folder)}/*.{extension}")
+        if not paths:
+            continue
+        known = DurableParts.find(folder, predictions=kind).places
+        part = DurablePartWriter(folder, predictions=kind)
+        for line in chain.from_iterable(map(read_journal, paths)):
+            if line.place not in known:
+                part.write_line(line, extension)
+        part.finish()
+        for path in paths:
+            remove_journal(path)
 
 
 def _rest(place: int, rows: int, without: RowRanges | None) -> Iterator[tuple[int, int]]:

@@ -58,6 +58,8 @@ def match(patterns: Sequence[str], file_format: str | None = None, delimiter: st
     """
     if not all(patterns):
         raise ConfigurationError("an INPUT has no name (''); is a variable of the shell empty?")
+    if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
+        raise ConfigurationError(f"--delimiter is one character, not {delimiter!r}; a tab is $'\\t' in a shell.")
     paths = dict.fromkeys(path for pattern in patterns for path in _matching(pattern))
     sources = tuple(
         Source(path, file_format or _format_of(path), delimiter or ("\t" if ".tsv" in _extensions(path) else ","))

@@ -23,8 +23,8 @@ class InputOrder:
         self._write = write
         self._due: deque[int] = deque()
         """Places of the rows without outcome, or with one that waits, in order."""
-        self._early: dict[int, tuple[BlockRow, Any] | Outcome] = {}
-        """By place: a row with its prediction, or another outcome of that row alone."""
+        self._early: dict[int, tuple[BlockRow, Any, str | None] | Outcome] = {}
+        """By place: a row with its prediction and the fallback that made it, or another outcome of that row alone."""
 
     def expect(self, row: BlockRow) -> None:
         """Notes a row that is about to be added to the bundle."""
@@ -35,7 +35,7 @@ class InputOrder:
         for outcome in outcomes:
             if isinstance(outcome, Predictions):
                 pairs = zip(outcome.tags, outcome.values, strict=True)
-                self._early.update((row.place, (row, value)) for row, value in pairs)
+                self._early.update((row.place, (row, value, outcome.fallback)) for row, value in pairs)
             elif isinstance(outcome, Skipped):
                 self._early.update((row.place, replace(outcome, tags=[row])) for row in outcome.tags)
             else:
@@ -49,9 +49,9 @@ class InputOrder:
 
 def _together(due: Iterable[Any]) -> Iterator[Outcome]:
     """Outcomes in order, neighbouring predictions together."""
-    for is_prediction, neighbours in groupby(due, lambda one: type(one) is tuple):
-        if is_prediction:
-            rows, values = zip(*neighbours, strict=True)
-            yield Predictions(list(rows), list(values))
+    for fallback, neighbours in groupby(due, lambda one: one[2:] if type(one) is tuple else None):
+        if fallback is not None:
+            rows, values, _ = zip(*neighbours, strict=True)
+            yield Predictions(list(rows), list(values), *fallback)
         else:
             yield from neighbours

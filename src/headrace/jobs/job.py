@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from headrace.core.budget import Budget
 from headrace.core.config import Scope
 from headrace.jobs.files import Source
+from headrace.jobs.first_rows import FIRST_ROWS
 from headrace.metrics.totals import Totals
 from headrace.rows.examples import RESERVED, Examples
 
@@ -23,8 +24,8 @@ class Job:
     """The predictions' file, ``.jsonl`` or ``.parquet``."""
     examples: Examples = field(default_factory=Examples)
     """How to make the handler's examples from rows."""
-    numbers: Mapping[str, type] = field(default_factory=dict)
-    """The types of the number columns in CSV files."""
+    types: Mapping[str, str] = field(default_factory=dict)
+    """The types of the columns of CSV files, but for those of text."""
     keep: tuple[str, ...] | None = None
     """The input columns to output; None: all."""
     fallback: Any = None
@@ -45,15 +46,19 @@ class Job:
     """
     options: tuple[str, ...] = ()
     """Beam's pipeline options, as on the command line."""
+    into: bool = False
+    """Whether the rows of the sources, dead letters, are put into the output, which is there already."""
     dead_letters: str | None = None
     """The dead letters' file, like ``output``; None: beside the output, ``.jsonl``."""
     resume: Mapping[str, Any] | None = None
     """Everything that determines the predictions, by the user's name for it; values are JSON. Rows that an earlier run
     with the same output and the same values finished are not repeated. None: every run starts afresh."""
+    limit: int | None = None
+    """How many rows to read; None: all."""
     threshold: float | None = None
     """The fraction of rows, 0 to 1, that may fail; beyond it the run is refused. None: only if all rows fail."""
     cache: str | None = None
-    """The file of predictions that were made before; None: all are made anew."""
+    """The file of earlier predictions; None: none are reused."""
     budget: Budget | None = None
     """The prices of requests, and a limit for all worker processes of a machine."""
     columnar: bool = True
@@ -82,6 +87,8 @@ class Report(NamedTuple):
     refusal: str | None = None
     """Why the predictions were not published: too many rows failed. The dead letters are in ``Output.failed_letters``.
     """
+    unread: int | None = 0
+    """Rows that were left out since the first ones all failed; None: they were not counted."""
     publishing_seconds: float = 0.0
     """How long it took to join the parts into files and to move those into place."""
 
@@ -103,3 +110,9 @@ def too_many(failed: int, rows: int, threshold: float | None) -> str | None:
     if threshold is None or not failed or failed / rows <= threshold:
         return None
     return f"too many rows failed: {failed:,} of {rows:,} ({failed / rows:.3%}), and --threshold allows {threshold:.3%}"
+
+
+def first_rows_failed(unread: int | None) -> str:
+    """The message of a run that ended since its first rows all failed."""
+    rest = "the rest was" if unread is None else "1 row was" if unread == 1 else f"{unread:,} rows were"
+    return f"the first {FIRST_ROWS:,} rows failed, and {rest} not read (--threshold 1 reads on)"

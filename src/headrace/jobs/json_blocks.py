@@ -19,13 +19,13 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.json
 
+from headrace.core.conversion import DEEPEST, is_deep
 from headrace.jobs.arrays import truths_of
 from headrace.jobs.column_types import is_utf8
 from headrace.jobs.files import Source
 from headrace.jobs.text import not_utf8, open_text, whole_lines
 from headrace.rows.records import BrokenLine, Record, Row
 
-_DEEPEST = 200
 _FEW_LINES = 64
 _ARROW_BYTES = 1 << 18
 _NEWLINE = 10
@@ -33,6 +33,7 @@ _SPACE = r"[ \t]*"
 _TEXT = r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u(?:[0-9a-cA-CefEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}))*"'
 _INTEGER = "-?(?:0|[1-9][0-9]{0,17})"
 _FLOAT = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+(?:[eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)"
+_READ_AS = {"format": "jsonl"}
 _KINDS: dict[type, tuple[str, Any]] = {
     str: (_TEXT, pyarrow.string()),
     int: (_INTEGER, pyarrow.int64()),
@@ -51,7 +52,7 @@ def read_json_blocks(source: Source) -> Iterator[Any]:
             shape, pieces = _pieces(text, lines, shape)
             for start, stop, batch in pieces:
                 file.position.lines_done = number + stop - 1
-                yield _records(source, lines[start:stop].to_pylist(), number + start) if batch is None else batch
+                yield records_of(source, lines[start:stop].to_pylist(), number + start) if batch is None else batch
             number += len(lines)
 
 
@@ -61,7 +62,7 @@ def read_json_records(source: Source) -> Iterator[Record]:
         number = 1
         for text in whole_lines(file):
             lines = text.split(b"\n")[:-1]
-            yield from _records(source, lines, number)
+            yield from records_of(source, lines, number)
             number += len(lines)
 
 
@@ -164,7 +165,7 @@ def _row_or_none(line: bytes) -> Row | None:
     return row if type(row) is dict else None
 
 
-def _records(source: Source, lines: Sequence[bytes], first: int) -> list[Record]:
+def records_of(source: Source, lines: Sequence[bytes], first: int) -> list[Record]:
     """The rows of lines; those without any character but spaces are left out."""
     return [
         _record(source, line.removesuffix(b"\n"), number)
@@ -178,23 +179,14 @@ def _record(source: Source, line: bytes, number: int) -> Record:
         row = _parsed(line.decode())
         if type(row) is not dict:
             raise TypeError(f"a row must be a JSON object, not {type(row).__name__}")
-        if line.count(b"[") + line.count(b"{") > _DEEPEST and _is_deep(row):
-            raise ValueError(f"the row has values within values, more than {_DEEPEST} deep")
+        if line.count(b"[") + line.count(b"{") > DEEPEST and is_deep(row):
+            raise ValueError(f"the row has values within values, more than {DEEPEST} deep")
     except UnicodeDecodeError as error:
         text = line.decode("utf-8", "backslashreplace")
-        return BrokenLine(text, source.path, number, not_utf8(error, source))
+        return BrokenLine(text, source.path, number, not_utf8(error, source), read_as=_READ_AS)
     except (ValueError, TypeError, RecursionError) as error:
-        return BrokenLine(line.decode(), source.path, number, error)
+        return BrokenLine(line.decode(), source.path, number, error, read_as=_READ_AS)
     return row
-
-
-def _is_deep(row: Row) -> bool:
-    """Whether values are nested so deeply that pickling or writing them may overflow the stack."""
-    level: list[Any] = [row]
-    for _ in range(_DEEPEST):
-        values = (value for one in level for value in (one.values() if isinstance(one, dict) else one))
-        level = [value for value in values if isinstance(value, dict | list)]
-    return bool(level)
 
 
 def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -46,7 +46,8 @@ class Loop:
             stack.callback(end_budget, self._steps.spec)
             stack.callback(worker.close)
             stack.callback(self._steps.writer.abandon)
-            bundle = self._steps.bundle(worker.bundle(FanOut(totals, _Cancellation(self._folder))))
+            observers = [totals] if self._steps.writer.paid else [totals, _Cancellation(self._folder)]
+            bundle = self._steps.bundle(worker.bundle(FanOut(*observers)))
             for index, source in enumerate(self._sources):
                 bundle.run(index, source)
             parts = bundle.finish()

@@ -14,7 +14,8 @@ from headrace.jobs import storage
 from headrace.jobs.column_types import letter_types
 from headrace.jobs.compression import create_compressed
 from headrace.jobs.files import absolute, dead_letters_path, failed_path, location, output_format
-from headrace.jobs.parts import KINDS, OutputPart, read_manifest, read_parts
+from headrace.jobs.parts import KINDS, OutputPart, read_manifest, read_parts, read_runs
+from headrace.jobs.positions import OutputPlaces, completed
 from headrace.jobs.publishing import Move, PublishError, backup_path, put_in_place
 from headrace.jobs.tables import lines_of, write_parquet
 
@@ -22,7 +23,9 @@ _LOG = logging.getLogger(__name__)
 
 
 class Output:
-    """Two files that appear together at the end: predictions, and dead letters beside them.
+    """Files that appear together at the end: predictions, and dead letters beside them if there are any.
+
+    The dead letters of an earlier run go with its predictions.
 
     Args:
         path: of the predictions; its extension selects JSON lines or Parquet.
@@ -99,7 +102,7 @@ class Output:
     def publish(
         self, check: Callable[[], None] = lambda: None, accept: Callable[[list[OutputPart]], bool] | None = None
     ) -> list[OutputPart]:
-        """Joins the parts and moves the files into place, dead letters first; returns the parts.
+        """Joins the parts and moves the files into place; returns the parts.
 
         Args:
             check: called repeatedly until the files are moved; an exception from it stops the work.
@@ -144,7 +147,8 @@ class Output:
     def _clean_letters(self) -> None:
         if not self._letters_are_elsewhere:
             return
-        for path in (self._letters_scratch, backup_path(self._letters_scratch)):
+        places = (self._letters_scratch, self._scratch_of_failed)
+        for path in (*places, *map(backup_path, places)):
             try:
                 if storage.exists(path):
                     storage.delete(path)
@@ -170,11 +174,18 @@ class Output:
     def _joined(self, parts: list[OutputPart], check: Callable[[], None]) -> list[Move]:
         """Builds the finished files; returns the moves that publish them."""
         letters = self._letters_scratch if self._letters_are_elsewhere else self._scratch(self.dead_letters)
-        bad = self._join(letters, self.letters_format, parts, check, good=False)
+        has_letters = any(part.counts for part in parts if part.predictions is False)
+        if has_letters:
+            self._join(letters, self.letters_format, parts, check, good=False)
         if not self.accepted:
-            return [Move("the dead letters", bad, self.failed_letters)]
+            return [Move("the dead letters", letters, self.failed_letters)]
         good = self._join(self._scratch(self.path), self.format, parts, check, good=True)
-        return [Move("the dead letters", bad, self.dead_letters), Move("the predictions", good, self.path)]
+        bad = Move("the dead letters", letters, self.dead_letters, removes=not has_letters)
+        failed = Move("dead letters", self._scratch_of_failed, self.failed_letters, removes=True)
+        # What an end by force leaves is an earlier output and new letters, or a new output and earlier letters: a
+        # file of letters is removed last.
+        moves = sorted([bad, Move("the predictions", good, self.path), failed], key=lambda move: move.removes)
+        return [move for move in moves if not move.removes or storage.exists(move.destination)]
 
     def _how_to_join(self, error: Exception) -> str:
         return (
@@ -187,19 +198,33 @@ class Output:
         """The rows of one kind."""
         return read_parts(part.path for part in parts if part.predictions is predictions)
 
+    def _places(self, parts: list[OutputPart]) -> OutputPlaces:
+        """Where rows are in the output."""
+        return OutputPlaces(read_runs(part.path for part in parts if part.predictions))
+
     def _join(
         self, path: str, file_format: str, parts: list[OutputPart], check: Callable[[], None], *, good: bool
     ) -> str:
         """Writes the rows of one kind into one file; returns its path."""
+
+        def tables() -> Iterable[Any]:
+            found = self._tables(parts, predictions=good)
+            return found if places is None else completed(found, places)
+
+        places = self._places(parts) if self.accepted and not good else None
         with (storage.create if file_format == "parquet" else create_compressed)(path) as file:
             if file_format == "parquet":
-                types = None if good else letter_types()
-                write_parquet(file, lambda: self._tables(parts, predictions=good), check, types)
+                write_parquet(file, tables, check, None if good else letter_types())
             else:
-                for chunk in lines_of(self._tables(parts, predictions=good)):
+                for chunk in lines_of(tables()):
                     check()
                     file.write(chunk)
         return path
+
+    @property
+    def _scratch_of_failed(self) -> str:
+        """Where ``failed_letters`` of an earlier run wait to be deleted."""
+        return f"{self._letters_scratch}.failed" if self._letters_are_elsewhere else self._scratch(self.failed_letters)
 
     def _scratch(self, path: str) -> str:
         """The path of a finished file in the folder; its prefix avoids collisions, such as with ``manifest.json``."""

@@ -116,16 +116,26 @@ def batches_of_rows(some: Iterable[OutputRows], keep: tuple[str, ...] | None) ->
     """Rows as record batches, in order, each with the places of its rows."""
     runs = list(chain.from_iterable(map(_runs_of_blocks, _joined(some))))
     if len(runs) > 1 + sum(len(run.rows) for run in runs) // _FEW:
-        yield batch_of_lines([line for run in runs for line in _lines_of(run, keep)])
+        yield batch_of_lines([line for run in runs for line in as_lines(run, keep)])
         return
     for run in runs:
         rows, columns = run
         if not is_utf8("".join(columns)):
-            yield batch_of_lines(list(_lines_of(run, keep)))
+            yield batch_of_lines(list(as_lines(run, keep)))
             continue
         output = _kept_of_rows(rows, keep)
         output.update((name, _of_encoded(values)) for name, values in columns.items())
         yield _runs(row.place for row in rows), _as_batch(output)
+
+
+def as_lines(some: OutputRows, keep: tuple[str, ...] | None) -> Iterator[OutputLine]:
+    """Rows as lines of JSON, with the columns to keep."""
+    for number, row in enumerate(some.rows):
+        values = {name: values[number] for name, values in some.columns.items()}
+        if row.block.batch is not None:
+            values = encoded_record(row.row, keep) | values
+        text = ", ".join(f"{_json_of(name)}: {_json_of(value)}" for name, value in values.items())
+        yield OutputLine(row.place, f"{{{text}}}")
 
 
 def batch_of_lines(lines: Sequence[OutputLine]) -> tuple[Runs, Any]:
@@ -149,6 +159,11 @@ def batch_of_block(block: Block, keep: tuple[str, ...] | None, predictions: Any,
             places = pyarrow.repeat(pyarrow.scalar(0, pyarrow.int8()), len(block))
             columns["model_id"] = pyarrow.DictionaryArray.from_arrays(places, [model_id]), False
     return _as_batch(columns)
+
+
+def batch_as_written(batch: Any) -> Any:
+    """Rows of a finished output as a record batch of one that is being written."""
+    return _as_batch(_kept(Block(0, 0, batch=batch), None))
 
 
 def is_json(field: Any) -> bool:
@@ -204,15 +219,6 @@ def _runs(places: Iterable[int]) -> Runs:
             start = place
         stop = place + 1
     return [*runs, (start, stop - start)] if stop > start else runs
-
-
-def _lines_of(some: OutputRows, keep: tuple[str, ...] | None) -> Iterator[OutputLine]:
-    for number, row in enumerate(some.rows):
-        values = {name: values[number] for name, values in some.columns.items()}
-        if row.block.batch is not None:
-            values = encoded_record(row.row, keep) | values
-        text = ", ".join(f"{_json_of(name)}: {_json_of(value)}" for name, value in values.items())
-        yield OutputLine(row.place, f"{{{text}}}")
 
 
 def _json_of(value: Any) -> str:

@@ -23,6 +23,7 @@ _ROWS = 1 << 16
 _BYTES = 1 << 24
 _WAITING = 1 << 12
 _TEXT = {str, Json}
+_RUNS = "runs"
 
 KINDS = {True: "predictions", False: "letters", None: "skipped"}
 """The extensions of parts, by ``OutputPart.predictions``."""
@@ -38,6 +39,8 @@ class OutputPart(NamedTuple):
     """Numbers of rows by kind; for dead letters, by stage and error type."""
     messages: dict[str, int] = {}  # noqa: RUF012 - a NamedTuple's default, never modified
     """For dead letters: counts of the most frequent messages."""
+    is_cut: bool = False
+    """Whether the bundle's first rows all failed, and it left out others."""
 
 
 class Stream:
@@ -61,8 +64,8 @@ class Stream:
     def write(self, file: BinaryIO) -> None:
         """Writes the batches as one stream and clears them."""
         with pyarrow.ipc.new_stream(file, self.batches[0][1].schema) as writer:
-            for _, batch in self.batches:
-                writer.write_batch(batch)
+            for runs, batch in self.batches:
+                writer.write_batch(batch, {_RUNS: json.dumps(runs)})
         self.batches = []
         self._rows = self._bytes = 0
 
@@ -182,6 +185,17 @@ class PartWriter:
 
 def read_parts(paths: Iterable[str]) -> Iterator[Any]:
     """The rows of parts as tables, in the order in which they were written."""
+    return map(table_of, _streams(paths))
+
+
+def read_runs(paths: Iterable[str]) -> Iterator[tuple[int, int]]:
+    """The places of the rows of parts, as runs of neighbours, in the order in which they were written."""
+    for stream in _streams(paths):
+        for one in stream.iter_batches_with_custom_metadata():
+            yield from json.loads(one.custom_metadata[_RUNS])
+
+
+def _streams(paths: Iterable[str]) -> Iterator[Any]:
     for path in paths:
         with storage.open_file(path) if storage.is_remote(path) else pyarrow.OSFile(path) as file:
             while True:
@@ -189,7 +203,7 @@ def read_parts(paths: Iterable[str]) -> Iterator[Any]:
                     reader = pyarrow.ipc.open_stream(file)
                 except (pyarrow.ArrowInvalid, EOFError):  # no further stream
                     break
-                yield table_of(reader)
+                yield reader
 
 
 def table_of(stream: Any) -> Any:

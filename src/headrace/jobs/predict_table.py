@@ -83,12 +83,27 @@ def _with_columns(table: TableT, added: dict[str, list[Any]], *, raises: bool) -
     given: Any = table
     found: TableT
     if hasattr(given, "iloc"):
-        found = given.assign(**added)
+        found = given.assign(**{**added, "prediction": _nullable(added["prediction"], added["outcome"])})
         return found
     from headrace.jobs.prediction_columns import with_columns  # noqa: PLC0415 - numpy and pyarrow, for Arrow's only
 
     found = with_columns(given, added, raises=raises)
     return found
+
+
+def _nullable(predictions: list[Any], outcomes: list[str]) -> Any:
+    """The predictions; if some rows have none, as pandas' nullable type of the others: integers stay integers."""
+    known = [place for place, outcome in enumerate(outcomes) if outcome == "predicted"]
+    if len(known) == len(predictions):
+        return predictions
+    import pandas  # noqa: PLC0415 - only a data frame needs it
+
+    found = pandas.Series([predictions[place] for place in known], index=known)
+    if found.dtype == object:
+        return predictions
+    if found.dtype.kind in "biu":
+        found = found.convert_dtypes()
+    return found.reindex(range(len(predictions))).array
 
 
 def _added(answers: Iterable[Any]) -> dict[str, list[Any]]:

@@ -10,8 +10,8 @@ import pyarrow
 
 from headrace.jobs.column_types import as_array, kind_of, type_of
 from headrace.jobs.json_lines import JsonEncodeError
+from headrace.jobs.letters import unwritten
 from headrace.jobs.output_batches import Json, encoded
-from headrace.jobs.steps import unwritten
 
 
 def with_columns(table: Any, added: dict[str, list[Any]], *, raises: bool) -> Any:

@@ -33,12 +33,14 @@ class PublishError(OSError):
 
 
 class Move(NamedTuple):
-    """A finished file and its destination."""
+    """A finished file and its destination; or a file that is to be gone."""
 
     what: str
     """For messages, such as "the predictions"."""
     source: str
     destination: str
+    removes: bool = False
+    """Whether nothing replaces the file at the destination, which ``earlier`` keeps; there is no ``source`` then."""
 
     @property
     def earlier(self) -> str:
@@ -54,7 +56,7 @@ def backup_path(source: str) -> str:
 def put_in_place(moves: Sequence[Move]) -> None:
     """Moves files to their destinations in order; if one fails, the moves before it are undone.
 
-    If the last destination is local, a lock there makes other processes wait until all files are moved.
+    If the destination of the last finished file is local, a lock there makes other processes wait until all are moved.
 
     Args:
         moves: of files that belong together, each within one filesystem.
@@ -62,7 +64,7 @@ def put_in_place(moves: Sequence[Move]) -> None:
     Raises:
         PublishError: not all files are in place. No file, new or earlier, is lost; the message says where each is.
     """
-    with _destination_lock(moves[-1].destination):
+    with _destination_lock([move for move in moves if not move.removes][-1].destination):
         _put_in_place(moves)
 
 
@@ -71,10 +73,13 @@ def _put_in_place(moves: Sequence[Move]) -> None:
     moved: list[Move] = []
     try:
         for move in moves:
-            if not is_remote(move.source):
+            if not is_remote(move.source) and not move.removes:
                 _sync_file(move.source)
         for move in moves:
             begun.append(move)
+            if move.removes:
+                storage.rename(move.destination, move.earlier)
+                continue
             # The last move needs no copy of the earlier file: nothing after it can fail and undo it.
             if move is not moves[-1]:
                 _keep_earlier(move)
@@ -186,7 +191,7 @@ def _replace(move: Move) -> None:
 def _undo(move: Move, *, has_moved: bool) -> None:
     """Undoes a move as far as possible: the finished file back in its folder, the earlier file back in place."""
     with suppress(Exception):
-        if not storage.exists(move.source):
+        if not move.removes and not storage.exists(move.source):
             storage.rename(move.destination, move.source)
         elif has_moved and storage.exists(move.destination) and _are_equal(move.source, move.destination):
             storage.delete(move.destination)
@@ -220,10 +225,12 @@ def _in_words(error: Exception) -> str:
 
 
 def _how_to_finish(moves: Sequence[Move]) -> str:
+    kept = [move for move in moves if _exists(move.earlier) and not (move.removes and _exists(move.destination))]
+    moves = [move for move in moves if not move.removes]
     left = [move for move in moves if _may_exist(move.source)]
     words = [f"Move {move.source} to {move.destination} ({move.what}, whole)." for move in left]
     words += [f"{move.destination} is new already ({move.what})." for move in moves if move not in left]
-    kept = [move for move in moves if _exists(move.earlier) and not (move in left and _exists(move.destination))]
+    kept = [move for move in kept if not (move in left and _exists(move.destination))]
     words += [f"The earlier {move.destination} is kept as {move.earlier}." for move in kept]
     return " ".join(words)
 

@@ -1,30 +1,32 @@
-"""Reads files into blocks of rows, and infers columns and number types from the beginning of the input."""
+"""Reads files into blocks of rows, and infers columns and their types from the beginning of the input."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from headrace.core.errors import ConfigurationError
 from headrace.jobs import pipes
 from headrace.jobs.blocks import Block
 from headrace.jobs.csv_blocks import read_csv_blocks
-from headrace.jobs.csv_records import CsvRecords, csv_lines, number, read_csv
+from headrace.jobs.csv_records import CsvRecords, csv_lines, read_csv
+from headrace.jobs.csv_types import types_of_sample
 from headrace.jobs.files import Source, open_source
 from headrace.jobs.input_share import InputShare
 from headrace.jobs.json_blocks import read_json_blocks, read_json_records
+from headrace.jobs.neighbours import noting_neighbours
 from headrace.jobs.parquet_blocks import parquet_file, read_parquet
 from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.storage import is_remote
 from headrace.jobs.text import open_text
-from headrace.rows.records import BrokenLine, Record
+from headrace.rows.records import BrokenLine, Record, Row
+from headrace.rows.types import types_of_schema, types_of_values
 
 SAMPLED_ROWS = 1000
 """How many rows to inspect to infer types for all."""
-_INTEGER = re.compile(r"\s*[+-]?\d+\s*")
-_LEADING_ZERO = re.compile(r"\s*[+-]?0\d")
+_SAMPLED_BYTES = 1 << 23
 
 
 class InputSchema(NamedTuple):
@@ -32,12 +34,15 @@ class InputSchema(NamedTuple):
 
     columns: tuple[str, ...]
     """From the header, the schema or the first row; empty if there are no rows."""
-    numbers: dict[str, type]
-    """The number columns of CSV files: int or float."""
+    csv: Mapping[str, str]
+    """The types of the columns of CSV files, which state none; empty if no CSV file has rows."""
+    stated: Mapping[str, str]
+    """The types that Parquet files and JSON lines state."""
 
-    def numbers_without(self, text: Collection[str]) -> dict[str, type]:
-        """The number columns, but for those that are to stay text."""
-        return {name: kind for name, kind in self.numbers.items() if name not in text}
+    @property
+    def types(self) -> dict[str, str]:
+        """The columns' types."""
+        return {**self.stated, **self.csv}
 
 
 def infer_schema(sources: Iterable[Source]) -> InputSchema:
@@ -48,19 +53,23 @@ def infer_schema(sources: Iterable[Source]) -> InputSchema:
             to be read and was empty.
     """
     columns: tuple[str, ...] = ()
-    numbers: dict[str, type] | None = None
+    sample: list[Row] = []
+    stated: dict[str, str] = {}
     for source in sources:
+        is_at_hand = not is_remote(source.path) and not pipes.is_pipe(source.path)
         try:
             columns = columns or _columns_of(source)
-            if source.format == "csv" and numbers is None:
-                numbers = _number_columns(source)
-            if not is_remote(source.path) and not pipes.is_pipe(source.path):
+            if source.format != "csv":
+                stated = stated or _stated_types(source)
+            elif is_at_hand or not sample:
+                sample = _sample_of(chain(sample, read_csv(source, {})))
+            if is_at_hand:
                 _refuse_unfit(source)
         except pipes.EmptyPipeError:
             raise
         except Exception as error:
             raise ConfigurationError(f"cannot read {pipes.as_name(source.path)} as {source.format}: {error}") from error
-    return InputSchema(columns, numbers or {})
+    return InputSchema(columns, types_of_sample(sample), stated)
 
 
 def _refuse_unfit(source: Source) -> None:
@@ -75,7 +84,7 @@ def _refuse_unfit(source: Source) -> None:
 def read_blocks(
     source: Source,
     index: int,
-    numbers: Mapping[str, type],
+    types: Mapping[str, str],
     done: RowRanges,
     names: tuple[str, ...] = (),
     *,
@@ -86,8 +95,7 @@ def read_blocks(
     Args:
         source: the file.
         index: of the source, counted from 0.
-        numbers: the types of a CSV file's number columns. There an empty field is None, and a field that is no number
-            remains text.
+        types: of a CSV file's columns, but for those of text.
         done: places of rows to leave out.
         names: the columns that the model sees, if it sees columns.
         share: follows how much of the input is read.
@@ -96,7 +104,9 @@ def read_blocks(
     def is_done(start: int, stop: int) -> bool:
         return not any(done.missing(index, start, stop))
 
-    return placed(_pieces_of(source, numbers, is_done), source, index, done, names, share=share)
+    pieces = _pieces_of(source, types, is_done)
+    pieces = pieces if pipes.is_pipe(source.path) else noting_neighbours(pieces)
+    return placed(pieces, source, index, done, names, share=share)
 
 
 def placed(
@@ -128,15 +138,15 @@ def placed(
             yield block[start - block.first : stop - block.first]
 
 
-def read_rows(source: Source, numbers: Mapping[str, type]) -> Iterator[Record]:
+def read_rows(source: Source, types: Mapping[str, str]) -> Iterator[Record]:
     """The rows of a file, one by one."""
-    return (row for block in read_blocks(source, 0, numbers, RowRanges()) for row, _ in block.each())
+    return (row for block in read_blocks(source, 0, types, RowRanges()) for row, _ in block.each())
 
 
-def _pieces_of(source: Source, numbers: Mapping[str, type], is_done: Callable[[int, int], bool]) -> Iterator[Any]:
+def _pieces_of(source: Source, types: Mapping[str, str], is_done: Callable[[int, int], bool]) -> Iterator[Any]:
     pipes.take(source.path)
     if source.format == "csv":
-        return read_csv_blocks(source, numbers)
+        return read_csv_blocks(source, types)
     return read_json_blocks(source) if source.format == "jsonl" else read_parquet(source, is_done)
 
 
@@ -154,16 +164,20 @@ def _columns_of(source: Source) -> tuple[str, ...]:
     return ()
 
 
-def _number_columns(source: Source) -> dict[str, type] | None:
-    """The columns in which most of the first fields are numbers; a leading zero (a postcode) makes a column text.
+def _sample_of(rows: Iterator[Record]) -> list[Row]:
+    """The first rows: fewer of long ones, such as vectors."""
+    first = next(rows, None)
+    more = min(SAMPLED_ROWS, _SAMPLED_BYTES // len(repr(first))) - 1
+    return [row for row in chain([first], islice(rows, max(0, more))) if isinstance(row, dict)]
 
-    None if there are no rows to judge by.
-    """
-    sample = [row for row in islice(read_csv(source, {}), SAMPLED_ROWS) if isinstance(row, dict)]
-    kinds: dict[str, type] = {}
-    for name in sample[0] if sample else ():
-        fields = [row[name] for row in sample if row[name].strip()]
-        numbers = [field for field in fields if isinstance(number(int, field), int | float)]
-        if len(numbers) * 2 > len(fields) and not any(map(_LEADING_ZERO.match, numbers)):
-            kinds[name] = int if all(map(_INTEGER.fullmatch, numbers)) else float
-    return kinds if sample else None
+
+def _stated_types(source: Source) -> dict[str, str]:
+    """The types of the columns of a Parquet file, or of the values in the first JSON lines; of a pipe none."""
+    if source.format == "parquet":
+        with open_source(source) as file:
+            return types_of_schema(parquet_file(file).schema_arrow)
+    if pipes.is_pipe(source.path):
+        return {}
+    with suppress(Exception):  # the run says what is wrong behind the first line
+        return types_of_values(_sample_of(read_json_records(source)))
+    return {}

@@ -12,12 +12,13 @@ from contextlib import suppress
 from typing import Any, BinaryIO
 
 from headrace.core.errors import ConfigurationError
-from headrace.jobs.durable import DurableParts
+from headrace.jobs.durable import DurableParts, recover
 from headrace.jobs.files import absolute, location
 from headrace.jobs.messages import Messages
 from headrace.jobs.output import Output
 from headrace.jobs.output_batches import lines_in
-from headrace.jobs.parts import KINDS, OutputPart
+from headrace.jobs.parts import KINDS, OutputPart, read_manifest
+from headrace.jobs.positions import OutputPlaces
 from headrace.jobs.publishing import sync_folder
 from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.storage import is_remote
@@ -35,24 +36,33 @@ class ResumableOutput(Output):
         path: of the predictions; local.
         dead_letters: path of the dead letters.
         job: everything that determines the predictions, by the user's name for it; values are JSON.
+        kind: part of the scratch folder's name.
+        keeps: whether the next run continues.
 
     Raises:
         ConfigurationError: a path is not a valid output or not local. ``prepare`` also raises it if another run uses
             the folder, or its rows belong to another job.
     """
 
-    def __init__(self, path: str, dead_letters: str | None, job: Mapping[str, Any]) -> None:
-        for where, option in ((path, "--output"), (dead_letters or "", "--dead-letters")):
-            if is_remote(absolute(where)):
-                raise ConfigurationError(
-                    f"--resume keeps parts in local folders only, and {option} is {where}; leave --resume out, or "
-                    "write a local file and copy it."
-                )
+    def __init__(
+        self, path: str, dead_letters: str | None, job: Mapping[str, Any], *, kind: str = "resume", keeps: bool = True
+    ) -> None:
+        self._refuse_remote("--resume", path, dead_letters)
         place = os.fsencode(location(absolute(path)))
-        super().__init__(path, dead_letters, "resume-" + hashlib.sha256(place).hexdigest()[:8])
+        super().__init__(path, dead_letters, f"{kind}-{hashlib.sha256(place).hexdigest()[:8]}")
+        self._keeps = keeps
         self._fingerprint = {"the version": _VERSION, **job}
         self._lock: BinaryIO | None = None
         self._is_over = False
+
+    @staticmethod
+    def _refuse_remote(what: str, path: str, dead_letters: str | None) -> None:
+        for where, option in ((path, "--output"), (dead_letters or "", "--dead-letters")):
+            if is_remote(absolute(where)):
+                raise ConfigurationError(
+                    f"{what} keeps parts in local folders only, and {option} is {where}; leave {what} out, or write a "
+                    "local file and copy it."
+                )
 
     def publish(
         self, check: Callable[[], None] = lambda: None, accept: Callable[[list[OutputPart]], bool] | None = None
@@ -67,8 +77,8 @@ class ResumableOutput(Output):
         with self._moving:
             if self._lock is None:
                 return
-            self.kept_rows = 0 if self._is_over else len(self._find())
-            if not self.kept_rows:
+            self.kept_rows = len(self._find()) if self._keeps and not self._is_over else 0
+            if not self.kept_rows and (self._keeps or not self.keeps_parts):
                 with suppress(FileNotFoundError):
                     os.remove(self._job_path)  # first: without it, leftovers of a kill here are void
                 shutil.rmtree(self.folder, ignore_errors=True)
@@ -98,7 +108,7 @@ class ResumableOutput(Output):
                 then = json.load(file)
         except FileNotFoundError:  # no earlier run, or its folder was being removed
             then = None
-        done = self._find() if then is not None else RowRanges()
+        done = self._find() if then is not None and self._keeps else RowRanges()
         self.earlier_rows = len(done)
         if self.earlier_rows:
             self._refuse_another(then)
@@ -124,10 +134,11 @@ class ResumableOutput(Output):
         if names:
             raise ConfigurationError(
                 f"{self.earlier_rows:,} rows of an earlier run are kept for {self.path}, but these have changed since: "
-                f"{', '.join(names)}. Put them back, choose another --output, or remove {self.folder} to begin anew."
+                f"{', '.join(names)}. Put them back, choose another --output, or remove {self.folder} to start over."
             )
 
     def _find(self) -> RowRanges:
+        recover(self.folder)
         good, bad, none = (DurableParts.find(self.folder, predictions=kind).places for kind in KINDS)
         return good | bad | none
 
@@ -136,12 +147,13 @@ class ResumableOutput(Output):
         good, bad, none = (DurableParts.find(self.folder, predictions=kind).places for kind in KINDS)
         both = good | bad
         skipped = len(both | none) - len(both)
+        is_cut = os.path.exists(self.manifest) and any(part.is_cut for part in read_manifest(self.manifest))
         gaps = (both | none).gaps()
-        if gaps:
+        if gaps and not is_cut:
             raise RuntimeError(f"rows before {gaps[0]:#x} have no result; this is a bug, please report it")
         return [
             OutputPart(True, "", {"predictions": len(good)}),
-            OutputPart(False, "", *_counts_of_letters(self._tables([], predictions=False), check)),
+            OutputPart(False, "", *_counts_of_letters(self._tables([], predictions=False), check), is_cut),
             *([OutputPart(None, "", {"skipped": skipped})] if skipped else []),
         ]
 
@@ -154,6 +166,11 @@ class ResumableOutput(Output):
         both = len(good | found.places)
         # A runner may have repeated a bundle that then failed.
         return found.tables(without=good if both < len(good) + len(found.places) else None)
+
+    def _places(self, parts: list[OutputPart]) -> OutputPlaces:
+        """As those of ``_tables``."""
+        found = DurableParts.find(self.folder, predictions=True).places
+        return OutputPlaces(zip(found.starts, found.stops - found.starts, strict=True))
 
     def _how_to_join(self, error: Exception) -> str:
         return f"the rows are done, but their files could not be joined ({type(error).__name__}: {error})."

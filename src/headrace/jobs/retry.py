@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain, islice
 
 from headrace.core.errors import ConfigurationError
+from headrace.jobs.corrected import CorrectedLines
 from headrace.jobs.files import Source, absolute, match
 from headrace.jobs.pipes import as_path, is_pipe
+from headrace.jobs.positions import decoded, position_in, position_of_unchanged_line, without_reading
 from headrace.jobs.reading import SAMPLED_ROWS, read_blocks, read_rows
 from headrace.jobs.row_ranges import RowRanges
-from headrace.rows.records import BrokenLine, Record, Row, TriedRow
+from headrace.rows.records import BrokenLine, Record, TriedRow
+
+_LINE = BrokenLine("", "", 0, ValueError()).row.keys()
 
 
 def match_dead_letters(patterns: Sequence[str]) -> tuple[Source, ...]:
@@ -30,7 +34,7 @@ def match_dead_letters(patterns: Sequence[str]) -> tuple[Source, ...]:
     return tuple(source._replace(letters=True) for source in sources)
 
 
-def dead_letter_columns(sources: Iterable[Source]) -> tuple[str, ...]:
+def dead_letter_columns(sources: Iterable[Source], types: Mapping[str, str]) -> tuple[str, ...]:
     """All columns of the first rows; several rows are read, since one may have failed for lack of a column.
 
     Raises:
@@ -39,8 +43,9 @@ def dead_letter_columns(sources: Iterable[Source]) -> tuple[str, ...]:
     columns: dict[str, None] = {}
     for source in sources:
         try:
+            corrected = corrected_lines(source, types)
             for number, letter in enumerate(islice(read_rows(source, {}), SAMPLED_ROWS)):
-                row = _row_of(letter, source.path, number + 1)
+                row = _row_of(letter, source.path, number + 1, corrected)
                 if not isinstance(row, BrokenLine):
                     columns.update(dict.fromkeys(row))
                 elif number == 0 and not _is_letter(letter):
@@ -53,13 +58,32 @@ def dead_letter_columns(sources: Iterable[Source]) -> tuple[str, ...]:
     return tuple(columns)
 
 
-def read_dead_letters(source: Source) -> Iterator[list[Record]]:
+def columns_of_lines(sources: Iterable[Source]) -> tuple[str, ...]:
+    """The columns of the unreadable lines of CSV files."""
+    columns: dict[str, None] = {}
+    for letter in chain.from_iterable(read_rows(source, {}) for source in sources):
+        with suppress(KeyError, TypeError, ValueError):  # no such line
+            position = position_in(letter) if isinstance(letter, dict) else None
+            columns.update(dict.fromkeys((position or {})["reading"]["columns"]))
+    return tuple(columns)
+
+
+def read_dead_letters(source: Source, types: Mapping[str, str]) -> Iterator[list[Record]]:
     """The rows of dead letters, as they were first read, in lists.
 
-    Lines that could not be read then remain broken.
+    Lines that could not be read then remain broken, unless they fit the ``types`` that columns are given now, or have
+    been corrected in the letter, or else in the file.
     """
+    corrected = corrected_lines(source, types)
     for block in read_blocks(source, 0, {}, RowRanges()):
-        yield [_row_of(letter, source.path, number) for number, letter in enumerate(block.rows(), block.first + 1)]
+        numbered = enumerate(block.rows(), block.first + 1)
+        yield [_row_of(letter, source.path, number, corrected) for number, letter in numbered]
+
+
+def corrected_lines(source: Source, types: Mapping[str, str]) -> CorrectedLines:
+    """The unreadable lines among dead letters, read from their files once more."""
+    letters = (letter for letter in read_rows(source, {}) if isinstance(letter, dict))
+    return CorrectedLines((position for letter in letters if (position := position_of_unchanged_line(letter))), types)
 
 
 def _refuse_pipes(paths: Iterable[str]) -> None:
@@ -72,23 +96,19 @@ def _is_letter(letter: Record) -> bool:
     return isinstance(letter, dict) and {"row", "stage", "message"} <= letter.keys()
 
 
-def _row_of(letter: Record, path: str, number: int) -> Record:
+def _row_of(letter: Record, path: str, number: int, corrected: CorrectedLines) -> Record:
     if isinstance(letter, BrokenLine):
         return letter
     try:
-        row = _decoded(letter["row"])
+        row = decoded(letter["row"])
         attempts = int(letter.get("attempts") or 1)  # letters written without a count
-        if letter["stage"] == "reading":
-            return BrokenLine(row["line"], row["file"], row["line_number"], ValueError(letter["message"]), attempts)
-        return TriedRow(row, attempts)
+        position = position_in(letter)
+        if letter["stage"] != "reading" or row.keys() != _LINE:
+            return TriedRow(row, attempts, without_reading(position))
+        line, file, place = (row[name] for name in _LINE)
+        broken = BrokenLine(line, file, place, ValueError(letter["message"]), attempts, position=position)
+        found = corrected.of(broken)
+        return found if isinstance(found, BrokenLine) else TriedRow(found, attempts, without_reading(position))
     except (KeyError, TypeError, ValueError) as error:
         wrong = ValueError(f"no dead letter: {type(error).__name__}: {error}")
         return BrokenLine(json.dumps(letter, default=str), path, number, wrong)
-
-
-def _decoded(row: Any) -> Row:
-    """A row; Parquet stores it as text."""
-    decoded = json.loads(row) if isinstance(row, str) else row
-    if not isinstance(decoded, dict):
-        raise TypeError(f"its row must be an object, not {type(decoded).__name__}")
-    return decoded

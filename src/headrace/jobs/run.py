@@ -10,24 +10,32 @@ from dataclasses import replace
 from typing import Protocol
 
 from headrace.core.errors import ConfigurationError, as_type_name
+from headrace.jobs import storage
 from headrace.jobs.column_blocks import fits_columns
 from headrace.jobs.columns import over_blocks
 from headrace.jobs.files import Source, known_size, location
 from headrace.jobs.input_share import InputShare, following
-from headrace.jobs.job import Job, Report, too_many
+from headrace.jobs.into import CompletedOutput
+from headrace.jobs.job import Job, Report, first_rows_failed, too_many
+from headrace.jobs.letter_order import LetterOrder
 from headrace.jobs.loop import Loop
 from headrace.jobs.messages import Messages
 from headrace.jobs.output import Output
 from headrace.jobs.parts import OutputPart
 from headrace.jobs.pipes import as_name, is_pipe, was_empty
+from headrace.jobs.reading import read_blocks
 from headrace.jobs.resume import ResumableOutput
+from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.steps import BlockReader, OutcomeWriter, RunSteps, cancelled, refuse_if_cancelled
 from headrace.jobs.storage import is_remote
 from headrace.metrics.totals import Totals
 from headrace.rows.examples import batching_over_rows, over_rows, takes_columns
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.queues import LengthOfTag
+from headrace.runtime.usage_meter import stop_requests, stoppable
 
+_COUNTED_BYTES = 1 << 28
+"""Of an input whose unread rows are counted."""
 _WHERE = re.compile(r"\s*\[while running '[^']*'\]")
 _TYPE = re.compile(r"[\w.]*(Error|Exception): ")
 
@@ -54,25 +62,25 @@ class Run:
 
     def __init__(self, job: Job) -> None:
         _refuse_no_share(job.threshold)
-        self._threshold = job.threshold
-        self._sources = job.sources
+        _refuse_limit(job)
+        self.job = job
         self.columns = job.examples.all_columns if job.examples.columns is None else job.examples.columns
         """What the model sees of a row, as far as is known."""
-        self.output = (
-            Output(job.output, job.dead_letters)
-            if job.resume is None
-            else ResumableOutput(job.output, job.dead_letters, job.resume)
-        )
+        order = LetterOrder(job.sources) if job.into else None
+        self.output = _output(job, order)
         cancelled.discard(self.output.folder)  # an earlier run of this output, which this one continues
-        _refuse_overwriting(self.output, job.sources)
+        _refuse_overwriting(self.output, job.sources, into=job.into)
         _refuse_pipes(job)
-        steps, self.is_columnar = _steps(job, self.output.folder)
+        steps, self.is_columnar = _steps(job, self.output.folder, order)
         """Whether rows are processed in columns."""
+        self._spec = steps.spec
         self._driver = _driver(job, steps, self.output)
         self.share = InputShare({source.path: known_size(source.path) for source in job.sources})
         """The share of the input that is done, where this process reads it."""
         self.runs_elsewhere = _runs_elsewhere(job)
         """Whether processes other than this one may run the rows."""
+        self.drains = steps.writer.paid and not self.runs_elsewhere
+        """Whether a run that is cancelled waits for requests in flight."""
         self.has_cache = job.cache is not None
 
     def execute(self) -> Report:
@@ -92,38 +100,54 @@ class Run:
             self.output.prepare()
             totals = self._driver.execute()
             began = time.monotonic()
-            parts = self.output.publish(lambda: refuse_if_cancelled(self.output.folder), self._accepts)
+            self.output.publish(lambda: refuse_if_cancelled(self.output.folder), self._accepts)
             seconds = time.monotonic() - began
         finally:
             following.pop(self.output.folder, None)
             self.output.clean()
-        return self._report(parts)._replace(totals=totals, earlier=self.output.earlier_rows, publishing_seconds=seconds)
+        return self._made._replace(totals=totals, earlier=self.output.earlier_rows, publishing_seconds=seconds)
 
     def _accepts(self, parts: Iterable[OutputPart]) -> bool:
-        return self._report(parts).refusal is None
+        self._made = self._report(parts)
+        return self._made.refusal is None
 
     def _report(self, parts: Iterable[OutputPart]) -> Report:
         good, bad, none = ([part for part in parts if part.predictions is kind] for kind in (True, False, None))
         messages = Messages()
         for part in bad:
             messages.add_all(part.messages)
+        unread = (
+            self._unread(sum(sum(part.counts.values()) for part in parts)) if any(part.is_cut for part in bad) else 0
+        )
         report = Report(
             sum(sum(part.counts.values()) for part in good),
             _added_up(part.counts for part in bad),
             Totals(),
             messages=messages.most_frequent(),
             skipped=sum(sum(part.counts.values()) for part in none),
+            unread=unread,
         )
-        return report._replace(refusal=too_many(report.failed, report.rows - report.skipped, self._threshold))
+        refusal = too_many(report.failed, report.rows - report.skipped, self.job.threshold)
+        return report._replace(refusal=refusal if unread == 0 else first_rows_failed(unread))
+
+    def _unread(self, rows: int) -> int | None:
+        """How many rows of the input are not among those that were read; None if counting them would take long."""
+        sizes = [None if is_remote(source.path) else known_size(source.path) for source in self.job.sources]
+        if sum(_COUNTED_BYTES if size is None else size for size in sizes) >= _COUNTED_BYTES:
+            return None
+        blocks = (read_blocks(source, 0, self.job.types, RowRanges()) for source in self.job.sources)
+        count = sum(len(block) for some in blocks for block in some)
+        return min(count, self.job.limit or count) - rows
 
     @property
     def had_input(self) -> bool:
         """Whether each pipe that was read delivered at least one byte."""
-        return not any(was_empty(source.path) for source in self._sources)
+        return not any(was_empty(source.path) for source in self.job.sources)
 
-    def cancel(self) -> None:
-        """Makes ``execute``, which runs in another thread, end soon."""
+    def cancel(self, seconds: float = 0.0) -> None:
+        """Makes ``execute``, which runs in another thread, end soon: what is in flight has so many seconds left."""
         cancelled.add(self.output.folder)
+        stop_requests(self._spec, seconds)
         self._driver.cancel()
 
 
@@ -171,13 +195,34 @@ def describe(error: BaseException) -> str:
 
 def _refuse_no_share(threshold: float | None) -> None:
     if threshold is not None and not 0 <= threshold <= 1:
-        raise ConfigurationError(f"--threshold is a share of the rows, from 0 to 1 (0.05: 5 %), not {threshold}.")
+        raise ConfigurationError(f"--threshold is a share of the rows, from 0 to 1 or 0% to 100%, not {threshold}.")
 
 
-def _refuse_overwriting(output: Output, sources: Sequence[Source]) -> None:
+def _refuse_limit(job: Job) -> None:
+    if job.limit is not None and (job.resume is not None or _needs_beam(job)):
+        option = "--resume" if job.resume is not None else "--runner and Beam's options"
+        raise ConfigurationError(f"--limit is for a short run in this process; leave {option} out.")
+
+
+def _output(job: Job, order: LetterOrder | None) -> Output:
+    if order is not None:
+        return CompletedOutput(job.output, job.dead_letters, job.resume, order)
+    if job.resume is not None:
+        return ResumableOutput(job.output, job.dead_letters, job.resume)
+    return Output(job.output, job.dead_letters)
+
+
+def _refuse_overwriting(output: Output, sources: Sequence[Source], *, into: bool) -> None:
     paths = [source.path for source in sources]
     inputs = {*map(location, paths), *(os.path.realpath(path) for path in paths if not is_remote(path))}
     letters = "--output or --dead-letters"
+    if into and location(output.dead_letters) not in inputs and storage.exists(output.dead_letters):
+        raise ConfigurationError(
+            f"{output.dead_letters} is there and would be lost, since it is not among the dead letters to retry; retry "
+            "it, too, or name another file with --dead-letters."
+        )
+    if into:
+        inputs.discard(location(output.dead_letters))
     for path, option in ((output.path, "--output"), (output.dead_letters, letters), (output.failed_letters, letters)):
         if location(path) in inputs:
             raise ConfigurationError(f"{path} is among the inputs and would be overwritten; choose another {option}.")
@@ -203,7 +248,7 @@ def _runs_elsewhere(job: Job) -> bool:
     return runs_elsewhere(job)
 
 
-def _steps(job: Job, folder: str) -> tuple[RunSteps, bool]:
+def _steps(job: Job, folder: str, order: LetterOrder | None) -> tuple[RunSteps, bool]:
     """The steps, and whether they take blocks as columns: only if the results are the same as those of rows."""
     handler = over_rows(job.handler, job.examples, job.reserved)  # raises for handlers that cannot run over rows
     batching = batching_over_rows(job.handler, job.batch_sizes)
@@ -212,7 +257,7 @@ def _steps(job: Job, folder: str) -> tuple[RunSteps, bool]:
         batching = batching.sorted_by(LengthOfTag())
     elif job.columnar and examples.key is None and job.fallback is job.cache is None and takes_columns(job.handler):
         names = examples.all_columns if examples.columns is None else examples.columns
-        names = names if fits_columns(job.sources, job.numbers, names) else None
+        names = names if fits_columns(job.sources, job.types, names) else None
     if names is not None:
         handler = over_blocks(job.handler, examples, job.reserved)
         batching = replace(batching, columnar=True)
@@ -226,12 +271,14 @@ def _steps(job: Job, folder: str) -> tuple[RunSteps, bool]:
         fallback=job.fallback,
         cache=job.cache,
         budget=job.budget,
+        column_types=examples.types,
     )
-    resume = job.resume is not None
+    resume = job.resume is not None or job.into
+    spec = stoppable(catching(prepare(handler, request), Exception))
     steps = RunSteps(
-        catching(prepare(handler, request), Exception),
-        BlockReader(job.numbers, folder, names, resume=resume, lengths=job.length_column),
-        OutcomeWriter(folder, job.keep, resume=resume),
+        spec,
+        BlockReader(job.types, folder, names, resume=resume, lengths=job.length_column, limit=job.limit, order=order),
+        OutcomeWriter(folder, job.keep, resume=resume, all_may_fail=job.threshold == 1, paid=spec.budget is not None),
     )
     return steps, names is not None
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
-from headrace.core.errors import as_type_name
+from headrace.core.errors import BudgetError
 from headrace.core.lengths import row_length
-from headrace.core.result import Caught, DeadLetter, Failure, Outcome, Predictions
-from headrace.failures.device import device_loss
+from headrace.core.result import DeadLetter, Failure, Outcome, Predictions
 from headrace.jobs.blocks import Block, BlockRow, blocks_of
 from headrace.jobs.column_blocks import cut_by_time, fitted
 from headrace.jobs.durable import DurablePartWriter
 from headrace.jobs.files import Source
+from headrace.jobs.first_rows import FirstRows
 from headrace.jobs.input_order import InputOrder
 from headrace.jobs.input_share import following
-from headrace.jobs.json_lines import JsonEncodeError, as_line
+from headrace.jobs.json_lines import JsonEncodeError
+from headrace.jobs.letter_order import LetterOrder
+from headrace.jobs.letters import LetterLines, unwritten
 from headrace.jobs.output_batches import (
     SCALARS,
     OutputLine,
@@ -81,7 +85,7 @@ class SourceBundle:
         writer.begin()
 
     def run(self, index: int, source: Source) -> None:
-        """Runs the rows of a source.
+        """Runs the rows of a source, or some of them if the bundle's first rows all fail.
 
         Args:
             index: of the source, counted from 0.
@@ -91,15 +95,29 @@ class SourceBundle:
             CancelledError: the job was cancelled.
             Exception: the file cannot be read, a part cannot be written, or the model cannot be loaded.
         """
+        try:
+            self._run(index, source)
+        except CancelledError:
+            if self._writer.paid:
+                with suppress(BudgetError):  # of what was not sent
+                    self._write(self._bundle.finish())
+            raise
+
+    def _run(self, index: int, source: Source) -> None:
         add, write, reader, order = self._bundle.add, self._write, self._reader, self._order
+        first = self._writer.first_rows
+        if first.were_last:
+            return
         with closing(reader.read(index, source)) as blocks:
-            for element, place in chain.from_iterable(map(reader.elements, blocks)):
+            for element, place in chain.from_iterable(map(reader.elements, first.noted(blocks))):
                 if cancelled:
                     reader.refuse_if_cancelled()
                 if order is not None and place is not None:
                     order.expect(place)
                 if outcomes := add(element, place):
                     write(outcomes)
+                    if first.end():
+                        return
 
     def finish(self) -> list[OutputPart]:
         """Runs what still waits; returns the parts."""
@@ -111,27 +129,33 @@ class BlockReader:
     """Reads files into blocks of rows.
 
     Args:
-        numbers: the types of the number columns in CSV files.
+        types: of the columns of CSV files, but for those of text.
         folder: of the output's parts.
         names: the model's columns; None if it takes rows.
         resume: whether to leave out the rows that earlier runs finished.
         lengths: the column that says how long a row is, for a model that takes rows; None: none does.
+        limit: how many rows to read, of all files; None: all.
+        order: of dead letters, in which their places are counted; None: as they come.
     """
 
     def __init__(
         self,
-        numbers: Mapping[str, type],
+        types: Mapping[str, str],
         folder: str,
         names: tuple[str, ...] | None,
         *,
         resume: bool,
         lengths: str | None = None,
+        limit: int | None = None,
+        order: LetterOrder | None = None,
     ) -> None:
-        self._numbers = dict(numbers)
+        self._left = sys.maxsize if limit is None else limit
+        self._types = dict(types)
         self._folder = folder
         self._names = names
         self._resume = resume
         self._lengths = lengths
+        self._order = order
 
     def refuse_if_cancelled(self) -> None:
         """Raises CancelledError if the job was cancelled."""
@@ -147,6 +171,8 @@ class BlockReader:
         Raises:
             OSError: the file cannot be read.
         """
+        if not self._left:
+            return
         try:
             blocks = self._blocks(index, source)
             if is_pipe(source.path):  # not read ahead: a run that failed would wait for the next row
@@ -170,9 +196,20 @@ class BlockReader:
         done = load_done(self._folder) if self._resume else RowRanges()
         share = following.get(self._folder)
         if source.letters:
-            return placed(read_dead_letters(source), source, index, done, share=share)
-        blocks = read_blocks(source, index, self._numbers, done, self._names or (), share=share)
+            letters = read_dead_letters(source, self._types)
+            if self._order is not None:
+                return self._order.placed(letters, source, index, done, share)
+            return placed(letters, source, index, done, share=share)
+        blocks = self._limited(read_blocks(source, index, self._types, done, self._names or (), share=share))
         return blocks if self._names is None else fitted(blocks, all_finite=source.format == "csv")
+
+    def _limited(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        for block in blocks:
+            some = block[: self._left]
+            self._left -= len(some)
+            yield some
+            if not self._left:
+                return
 
 
 def _with_lengths(rows: Iterable[tuple[Record, BlockRow]], column: str) -> Iterator[tuple[Record, BlockRow]]:
@@ -188,13 +225,28 @@ class OutcomeWriter:
         folder: of the parts.
         keep: the input columns to output; None: all.
         resume: whether parts are durable.
+        all_may_fail: whether a bundle whose first rows all fail goes on.
+        paid: whether predictions are paid for: durable parts write each at once, and interrupts wait for requests.
     """
 
-    def __init__(self, folder: str, keep: tuple[str, ...] | None, *, resume: bool) -> None:
+    def __init__(
+        self,
+        folder: str,
+        keep: tuple[str, ...] | None,
+        *,
+        resume: bool,
+        all_may_fail: bool = False,
+        paid: bool = False,
+    ) -> None:
         self._folder = folder
         self._keep = keep
         self._resume = resume
+        self._all_may_fail = all_may_fail
+        self.paid = paid
+        self.first_rows = FirstRows(may_fail=all_may_fail)
+        """Of the bundle."""
         self._parts: tuple[PartWriter, ...] = ()
+        self._lines = LetterLines()
 
     @property
     def restores_order(self) -> bool:
@@ -204,7 +256,8 @@ class OutcomeWriter:
     def begin(self) -> None:
         """Starts a bundle's parts; those of a bundle that failed do not count."""
         self.abandon()
-        kind = DurablePartWriter if self._resume else PartWriter
+        self.first_rows = FirstRows(may_fail=self._all_may_fail)
+        kind = partial(DurablePartWriter, paid=self.paid) if self._resume else PartWriter
         self._parts = self._good, self._bad, self._skipped = (
             kind(self._folder, predictions=True, keep=self._keep),
             kind(self._folder, predictions=False),
@@ -215,7 +268,7 @@ class OutcomeWriter:
         """Writes outcomes, whose tags are ``BlockRow``s; those of blocks have none."""
         for outcome in outcomes:
             if isinstance(outcome, Predictions):
-                self._write_predictions(outcome.tags, outcome.values)
+                self._write_predictions(*outcome)
             elif isinstance(outcome, Failure):
                 letter = DeadLetter.of(outcome.record, outcome.stage, outcome.index)
                 for row in [outcome.tag] if outcome.tag is not None else letter.element.places():
@@ -227,7 +280,7 @@ class OutcomeWriter:
     def finish(self) -> list[OutputPart]:
         """Closes the parts; those without rows are no parts."""
         parts, self._parts = [part.finish() for part in self._parts], ()
-        return [part for part in parts if part is not None]
+        return [part._replace(is_cut=self.first_rows.were_last) for part in parts if part is not None]
 
     def abandon(self) -> None:
         """Closes the parts of a bundle that failed; if the run is resumable, their rows count."""
@@ -235,22 +288,29 @@ class OutcomeWriter:
         for part in parts:
             part.abandon()
 
-    def _write_predictions(self, rows: list[Any], values: list[Any]) -> None:
+    def _write_predictions(self, rows: list[Any], values: list[Any], fallback: str | None) -> None:
         if not rows:
             return
         if rows[0] is None:
             for result in values:
                 self._write_block(result.example, result.inference, result.model_id)
-        elif SCALARS.issuperset(map(type, values)) and all(block.batch is not None for block in blocks_of(rows)):
+        elif (
+            fallback is None
+            and SCALARS.issuperset(map(type, values))
+            and all(block.batch is not None for block in blocks_of(rows))
+        ):
             self._good.write_rows(OutputRows(rows, {"prediction": values}), "predictions")
         else:
-            for some in rows_together(self._encoded(rows, values)):
+            for some in rows_together(self._encoded(rows, values, fallback)):
                 self._good.write_rows(some, "predictions")
 
-    def _encoded(self, rows: list[BlockRow], values: list[Any]) -> Iterator[tuple[BlockRow, dict[str, Any]]]:
+    def _encoded(
+        self, rows: list[BlockRow], values: list[Any], fallback: str | None
+    ) -> Iterator[tuple[BlockRow, dict[str, Any]]]:
         """The rows with their values by column; those that cannot be written become dead letters."""
         for row, value in zip(rows, values, strict=True):
             prediction, model_id = answer_of(value)
+            model_id = fallback if model_id is None else model_id
             try:
                 columns = {} if row.block.batch is not None else encoded_record(row.row, self._keep)
                 columns["prediction"] = encoded(prediction)
@@ -278,39 +338,5 @@ class OutcomeWriter:
             self._good.write_batch(block.place, batch)
 
     def _write_letter(self, place: BlockRow, letter: DeadLetter) -> None:
-        row = place.row
-        is_broken = isinstance(row, BrokenLine)
-        line = {
-            "row": row.row if isinstance(row, BrokenLine) else row,
-            "stage": "reading" if is_broken else letter.stage,
-            "operation": letter.index,
-            "error_type": letter.error_type,
-            "message": letter.message,
-            "traceback": letter.traceback,
-            "attempts": getattr(row, "attempts", 0) + letter.attempts,
-            "model_id": letter.model_id,
-        }
-        what = f"{line['stage']} {letter.error_type}"
-        self._bad.write_line(OutputLine(place.place, as_line(line)[:-1].decode()), what, str(letter.message))
-
-
-def unwritten(error: JsonEncodeError, model_id: str | None) -> DeadLetter:
-    """The dead letter of a prediction that cannot be written.
-
-    Raises:
-        Exception: the cause is a lost device rather than the prediction.
-    """
-    cause = error.__cause__ or error
-    if device_loss(cause) is not None:
-        raise cause
-    return DeadLetter(
-        stage="writing",
-        index=0,
-        key=None,
-        element=None,
-        error_type=as_type_name(cause),
-        message=f"the prediction cannot be written as JSON: {cause}",
-        traceback="".join(Caught.of(cause).lines),
-        attempts=1,
-        model_id=model_id,
-    )
+        self.first_rows.failed(place.place)
+        self._bad.write_line(*self._lines.line_of(place, letter), str(letter.message))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import count, repeat, takewhile
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 from headrace.core.answer import SKIP, is_of_columns
@@ -14,19 +16,23 @@ from headrace.core.declared_type import PredictingHandler
 from headrace.core.errors import BudgetError, ConfigurationError
 from headrace.core.handler import ModelHandler, PredictionT
 from headrace.core.result import Failure, Outcome, Skipped
-from headrace.rows.examples import Examples, over_rows
-from headrace.rows.frames import chosen, names_of, rows_of_table
+from headrace.rows.examples import Examples, over_rows, takes_frames, without_keys
+from headrace.rows.frames import chosen, frames_of, names_of, rows_of_table
+from headrace.rows.types import types_of_table
+from headrace.runtime.bundle import AnyBundle
 from headrace.runtime.observers import FanOut
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, Placement, catching, prepare
 from headrace.runtime.spec import SessionSpec
-from headrace.runtime.usage_meter import end_budget
+from headrace.runtime.usage_meter import end_budget, stop_requests, stoppable
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _LONGEST_QUEUE = 10_000
 """How many outcomes may wait for an earlier element before incomplete batches are run."""
+_DRAIN_SECS = 5.0
+"""How long an interrupt waits for requests in flight."""
 
 
 class PredictOptions(TypedDict, total=False):
@@ -114,7 +120,7 @@ def predict(
         timeout: the longest that one operation, or loading the model, may take, in seconds; implies ``isolate``.
         fallback: another handler, for elements that the first one's model could not do; of a list each, in order.
         cache: a file of predictions that were made before: they are not asked for again.
-        budget: the prices of requests, and a limit after which a BudgetError is raised.
+        budget: the prices of requests, and a limit; every answer is yielded before its BudgetError is raised.
 
     Returns:
         An iterator over predictions (and Failures); skipped elements yield nothing. It has the model until it ends.
@@ -139,7 +145,8 @@ def predict_each(
 
     Once the budget is spent, and failures are yielded, each row that was left out has the ``BudgetError``.
     """
-    handler, elements = _elements(handler, table, columns, key, request.batching)
+    handler, elements, types = _elements(handler, table, columns, key, request.batching)
+    request = replace(request, column_types=types)
     return _of_each(_prepared(handler, request, on_failure), elements, len(table), raises=on_failure == "raise")
 
 
@@ -152,8 +159,8 @@ def _predictions(
     ordered: bool,
     on_failure: str,
 ) -> Iterator[Any]:
-    handler, elements = _elements(handler, iterable, *columns, request.batching)
-    spec = _prepared(handler, request, on_failure)
+    handler, elements, types = _elements(handler, iterable, *columns, request.batching)
+    spec = _prepared(handler, replace(request, column_types=types), on_failure)
     is_ordered = ordered and not spec.plan.has_rows_in_elements
     return _ordered(spec, elements) if is_ordered else _as_finished(spec, elements)
 
@@ -161,14 +168,14 @@ def _predictions(
 def _prepared(handler: Any, request: InferenceRequest, on_failure: str) -> SessionSpec:
     if on_failure not in ("raise", "yield"):
         raise ConfigurationError(f"on_failure must be 'raise' or 'yield', not {on_failure!r}.")
-    spec = prepare(handler, request)
+    spec = stoppable(prepare(handler, request))
     return catching(spec, Exception) if on_failure == "yield" else spec
 
 
 def _elements(
     handler: Any, given: Any, columns: Any, key: str | None, batching: BatchingConfig | None
-) -> tuple[Any, Iterable[Any]]:
-    """The elements, and the handler for them: of a table its rows, and a handler that takes rows."""
+) -> tuple[Any, Iterable[Any], Mapping[str, Any]]:
+    """The handler for the elements, these, and what their columns hold: of a table its rows."""
     if not is_of_columns(given):
         _refuse_what_is_no_iterable_of_elements(given)
         if columns is not None or key is not None:
@@ -176,16 +183,18 @@ def _elements(
                 "columns and key choose from the columns of a data frame or an Arrow table; choose from other rows in "
                 "with_preprocess_fn."
             )
-        return handler, given
+        return handler, given, {}
     names = names_of(given)
     if batching is not None and batching.columnar:
         raise ConfigurationError(
             f"with BatchingConfig(columnar=True) an element is many rows: give a list of a {type(given).__name__}, or "
             "leave columnar out, and each row is an element."
         )
-    keys = chosen("key", key, names)
-    examples = Examples(chosen("columns", columns, names), names, keys[0] if keys else None)
-    return over_rows(handler, examples), rows_of_table(given)
+    keys, types = chosen("key", key, names), types_of_table(given)
+    examples = Examples(chosen("columns", columns, names), names, keys[0] if keys else None, types)
+    if hasattr(given, "iloc") and takes_frames(handler):
+        return without_keys(handler, examples.key), frames_of(given, examples), types
+    return over_rows(handler, examples), rows_of_table(given), types
 
 
 def _refuse_what_is_no_iterable_of_elements(given: Any) -> None:
@@ -201,62 +210,106 @@ def _refuse_what_is_no_iterable_of_elements(given: Any) -> None:
     raise ConfigurationError(f"predict needs an iterable of elements, not {problem}.")
 
 
-def _as_finished(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
+@contextmanager
+def _opened(spec: SessionSpec) -> Iterator[AnyBundle]:
     worker = open_worker(spec)
     try:
-        bundle = worker.bundle(FanOut())
-        added = (outcome for element in iterable for outcome in bundle.add(element, None))
-        yield from (value for _, value in _tagged(added) if value is not SKIP)
-        yield from (value for _, value in _tagged(bundle.finish()) if value is not SKIP)
+        yield worker.bundle(FanOut())
     finally:
         worker.close()
         end_budget(spec)
+
+
+def _as_finished(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
+    waiting: set[int] = set()
+    read = 0
+    with _opened(spec) as bundle:
+        try:
+            for place, element in enumerate(iterable):
+                read = place + 1
+                waiting.add(place)
+                yield from _answers(bundle.add(element, place), waiting)
+            yield from _answers(bundle.finish(), waiting)
+        except BudgetError as error:
+            raise _with_places(error, sorted(waiting), read) from None
+        except KeyboardInterrupt:
+            yield from _answers(_drained(spec, bundle), waiting)
+            raise
+
+
+def _answers(outcomes: Iterable[Outcome], waiting: set[int]) -> Iterator[Any]:
+    """The results but for ``SKIP``; their positions wait no longer."""
+    for place, value in _tagged(outcomes):
+        waiting.discard(place)
+        if value is not SKIP:
+            yield value
 
 
 def _ordered(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
     """Tags each element with its position; early outcomes wait for those before them."""
-    worker = open_worker(spec)
     early: dict[int, Any] = {}
-    due = 0
-    try:
-        bundle = worker.bundle(FanOut())
-        for place, element in enumerate(iterable):
-            early.update(_tagged(bundle.add(element, place)))
-            # One slow batch may hold back many outcomes: run what is queued, rather than let them pile up.
-            if len(early) > _LONGEST_QUEUE and due not in early:
-                early.update(_tagged(bundle.finish()))
-            while due in early:
-                if (value := early.pop(due)) is not SKIP:
-                    yield value
-                due += 1
-        early.update(_tagged(bundle.finish()))
-        yield from (early[place] for place in sorted(early) if early[place] is not SKIP)
-    except BudgetError:  # what is there was paid for
-        known = takewhile(early.__contains__, count(due))
-        yield from (early[place] for place in known if early[place] is not SKIP)
-        raise
-    finally:
-        worker.close()
-        end_budget(spec)
+    due = read = 0
+    with _opened(spec) as bundle:
+        try:
+            for place, element in enumerate(iterable):
+                read = place + 1
+                early.update(_tagged(bundle.add(element, place)))
+                # One slow batch may hold back many outcomes: run what is queued, rather than let them pile up.
+                if len(early) > _LONGEST_QUEUE and due not in early:
+                    early.update(_tagged(bundle.finish()))
+                while due in early:
+                    if (value := early.pop(due)) is not SKIP:
+                        yield value
+                    due += 1
+            early.update(_tagged(bundle.finish()))
+            yield from _in_order(early)
+        except BudgetError as error:
+            left_out = [place for place in range(due, read) if place not in early]
+            yield from _in_order(early)  # also what follows an element that was left out: it was paid for
+            raise _with_places(error, left_out, read) from None
+        except KeyboardInterrupt:
+            early.update(_tagged(_drained(spec, bundle)))
+            if spec.budget is not None:
+                yield from _in_order(early)
+            raise
+
+
+def _in_order(early: dict[int, Any]) -> Iterator[Any]:
+    return (value for place in sorted(early) if (value := early.pop(place)) is not SKIP)
+
+
+def _drained(spec: SessionSpec, bundle: AnyBundle) -> Iterator[Outcome]:
+    """After an interrupt, what requests in flight are answered within a few seconds: they are paid for."""
+    if spec.budget is not None:
+        stop_requests(spec, _DRAIN_SECS)
+        with suppress(BudgetError):  # of what was not sent
+            yield from bundle.finish()
+
+
+def _with_places(error: BudgetError, left_out: Sequence[int], read: int) -> BudgetError:
+    """The error that says which elements have no outcome; one of ``predict`` within the iterable stays as it is."""
+    if error.read:
+        return error
+    said = f"{len(left_out):,} of the {read:,} elements that were read have no outcome; the error's left_out lists them"
+    return BudgetError(f"{error} {said}.", left_out, read)
 
 
 def _of_each(spec: SessionSpec, elements: Iterable[Any], total: int, *, raises: bool) -> Iterator[Any]:
     """What became of each of ``total`` elements, once all is known."""
-    worker = open_worker(spec)
     found: dict[int, Any] = {}
     left_out: BudgetError | None = None
-    try:
-        bundle = worker.bundle(FanOut())
-        for place, element in enumerate(elements):
-            found.update(_tagged(bundle.add(element, place)))
-        found.update(_tagged(bundle.finish()))
-    except BudgetError as error:  # what is there was paid for
-        if raises:
+    with _opened(spec) as bundle:
+        try:
+            for place, element in enumerate(elements):
+                found.update(_tagged(bundle.add(element, place)))
+            found.update(_tagged(bundle.finish()))
+        except BudgetError as error:  # what is there was paid for
+            if raises:
+                raise
+            left_out = error
+        except KeyboardInterrupt:
+            found.update(_tagged(_drained(spec, bundle)))  # a cache keeps it
             raise
-        left_out = error
-    finally:
-        worker.close()
-        end_budget(spec)
     yield from (found.get(place, left_out) for place in range(total))
 
 

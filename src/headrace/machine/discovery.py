@@ -167,8 +167,8 @@ def find_or_launch(
         lock = _lock_path(directory, name)
         _pause(
             deadline,
-            f"A process that is about to start or to end a manager has held {lock} for {timeout_secs:g} s and nobody "
-            "listens there; end that process (fuser names it), or set "
+            f"A process that is about to start or to end a manager has held {lock} for {timeout_secs:g} s without "
+            "listening there; end that process (fuser names it), or set "
             f"{DIRECTORY_VARIABLE} to another directory.",
         )
 

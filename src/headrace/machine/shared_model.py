@@ -18,7 +18,7 @@ from headrace.hosts.system import allowed_cores
 from headrace.ipc.channel import Channel
 from headrace.ipc.weights_file import WeightsLayout
 from headrace.machine.messages import JoinedHost, LoadRequest, ModelGrant, Refused
-from headrace.models.memory import memory_available, memory_of
+from headrace.models.memory import mapped_data_bytes, memory_available, memory_of
 
 _TRIES = 3
 
@@ -230,6 +230,7 @@ class SharedModel:
             variant=self.load_request.variant,
             free=free,
             peak=self.peak,
+            file_bytes=self._file_size(exported.layout),
         )
 
     def _preload(self, exported: Exported, files: list[int]) -> None:
@@ -249,6 +250,14 @@ class SharedModel:
         imports = _anonymous(fork_server) if fork_server is not None else 0
         own = sum(max(0, _anonymous(host) - imports) for host in self.processes)
         return own + (layout.nbytes if layout else 0)
+
+    def _file_size(self, layout: WeightsLayout | None) -> int:
+        """Bytes of the model's own files that are mapped; not those that hosts inherit from their fork server."""
+        if layout is not None:
+            return layout.mapped_bytes - layout.nbytes
+        fork_server = self._fork_server.fork_server
+        imports = mapped_data_bytes(fork_server) if fork_server is not None else 0
+        return max((max(0, mapped_data_bytes(host) - imports) for host in self.processes), default=0)
 
     def _reader(self) -> OutputReader:
         return OutputReader(self.load_request.name, log=self._forward_output)

@@ -85,7 +85,10 @@ class Totals:
 
 
 def added(one: UsageReported, other: UsageReported) -> UsageReported:
-    """The sum of what was used of a model; the cost of what has no price is left out."""
+    """The sum of what was used of a model; the cost of what has no price is left out.
+
+    It has seconds only if both are of engines in this process.
+    """
     costs = [usage.cost for usage in (one, other) if usage.cost is not None]
     return UsageReported(
         one.model,
@@ -93,4 +96,5 @@ def added(one: UsageReported, other: UsageReported) -> UsageReported:
         one.output_tokens + other.output_tokens,
         one.requests + other.requests,
         sum(costs) if costs else None,
+        None if one.seconds is None or other.seconds is None else one.seconds + other.seconds,
     )

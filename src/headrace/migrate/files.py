@@ -15,6 +15,7 @@ from pathlib import Path
 
 from headrace.core.errors import ConfigurationError
 from headrace.migrate.findings import Finding
+from headrace.migrate.names import uses_headrace
 from headrace.migrate.notebook import migrate_notebook
 from headrace.migrate.project import findings_about, is_of_interest
 from headrace.migrate.source import MigratedSource, migrate_source
@@ -89,9 +90,9 @@ def migrate_files(paths: Iterable[str | Path]) -> list[MigratedFile]:
 def _about_project(file: MigratedFile, sources: list[tuple[MigratedFile, MigratedSource]]) -> list[Finding]:
     """What a file needs for the code in its folder and below."""
     below = [source for other, source in sources if other.path.is_relative_to(file.path.parent)]
-    uses_headrace = any(module in source.text for source in below for module in ("headrace.beam", "headrace.handlers"))
+    is_needed = any(uses_headrace(source.text) for source in below)
     extras = {extra for source in below for extra in source.extras}
-    return findings_about(file.path, file.old, extras if uses_headrace else None)
+    return findings_about(file.path, file.old, extras if is_needed else None)
 
 
 def _migrate(file: MigratedFile) -> MigratedSource:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import libcst
 from libcst import matchers
@@ -19,8 +20,10 @@ from libcst.metadata import (
     ScopeProvider,
 )
 
+from headrace.migrate.findings import Finding
 from headrace.migrate.names import INFERENCE
 
+NodeT = TypeVar("NodeT", bound=libcst.CSTNode)
 Statement = libcst.Import | libcst.ImportFrom
 _ABOVE = {INFERENCE[:1], INFERENCE[:2]}
 
@@ -64,25 +67,15 @@ class Use:
 
 
 class _Collector(libcst.CSTVisitor):
-    """Collects nodes by their kind, in the order of the file."""
+    """Collects all nodes, in the order of the file."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.statements: list[Statement] = []
-        self.calls: list[libcst.Call] = []
-        self.texts: list[libcst.SimpleString | libcst.ConcatenatedString] = []
-        self.annotations: list[libcst.Annotation] = []
+        self.nodes: list[libcst.CSTNode] = []
 
     def on_visit(self, node: libcst.CSTNode) -> bool:
         """Takes a node."""
-        if isinstance(node, Statement):
-            self.statements.append(node)
-        elif isinstance(node, libcst.Call):
-            self.calls.append(node)
-        elif isinstance(node, libcst.SimpleString | libcst.ConcatenatedString):
-            self.texts.append(node)
-        elif isinstance(node, libcst.Annotation):
-            self.annotations.append(node)
+        self.nodes.append(node)
         return True
 
 
@@ -98,13 +91,32 @@ class FileImports:
         self.scopes = {scope for scope in scopes.values() if scope is not None}
         collector = _Collector()
         wrapper.module.visit(collector)
-        self.statements, self.calls, self.texts = collector.statements, collector.calls, collector.texts
-        self._annotations = collector.annotations
+        self._nodes = collector.nodes
+        self._content = wrapper.module.code.encode()
+        self.statements: list[Statement] = self.nodes_of(libcst.Import, libcst.ImportFrom)
         self.bindings = [
             binding for statement in self.statements for binding in bindings_of(statement) if binding.leads_there
         ]
         self._order = {binding: place for place, binding in enumerate(self.bindings)}
         self.uses = sorted((*self._uses(), *self._uses_in_text()), key=lambda use: use.spans[0].start)
+
+    def nodes_of(self, *kinds: type[NodeT]) -> list[NodeT]:
+        """The nodes of some kinds, in the order of the file."""
+        return [node for node in self._nodes if isinstance(node, kinds)]
+
+    def finding(
+        self, node: libcst.CSTNode, message: str, *, needs_person: bool = True, if_beam_stays: bool = False, at: int = 0
+    ) -> Finding:
+        """A finding about a node, or about what begins ``at`` bytes after its beginning."""
+        before = self._content[: self.spans[node].start + at].decode()
+        column = len(before.rpartition("\n")[2]) + 1
+        return Finding(before.count("\n") + 1, column, message, needs_person, if_beam_stays)
+
+    def uses_within(self, node: libcst.CSTNode) -> list[Use]:
+        """The uses of names in a part of the file; not those in text."""
+        span = self.spans[node]
+        end = span.start + span.length
+        return [use for use in self.uses if use.node is not None and span.start <= use.spans[0].start < end]
 
     @property
     def stars(self) -> list[libcst.ImportFrom]:
@@ -158,7 +170,7 @@ class FileImports:
         by_local: dict[str, list[Binding]] = {}
         for binding in self.bindings:
             by_local.setdefault(binding.local, []).append(binding)
-        for annotation in self._annotations:
+        for annotation in self.nodes_of(libcst.Annotation):
             for text in matchers.findall(annotation, matchers.SimpleString()):
                 assert isinstance(text, libcst.SimpleString)
                 for found in re.finditer(r"(?<![\w.])[^\W\d]\w*(?:\.\w+)*", text.value):

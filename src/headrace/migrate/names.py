@@ -101,6 +101,11 @@ def _declared(node: ast.stmt) -> Iterator[str]:
         yield from (name for inner in node.body for name in _declared(inner))
 
 
+def uses_headrace(text: str) -> bool:
+    """Whether code imports Headrace's counterparts."""
+    return "headrace.beam" in text or "headrace.handlers" in text or "from headrace import" in text
+
+
 def extras_in(text: str) -> frozenset[str]:
     """The extras of Headrace that Python code needs, by the handlers it names."""
     if "headrace.handlers" not in text:

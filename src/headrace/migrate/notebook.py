@@ -1,4 +1,4 @@
-"""Moves the code cells of a notebook over, as one source: what one cell imports, others use."""
+"""Moves the code cells of a notebook over: as one source, but for those that write a file; each file is a source."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from pathlib import PurePath
+from typing import Any, NamedTuple
 
 from headrace.migrate.findings import Finding
-from headrace.migrate.names import extras_in
+from headrace.migrate.names import INFERENCE, extras_in, uses_headrace
+from headrace.migrate.project import BEAM, findings_about, missing_requirement
 from headrace.migrate.source import MigratedSource, is_python, migrate_source
 
 _MARK = "# headrace: cell {}"
@@ -18,45 +20,110 @@ _HIDDEN = "pass  # headrace: hidden "
 _MAGIC = re.compile(r"([ \t]*)(?:[%!?]|[\w, ]+=\s*[%!]|[\w.]+\?{1,2}$)")
 """``%magic``, ``!command``, ``?help`` and ``help?``, and names for what they give."""
 _PYTHON_MAGICS = re.compile(r"%%(?:time|timeit|capture|prun)\b")
+_WRITE_FILE = re.compile(r"\s*%%(?:writefile|file)[ \t]+(?P<more>(?:-a|--append)[ \t]+)?(?P<name>\S+)[^\n]*\n")
+_INSTALL = re.compile(r"^[^#\n]*\b(?:pip3?|conda|mamba)[ \t]+install\b(?:[^\\\n]|\\[^\n]|\\\n)*", re.MULTILINE)
 _LAYOUTS = [(indent, ascii_only) for indent in (1, 2, 4, None) for ascii_only in (False, True)]
 """How notebooks are written; the first is Jupyter's way."""
 
 
+class _Part(NamedTuple):
+    """A code cell, as a part of a program."""
+
+    number: int
+    """Of the cell, counted from 1."""
+    file: str
+    """The file that the cell writes; empty: it runs in the notebook."""
+    head: str
+    """The line that says so."""
+    body: str
+
+    def finding(self, line: int, message: str, *, needs_person: bool = True) -> Finding:
+        """A finding about a line of the body, counted from 1; 0: the whole cell."""
+        return Finding(line and line + self.head.count("\n"), 0, message, needs_person, cell=self.number)
+
+
 def migrate_notebook(text: str) -> MigratedSource:
     """Moves a notebook over, given and returned as JSON. Findings name the cell and the line in it."""
+    is_of_interest = "inference" in text and "apache_beam" in text
     try:
         notebook = json.loads(text)
         cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
         sources = ["".join(cell["source"]) for cell in cells]
     except (ValueError, KeyError, TypeError):
-        is_of_interest = "apache_beam.ml" in text
         finding = Finding(1, 0, "is not a notebook of format 4; nothing is changed.")
-        return MigratedSource(text, (finding,) if is_of_interest else ())
-    if "inference" not in text or "apache_beam" not in text:
-        return MigratedSource(text, extras=extras_in("\n".join(sources)))
-    hidden = [_hide(source) for source in sources]
-    broken = [number for number, cell in enumerate(hidden) if not is_python(cell)]
-    for number in broken:
-        hidden[number] = _as_comment(sources[number])
+        return MigratedSource(text, (finding,) if "apache_beam.ml" in text else ())
+    new, findings, beam_stays = list(sources), [], False
+    for parts in _programs(sources) if is_of_interest else ():
+        if parts[0].file.endswith(".py") or not parts[0].file:
+            bodies, found, stays = _migrate_program(parts)
+            findings += found
+            beam_stays = beam_stays or stays
+            for part, body in zip(parts, bodies, strict=True):
+                new[part.number - 1] = part.head + body
+    code = "\n".join(new)
+    extras = extras_in(code)
+    if uses_headrace(code):
+        findings += _about_installing(_programs(new), set(extras))
+    for cell, old, source in zip(cells, sources, new, strict=True):
+        if source != old:
+            cell["source"] = source if isinstance(cell["source"], str) else source.splitlines(keepends=True)
+    changed = _as_json(notebook, text) if new != sources else text
+    findings.sort(key=lambda one: (one.cell, one.line))
+    return MigratedSource(changed, tuple(findings), beam_stays, extras)
+
+
+def _programs(sources: list[str]) -> list[list[_Part]]:
+    """The cells that run in the notebook, and those that write a file, by file."""
+    programs = []
+    by_file: dict[str, list[_Part]] = {}
+    for number, source in enumerate(sources, 1):
+        found = _WRITE_FILE.match(source)
+        file = found["name"].strip("'\"") if found else ""
+        if file not in by_file or (found and not found["more"]):
+            by_file[file] = []
+            programs.append(by_file[file])
+        head = found[0] if found else ""
+        by_file[file].append(_Part(number, file, head, source[len(head) :]))
+    return programs
+
+
+def _migrate_program(parts: list[_Part]) -> tuple[list[str], list[Finding], bool]:
+    """The new bodies, what was found, and whether something of Beam's stays."""
+    hidden = [_hide(part.body) for part in parts]
+    findings = []
+    for index, part in enumerate(parts):
+        if not is_python(hidden[index]):
+            hidden[index] = _as_comment(part.body)
+            findings.append(part.finding(0, "cannot be parsed, and is left as it is."))
+        for line, content in enumerate(hidden[index].split("\n"), 1):
+            if _HIDDEN in content and ".".join(INFERENCE) in content:
+                findings.append(part.finding(line, "this is no Python, and names Beam's package: write Headrace's."))
     joined = "".join(f"{_MARK.format(number)}\n{cell}\n" for number, cell in enumerate(hidden))
     moved = migrate_source(joined)
-    findings = (
-        *(Finding(0, 0, f"code cell {number + 1} cannot be parsed, and is left as it is.") for number in broken),
-        *(_in_cell(finding, joined) for finding in moved.findings),
-    )
-    if moved.text == joined:
-        return replace(moved, text=text, findings=findings)
-    for cell, old, new in zip(cells, sources, _split(moved.text, len(cells)), strict=True):
-        if new != old:
-            cell["source"] = new if isinstance(cell["source"], str) else new.splitlines(keepends=True)
-    return replace(moved, text=_as_json(notebook, text), findings=findings)
+    findings += (_in_cell(finding, joined, parts) for finding in moved.findings)
+    return list(_split(moved.text, len(parts))), findings, moved.beam_stays
+
+
+def _about_installing(programs: list[list[_Part]], extras: set[str]) -> Iterator[Finding]:
+    """What commands that install packages lack, and lists of packages that cells write."""
+    installed = []
+    for part in (part for parts in programs for part in parts):
+        if part.file:
+            for one in findings_about(PurePath(part.file), part.body, extras):
+                yield part.finding(one.line, one.message, needs_person=one.needs_person)
+        else:
+            installed += [(part, found) for found in _INSTALL.finditer(part.body)]
+    message = missing_requirement("\n".join(found[0] for _, found in installed), extras)
+    for part, found in installed:
+        if message and BEAM.search(found[0]):
+            yield part.finding(part.body.count("\n", 0, found.start()) + 1, message)
 
 
 def _hide(source: str) -> str:
     """The cell with what is no Python in comments."""
-    if source.startswith("%%") and not _PYTHON_MAGICS.match(source):
+    if source.lstrip().startswith("%%") and not _PYTHON_MAGICS.match(source.lstrip()):
         return _as_comment(source)
-    return "\n".join(_hidden_lines(source))
+    return source if is_python(source) else "\n".join(_hidden_lines(source))
 
 
 def _as_comment(source: str) -> str:
@@ -83,11 +150,11 @@ def _split(joined: str, count: int) -> Iterator[str]:
         yield re.sub(rf"^(?:[ \t]*|# ){re.escape(_HIDDEN)}", "", cell.removesuffix("\n"), flags=re.MULTILINE)
 
 
-def _in_cell(finding: Finding, joined: str) -> Finding:
+def _in_cell(finding: Finding, joined: str, parts: list[_Part]) -> Finding:
     starts = [number for number, line in enumerate(joined.split("\n"), 1) if line.startswith(_MARK.format(""))]
-    cell = max(bisect_right(starts, finding.line), 1)
-    where = f"code cell {cell}, line {finding.line - starts[cell - 1]}"
-    return replace(finding, line=0, column=0, message=f"{where}: {finding.message}")
+    index = max(bisect_right(starts, finding.line), 1) - 1
+    placed = parts[index].finding(finding.line - starts[index], finding.message)
+    return replace(finding, line=placed.line, column=0, cell=placed.cell)
 
 
 def _as_json(notebook: Any, text: str) -> str:

@@ -12,7 +12,7 @@ _DEPENDENCIES = re.compile(
     r"(?:[\w.-]*requirements[\w.-]*\.(?:txt|in)|pyproject\.toml|setup\.(?:py|cfg)|Pipfile|environment[\w.-]*\.ya?ml"
     r"|Dockerfile[\w.-]*)"
 )
-_BEAM = re.compile(r"apache[-_]beam\b")
+BEAM = re.compile(r"apache[-_]beam\b")
 _HEADRACE = re.compile(r"\bheadrace\b(?:\[([\w\s,.-]*)\])?")
 _YAML_STEP = re.compile(r"^[\s-]*type:\s*['\"]?(RunInference|MLTransform|AnomalyDetection)\b", re.MULTILINE)
 
@@ -38,20 +38,22 @@ def findings_about(path: PurePath, text: str, extras: set[str] | None) -> list[F
             line = text.count("\n", 0, step.start(1)) + 1
             message = f"{step[1]} in YAML is Beam's, and stays: Beam's YAML knows its own handlers only."
             findings.append(Finding(line, 0, message, needs_person=False))
-    if extras is not None and _DEPENDENCIES.fullmatch(path.name) and (beam := _BEAM.search(text)):
-        findings += _about_dependencies(text, text.count("\n", 0, beam.start()) + 1, extras)
+    beam = BEAM.search(text) if _DEPENDENCIES.fullmatch(path.name) else None
+    missing = missing_requirement(text, extras) if beam and extras is not None else None
+    if beam and missing:
+        findings.append(Finding(text.count("\n", 0, beam.start()) + 1, 0, missing))
     return findings
 
 
-def _about_dependencies(text: str, line: int, needed: set[str]) -> list[Finding]:
+def missing_requirement(text: str, needed: set[str]) -> str | None:
+    """What to say of a text that lists apache-beam, and lacks Headrace with the extras that the moved code needs."""
     named = list(_HEADRACE.finditer(text))
     there = {extra.strip() for found in named for extra in (found[1] or "").split(",")}
     missing = ",".join(sorted(needed - there))
     if named:
-        message = f"lists headrace without extras that the moved code needs: headrace[{missing}]."
-        return [Finding(line, 0, message)] if missing else []
+        return f"lists headrace without extras that the moved code needs: headrace[{missing}]." if missing else None
     requirement = _with_address(f"headrace[{missing}]" if missing else "headrace")
-    return [Finding(line, 0, f"lists apache-beam: add {requirement}; the moved code imports it.")]
+    return f"lists apache-beam: add {requirement}; the moved code imports it."
 
 
 def _with_address(requirement: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 
 from headrace.core.errors import extra_required
@@ -14,9 +15,13 @@ with extra_required("migrate"):
     from libcst.metadata import MetadataWrapper
 
 from headrace.migrate.advice import Adviser
+from headrace.migrate.classes import class_findings
+from headrace.migrate.devices import device_findings
 from headrace.migrate.edits import Editor, apply_edits
 from headrace.migrate.imports import FileImports
+from headrace.migrate.private import private_findings
 from headrace.migrate.rewriting import Rewriting
+from headrace.migrate.texts import text_findings
 
 
 @dataclass(frozen=True)
@@ -38,10 +43,11 @@ def migrate_source(text: str) -> MigratedSource:
     if "inference" not in text or "apache_beam" not in text:
         return MigratedSource(text, extras=extras_in(text))
     try:
-        module = libcst.parse_module(text)
-        if module.code != text:
+        body, blank = _without_blank_end(text)
+        module = libcst.parse_module(body)
+        if module.code != body:
             raise ValueError("its text would not stay the same")
-        return _migrate_module(module, text)
+        return _migrate_module(module, body, blank)
     except libcst.ParserSyntaxError as error:
         finding = Finding(_wrong_line(text) or error.raw_line, 0, "cannot be parsed as Python; nothing is changed.")
     except Exception as error:  # one odd file must not stop the others
@@ -69,13 +75,25 @@ def _wrong_line(text: str) -> int | None:
     return None
 
 
-def _migrate_module(module: libcst.Module, text: str) -> MigratedSource:
-    imports = FileImports(MetadataWrapper(module, unsafe_skip_copy=True))  # nobody else has the module
+def _without_blank_end(text: str) -> tuple[str, str]:
+    """The text up to the end of its last line that is not blank, and the blank lines: LibCST loses their spaces."""
+    code = text.rstrip(" \t\f\r\n")
+    if code.endswith("\\"):
+        return text, ""
+    end = re.compile(r"[ \t\f]*(?:\r\n?|\n)?").match(text, len(code))
+    assert end
+    return text[: end.end()], text[end.end() :]
+
+
+def _migrate_module(module: libcst.Module, text: str, blank: str) -> MigratedSource:
+    imports = FileImports(MetadataWrapper(module, unsafe_skip_copy=True))  # the module is used here only
     content = text.encode()
     rewriting = Rewriting(imports)
-    adviser = Adviser(imports, rewriting, content)
+    adviser = Adviser(imports, rewriting)
     edits = Editor(imports, rewriting, content).edits()
     new = apply_edits(content, edits).decode()
     libcst.parse_module(new)  # raises if an edit went wrong
-    findings = sorted(set(adviser.findings()), key=lambda one: (one.line, one.column, one.message))
-    return MigratedSource(new, tuple(findings), adviser.beam_stays, extras_in(new))
+    advice = (*adviser.findings(), *class_findings(imports, rewriting), *private_findings(imports))
+    advice += (*text_findings(imports), *device_findings(imports))
+    findings = sorted(set(advice), key=lambda one: (one.line, one.column, one.message))
+    return MigratedSource(new + blank, tuple(findings), adviser.beam_stays, extras_in(new))

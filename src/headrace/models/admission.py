@@ -142,4 +142,6 @@ def _no_room(need: int, held: Sequence[Held], available: int, limit: int, margin
 
 def format_bytes(nbytes: int) -> str:
     """Formats bytes for people: in GB from a gigabyte on, in MB below."""
+    if 0 < nbytes < _MEGABYTE:
+        return "under 1 MB"
     return f"{nbytes / _GIGABYTE:.1f} GB" if nbytes >= _GIGABYTE else f"{nbytes / _MEGABYTE:.0f} MB"

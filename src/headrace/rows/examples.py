@@ -6,14 +6,14 @@ This module also runs in model hosts: it must not import Beam.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.core.config import BatchingConfig
 from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ModelHandler
 from headrace.core.keyed import KeyedModelHandler
-from headrace.rows.records import BrokenLine, Record, Row
+from headrace.rows.records import BrokenLine, Record, Row, TypedRow
 from headrace.runtime.plan import Plan, make_plan
 
 RESERVED = ("prediction", "model_id")
@@ -31,6 +31,8 @@ class Examples:
     """The order of columns for a handler that makes its own examples, if none were chosen."""
     key: str | None = None
     """The key column, for a keyed handler."""
+    types: Mapping[str, Any] = field(default_factory=dict)
+    """What the columns hold, as far as the source states it or it was decided: the names of ``headrace.rows.types``."""
 
 
 def over_rows(handler: Any, examples: Examples, reserved: Collection[str] = ()) -> Any:
@@ -47,19 +49,35 @@ def over_rows(handler: Any, examples: Examples, reserved: Collection[str] = ()) 
     Raises:
         ConfigurationError: it is not a handler, or not one that can run over rows.
     """
+    keyless = without_keys(handler, examples.key)
+    plan = make_plan(handler)
+    model = None if plan.preprocess else next(iter(plan.models.values()))
+    return ModelHandler.with_preprocess_fn(keyless, ExampleOfRow(examples, model, reserved))
+
+
+def without_keys(handler: Any, key: str | None) -> Any:
+    """The handler; if it is keyed, predictions come without their keys.
+
+    Args:
+        handler: for examples.
+        key: the key column, for a keyed handler.
+
+    Raises:
+        ConfigurationError: as ``over_rows``.
+    """
     _refuse_unfit(handler)
     plan = make_plan(handler)
     keyed = isinstance(plan.handler, KeyedModelHandler)
-    _refuse_wrong_key(plan, examples.key, keyed=keyed)
-    from_row = None if plan.preprocess else getattr(next(iter(plan.models.values())), "example_from_row", None)
-    rows = ModelHandler.with_preprocess_fn(handler, ExampleOfRow(examples, from_row, reserved))
-    return ModelHandler.with_postprocess_fn(rows, without_key) if keyed else rows
+    _refuse_wrong_key(plan, key, keyed=keyed)
+    return ModelHandler.with_postprocess_fn(handler, without_key) if keyed else handler
 
 
 def batching_over_rows(handler: Any, sizes: Mapping[str, int]) -> BatchingConfig:
-    """The handler's batching options with ``sizes`` in place of its own."""
-    changes: dict[str, Any] = dict(sizes)
-    return replace(make_plan(handler).batching, **changes)
+    """The handler's batching options with ``sizes`` in place of its own; a maximum alone lowers its minimum."""
+    own = make_plan(handler).batching
+    fewest = min(own.min_batch_size, sizes.get("max_batch_size", own.max_batch_size))
+    changes: dict[str, Any] = {"min_batch_size": fewest, **sizes}
+    return replace(own, **changes)
 
 
 def takes_columns(handler: Any) -> bool:
@@ -70,6 +88,19 @@ def takes_columns(handler: Any) -> bool:
         return False
     answers_alike = getattr(plan.handler, "columns_equal_rows", None)
     return answers_alike is not None and _columns_match_rows(type(plan.handler)) and bool(answers_alike())
+
+
+def takes_frames(handler: Any) -> bool:
+    """Whether a one-row data frame is an example of the handler, which no function of the user's makes of a row.
+
+    Raises:
+        ConfigurationError: it is not a handler.
+    """
+    _refuse_unfit(handler)
+    plan = make_plan(handler)
+    cls = type(next(iter(plan.models.values())))
+    is_known = hasattr(cls, "takes_frames") and _depth(cls, "takes_frames") <= _depth(cls, "example_from_row")
+    return is_known and not plan.preprocess
 
 
 def answer_of(prediction: Any) -> tuple[Any, str | None]:
@@ -92,9 +123,9 @@ def _depth(cls: type, method: str) -> int:
 class ExampleOfRow:
     """Row -> example, or (key, example) for a keyed handler."""
 
-    def __init__(
-        self, examples: Examples, from_row: Callable[[Mapping[str, Any]], Any] | None, reserved: Collection[str] = ()
-    ) -> None:
+    def __init__(self, examples: Examples, handler: Any = None, reserved: Collection[str] = ()) -> None:
+        """Of the ``handler``'s ``example_from_row``, if there is one."""
+        from_row: Callable[[Mapping[str, Any]], Any] | None = getattr(handler, "example_from_row", None)
         self._reserved = tuple(reserved)
         self._columns = examples.columns
         if self._columns is None and from_row:
@@ -102,6 +133,7 @@ class ExampleOfRow:
         self._bare = from_row is None and len(examples.columns or ()) == 1
         self._from_row = from_row
         self._key = examples.key
+        self._types = examples.types if getattr(handler, "takes_frames", False) else {}
 
     def __call__(self, row: Record) -> Any:
         """The row's example; without chosen columns the row itself.
@@ -119,7 +151,7 @@ class ExampleOfRow:
         except KeyError as error:
             raise LookupError(f"the row has no column {error}") from None
         if self._from_row:
-            example = self._from_row(example)
+            example = self._from_row(TypedRow(example, self._types) if self._types else example)
         return example if self._key is None else (key, example)
 
     def refuse_reserved(self, columns: Collection[str]) -> None:

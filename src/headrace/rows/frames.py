@@ -7,6 +7,7 @@ from typing import Any
 
 from headrace.core.errors import ConfigurationError
 from headrace.core.spelling import nearest
+from headrace.rows.examples import Examples
 from headrace.rows.records import Record
 
 _ROWS_AT_ONCE = 1024
@@ -44,6 +45,16 @@ def rows_of_table(table: Any) -> Iterator[Record]:
         some = table.iloc[start : start + _ROWS_AT_ONCE]
         columns = [values_of_series(some.iloc[:, place]) for place in range(len(names))]
         yield from (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+
+
+def frames_of(frame: Any, examples: Examples) -> Iterator[Any]:
+    """The rows of a data frame in order, each a frame of the chosen columns, with the types that these have.
+
+    For a keyed handler they are pairs with the row's key.
+    """
+    seen = frame if examples.columns is None else frame[list(examples.columns)]
+    rows = (seen.iloc[place : place + 1] for place in range(len(seen)))
+    return rows if examples.key is None else zip(frame[examples.key], rows, strict=True)
 
 
 def chosen(option: str, asked: str | Sequence[str] | None, names: Sequence[str]) -> tuple[str, ...] | None:

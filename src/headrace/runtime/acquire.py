@@ -56,6 +56,8 @@ class AcquiredModel(NamedTuple):
     """Peak bytes of the process that loaded the model."""
     loaded: Loaded | None = None
     """The model, if this process has loaded and mapped it already."""
+    file_bytes: int = 0
+    """Bytes of the model's own files that are mapped; not in ``nbytes``."""
 
     def give_back(self) -> None:
         """Ends the lease and closes the files."""
@@ -128,6 +130,7 @@ def _acquired(
         report(answer.events)
     return AcquiredModel(
         *(lease, grant.layout, page, weights, grant.reason, grant.nbytes, grant.free, grant.variant, grant.peak),
+        file_bytes=grant.file_bytes,
         loaded=mapped,
     )
 

@@ -133,6 +133,9 @@ class Bundle:
         """Runs everything that still waits; afterwards every element has its outcome."""
         if self._slot is None:
             for name, batch in self._queues.flush():
+                if self._usage is not None and self._usage.error is not None:
+                    self._left_out = True
+                    break
                 yield from self._submit(name, batch)
         yield from self._executor.collect()
         if self._slot is not None:

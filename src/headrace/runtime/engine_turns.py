@@ -17,7 +17,7 @@ class EngineTurns:
 
     Args:
         limit: how many requests the engine is given at a time.
-        note: is told whose requests the engine has from now on: a client's number, or ``EVERYBODY``.
+        note: takes the owner of the engine's requests from now on: a client's number, or ``EVERYBODY``.
     """
 
     def __init__(self, limit: int, note: Callable[[int], object]) -> None:

@@ -21,6 +21,7 @@ from headrace.core.errors import BudgetError, FallbackError
 from headrace.core.events import ElementFailed, Event, Observer
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
 from headrace.runtime.bundle import AnyBundle, Executor, raise_uncaught
+from headrace.runtime.plan import ONLY, Plan
 from headrace.runtime.queues import AnyBatch
 from headrace.runtime.session import InferenceSession
 from headrace.runtime.spec import SessionSpec
@@ -40,17 +41,19 @@ class FallbackBundle:
         first: of the model.
         fallback: of the fallback.
         spec: of the model's session.
-        own: how many of the fallback's postprocessing functions are its own, and not the model's, too.
+        plan: of the fallback.
         observer: if another fallback takes failures of inference, receives those of postprocessing; else None.
     """
 
     def __init__(
-        self, first: AnyBundle, fallback: AnyBundle, spec: SessionSpec, own: int, observer: Observer | None = None
+        self, first: AnyBundle, fallback: AnyBundle, spec: SessionSpec, plan: Plan, observer: Observer | None = None
     ) -> None:
         self._first = first
         self._fallback = fallback
         self._spec = spec
-        self._own = own
+        self._own = len(plan.postprocess) - len(spec.plan.postprocess)
+        """How many of the fallback's postprocessing functions are its own, and not the model's, too."""
+        self._name = plan.label(ONLY) if plan.routed else plan.answerer(ONLY)
         self._has_rows = spec.plan.batching.columnar
         """Whether elements are columnar, of which the fallback may fail some rows only."""
         self._observer = observer
@@ -105,7 +108,7 @@ class FallbackBundle:
     def _answered(self, outcome: Outcome) -> Outcome:
         """An outcome of the fallback, as one of the transform."""
         if isinstance(outcome, Predictions):
-            return Predictions([failure.tag for failure in outcome.tags], outcome.values)
+            return Predictions([failure.tag for failure in outcome.tags], outcome.values, self._name)
         stage, index = Stage.INFERENCE, 0
         if outcome.stage is Stage.POSTPROCESSING and outcome.index >= self._own:
             stage, index = outcome.stage, outcome.index - self._own

@@ -62,8 +62,8 @@ def _refuse_functions(own: Plan) -> None:
     """What a function makes of an element that is cut into batches has no rows that one could find again."""
     if own.preprocess or own.postprocess:
         raise ConfigurationError(
-            "with BatchingConfig(columnar=True) it has no functions of its own, since nobody could tell which rows it "
-            f"failed; do what with_preprocess_fn and with_postprocess_fn are to do in {own.name}.run_columns."
+            "with BatchingConfig(columnar=True) it has no functions of its own, since the rows that they failed could "
+            f"not be found; do what with_preprocess_fn and with_postprocess_fn are to do in {own.name}.run_columns."
         )
 
 

@@ -74,6 +74,8 @@ class Plan:
     """Which fallback this is; 0: the model itself."""
     has_fallback: bool = False
     """Whether another one comes after it."""
+    column_types: Mapping[str, Any] = field(default_factory=dict)
+    """What the columns of the rows hold, if elements are rows of which that is known."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Mappings as pairs: MLTransform writes transforms as JSON, whose keys are strings, and names may be None."""

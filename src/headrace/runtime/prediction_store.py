@@ -31,7 +31,7 @@ _INHERITED: list[sqlite3.Connection | None] = []
 
 
 class PredictionStore:
-    """Values by key. Thread-safe; a forked child opens the file anew.
+    """Values by key. Thread-safe; a forked child opens the file again.
 
     Args:
         path: of the file; it is created, for its owner only, with the folders that are missing.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import uuid
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.core.budget import Budget
@@ -39,6 +39,7 @@ class InferenceRequest:
     budget: Budget | None = None
     model_identifier: str | None = None
     clock: Clock | None = None
+    column_types: Mapping[str, Any] = field(default_factory=dict)
 
 
 def prepare(handler: Any, request: InferenceRequest) -> SessionSpec:
@@ -67,7 +68,10 @@ def _given_fallbacks(given: Any) -> Sequence[Any]:
 def _prepared(handler: Any, request: InferenceRequest, *, rank: int = 0, has_fallback: bool = False) -> SessionSpec:
     _refuse_mistyped(handler, request)
     handler.validate_inference_args(request.inference_args)
-    plan = replace(make_plan(handler, request.batching), rank=rank, has_fallback=has_fallback)
+    plan = make_plan(handler, request.batching)
+    are_judged = any(hasattr(model, "refuse_types") for model in plan.models.values())
+    types = request.column_types if are_judged else {}
+    plan = replace(plan, rank=rank, has_fallback=has_fallback, column_types=types)
     _refuse_columns(plan)
     config = _config(request.placement)
     origin = uuid.uuid4().hex

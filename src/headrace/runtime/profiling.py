@@ -37,6 +37,8 @@ Call: TypeAlias = Callable[[list[Any]], None]
 
 _LARGEST = 4096
 """Elements; larger batches are hardly cheaper for each element."""
+_MOST_BAD = 100
+"""Rows; where more of them fail, the model or its columns are wrong."""
 _MOST_ROWS = 20_000
 """How many rows to read at most in search of elements for one model."""
 
@@ -63,6 +65,8 @@ class ModelFindings:
     """The same including the imports that this process had not done yet."""
     private: int | None = None
     """Bytes private to each process that has mapped it."""
+    file_bytes: int = 0
+    """Bytes of weights that stay in the model's own files, mapped by all processes; not in ``nbytes``."""
     costs: tuple[Cost, ...] = ()
     trouble: str = ""
     """Why no batches, or no larger ones, were measured; empty if nothing went wrong."""
@@ -93,6 +97,10 @@ class Profile:
     """What ``placement="auto"`` chooses for one process per core."""
     routed: bool
     """Whether there is a model for each key: then the machine shares each of them, whatever ``"auto"`` would choose."""
+    bad_rows: int = 0
+    """Rows that were left out, since they could not be read, preprocessed or predicted."""
+    bad_row: str = ""
+    """Why the first of them was."""
 
     @property
     def nbytes(self) -> int:
@@ -102,12 +110,17 @@ class Profile:
     @property
     def copy_each(self) -> int:
         """Bytes if each of the ``processes`` has its own copy."""
-        return self.nbytes * self.processes
+        return self.nbytes * self.processes + self.file_bytes
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of weights in the models' own files, which are in memory once for all processes."""
+        return sum(model.file_bytes for model in self.models)
 
     @property
     def copy_per_machine(self) -> int:
         """Bytes if the ``processes`` share what can be shared."""
-        return sum(self._shared(model) for model in self.models)
+        return sum(self._shared(model) for model in self.models) + self.file_bytes
 
     @property
     def asked_choice(self) -> Choice:
@@ -170,6 +183,8 @@ def profile_handler(spec: SessionSpec, rows: Iterable[Any] | None = None, proces
         processes or allowed_cores(),
         choose(sum(model.nbytes for model in models), allowed_cores(), available),
         plan.routed,
+        elements.bad if elements is not None else 0,
+        elements.trouble if elements is not None else "",
     )
 
 
@@ -186,6 +201,7 @@ def _profiled(spec: SessionSpec, name: Any, elements: _Elements | None) -> Model
     findings = ModelFindings(
         spec.plan.label(name), load_seconds, ready_seconds, acquired.peak, acquired.nbytes, acquired.reason
     )
+    findings = replace(findings, file_bytes=acquired.file_bytes)
     with ExitStack() as stack:
         stack.callback(acquired.give_back)
         if not acquired.files:
@@ -247,8 +263,10 @@ class _Elements:
         self._operations = Operations(catching(spec, Exception), FanOut())
         self._found: dict[Any, list[Any]] = defaultdict(list)
         self._read = 0
+        self.bad = 0
+        """Rows that were left out."""
         self.trouble = ""
-        """The first error in preprocessing."""
+        """The first error of such a row."""
 
     def largest(self, name: Any) -> int:
         """The largest batch size of the named model."""
@@ -264,6 +282,22 @@ class _Elements:
             pass
         return (found * -(-count // len(found)))[:count] if found else []
 
+    def without_failing(self, name: Any, run: Call) -> bool:
+        """Leaves out the elements that fail alone; returns whether there are any."""
+        found, self._found[name] = self._found[name], []
+        for element in found:
+            try:
+                run([element])
+            except Exception as error:
+                self._leave_out(error)
+            else:
+                self._found[name].append(element)
+        return len(self._found[name]) < len(found)
+
+    def _leave_out(self, error: Exception) -> None:
+        self.bad += 1
+        self.trouble = self.trouble or f"{as_type_name(error)}: {error}"
+
     def _add(self) -> bool:
         """Reads one more row; returns whether there was one."""
         for row in self._rows:
@@ -276,7 +310,7 @@ class _Elements:
                     raise outcome.error
                 name = self._plan.handler.cohort(element[0]) if self._plan.routed else next(iter(self._plan.models))
             except Exception as error:
-                self.trouble = self.trouble or f"no row can be preprocessed: {as_type_name(error)}: {error}"
+                self._leave_out(error)
                 continue
             self._found[name].append(element)
             return True
@@ -286,15 +320,25 @@ class _Elements:
 def _measured(
     findings: ModelFindings, model: AbstractContextManager[Call], name: Any, elements: _Elements | None
 ) -> ModelFindings:
-    costs: list[Cost] = []
-    trouble = ""
     with model as run:
         if elements is None:
             return findings
+        costs, trouble = _costs(run, name, elements)
+    if not (costs or trouble):
+        trouble = f"every row fails; the first: {elements.trouble}" if elements.bad else "no row is for this model."
+    return replace(findings, costs=tuple(costs), trouble=trouble)
+
+
+def _costs(run: Call, name: Any, elements: _Elements) -> tuple[list[Cost], str]:
+    """The costs of batches without elements that fail alone; and what ended the measurements, if anything did."""
+    costs: list[Cost] = []
+    while True:
         try:
             costs.extend(measure(run, lambda size: elements.take(name, size), elements.largest(name)))
         except Exception as error:
-            trouble = f"{as_type_name(error)}: {error}"
-    if not (costs or trouble):
-        trouble = elements.trouble or "no row is for this model."
-    return replace(findings, costs=tuple(costs), trouble=trouble)
+            is_lost = isinstance(error, HostDiedError)
+            if not is_lost and elements.bad < _MOST_BAD and elements.without_failing(name, run):
+                costs.clear()
+                continue
+            return costs, f"{as_type_name(error)}: {error}"
+        return costs, ""

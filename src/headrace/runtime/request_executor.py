@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from queue import Empty
 from typing import Any, Protocol
@@ -22,6 +23,9 @@ from headrace.runtime.endpoint import Endpoint
 from headrace.runtime.endpoint_calls import Delivery, EndpointCall, Inbox
 from headrace.runtime.queues import AnyBatch
 from headrace.runtime.steps import ModelAccess, Steps
+
+_LOOK_SECS = 0.25
+"""How often a bundle that waits looks whether it was interrupted."""
 
 
 class RequestSource(ModelAccess, Protocol):
@@ -154,7 +158,10 @@ class RequestExecutor:
             endpoint.small_bundles.note(self._sent, could_send_more=endpoint.could_send_more)
         while self._calls or self._released:
             yield from self._start_released()
-            if self._calls and (delivery := self._next(wait=True)) is not None:
+            if self._calls:
+                delivery = self._next(wait=True)
+                if delivery is None:
+                    raise self._late()
                 yield from self._settle(delivery)
         if self._unsent is not None:
             raise self._unsent
@@ -176,19 +183,32 @@ class RequestExecutor:
         return endpoint
 
     def _next(self, *, wait: bool) -> Delivery | None:
-        """The next delivery; None if there is none, and it is not to be waited for."""
+        """The next delivery; None if there is none, and it is not to be waited for any longer."""
         try:
             return self._inbox.get_nowait()
         except Empty:
             if not wait:
                 return None
         before = {endpoint: endpoint.throttled_secs() for endpoint in self._used}
-        delivery = self._inbox.get()
+        delivery = self._wait()
         for endpoint, namespace in self._used.items():
             seconds = self._throttling.add(namespace, endpoint.throttled_secs() - before[endpoint])
             if seconds:
                 self._observer.on_event(RequestsThrottled(namespace, seconds))
         return delivery
+
+    def _wait(self) -> Delivery | None:
+        usage = self._session.usage
+        while usage is None or not usage.is_late:
+            with suppress(Empty):
+                return self._inbox.get(timeout=None if usage is None else _LOOK_SECS)
+        return None
+
+    def _late(self) -> BudgetError:
+        assert self._session.usage is not None
+        error = self._session.usage.error
+        assert error is not None
+        return error
 
     def _settle(self, delivery: Delivery) -> list[Outcome]:
         """The outcomes of a delivery; if an error is not caught, it is raised and everything else cancelled."""

@@ -129,5 +129,5 @@ class Sender:
         size = None if self._rules.prebatched else call.batch.total
         predictions = answer if type(answer) is list else predictions_of(answer, self._rules.who, size)
         if size is not None and len(predictions) != size:
-            raise wrong_count(self._rules.who, size, len(predictions))
+            raise wrong_count(self._rules.who, size, len(predictions), predictions)
         return predictions

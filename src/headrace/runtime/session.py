@@ -233,7 +233,7 @@ class InferenceSession:
         resident, started = resident_bytes(), self.spec.clock.time_ns()
         model = self._loaded(handler)
         seconds = (self.spec.clock.time_ns() - started) / 1e9
-        growth = max(0, resident_bytes() - resident)
+        growth = 0 if name in self.spec.plan.remote else max(0, resident_bytes() - resident)
         event = ModelLoaded(self.models[name].label, seconds, growth)
         return Loaded(model, self.spec.transform, changes_since(before, handler)), event
 
@@ -245,6 +245,7 @@ class InferenceSession:
         while True:
             try:
                 model = handler.load_model()
+                self._refuse_types(handler, model)
                 return model if self.endpoints is None else self.endpoints.resolved(model)
             except Exception as error:
                 failed += 1
@@ -253,6 +254,12 @@ class InferenceSession:
                 # As text: a record with the traceback would keep its frames, and with them the lease of a shared model.
                 text = traceback.format_exc().rstrip()
                 _LOGGER.warning("%s: loading failed and is tried again.\n%s", self.spec.plan.name, text)
+
+    def _refuse_types(self, handler: Any, model: Any) -> None:
+        """Has a handler that knows what its model was fitted on refuse columns of another kind."""
+        types, refuse = self.spec.plan.column_types, getattr(handler, "refuse_types", None)
+        if types and refuse is not None:
+            refuse(model, types)
 
 
 class _Sessions:

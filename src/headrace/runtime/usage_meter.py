@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -16,7 +18,7 @@ from headrace.core.budget import Budget, Spent
 from headrace.core.errors import BudgetError, ConfigurationError
 from headrace.core.events import UsageReported
 from headrace.hosts.system import why_no_hosts
-from headrace.runtime.spec import SessionSpec
+from headrace.runtime.spec import BudgetSpec, SessionSpec
 
 if TYPE_CHECKING:
     from headrace.machine.budget_file import BudgetFile
@@ -48,6 +50,7 @@ class UsageMeter:
         """By this process since it began."""
         self._has_heard = False
         self._stop: str | None = None
+        self._deadline = math.inf
         self._end_use = None if file is None else weakref.finalize(self, _close, file)
 
     def priced(self, used: UsageReported) -> UsageReported:
@@ -73,6 +76,16 @@ class UsageMeter:
                     f"the budget cannot be kept: {handler} does not report what its requests use. Call "
                     "headrace.report_usage(model, input_tokens=..., output_tokens=...) in it, or leave the limit out"
                 )
+
+    def stop(self, seconds: float) -> None:
+        """Lets nothing more be requested; what is in flight has so many seconds to be answered."""
+        self._deadline = time.monotonic() + seconds
+        self._stop = self._stop or "interrupted"
+
+    @property
+    def is_late(self) -> bool:
+        """Whether what is in flight is not waited for any longer."""
+        return time.monotonic() > self._deadline
 
     @property
     def error(self) -> BudgetError | None:
@@ -145,6 +158,20 @@ def meter_of(spec: SessionSpec) -> UsageMeter | None:
             meter = _METERS[name] = UsageMeter(budget, _file_of(budget, name))
             _kept.append(meter)
         return meter
+
+
+def stoppable(spec: SessionSpec) -> SessionSpec:
+    """The spec, for which ``stop_requests`` has an effect if its models send requests."""
+    sends = any(one.plan.concurrent for one in (spec, *spec.fallbacks))
+    return replace(spec, budget=BudgetSpec(Budget(), spec.origin)) if sends and spec.budget is None else spec
+
+
+def stop_requests(spec: SessionSpec, seconds: float) -> None:
+    """Ends a ``stoppable`` spec's bundles in this process as a spent budget does, within so many seconds."""
+    with _lock:
+        meter = None if spec.budget is None else _METERS.get(spec.budget.name)
+    if meter is not None:
+        meter.stop(seconds)
 
 
 def end_budget(spec: SessionSpec) -> None:

@@ -106,12 +106,11 @@ class AnyWorker(ABC):
         executor = BypassExecutor(make_executor(failures_left_out), self.spec, self.session, failures_left_out)
         bundle: AnyBundle = Bundle(self.spec, self.session, executor, failures_left_out, self._join())
         for fallback in self.fallbacks:
-            own = len(fallback.plan.postprocess) - len(self.plan.postprocess)
             if not fallback.plan.has_fallback:
-                bundle = FallbackBundle(bundle, fallback.bundle(observer), self.spec, own)
+                bundle = FallbackBundle(bundle, fallback.bundle(observer), self.spec, fallback.plan)
             else:  # its own functions are part of inference
                 other = fallback.bundle(WithoutFailures(observer, of_any_stage=True))
-                bundle = FallbackBundle(bundle, other, self.spec, own, observer)
+                bundle = FallbackBundle(bundle, other, self.spec, fallback.plan, observer)
         return bundle
 
     def _join(self) -> BundleSlot | None:
@@ -247,7 +246,7 @@ class Worker(AnyWorker):
         self.computed += seconds
         learnt = learning_clock() - began if learning_clock else seconds
         if len(predictions) != len(elements) and not self.plan.prebatched:
-            raise wrong_count(handler, len(elements), len(predictions))
+            raise wrong_count(handler, len(elements), len(predictions), predictions)
         predictions, event = self.completed(name, elements, keys, predictions, seconds)
         return predictions, event, learnt
 

@@ -22,6 +22,7 @@ import pyarrow.parquet
 
 from headrace import SKIP
 from headrace.core.handler import ModelHandler
+from headrace.jobs.csv_types import NUMERIC
 from headrace.jobs.files import match
 from headrace.jobs.job import Job
 from headrace.jobs.run import Run
@@ -44,7 +45,7 @@ class Input(NamedTuple):
 
     columns: tuple[str, ...]
     numbers: tuple[str, ...]
-    csv_numbers: dict[str, type]
+    csv_types: dict[str, str]
     records: list[Any]
     """Rows, or a ``text_files.Wrong``."""
 
@@ -136,7 +137,7 @@ def tell(example: Any) -> Any:
 
 
 def as_json(value: Any) -> Any:
-    """As the output has it: what is no finite number is null."""
+    """As the output has it: what is not a finite number is null."""
     if isinstance(value, parquet_files.Count):
         return value.text
     if isinstance(value, datetime.timedelta):
@@ -177,7 +178,7 @@ def _case(random: Random, folder: Path) -> None:
         match([str(folder / "*.*")], delimiter=_delimiter(folder)),
         str(output),
         Examples(names, inputs.columns),
-        numbers=inputs.csv_numbers,
+        types=inputs.csv_types,
         keep=keep,
         batch_sizes={"min_batch_size": 1, "max_batch_size": random.choice([1, 3, 8, 64])},
         resume={"job": 1} if resume else None,
@@ -195,7 +196,9 @@ def _case(random: Random, folder: Path) -> None:
     share = report.failed / max(1, report.predictions + report.failed)
     refused = share > (threshold if threshold is not None else 2) or (share == 1 and threshold != 1.0)
     assert bool(report.refusal) is refused
-    letters = _read(Path(done.output.failed_letters if refused else done.output.dead_letters))
+    place = Path(done.output.failed_letters if refused else done.output.dead_letters)
+    assert place.exists() is bool(report.failed)
+    letters = _read(place) if report.failed else []
     rows = [json.loads(one["row"]) if isinstance(one["row"], str) else one["row"] for one in letters]
     assert _sorted(rows) == _sorted(expected.letters)
     if refused:
@@ -241,8 +244,9 @@ def _write_inputs(random: Random, folder: Path) -> Input:
     made = text_files.make(random)
     (folder / made.name).write_bytes(made.content)
     (folder / "delimiter").write_text(made.delimiter)
-    csv_numbers = made.numbers if ".csv" in made.name else {}
-    return Input(made.columns, tuple(csv_numbers), csv_numbers, made.records)
+    csv_types = made.types if ".csv" in made.name else {}
+    numbers = tuple(name for name, kind in csv_types.items() if kind in NUMERIC)
+    return Input(made.columns, numbers, csv_types, made.records)
 
 
 def _expected(records: list[Any], names: Any, keep: Any, path: str) -> Outcomes:

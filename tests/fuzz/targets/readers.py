@@ -58,8 +58,8 @@ def check(folder: Path, made: Made, random: Random) -> None:
     path.write_bytes(made.content)
     (source,) = match([str(path)], delimiter=made.delimiter)
     assert infer_schema([source]).columns == made.columns
-    expect(made, read_rows(source, made.numbers), source)
-    one_by_one = read_csv(source, made.numbers) if source.format == "csv" else read_json_records(source)
+    expect(made, read_rows(source, made.types), source)
+    one_by_one = read_csv(source, made.types) if source.format == "csv" else read_json_records(source)
     expect(made, one_by_one, source)
     if 0 < len(made.content) < 1 << 15 and random.random() < 0.03 and made.name.count(".") == 1:  # none is refused
         check_pipe(made, source.format)
@@ -73,7 +73,7 @@ def check_pipe(made: Made, file_format: str) -> None:
             end.write(made.content)
         (source,) = match([f"/dev/fd/{out}"], file_format, made.delimiter)
         assert infer_schema([source]).columns == made.columns
-        expect(made, read_rows(source, made.numbers), source)
+        expect(made, read_rows(source, made.types), source)
     finally:
         os.close(out)
 

@@ -1,0 +1,48 @@
+"""The options about files of rows. Annotations are objects here, as in ``report_options``."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated
+
+from headrace.cli.option import INPUT, option
+
+
+class FileFormat(str, Enum):
+    """What files of rows can be."""
+
+    jsonl = "jsonl"
+    csv = "csv"
+    parquet = "parquet"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TypeArgs:
+    """The option of commands that read CSV files, or lines of them."""
+
+    types: Annotated[
+        list[str] | None,
+        option(
+            "--types",
+            INPUT,
+            "Types of the columns of CSV files: str, int, float, bool, date or datetime. By default the first 1,000 "
+            "rows decide.",
+            "A=TYPE,'C*=TYPE'",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileArgs(TypeArgs):
+    """Options of commands that read files of rows."""
+
+    text_columns: Annotated[
+        list[str] | None,
+        option("--text-columns", INPUT, "Columns of CSV files that stay text: --types A=str.", "A,B,'C*'"),
+    ] = None
+    file_format: Annotated[
+        FileFormat | None, option("--format", INPUT, "Format of the inputs; by default their extensions decide.")
+    ] = None
+    delimiter: Annotated[
+        str | None,
+        option("--delimiter", INPUT, "Delimiter of CSV files; by default a comma, or a tab for .tsv.", "CHARACTER"),
+    ] = None

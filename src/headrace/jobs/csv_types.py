@@ -1,0 +1,125 @@
+"""The types of CSV columns: decided once, from the first rows, or set by the user. A cell must fit its column's type.
+
+A cell fits only if its value would be written as the same cell again: ``00501`` and ``1E5`` are codes, not numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date, datetime
+from itertools import chain
+from typing import Any, NamedTuple
+
+from headrace.core.spelling import type_option
+
+TEXT = "str"
+NUMERIC = ("int", "float", "bool")
+"""The types that a matrix of numbers takes."""
+EXACT = 2**53
+"""The first whole number behind which a float has not all others."""
+TRUE, FALSE = ("True", "TRUE", "true"), ("False", "FALSE", "false")
+"""How booleans are written."""
+_GUESSED = ("bool", "int", "float")
+"""What a column of text may turn out to be, in the order in which it is tried."""
+_CODE = re.compile(r"[+-]?0[0-9]|[0-9]+E[0-9]")
+"""The beginning of digits that are no number."""
+_SHOWN = 80
+_WHOLE = r"[+-]?(0|[1-9][0-9]*)"
+_DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_CLOCK = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?"
+
+
+class CellType(NamedTuple):
+    """A type that the cells of a column may have."""
+
+    pattern: re.Pattern[str]
+    """Of the cells that fit, without the white space around them."""
+    value: Callable[[str], Any]
+    """The value of a cell with that pattern; raises ValueError if it is not exact, or no such day exists."""
+
+
+def _exact_float(text: str) -> float:
+    value = float(text)
+    if abs(value) >= EXACT and text.lstrip("+-").isdigit() and int(text) != value:
+        raise ValueError("a float cannot hold all of its digits")
+    return value
+
+
+def _moment(text: str) -> datetime:
+    head, dot, rest = text.replace("Z", "+00:00").partition(".")
+    digits = re.match("[0-9]*", rest)
+    if dot and digits:  # Python 3.10 takes three or six
+        rest = digits[0].ljust(6, "0") + rest[digits.end() :]
+    return datetime.fromisoformat(head + dot + rest)
+
+
+CELL_TYPES: Mapping[str, CellType] = {
+    TEXT: CellType(re.compile(".*", re.DOTALL), str),
+    "int": CellType(re.compile(_WHOLE), int),
+    "float": CellType(
+        re.compile(
+            rf"{_WHOLE}(e[+-]?[0-9]+|E[+-][0-9]+)?|({_WHOLE}\.[0-9]*|[+-]?\.[0-9]+)([eE][+-]?[0-9]+)?"
+            "|[+-]?(?i:nan|inf|infinity)"
+        ),
+        _exact_float,
+    ),
+    "bool": CellType(re.compile("|".join(TRUE + FALSE)), TRUE.__contains__),
+    "date": CellType(re.compile(_DAY), date.fromisoformat),
+    "datetime": CellType(re.compile(rf"{_DAY}([ T]{_CLOCK}(Z|[+-][0-9]{{2}}:[0-9]{{2}})?)?"), _moment),
+}
+"""By the names that ``--types`` takes."""
+
+
+def cell(kind: str, column: str, field: str) -> Any:
+    """The value of a field; None if it is empty, unless the column holds text.
+
+    Raises:
+        ValueError: the field does not fit; the message names ``--types``.
+    """
+    if kind == TEXT:
+        return field
+    text = field.strip()
+    if not text:
+        return None
+    try:
+        return _value(kind, text)
+    except ValueError:
+        better = "float" if kind == "int" and _fits("float", text) else TEXT
+        raise ValueError(
+            f"column {column!r} holds {field[:_SHOWN]!r}, which does not fit its type, {kind}; to change that, add "
+            f"{type_option(column, better)}"
+        ) from None
+
+
+def types_of_sample(rows: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """The type of each column: the narrowest that nearly all fields fit, and text if some are codes.
+
+    Of the fields that are not empty, one may not fit, or one in twenty: mistakes, which cost their rows only.
+    """
+    names = dict.fromkeys(chain.from_iterable(rows))
+    return {name: _type_of(row.get(name, "").strip() for row in rows) for name in names}
+
+
+def _type_of(fields: Iterable[str]) -> str:
+    texts = [text for text in fields if text]
+    if any(map(_CODE.match, texts)):
+        return TEXT
+    unfit = {kind: sum(not _fits(kind, text) for text in texts) for kind in _GUESSED}
+    kind = min(unfit, key=unfit.__getitem__)
+    return kind if unfit[kind] <= max(1, len(texts) // 20) and 2 * unfit[kind] < len(texts) else TEXT
+
+
+def _fits(kind: str, text: str) -> bool:
+    try:
+        _value(kind, text)
+    except ValueError:
+        return False
+    return True
+
+
+def _value(kind: str, text: str) -> Any:
+    cell_type = CELL_TYPES[kind]
+    if not cell_type.pattern.fullmatch(text):
+        raise ValueError(text)
+    return cell_type.value(text)

@@ -1,0 +1,149 @@
+"""An output with the rows that it lacks: predictions of its dead letters, put into their places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow
+
+from headrace.core.errors import ConfigurationError
+from headrace.jobs import storage
+from headrace.jobs.compression import create_compressed
+from headrace.jobs.durable import DurableParts
+from headrace.jobs.files import Source, open_source, stamp
+from headrace.jobs.letter_order import LetterOrder
+from headrace.jobs.output_batches import batch_as_written
+from headrace.jobs.parquet_blocks import parquet_file, read_parquet
+from headrace.jobs.parts import OutputPart
+from headrace.jobs.positions import OutputPlaces
+from headrace.jobs.publishing import Move
+from headrace.jobs.resume import ResumableOutput
+from headrace.jobs.tables import lines_of, write_parquet
+from headrace.jobs.text import open_text, whole_lines
+
+
+class CompletedOutput(ResumableOutput):
+    """An earlier output that is replaced by one with more rows.
+
+    Args:
+        path: of it; local.
+        dead_letters: path of those that fail again; None: beside it.
+        job: as for ``ResumableOutput``; None: rows that are done do not outlive a run that fails.
+        order: of the dead letters.
+
+    Raises:
+        ConfigurationError: it is not there, or not the one that the dead letters are of.
+    """
+
+    def __init__(self, path: str, dead_letters: str | None, job: Mapping[str, Any] | None, order: LetterOrder) -> None:
+        self._refuse_remote("--into", path, dead_letters)
+        if not storage.exists(path):
+            raise ConfigurationError(f"--into: there is no {path}; name a new file with --output instead.")
+        more = {} if job is None else {**job, "--into": [path, stamp(path)]}
+        super().__init__(path, dead_letters, more, kind="retry", keeps=job is not None)
+        self._order = order
+        self._old = Source(self.path, self.format)
+        rows = _count(self._old)
+        if order.total is not None and rows != order.total:
+            raise ConfigurationError(
+                f"--into: {path} has {rows:,} rows, and the dead letters are of an output of {order.total:,} rows: it "
+                "has changed since, perhaps by an earlier retry of them; name a new file with --output instead."
+            )
+
+    def _places(self, parts: list[OutputPart]) -> OutputPlaces:
+        return _PlacesInBoth(super()._places(parts), self._order)
+
+    def _joined(self, parts: list[OutputPart], check: Callable[[], None]) -> list[Move]:
+        """The output comes first: killed behind that, a retry leaves letters that are not of it, and no row is lost."""
+        return sorted(super()._joined(parts, check), key=lambda move: move.destination != self.path)
+
+    def _join(
+        self, path: str, file_format: str, parts: list[OutputPart], check: Callable[[], None], *, good: bool
+    ) -> str:
+        if not good:
+            return super()._join(path, file_format, parts, check, good=good)
+        done = DurableParts.find(self.folder, predictions=True).places
+        runs = zip(done.starts.tolist(), done.stops.tolist(), strict=True)
+        befores = [before for start, stop in runs for before in self._order.befores[start:stop].tolist()]
+
+        def tables() -> Iterable[Any]:
+            return self._merged(_old_tables(self._old), self._tables(parts, predictions=True), befores)
+
+        with (storage.create if file_format == "parquet" else create_compressed)(path) as file:
+            if file_format == "parquet":
+                write_parquet(file, tables, check)
+            else:
+                new = (chunk.splitlines(keepends=True) for chunk in lines_of(self._tables(parts, predictions=True)))
+                for lines in self._merged(_old_lines(self._old), new, befores):
+                    check()
+                    file.write(b"".join(lines))
+        return path
+
+    def _merged(self, old: Iterable[Any], new: Iterable[Any], befores: list[int]) -> Iterator[Any]:
+        """Pieces of the old rows, with the new ones behind as many of them as ``befores`` says."""
+        rest = _NewRows(new)
+        done = placed = 0
+        for piece in old:
+            start = 0
+            while placed < len(befores) and befores[placed] < done + len(piece):
+                stop, first = befores[placed] - done, placed
+                while placed < len(befores) and befores[placed] == done + stop:
+                    placed += 1
+                yield piece[start:stop]
+                yield from rest.take(placed - first)
+                start = stop
+            yield piece[start:]
+            done += len(piece)
+        if self._order.total not in (None, done):
+            raise RuntimeError(f"{self.path} has changed during the run")
+        yield from rest.take(len(befores) - placed)
+
+
+class _PlacesInBoth(OutputPlaces):
+    """Where the ranks of dead letters are between the old rows and the new ones."""
+
+    def __init__(self, new: OutputPlaces, order: LetterOrder) -> None:
+        self._new = new
+        self._befores = order.befores
+        self.total = new.total + (order.total or 0)
+
+    def before(self, places: Any) -> Any:
+        return self._befores[places] + self._new.before(places)
+
+
+class _NewRows:
+    """Pieces of rows, from which any number of rows can be taken."""
+
+    def __init__(self, pieces: Iterable[Any]) -> None:
+        self._coming = iter(pieces)
+        self._piece: Any = ()
+
+    def take(self, count: int) -> Iterator[Any]:
+        while count:
+            if not len(self._piece):
+                self._piece = next(self._coming)
+            some, self._piece = self._piece[:count], self._piece[count:]
+            count -= len(some)
+            yield some
+
+
+def _count(source: Source) -> int:
+    try:
+        if source.format == "parquet":
+            with open_source(source) as file:
+                return int(parquet_file(file).metadata.num_rows)
+        return sum(map(len, _old_lines(source)))
+    except Exception as error:
+        raise ConfigurationError(f"--into: cannot read {source.path} as {source.format}: {error}") from error
+
+
+def _old_lines(source: Source) -> Iterator[list[bytes]]:
+    with open_text(source) as file:
+        for text in whole_lines(file):
+            yield [line + b"\n" for line in text.split(b"\n")[:-1]]
+
+
+def _old_tables(source: Source) -> Iterator[Any]:
+    for batch in read_parquet(source, lambda *_: False):
+        yield pyarrow.Table.from_batches([batch_as_written(batch)])

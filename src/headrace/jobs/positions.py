@@ -1,0 +1,102 @@
+"""Where the row of a dead letter is in its input, and where its prediction belongs in the output."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+import numpy
+import pyarrow
+
+from headrace.jobs.blocks import BlockRow
+from headrace.jobs.neighbours import digest
+from headrace.jobs.output_batches import OutputLine, batch_of_lines, lines_in
+from headrace.rows.records import BrokenLine, Row
+
+_PLACE = re.compile(r', "place": (\d+)\}\}$')
+"""The end of a dead letter that is not complete."""
+
+
+class OutputPlaces:
+    """Where rows are in an output, and where those would be that it lacks.
+
+    Args:
+        runs: places of neighbouring rows in the output, in its order: the first one's, and their number.
+    """
+
+    def __init__(self, runs: Iterable[tuple[int, int]]) -> None:
+        pairs = numpy.fromiter(chain.from_iterable(runs), numpy.int64).reshape(-1, 2)
+        firsts = numpy.cumsum(pairs[:, 1]) - pairs[:, 1]
+        order = numpy.argsort(pairs[:, 0], kind="stable")
+        self._starts, self._sizes = pairs[order].T
+        self._firsts = firsts[order]
+        self.total = int(pairs[:, 1].sum())
+        """How many rows the output has."""
+
+    def before(self, places: Any) -> Any:
+        """How many rows of the output come before the row at each place."""
+        if not self.total:
+            return numpy.zeros(len(places), numpy.int64)
+        runs = numpy.searchsorted(self._starts, places, "right") - 1
+        within = numpy.minimum(places - self._starts[runs], self._sizes[runs])
+        return numpy.where(runs < 0, 0, self._firsts[runs] + within)
+
+
+def completed(tables: Iterable[Any], places: OutputPlaces) -> Iterator[Any]:
+    """Dead letters, as lines of JSON, with their places in the output: behind how many rows ``of`` how many."""
+    for table in tables:
+        lines = lines_in(table) or []
+        found = [_PLACE.search(line) for line in lines]
+        at = numpy.array([int(one[1]) if one else 0 for one in found], numpy.int64)
+        texts = [
+            f'{line[:-2]}, "before": {before}, "of": {places.total}}}}}' if one else line
+            for line, one, before in zip(lines, found, places.before(at).tolist(), strict=True)
+        ]
+        yield pyarrow.Table.from_batches([batch_of_lines([OutputLine(0, text) for text in texts])[1]])
+
+
+def position_of(place: BlockRow) -> dict[str, Any]:
+    """The position of a row; ``completed`` adds to it once all rows of the output are known.
+
+    Of an unreadable line it also holds what tells later whether that line, or its file, was corrected.
+    """
+    row = place.row
+    known = getattr(row, "position", None)
+    position = known or {"file": place.block.path, "row": place.place - place.block.place + place.block.first + 1}
+    if isinstance(row, BrokenLine) and row.read_as is not None:
+        position = {**position, "reading": {**row.read_as, "line": digest(row.line), "around": row.around}}
+    return {name: value for name, value in position.items() if name not in _OF_OUTPUT} | {"place": place.place}
+
+
+_OF_OUTPUT = ("place", "before", "of")
+
+
+def position_in(letter: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The position of a dead letter; older ones have none."""
+    return None if letter.get("position") is None else decoded(letter["position"], "position")
+
+
+def position_of_unchanged_line(letter: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The position of a dead letter's unreadable line, if the line is still as it was read; else None."""
+    try:
+        position, line = position_in(letter), decoded(letter["row"])["line"]
+        is_unchanged = letter["stage"] == "reading" and position and position["reading"]["line"] == digest(line)
+    except (KeyError, TypeError, ValueError):
+        return None
+    return position if is_unchanged else None
+
+
+def without_reading(position: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The position of a row that can be read."""
+    return position and {name: value for name, value in position.items() if name != "reading"}
+
+
+def decoded(value: Any, name: str = "row") -> Row:
+    """An object of a dead letter; Parquet stores it as text."""
+    found = json.loads(value) if isinstance(value, str) else value
+    if not isinstance(found, dict):
+        raise TypeError(f"its {name} must be an object, not {type(found).__name__}")
+    return found

@@ -1,0 +1,85 @@
+"""A fitted model says which kinds of values its encoders know, and columns of another kind are refused."""
+
+import pandas
+import pytest
+from sklearn.compose import ColumnTransformer, make_column_selector
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
+
+from headrace.core.errors import ConfigurationError
+from headrace.handlers.sklearn_categories import refuse_other_kinds
+
+FRAME = pandas.DataFrame(
+    {
+        "zip": ["00501", "10001", "94110", "00501"],
+        "year": [2020, 2021, 2022, 2020],
+        "active": [True, False, True, True],
+        "age": [1.0, 2.0, 3.0, 4.0],
+    }
+)
+GOOD = {"zip": "str", "year": "int", "active": "bool", "age": "float", "other": "str"}
+
+
+def within_columns(columns):
+    encoder = OneHotEncoder(handle_unknown="ignore")
+    return ColumnTransformer([("coded", encoder, columns), ("scaled", StandardScaler(), ["age"])])
+
+
+def behind_an_imputer(columns):
+    encoder = make_pipeline(SimpleImputer(strategy="most_frequent"), OrdinalEncoder())
+    return ColumnTransformer([("gone", "drop", ["age"]), ("coded", encoder, columns)], remainder="passthrough")
+
+
+def fitted(transformer):
+    return make_pipeline(transformer, LogisticRegression()).fit(FRAME, [0, 1, 0, 1])
+
+
+CHOSEN = [
+    ["zip", "year", "active"],
+    [0, 1, 2],
+    slice(0, 3),
+    [True, True, True, False],
+    make_column_selector("^(?:zip|year|active)$"),
+]
+
+
+@pytest.mark.parametrize("columns", CHOSEN, ids=["names", "places", "slice", "mask", "selector"])
+@pytest.mark.parametrize("transformer", [within_columns, behind_an_imputer])
+def test_columns_of_another_kind_are_refused(transformer, columns):
+    model = fitted(transformer(columns))
+    refuse_other_kinds(model, GOOD)
+    refuse_other_kinds(model, dict(FRAME.dtypes))
+    with pytest.raises(
+        ConfigurationError, match=r"column 'zip' holds numbers.* text there \('00501', .*--types zip=str"
+    ):
+        refuse_other_kinds(model, GOOD | {"zip": "int"})
+    with pytest.raises(
+        ConfigurationError, match=r"column 'year' holds text.* numbers there \(2020, .*--types year=int"
+    ):
+        refuse_other_kinds(model, GOOD | {"year": "str"})
+
+
+def test_encoders_alone():
+    model = OneHotEncoder().fit(FRAME[["active"]])
+    refuse_other_kinds(model, {"active": "int"})
+    with pytest.raises(ConfigurationError, match=r"on booleans there \(False, True, .*--types active=bool"):
+        refuse_other_kinds(model, {"active": "str"})
+
+
+def test_dtypes_of_frames_are_kinds():
+    model = OneHotEncoder().fit(FRAME[["zip"]])
+    for good in (FRAME["zip"], FRAME["zip"].astype("category"), FRAME["zip"].astype(object)):
+        refuse_other_kinds(model, {"zip": good.dtype})
+    for wrong in (FRAME["year"], FRAME["year"].astype("Int64"), FRAME["year"].astype("category"), FRAME["active"]):
+        with pytest.raises(ConfigurationError, match="column 'zip' holds"):
+            refuse_other_kinds(model, {"zip": wrong.dtype})
+
+
+def test_what_is_not_known_is_not_judged():
+    mixed = OneHotEncoder().fit(pandas.DataFrame({"zip": ["00501", None, 7]}, dtype=object).fillna("x").map(str))
+    refuse_other_kinds(mixed, {"zip": "mixed", "year": "int"})
+    refuse_other_kinds(LogisticRegression().fit(FRAME[["age"]], [0, 1, 0, 1]), {"age": "str"})
+    refuse_other_kinds(fitted(within_columns(["zip"])), {})
+    refuse_other_kinds("no estimator", GOOD)

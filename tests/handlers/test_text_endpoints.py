@@ -1,0 +1,362 @@
+"""What one element is refused is that element's, and an answer is paid for once, whatever is in it."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+import pytest
+from apache_beam.testing.util import assert_that, equal_to
+
+import anthropic_endpoint
+import gemini_endpoint
+import openai_endpoint
+from headrace import Budget, EndpointError, PredictionCountError, predict
+from headrace.beam import RunInference
+from headrace.core.events import UsageReported
+from headrace.handlers.anthropic_inference import (
+    AnthropicChatModelHandler,
+    AnthropicModelHandler,
+    message_from_string,
+)
+from headrace.handlers.gemini_inference import GeminiModelHandler
+from headrace.handlers.json_answers import InvalidAnswerError
+from headrace.handlers.openai_inference import (
+    OpenAIChatModelHandler,
+    OpenAICompletionsModelHandler,
+    OpenAIEmbeddingsModelHandler,
+)
+from http_endpoint import Answer, events_and_outcomes, failures_among, serving
+
+pytestmark = pytest.mark.usefixtures("module_travels", "requests_end")
+
+EIGHT = list("abcdefgh")
+
+
+class Api(NamedTuple):
+    """A provider's API, and the handler that asks it."""
+
+    kind: Any
+    endpoint: ModuleType
+    path: str = ""
+    options: dict[str, Any] = {}  # noqa: RUF012 - nobody changes it
+
+    def handler(self, server, **options):
+        return self.kind("m", url=f"{server.url}{self.path}", **{**self.options, **options})
+
+    def refusal(self, status):
+        return self.endpoint.refusing(status, "refused")
+
+    def texts(self, asked):
+        if self.endpoint is gemini_endpoint:
+            return [gemini_endpoint.prompt_of(asked)]
+        return openai_endpoint.prompts_of(asked)
+
+    def refusing(self, answer, *prompts):
+        """A server that answers prompts, but for these; without any, none."""
+        wrong = lambda asked, before: answer if not prompts or set(prompts) & set(self.texts(asked)) else None  # noqa: E731
+        return serving(self.endpoint.speaking(fault=wrong))
+
+    def asked(self, server):
+        return sorted(text for asked in server.requests for text in self.texts(asked))
+
+
+APIS = {
+    "chat": Api(OpenAIChatModelHandler, openai_endpoint, "v1"),
+    "completions": Api(OpenAICompletionsModelHandler, openai_endpoint, "v1"),
+    "anthropic": Api(AnthropicChatModelHandler, anthropic_endpoint),
+    "gemini": Api(GeminiModelHandler, gemini_endpoint, options={"full_answer": False}),
+}
+EMBEDDINGS = Api(OpenAIEmbeddingsModelHandler, openai_endpoint, "v1")
+EACH = pytest.mark.parametrize("api", APIS.values(), ids=APIS)
+WRONG = pytest.mark.parametrize("status", [401, 403, 404])
+BATCHES = pytest.mark.parametrize("size", [1, 8])
+
+
+@pytest.fixture(autouse=True)
+def _keys_in_the_environment(monkeypatch):
+    for name in ("OPENAI", "ANTHROPIC", "GEMINI"):
+        monkeypatch.setenv(f"{name}_API_KEY", "sk-of-the-environment")
+    monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
+
+
+@EACH
+@WRONG
+@BATCHES
+def test_refusal_of_one_element_is_its_own(api, status, size):
+    """Of the first, of another of the first eight, and of one that comes later."""
+    prompts, refused = [*EIGHT, *"xyz"], ["a", "f", "z"]
+    with api.refusing(api.refusal(status), *refused) as server:
+        found = list(predict(api.handler(server, max_batch_size=size), prompts, on_failure="yield"))
+        assert [text for text in api.asked(server) if text != "Hi"] == prompts
+    failures = failures_among(found)
+    assert [(failure.element, failure.attempts) for failure in failures] == [(text, 1) for text in refused]
+    assert all(str(status) in str(failure.error) for failure in failures)
+    assert [one.inference for one in found if one not in failures] == [
+        text.upper() for text in prompts if text not in refused
+    ]
+
+
+@EACH
+@WRONG
+@BATCHES
+def test_refusal_of_everything_is_one_error(api, status, size):
+    with api.refusing(api.refusal(status)) as server:
+        with pytest.raises(EndpointError, match=rf"refused the first request.*{status}.*Check the key"):
+            list(predict(api.handler(server, max_batch_size=size), EIGHT * 20, on_failure="yield"))
+        assert len(server.requests) == size + 1
+
+
+@EACH
+def test_refusals_of_different_elements_are_each_its_own(api):
+    """Even of all in the first requests: something else is accepted."""
+    with api.refusing(api.refusal(403), *EIGHT) as server:
+        found = list(predict(api.handler(server, max_batch_size=8), [*EIGHT, "x"], on_failure="yield"))
+        assert api.asked(server).count("Hi") == 1
+    assert [failure.element for failure in failures_among(found)] == EIGHT
+    assert found[-1].inference == "X"
+
+
+@WRONG
+@pytest.mark.parametrize("prompt", ["a", "f"])
+def test_texts_that_share_a_request_are_searched_for_the_one_that_is_refused(status, prompt):
+    with EMBEDDINGS.refusing(EMBEDDINGS.refusal(status), prompt) as server:
+        found = list(predict(EMBEDDINGS.handler(server, max_batch_size=8), EIGHT, on_failure="yield"))
+        paid = [text for asked in server.requests if prompt not in asked["input"] for text in asked["input"]]
+    assert [failure.element for failure in failures_among(found)] == [prompt]
+    assert sorted(text for text in paid if text != "Hi") == [text for text in EIGHT if text != prompt]
+
+
+@WRONG
+def test_refusal_of_all_texts_is_one_error(status):
+    with EMBEDDINGS.refusing(EMBEDDINGS.refusal(status)) as server:
+        with pytest.raises(EndpointError, match=f"refused the first request.*{status}"):
+            list(predict(EMBEDDINGS.handler(server), EIGHT * 20, on_failure="yield"))
+        assert len(server.requests) == 2
+
+
+def test_texts_that_were_embedded_are_not_paid_again_if_the_others_have_to_wait():
+    busy = [openai_endpoint.refusing(429), openai_endpoint.refusing(500)]
+
+    def fault(asked, before):
+        if "a" in asked["input"]:
+            return openai_endpoint.refusing(403)
+        return busy.pop() if asked["input"] == list("efgh") and busy else None
+
+    with serving(openai_endpoint.speaking(fault=fault)) as server:
+        found = list(predict(EMBEDDINGS.handler(server, max_batch_size=8), EIGHT, on_failure="yield"))
+        assert [asked["input"] for asked in server.requests].count(["b"]) == 1
+    assert [failure.element for failure in failures_among(found)] == ["a"]
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_beams_handler_has_a_refusal_of_one_prompt_as_its_own(answers, monkeypatch):
+    refusal = anthropic_endpoint.refusing(403)
+    fault = lambda asked, before: refusal if not answers or asked["messages"][0]["content"] == "a" else None  # noqa: E731
+    with serving(anthropic_endpoint.speaking(fault=fault)) as server:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+        handler = AnthropicModelHandler("m", message_from_string, min_batch_size=8, max_batch_size=8)
+        if answers:
+            found = list(predict(handler, EIGHT, on_failure="yield"))
+            assert [failure.element for failure in failures_among(found)] == ["a"]
+        else:
+            with pytest.raises(EndpointError, match="refused the first request"):
+                list(predict(handler, EIGHT, on_failure="yield"))
+        assert len(server.requests) == 8
+
+
+@pytest.mark.parametrize("body", [b"{", b"[" * 2000 + b"]" * 2000])
+@pytest.mark.parametrize("size", [1, 3])
+def test_beams_handler_pays_for_an_answer_that_cannot_be_read_once(body, size, monkeypatch):
+    fault = lambda asked, before: Answer(body=body) if asked["messages"][0]["content"] == "b" else None  # noqa: E731
+    with serving(anthropic_endpoint.speaking(fault=fault)) as server:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+        handler = AnthropicModelHandler("m", message_from_string, min_batch_size=size, max_batch_size=size)
+        found = list(predict(handler, ["a", "b", "c"], on_failure="yield"))
+        assert len(server.requests) == 3
+    assert [failure.element for failure in failures_among(found)] == ["b"]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("api", [APIS["chat"], APIS["completions"], APIS["anthropic"]])
+def test_prompt_that_cannot_be_sent_is_a_dead_letter_at_once(api, size):
+    with api.refusing(None, "none") as server:
+        found = list(predict(api.handler(server, max_batch_size=size), ["a", "\ud83d", "c"], on_failure="yield"))
+        assert api.asked(server) == ["a", "c"]
+    (failure,) = failures_among(found)
+    assert (failure.element, failure.attempts) == ("\ud83d", 1)
+
+
+@EACH
+def test_element_that_is_refused_alone_goes_to_the_fallback(api):
+    with api.refusing(api.refusal(403), "a") as first, serving(openai_endpoint.speaking(str.title)) as second:
+        fallback = APIS["chat"].handler(second)
+        found = list(predict(api.handler(first, max_batch_size=8), EIGHT, fallback=fallback))
+        assert api.asked(second) == ["a"] if api is not APIS["gemini"] else len(second.requests) == 1
+    assert [one.inference for one in found] == list("ABCDEFGH")
+
+
+@EACH
+def test_answers_beside_a_refusal_are_counted_and_kept(api, tmp_path):
+    with api.refusing(api.refusal(404), "f") as server:
+        handler = api.handler(server, max_batch_size=8)
+        events, outcomes = events_and_outcomes(
+            handler, EIGHT, cache=tmp_path / "cache", budget=Budget(max_tokens=10**6)
+        )
+        assert (len(events.of(UsageReported)), len(failures_among(outcomes))) == (7, 1)
+        server.requests.clear()
+        assert len(failures_among(predict(handler, EIGHT, cache=tmp_path / "cache", on_failure="yield"))) == 1
+        assert api.asked(server) in (["f"], ["Hi", "f"])
+
+
+def test_pipeline_has_one_dead_letter_for_one_refusal():
+    api = APIS["chat"]
+    with api.refusing(api.refusal(403), "c") as server, beam.Pipeline("FnApiRunner") as pipeline:
+        handler = api.handler(server, max_batch_size=8)
+        main, dead = pipeline | beam.Create(EIGHT) | RunInference(handler).with_exception_handling()
+        assert_that(main | beam.Map(lambda result: result.inference), equal_to(list("ABDEFGH")))
+        assert_that(dead.failed_inferences | beam.Map(lambda letter: letter[0]), equal_to([["c"]]), "dead")
+
+
+def with_text(api, text):
+    """A right answer of an API, with something else in the place of its text."""
+    if api.endpoint is gemini_endpoint:
+        return gemini_endpoint.response(gemini_endpoint.candidate(text))
+    if api is APIS["anthropic"]:
+        body = anthropic_endpoint.message("x").body
+        return Answer(body={**body, "content": [{"type": "text", "text": text}]})
+    if api is APIS["chat"]:
+        return openai_endpoint.completion(text)
+    choice = {"index": 0, "finish_reason": "stop", "text": text}
+    return Answer(body={"id": "c", "object": "text_completion", "choices": [choice], "usage": openai_endpoint.USED})
+
+
+def changed(api, **fields):
+    return Answer(body={**with_text(api, "x").body, **fields})
+
+
+DEEP = []
+for _ in range(400):
+    DEEP = [DEEP]
+DEEPER = b'{"choices": %s, "content": %s, "candidates": %s}' % ((b"[" * 2000 + b"]" * 2000,) * 3)
+GARBAGE = {
+    "number": lambda api: with_text(api, 7),
+    "nan": lambda api: with_text(api, float("nan")),
+    "list": lambda api: with_text(api, [{"a": 1}]),
+    "dict": lambda api: with_text(api, {"a": 1}),
+    "deep": lambda api: with_text(api, DEEP),
+    "no-parts": lambda api: changed(api, choices=[], content=7, candidates=7),
+    "null-parts": lambda api: changed(api, choices=None, content=None, candidates=[None]),
+    "null-message": lambda api: changed(api, choices=[{"index": 0, "message": None}], content=[None], candidates=[7]),
+    "strings": lambda api: changed(api, choices="ab", content="ab", candidates="ab"),
+    "dicts": lambda api: changed(api, choices={"0": 1}, content={"a": 1}, candidates={"a": 1}),
+    "error": lambda api: Answer(body={"error": {"message": "upstream failed", "code": 502}, "candidates": 7}),
+    "null": lambda api: Answer(body=b"null"),
+    "array": lambda api: Answer(body=[1]),
+    "text": lambda api: Answer(body='"abc"'),
+    "half": lambda api: Answer(body=b'{"choices": [{"mess'),
+    "bytes": lambda api: Answer(body=b"\xff\xfe\x00garbage"),
+    "empty": lambda api: Answer(body=b" "),
+    "deeper": lambda api: Answer(body=DEEPER),
+}
+
+
+@EACH
+@BATCHES
+def test_answer_that_is_none_is_paid_for_once(api, size):
+    prompts = ["good", *GARBAGE, "fine"]
+    answers = {name: garbage(api) for name, garbage in GARBAGE.items()}
+    fault = lambda asked, before: answers.get(api.texts(asked)[0])  # noqa: E731
+    with serving(api.endpoint.speaking(fault=fault)) as server:
+        events, outcomes = events_and_outcomes(api.handler(server, max_batch_size=size), prompts)
+        assert api.asked(server) == sorted(prompts)
+    failures = failures_among(outcomes)
+    assert sorted(failure.element for failure in failures) == sorted(GARBAGE)
+    assert {(failure.attempts, type(failure.error)) for failure in failures} == {(1, InvalidAnswerError)}
+    assert sorted(one.inference for one in outcomes if one not in failures) == ["FINE", "GOOD"]
+    assert len(events.of(UsageReported)) == len(prompts)
+
+
+@EACH
+def test_first_answer_that_is_none_is_a_dead_letter_with_its_beginning(api):
+    with api.refusing(Answer(body=b'{"choices": [{"mess'), "a") as server:
+        events, outcomes = events_and_outcomes(api.handler(server), ["a", "b"])
+        assert api.asked(server) == ["a", "b"]
+    (failure,) = failures_among(outcomes)
+    assert """'{"choices": [{"mess'""" in str(failure.error)
+    assert len(events.of(UsageReported)) == 2
+
+
+def embeddings_of(*indexes, vector=lambda place: [float(place)]):
+    """Embeddings with these indexes; None: without one."""
+    data = [
+        {"object": "embedding", "embedding": vector(place)} | ({} if index is None else {"index": index})
+        for place, index in enumerate(indexes)
+    ]
+    return Answer(body={"object": "list", "model": "m", "data": data, "usage": {"prompt_tokens": 5}})
+
+
+def embedded(answer, texts, **options):
+    with serving(lambda asked, before: answer) as server:
+        events, outcomes = events_and_outcomes(EMBEDDINGS.handler(server, max_batch_size=3), texts, **options)
+        assert len(server.requests) == len(events.of(UsageReported)) == 1
+    return outcomes
+
+
+@pytest.mark.parametrize(
+    "indexes", [(0, 1, 0), (1, 2, 3), (0, 1, -1), (0, 1), (0, 1, None), (0, 1, "2"), (0, 1, 5), (0, 1, [2])]
+)
+def test_embeddings_of_which_nobody_knows_whose_they_are_are_nobodys(indexes):
+    failures = failures_among(embedded(embeddings_of(*indexes), ["a", "b", "c"]))
+    assert [failure.element for failure in failures] == ["a", "b", "c"]
+    assert {type(failure.error) for failure in failures} <= {PredictionCountError, InvalidAnswerError}
+
+
+def test_embeddings_have_the_order_of_their_indexes():
+    assert [one.inference for one in embedded(embeddings_of(2, 0, 1), ["a", "b", "c"])] == [[1.0], [2.0], [0.0]]
+    assert [one.inference for one in embedded(embeddings_of(None, None), ["a", "b"])] == [[0.0], [1.0]]
+    assert failures_among(embedded(embeddings_of(1), ["a"]))
+
+
+@pytest.mark.parametrize("vector", [None, 7, {}, [], ["a"], [None], [[1.0]], [float("nan")], DEEP])
+def test_embedding_that_is_none_costs_its_text_alone(vector):
+    answer = embeddings_of(0, 1, 2, vector=lambda place: vector if place == 1 else [1.0])
+    outcomes = embedded(answer, ["a", "b", "c"])
+    assert [failure.element for failure in failures_among(outcomes)] == ["b"]
+    assert len(outcomes) == 3
+
+
+@pytest.mark.parametrize(
+    "body", [None, [1], b"{", {"data": []}, {"data": None}, {"data": "abc"}, {"data": [1, 2, 3]}, {"data": [None] * 3}]
+)
+def test_embeddings_that_are_none_are_paid_for_once(body):
+    answer = Answer(body=b"null" if body is None else body)
+    assert [type(failure.error) for failure in embedded(answer, ["a", "b", "c"])] == [InvalidAnswerError] * 3
+
+
+def test_embeddings_that_the_user_wants_encoded_stay_so():
+    answer = embeddings_of(0, vector=lambda place: "AACAPw==")
+    (result,) = embedded(answer, ["a"], inference_args={"encoding_format": "base64"})
+    assert result.inference == "AACAPw=="
+    assert [one.inference for one in embedded(answer, ["a"])] == [[1.0]]
+
+
+@pytest.mark.parametrize("api", [APIS["chat"], APIS["completions"]], ids=["chat", "completions"])
+@pytest.mark.parametrize(
+    ("indexes", "text"), [((0,), "0"), ((None,), "0"), ((1, 0), "1"), ((1,), None), ((0, 0), None), ((None, 1), None)]
+)
+def test_choice_is_the_first_by_its_index(api, indexes, text):
+    choices = [{**with_text(api, str(place)).body["choices"][0], "index": index} for place, index in enumerate(indexes)]
+    with serving(lambda asked, before: changed(api, choices=choices)) as server:
+        _, (outcome,) = events_and_outcomes(api.handler(server), ["a"])
+        assert len(server.requests) == 1
+    assert getattr(outcome, "inference", None) == text
+
+
+def test_page_for_one_element_is_its_dead_letter():
+    page = Answer(body=b"<html>Sorry</html>", headers={"Content-Type": "text/html"})
+    with APIS["chat"].refusing(page, "b") as server:
+        _, outcomes = events_and_outcomes(APIS["chat"].handler(server), ["a", "b", "c"])
+    (failure,) = failures_among(outcomes)
+    assert (failure.element, type(failure.error)) == ("b", InvalidAnswerError)
