@@ -34,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo embed benchmark ray flink flink-up flink-down test test-all test-oldest test-servers test-vllm test-engines fuzz lint types architecture measures check site site-serve wheel clean
+.PHONY: help demo embed benchmark ray flink flink-up flink-down test test-all test-large test-oldest test-servers test-vllm test-engines fuzz lint types architecture measures check site site-serve wheel clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ test: $(VENV)/.dev-light ## the tests that are quick and need no large framework
 
 test-all: $(VENV)/.dev ## the whole test suite, but for what needs an engine (installs every framework: 9 GB)
 	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile
+
+test-large: $(VENV)/.dev ## what test-all has beyond test: slow tests, and those of large frameworks
+	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile -m large
 
 test-oldest: $(OLDEST)/.installed ## what touches Beam, with the oldest version of Beam that is supported
 	$(OLDEST)/bin/pytest -n $(PYTEST_WORKERS) --dist loadfile tests/beam tests/jobs tests/architecture/test_same_as_beam.py \
