@@ -1,7 +1,7 @@
 """Rows of an output made of records, for tests of what writes them."""
 
-from headrace.jobs.blocks import Block
 from headrace.jobs.output_batches import encoded_record, rows_together
+from headrace.rows.blocks import Block
 
 
 def output_rows(records, first=0):

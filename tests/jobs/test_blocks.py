@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy, SklearnModelHandlerPandas
-from headrace.jobs.column_blocks import fitted
 from headrace.jobs.csv_records import read_csv
 from headrace.jobs.files import Source, match
 from headrace.jobs.publishing import PublishError
@@ -22,6 +21,7 @@ from headrace.jobs.reading import read_blocks, read_rows
 from headrace.jobs.row_ranges import RowRanges, place_at
 from headrace.jobs.run import Job, Run
 from headrace.rows.examples import Examples
+from headrace.rows.fitting import fitted
 from headrace.rows.records import BrokenLine
 
 OUTPUTS = ("out.jsonl", "out.parquet")

@@ -3,8 +3,8 @@
 import pyarrow
 import pytest
 
-from headrace.jobs.blocks import Block
 from headrace.jobs.column_blocks import cut_by_time
+from headrace.rows.blocks import Block
 
 
 def block(rows, first=0):

@@ -11,10 +11,10 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from headrace.jobs.column_blocks import fitted
 from headrace.jobs.files import Source
 from headrace.jobs.reading import read_blocks, read_rows
 from headrace.jobs.row_ranges import RowRanges
+from headrace.rows.fitting import fitted
 
 KINDS = {
     "gz": gzip.compress,

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from full_disk import full_disk
 from headrace.jobs import durable
 from headrace.jobs import parts as parts_module
-from headrace.jobs.blocks import Block
 from headrace.jobs.durable import DurableParts, DurablePartWriter
 from headrace.jobs.output_batches import OutputLine, batch_of_block
 from headrace.jobs.row_ranges import RowRanges, place_at
 from headrace.jobs.tables import lines_of
+from headrace.rows.blocks import Block
 
 BLOCKS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(1, 9)), min_size=1, max_size=8)
 

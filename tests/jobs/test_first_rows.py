@@ -1,7 +1,7 @@
 """A bundle whose first thousand rows have all failed reads no further."""
 
-from headrace.jobs.blocks import Block
 from headrace.jobs.first_rows import FIRST_ROWS, FirstRows
+from headrace.rows.blocks import Block
 
 
 def ended(failed, read=1200, *, may_fail=False):

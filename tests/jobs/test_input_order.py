@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.result import Caught, Failure, Predictions, Skipped, Stage
-from headrace.jobs.blocks import Block, BlockRow
 from headrace.jobs.input_order import InputOrder
+from headrace.rows.blocks import Block, BlockRow
 
 BLOCK = Block(0, 0)
 

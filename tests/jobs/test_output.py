@@ -10,11 +10,11 @@ import pyarrow.parquet
 import pytest
 
 from headrace.core.errors import ConfigurationError
-from headrace.jobs.blocks import Block, BlockRow
 from headrace.jobs.output import Output
 from headrace.jobs.output_batches import OutputLine, OutputRows
 from headrace.jobs.parts import OutputPart, PartWriter, read_parts
 from headrace.jobs.tables import lines_of
+from headrace.rows.blocks import Block, BlockRow
 
 
 def test_a_part_counts_what_its_lines_are(tmp_path):

@@ -7,9 +7,9 @@ import numpy
 import pyarrow
 import pytest
 
-from headrace.jobs.blocks import place_at
 from headrace.jobs.output_batches import OutputLine, batch_of_lines, lines_in
 from headrace.jobs.positions import OutputPlaces, completed
+from headrace.rows.blocks import place_at
 
 
 def runs_of(places):

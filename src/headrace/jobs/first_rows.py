@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from headrace.jobs.blocks import Block
+from headrace.rows.blocks import Block
 
 FIRST_ROWS = 1000
 

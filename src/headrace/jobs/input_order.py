@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from headrace.core.result import Outcome, Predictions, Skipped
-from headrace.jobs.blocks import BlockRow
+from headrace.rows.blocks import BlockRow
 
 
 class InputOrder:

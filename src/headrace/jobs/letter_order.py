@@ -9,12 +9,12 @@ from typing import Any
 import numpy
 
 from headrace.core.errors import ConfigurationError
-from headrace.jobs.blocks import Block
 from headrace.jobs.files import Source
 from headrace.jobs.input_share import InputShare
 from headrace.jobs.positions import position_in
 from headrace.jobs.reading import read_rows
 from headrace.jobs.row_ranges import RowRanges
+from headrace.rows.blocks import Block
 from headrace.rows.records import Record
 
 _CURE = "name a new file with --output in place of --into"

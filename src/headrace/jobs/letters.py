@@ -7,10 +7,10 @@ from collections import Counter
 from headrace.core.errors import as_type_name
 from headrace.core.result import Caught, DeadLetter
 from headrace.failures.device import device_loss
-from headrace.jobs.blocks import BlockRow
 from headrace.jobs.json_lines import JsonEncodeError, as_line
 from headrace.jobs.output_batches import OutputLine
 from headrace.jobs.positions import position_of
+from headrace.rows.blocks import BlockRow
 from headrace.rows.records import BrokenLine
 
 _SAME_TRACEBACKS = 3

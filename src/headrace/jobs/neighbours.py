@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from headrace.jobs.blocks import Block
+from headrace.rows.blocks import Block
 from headrace.rows.records import BrokenLine, Record
 
 END = "end"

@@ -18,9 +18,9 @@ import pyarrow
 import pyarrow.compute
 
 from headrace.jobs.arrays import array_of
-from headrace.jobs.blocks import Block, BlockRow
 from headrace.jobs.column_types import is_utf8
 from headrace.jobs.json_lines import as_line
+from headrace.rows.blocks import Block, BlockRow
 from headrace.rows.examples import answer_of
 from headrace.rows.values import as_values
 

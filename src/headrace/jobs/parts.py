@@ -15,9 +15,9 @@ import pyarrow
 import pyarrow.ipc
 
 from headrace.jobs import storage
-from headrace.jobs.blocks import Block, blocks_of
 from headrace.jobs.messages import Messages
 from headrace.jobs.output_batches import Json, OutputLine, OutputRows, Runs, batch_of_lines, batches_of_rows
+from headrace.rows.blocks import Block, blocks_of
 
 _ROWS = 1 << 16
 _BYTES = 1 << 24

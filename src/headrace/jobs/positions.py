@@ -11,9 +11,9 @@ from typing import Any
 import numpy
 import pyarrow
 
-from headrace.jobs.blocks import BlockRow
 from headrace.jobs.neighbours import digest
 from headrace.jobs.output_batches import OutputLine, batch_of_lines, lines_in
+from headrace.rows.blocks import BlockRow
 from headrace.rows.records import BrokenLine, Row
 
 _PLACE = re.compile(r', "place": (\d+)\}\}$')

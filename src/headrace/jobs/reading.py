@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from headrace.core.errors import ConfigurationError
 from headrace.jobs import pipes
-from headrace.jobs.blocks import Block
 from headrace.jobs.csv_blocks import read_csv_blocks
 from headrace.jobs.csv_records import CsvRecords, csv_lines, read_csv
 from headrace.jobs.csv_types import types_of_sample
@@ -21,6 +20,7 @@ from headrace.jobs.parquet_blocks import parquet_file, read_parquet
 from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.storage import is_remote
 from headrace.jobs.text import open_text
+from headrace.rows.blocks import Block
 from headrace.rows.records import BrokenLine, Record, Row
 from headrace.rows.types import types_of_schema, types_of_values
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy
 
-from headrace.jobs.blocks import NUMBER_BITS, place_at
+from headrace.rows.blocks import NUMBER_BITS, place_at
 
 
 class RowRanges:

@@ -12,7 +12,6 @@ from typing import Protocol
 from headrace.core.errors import ConfigurationError, as_type_name
 from headrace.jobs import storage
 from headrace.jobs.column_blocks import fits_columns
-from headrace.jobs.columns import over_blocks
 from headrace.jobs.files import Source, known_size, location
 from headrace.jobs.input_share import InputShare, following
 from headrace.jobs.into import CompletedOutput
@@ -29,6 +28,7 @@ from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.steps import BlockReader, OutcomeWriter, RunSteps, cancelled, refuse_if_cancelled
 from headrace.jobs.storage import is_remote
 from headrace.metrics.totals import Totals
+from headrace.rows.columns import over_blocks
 from headrace.rows.examples import batching_over_rows, over_rows, takes_columns
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.queues import LengthOfTag

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 from headrace.core.errors import BudgetError
 from headrace.core.lengths import row_length
 from headrace.core.result import DeadLetter, Failure, Outcome, Predictions
-from headrace.jobs.blocks import Block, BlockRow, blocks_of
-from headrace.jobs.column_blocks import cut_by_time, fitted
+from headrace.jobs.column_blocks import cut_by_time
 from headrace.jobs.durable import DurablePartWriter
 from headrace.jobs.files import Source
 from headrace.jobs.first_rows import FirstRows
@@ -38,7 +37,9 @@ from headrace.jobs.reading import placed, read_blocks
 from headrace.jobs.resume import load_done
 from headrace.jobs.retry import read_dead_letters
 from headrace.jobs.row_ranges import RowRanges
+from headrace.rows.blocks import Block, BlockRow, blocks_of
 from headrace.rows.examples import answer_of
+from headrace.rows.fitting import fitted
 from headrace.rows.records import BrokenLine, Record
 from headrace.runtime.bundle import AnyBundle
 from headrace.runtime.spec import SessionSpec

@@ -1,10 +1,13 @@
-"""Rows, and what a handler is given of them: shared by ``predict`` and ``headrace run``.
+"""Rows, in blocks and one by one, and what a handler is given of them: shared by ``predict`` and ``headrace run``.
 
+blocks.py     blocks of rows, and the places of their rows
+columns.py    wraps a handler so that it runs over blocks
+fitting.py    which rows of a block a model can take in columns
 examples.py   wraps a handler so that it takes rows: a first preprocessing function makes the example of a row
 frames.py     the rows of a data frame or an Arrow table, in order
 types.py      what columns hold, by the names that users see
 values.py     Arrow's values as Python's; durations.py: ISO 8601 text
 records.py    what a row is, and what stands in for one that cannot be read
 
-examples.py, records.py and what they import also run in model hosts. Only values.py needs pyarrow.
+All but frames.py and types.py also run in model hosts. columns.py, fitting.py and values.py need pyarrow.
 """

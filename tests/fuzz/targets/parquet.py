@@ -13,14 +13,14 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from headrace.jobs.blocks import Block
-from headrace.jobs.column_blocks import fitted
 from headrace.jobs.files import Source
 from headrace.jobs.json_lines import as_line
 from headrace.jobs.output_batches import OutputRows, batch_of_block, batches_of_rows, encoded_record, rows_together
 from headrace.jobs.reading import read_blocks, read_rows
 from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.tables import lines_of, write_parquet
+from headrace.rows.blocks import Block
+from headrace.rows.fitting import fitted
 from headrace.rows.records import BrokenLine
 
 sys.path.append(str(Path(__file__).parents[1]))

@@ -19,7 +19,7 @@ import pyarrow
 from headrace.core.answer import predictions_of
 from headrace.core.conversion import to_results
 from headrace.core.result import PredictionResult
-from headrace.jobs.blocks import Block
+from headrace.rows.blocks import Block
 from headrace.rows.examples import ExampleOfRow, Examples
 from headrace.runtime.plan import make_plan
 
