@@ -157,6 +157,32 @@ def test_a_table_of_another_kind_is_refused(folder, run):
     handler = SklearnModelHandlerPandas(folder.path / "model.pkl")
     with pytest.raises(ConfigurationError, match="column 'zip' holds numbers"):
         predict_table(handler, FRAME.assign(zip=range(60)))
+    with pytest.raises(ConfigurationError, match="column 'zip' holds numbers"):
+        predict_table(handler, FRAME.assign(zip=pandas.Series(range(60), dtype=object)))
+    scored = predict_table(handler, FRAME.astype({"zip": object}))
+    assert scored["prediction"].tolist() == predict_table(handler, FRAME)["prediction"].tolist()
+
+
+class Exported:
+    """As a frame of polars: its columns are texts in views."""
+
+    def __init__(self, frame):
+        self._table = pyarrow.Table.from_pandas(frame[["zip"]])
+
+    @property
+    def columns(self):
+        return ["zip"]
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self._table.cast(pyarrow.schema([("zip", pyarrow.string_view())])).__arrow_c_stream__(requested_schema)
+
+
+def test_other_tables_state_their_types_to_arrow(folder):
+    encoder = OneHotEncoder(handle_unknown="ignore")
+    years = make_pipeline(encoder, LogisticRegression()).fit(pandas.DataFrame({"zip": [2024, 94110]}), [0, 1])
+    (folder.path / "years.pkl").write_bytes(pickle.dumps(years))
+    with pytest.raises(ConfigurationError, match="column 'zip' holds text"):
+        list(predict(SklearnModelHandlerPandas(folder.path / "years.pkl"), Exported(FRAME)))
 
 
 def test_a_run_goes_on_only_with_the_same_types(folder, headrace, handlers):

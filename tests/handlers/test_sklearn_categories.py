@@ -1,11 +1,15 @@
 """A fitted model says which kinds of values its encoders know, and columns of another kind are refused."""
 
 import pandas
+import pyarrow
 import pytest
-from sklearn.compose import ColumnTransformer, make_column_selector
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor, make_column_selector
+from sklearn.ensemble import HistGradientBoostingClassifier, StackingClassifier, VotingClassifier
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
 from headrace.core.errors import ConfigurationError
@@ -19,6 +23,7 @@ FRAME = pandas.DataFrame(
         "age": [1.0, 2.0, 3.0, 4.0],
     }
 )
+ARROW_TEXT = pandas.ArrowDtype(pyarrow.large_string())
 GOOD = {"zip": "str", "year": "int", "active": "bool", "age": "float", "other": "str"}
 
 
@@ -40,12 +45,13 @@ CHOSEN = [
     ["zip", "year", "active"],
     [0, 1, 2],
     slice(0, 3),
+    slice("zip", "active"),
     [True, True, True, False],
     make_column_selector("^(?:zip|year|active)$"),
 ]
 
 
-@pytest.mark.parametrize("columns", CHOSEN, ids=["names", "places", "slice", "mask", "selector"])
+@pytest.mark.parametrize("columns", CHOSEN, ids=["names", "places", "slice", "range", "mask", "selector"])
 @pytest.mark.parametrize("transformer", [within_columns, behind_an_imputer])
 def test_columns_of_another_kind_are_refused(transformer, columns):
     model = fitted(transformer(columns))
@@ -61,6 +67,30 @@ def test_columns_of_another_kind_are_refused(transformer, columns):
         refuse_other_kinds(model, GOOD | {"year": "str"})
 
 
+def within(make):
+    return lambda: make(make_pipeline(within_columns(["zip"]), LogisticRegression()))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        within(lambda inner: GridSearchCV(inner, {"logisticregression__C": [1, 2]}, cv=2)),
+        within(lambda inner: CalibratedClassifierCV(inner, cv=2)),
+        within(lambda inner: VotingClassifier([("one", inner)])),
+        within(lambda inner: StackingClassifier([("one", inner)], cv=2)),
+        within(TransformedTargetRegressor),
+        lambda: make_pipeline(make_union(within_columns(["zip"])), LogisticRegression()),
+        lambda: HistGradientBoostingClassifier(categorical_features=["zip"], max_iter=1),
+    ],
+    ids=["search", "calibrated", "voting", "stacking", "regressor", "union", "boosting"],
+)
+def test_models_within_models(make):
+    model = make().fit(FRAME.drop(columns="active"), [0, 1, 1, 0])
+    refuse_other_kinds(model, GOOD)
+    with pytest.raises(ConfigurationError, match="column 'zip' holds numbers"):
+        refuse_other_kinds(model, GOOD | {"zip": "int"})
+
+
 def test_encoders_alone():
     model = OneHotEncoder().fit(FRAME[["active"]])
     refuse_other_kinds(model, {"active": "int"})
@@ -70,8 +100,10 @@ def test_encoders_alone():
 
 def test_dtypes_of_frames_are_kinds():
     model = OneHotEncoder().fit(FRAME[["zip"]])
-    for good in (FRAME["zip"], FRAME["zip"].astype("category"), FRAME["zip"].astype(object)):
+    for good in (FRAME["zip"], FRAME["zip"].astype("category"), FRAME["zip"].astype(ARROW_TEXT)):
         refuse_other_kinds(model, {"zip": good.dtype})
+    with pytest.raises(ConfigurationError, match="column 'year' holds text"):
+        refuse_other_kinds(OneHotEncoder().fit(FRAME[["year"]]), {"year": ARROW_TEXT})
     for wrong in (FRAME["year"], FRAME["year"].astype("Int64"), FRAME["year"].astype("category"), FRAME["active"]):
         with pytest.raises(ConfigurationError, match="column 'zip' holds"):
             refuse_other_kinds(model, {"zip": wrong.dtype})

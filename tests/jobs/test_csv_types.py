@@ -41,11 +41,12 @@ def test_columns_of_numbers(write):
 def test_types_that_the_first_rows_have(write):
     """One cell that would not be written as it was makes a column text; one mistake does not."""
     columns = {
-        "int": ["0", "-12", "", "+7"],
+        "int": ["0", "-12", "", "7"],
         "float": ["1", "2.50", "1e5", ".5"],
         "bool": ["True", "false", "", "TRUE"],
         "zip": ["10001", "00501", "94110", "1"],
         "sku": ["1E5", "2E7", "31", "44"],
+        "phone": ["+4930", "4940", "", "+17"],
         "plate": ["12", "34", "A5", "B6"],
         "year": ["2024", "2025", "", "2023"],
         "long": ["1.5", "9007199254740993", "9007199254740995", "2.5"],
@@ -69,8 +70,10 @@ def test_types_that_the_first_rows_have(write):
     [
         ("int", "00501", "str"),
         ("int", "1.5", "float"),
+        ("int", "+4930", "str"),
         ("int", "oops", "str"),
         ("float", "01.5", "str"),
+        ("float", "1e400", "str"),
         ("bool", "yes", "str"),
         ("date", "2024-02-30", "str"),
         ("datetime", "2024-02-01 25:00", "str"),

@@ -50,18 +50,33 @@ def _categories(estimator: Any, columns: Sequence[Any]) -> Iterator[tuple[Any, A
         yield from _categories(inner, columns)
         if hasattr(inner, "transformers_"):
             return  # what follows sees other columns
+    for inner in _alternatives(estimator):
+        yield from _categories(inner, list(getattr(inner, "feature_names_in_", columns)))
     found = getattr(estimator, "categories_", ())
     if len(found) == len(columns):
         yield from zip(getattr(estimator, "feature_names_in_", columns), found, strict=True)
+
+
+def _alternatives(estimator: Any) -> Iterator[Any]:
+    """The estimators that another one gives its own columns to."""
+    for name in ("best_estimator_", "estimator_", "regressor_", "_preprocessor"):  # the last one boosts histograms
+        if (inner := getattr(estimator, name, None)) is not None:
+            yield inner
+    yield from (inner for _, inner in getattr(estimator, "transformer_list", ()))
+    yield from (inner.estimator for inner in getattr(estimator, "calibrated_classifiers_", ()))
+    several = getattr(estimator, "estimators_", ())
+    if isinstance(several, list) and not hasattr(estimator, "estimators_features_"):  # of bagging: some columns each
+        yield from several
 
 
 def _names(chosen: Any, columns: Sequence[Any]) -> list[Any]:
     """The names of the columns that a ColumnTransformer gives to one of its transformers."""
     if isinstance(chosen, str):
         return [chosen]
-    if isinstance(chosen, slice) and not isinstance(chosen.start, str) and not isinstance(chosen.stop, str):
-        return list(columns[chosen])
-    if isinstance(chosen, slice) or callable(chosen):
+    if isinstance(chosen, slice):
+        by_name = isinstance(chosen.start, str) or isinstance(chosen.stop, str)
+        return list(columns[pandas.Index(columns).slice_indexer(chosen.start, chosen.stop) if by_name else chosen])
+    if callable(chosen):
         return []
     some = list(numpy.atleast_1d(chosen))
     if some and isinstance(some[0], bool | numpy.bool_):
@@ -81,9 +96,11 @@ def _kind_of_type(given: Any) -> str | None:
     if given is None or isinstance(given, str):
         return given if given in _PLAINLY else None
     if isinstance(given, pandas.CategoricalDtype):
-        return _kind_of_type(given.categories.dtype)
+        return _kind_of_values(given.categories)
     if pandas.api.types.is_bool_dtype(given):
         return "bool"
     if pandas.api.types.is_numeric_dtype(given):
         return "float"
-    return _TEXT if isinstance(given, pandas.StringDtype) else None
+    if pandas.api.types.is_object_dtype(given):
+        return None
+    return _TEXT if pandas.api.types.is_string_dtype(given) else None

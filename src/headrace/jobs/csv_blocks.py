@@ -7,6 +7,7 @@ halved until only few lines are left, which the ``csv`` module reads.
 from __future__ import annotations
 
 import codecs
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -146,10 +147,11 @@ class _ArrowParser:
             return None
 
     def _is_exact(self, text: bytes, batch: Any) -> bool:
-        """Whether each value would be written as the same field again; looks at fields only where one might not."""
-        if not (
-            self._has_times or _has_odd_numbers(text, self._delimiter) or any(map(_has_huge_floats, batch.columns))
-        ):
+        """Whether nothing of a field is lost; looks at fields only where something might be."""
+        most = max(map(_most, batch.columns))
+        if most == math.inf:  # or what is too large for a float
+            return False
+        if not (self._has_times or most >= EXACT or _has_odd_numbers(text, self._delimiter)):
             return True
         fields = self._parsed(text, dict.fromkeys(self._patterns, pyarrow.string()))
         return all(map(_all_match, fields.columns, self._patterns.values()))
@@ -198,12 +200,12 @@ def _may_have_odd_numbers(text: bytes) -> bool:
     return re.match(_ODD.encode(), text) is not None
 
 
-def _has_huge_floats(column: Any) -> bool:
-    """Whether there is a float so large that a whole number written in its place may lose digits."""
+def _most(column: Any) -> float:
+    """The largest magnitude of a column of floats; 0 of others."""
     if column.type != pyarrow.float64():
-        return False
-    ends = pyarrow.compute.min_max(column)
-    return any(abs(end.as_py() or 0) >= EXACT for end in ends.values())
+        return 0.0
+    ends = pyarrow.compute.min_max(column).as_py().values()
+    return max(abs(float(end or 0)) for end in ends)
 
 
 def _all_match(fields: Any, pattern: re.Pattern[str]) -> bool:

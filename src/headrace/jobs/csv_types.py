@@ -1,10 +1,11 @@
 """The types of CSV columns: decided once, from the first rows, or set by the user. A cell must fit its column's type.
 
-A cell fits only if its value would be written as the same cell again: ``00501`` and ``1E5`` are codes, not numbers.
+A cell fits only if nothing of it would be lost: ``00501``, ``1E5`` and ``+4930`` are codes, not numbers.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
@@ -22,8 +23,8 @@ TRUE, FALSE = ("True", "TRUE", "true"), ("False", "FALSE", "false")
 """How booleans are written."""
 _GUESSED = ("bool", "int", "float")
 """What a column of text may turn out to be, in the order in which it is tried."""
-_CODE = re.compile(r"[+-]?0[0-9]|[0-9]+E[0-9]")
-"""The beginning of digits that are no number."""
+_CODE = re.compile(r"[+-]?0[0-9]|[0-9]+E[0-9]|\+[0-9]+\Z")
+"""The beginning of digits that are no number; a telephone number."""
 _SHOWN = 80
 _WHOLE = r"[+-]?(0|[1-9][0-9]*)"
 _DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
@@ -41,6 +42,8 @@ class CellType(NamedTuple):
 
 def _exact_float(text: str) -> float:
     value = float(text)
+    if math.isinf(value) and text[-1].isdigit():
+        raise ValueError("a float cannot be so large")
     if abs(value) >= EXACT and text.lstrip("+-").isdigit() and int(text) != value:
         raise ValueError("a float cannot hold all of its digits")
     return value
@@ -56,7 +59,7 @@ def _moment(text: str) -> datetime:
 
 CELL_TYPES: Mapping[str, CellType] = {
     TEXT: CellType(re.compile(".*", re.DOTALL), str),
-    "int": CellType(re.compile(_WHOLE), int),
+    "int": CellType(re.compile("-?(0|[1-9][0-9]*)"), int),
     "float": CellType(
         re.compile(
             rf"{_WHOLE}(e[+-]?[0-9]+|E[+-][0-9]+)?|({_WHOLE}\.[0-9]*|[+-]?\.[0-9]+)([eE][+-]?[0-9]+)?"
@@ -85,7 +88,7 @@ def cell(kind: str, column: str, field: str) -> Any:
     try:
         return _value(kind, text)
     except ValueError:
-        better = "float" if kind == "int" and _fits("float", text) else TEXT
+        better = "float" if kind == "int" and _fits("float", text) and not _CODE.match(text) else TEXT
         raise ValueError(
             f"column {column!r} holds {field[:_SHOWN]!r}, which does not fit its type, {kind}; to change that, add "
             f"{type_option(column, better)}"

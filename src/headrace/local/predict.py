@@ -17,8 +17,7 @@ from headrace.core.errors import BudgetError, ConfigurationError
 from headrace.core.handler import ModelHandler, PredictionT
 from headrace.core.result import Failure, Outcome, Skipped
 from headrace.rows.examples import Examples, over_rows, takes_frames, without_keys
-from headrace.rows.frames import chosen, frames_of, names_of, rows_of_table
-from headrace.rows.types import types_of_table
+from headrace.rows.frames import chosen, frames_of, names_of, rows_of_table, types_of_table
 from headrace.runtime.bundle import AnyBundle
 from headrace.runtime.observers import FanOut
 from headrace.runtime.open_worker import open_worker

@@ -9,6 +9,7 @@ from headrace.core.errors import ConfigurationError
 from headrace.core.spelling import nearest
 from headrace.rows.examples import Examples
 from headrace.rows.records import Record
+from headrace.rows.types import types_of_schema
 
 _ROWS_AT_ONCE = 1024
 _WHERE = "the table"
@@ -27,6 +28,14 @@ def names_of(table: Any) -> tuple[str, ...]:
     if twice:
         raise ConfigurationError(f"the table has several columns {twice[0]!r}; rename all but one.")
     return names
+
+
+def types_of_table(table: Any) -> dict[str, Any]:
+    """The types of the columns of an Arrow table, or the dtypes of a data frame; for objects that of the values."""
+    if _is_arrow(table):
+        return types_of_schema(_arrow(table).schema)
+    given = table.dtypes.items()
+    return {name: table[name].convert_dtypes().dtype if str(kind) == "object" else kind for name, kind in given}
 
 
 def rows_of_table(table: Any) -> Iterator[Record]:
