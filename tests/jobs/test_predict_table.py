@@ -147,6 +147,13 @@ def test_integers_stay_integers_beside_rows_that_are_skipped():
     assert found["prediction"].dropna().tolist() == [1, 3]
 
 
+def test_integers_stay_integers_beside_predictions_that_are_none():
+    for on_failure in ("raise", "mark"):
+        handler = Acting(lambda batch: [None if n == 2 else n for n in batch])
+        found = predict_table(handler, TABLES[0], columns="n", on_failure=on_failure)
+        assert (found["prediction"].dtype, found["outcome"].unique()) == ("Int64", ["predicted"])
+
+
 def test_prediction_that_arrow_cannot_hold_fails_alone():
     endless = []
     endless.append(endless)

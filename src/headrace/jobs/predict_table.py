@@ -83,7 +83,7 @@ def _with_columns(table: TableT, added: dict[str, list[Any]], *, raises: bool) -
     given: Any = table
     found: TableT
     if hasattr(given, "iloc"):
-        found = given.assign(**{**added, "prediction": _nullable(added["prediction"], added["outcome"])})
+        found = given.assign(**{**added, "prediction": _nullable(added["prediction"])})
         return found
     from headrace.jobs.prediction_columns import with_columns  # noqa: PLC0415 - numpy and pyarrow, for Arrow's only
 
@@ -91,9 +91,9 @@ def _with_columns(table: TableT, added: dict[str, list[Any]], *, raises: bool) -
     return found
 
 
-def _nullable(predictions: list[Any], outcomes: list[str]) -> Any:
+def _nullable(predictions: list[Any]) -> Any:
     """The predictions; if some rows have none, as pandas' nullable type of the others: integers stay integers."""
-    known = [place for place, outcome in enumerate(outcomes) if outcome == "predicted"]
+    known = [place for place, prediction in enumerate(predictions) if prediction is not None]
     if len(known) == len(predictions):
         return predictions
     import pandas  # noqa: PLC0415 - only a data frame needs it
