@@ -181,6 +181,20 @@ AS_ONE = "; call the model for each example, or have batches of one: `def batch_
             ", a dict of outputs for all 8: return `headrace.core.conversion.to_results(batch, outputs)`",
         ),
         (lambda batch, rows: [BeamsResult(batch, {"label": rows})], ", a dict of outputs for all 8: return"),
+        (
+            lambda batch, rows: map(PredictionResult, batch, {"logits": rows, "loss": 0}),
+            "; if 'logits' is the name of an output, return `headrace.core.conversion.to_results(batch, outputs)`",
+        ),
+        (
+            lambda batch, rows: [BeamsResult(x, y) for x, y in zip(batch, (rows, rows), strict=False)],
+            ", each of 8 items; if they are the outputs of the model, return "
+            "`[PredictionResult(x, y) for x, y in zip(batch, zip(*outputs))]`",
+        ),
+        (
+            lambda batch, rows: (rows, rows, rows),
+            ", each of 8 items; if they are the outputs of the model, return `[*zip(*outputs)]`",
+        ),
+        (lambda batch, rows: [PredictionResult(batch[0], "a text")], AS_ONE),
         (lambda batch, rows: [f"a text for {len(batch)}"], AS_ONE),
         (lambda batch, rows: [{"label": 1}], AS_ONE),
         (lambda batch, rows: numpy.zeros((1, 3)), AS_ONE),
@@ -210,6 +224,9 @@ def test_lines_that_mend_are_right():
     grouped = [predictions[i : i + 2] for i in range(0, len(predictions), 2)]
     assert [list(map(int, pair)) for pair in grouped] == [[0, 1], [2, 3], [4, 5], [6, 7]]
     answers = [PredictionResult(x, y) for x, y in zip(batch, predictions, strict=True)]
+    outputs = predictions, predictions
+    assert [*zip(*outputs)][5] == (5, 5)
+    assert [PredictionResult(x, y) for x, y in zip(batch, zip(*outputs))][7] == PredictionResult("h", (7, 7))
     assert to_results(batch, {"label": predictions}) == [one._replace(inference={"label": one[1]}) for one in answers]
 
 

@@ -18,6 +18,7 @@ _ONE_BY_ONE = (
     "; call the model for each example, or have batches of one: "
     "`def batch_elements_kwargs(self): return {'max_batch_size': 1}`"
 )
+_TO_RESULTS = "return `headrace.core.conversion.to_results(batch, outputs)`"
 _SHOWN = 5
 """How many keys of a mapping an error message lists."""
 
@@ -135,6 +136,8 @@ def wrong_count(
 
 def _cure(predictions: Sequence[Any], examples: int) -> str:
     found = len(predictions)
+    if found < examples and (cure := _cure_of_outputs(predictions, examples)):
+        return cure
     if found == 1 < examples:
         return _cure_of_one(predictions[0], examples)
     if found > examples and not found % examples:
@@ -144,6 +147,18 @@ def _cure(predictions: Sequence[Any], examples: int) -> str:
     return f"; {_RULE}"
 
 
+def _cure_of_outputs(predictions: Sequence[Any], examples: int) -> str:
+    """What to do if the examples were zipped with a dict of outputs, or with a tuple of them; empty: they were not."""
+    are_results = all(map(_is_result, map(type, predictions)))
+    values = [one.inference for one in predictions] if are_results else predictions
+    if are_results and values and all(isinstance(one, str) and one.isidentifier() for one in values):
+        return f"; if {values[0]!r} is the name of an output, {_TO_RESULTS}"
+    if len(values) > 1 and all(_has_items(one, examples) for one in values):
+        line = "[PredictionResult(x, y) for x, y in zip(batch, zip(*outputs))]" if are_results else "[*zip(*outputs)]"
+        return f", each of {examples} items; if they are the outputs of the model, return `{line}`"
+    return ""
+
+
 def _cure_of_one(prediction: Any, examples: int) -> str:
     """What to do about one prediction for several examples."""
     kind: Any = type(prediction)
@@ -151,8 +166,7 @@ def _cure_of_one(prediction: Any, examples: int) -> str:
     inference = prediction.inference if is_result else prediction
     if isinstance(inference, Mapping):
         of_all = bool(inference) and all(_has_items(output, examples) for output in inference.values())
-        line = "headrace.core.conversion.to_results(batch, outputs)"
-        return f", a dict of outputs for all {examples}: return `{line}`" if of_all else _ONE_BY_ONE
+        return f", a dict of outputs for all {examples}: {_TO_RESULTS}" if of_all else _ONE_BY_ONE
     if not _has_items(inference, examples):
         return _ONE_BY_ONE
     if is_result:
