@@ -26,6 +26,8 @@ def test_names_that_beam_defines_or_imports_are_there(path):
         ("api", "no api: correct the name, or remove it."),
         ("api.RunInference", "no api: correct the name, or remove it."),
         ("pytorch_inferense", "no pytorch_inferense; did you mean 'pytorch_inference'?"),
+        ("torch_inference", "no torch_inference; did you mean 'pytorch_inference'?"),
+        ("keras_inference.Keras", "no keras_inference: correct the name, or remove it."),
         ("base.KeyedModelHandelr", "no base.KeyedModelHandelr; did you mean 'KeyedModelHandler'?"),
         ("base.Nonsense.made", "no base.Nonsense: correct the name, or remove it."),
     ],

@@ -27,6 +27,21 @@ TEXTS = {
         f"é = 1; code = f'''\n{{é}}\n{INDENTED}'''\n",
         [(3, 5, True, code("from headrace.beam import ...")), (5, 5, True, code("import headrace.beam"))],
     ),
+    "several names": (
+        "x = 'from apache_beam.ml.inference.base import RunInference, PredictionResult as P'\n",
+        [(1, 6, True, code("from headrace.beam import RunInference, PredictionResult as P"))],
+    ),
+    "a module put together": (
+        "exec(f'from apache_beam.ml.inference.{name} import RunInference')\n",
+        [(1, 6, True, "code within this text imports from Beam's package: write Headrace's.")],
+    ),
+    "a method that is patched": (
+        "patch('apache_beam.ml.inference.base.KeyedModelHandler.load_model')\n",
+        [
+            (1, 7, True, "the text 'apache_beam.ml.inference.base.KeyedModelHandler.load_model' names something of "
+             "Beam's; Headrace's is 'headrace.beam.KeyedModelHandler.load_model'."),
+        ],
+    ),
     "documentation": (
         f'def f():\n  """Runs.\n\n  >>> {BASE}\n  """\n',
         [(4, 7, False, f"this documentation imports from Beam's package: write '{NEW}'.")],

@@ -42,7 +42,7 @@ def complaint_about(path: Sequence[str]) -> str | None:
     known = _names_in(folder / "__init__.py").union(file.stem for file in folder.glob("*.py"))
     for depth, name in enumerate(path[3:5], 4):
         if name not in known:
-            found = nearest(name, (one for one in known if not one.startswith("_")), 0.75)
+            found = nearest(name, (one for one in known if not one.startswith("_")), 0.8)
             cure = f"; did you mean {found!r}?" if found else ": correct the name, or remove it."
             return f"Beam {version('apache-beam')} has no {'.'.join(path[3:depth])}{cure}"
         file = folder / f"{name}.py"

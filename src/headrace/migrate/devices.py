@@ -26,8 +26,20 @@ def device_findings(imports: FileImports) -> Iterator[Finding]:
         if call.func not in calls:
             continue
         for argument in call.args:
-            text = argument.value.evaluated_value if isinstance(argument.value, libcst.SimpleString) else None
-            is_device = argument.keyword is not None and argument.keyword.value == "device"
-            if is_device and isinstance(text, str) and not _DEVICE.fullmatch(text):
-                message = f"device={text!r} names no device: give 'CPU', 'GPU' or, say, 'cuda:1'."
-                yield imports.finding(argument.value, message)
+            if argument.keyword is None or argument.keyword.value != "device":
+                continue
+            for literal in _literals(argument.value):
+                text = literal.evaluated_value
+                if isinstance(text, str) and not _DEVICE.fullmatch(text):
+                    message = f"device={text!r} names no device: give 'CPU', 'GPU' or, say, 'cuda:1'."
+                    yield imports.finding(literal, message)
+
+
+def _literals(value: libcst.BaseExpression) -> Iterator[libcst.SimpleString]:
+    """The texts that a value may be, as far as it says."""
+    if isinstance(value, libcst.SimpleString):
+        yield value
+    elif isinstance(value, libcst.IfExp):
+        yield from (*_literals(value.body), *_literals(value.orelse))
+    elif isinstance(value, libcst.BooleanOperation):
+        yield from (*_literals(value.left), *_literals(value.right))

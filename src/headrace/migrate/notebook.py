@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from headrace.migrate.findings import Finding
 from headrace.migrate.names import INFERENCE, extras_in, uses_headrace
-from headrace.migrate.project import BEAM, findings_about, missing_requirement
+from headrace.migrate.project import BEAM, findings_about, is_of_interest, missing_requirement
 from headrace.migrate.source import MigratedSource, is_python, migrate_source
 
 _MARK = "# headrace: cell {}"
@@ -20,7 +20,9 @@ _HIDDEN = "pass  # headrace: hidden "
 _MAGIC = re.compile(r"([ \t]*)(?:[%!?]|[\w, ]+=\s*[%!]|[\w.]+\?{1,2}$)")
 """``%magic``, ``!command``, ``?help`` and ``help?``, and names for what they give."""
 _PYTHON_MAGICS = re.compile(r"%%(?:time|timeit|capture|prun)\b")
-_WRITE_FILE = re.compile(r"\s*%%(?:writefile|file)[ \t]+(?P<more>(?:-a|--append)[ \t]+)?(?P<name>\S+)[^\n]*\n")
+_WRITE_FILE = re.compile(
+    r"\s*%%(?:writefile|file)[ \t]+(?P<more>(?:-a|--append)[ \t]+)?(?P<name>'[^'\n]*'|\"[^\"\n]*\"|\S+)[^\n]*\n"
+)
 _INSTALL = re.compile(r"^[^#\n]*\b(?:pip3?|conda|mamba)[ \t]+install\b(?:[^\\\n]|\\[^\n]|\\\n)*", re.MULTILINE)
 _LAYOUTS = [(indent, ascii_only) for indent in (1, 2, 4, None) for ascii_only in (False, True)]
 """How notebooks are written; the first is Jupyter's way."""
@@ -44,7 +46,7 @@ class _Part(NamedTuple):
 
 def migrate_notebook(text: str) -> MigratedSource:
     """Moves a notebook over, given and returned as JSON. Findings name the cell and the line in it."""
-    is_of_interest = "inference" in text and "apache_beam" in text
+    may_name_beam = "inference" in text and "apache_beam" in text
     try:
         notebook = json.loads(text)
         cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
@@ -53,13 +55,15 @@ def migrate_notebook(text: str) -> MigratedSource:
         finding = Finding(1, 0, "is not a notebook of format 4; nothing is changed.")
         return MigratedSource(text, (finding,) if "apache_beam.ml" in text else ())
     new, findings, beam_stays = list(sources), [], False
-    for parts in _programs(sources) if is_of_interest else ():
+    for parts in _programs(sources) if may_name_beam else ():
         if parts[0].file.endswith(".py") or not parts[0].file:
             bodies, found, stays = _migrate_program(parts)
             findings += found
             beam_stays = beam_stays or stays
             for part, body in zip(parts, bodies, strict=True):
                 new[part.number - 1] = part.head + body
+        else:
+            findings += (finding for part in parts for finding in _naming_beam(part, part.body.split("\n")))
     code = "\n".join(new)
     extras = extras_in(code)
     if uses_headrace(code):
@@ -95,20 +99,25 @@ def _migrate_program(parts: list[_Part]) -> tuple[list[str], list[Finding], bool
         if not is_python(hidden[index]):
             hidden[index] = _as_comment(part.body)
             findings.append(part.finding(0, "cannot be parsed, and is left as it is."))
-        for line, content in enumerate(hidden[index].split("\n"), 1):
-            if _HIDDEN in content and ".".join(INFERENCE) in content:
-                findings.append(part.finding(line, "this is no Python, and names Beam's package: write Headrace's."))
+        findings += _naming_beam(part, (line if _HIDDEN in line else "" for line in hidden[index].split("\n")))
     joined = "".join(f"{_MARK.format(number)}\n{cell}\n" for number, cell in enumerate(hidden))
     moved = migrate_source(joined)
     findings += (_in_cell(finding, joined, parts) for finding in moved.findings)
     return list(_split(moved.text, len(parts))), findings, moved.beam_stays
 
 
+def _naming_beam(part: _Part, lines: Iterable[str]) -> Iterator[Finding]:
+    """Lines that are not moved, and name Beam's package."""
+    for number, line in enumerate(lines, 1):
+        if ".".join(INFERENCE) in line:
+            yield part.finding(number, "this is not read as Python, and names Beam's package: write Headrace's.")
+
+
 def _about_installing(programs: list[list[_Part]], extras: set[str]) -> Iterator[Finding]:
     """What commands that install packages lack, and lists of packages that cells write."""
     installed = []
     for part in (part for parts in programs for part in parts):
-        if part.file:
+        if part.file and is_of_interest(PurePath(part.file)):
             for one in findings_about(PurePath(part.file), part.body, extras):
                 yield part.finding(one.line, one.message, needs_person=one.needs_person)
         else:

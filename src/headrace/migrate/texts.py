@@ -17,7 +17,7 @@ _NAME = re.compile(r"apache_beam\.ml\.inference(?:\.\w+)*(?::[\w.]+)?")
 _BEGINNING = re.compile(r"apache_beam\.ml\.inference\.(?:[\w.{}]*\.)?(?:[\w.]*\{\}[\w.{}]*)?")
 """A dotted name that is put together while running: the rest is added, or stands in braces."""
 _IMPORT = re.compile(
-    r"(?:^|;)[ \t>.]*((?:from[ \t]+apache_beam\.ml\.inference[\w.]*[ \t]+import\b"
+    r"(?:^|;)[ \t>.]*((?:from[ \t]+apache_beam\.ml\.inference[\w.{}]*[ \t]+import\b"
     r"|import[ \t]+apache_beam\.ml\.inference|from[ \t]+apache_beam\.ml[ \t]+import[ \t]+inference\b)[^\n;]*)",
     re.MULTILINE,
 )
@@ -52,7 +52,8 @@ def _about_name(imports: FileImports, node: libcst.CSTNode, text: str) -> Findin
     path = re.split("[.:]", text)
     about = f"the text {text!r} names something of Beam's"
     if target := find_counterpart(path):
-        return imports.finding(node, f"{about}; Headrace's is {target.dotted!r}.")
+        ours = ".".join([target.dotted, *path[target.consumed :]])
+        return imports.finding(node, f"{about}; Headrace's is {ours!r}.")
     module = module_for(path[3]) if len(path) > 4 else None
     if module:
         return imports.finding(node, f"{about}, which the moved code does not use: name what {module} has.")
@@ -66,33 +67,39 @@ def _about_imports(imports: FileImports, node: libcst.CSTNode, text: str) -> Ite
     for found in _IMPORT.finditer(text):
         statement = found[1].strip()
         place = max(code.find(statement, place), place)
-        new = _moved(statement)
+        new = "Headrace's" if "{}" in statement.partition(" import")[0] else _moved(statement)
         is_documentation = isinstance(imports.parents[node], libcst.Expr)  # a statement by itself, as docstrings are
         if is_documentation and not new:
             continue
         what = "this documentation" if is_documentation else "code within this text"
-        message = f"{what} imports from Beam's package: write '{new}'." if new else f"{what} imports what stays Beam's."
+        message = f"{what} imports from Beam's package: write {new}." if new else f"{what} imports what stays Beam's."
         needs_person = bool(new) and not is_documentation
         yield imports.finding(node, message, needs_person=needs_person, at=len(code[:place].encode()))
         place += 1
 
 
 def _moved(statement: str) -> str:
-    """The import statement to write instead; empty if nothing of it moves, or it cannot be known."""
+    """The import statements to write instead, in quotes; empty if nothing of it moves, or it cannot be known."""
     try:
         (node,) = ast.parse(statement.rstrip("(, \t")).body
     except (SyntaxError, ValueError):
         module = find_counterpart(statement.split()[1].split("."))
-        return f"from {module.dotted} import ..." if module else ""
+        return f"'from {module.dotted} import ...'" if module else ""
     assert isinstance(node, ast.Import | ast.ImportFrom)
     prefix = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
-    targets = [(find_counterpart((prefix + alias.name).split(".")), alias) for alias in node.names]
-    return "; ".join(_statement(target, alias, is_from=bool(prefix)) for target, alias in targets if target)
+    statements: dict[str, list[str]] = {}
+    for alias in node.names:
+        if target := find_counterpart((prefix + alias.name).split(".")):
+            beginning, name = _import(target, alias, is_from=bool(prefix))
+            statements.setdefault(beginning, []).append(name)
+    text = "; ".join(f"{beginning} {', '.join(names)}" for beginning, names in statements.items())
+    return text and f"'{text}'"
 
 
-def _statement(target: Counterpart, alias: ast.alias, *, is_from: bool) -> str:
+def _import(target: Counterpart, alias: ast.alias, *, is_from: bool) -> tuple[str, str]:
+    """The beginning of a statement, and the name that it imports."""
     if not target.name and not is_from:
-        return f"import {target.module}" + (f" as {alias.asname}" if alias.asname else "")
+        return "import", target.module + (f" as {alias.asname}" if alias.asname else "")
     module, _, last = (target.module, "", target.name) if target.name else target.module.rpartition(".")
     local = alias.asname or alias.name
-    return f"from {module} import {last}" + (f" as {local}" if local != last else "")
+    return f"from {module} import", last + (f" as {local}" if local != last else "")
