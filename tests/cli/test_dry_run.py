@@ -45,6 +45,15 @@ def test_a_dry_run_shows_prompts(folder, headrace, monkeypatch):
     assert "\nexample 1\nClassify: a cat\n" in result.out
 
 
+def test_a_dry_run_needs_no_output(folder, headrace, handlers):
+    folder.write("in.csv", "id\n1\n")
+    result = headrace("run", "in.csv", "--dry-run", "--handler", f"{handlers}:bare")
+    assert (result.code, result.out.startswith("1 row: 0 would fail\n")) == (0, True)
+    folder.write("headrace.toml", "[run]\ndry-run = true\n")
+    assert headrace("run", "in.csv", "--handler", f"{handlers}:bare").code == 0
+    assert folder.names() == ["headrace.toml", "in.csv"]
+
+
 def test_a_mistake_is_found_as_without_it(run):
     refused = run("NeverLoads", "--columns", "idd", "--dry-run")
     assert (refused.code, "did you mean 'id'?" in refused.err) == (2, True)

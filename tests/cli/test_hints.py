@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.cli.hints import about_columns, about_model, misplaced
+from headrace.cli.hints import about_columns, about_failures, about_model, misplaced
 
 PICKLE = "; sklearn-numpy takes a pickle, or a file of joblib with --handler-arg model_file_type=joblib"
 
@@ -42,6 +42,11 @@ def test_a_file_of_another_framework_is_recognized_by_its_name(handler, model, h
 )
 def test_the_columns_that_the_model_was_given_are_named(columns, chosen, hint):
     assert about_columns(columns, chosen=chosen) == hint
+
+
+def test_columns_are_not_to_blame_for_what_comes_after_the_model():
+    after = {("postprocessing", "AttributeError"), ("writing", "ValueError")}
+    assert about_failures(after, ("a", "b"), chosen=False, retried=False) == ""
 
 
 def test_a_model_that_cannot_be_loaded_is_named_with_its_option(folder, headrace):

@@ -55,6 +55,11 @@ def test_progress_shows_rows_and_rate(totals, clock):
     assert progress.text() == "2,002 rows, 500 rows/s, 1000.5 rows a batch, 1 failed, 6 s elapsed"
 
 
+def test_one_row_is_no_rows(totals, clock):
+    feed(totals, BatchCompleted("", 1, 0, 1.0))
+    assert JobProgress(totals, clock=clock).text().startswith("1 row, ")
+
+
 def test_progress_shows_tokens_cost_and_the_cache(totals, clock):
     progress = JobProgress(totals, clock=clock)
     clock.seconds += 2

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from headrace.cli.progress import rate_text
+
 if TYPE_CHECKING:
     from headrace.machine.status import MachineState, ManagerState, ModelState, ProcessState
     from headrace.runtime.profiling import ModelFindings, Profile
@@ -166,7 +168,7 @@ def _model_findings(model: ModelFindings) -> Iterator[Line]:
     if model.private is not None:
         yield "  private", f"{_bytes(model.private)} in each process"
     for cost in model.costs:
-        rate = f"{cost.size / cost.seconds:,.0f} rows/s" if cost.seconds else ""
+        rate = f"{rate_text(cost.size / cost.seconds)} rows/s" if cost.seconds else ""
         yield f"batches of {cost.size:,}", f"{_milliseconds(cost.seconds):>14}{rate:>20}"
 
 
@@ -174,7 +176,7 @@ def _weights(model: ModelFindings, place: str = "shared memory") -> str:
     if not model.file_bytes:
         return f"{_bytes(model.nbytes)} in {place}"
     whole, of_files = _bytes(model.nbytes + model.file_bytes), _bytes(model.file_bytes)
-    return f"{whole}, of which {of_files} are the model's own files and {_bytes(model.nbytes)} are in {place}"
+    return f"{whole} ({of_files} in the model's own files, {_bytes(model.nbytes)} in {place})"
 
 
 def _copies(found: Profile) -> str:
@@ -186,7 +188,7 @@ def _automatic(found: Profile) -> str:
 
 
 def _why(found: Profile) -> str:
-    files = f"; besides {_bytes(found.file_bytes)} of the model's files, which all share" if found.file_bytes else ""
+    files = f"; all share {_bytes(found.file_bytes)} of the model's files" if found.file_bytes else ""
     return "models by key are shared, each for itself" if found.routed else f"{found.choice.why}{files}"
 
 

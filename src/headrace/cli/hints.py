@@ -53,6 +53,7 @@ _INSTEAD = {
 
 _NOT_OF_INPUT = re.compile("Connect|Timeout|HostDied|Status|RateLimit|Permission|Auth|PredictionCount|Memory")
 """In the names of errors that no choice of columns changes."""
+_AFTER_THE_MODEL = ("postprocessing", "writing")
 
 
 def misplaced(words: Sequence[str], columns: Sequence[str] | None, *, has_pairs: bool) -> str | None:
@@ -105,7 +106,8 @@ def about_failures(
         if retried:
             return " No row could be read; correct the lines, in the dead letters or in their files."
         return " No row could be read; the dead letters have the lines, and --format and --delimiter say what they are."
-    is_of_input = any(stage != "writing" and not _NOT_OF_INPUT.search(error) for stage, error in failures)
+    before = [error for stage, error in failures if stage not in _AFTER_THE_MODEL]
+    is_of_input = any(not _NOT_OF_INPUT.search(error) for error in before)
     return f"{about_columns(columns, chosen=chosen)}{about_preprocessing(handler)}" if is_of_input else ""
 
 

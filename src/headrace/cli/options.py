@@ -17,7 +17,7 @@ from headrace.cli.option import RUN as _RUN
 from headrace.cli.option import option as _option
 from headrace.cli.option import share
 from headrace.cli.report_options import ShowArgs
-from headrace.cli.settings import in_place_of_output, use_settings
+from headrace.cli.settings import in_place_of_output, unless_dry, use_settings
 from headrace.cli.spending_options import SpendingArgs
 
 _HANDLER_HELP = (
@@ -225,7 +225,10 @@ class RunArgs(FileArgs, JobArgs):
     """``headrace run``, as it was typed."""
 
     command: ClassVar[str] = "run"
-    output: Annotated[str, _option("--output", _OUTPUT, _OUTPUT_HELP, "OUT")]
+    output: Annotated[
+        str | None,
+        _option("--output", _OUTPUT, f"{_OUTPUT_HELP} Needed, but for --dry-run.", "OUT", callback=unless_dry),
+    ] = None
     arguments: Annotated[
         list[str],
         typer.Argument(
@@ -241,6 +244,7 @@ class RunArgs(FileArgs, JobArgs):
             "--dry-run",
             _RUN,
             "Read the first 1,000 rows, or --limit, and show types and examples: no model is loaded.",
+            is_eager=True,
         ),
     ] = False
 

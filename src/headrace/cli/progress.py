@@ -122,7 +122,7 @@ class JobProgress:
         left = self._left(now, share)
         rate = rate_text(self._rows.at(now, rows))
         return [
-            Figure(f"{rows:,} rows"),
+            Figure(f"{rows:,} row{'s'[: rows != 1]}"),
             *([] if share is None else [Figure(f"{share:.0%} done", 1)]),
             *([Figure(f"{rate} rows/s", 3)] if rate else []),
             *(Figure(*one) for one in progress_figures(totals, self._tokens.at(now, tokens_used(totals)))),

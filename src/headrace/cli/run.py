@@ -38,6 +38,8 @@ FAILED, MISUSED, REFUSED, SPENT, INTERRUPTED = 1, 2, 3, 4, 130
 
 _GRACE_SECONDS, _DRAIN_SECONDS, _LOOK_SECONDS = 1.5, 5.0, 0.1
 _FROM_CACHE = " the same command goes on from the cache."
+_NOWHERE = ".headrace-dry-run.jsonl"
+"""The output of a dry run that names none; it is never written."""
 _ELSEWHERE = "running in other processes; rows are counted at the end"
 
 
@@ -105,7 +107,7 @@ def _prepare(args: RunArgs | RetryArgs) -> Any:
             handler=handler,
             fallback=make_fallbacks(args),
             sources=sources,
-            output=one_output(args.output, into),
+            output=_output(args, into),
             into=into is not None,
             dead_letters=args.dead_letters,
             examples=Examples(columns, head.columns, key, head.types),
@@ -126,6 +128,11 @@ def _prepare(args: RunArgs | RetryArgs) -> Any:
             options=() if len(inputs) == len(args.arguments) else tuple(args.arguments),
         )
     )
+
+
+def _output(args: RunArgs | RetryArgs, into: str | None) -> str:
+    is_dry = isinstance(args, RunArgs) and args.dry_run
+    return _NOWHERE if is_dry and args.output is None else one_output(args.output, into)
 
 
 def _given_inputs(args: RunArgs | RetryArgs) -> tuple[str, ...]:

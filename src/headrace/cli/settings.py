@@ -56,6 +56,19 @@ def in_place_of_output(context: typer.Context, into: str | None) -> str | None:
     return into
 
 
+class _MissingOptionError(typer.BadParameter):
+    def format_message(self) -> str:
+        """As of every option that is needed."""
+        return f"Missing option {self.message!r}."
+
+
+def unless_dry(context: typer.Context, output: str | None) -> str | None:
+    """Demands ``--output``, but for ``--dry-run``; for ``typer`` to call."""
+    if output is None and not context.params.get("dry_run"):
+        raise _MissingOptionError("--output")
+    return output
+
+
 def one_output(output: str | None, into: str | None) -> str:
     """The path of the output: a new one, or one that rows go into.
 

@@ -109,7 +109,12 @@ def too_many(failed: int, rows: int, threshold: float | None) -> str | None:
         return f"every row failed ({failed:,} of {rows:,})"
     if threshold is None or not failed or failed / rows <= threshold:
         return None
-    return f"too many rows failed: {failed:,} of {rows:,} ({failed / rows:.3%}), and --threshold allows {threshold:.3%}"
+    allowed = f"and --threshold allows {_percent(threshold)}"
+    return f"too many rows failed: {failed:,} of {rows:,} ({_percent(failed / rows)}), {allowed}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.5g}%"
 
 
 def first_rows_failed(unread: int | None) -> str:
