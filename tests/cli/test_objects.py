@@ -103,6 +103,7 @@ def test_options_that_a_class_passes_on_are_those_of_its_base(module):
             "absent_module:Net",
             "--handler-arg model_class=absent_module:Net: cannot import absent_module: ModuleNotFound",
         ),
+        ("{}:__doc__", "--handler-arg model_class={}:__doc__: that is None, and no class or function."),
         ("Net", "--handler-arg model_class takes a class or a function, as package.module:name, not 'Net'."),
     ],
 )

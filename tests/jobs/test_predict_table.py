@@ -182,9 +182,10 @@ def test_mistakes_are_refused(table, options, message):
 
 
 @each_kind
-def test_rows_that_fail_are_answered_by_the_fallback(table):
+@pytest.mark.parametrize("result", [lambda n: PredictionResult(n, n / 2), lambda n: n / 2], ids=["result", "bare"])
+def test_rows_that_fail_are_answered_by_the_fallback(table, result):
     def half(batch):
-        return [PredictionResult(n, n / 2) for n in batch]
+        return list(map(result, batch))
 
     found = predict_table(Acting(tenfold, max_batch_size=1), table, columns="n", fallback=Acting(half))
     assert columns_of(found) == {

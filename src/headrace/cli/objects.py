@@ -69,9 +69,12 @@ def _object(option: str, text: str, kinds: set[Any]) -> Any:
             return text
         raise ConfigurationError(f"{option} takes a class or a function, as package.module:name, not {text!r}.")
     try:
-        return import_object(text, option)
+        found = import_object(text, option)
     except ConfigurationError as error:
         raise type(error)(f"{option}={text}: {error}") from error
+    if not callable(found):
+        raise ConfigurationError(f"{option}={text}: that is {found!r:.80}, and no class or function.")
+    return found
 
 
 def _kinds(factory: Callable[..., Any], name: str) -> set[Any]:

@@ -44,7 +44,7 @@ def predict_table(
 
     - ``prediction``: in a data frame the value itself; in Arrow's tables as ``headrace run`` writes it to Parquet:
       arrays as lists, and as text where values are of several types. Null for a row without one.
-    - ``model_id``: the model that answered, if it says so.
+    - ``model_id``: the model that answered, if it says so; of a fallback always.
     - ``outcome``: ``"predicted"``, ``"failed"`` or ``"skipped"``; ``error``: a failed row's error, type and message.
 
     Args:

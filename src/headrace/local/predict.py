@@ -15,8 +15,8 @@ from headrace.core.config import BatchingConfig, CacheConfig, RetryConfig
 from headrace.core.declared_type import PredictingHandler
 from headrace.core.errors import BudgetError, ConfigurationError
 from headrace.core.handler import ModelHandler, PredictionT
-from headrace.core.result import Failure, Outcome, Skipped
-from headrace.rows.examples import Examples, over_rows, takes_frames, without_keys
+from headrace.core.result import Failure, Outcome, PredictionResult, Predictions, Skipped
+from headrace.rows.examples import Examples, answer_of, over_rows, takes_frames, without_keys
 from headrace.rows.frames import chosen, frames_of, names_of, rows_of_table, types_of_table
 from headrace.runtime.bundle import AnyBundle
 from headrace.runtime.observers import FanOut
@@ -300,16 +300,27 @@ def _of_each(spec: SessionSpec, elements: Iterable[Any], total: int, *, raises: 
     with _opened(spec) as bundle:
         try:
             for place, element in enumerate(elements):
-                found.update(_tagged(bundle.add(element, place)))
-            found.update(_tagged(bundle.finish()))
+                found.update(_tagged(_named(bundle.add(element, place))))
+            found.update(_tagged(_named(bundle.finish())))
         except BudgetError as error:  # what is there was paid for
             if raises:
                 raise
             left_out = error
         except KeyboardInterrupt:
-            found.update(_tagged(_drained(spec, bundle)))  # a cache keeps it
+            found.update(_tagged(_named(_drained(spec, bundle))))  # a cache keeps it
             raise
     yield from (found.get(place, left_out) for place in range(total))
+
+
+def _named(outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+    """The outcomes; a fallback's predictions say who answered, whatever they are."""
+    for outcome in outcomes:
+        if isinstance(outcome, Predictions) and outcome.fallback is not None:
+            answers = map(answer_of, outcome.values)
+            named = [PredictionResult(None, value, model_id or outcome.fallback) for value, model_id in answers]
+            yield outcome._replace(values=named)
+        else:
+            yield outcome
 
 
 def _tagged(outcomes: Iterable[Outcome]) -> Iterator[tuple[Any, Any]]:
