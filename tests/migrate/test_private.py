@@ -54,3 +54,21 @@ def test_attribute_that_is_missing_needs_a_hand(text):
 )
 def test_other_attributes_are_left_alone(text):
     assert migrate_source(text).findings == ()
+
+
+OWN = sorted(private_of_headrace(HANDLER) - private_of_beam(HANDLER))[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{IMPORT}class H({HANDLER}):\n  def {OWN}(self): pass\n",
+        f"{IMPORT}class H({HANDLER}):\n  def __init__(self): self.{OWN} = 1\n",
+        f"{IMPORT}class H({HANDLER}): pass\nclass I(H):\n  def f(self): return self.{OWN}\n",
+    ],
+)
+def test_name_of_a_derived_class_that_headrace_uses_for_itself_needs_a_hand(text):
+    (finding,) = migrate_source(text).findings
+    assert finding.message == f"{OWN} is in use by Headrace's {HANDLER}: give yours another name."
+    assert text.splitlines()[finding.line - 1][finding.column - 1 :].startswith(OWN)
+    assert finding.needs_person

@@ -23,8 +23,11 @@ def private_findings(imports: FileImports) -> Iterator[Finding]:
     owners = _Owners(imports)
     for attribute in attributes:
         yield from _about(imports, attribute.attr, owners.of(attribute.value, attribute.attr.value))
+        if isinstance(attribute.value, libcst.Name) and attribute.value.value in ("self", "cls"):
+            yield from _clashes(imports, attribute.attr, owners.around(attribute))
     for method in methods:
         yield from _about(imports, method.name, owners.around(method) & owners.knowing(method.name.value))
+        yield from _clashes(imports, method.name, owners.around(method))
 
 
 def _about(imports: FileImports, name: libcst.Name, owners: set[str]) -> Iterator[Finding]:
@@ -34,6 +37,14 @@ def _about(imports: FileImports, name: libcst.Name, owners: set[str]) -> Iterato
             yield imports.finding(name, f"{what}, and exists in Headrace.", needs_person=False)
         else:
             yield imports.finding(name, f"{what}, and missing in Headrace: {_CURE}")
+
+
+def _clashes(imports: FileImports, name: libcst.Name, owners: set[str]) -> Iterator[Finding]:
+    """About a name of the file's own that Headrace's class uses for itself, and Beam's does not."""
+    for owner in sorted(owners):
+        if name.value in private_of_headrace(owner) - private_of_beam(owner):
+            yield imports.finding(name, f"{name.value} is in use by Headrace's {owner}: give yours another name.")
+            return
 
 
 class _Owners:
