@@ -202,6 +202,16 @@ def test_a_retry_in_which_all_fail_again_changes_nothing(folder, call, first_run
     assert (folder.path / "p.dead-letters.jsonl").read_text() == before
 
 
+def test_what_failed_again_knows_its_place_in_the_output(folder, call, first_run):
+    first_run()
+    before = letters_at(folder)
+    assert call("retry", "Add", "p.dead-letters.jsonl", "--into", "p.jsonl", "--columns", "a,b").code == 3
+    assert sorted(letters_at(folder, "p.dead-letters.failed.jsonl")) == sorted(before)
+    (folder.path / "p.dead-letters.failed.jsonl").replace(folder.path / "p.dead-letters.jsonl")
+    assert call("retry", "size", "p.dead-letters.jsonl", "--into", "p.jsonl").code == 0
+    assert [row["b"] for row in folder.rows("p.jsonl")] == [2, 3, 5, 6]
+
+
 def test_skipped_rows_are_where_nothing_is(folder, call, completed):
     folder.write("a.jsonl", [{"a": 1, "n": 0}, {"a": "skip", "n": 1}, {"a": "x", "n": 2}, {"a": 1, "n": 3}])
     assert call("run", "picky", "a.jsonl", "--output", "p.jsonl").code == 0

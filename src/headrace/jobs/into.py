@@ -36,6 +36,8 @@ class CompletedOutput(ResumableOutput):
         ConfigurationError: it is not there, or not the one that the dead letters are of.
     """
 
+    completes = True
+
     def __init__(self, path: str, dead_letters: str | None, job: Mapping[str, Any] | None, order: LetterOrder) -> None:
         self._refuse_remote("--into", path, dead_letters)
         if not storage.exists(path):
@@ -52,7 +54,8 @@ class CompletedOutput(ResumableOutput):
             )
 
     def _places(self, parts: list[OutputPart]) -> OutputPlaces:
-        return _PlacesInBoth(super()._places(parts), self._order)
+        new = super()._places(parts) if self.accepted else OutputPlaces([])
+        return _PlacesInBoth(new, self._order)
 
     def _joined(self, parts: list[OutputPart], check: Callable[[], None]) -> list[Move]:
         """The output comes first: killed behind that, a retry leaves letters that are not of it, and no row is lost."""

@@ -40,6 +40,8 @@ class Output:
     """How many finished rows remain in the parts of a run without output; always 0 if the run is not resumable."""
     earlier_rows = 0
     """How many of the finished rows come from earlier runs."""
+    completes = False
+    """Whether rows go into an earlier output; those that fail lack there even if the run is refused."""
 
     def __init__(self, path: str, dead_letters: str | None = None, name: str | None = None) -> None:
         self.format = output_format(path)
@@ -211,7 +213,7 @@ class Output:
             found = self._tables(parts, predictions=good)
             return found if places is None else completed(found, places)
 
-        places = self._places(parts) if self.accepted and not good else None
+        places = self._places(parts) if (self.accepted or self.completes) and not good else None
         with (storage.create if file_format == "parquet" else create_compressed)(path) as file:
             if file_format == "parquet":
                 write_parquet(file, tables, check, None if good else letter_types())
