@@ -193,7 +193,7 @@ def test_handlers_command_lists_the_catalogue(headrace):
         "name": "sklearn-numpy",
         "class": "headrace.handlers.sklearn_inference.SklearnModelHandlerNumpy",
         "example": "a numpy array",
-        "prediction": "what `model.predict` says of it",
+        "prediction": "what `model.predict` returns for it",
         "weights": "mapped; trees and forests copy their nodes in each process",
         "threads": "safe",
         "install": "headrace[sklearn]",

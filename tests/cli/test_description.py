@@ -17,7 +17,7 @@ def test_a_handler_is_described(headrace, monkeypatch):
     result = headrace("handlers", "sklearn-pandas")
     assert (result.code, result.err) == (0, "")
     lines = result.out.splitlines()
-    assert lines[0] == "sklearn-pandas: a scikit-learn model; a row is a frame, with its names"
+    assert lines[0] == "sklearn-pandas: a scikit-learn model; a row is a pandas frame"
     assert "an example        a DataFrame with one row" in lines
     assert "install           headrace[sklearn], which is installed" in lines
     place = lines.index("  model_uri (needed)  (--model)")

@@ -87,7 +87,7 @@ class AnthropicModelHandler(RemoteModelHandler[Any, PredictionResult, Anthropic]
     Requests run on threads. ``AnthropicChatModelHandler`` needs no function, and its predictions are texts.
 
     Args:
-        model_name: of the model, such as ``"claude-haiku-4-5"``.
+        model_name: the name of the model, such as ``"claude-haiku-4-5"``.
         request_fn: returns an answer for each example, given the model's name, the batch, the client and a dict of
             arguments: ``message_from_string``, ``message_from_conversation``, or your own.
         api_key: the key, or a function that returns it. None: ``ANTHROPIC_API_KEY`` in the worker's environment.
@@ -200,14 +200,14 @@ class AnthropicChatModelHandler(ChatHandler[anthropic.AsyncAnthropic]):
     goes into ``extra_body``.
 
     Args:
-        model_name: of the model, such as ``"claude-haiku-4-5"``.
-        prompt: makes the prompt of a row, with names of columns in braces: ``"Classify: {text}"``. Braces that are
-            meant are doubled.
+        model_name: the name of the model, such as ``"claude-haiku-4-5"``.
+        prompt: the prompt of each row. Column names go in braces: ``"Classify: {text}"``. Write a literal brace
+            twice: ``{{``.
         system: the system message of conversations that do not begin with one of their own.
         json_schema: what answers must fit: a JSON schema, or the path or URI of a file with it.
         max_tokens: most tokens of an answer.
         full_answer: whether predictions are Anthropic's ``Message``, with the reason of its end and tokens.
-        url: of the API. None: ``ANTHROPIC_BASE_URL`` in the worker's environment, else Anthropic's.
+        url: the address of the API. None: ``ANTHROPIC_BASE_URL`` in the worker's environment, else Anthropic's.
         api_key: the key, or a function that returns it. None: ``ANTHROPIC_API_KEY`` in the worker's environment.
         batch_directory: a folder, made if it is missing: examples are sent in batches with Anthropic's Batch API, and
             what was sent is kept there, so that nothing is paid twice. None: each is a request of its own.

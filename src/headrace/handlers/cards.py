@@ -10,19 +10,19 @@ _ARRAY, _TENSOR = "a numpy array", "a tensor"
 _KEYED = "a dict of tensors, named as the model's arguments"
 _ROW, _TF_ROW = "its row of the model's answer, on the CPU", "its row of the model's answer, a tensor on the CPU"
 _OUTPUTS = "a dict of its rows of the model's outputs, on the CPU"
-_SAID = "what `model.predict` says of it"
-_SAID_OF_ROWS = "an array with what `model.predict` says of each row"
-_SAID_OF_ROW = f"{_SAID_OF_ROWS}; of a single row, that alone"
+_SAID = "what `model.predict` returns for it"
+_SAID_OF_ROWS = "an array of what `model.predict` returns for each row"
+_SAID_OF_ROW = f"{_SAID_OF_ROWS}; for a single row, only its prediction"
 
 _ONE_HOST = "in one host"
 _ENDPOINT = "at the endpoint"
 _ANSWERED = "the answer: a text or, with `json_schema`, what is in it"
 _ASKED = "a prompt, a conversation or, with `prompt`, a row"
-_SERVER = "in one host, which runs the server: they are the server's"
+_SERVER = "in the server, which one host runs"
 _SKLEARN = "mapped; trees and forests copy their nodes in each process"
-_TORCH = "mapped on the CPU; on a GPU, and of TorchScript, in one host"
-_TRANSFORMERS = "mapped on the CPU; on a GPU, or several, in one host"
-_EMBEDDER = "mapped on the CPU; on a GPU, in one host"
+_TORCH = "mapped on the CPU; in one host on a GPU, or as TorchScript"
+_TRANSFORMERS = "mapped on the CPU; in one host on one GPU or several"
+_EMBEDDER = "mapped on the CPU; in one host on a GPU"
 
 _GENERATED = "a dict: `text`, `finish_reason`, `input_tokens`, `output_tokens`"
 _ENGINE = "one engine, in one host"
@@ -55,7 +55,7 @@ CARDS = {
         _ENGINE,
         "safe",
         "huggingface",
-        summary="a Hugging Face language model writes, on this machine",
+        summary="text from a Hugging Face language model, run here",
         command="texts.jsonl --model Qwen/Qwen2.5-0.5B-Instruct --prompt 'Is this good? {text}'",
     ),
     "huggingface_inference.HuggingFaceModelHandlerKeyedTensor": HandlerCard(
@@ -172,7 +172,7 @@ CARDS = {
         _SKLEARN,
         "safe",
         "sklearn",
-        summary="a scikit-learn model; a row is a frame, with its names",
+        summary="a scikit-learn model; a row is a pandas frame",
         command="rows.csv --model model.pkl --columns 'age,city'",
     ),
     "tensorflow_inference.TFModelHandlerNumpy": HandlerCard(
@@ -199,7 +199,7 @@ CARDS = {
         _ONE_HOST,
         "one at a time",
         "tensorrt",
-        summary="a TensorRT engine, on a GPU of NVIDIA's",
+        summary="a TensorRT engine, on an NVIDIA GPU",
         command="rows.csv --model model.engine --handler-arg min_batch_size=1 --handler-arg max_batch_size=64",
     ),
     "vertex_ai_inference.VertexAIModelHandlerJSON": HandlerCard(
@@ -208,7 +208,7 @@ CARDS = {
         _ENDPOINT,
         "safe",
         "vertex",
-        summary="an endpoint of Vertex AI; a row is an object of JSON",
+        summary="an endpoint of Vertex AI; a row is a JSON object",
         command="rows.csv --model ENDPOINT_ID --handler-arg project=my-project --handler-arg location=us-central1",
     ),
     "vllm_engine.VLLMEngineModelHandler": HandlerCard(
@@ -217,7 +217,7 @@ CARDS = {
         _ENGINE,
         "safe",
         "vllm",
-        summary="a language model writes, in vLLM's engine",
+        summary="text from a language model, in vLLM's engine",
         command="texts.jsonl --model Qwen/Qwen2.5-0.5B-Instruct --prompt 'Is this good? {text}'",
     ),
     "vllm_inference.VLLMChatModelHandler": HandlerCard(
@@ -253,7 +253,7 @@ CARDS = {
         _ONE_HOST,
         "safe",
         "xgboost",
-        summary="an XGBoost model; a row is a Series, with its names",
+        summary="an XGBoost model; a row is a pandas Series",
         command="rows.csv --model model.ubj --handler-arg model_class=XGBClassifier --columns 'age,city'",
     ),
     "xgboost_inference.XGBoostModelHandlerSciPy": HandlerCard(

@@ -108,9 +108,10 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
         project: for Vertex AI, the project in Google Cloud; not together with ``api_key``.
         location: for Vertex AI, the region.
         use_vertex_flex_api: whether Vertex AI may take longer, for less money.
-        prompt: makes the prompt of a row, with names of columns in braces: ``"Classify: {text}"``.
+        prompt: the prompt of each row. Column names go in braces: ``"Classify: {text}"``. Write a literal brace
+            twice: ``{{``.
         full_answer: whether predictions are Google's responses; if not, their texts.
-        url: of the service, in place of Google's.
+        url: the address of the service, in place of Google's.
         http_options: of ``genai.Client``, as ``HttpOptions`` or a dict: ``{"api_version": "v1", "timeout": 60_000}``.
         credentials: for Vertex AI, a function that returns Google's credentials, called in the worker; None: the
             default credentials there.

@@ -56,7 +56,7 @@ class GenerationModelHandler(UriModelHandler[Prompt, ModelT], EngineModelHandler
 
     Args:
         model_uri: id of a model on the Hugging Face hub, or the folder of a saved one.
-        prompt: makes the prompt of a row, with names of columns in braces: ``"Classify: {text}"``.
+        prompt: the prompt of each row. Column names go in braces: ``"Classify: {text}"``.
         options: those of ``headrace.EngineModelHandler``.
 
     Raises:

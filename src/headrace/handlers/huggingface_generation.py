@@ -72,7 +72,7 @@ class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel]):
 
     Args:
         model_uri: id of a model on the Hugging Face hub, or the folder of a saved one.
-        prompt: makes the prompt of a row, with names of columns in braces: ``"Classify: {text}"``.
+        prompt: the prompt of each row. Column names go in braces: ``"Classify: {text}"``.
         device: ``"CPU"``, ``"GPU"`` (CUDA's), or one of PyTorch's, such as ``"cuda:1"``; if it cannot be used, the CPU,
             with a warning in the log. None:
             the GPU if there is one.

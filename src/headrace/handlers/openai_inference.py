@@ -90,13 +90,13 @@ class OpenAIChatModelHandler(_OpenAIHandler, ChatHandler[openai.AsyncOpenAI]):
     and what only your server knows in ``extra_body``. The endpoint may be any that is compatible.
 
     Args:
-        model_name: of the model, such as ``"gpt-4o-mini"``.
-        prompt: makes the prompt of a row, with names of columns in braces: ``"Classify: {text}"``. Braces that are
-            meant are doubled.
+        model_name: the name of the model, such as ``"gpt-4o-mini"``.
+        prompt: the prompt of each row. Column names go in braces: ``"Classify: {text}"``. Write a literal brace
+            twice: ``{{``.
         system: the first message of conversations that do not begin with one of their own.
         json_schema: what answers must fit: a JSON schema, or the path or URI of a file with it.
         full_answer: whether predictions are OpenAI's ``ChatCompletion``, with logprobs, finish reason and tokens.
-        url: of the API, up to ``/v1``. None: ``OPENAI_BASE_URL`` in the worker's environment, else OpenAI's.
+        url: the API's address, up to ``/v1``. None: ``OPENAI_BASE_URL`` in the worker's environment, else OpenAI's.
         api_key: the key, or a function that returns it. None: ``OPENAI_API_KEY`` in the worker's environment. A server
             at another URL may need none.
         batch_directory: a folder, made if it is missing: examples are sent in batches with the provider's Batch API,
@@ -174,7 +174,7 @@ class OpenAICompletionsModelHandler(_OpenAITextHandler):
         model_name: of the model, as the server knows it.
         prompt: this and the other arguments are those of ``OpenAIChatModelHandler``.
         full_answer: whether predictions are OpenAI's ``Completion``.
-        url: of the API, up to ``/v1``.
+        url: the address of the API, up to ``/v1``.
         api_key: the key, or a function that returns it.
         batch_directory: of the Batch API.
         max_wait_secs: how long to wait for a batch.
@@ -246,10 +246,10 @@ class OpenAIEmbeddingsModelHandler(_OpenAITextHandler):
     billed. ``inference_args`` are those of OpenAI's ``embeddings.create``, such as ``dimensions``.
 
     Args:
-        model_name: of the model, such as ``"text-embedding-3-small"``.
+        model_name: the name of the model, such as ``"text-embedding-3-small"``.
         prompt: makes the text of a row: ``"{title}: {body}"``; this and the other arguments are those of
             ``OpenAIChatModelHandler``.
-        url: of the API, up to ``/v1``.
+        url: the address of the API, up to ``/v1``.
         api_key: the key, or a function that returns it.
         batch_directory: of the Batch API.
         max_wait_secs: how long to wait for a batch.

@@ -188,7 +188,7 @@ class VLLMEngineModelHandler(GenerationModelHandler[VLLMEngine]):
 
     Args:
         model_uri: id of a model on the Hugging Face hub, or the folder of a saved one.
-        prompt: makes the prompt of a row, with names of columns in braces: ``"Classify: {text}"``.
+        prompt: the prompt of each row. Column names go in braces: ``"Classify: {text}"``.
         engine_args: further arguments of ``vllm.AsyncEngineArgs``, such as ``{"max_model_len": 4096}``.
         sampling_args: arguments of ``vllm.SamplingParams``, such as ``{"max_tokens": 100, "temperature": 0.0}``;
             ``RunInference(inference_args={...})`` overrides them. ``max_tokens`` is 256 by default. A dict as
