@@ -131,3 +131,8 @@ def test_a_run_follows_its_share(share_of, tmp_path, kind, runner):
     assert shares[::10] == pytest.approx([part / 10 for part in range(10)])
     assert run.share.at(100) == 0.999
     assert following == {}
+
+
+def test_a_limit_is_the_whole():
+    share = InputShare({"a.csv": None}, limit=200)
+    assert [share.at(rows) for rows in (0, 50, 100, 200)] == [None, 0.25, 0.5, 0.999]

@@ -24,9 +24,11 @@ class InputShare:
 
     Args:
         sizes: of the files in bytes, by path; None if nobody knows, as of a pipe.
+        limit: how many rows the run reads at most; None: all.
     """
 
-    def __init__(self, sizes: Mapping[str, int | None]) -> None:
+    def __init__(self, sizes: Mapping[str, int | None], limit: int | None = None) -> None:
+        self._limit = limit
         known = {path: size for path, size in sizes.items() if size is not None}
         self._sizes = known if len(known) == len(sizes) else {}
         self._total = sum(self._sizes.values())
@@ -52,6 +54,12 @@ class InputShare:
 
     def at(self, rows: int) -> float | None:
         """The share of the input, from 0 to 1, that the first ``rows`` rows are; None if nobody knows."""
+        of_files = self._of_files(rows)
+        if self._limit is None or (of_files is None and not rows):
+            return of_files
+        return min(max(of_files or 0.0, rows / self._limit), _ALMOST)
+
+    def _of_files(self, rows: int) -> float | None:
         with self._lock:
             if not self._total or not self._rows:
                 return None

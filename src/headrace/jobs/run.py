@@ -75,7 +75,7 @@ class Run:
         """Whether rows are processed in columns."""
         self._spec = steps.spec
         self._driver = _driver(job, steps, self.output)
-        self.share = InputShare({source.path: known_size(source.path) for source in job.sources})
+        self.share = InputShare({source.path: known_size(source.path) for source in job.sources}, job.limit)
         """The share of the input that is done, where this process reads it."""
         self.runs_elsewhere = _runs_elsewhere(job)
         """Whether processes other than this one may run the rows."""
