@@ -72,12 +72,32 @@ def test_missing_validator_is_named_with_its_extra(monkeypatch):
         OpenAIChatModelHandler("m", json_schema=SCHEMA)
 
 
-def test_reference_to_another_place_is_not_followed():
+@pytest.mark.parametrize("reference", ["#/$defs/nothing", "{url}schema.json"])
+@pytest.mark.parametrize("within", [lambda part: part, lambda part: {"properties": {"label": {"items": part}}}])
+def test_reference_to_what_is_not_there_is_an_error_before_anything_is_asked(reference, within):
     with serving(lambda asked, before: completion("{}")) as server:
-        schema = JsonSchema({"$ref": f"{server.url}schema.json"}, "H", "openai")
-        with pytest.raises(ConfigurationError, match=r"json_schema refers to .*which is not in it"):
-            schema.read("{}")
+        lost = within({"$ref": reference.format(url=server.url)})
+        with pytest.raises(ConfigurationError, match=r"json_schema refers to .*which is not in it; put it under"):
+            JsonSchema(lost, "H", "openai")
         assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$defs": {"label": {"enum": ["good"]}}, "properties": {"label": {"$ref": "#/$defs/label"}}},
+        {"$id": "urn:a", "$defs": {"b": {"$anchor": "label", "const": "good"}}, "items": {"$ref": "#label"}},
+        {"type": "object", "additionalProperties": {"anyOf": [{"type": "string"}, {"$ref": "#"}]}},
+        {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "definitions": {"a": {}},
+            "not": {"not": {"$ref": "#/definitions/a"}},
+        },
+        {"properties": {"$ref": {"type": "string"}}, "required": ["label"]},
+    ],
+)
+def test_references_within_the_schema_are_followed(schema):
+    assert JsonSchema(schema, "H", "openai").read(GOOD) == {"label": "good"}
 
 
 def test_values_are_predictions_and_the_endpoint_is_told_the_schema():

@@ -61,6 +61,7 @@ class JsonSchema:
             jsonschema.validators.validator_for(self.schema).check_schema(self.schema)
         except jsonschema.SchemaError as error:
             raise ConfigurationError(f"{who}: json_schema is no JSON schema: {_shortened(error.message)}") from None
+        _refuse_lost_references(self.schema, jsonschema.validators.validator_for(self.schema), who)
 
     def read(self, answer: str) -> Any:
         """The value in an answer; a fence of Markdown around it is ignored.
@@ -87,9 +88,7 @@ class JsonSchema:
         except ArithmeticError as error:  # of a number beyond any float
             raise InvalidAnswerError(f"the answer does not fit the schema: {error}") from None
         except referencing.exceptions.Unresolvable as error:
-            raise ConfigurationError(
-                f"{self._who}: json_schema refers to {error.ref!r}, which is not in it; put it under '$defs'."
-            ) from None
+            raise _lost(error.ref, self._who) from None
         if worst is not None:
             message = _shortened(worst.message)
             raise InvalidAnswerError(f"the answer does not fit the schema: at {worst.json_path}, {message}")
@@ -101,6 +100,29 @@ class JsonSchema:
             f"This cannot be used: {error}. Answer again, with nothing but JSON that fits this schema: "
             f"{json.dumps(self.schema)}"
         )
+
+
+def _refuse_lost_references(schema: dict[str, Any], validator: Any, who: str) -> None:
+    """Refuses references to what is not in the schema: answers would be paid for before one is met."""
+    import referencing  # noqa: PLC0415 - only handlers with a schema need it
+    from referencing.jsonschema import specification_with  # noqa: PLC0415 - as above
+
+    def refuse(resource: Any, resolver: Any) -> None:
+        reference = resource.contents.get("$ref") if isinstance(resource.contents, Mapping) else None
+        if reference is not None:
+            try:
+                resolver.lookup(reference)
+            except referencing.exceptions.Unresolvable:
+                raise _lost(reference, who) from None
+        for part in resource.subresources():
+            refuse(part, resolver.in_subresource(part))
+
+    root = specification_with(validator.META_SCHEMA["$schema"]).create_resource(schema)
+    refuse(root, referencing.Registry().resolver_with_root(root))
+
+
+def _lost(reference: str, who: str) -> ConfigurationError:
+    return ConfigurationError(f"{who}: json_schema refers to {reference!r}, which is not in it; put it under '$defs'.")
 
 
 def _read(schema: Mapping[str, Any] | str | os.PathLike[str], who: str) -> dict[str, Any]:
