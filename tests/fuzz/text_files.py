@@ -283,7 +283,9 @@ class _Csv:
 
     def _good(self) -> None:
         texts, values = self._cells()
-        self._add(self.delimiter.join(map(self._quoted, texts)).encode())
+        fields = list(map(self._quoted, texts))
+        values = [value if field else None for field, value in zip(fields, values, strict=True)]
+        self._add(self.delimiter.join(fields).encode())
         self.records.append(dict(zip(self.columns, values, strict=True)))
 
     def _wrong(self) -> None:

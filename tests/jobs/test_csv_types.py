@@ -33,8 +33,8 @@ def test_columns_of_numbers(write):
     typed = {"int": "int", "float": "float", "mixed": "int", "id": "str"}
     assert infer_schema(match(["a.csv"])).csv == dict.fromkeys(content[0].split(","), "str") | typed
     first, second, wrong = rows_of("a.csv")
-    assert list(first.values()) == [1, 1.5, "01", "a", 7, "", "2024_01"]
-    assert [type(value) for value in second.values()] == [int, float, str, str, int, str, str]
+    assert list(first.values()) == [1, 1.5, "01", "a", 7, None, "2024_01"]
+    assert [type(value) for value in second.values()] == [int, float, str, str, int, type(None), str]
     assert "column 'mixed' holds 'x', which does not fit its type, int" in str(wrong.error)
 
 

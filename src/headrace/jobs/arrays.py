@@ -32,6 +32,11 @@ def array_of(values: list[Any], kind: Any) -> Any:
     return pyarrow.Array.from_buffers(kind, len(values), [validity, *buffers])
 
 
+def truths(mask: Any) -> Any:
+    """A boolean array of numpy's as Arrow's."""
+    return pyarrow.Array.from_buffers(pyarrow.bool_(), len(mask), [None, _bits(mask)])
+
+
 def text_scalar(text: str) -> Any:
     """A text as an argument of Arrow's functions, which would import pandas for a Python string."""
     return array_of([text], pyarrow.string())[0]

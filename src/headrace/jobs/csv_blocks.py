@@ -18,7 +18,7 @@ import pyarrow.compute
 import pyarrow.csv
 
 from headrace.jobs.csv_records import CsvRecords, read_csv
-from headrace.jobs.csv_types import CELL_TYPES, EXACT, FALSE, TEXT, TRUE
+from headrace.jobs.csv_types import CELL_TYPES, EXACT, FALSE, NESTED, TEXT, TRUE
 from headrace.jobs.files import Source
 from headrace.jobs.text import TextFile, ends_with_returns, in_lists, open_text, whole_lines
 from headrace.rows.records import Record
@@ -43,7 +43,7 @@ _QUOTE, _NEWLINE, _POINT, _ZERO = b'"\n.0'
 def read_csv_blocks(source: Source, types: Mapping[str, str]) -> Iterator[Any]:
     """The rows of a file, as record batches or, where Arrow might read them differently, as lists of records."""
     with open_text(source) as file:
-        if ends_with_returns(file.beginning) or source.delimiter not in _DELIMITERS:
+        if ends_with_returns(file.beginning) or source.delimiter not in _DELIMITERS or NESTED in types.values():
             yield from in_lists(read_csv(source, types), source)
             return
         text = _Text(file)
@@ -167,7 +167,8 @@ class _ArrowParser:
                 column_types=kinds,
                 include_columns=list(kinds),
                 null_values=[""],
-                strings_can_be_null=False,
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
                 true_values=TRUE,
                 false_values=FALSE,
             ),

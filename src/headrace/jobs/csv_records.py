@@ -7,11 +7,12 @@ lines, and reading continues after it.
 from __future__ import annotations
 
 import csv
+import re
 import sys
-from collections.abc import Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, repeat
 
-from headrace.jobs.csv_types import TEXT, cell
+from headrace.jobs.csv_types import TEXT, Quoted, cell
 from headrace.jobs.files import Source
 from headrace.jobs.text import TextFile, ends_with_returns, lines_of_any_end, not_utf8, open_text, whole_lines
 from headrace.rows.records import BrokenLine, Row
@@ -51,6 +52,7 @@ class CsvRecords:
         csv.field_size_limit(sys.maxsize)
         self._path = path
         self._delimiter = delimiter
+        self._field = re.compile(rf'("[^"]*(?:""[^"]*)*"|[^{re.escape(delimiter)}\r\n]*)(?:{re.escape(delimiter)}|[\r\n]*\Z)')
         self._first = before + 1
         self._record: list[str] = []
         self._undecodable: UnicodeDecodeError | None = None
@@ -88,13 +90,39 @@ class CsvRecords:
                 yield self._broken(fields)
             elif len(fields) == len(header):
                 try:
-                    row: Row = dict(zip(header, map(cell, kinds, header, fields), strict=True))
+                    row: Row = dict(zip(header, map(cell, kinds, header, self._with_nulls(fields)), strict=True))
                 except ValueError as error:
                     yield self._broken(error)
                 else:
                     yield row
             elif fields:
                 yield self._broken(ValueError(f"the line has {len(fields)} fields, the header {len(header)}"))
+
+    def sample(self, header: list[str]) -> Iterator[Row | BrokenLine]:
+        """The remaining records as text; fields in quotes are ``Quoted``."""
+        for row in self.rows(header, {}):
+            if isinstance(row, BrokenLine):
+                yield row
+            else:
+                yield {
+                    name: Quoted(field) if is_quoted else field
+                    for (name, field), is_quoted in zip(row.items(), self.in_quotes(), strict=False)
+                }
+
+    def in_quotes(self) -> Iterator[bool]:
+        """Which fields of the record that was read last are in quotes."""
+        record = "".join(self._record)
+        if '"' not in record:
+            return repeat(False)
+        return (found[1].startswith('"') for found in self._field.finditer(record))
+
+    def _with_nulls(self, fields: list[str]) -> Sequence[str | None]:
+        """The fields, None in place of those that are empty and not in quotes."""
+        if "" not in fields:
+            return fields
+        return [
+            field if field or is_quoted else None for field, is_quoted in zip(fields, self.in_quotes(), strict=False)
+        ]
 
     def _fields(self) -> Iterator[list[str] | Exception]:
         """The fields of each record; an exception in place of a record that cannot be read."""

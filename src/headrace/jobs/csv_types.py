@@ -1,6 +1,7 @@
 """The types of CSV columns: decided once, from the first rows, or set by the user. A cell must fit its column's type.
 
-A cell fits only if nothing of it would be lost: ``00501``, ``1E5`` and ``+4930`` are codes, not numbers.
+A cell fits only if nothing of it would be lost: ``00501``, ``1E5`` and ``+4930`` are codes, not numbers. An empty cell
+without quotes is null, and quotes that a cell does not need say that it is text.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from headrace.core.spelling import type_option
+from headrace.jobs.json_blocks import strict_json
 
 TEXT = "str"
+NESTED = "json"
 NUMERIC = ("int", "float", "bool")
 """The types that a matrix of numbers takes."""
 EXACT = 2**53
@@ -25,10 +28,17 @@ _GUESSED = ("bool", "int", "float")
 """What a column of text may turn out to be, in the order in which it is tried."""
 _CODE = re.compile(r"[+-]?0[0-9]|[0-9]+E[0-9]|\+[0-9]+\Z")
 """The beginning of digits that are no number; a telephone number."""
+_NEEDS_QUOTES = re.compile(r'[,;\t|"\r\n]')
 _SHOWN = 80
 _WHOLE = r"[+-]?(0|[1-9][0-9]*)"
 _DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _CLOCK = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?"
+
+
+class Quoted(str):
+    """A field of a sample that is in quotes."""
+
+    __slots__ = ()
 
 
 class CellType(NamedTuple):
@@ -70,17 +80,18 @@ CELL_TYPES: Mapping[str, CellType] = {
     "bool": CellType(re.compile("|".join(TRUE + FALSE)), TRUE.__contains__),
     "date": CellType(re.compile(_DAY), date.fromisoformat),
     "datetime": CellType(re.compile(rf"{_DAY}([ T]{_CLOCK}(Z|[+-][0-9]{{2}}:[0-9]{{2}})?)?"), _moment),
+    NESTED: CellType(re.compile(r"[\[{].*", re.DOTALL), strict_json),
 }
 """By the names that ``--types`` takes."""
 
 
-def cell(kind: str, column: str, field: str) -> Any:
-    """The value of a field; None if it is empty, unless the column holds text.
+def cell(kind: str, column: str, field: str | None) -> Any:
+    """The value of a field; None of none, and of a blank one in a column that does not hold text.
 
     Raises:
         ValueError: the field does not fit; the message names ``--types``.
     """
-    if kind == TEXT:
+    if kind == TEXT or field is None:
         return field
     text = field.strip()
     if not text:
@@ -95,22 +106,33 @@ def cell(kind: str, column: str, field: str) -> Any:
         ) from None
 
 
-def types_of_sample(rows: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """The type of each column: the narrowest that nearly all fields fit, and text if some are codes.
+def types_of_sample(rows: Sequence[Mapping[str, str | None]]) -> dict[str, str]:
+    """The type of each column: the narrowest that nearly all fields fit; text if some are codes, or quoted as text.
 
-    Of the fields that are not empty, one may not fit, or one in twenty: mistakes, which cost their rows only.
+    Of the fields that are not blank, one may not fit, or one in twenty: mistakes, which cost their rows only. Lists and
+    objects must be all of them.
+
+    Args:
+        rows: with ``Quoted`` fields where quotes tell text from numbers.
     """
     names = dict.fromkeys(chain.from_iterable(rows))
-    return {name: _type_of(row.get(name, "").strip() for row in rows) for name in names}
+    return {name: _type_of(row.get(name) for row in rows) for name in names}
 
 
-def _type_of(fields: Iterable[str]) -> str:
-    texts = [text for text in fields if text]
-    if any(map(_CODE.match, texts)):
+def _type_of(fields: Iterable[str | None]) -> str:
+    known = [field for field in fields if field and not field.isspace()]
+    texts = [field.strip() for field in known]
+    if texts and all(_fits(NESTED, text) for text in texts):
+        return NESTED
+    if any(map(_CODE.match, texts)) or any(map(_is_quoted_text, known)):
         return TEXT
     unfit = {kind: sum(not _fits(kind, text) for text in texts) for kind in _GUESSED}
     kind = min(unfit, key=unfit.__getitem__)
     return kind if unfit[kind] <= max(1, len(texts) // 20) and 2 * unfit[kind] < len(texts) else TEXT
+
+
+def _is_quoted_text(field: str) -> bool:
+    return isinstance(field, Quoted) and not _NEEDS_QUOTES.search(field)
 
 
 def _fits(kind: str, text: str) -> bool:

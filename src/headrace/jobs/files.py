@@ -62,7 +62,7 @@ def match(patterns: Sequence[str], file_format: str | None = None, delimiter: st
         raise ConfigurationError(f"--delimiter is one character, not {delimiter!r}; a tab is $'\\t' in a shell.")
     paths = dict.fromkeys(path for pattern in patterns for path in _matching(pattern))
     sources = tuple(
-        Source(path, file_format or _format_of(path), delimiter or ("\t" if ".tsv" in _extensions(path) else ","))
+        Source(path, file_format or _format_of(path), delimiter or delimiter_of(path))
         for path in paths
     )
     for source in sources:
@@ -111,10 +111,10 @@ def known_size(path: str) -> int | None:
 
 
 def output_format(path: str, option: str = "--output") -> str:
-    """``jsonl`` or ``parquet``, by the extension of the ``path`` that the option names.
+    """``jsonl``, ``csv`` or ``parquet``, by the extension of the ``path`` that the option names.
 
     Raises:
-        ConfigurationError: the extension is neither.
+        ConfigurationError: the extension is none of these.
     """
     extension, *compression = _extensions(path) or [""]
     kind = _FORMATS.get(extension)
@@ -123,9 +123,14 @@ def output_format(path: str, option: str = "--output") -> str:
         raise ConfigurationError(
             f"{option} must be a file, and {path} is a folder; name a file in it, such as {example}."
         )
-    if kind not in ("jsonl", "parquet") or (kind == "parquet" and compression):
-        raise ConfigurationError(f"{option} must end in .jsonl (or .jsonl.gz) or .parquet, not {path!r}.")
+    if kind is None or (kind == "parquet" and compression):
+        raise ConfigurationError(f"{option} must end in .jsonl, .csv (or .jsonl.gz, .csv.gz) or .parquet, not {path!r}.")
     return kind
+
+
+def delimiter_of(path: str) -> str:
+    """The character between the fields of a CSV file: a comma, or a tab for ``.tsv``."""
+    return "\t" if ".tsv" in _extensions(path) else ","
 
 
 def dead_letters_path(output: str) -> str:

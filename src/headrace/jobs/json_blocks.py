@@ -174,17 +174,30 @@ def records_of(source: Source, lines: Sequence[bytes], first: int) -> list[Recor
     ]
 
 
+def strict_json(text: str) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        ValueError: it is none, an object in it has a name twice, or values are nested more than 200 deep.
+    """
+    try:
+        value = _parsed(text)
+    except RecursionError as error:
+        raise ValueError(str(error)) from error
+    if text.count("[") + text.count("{") > DEEPEST and is_deep(value):
+        raise ValueError(f"it has values within values, more than {DEEPEST} deep")
+    return value
+
+
 def _record(source: Source, line: bytes, number: int) -> Record:
     try:
-        row = _parsed(line.decode())
+        row = strict_json(line.decode())
         if type(row) is not dict:
             raise TypeError(f"a row must be a JSON object, not {type(row).__name__}")
-        if line.count(b"[") + line.count(b"{") > DEEPEST and is_deep(row):
-            raise ValueError(f"the row has values within values, more than {DEEPEST} deep")
     except UnicodeDecodeError as error:
         text = line.decode("utf-8", "backslashreplace")
         return BrokenLine(text, source.path, number, not_utf8(error, source), read_as=_READ_AS)
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError) as error:
         return BrokenLine(line.decode(), source.path, number, error, read_as=_READ_AS)
     return row
 

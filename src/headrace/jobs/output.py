@@ -6,18 +6,20 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from typing import Any
 
 from headrace.core.errors import ConfigurationError
 from headrace.jobs import storage
 from headrace.jobs.column_types import letter_types
 from headrace.jobs.compression import create_compressed
-from headrace.jobs.files import absolute, dead_letters_path, failed_path, location, output_format
+from headrace.jobs.files import absolute, dead_letters_path, delimiter_of, failed_path, location, output_format
 from headrace.jobs.parts import KINDS, OutputPart, read_manifest, read_parts, read_runs
 from headrace.jobs.positions import OutputPlaces, completed
+from headrace.jobs.prefetch import prefetch
 from headrace.jobs.publishing import Move, PublishError, backup_path, put_in_place
-from headrace.jobs.tables import lines_of, write_parquet
+from headrace.jobs.tables import csv_of, lines_of, write_parquet
 
 _LOG = logging.getLogger(__name__)
 
@@ -28,12 +30,12 @@ class Output:
     The dead letters of an earlier run go with its predictions.
 
     Args:
-        path: of the predictions; its extension selects JSON lines or Parquet.
+        path: of the predictions; its extension selects JSON lines, CSV or Parquet.
         dead_letters: path of the dead letters, likewise; None: beside the predictions, as JSON lines.
         name: part of the scratch folder's name; unique by default.
 
     Raises:
-        ConfigurationError: an extension is neither, or both paths name the same file.
+        ConfigurationError: an extension is none of these, or both paths name the same file.
     """
 
     kept_rows = 0
@@ -214,13 +216,13 @@ class Output:
             return found if places is None else completed(found, places)
 
         places = self._places(parts) if (self.accepted or self.completes) and not good else None
-        with (storage.create if file_format == "parquet" else create_compressed)(path) as file:
-            if file_format == "parquet":
-                write_parquet(file, tables, check, None if good else letter_types())
-            else:
-                for chunk in lines_of(tables()):
-                    check()
-                    file.write(chunk)
+        types = None if good else letter_types()
+        if file_format == "parquet":
+            with storage.create(path) as file:
+                write_parquet(file, tables, check, types)
+        else:
+            chunks = csv_of(tables, delimiter_of(path), types) if file_format == "csv" else lines_of(tables())
+            _write_chunks(path, chunks, check)
         return path
 
     @property
@@ -231,6 +233,13 @@ class Output:
     def _scratch(self, path: str) -> str:
         """The path of a finished file in the folder; its prefix avoids collisions, such as with ``manifest.json``."""
         return storage.join(self.folder, f"joined-{storage.split(path)[1]}")
+
+
+def _write_chunks(path: str, chunks: Iterator[bytes], check: Callable[[], None]) -> None:
+    with create_compressed(path) as file, closing(prefetch(chunks)) as coming:
+        for chunk in coming:
+            check()
+            file.write(chunk)
 
 
 def _unwritable(option: str, path: str, error: OSError) -> ConfigurationError:

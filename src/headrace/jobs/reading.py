@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from headrace.core.errors import ConfigurationError
 from headrace.jobs import pipes
 from headrace.jobs.csv_blocks import read_csv_blocks
-from headrace.jobs.csv_records import CsvRecords, csv_lines, read_csv
-from headrace.jobs.csv_types import types_of_sample
+from headrace.jobs.csv_records import CsvRecords, csv_lines
+from headrace.jobs.csv_types import Quoted, types_of_sample
 from headrace.jobs.files import Source, open_source
 from headrace.jobs.input_share import InputShare
 from headrace.jobs.json_blocks import read_json_blocks, read_json_records
@@ -62,7 +62,7 @@ def infer_schema(sources: Iterable[Source]) -> InputSchema:
             if source.format != "csv":
                 stated = stated or _stated_types(source)
             elif is_at_hand or not sample:
-                sample = _sample_of(chain(sample, read_csv(source, {})))
+                sample += _sample_of_csv(source, SAMPLED_ROWS - len(sample))
             if is_at_hand:
                 _refuse_unfit(source)
         except pipes.EmptyPipeError:
@@ -164,11 +164,24 @@ def _columns_of(source: Source) -> tuple[str, ...]:
     return ()
 
 
-def _sample_of(rows: Iterator[Record]) -> list[Row]:
+def _sample_of_csv(source: Source, most: int) -> list[Row]:
+    """The first rows as text; fields in quotes are ``Quoted``, unless all are, as some programs write files."""
+    with open_text(source) as file:
+        records = CsvRecords(csv_lines(file), source.delimiter, source.path)
+        header = records.header()
+        names_are_quoted = all(islice(records.in_quotes(), len(header)))
+        rows = _sample_of(records.sample(header), most)
+    fields = (field for row in rows for field in row.values() if field is not None)
+    if names_are_quoted and all(isinstance(field, Quoted) for field in fields):
+        return [{name: field and str(field) for name, field in row.items()} for row in rows]
+    return rows
+
+
+def _sample_of(rows: Iterator[Record], most: int = SAMPLED_ROWS) -> list[Row]:
     """The first rows: fewer of long ones, such as vectors."""
     first = next(rows, None)
-    more = min(SAMPLED_ROWS, _SAMPLED_BYTES // len(repr(first))) - 1
-    return [row for row in chain([first], islice(rows, max(0, more))) if isinstance(row, dict)]
+    some = chain([first], islice(rows, max(0, _SAMPLED_BYTES // len(repr(first)) - 1)))
+    return [row for row in islice(some, most) if isinstance(row, dict)]
 
 
 def _stated_types(source: Source) -> dict[str, str]:

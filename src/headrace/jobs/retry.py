@@ -23,14 +23,11 @@ def match_dead_letters(patterns: Sequence[str]) -> tuple[Source, ...]:
     """The dead letter files that paths and globs name, without duplicates; the files of one glob are sorted.
 
     Raises:
-        ConfigurationError: a pattern matches nothing, or a file cannot hold dead letters.
+        ConfigurationError: a pattern matches nothing, or names a pipe.
     """
     _refuse_pipes(absolute(as_path(pattern)) for pattern in patterns)  # before a pipe's missing extension is reported
     sources = match(patterns)
     _refuse_pipes(source.path for source in sources)
-    for source in sources:
-        if source.format == "csv":
-            raise ConfigurationError(f"{source.path} can hold no dead letters; they are in .jsonl or .parquet files.")
     return tuple(source._replace(letters=True) for source in sources)
 
 

@@ -1,9 +1,10 @@
-"""Renders the record batches of an output as JSON lines or Parquet."""
+"""Renders the record batches of an output as JSON lines, CSV or Parquet."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import chain
 from json.encoder import encode_basestring
@@ -14,18 +15,30 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
-from headrace.jobs.arrays import array_of, text_scalar
-from headrace.jobs.column_types import MIXED, NOTHING, ColumnTypes, Kind, Number, Scalar, as_array, kind_of, schema_of
+from headrace.jobs.arrays import array_of, text_scalar, truths
+from headrace.jobs.column_types import (
+    MIXED,
+    NOTHING,
+    ColumnTypes,
+    Kind,
+    Number,
+    Scalar,
+    as_array,
+    kind_of,
+    schema_of,
+    utf8,
+)
 from headrace.jobs.output_batches import CANONICAL, is_json, lines_in
 from headrace.jobs.prefetch import prefetch
 
 _ROWS = 1 << 16
 _BYTES = 1 << 24
 _LINES = 1 << 13
+_PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)
+"""Names of columns that need no quotes in CSV."""
 _ESCAPED = r'["\\\x00-\x1f]'
-_SMALL, _LARGE = array_of([1e-4, 1e10], pyarrow.float64())
-_NOTHING, _QUOTE, _NULL, _WHOLE, _END = map(text_scalar, ("", '"', "null", ".0", "}\n"))
-_FALSE = array_of([False], pyarrow.bool_())[0]
+_SMALL, _LARGE = 1e-4, 1e10
+_NOTHING, _QUOTE, _NULL, _WHOLE, _END, _NEWLINE = map(text_scalar, ("", '"', "null", ".0", "}\n", "\n"))
 _TYPES = pyarrow.types
 
 
@@ -72,6 +85,72 @@ def lines_of(tables: Iterable[Any]) -> Iterator[bytes]:
             some = table.slice(start, _LINES)
             lines = lines_in(some)
             yield _rendered(some) if lines is None else "".join(f"{line}\n" for line in lines).encode()
+
+
+def csv_of(tables: Callable[[], Iterable[Any]], delimiter: str, names: Iterable[str] | None = None) -> Iterator[bytes]:
+    """The rows of tables as CSV, in pieces of some thousand: texts, lists and objects (as JSON) are in quotes; the
+    names of columns are not, if they can do without; nulls are empty.
+
+    Args:
+        tables: returns the tables; called twice unless ``names`` are known.
+        delimiter: between the fields.
+        names: of all columns; None: those that any row has.
+    """
+    columns = [*(names or dict.fromkeys(chain.from_iterable(map(_names_of, tables()))))]
+    if columns:
+        header = schema_of(dict.fromkeys(columns, pyarrow.null())).names
+        yield f"{delimiter.join(name if _PLAIN_NAME.fullmatch(name) else _csv_cell(name) for name in header)}\n".encode()
+    null = text_scalar("" if len(columns) > 1 else '""')  # an empty line is no row
+    for table in tables():
+        for start in range(0, table.num_rows, _LINES):
+            fields = _csv_texts(table.slice(start, _LINES), columns, null)
+            lines = pyarrow.compute.binary_join_element_wise(*fields, text_scalar(delimiter))
+            yield _content(pyarrow.compute.binary_join(_as_one(lines), _NEWLINE)) + b"\n"
+
+
+def _as_one(texts: Any) -> Any:
+    """An array of one list of them."""
+    ends = pyarrow.Array.from_buffers(pyarrow.int32(), 2, [None, pyarrow.py_buffer(numpy.int32([0, len(texts)]))])
+    return pyarrow.ListArray.from_arrays(ends, texts)
+
+
+def _names_of(table: Any) -> Iterable[str]:
+    rows = _rows_of(table)
+    return table.schema.names if rows is None else chain.from_iterable(rows)
+
+
+def _csv_texts(table: Any, names: Sequence[str], null: Any) -> Iterator[Any]:
+    """The fields of each column."""
+    rows = _rows_of(table)
+    known = {} if rows else dict(zip(table.schema.names, zip(table.schema, table.columns, strict=True), strict=True))
+    for name in names:
+        if rows is not None:
+            texts = _csv_cells(row.get(name) for row in rows)
+        elif name in known:
+            texts = _csv_column(*known[name])
+        else:
+            texts = pyarrow.repeat(null, table.num_rows)
+        yield texts.fill_null(null) if texts.null_count else texts
+
+
+def _csv_column(field: Any, column: Any) -> Any:
+    if is_json(field):
+        return _csv_cells(_parsed(column))
+    column = column.combine_chunks()
+    if not _TYPES.is_string(column.type):
+        return _of_floats(column) if _TYPES.is_floating(column.type) else column.cast(pyarrow.string())
+    if b'"' in _content(column):
+        column = pyarrow.compute.replace_substring(column, '"', '""')
+    return pyarrow.compute.binary_join_element_wise(_QUOTE, column, _QUOTE, _NOTHING)
+
+
+def _csv_cells(values: Iterable[Any]) -> Any:
+    return array_of([None if value is None else _csv_cell(value) for value in values], pyarrow.string())
+
+
+def _csv_cell(value: Any) -> str:
+    text = utf8(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    return '"' + text.replace('"', '""') + '"' if isinstance(value, str | list | dict) else text
 
 
 def _size(table: Any) -> int:
@@ -155,10 +234,20 @@ def _rendered(table: Any) -> bytes:
         name = json.dumps(field.name, ensure_ascii=False)
         texts = _texts(column.combine_chunks(), is_json=is_json(field))
         pieces += [text_scalar(f"{', ' if pieces else '{'}{name}: "), texts]
-    lines = pyarrow.compute.binary_join_element_wise(*pieces, _END, _NOTHING)
-    _, offsets, content = lines.buffers()
-    begin, *_, end = numpy.frombuffer(offsets, numpy.int32)[lines.offset : lines.offset + len(lines) + 1]
-    return bytes(memoryview(content)[begin:end])
+    return _joined(pieces, _END)
+
+
+def _joined(pieces: Sequence[Any], end: Any) -> bytes:
+    """Lines of texts, one array or scalar behind the other."""
+    lines = pyarrow.compute.binary_join_element_wise(*pieces, end, _NOTHING)
+    return _content(lines)
+
+
+def _content(texts: Any) -> bytes:
+    """All texts, one behind the other."""
+    _, offsets, content = texts.buffers()
+    ends = numpy.frombuffer(offsets, numpy.int32)
+    return bytes(memoryview(content)[ends[texts.offset] : ends[texts.offset + len(texts)]]) if content else b""
 
 
 def _texts(column: Any, *, is_json: bool) -> Any:
@@ -184,14 +273,15 @@ def _quoted(column: Any) -> Any:
 
 def _of_floats(column: Any) -> Any:
     """Floats as Python's ``repr`` writes them; Arrow's text differs for whole, very small and very large numbers."""
-    compute = pyarrow.compute
+    numbers = column.to_numpy(zero_copy_only=False)  # NaN is null
     texts = column.cast(pyarrow.string())
-    whole = compute.invert(compute.match_substring(texts, "."))
-    if compute.any(whole).as_py():
-        texts = compute.if_else(whole, compute.binary_join_element_wise(texts, _WHOLE, _NOTHING), texts)
-    sizes = compute.abs(column)
-    differs = compute.or_(compute.less(sizes, _SMALL), compute.greater_equal(sizes, _LARGE)).fill_null(_FALSE)
-    if not compute.any(differs).as_py():
+    whole = numpy.rint(numbers) == numbers
+    if whole.any():
+        longer = pyarrow.compute.binary_join_element_wise(texts, _WHOLE, _NOTHING)
+        texts = longer if whole.all() else pyarrow.compute.if_else(truths(whole), longer, texts)
+    sizes = numpy.abs(numbers)
+    differs = ((sizes < _SMALL) & (sizes > 0)) | (sizes >= _LARGE)
+    if not differs.any():
         return texts
-    others = list(map(repr, column.filter(differs).to_pylist()))
-    return compute.replace_with_mask(texts, differs, array_of(others, pyarrow.string()))
+    others = list(map(repr, numbers[differs].tolist()))
+    return pyarrow.compute.replace_with_mask(texts, truths(differs), array_of(others, pyarrow.string()))
