@@ -101,7 +101,7 @@ def test_an_empty_file_of_dead_letters_gives_no_rows(folder, call):
         ([os.devnull, "--output", "q.jsonl"], "is a pipe; write the dead letters that come through it to a file"),
         (["p.dead-letters.jsonl", "--output", "p.jsonl"], "is among the inputs and would be overwritten"),
         (["p.dead-letters.jsonl", "--output", "q.jsonl", "--dead-letters", "q.jsonl"], "are the same file"),
-        (["p.dead-letters.jsonl", "--output", "q.jsonl", "--dead-letters", "q.csv"], "--dead-letters must end in"),
+        (["p.dead-letters.jsonl", "--output", "q.jsonl", "--dead-letters", "q.txt"], "--dead-letters must end in"),
         (["p.dead-letters.jsonl", "--output", "q.jsonl", "--columns", "c"], "there is no column 'c'"),
         (["--output", "q.jsonl", "--direct_num_workers=1"], "no DEAD_LETTERS is given"),
     ],
@@ -144,14 +144,16 @@ def ids(folder, name):
     if name.endswith(".gz"):
         (folder.path / "plain.jsonl").write_bytes(gzip.decompress((folder.path / name).read_bytes()))
         return ids(folder, "plain.jsonl")
+    if name.endswith(".csv"):
+        return [int(line.partition(",")[0]) for line in (folder.path / name).read_text().splitlines()[1:]]
     return [row["id"] for row in folder.rows(name)]
 
 
 ALL = [*range(12), *range(100, 112)]
 
 
-@pytest.mark.parametrize("output", ["p.jsonl", "p.jsonl.gz", "p.parquet"])
-@pytest.mark.parametrize("letters", [None, "elsewhere/q.parquet"])
+@pytest.mark.parametrize("output", ["p.jsonl", "p.jsonl.gz", "p.parquet", "p.csv"])
+@pytest.mark.parametrize("letters", [None, "elsewhere/q.parquet", "q.csv.gz"])
 def test_what_succeeds_is_put_into_the_output_in_the_order_of_the_input(folder, completed, output, letters):
     result = completed(output, letters=letters)
     assert (result.code, result.summary["predictions"], result.summary["dead letters"]) == (0, "8", "0")

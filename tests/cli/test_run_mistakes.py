@@ -124,7 +124,7 @@ def test_mistaken_options_are_named(mistaken, arguments, error):
 @pytest.mark.parametrize(
     ("output", "error"),
     [
-        ("p.csv", "--output must end in .jsonl (or .jsonl.gz) or .parquet, not 'p.csv'."),
+        ("p.txt", "--output must end in .jsonl, .csv (both also .gz) or .parquet, not 'p.txt'."),
         ("in.jsonl", "in.jsonl is among the inputs and would be overwritten; choose another --output."),
         ("..", "--output must be a file, and .. is a folder; name a file in it, such as ../predictions.jsonl."),
         ("in.csv/p.jsonl", "in.csv/p.jsonl: Not a directory; name a place where a file can be made."),

@@ -99,3 +99,36 @@ def test_fields_of_numbers_that_are_none(write):
     empty, seven, *wrong, nine = read_rows(Source(path, "csv"), {"n": "float", "x": "float"})
     assert (empty, seven, nine) == ({"n": None, "x": None}, {"n": 3.5, "x": 7.0}, {"n": -math.inf, "x": 9.0})
     assert [(row.line, row.number) for row in wrong] == [("nan,1_0", 4), ("smudge,8", 5)]
+
+
+def test_quotes_that_a_field_does_not_need_say_that_it_is_text(write):
+    path = write("a.csv", 'zip,n,text,both\n"00501",1,"",\n"5",2,,"7"\n"7",,"5",8\n')
+    assert infer_schema(match(["a.csv"])).csv == {"zip": "str", "n": "int", "text": "str", "both": "str"}
+    assert [list(row.values()) for row in rows_of(path)] == [
+        ["00501", 1, "", None],
+        ["5", 2, None, "7"],
+        ["7", None, "5", "8"],
+    ]
+
+
+def test_quotes_say_nothing_where_all_fields_have_them(write):
+    """As some programs write files."""
+    path = write("a.csv", '"n","x","t"\n"1","2.5","a"\n"2","",""\n"3",,\n')
+    assert infer_schema(match(["a.csv"])).csv == {"n": "int", "x": "float", "t": "str"}
+    assert [list(row.values()) for row in rows_of(path)] == [[1, 2.5, "a"], [2, None, ""], [3, None, None]]
+
+
+def test_quotes_that_a_field_needs_say_nothing(write):
+    path = write("a.csv", "n\n" + "1\n" * 30 + '"1,5"\n')
+    assert infer_schema(match(["a.csv"])).csv == {"n": "int"}
+    *_, wrong = rows_of(path)
+    assert "does not fit its type, int" in str(wrong.error)
+
+
+def test_lists_and_objects(write):
+    path = write("a.csv", 'v,o,t\n"[1, 2.5]","{""a"": null}","[deleted]"\n[],,{}\n')
+    assert infer_schema(match(["a.csv"])).csv == {"v": "json", "o": "json", "t": "str"}
+    assert [list(row.values()) for row in rows_of(path)] == [[[1, 2.5], {"a": None}, "[deleted]"], [[], None, "{}"]]
+    good, wrong = read_rows(Source(write("b.csv", 'v\n[1]\n"{""a"":1,""a"":2}"\n'), "csv"), {"v": "json"})
+    assert good == {"v": [1]}
+    assert str(wrong.error).endswith("add --types v=str")

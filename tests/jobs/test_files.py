@@ -225,7 +225,7 @@ def test_values_that_are_too_deep_within_each_other(write):
     path = write("a.jsonl", "".join(f'{{"a": {value}}}\n' for value in [*values, str([[]] * 500)]))
     row, *wrong, wide = read_rows(Source(path, "jsonl"), {})
     assert json.dumps(row["a"]) == values[0]
-    assert [str(one.error) for one in wrong] == ["the row has values within values, more than 200 deep"] * 2
+    assert [str(one.error) for one in wrong] == ["it has values within values, more than 200 deep"] * 2
     assert wide == {"a": [[]] * 500}
 
 

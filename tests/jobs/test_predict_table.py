@@ -160,7 +160,7 @@ def test_prediction_that_arrow_cannot_hold_fails_alone():
     handler = Acting(lambda batch: [endless if n == 2 else n for n in batch])
     found = columns_of(predict_table(handler, TABLES[1], columns="n", on_failure="mark"))
     assert found["outcome"] == ["predicted", "failed", "predicted"]
-    assert "cannot be written as JSON: it contains itself" in found["error"][1]
+    assert "cannot be written: it contains itself" in found["error"][1]
     with pytest.raises(ValueError, match="contains itself"):
         predict_table(handler, TABLES[1], columns="n")
 

@@ -77,10 +77,10 @@ def test_a_file_that_begins_with_something_else_is_refused(write):
         dead_letter_columns(write("a.jsonl", [{"n": 1}]), {})
 
 
-def test_csv_holds_none(tmp_path):
+def test_csv_of_something_else_is_refused(tmp_path):
     (tmp_path / "a.csv").write_text("n\n1\n")
-    with pytest.raises(ConfigurationError, match="can hold no dead letters"):
-        match_dead_letters([str(tmp_path / "a.csv")])
+    with pytest.raises(ConfigurationError, match="its first line is no dead letter"):
+        dead_letter_columns(match_dead_letters([str(tmp_path / "a.csv")]), {})
 
 
 def test_a_tried_row_is_a_row_wherever_it_goes():

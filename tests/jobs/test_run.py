@@ -150,7 +150,7 @@ def test_a_row_whose_prediction_cannot_be_written_is_a_dead_letter(make, lines, 
         ({"n": 2}, "writing", "ValueError"),
         ({"n": 4}, "writing", "RuntimeError"),
     ]
-    assert letters[1]["message"] == "the prediction cannot be written as JSON: no list"
+    assert letters[1]["message"] == "it cannot be written: no list"
 
 
 @pytest.mark.parametrize("numbers", [[1, 2, 13, 3], [1, 2.5, 13, [3]]], ids=["record batch", "records"])

@@ -1,12 +1,18 @@
 """Files do not depend on how their rows are cut into tables."""
 
 import io
+import os
+import tempfile
 
 import pyarrow
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.jobs.tables import lines_of, write_parquet
+from headrace.jobs.files import match
+from headrace.jobs.output_batches import batches_of_rows
+from headrace.jobs.reading import infer_schema, read_rows
+from headrace.jobs.tables import csv_of, lines_of, write_parquet
+from output_rows import output_rows
 
 
 @settings(max_examples=40, deadline=None)
@@ -22,3 +28,48 @@ def test_however_rows_are_cut_the_files_are_the_same(cuts):
     write_parquet(cut, lambda: pieces, lambda: None)
     assert cut.getvalue() == whole.getvalue()
     assert b"".join(lines_of(pieces)) == b"".join(lines_of([rows]))
+    assert b"".join(csv_of(lambda: pieces, ",")) == b"".join(csv_of(lambda: [rows], ","))
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('",;\t\n\r\0\ufeff [{5.'), max_size=6)
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+COLUMNS = [
+    TEXTS,
+    st.integers(-(2**70), 2**70),
+    st.integers(-9, 9),
+    NUMBERS,
+    st.integers(-9, 9).map(float),
+    st.booleans(),
+    st.lists(NUMBERS | TEXTS | st.integers() | st.none(), max_size=3),
+    st.dictionaries(TEXTS, st.none() | st.booleans(), min_size=1, max_size=2),
+]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), st.sampled_from(",\t"))
+def test_headrace_reads_the_same_values_out_of_csv(data, delimiter):
+    """But for blank texts beside lists, which are nulls there, and a text that is JSON alone in its column."""
+    names = data.draw(st.lists(TEXTS, min_size=1, max_size=4, unique=True))
+    kinds = [data.draw(st.sampled_from(COLUMNS)) for _ in names]
+    row = st.tuples(*(kind | st.none() for kind in kinds)).map(lambda values: dict(zip(names, values, strict=True)))
+    rows = [{"first": place, **row} for place, row in enumerate(data.draw(st.lists(row, min_size=1, max_size=5)))]
+    tables = [pyarrow.Table.from_batches([batch]) for _, batch in batches_of_rows(output_rows(rows), None)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "a.csv")
+        with open(path, "wb") as file:
+            file.writelines(csv_of(lambda: tables, delimiter))
+        (source,) = match([path], delimiter=delimiter)
+        found = list(read_rows(source, infer_schema([source]).csv))
+    assert list(map(repr, found)) == list(map(repr, rows))
+
+
+def test_a_lonely_null_is_a_row(tmp_path):
+    rows = pyarrow.table({"n": pyarrow.array([None, 1, None])})
+    assert b"".join(csv_of(lambda: [rows], ",")) == b'n\n""\n1\n""\n'
+
+
+def test_csv_has_the_columns_of_all_tables():
+    tables = [pyarrow.table({"a b": [1.0, 0.25]}), pyarrow.table({"t": ['x"', None], "é": [True, None]})]
+    text = '"a b",t,"é"\n1.0,,\n0.25,,\n,"x""",true\n,,\n'
+    assert b"".join(csv_of(lambda: tables, ",")).decode() == text
+    assert b"".join(csv_of(list, ",")) == b""

@@ -24,8 +24,8 @@ class TypeArgs:
         option(
             "--types",
             INPUT,
-            "Types of the columns of CSV files: str, int, float, bool, date or datetime. By default the first 1,000 "
-            "rows decide.",
+            "Types of the columns of CSV files: str, int, float, bool, date, datetime or json. By default the first "
+            "1,000 rows decide.",
             "A=TYPE,'C*=TYPE'",
         ),
     ] = None

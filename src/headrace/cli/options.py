@@ -23,7 +23,7 @@ from headrace.cli.spending_options import SpendingArgs
 _HANDLER_HELP = (
     "An installed handler (sklearn-numpy, ...), or package.module:factory; the current folder is importable."
 )
-_OUTPUT_HELP = "The file for the predictions: .jsonl, .jsonl.gz or .parquet."
+_OUTPUT_HELP = "The file for the predictions: .jsonl, .csv (both also .gz) or .parquet."
 NAMED = ("url", "prompt", "batch_directory")
 """Parameters of handlers that have an option of their own."""
 
@@ -120,7 +120,7 @@ class JobArgs(ShowArgs, SpendingArgs, ModelArgs):
         _option(
             "--dead-letters",
             _OUTPUT,
-            "The file for the dead letters: .jsonl, .jsonl.gz or .parquet. By default beside OUT, as JSONL.",
+            "The file for the dead letters: .jsonl, .csv (both also .gz) or .parquet. By default beside OUT, as JSONL.",
             "FILE",
         ),
     ] = None
@@ -269,7 +269,7 @@ class RetryArgs(TypeArgs, JobArgs):
         list[str],
         typer.Argument(
             metavar="DEAD_LETTERS",
-            help="Files or globs of dead letters (.jsonl or .parquet), of headrace run or retry.",
+            help="Files or globs of dead letters, of headrace run or retry.",
         ),
     ]
     """Inputs, mixed with Beam's options."""

@@ -118,7 +118,7 @@ class Prompts:
         if isinstance(row.get(_COLUMN), list):
             return row[_COLUMN]
         if len(row) > 1 and set(row) <= set(_ROLES):
-            said = {role: text for role, text in row.items() if text not in (None, "")}  # CSV knows no null
+            said = {role: text for role, text in row.items() if text not in (None, "")}
             return [{"role": role, "content": _as_text(role, text)} for role, text in said.items()]
         return self.text_from_row(row)
 
@@ -139,7 +139,7 @@ class Prompts:
         for column in self.columns:
             if column not in row:
                 raise ValueError(f"the prompt needs a column {column!r}; the row has {', '.join(map(str, row))}.")
-            if row[column] is None or (isinstance(row[column], str) and not row[column]):  # CSV knows no null
+            if row[column] is None or (isinstance(row[column], str) and not row[column]):
                 raise ValueError(f"column {column!r}, which the prompt needs, is empty.")
         return (self.template or "").format_map(row)
 

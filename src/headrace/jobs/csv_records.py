@@ -52,7 +52,8 @@ class CsvRecords:
         csv.field_size_limit(sys.maxsize)
         self._path = path
         self._delimiter = delimiter
-        self._field = re.compile(rf'("[^"]*(?:""[^"]*)*"|[^{re.escape(delimiter)}\r\n]*)(?:{re.escape(delimiter)}|[\r\n]*\Z)')
+        end = re.escape(delimiter)
+        self._field = re.compile(rf'("[^"]*(?:""[^"]*)*"|[^{end}\r\n]*)(?:{end}|[\r\n]*\Z)')
         self._first = before + 1
         self._record: list[str] = []
         self._undecodable: UnicodeDecodeError | None = None

@@ -61,10 +61,7 @@ def match(patterns: Sequence[str], file_format: str | None = None, delimiter: st
     if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
         raise ConfigurationError(f"--delimiter is one character, not {delimiter!r}; a tab is $'\\t' in a shell.")
     paths = dict.fromkeys(path for pattern in patterns for path in _matching(pattern))
-    sources = tuple(
-        Source(path, file_format or _format_of(path), delimiter or delimiter_of(path))
-        for path in paths
-    )
+    sources = tuple(Source(path, file_format or _format_of(path), delimiter or delimiter_of(path)) for path in paths)
     for source in sources:
         if source.format == "parquet" and pipes.is_pipe(source.path):
             raise ConfigurationError(
@@ -124,7 +121,7 @@ def output_format(path: str, option: str = "--output") -> str:
             f"{option} must be a file, and {path} is a folder; name a file in it, such as {example}."
         )
     if kind is None or (kind == "parquet" and compression):
-        raise ConfigurationError(f"{option} must end in .jsonl, .csv (or .jsonl.gz, .csv.gz) or .parquet, not {path!r}.")
+        raise ConfigurationError(f"{option} must end in .jsonl, .csv (both also .gz) or .parquet, not {path!r}.")
     return kind
 
 

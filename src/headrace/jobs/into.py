@@ -10,8 +10,9 @@ import pyarrow
 from headrace.core.errors import ConfigurationError
 from headrace.jobs import storage
 from headrace.jobs.compression import create_compressed
+from headrace.jobs.csv_records import CsvRecords, csv_lines
 from headrace.jobs.durable import DurableParts
-from headrace.jobs.files import Source, open_source, stamp
+from headrace.jobs.files import Source, delimiter_of, open_source, stamp
 from headrace.jobs.letter_order import LetterOrder
 from headrace.jobs.output_batches import batch_as_written
 from headrace.jobs.parquet_blocks import parquet_file, read_parquet
@@ -19,7 +20,7 @@ from headrace.jobs.parts import OutputPart
 from headrace.jobs.positions import OutputPlaces
 from headrace.jobs.publishing import Move
 from headrace.jobs.resume import ResumableOutput
-from headrace.jobs.tables import lines_of, write_parquet
+from headrace.jobs.tables import columns_of, csv_of, lines_of, write_parquet
 from headrace.jobs.text import open_text, whole_lines
 
 
@@ -45,7 +46,7 @@ class CompletedOutput(ResumableOutput):
         more = {} if job is None else {**job, "--into": [path, stamp(path)]}
         super().__init__(path, dead_letters, more, kind="retry", keeps=job is not None)
         self._order = order
-        self._old = Source(self.path, self.format)
+        self._old = Source(self.path, self.format, delimiter_of(self.path))
         rows = _count(self._old)
         if order.total is not None and rows != order.total:
             raise ConfigurationError(
@@ -70,17 +71,24 @@ class CompletedOutput(ResumableOutput):
         runs = zip(done.starts.tolist(), done.stops.tolist(), strict=True)
         befores = [before for start, stop in runs for before in self._order.befores[start:stop].tolist()]
 
-        def tables() -> Iterable[Any]:
-            return self._merged(_old_tables(self._old), self._tables(parts, predictions=True), befores)
+        def new() -> Iterable[Any]:
+            return self._tables(parts, predictions=True)
 
-        with (storage.create if file_format == "parquet" else create_compressed)(path) as file:
-            if file_format == "parquet":
-                write_parquet(file, tables, check)
+        if file_format == "parquet":
+            with storage.create(path) as file:
+                write_parquet(file, lambda: self._merged(_old_tables(self._old), new(), befores), check)
+            return path
+        old = _old_lines(self._old)
+        with create_compressed(path) as file:
+            if file_format == "csv":
+                header, added, more = _csv_lines(self._old, new)
+                file.write(header)
+                old = ([line.rstrip(b"\r\n") + more + b"\n" for line in lines] for lines in old) if more else old
             else:
-                new = (chunk.splitlines(keepends=True) for chunk in lines_of(self._tables(parts, predictions=True)))
-                for lines in self._merged(_old_lines(self._old), new, befores):
-                    check()
-                    file.write(b"".join(lines))
+                added = map(_lines, lines_of(new()))
+            for lines in self._merged(old, added, befores):
+                check()
+                file.write(b"".join(lines))
         return path
 
     def _merged(self, old: Iterable[Any], new: Iterable[Any], befores: list[int]) -> Iterator[Any]:
@@ -143,8 +151,39 @@ def _count(source: Source) -> int:
 
 def _old_lines(source: Source) -> Iterator[list[bytes]]:
     with open_text(source) as file:
-        for text in whole_lines(file):
-            yield [line + b"\n" for line in text.split(b"\n")[:-1]]
+        pieces: Iterator[list[bytes]] = map(_lines, whole_lines(file))
+        if source.format == "csv":
+            pieces = _csv_records(pieces)
+            yield next(pieces, [])[1:]  # without the header
+        yield from pieces
+
+
+def _lines(text: bytes) -> list[bytes]:
+    return [line + b"\n" for line in text.split(b"\n")[:-1]]
+
+
+def _csv_records(pieces: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
+    """Records of lines: one ends with a line behind which no quote is open."""
+    begun, is_open = b"", False
+    for lines in pieces:
+        records = []
+        for line in lines:
+            begun += line
+            is_open ^= line.count(b'"') % 2 == 1
+            if not is_open:
+                records.append(begun)
+                begun = b""
+        if records:
+            yield records
+
+
+def _csv_lines(old: Source, new: Callable[[], Iterable[Any]]) -> tuple[bytes, Iterator[list[bytes]], bytes]:
+    """A header for old and new rows, the records of the new ones, and the end of the old ones, which lack columns."""
+    with open_text(old) as file:
+        known = CsvRecords(csv_lines(file), old.delimiter, old.path).header()
+    columns = [*dict.fromkeys([*known, *columns_of(new())])]
+    chunks = csv_of(new, old.delimiter, columns)
+    return next(chunks, b""), _csv_records(map(_lines, chunks)), old.delimiter.encode() * (len(columns) - len(known))
 
 
 def _old_tables(source: Source) -> Iterator[Any]:

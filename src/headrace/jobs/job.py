@@ -21,7 +21,7 @@ class Job:
     handler: Any
     sources: tuple[Source, ...]
     output: str
-    """The predictions' file, ``.jsonl`` or ``.parquet``."""
+    """The predictions' file, ``.jsonl``, ``.csv`` or ``.parquet``."""
     examples: Examples = field(default_factory=Examples)
     """How to make the handler's examples from rows."""
     types: Mapping[str, str] = field(default_factory=dict)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from headrace.rows.durations import duration_text
@@ -20,7 +21,7 @@ class JsonEncodeError(ValueError):
     """A value cannot be written as JSON: it contains itself, or one of its own methods raises."""
 
 
-def as_line(record: Any) -> bytes:
+def as_line(record: Any, *, bytes_too: bool = True) -> bytes:
     """A record, or any other value, as a line of JSON.
 
     NaN and infinity become null, bytes base64, arrays lists, and unknown types text. Keys that are not strings become
@@ -28,14 +29,15 @@ def as_line(record: Any) -> bytes:
     always have string keys.)
 
     Raises:
-        JsonEncodeError: it cannot be written; the cause says why.
+        JsonEncodeError: it cannot be written; the cause says why. It holds bytes, and they are not wanted.
     """
+    encode, known = (_encode, _to_json_type) if bytes_too else (_encode_without_bytes, _without_bytes)
     try:
         try:
             _checked(record["prediction"] if type(record) is dict and "prediction" in record else record)
-            text = _encode(record)
+            text = encode(record)
         except (ValueError, TypeError):
-            text = _encode(_to_json_slow(record))
+            text = encode(_to_json_slow(record, known))
     except RecursionError:
         cause = ValueError(_ENDLESS)
         raise JsonEncodeError(str(cause)) from cause
@@ -60,6 +62,12 @@ def _to_json_type(value: Any) -> Any:
         if callable(getattr(value, method, None)) and not isinstance(value, type):
             return getattr(value, method)()
     return list(value) if isinstance(value, set | frozenset) else str(value)
+
+
+def _without_bytes(value: Any) -> Any:
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError("CSV has no bytes; leave them out with --keep, or write .jsonl or .parquet, which have base64")
+    return _to_json_type(value)
 
 
 def _time_of(value: Any) -> Any:
@@ -100,30 +108,34 @@ def _checked(value: Any) -> Any:
     return value
 
 
-def _known_and_checked(value: Any) -> Any:
-    known = _to_json_type(value)
+def _known_and_checked(value: Any, to_known: Callable[[Any], Any] = _to_json_type) -> Any:
+    known = to_known(value)
     holds_objects = getattr(getattr(value, "dtype", None), "hasobject", True)  # arrays of numbers hold none
     return _checked(known) if holds_objects else known
 
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_known_and_checked).encode
+_encode_without_bytes = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, default=partial(_known_and_checked, to_known=_without_bytes)
+).encode
 
 
 def _text_of(key: Any) -> Any:
     return key if isinstance(key, str) else _encode(key)
 
 
-def _to_json_slow(value: Any) -> Any:
+def _to_json_slow(value: Any, to_known: Callable[[Any], Any]) -> Any:
     """The slow path, for values that JSONEncoder does not pass to ``default``."""
+    inner = partial(_to_json_slow, to_known=to_known)
     if value is None or isinstance(value, str | int):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return dict(zip(_names(value), map(_to_json_slow, value.values()), strict=True))
+        return dict(zip(_names(value), map(inner, value.values()), strict=True))
     if isinstance(value, list | tuple):
-        return [_to_json_slow(item) for item in value]
-    return _to_json_slow(_to_json_type(value))
+        return list(map(inner, value))
+    return inner(to_known(value))
 
 
 def _names(keys: Collection[Any]) -> list[str]:

@@ -64,7 +64,7 @@ def unwritten(error: JsonEncodeError, model_id: str | None) -> DeadLetter:
         key=None,
         element=None,
         error_type=as_type_name(cause),
-        message=f"the prediction cannot be written as JSON: {cause}",
+        message=f"it cannot be written: {cause}",
         traceback="".join(Caught.of(cause).lines),
         attempts=1,
         model_id=model_id,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, groupby
 from typing import Any, NamedTuple
 
@@ -64,30 +64,55 @@ class OutputLine(NamedTuple):
     text: str
 
 
-def encoded(value: Any) -> Any:
+Encode = Callable[[Any], Any]
+"""``encoded``, or a function like it."""
+
+
+def encoded(value: Any, *, bytes_too: bool = True) -> Any:
     """A plain value unchanged, a number of numpy's as Python's, and any other as ``Json``.
 
     Raises:
-        JsonEncodeError: it cannot be written.
+        JsonEncodeError: it cannot be written, or holds bytes that are not wanted.
     """
     kind = type(value)
     if kind in SCALARS:
         return value
-    return value.tolist() if kind in _NUMPY else Json(as_line([value])[1:-2].decode())
+    return value.tolist() if kind in _NUMPY else Json(as_line([value], bytes_too=bytes_too)[1:-2].decode())
 
 
-def encoded_record(record: Any, keep: tuple[str, ...] | None) -> dict[str, Any]:
+def encoded_without_bytes(value: Any) -> Any:
+    """As ``encoded``, for CSV: bytes cannot be written."""
+    return encoded(value, bytes_too=False)
+
+
+def columns_of_bytes(block: Block, keep: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The columns to output of a record batch whose values may hold bytes."""
+    schema = () if block.batch is None else block.batch.schema
+    return tuple(field.name for field in schema if (keep is None or field.name in keep) and _may_hold_bytes(field.type))
+
+
+def _may_hold_bytes(kind: Any) -> bool:
+    if _TYPES.is_dictionary(kind):
+        return _may_hold_bytes(kind.value_type)
+    if isinstance(kind, pyarrow.BaseExtensionType):
+        return _may_hold_bytes(kind.storage_type)
+    inner = (kind.field(place).type for place in range(kind.num_fields))
+    return "binary" in str(kind) or any(map(_may_hold_bytes, inner))
+
+
+def encoded_record(record: Any, keep: tuple[str, ...] | None, encode: Encode = encoded) -> dict[str, Any]:
     """The columns of a record to output, ``encoded``.
 
     Args:
         record: a row that no record batch holds.
         keep: the columns to output; None: all.
+        encode: ``encoded``, or a function like it.
 
     Raises:
         JsonEncodeError: a value cannot be written.
     """
     kept = record if keep is None else {name: record.get(name) for name in keep}
-    return {name: value if type(value) in SCALARS else encoded(value) for name, value in kept.items()}
+    return {name: value if type(value) in SCALARS else encode(value) for name, value in kept.items()}
 
 
 def in_order(some: list[OutputRows]) -> list[OutputRows]:
@@ -145,16 +170,18 @@ def batch_of_lines(lines: Sequence[OutputLine]) -> tuple[Runs, Any]:
     return _runs(line.place for line in lines), pyarrow.RecordBatch.from_arrays([texts], schema=schema)
 
 
-def batch_of_block(block: Block, keep: tuple[str, ...] | None, predictions: Any, model_id: str | None) -> Any:
+def batch_of_block(
+    block: Block, keep: tuple[str, ...] | None, predictions: Any, model_id: str | None, encode: Encode = encoded
+) -> Any:
     """The output record batch of a block: with an array of predictions, or a list of results.
 
     A value common to all rows is dictionary-encoded.
     """
-    columns = _kept(block, keep)
+    columns = _kept(block, keep, encode)
     if isinstance(predictions, list):
-        columns.update(_of_results(predictions))
+        columns.update(_of_results(predictions, encode))
     else:
-        columns["prediction"] = _of_predictions(predictions)
+        columns["prediction"] = _of_predictions(predictions, encode)
         if model_id is not None:
             places = pyarrow.repeat(pyarrow.scalar(0, pyarrow.int8()), len(block))
             columns["model_id"] = pyarrow.DictionaryArray.from_arrays(places, [model_id]), False
@@ -238,35 +265,35 @@ def _kept_of_rows(rows: Sequence[BlockRow], keep: tuple[str, ...] | None) -> dic
     return _kept(Block(0, 0, block.names, block.batch.take(array_of(places, pyarrow.int64()))), keep)
 
 
-def _kept(block: Block, keep: tuple[str, ...] | None) -> dict[str, _Column]:
+def _kept(block: Block, keep: tuple[str, ...] | None, encode: Encode = encoded) -> dict[str, _Column]:
     if block.batch is None:
-        return {name: _of_encoded([value]) for name, value in encoded_record(block.records[0], keep).items()}
+        return {name: _of_encoded([value]) for name, value in encoded_record(block.records[0], keep, encode).items()}
     names = block.batch.schema.names
     missing = pyarrow.nulls(len(block)), False
     return {
-        name: _of_column(block.batch.column(name), finite=name in block.names) if name in names else missing
+        name: _of_column(block.batch.column(name), encode, finite=name in block.names) if name in names else missing
         for name in (names if keep is None else keep)
     }
 
 
-def _of_results(results: list[Any]) -> dict[str, _Column]:
+def _of_results(results: list[Any], encode: Encode) -> dict[str, _Column]:
     predictions, model_ids = zip(*map(answer_of, results), strict=True)
-    columns = {"prediction": _of_values(predictions)}
+    columns = {"prediction": _of_values(predictions, encode)}
     if any(model_id is not None for model_id in model_ids):
         columns["model_id"] = _of_values(model_ids)
     return columns
 
 
-def _of_predictions(predictions: Any) -> _Column:
+def _of_predictions(predictions: Any, encode: Encode) -> _Column:
     if predictions.ndim == 1 and predictions.dtype.kind in "biuf":
         return _of_column(pyarrow.array(predictions))
-    return _of_values(list(predictions))
+    return _of_values(list(predictions), encode)
 
 
-def _of_column(column: Any, *, finite: bool = False) -> _Column:
+def _of_column(column: Any, encode: Encode = encoded, *, finite: bool = False) -> _Column:
     kind = column.type
     if _TYPES.is_dictionary(kind):
-        return _of_column(column.dictionary_decode())
+        return _of_column(column.dictionary_decode(), encode)
     if _TYPES.is_null(kind) or _TYPES.is_boolean(kind) or (kind in CANONICAL and not _TYPES.is_floating(kind)):
         return column, False
     if _TYPES.is_floating(kind):
@@ -277,7 +304,7 @@ def _of_column(column: Any, *, finite: bool = False) -> _Column:
             return column.cast(pyarrow.string() if not _TYPES.is_integer(kind) else pyarrow.int64()), False
         except pyarrow.ArrowInvalid:  # an integer needs more than signed 64 bits
             pass
-    return _of_values(as_values(column))
+    return _of_values(as_values(column), encode)
 
 
 def _without_infinities(column: Any) -> Any:
@@ -286,8 +313,8 @@ def _without_infinities(column: Any) -> Any:
     return column if pyarrow.compute.all(finite).as_py() else pyarrow.compute.if_else(finite, column, _NO_NUMBER)
 
 
-def _of_values(values: Iterable[Any]) -> _Column:
-    return _of_encoded(list(map(encoded, values)))
+def _of_values(values: Iterable[Any], encode: Encode = encoded) -> _Column:
+    return _of_encoded(list(map(encode, values)))
 
 
 def _of_encoded(values: list[Any]) -> _Column:

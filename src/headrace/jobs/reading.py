@@ -61,7 +61,7 @@ def infer_schema(sources: Iterable[Source]) -> InputSchema:
             columns = columns or _columns_of(source)
             if source.format != "csv":
                 stated = stated or _stated_types(source)
-            elif is_at_hand or not sample:
+            elif not sample or (is_at_hand and len(sample) < SAMPLED_ROWS):
                 sample += _sample_of_csv(source, SAMPLED_ROWS - len(sample))
             if is_at_hand:
                 _refuse_unfit(source)

@@ -12,7 +12,7 @@ from typing import Protocol
 from headrace.core.errors import ConfigurationError, as_type_name
 from headrace.jobs import storage
 from headrace.jobs.column_blocks import fits_columns
-from headrace.jobs.files import Source, known_size, location
+from headrace.jobs.files import Source, known_size, location, output_format
 from headrace.jobs.input_share import InputShare, following
 from headrace.jobs.into import CompletedOutput
 from headrace.jobs.job import Job, Report, first_rows_failed, too_many
@@ -278,7 +278,14 @@ def _steps(job: Job, folder: str, order: LetterOrder | None) -> tuple[RunSteps, 
     steps = RunSteps(
         spec,
         BlockReader(job.types, folder, names, resume=resume, lengths=job.length_column, limit=job.limit, order=order),
-        OutcomeWriter(folder, job.keep, resume=resume, all_may_fail=job.threshold == 1, paid=spec.budget is not None),
+        OutcomeWriter(
+            folder,
+            job.keep,
+            resume=resume,
+            all_may_fail=job.threshold == 1,
+            paid=spec.budget is not None,
+            bytes_too=output_format(job.output) != "csv",
+        ),
     )
     return steps, names is not None
 

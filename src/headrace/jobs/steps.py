@@ -26,8 +26,10 @@ from headrace.jobs.output_batches import (
     OutputLine,
     OutputRows,
     batch_of_block,
+    columns_of_bytes,
     encoded,
     encoded_record,
+    encoded_without_bytes,
     rows_together,
 )
 from headrace.jobs.parts import OutputPart, PartWriter
@@ -228,6 +230,7 @@ class OutcomeWriter:
         resume: whether parts are durable.
         all_may_fail: whether a bundle whose first rows all fail goes on.
         paid: whether predictions are paid for: durable parts write each at once, and interrupts wait for requests.
+        bytes_too: whether the output can hold bytes; if not, their rows become dead letters.
     """
 
     def __init__(
@@ -238,9 +241,11 @@ class OutcomeWriter:
         resume: bool,
         all_may_fail: bool = False,
         paid: bool = False,
+        bytes_too: bool = True,
     ) -> None:
-        self._folder = folder
-        self._keep = keep
+        self._encode = encoded if bytes_too else encoded_without_bytes
+        self._doubtful = partial(columns_of_bytes, keep=() if bytes_too else keep)
+        self._folder, self._keep = folder, keep
         self._resume = resume
         self._all_may_fail = all_may_fail
         self.paid = paid
@@ -298,7 +303,7 @@ class OutcomeWriter:
         elif (
             fallback is None
             and SCALARS.issuperset(map(type, values))
-            and all(block.batch is not None for block in blocks_of(rows))
+            and all(block.batch is not None and not self._doubtful(block) for block in blocks_of(rows))
         ):
             self._good.write_rows(OutputRows(rows, {"prediction": values}), "predictions")
         else:
@@ -309,12 +314,14 @@ class OutcomeWriter:
         self, rows: list[BlockRow], values: list[Any], fallback: str | None
     ) -> Iterator[tuple[BlockRow, dict[str, Any]]]:
         """The rows with their values by column; those that cannot be written become dead letters."""
+        doubtful = {block: self._doubtful(block) for block in blocks_of(rows)}
         for row, value in zip(rows, values, strict=True):
             prediction, model_id = answer_of(value)
             model_id = fallback if model_id is None else model_id
             try:
-                columns = {} if row.block.batch is not None else encoded_record(row.row, self._keep)
-                columns["prediction"] = encoded(prediction)
+                kept = self._keep if row.block.batch is None else doubtful[row.block]
+                columns = {} if kept == () else encoded_record(row.row, kept, self._encode)
+                columns["prediction"] = self._encode(prediction)
                 if model_id is not None:
                     columns["model_id"] = encoded(model_id)
             except JsonEncodeError as error:
@@ -325,7 +332,7 @@ class OutcomeWriter:
     def _write_block(self, block: Block, predictions: Any, model_id: str | None) -> None:
         """Writes rows; if that fails, halves the block until only the rows that cannot be written are left."""
         try:
-            batch = batch_of_block(block, self._keep, predictions, model_id)
+            batch = batch_of_block(block, self._keep, predictions, model_id, self._encode)
         except JsonEncodeError as error:
             middle = len(block) // 2
             if middle:

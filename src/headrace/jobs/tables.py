@@ -88,30 +88,31 @@ def lines_of(tables: Iterable[Any]) -> Iterator[bytes]:
 
 
 def csv_of(tables: Callable[[], Iterable[Any]], delimiter: str, names: Iterable[str] | None = None) -> Iterator[bytes]:
-    """The rows of tables as CSV, in pieces of some thousand: texts, lists and objects (as JSON) are in quotes; the
-    names of columns are not, if they can do without; nulls are empty.
+    """The rows of tables as CSV, in pieces of some thousand.
+
+    Texts, and the JSON of lists and objects, are in quotes; a null is empty. Names of columns are in quotes only where
+    they need them: so a reader knows that quotes are chosen.
 
     Args:
         tables: returns the tables; called twice unless ``names`` are known.
         delimiter: between the fields.
         names: of all columns; None: those that any row has.
     """
-    columns = [*(names or dict.fromkeys(chain.from_iterable(map(_names_of, tables()))))]
+    columns = [*(columns_of(tables()) if names is None else names)]
     if columns:
         header = schema_of(dict.fromkeys(columns, pyarrow.null())).names
-        yield f"{delimiter.join(name if _PLAIN_NAME.fullmatch(name) else _csv_cell(name) for name in header)}\n".encode()
+        yield f"{delimiter.join(n if _PLAIN_NAME.fullmatch(n) else _csv_cell(n) for n in header)}\n".encode()
     null = text_scalar("" if len(columns) > 1 else '""')  # an empty line is no row
     for table in tables():
         for start in range(0, table.num_rows, _LINES):
             fields = _csv_texts(table.slice(start, _LINES), columns, null)
             lines = pyarrow.compute.binary_join_element_wise(*fields, text_scalar(delimiter))
-            yield _content(pyarrow.compute.binary_join(_as_one(lines), _NEWLINE)) + b"\n"
+            yield _content(pyarrow.compute.binary_join_element_wise(lines, _NEWLINE, _NOTHING))
 
 
-def _as_one(texts: Any) -> Any:
-    """An array of one list of them."""
-    ends = pyarrow.Array.from_buffers(pyarrow.int32(), 2, [None, pyarrow.py_buffer(numpy.int32([0, len(texts)]))])
-    return pyarrow.ListArray.from_arrays(ends, texts)
+def columns_of(tables: Iterable[Any]) -> dict[str, None]:
+    """The columns that any row of tables has, in order."""
+    return dict.fromkeys(chain.from_iterable(map(_names_of, tables)))
 
 
 def _names_of(table: Any) -> Iterable[str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import collections
+import csv
 import datetime
 import gzip
+import io
 import json
 import logging
 import math
@@ -169,7 +171,7 @@ def _case(random: Random, folder: Path) -> None:
     names = tuple(random.sample(inputs.numbers, random.randint(1, len(inputs.numbers)))) if adds else None
     some = tuple(random.sample(inputs.columns, random.randint(0, len(inputs.columns))))
     keep = None if random.random() < 0.6 else some
-    output = folder / "out" / ("p" + random.choice([".jsonl", ".jsonl.gz", ".parquet"]))
+    output = folder / "out" / ("p" + random.choice([".jsonl", ".jsonl.gz", ".parquet", ".csv", ".csv.gz"]))
     threshold = random.choice([None, None, None, 0.0, 0.3, 1.0])
     resume = random.random() < 0.4
     stops = random.randint(1, 4) if resume and not adds else 0
@@ -185,14 +187,15 @@ def _case(random: Random, folder: Path) -> None:
         threshold=threshold,
         columnar=random.random() < 0.8,
         runner=random.choice(RUNNERS),
-        dead_letters=str(output.with_name("q.parquet")) if random.random() < 0.2 else None,
+        dead_letters=str(output.with_name(random.choice(["q.parquet", "q.csv"]))) if random.random() < 0.3 else None,
     )
     os.makedirs(output.parent)
     output.write_text("old")
-    expected = _expected(inputs.records, names, keep, str(job.sources[0].path))
+    bytes_too = ".csv" not in output.name
+    expected = _expected(inputs.records, names, keep, str(job.sources[0].path), bytes_too=bytes_too)
     report, done = _run(job, random)
     counts = (len(expected.predictions), len(expected.letters), expected.skipped)
-    assert (report.predictions, report.failed, report.skipped) == counts
+    assert (report.predictions, report.failed, report.skipped) == counts, (report, counts, output, keep)
     share = report.failed / max(1, report.predictions + report.failed)
     refused = share > (threshold if threshold is not None else 2) or (share == 1 and threshold != 1.0)
     assert bool(report.refusal) is refused
@@ -205,8 +208,10 @@ def _case(random: Random, folder: Path) -> None:
         assert output.read_text() == "old"
     elif output.suffix == ".parquet":
         compare_tables(pyarrow.parquet.read_table(output), expected.predictions)
-    else:
+    elif bytes_too:
         _compare_lines(output, expected.predictions)
+    else:
+        _compare_csv(output, expected.predictions)
     kept = [name for name in os.listdir(output.parent) if name.startswith(".")]
     assert bool(kept) is bool(refused and resume and report.predictions)
 
@@ -249,7 +254,7 @@ def _write_inputs(random: Random, folder: Path) -> Input:
     return Input(made.columns, numbers, csv_types, made.records)
 
 
-def _expected(records: list[Any], names: Any, keep: Any, path: str) -> Outcomes:
+def _expected(records: list[Any], names: Any, keep: Any, path: str, *, bytes_too: bool) -> Outcomes:
     predictions, letters, skipped = [], [], 0
     for record in records:
         if isinstance(record, text_files.Wrong):
@@ -259,12 +264,18 @@ def _expected(records: list[Any], names: Any, keep: Any, path: str) -> Outcomes:
         prediction = tell(row) if names is None else _added(record, names)
         if prediction is SKIP:
             skipped += 1
-        elif isinstance(prediction, Exception):
+        elif isinstance(prediction, Exception) or (not bytes_too and _has_bytes(record, keep)):
             letters.append(row)
         else:
             kept = row if keep is None else {name: row.get(name) for name in keep}
             predictions.append({**kept, "prediction": as_json(prediction)})
     return Outcomes(predictions, letters, skipped)
+
+
+def _has_bytes(value: Any, keep: Any = None) -> bool:
+    if isinstance(value, dict):
+        return any(_has_bytes(one) for name, one in value.items() if keep is None or name in keep)
+    return any(map(_has_bytes, value)) if isinstance(value, list | tuple) else isinstance(value, bytes)
 
 
 def _added(record: dict[str, Any], names: tuple[str, ...]) -> Any:
@@ -278,6 +289,8 @@ def _added(record: dict[str, Any], names: tuple[str, ...]) -> Any:
 def _read(path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".parquet":
         return list(pyarrow.parquet.read_table(path).to_pylist())
+    if path.suffix == ".csv":
+        return [dict(zip(*pair, strict=True)) for pair in _csv_rows(path.read_text())]
     return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
@@ -289,6 +302,26 @@ def _compare_lines(path: Path, expected: list[dict[str, Any]]) -> None:
     content = path.read_bytes()
     found = (gzip.decompress(content) if path.suffix == ".gz" else content).split(b"\n")[:-1]
     assert found == [json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") for row in expected]
+
+
+def _compare_csv(path: Path, expected: list[dict[str, Any]]) -> None:
+    content = path.read_bytes()
+    found = _csv_rows((gzip.decompress(content) if path.suffix == ".gz" else content).decode())
+    for (header, cells), row in zip(found, expected, strict=True):
+        assert {_cell(name) for name in row} <= set(header)
+        values = {_cell(name): _cell(value) for name, value in row.items()}
+        assert cells == [values.get(name, "") for name in header]
+
+
+def _csv_rows(text: str) -> list[tuple[list[str], list[str]]]:
+    """The cells of each row, behind those of the header."""
+    header, *rows = csv.reader(io.StringIO(text, newline=""), strict=True) if text else [[]]
+    return [(header, row) for row in rows]
+
+
+def _cell(value: Any) -> str:
+    text = value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def compare_tables(table: Any, expected: list[dict[str, Any]]) -> None:
