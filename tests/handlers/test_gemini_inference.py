@@ -186,6 +186,19 @@ def test_several_candidates_are_one_prediction():
     assert result.inference.text == "one"
 
 
+@pytest.mark.parametrize("indexes", [(1, 1), (0, 2), (1,)])
+def test_candidates_with_other_indexes_are_no_answer(indexes):
+    with serving(lambda asked, before: response(*(candidate("x", index=index) for index in indexes))) as server:
+        (failure,) = predict(asking(server), ["a"], on_failure="yield")
+    assert "they must be those from 0 to" in str(failure.error)
+
+
+def test_candidates_are_in_the_order_of_their_indexes():
+    with serving(lambda asked, before: response(candidate("two", index=1), candidate("one"))) as server:
+        (result,) = predict(asking(server, full_answer=False), ["a"])
+    assert result.inference == "one"
+
+
 def test_texts_are_predictions_if_that_is_asked_for(server):
     handler = asking(server, full_answer=False, prompt="Say {word}")
     (result,) = predict(handler, [{"word": "yes"}])

@@ -65,9 +65,21 @@ def _sum_of(usage: Any, *names: str) -> int:
     return sum(getattr(usage, name, None) or 0 for name in names)
 
 
+def _why_out_of_order(candidates: list[Any]) -> str | None:
+    """Puts candidates in the order of their indexes, of which the protocol leaves out 0; or says why it cannot."""
+    indexes = [one.index or 0 for one in candidates]
+    if any(indexes) and sorted(indexes) != list(range(len(indexes))):
+        said = f"Gemini's candidates have the indexes {indexes!s:.200}"
+        return f"{said}; they must be those from 0 to {len(indexes) - 1}, each once"
+    candidates.sort(key=lambda one: one.index or 0)
+    return None
+
+
 def why_without_content(response: Any) -> str | None:
-    """Why a ``GenerateContentResponse`` has nothing in it; None if it has."""
+    """Why a ``GenerateContentResponse`` has nothing in it; None if it has, and then its candidates are in order."""
     candidates = response.candidates or []
+    if said := _why_out_of_order(candidates):
+        return said
     if any(one.content and one.content.parts for one in candidates):
         return None
     feedback = response.prompt_feedback
