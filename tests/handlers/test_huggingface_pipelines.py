@@ -10,7 +10,7 @@ import torch
 import transformers
 from PIL import Image
 
-from headrace import ConfigurationError, NotYetHonouredWarning, predict
+from headrace import ConfigurationError, Failure, NotYetHonouredWarning, predict
 from headrace.handlers import huggingface_inference
 from headrace.handlers.huggingface_inference import HuggingFacePipelineModelHandler, PipelineTask
 from headrace.runtime.plan import make_plan
@@ -41,6 +41,9 @@ def folders(classifier, save_bert, tmp_path_factory):
         "fill-mask": save_bert(transformers.BertForMaskedLM),
         "token-classification": save_bert(transformers.BertForTokenClassification),
         "feature-extraction": save_bert(transformers.BertModel),
+        "zero-shot-classification": save_bert(
+            transformers.BertForSequenceClassification, label2id={"entailment": 0, "other": 1}
+        ),
         "text-generation": save_bert(transformers.BertLMHeadModel, is_decoder=True),
         "image-classification": str(images),
     }
@@ -69,39 +72,131 @@ class TestFillMaskContract(HandlerContract):
         return MASKED
 
 
+class CountsCalls:
+    """Notes with how many examples a pipeline's model is called."""
+
+    def __init__(self, monkeypatch):
+        self.sizes = []
+        forward = transformers.Pipeline.forward
+
+        def counted(pipeline, inputs, **params):
+            first = next(value for value in inputs.values() if isinstance(value, torch.Tensor))
+            self.sizes.append(len(first))
+            return forward(pipeline, inputs, **params)
+
+        monkeypatch.setattr(transformers.Pipeline, "forward", counted)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    return CountsCalls(monkeypatch)
+
+
 def infer(handler, batch, inference_args=None):
     results = handler.run_inference(batch, handler.load_model(), inference_args)
     return [result.inference for result in results]
 
 
+PAIRS = [{"text": text, "text_pair": "a film" * n} for n, text in enumerate(TEXTS)]
+LONG = [*TEXTS, "the film is good " * 20]
 TASKS = [
-    ("text-classification", TEXTS, {}, dict),
-    ("text-classification", TEXTS, {"top_k": None}, list),
-    ("fill-mask", MASKED, {}, list),
-    ("fill-mask", MASKED, {"top_k": 1}, list),
-    ("token-classification", TEXTS, {}, list),
-    ("feature-extraction", TEXTS, {}, list),
-    ("feature-extraction", TEXTS, {"return_tensors": True}, torch.Tensor),
-    ("text-generation", TEXTS, {"max_new_tokens": 3, "do_sample": False}, list),
-    ("image-classification", IMAGES, {}, list),
+    ("text-classification", TEXTS, {}, dict, 5),
+    ("text-classification", TEXTS, {"top_k": None}, list, 5),
+    ("text-classification", PAIRS, {"top_k": 1}, list, 5),
+    ("text-classification", LONG, {"top_k": 2, "truncation": True}, list, 6),
+    ("fill-mask", MASKED, {}, list, 5),
+    ("fill-mask", MASKED, {"top_k": 1}, list, 5),
+    ("token-classification", TEXTS, {}, list, 5),
+    ("token-classification", LONG, {"aggregation_strategy": "simple", "stride": 8}, list, 6),
+    ("zero-shot-classification", TEXTS, {"candidate_labels": ["good", "the bad film"]}, dict, 5),
+    ("zero-shot-classification", TEXTS, {"candidate_labels": ["a", "b c"], "multi_label": True}, dict, 5),
+    ("image-classification", IMAGES, {}, list, 5),
+    ("feature-extraction", TEXTS, {}, list, 1),
+    ("feature-extraction", TEXTS, {"return_tensors": True}, torch.Tensor, 1),
+    ("text-generation", TEXTS, {"max_new_tokens": 3, "do_sample": False}, list, 1),
 ]
 
 
 @pytest.mark.parametrize(
-    ("task", "examples", "args", "kind"), TASKS, ids=[f"{t}-{n}" for n, (t, *_) in enumerate(TASKS)]
+    ("task", "examples", "args", "kind", "at_once"), TASKS, ids=[f"{t}-{n}" for n, (t, *_) in enumerate(TASKS)]
 )
-def test_examples_get_the_pipelines_answer_to_them_alone(task, examples, args, kind, folders):
+def test_examples_get_the_pipelines_answer_to_them_alone(task, examples, args, kind, at_once, folders, calls):
+    """Many at once, where that leaves the answers alone."""
     pipeline = transformers.pipeline(task, folders[task], device="cpu")
     alone = [pipeline(example, **args) for example in examples]
     if task == "text-classification" and not args:
         alone = [answer[0] for answer in alone]  # of one text, not in a list, the pipeline gives a list of one
     handler = HuggingFacePipelineModelHandler(task, folders[task], device="CPU")
+    handler.run_inference(examples[:2], pipeline, args)
+    calls.sizes.clear()
     results = list(handler.run_inference(examples, pipeline, args))
+    assert calls.sizes[0] == at_once
     assert nearly_equal([result.inference for result in results], alone)
     assert {type(result.inference) for result in results} == {kind}
     for example, expected in zip(examples, alone, strict=True):
         (single,) = handler.run_inference([example], pipeline, args)
         assert nearly_equal(single.inference, expected)
+
+
+def _changed(pipeline, **of_tokenizer):
+    for name, value in of_tokenizer.items():
+        setattr(pipeline.tokenizer, name, value)
+    return pipeline
+
+
+@pytest.mark.parametrize(
+    ("of_tokenizer", "complaint"),
+    [
+        ({"padding_side": "left"}, "padding changes its answers"),  # BERT numbers its tokens from the left
+        ({"model_input_names": ["input_ids"]}, "padding changes its answers"),  # no mask says what is padding
+        ({"pad_token": None}, "tokenizer without pad_token cannot do batching"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_examples_run_one_by_one_where_padding_changes_answers(classifier, of_tokenizer, complaint, calls, caplog):
+    pipeline = _changed(transformers.pipeline("text-classification", classifier, device="cpu"), **of_tokenizer)
+    alone = [pipeline(text, top_k=None) for text in TEXTS]
+    handler = HuggingFacePipelineModelHandler("text-classification", classifier, device="CPU")
+    for _ in range(2):
+        calls.sizes.clear()
+        results = list(handler.run_inference(TEXTS, pipeline, {"top_k": None}))
+        assert nearly_equal([result.inference for result in results], alone)
+    assert calls.sizes == [1] * 5
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "runs its examples one by one" in record.getMessage()
+    assert complaint in record.getMessage()
+
+
+def test_images_of_different_sizes_run_one_by_one_if_the_model_takes_them_as_they_are(folders, calls):
+    pipeline = transformers.pipeline("image-classification", folders["image-classification"], device="cpu")
+    pipeline.image_processor.do_resize = False
+    handler = HuggingFacePipelineModelHandler("image-classification", folders["image-classification"], device="CPU")
+    assert len(list(handler.run_inference(IMAGES, pipeline))) == len(IMAGES)
+    assert calls.sizes[-5:] == [1] * 5
+
+
+@pytest.mark.parametrize(
+    ("load_pipeline_args", "inference_args", "sizes"),
+    [({}, {"batch_size": 2}, [2, 2, 1]), ({"batch_size": 3}, {}, [3, 2]), ({"batch_size": 3}, {"batch_size": 5}, [5])],
+)
+def test_batch_sizes_of_the_users_win(classifier, load_pipeline_args, inference_args, sizes, calls):
+    handler = HuggingFacePipelineModelHandler("text-classification", classifier, load_pipeline_args=load_pipeline_args)
+    assert len(infer(handler, TEXTS, inference_args)) == len(TEXTS)
+    assert calls.sizes == sizes
+
+
+def test_a_bad_example_of_a_batch_costs_itself_only(classifier, calls):
+    """One is no text, and one has more tokens than the model has places for."""
+    texts = [TEXTS[0], 7, *TEXTS[1:], "a " * 40]
+    handler = HuggingFacePipelineModelHandler(
+        "text-classification", classifier, device="CPU", min_batch_size=8, max_batch_size=8
+    )
+    outcomes = list(predict(handler, texts, on_failure="yield"))
+    assert [isinstance(outcome, Failure) for outcome in outcomes] == [text not in TEXTS for text in texts]
+    good = [outcome.inference for outcome in outcomes if not isinstance(outcome, Failure)]
+    assert nearly_equal(good, infer(handler, TEXTS, {"batch_size": 1}))
+    assert max(calls.sizes[-20:]) > 1
 
 
 def test_pipelines_predict_as_with_beams_handler(classifier, incumbent_huggingface):

@@ -20,7 +20,7 @@ with extra_required("huggingface"):
     import transformers
 
     from headrace.handlers.huggingface_classes import as_class, no_tensorflow, takes_token_ids
-    from headrace.handlers.huggingface_tasks import PipelineTask, reads_text
+    from headrace.handlers.huggingface_tasks import PipelineTask, answers_alike_in_batches, reads_text
     from headrace.handlers.torch_devices import AutoPlacement, device_named, device_of, load_onto
     from headrace.handlers.torch_tensors import (
         KeyedTensorExamples,
@@ -95,8 +95,16 @@ def default_keyed_tensor_inference_fn(
 def default_pipeline_inference_fn(
     batch: Sequence[Any], pipeline: Any, inference_args: dict[str, Any] | None = None
 ) -> Iterable[Any]:
-    """The pipeline's answer for each example: a dict or a list of dicts, depending on the task."""
-    answer = pipeline(list(batch), **(inference_args or {}))
+    """The pipeline's answer for each example: a dict or a list of dicts, depending on the task.
+
+    The examples share a batch if that leaves their answers alone, unless ``inference_args``, or the pipeline, have a
+    ``batch_size``.
+    """
+    arguments = dict(inference_args or {})
+    is_decided = "batch_size" in arguments or getattr(pipeline, "_batch_size", None) is not None
+    if len(batch) > 1 and not is_decided and answers_alike_in_batches(pipeline):
+        arguments["batch_size"] = len(batch)
+    answer = pipeline(list(batch), **arguments)
     # For a list of one example, some tasks return its answer without a list; that of fill-mask is itself a list.
     is_list = isinstance(answer, list) and (len(answer) == 1 and getattr(pipeline, "task", None) != "fill-mask")
     return answer if is_list or len(batch) > 1 else [answer]
