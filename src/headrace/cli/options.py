@@ -23,7 +23,7 @@ from headrace.cli.spending_options import SpendingArgs
 _HANDLER_HELP = (
     "An installed handler (sklearn-numpy, ...), or package.module:factory; the current folder is importable."
 )
-_OUTPUT_HELP = "The file for the predictions: .jsonl, .csv (both also .gz) or .parquet."
+_OUTPUT_HELP = "The file for the predictions: .jsonl, .csv (both also .gz) or .parquet; - is standard output."
 NAMED = ("url", "prompt", "batch_directory")
 """Parameters of handlers that have an option of their own."""
 
@@ -34,6 +34,13 @@ class PlacementName(str, Enum):
     process = "process"
     machine = "machine"
     auto = "auto"
+
+
+class OutputFormat(str, Enum):
+    """What can go to standard output."""
+
+    jsonl = "jsonl"
+    csv = "csv"
 
 
 def _handlers_like(incomplete: str) -> list[str]:
@@ -123,6 +130,10 @@ class JobArgs(ShowArgs, SpendingArgs, ModelArgs):
             "The file for the dead letters: .jsonl, .csv (both also .gz) or .parquet. By default beside OUT, as JSONL.",
             "FILE",
         ),
+    ] = None
+    output_format: Annotated[
+        OutputFormat | None,
+        _option("--output-format", _OUTPUT, "With --output -: how to write rows. By default as JSON lines."),
     ] = None
     keep: Annotated[
         list[str] | None,

@@ -31,10 +31,12 @@ class RunRecord:
 
     Args:
         wanted: whether to print it.
+        kept: whether standard output is kept for something else.
     """
 
-    def __init__(self, *, wanted: bool) -> None:
+    def __init__(self, *, wanted: bool, kept: bool = False) -> None:
         self.wanted = wanted
+        self.kept = kept
         self.errors = ErrorConsole(stderr=True)
         self.totals = Totals()
         """What was counted, however the run ended."""
@@ -42,12 +44,13 @@ class RunRecord:
         """None: the run did not get to its end."""
         self.files: Mapping[str, str | None] = {}
         self.seconds = Seconds(0.0, 0.0, 0.0, 0.0)
-        self._out: TextIO = sys.stdout
+        self.out: TextIO = sys.stdout
+        """The real standard output."""
         self._open = ExitStack()
 
     def __enter__(self) -> RunRecord:
-        if self.wanted:
-            self._out = self._open.enter_context(_stdout_kept())
+        if self.wanted or self.kept:
+            self.out = self._open.enter_context(_stdout_kept())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -56,7 +59,7 @@ class RunRecord:
     def ended(self, code: int) -> int:
         """Prints the record, if it is wanted; returns the exit code."""
         if self.wanted:
-            print(json.dumps(self._facts(code)), file=self._out, flush=True)
+            print(json.dumps(self._facts(code)), file=self.out, flush=True)
         return code
 
     def _facts(self, code: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
+from headrace.cli import standard_output
 from headrace.cli.ahead import importing_ahead
 from headrace.cli.columns import asked_types, choose, csv_types, one_of
 from headrace.cli.dry_run import show_dry_run
@@ -61,8 +62,12 @@ def execute(args: RunArgs | RetryArgs, called: float | None = None) -> int:
         called: when, on the clock of ``time.monotonic``; None: with this process.
     """
     started = process_start() if called is None else called
-    with RunRecord(wanted=args.as_json) as record:
-        return record.ended(_execute(args, started, record))
+    is_stream = args.output == standard_output.SIGN
+    with RunRecord(wanted=args.as_json, kept=is_stream) as record, standard_output.in_a_file(args) as inner:
+        code = _execute(inner, started, record)
+        if code == 0 and is_stream and record.report is not None and not standard_output.send(inner.output, record):
+            code = FAILED
+        return record.ended(code)
 
 
 def _execute(args: RunArgs | RetryArgs, started: float, record: RunRecord) -> int:
@@ -131,6 +136,7 @@ def _prepare(args: RunArgs | RetryArgs) -> Any:
 
 
 def _output(args: RunArgs | RetryArgs, into: str | None) -> str:
+    standard_output.refuse_mistakes(args)
     is_dry = isinstance(args, RunArgs) and args.dry_run
     return _NOWHERE if is_dry and args.output is None else one_output(args.output, into)
 
@@ -225,8 +231,9 @@ def _conclude(run: Any, report: Any, shell: _Shell) -> int:
     """Prints the summary; returns the exit code."""
     args, record, output = shell.args, shell.record, run.output
     letters = output.failed_letters if report.refusal else output.dead_letters
+    path = standard_output.NAME if record.kept else output.path
     record.files = {
-        "predictions": None if report.refusal else output.path,
+        "predictions": None if report.refusal else path,
         "dead_letters": letters if report.failed else None,
     }
     if not record.wanted:
@@ -234,7 +241,7 @@ def _conclude(run: Any, report: Any, shell: _Shell) -> int:
     if report.refusal:
         known = {"chosen": bool(args.columns), "retried": isinstance(args, RetryArgs)}
         hint = "" if report.predictions else about_failures(report.dead_letters, run.columns, run.job.handler, **known)
-        said = f"{report.refusal}; {run.output.path} was not written.{hint}{_kept(run, refused=True)}"
+        said = f"{report.refusal}; {path} was not written.{hint}{_kept(run, refused=True)}"
         report_error(record.errors, said)
         return REFUSED
     if not report.rows:

@@ -156,4 +156,4 @@ def _from_folder(name: str, value: str, folder: str) -> str:
     """A path relative to the folder of the file that holds it; any other value unchanged."""
     path = os.path.join(folder, value)
     is_path = name in _PATHS or (name in _MODELS and os.path.exists(path))
-    return path if folder and is_path and "://" not in value else value
+    return path if folder and is_path and "://" not in value and value != "-" else value
