@@ -184,9 +184,9 @@ def test_a_batch_that_fails_is_reported(headrace, handlers, folder):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--rows", "rows.csv"], "--rows is about a handler; name one: headrace doctor HANDLER."),
-        (["--handler-arg", "a=1"], "--handler-arg is about a handler"),
-        (["sklearn-numpy", "--clean"], "--clean is about the machine; leave HANDLER out."),
+        (["--rows", "rows.csv"], "--rows is about a model; name it: headrace doctor --model FILE."),
+        (["--handler-arg", "a=1"], "--handler-arg is about a model"),
+        (["sklearn-numpy", "--clean"], "--clean is about the machine; leave HANDLER and --model out."),
         (["sklearn-numpy", "--processes", "0"], "Invalid value for '--processes'"),
         (["sklearn-numpy", "--columns", "a"], "--columns is about rows; name a file of them with --rows."),
         (["sklearn"], "there is no handler 'sklearn'; did you mean 'sklearn-"),

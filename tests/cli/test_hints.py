@@ -4,25 +4,25 @@ import pytest
 
 from headrace.cli.hints import about_columns, about_failures, about_model, misplaced
 
-PICKLE = "; sklearn-numpy takes a pickle, or a file of joblib with --handler-arg model_file_type=joblib"
+PICKLE = "; sklearn-numpy takes a pickle, or with --handler-arg model_file_type=joblib or skops a file of those"
+SAVED = "the file is a model of Keras: --handler tensorflow-numpy"
 
 
 @pytest.mark.parametrize(
     ("handler", "model", "hint"),
     [
-        ("sklearn-numpy", "churn.onnx", f"{PICKLE}; by its name it is a model for onnx-numpy"),
-        (
-            "onnx-numpy",
-            "gs://b/churn.PKL",
-            "; onnx-numpy takes an ONNX file; by its name it is a model for sklearn-numpy or sklearn-pandas",
-        ),
-        ("sklearn-numpy", "churn.joblib", PICKLE),
+        ("sklearn-numpy", "churn.h5", f"{PICKLE}; {SAVED}"),
+        ("onnx-numpy", "churn.h5", f"; onnx-numpy takes an ONNX file; {SAVED}"),
+        ("onnx-numpy", "gs://b/churn.h5", "; onnx-numpy takes an ONNX file"),
+        ("sklearn-numpy", "churn.onnx", PICKLE),
         ("sklearn-numpy", "churn", PICKLE),
-        ("vllm-chat", "churn", ""),
-        ("my_model:make", "churn.onnx", ""),
+        ("vllm-chat", "churn.h5", ""),
+        ("my_model:make", "churn.h5", ""),
     ],
 )
-def test_a_file_of_another_framework_is_recognized_by_its_name(handler, model, hint):
+def test_a_file_of_another_framework_is_recognized(folder, handler, model, hint):
+    folder.write("churn.h5", "weights")
+    folder.write("churn.onnx", "damaged")
     assert about_model(handler, model) == hint
 
 
@@ -51,12 +51,12 @@ def test_columns_are_not_to_blame_for_what_comes_after_the_model():
 
 def test_a_model_that_cannot_be_loaded_is_named_with_its_option(folder, headrace):
     folder.write("in.csv", "a,b\n1,2\n")
-    folder.write("churn.onnx", "\x08\x07 no pickle")
-    arguments = ("--handler", "sklearn-numpy", "--model", "churn.onnx", "--output", "p.jsonl")
+    folder.write("churn.h5", "no pickle")
+    arguments = ("--handler", "sklearn-numpy", "--model", "churn.h5", "--output", "p.jsonl")
     result = headrace("run", "in.csv", *arguments)
     assert (result.code, result.out) == (1, "")
-    assert result.error.startswith("sklearn-numpy cannot load --model churn.onnx: ")
-    assert result.error.endswith("; by its name it is a model for onnx-numpy")
+    assert result.error.startswith("sklearn-numpy cannot load --model churn.h5: ")
+    assert result.error.endswith(SAVED)
 
 
 @pytest.mark.parametrize(

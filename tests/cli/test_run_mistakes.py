@@ -175,7 +175,7 @@ def test_an_output_has_a_place_of_its_own(headrace, handlers, folder, output, le
         ([], "Missing argument 'INPUT': name at least one file or glob, or - for standard input."),
         (
             ["in.jsonl", "--output", "p.jsonl"],
-            "Missing option '--handler': name one that `headrace handlers` lists, or",
+            "Missing option '--model': name the model's file, or with --handler one that `headrace handlers` lists",
         ),
         (["in.jsonl", "--handler", "x"], "Missing option '--output': name the file for the predictions, for example"),
         (["in.jsonl", "--handlr", "x", "--output", "p.jsonl"], "'--handler': there is no --handlr; write --handler."),

@@ -16,7 +16,7 @@ def importing_ahead(args: RunArgs | RetryArgs) -> Iterator[None]:
     from headrace.hosts.system import why_no_hosts  # noqa: PLC0415 - the other commands need no hosts
 
     is_isolated = (args.isolate or args.timeout is not None) and not args.placement and not args.runner
-    place = factory_place(args.handler) if is_isolated and why_no_hosts() is None else None
+    place = factory_place(args.handler or "") if is_isolated and why_no_hosts() is None else None
     if place is None:
         yield
         return

@@ -110,10 +110,10 @@ def _meant(option: str, name: str, columns: Sequence[str]) -> Sequence[str]:
     return found
 
 
-def listed(columns: Sequence[str]) -> str:
+def listed(columns: Sequence[str], separator: str = ", ") -> str:
     """The names of columns, the first of many."""
     more = len(columns) - _MOST_LISTED
-    return ", ".join(columns[:_MOST_LISTED]) + (f" and {more:,} more" if more > 0 else "")
+    return separator.join(columns[:_MOST_LISTED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def why_unexpected(columns: Sequence[str]) -> str:

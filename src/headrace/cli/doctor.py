@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -16,6 +16,9 @@ from headrace.cli.errors import console_logging, report_error
 from headrace.cli.options import DoctorArgs
 from headrace.cli.signals import Signals
 from headrace.core.errors import ConfigurationError, HeadraceError, as_type_name
+
+if TYPE_CHECKING:
+    from headrace.cli.recognition import Recognised
 
 HEALTHY, FAILED, MISUSED = 0, 1, 2
 
@@ -26,7 +29,9 @@ def run_doctor(args: DoctorArgs) -> int:
     with console_logging(errors, verbose=args.verbose), Signals() as signals:
         try:
             _refuse_stray_options(args)
-            return _report_status(args, out) if args.handler is None else _report_profile(args, errors, out)
+            if args.handler is None and args.model is None:
+                return _report_status(args, out)
+            return _report_profile(args, errors, out)
         except (KeyboardInterrupt, Exception) as error:
             if signals.received:
                 report_error(errors, "interrupted.")
@@ -35,14 +40,14 @@ def run_doctor(args: DoctorArgs) -> int:
 
 
 def _refuse_stray_options(args: DoctorArgs) -> None:
-    if args.handler is None:
+    if args.handler is None and args.model is None:
         alone = ("clean", "as_json", "verbose")
         stray = [name for name, value in asdict(args).items() if value and name not in alone]
         if stray:
-            raise ConfigurationError(f"{_option(stray[0])} is about a handler; name one: headrace doctor HANDLER.")
+            raise ConfigurationError(f"{_option(stray[0])} is about a model; name it: headrace doctor --model FILE.")
         return
     if args.clean:
-        raise ConfigurationError("--clean is about the machine; leave HANDLER out.")
+        raise ConfigurationError("--clean is about the machine; leave HANDLER and --model out.")
     for name in ("columns", "types", "text_columns", "file_format", "delimiter", "key"):
         if getattr(args, name) and not args.rows:
             raise ConfigurationError(f"{_option(name)} is about rows; name a file of them with --rows.")
@@ -77,11 +82,15 @@ def _report_status(args: DoctorArgs, out: Console) -> int:
 def _report_profile(args: DoctorArgs, errors: Console, out: Console) -> int:
     from headrace.cli.handlers import make_handler, parse_arguments  # noqa: PLC0415 - only where there is a handler
     from headrace.cli.hints import about_model  # noqa: PLC0415 - as above
+    from headrace.cli.recognition import recognised  # noqa: PLC0415 - as above
 
+    args, known = recognised(args)
     inference_args = parse_arguments("--inference-arg", args.inference_args) or None
     with errors.status("loading the model") if errors.is_terminal else nullcontext():
-        handler = make_handler(args.handler or "", parse_arguments("--handler-arg", args.handler_args), args.model)
-        handler, batching, rows = _over_rows(handler, args) if args.rows else (handler, _batching(handler, args), None)
+        arguments = parse_arguments("--handler-arg", args.handler_args)
+        parameter = known.model.path_parameter if known else None
+        made = make_handler(args.handler or "", arguments, args.model, model_parameter=parameter)
+        handler, batching, rows = _over_rows(made, args, known) if args.rows else (made, _batching(made, args), None)
         from headrace.cli.findings import profile_as_json, show_profile  # noqa: PLC0415 - as below
         from headrace.runtime.profiling import profile_handler, profiling_spec  # noqa: PLC0415 - not every system has what it needs
 
@@ -111,7 +120,7 @@ def _batching(handler: Any, args: DoctorArgs) -> Any:
     return batching_over_rows(handler, {"max_batch_size": args.max_batch_size})
 
 
-def _over_rows(handler: Any, args: DoctorArgs) -> tuple[Any, Any, Iterator[Any]]:
+def _over_rows(handler: Any, args: DoctorArgs, known: Recognised | None) -> tuple[Any, Any, Iterator[Any]]:
     """A handler of rows, its batching, and the rows, as in ``headrace run``."""
     from headrace.cli.columns import choose, csv_types, one_of  # noqa: PLC0415 - only where there are rows
     from headrace.jobs import files, reading  # noqa: PLC0415 - as above
@@ -122,7 +131,10 @@ def _over_rows(handler: Any, args: DoctorArgs) -> tuple[Any, Any, Iterator[Any]]
     head = reading.infer_schema(sources)
     types = csv_types(args, sources, head)
     key = one_of("--key", args.key or None, head.columns)
-    examples = Examples(choose("--columns", args.columns, head.columns), head.columns, key, {**head.types, **types})
+    columns = choose("--columns", args.columns, head.columns)
+    if columns is None and known is not None:
+        columns = known.columns(head)
+    examples = Examples(columns, head.columns, key, {**head.types, **types})
     sizes = {} if args.max_batch_size is None else {"max_batch_size": args.max_batch_size}
     rows = (row for source in sources for row in reading.read_rows(source, types))
     return over_rows(handler, examples), batching_over_rows(handler, sizes), rows

@@ -20,7 +20,6 @@ _NOISY = ("apache_beam", "apitools", "oauth2client")
 _FROM_WORKERS = os.path.join("fn_api_runner", "worker_handlers.py")
 """The file of Beam that logs the records of worker processes again, as text."""
 _MISSING = {
-    "--handler": "name one that `headrace handlers` lists, or your own as package.module:factory.",
     "--output": "name the file for the predictions, for example --output predictions.jsonl.",
     "INPUT": "name at least one file or glob, or - for standard input.",
     "DEAD_LETTERS": "name at least one file of dead letters.",

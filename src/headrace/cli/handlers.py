@@ -21,15 +21,21 @@ GROUP = "headrace.handlers"
 
 
 def make_handler(
-    name: str, arguments: dict[str, Any], model: str | None = None, named: Mapping[str, str] | None = None
+    name: str,
+    arguments: dict[str, Any],
+    model: str | None = None,
+    named: Mapping[str, str] | None = None,
+    model_parameter: str | None = None,
 ) -> Any:
     """Finds a factory and makes a handler with it.
 
     Args:
         name: of an entry point, or ``package.module:factory``.
         arguments: for the factory, by name.
-        model: the argument that the factory's ``model_parameter`` names, else ``model``, else its first.
+        model: for ``model_parameter``, else for the parameter that the factory's ``model_parameter`` names, else
+            for ``model``, else for its first.
         named: arguments with an option of their own, by name; None: the command has no such options.
+        model_parameter: a parameter's name, if it is known of the model's file.
 
     Raises:
         ConfigurationError: it cannot be found or made; the message says why, and lists the known names.
@@ -37,7 +43,8 @@ def make_handler(
     factory = _find(name)
     parameters = _parameters(factory)
     if model is not None:
-        arguments = {**arguments, **_model_argument(name, factory, parameters, model, arguments)}
+        taken = parameters.get(model_parameter or "") or parameter_of_model(factory, parameters)
+        arguments = {**arguments, **_model_argument(name, factory, taken, model, arguments)}
     for argument, value in (named or {}).items():
         _refuse_named(name, parameters, argument, arguments)
         arguments = {**arguments, argument: value}
@@ -122,11 +129,10 @@ def _parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 def _model_argument(
     name: str,
     factory: Callable[..., Any],
-    parameters: dict[str, inspect.Parameter],
+    taken: inspect.Parameter | None,
     model: str,
     arguments: dict[str, Any],
 ) -> dict[str, Any]:
-    taken = parameter_of_model(factory, parameters)
     if taken is None or taken.kind in (taken.VAR_POSITIONAL, taken.VAR_KEYWORD, taken.POSITIONAL_ONLY):
         raise ConfigurationError(f"{name} has no parameter for --model; leave --model out.")
     if taken.name in arguments:

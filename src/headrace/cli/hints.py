@@ -5,29 +5,19 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
 from headrace.cli.columns import listed, why_unexpected
 from headrace.cli.handlers import handler_names
+from headrace.core.errors import ConfigurationError
+from headrace.core.model_files import ModelFile, recognise
 from headrace.core.secrets import MASK, SECRET_ARGUMENTS
 
-_FAMILIES = {
-    ".pkl": "sklearn",
-    ".pickle": "sklearn",
-    ".joblib": "sklearn",
-    ".onnx": "onnx",
-    ".pt": "pytorch",
-    ".pth": "pytorch",
-    ".h5": "tensorflow",
-    ".keras": "tensorflow",
-    ".engine": "tensorrt",
-    ".ubj": "xgboost",
-}
-"""The beginning of the names of the handlers that load such files, by extension."""
 _TAKES = {
-    "sklearn": "a pickle, or a file of joblib with --handler-arg model_file_type=joblib",
+    "sklearn": "a pickle, or with --handler-arg model_file_type=joblib or skops a file of those",
     "onnx": "an ONNX file",
-    "pytorch": "a state dict with model_class, or TorchScript as torch_script_model_path",
+    "pytorch": "a state dict with model_class, or TorchScript or .pt2 as torch_script_model_path",
     "tensorflow": "a SavedModel, .keras or .h5, or weights with create_model_fn",
     "xgboost": "a file of XGBoost's save_model",
     "tensorrt": "a serialized engine, built by the same version on the same kind of GPU",
@@ -84,10 +74,12 @@ def about_model(handler: str, model: str) -> str:
     own = handler.partition("-")[0]
     if handler not in handler_names() or own not in _TAKES:
         return ""
-    family = _FAMILIES.get(os.path.splitext(model)[1].lower(), own)
-    others = [name for name in handler_names() if name.startswith(f"{family}-") and family != own]
-    looks = f"; by its name it is a model for {' or '.join(others)}" if others else ""
-    return f"; {handler} takes {_TAKES[own]}{looks}"
+    known = None
+    if os.path.exists(model):
+        with suppress(ConfigurationError, OSError):
+            known = recognise(ModelFile(model))
+    found = f"; the file is {known.what}: --handler {known.handler}" if known and known.handler != handler else ""
+    return f"; {handler} takes {_TAKES[own]}{found}"
 
 
 def about_failures(

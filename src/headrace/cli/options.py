@@ -21,7 +21,8 @@ from headrace.cli.settings import in_place_of_output, unless_dry, use_settings
 from headrace.cli.spending_options import SpendingArgs
 
 _HANDLER_HELP = (
-    "An installed handler (sklearn-numpy, ...), or package.module:factory; the current folder is importable."
+    "An installed handler (sklearn-numpy, ...), or package.module:factory; the current folder is importable. By "
+    "default the model's file decides."
 )
 _OUTPUT_HELP = "The file for the predictions: .jsonl, .csv (both also .gz) or .parquet; - is standard output."
 NAMED = ("url", "prompt", "batch_directory")
@@ -68,7 +69,7 @@ _MaxBatchSize = Annotated[int | None, _option("--max-batch-size", _MODEL, "Most 
 class ModelArgs:
     """Options of every command that runs a model."""
 
-    handler: Annotated[Any, _option("--handler", _MODEL, _HANDLER_HELP, "NAME")]
+    handler: Annotated[Any, _option("--handler", _MODEL, _HANDLER_HELP, "NAME")] = None
     model: Annotated[
         str | None,
         _option(
@@ -90,7 +91,12 @@ class ModelArgs:
     ] = None
     columns: Annotated[
         list[str] | None,
-        _option("--columns", _INPUT, "The columns that the model sees: names or globs. All by default.", "A,B,'C*'"),
+        _option(
+            "--columns",
+            _INPUT,
+            "The columns that the model sees: names or globs. By default those that the model names, else all.",
+            "A,B,'C*'",
+        ),
     ] = None
 
 
@@ -98,7 +104,9 @@ class ModelArgs:
 class JobArgs(ShowArgs, SpendingArgs, ModelArgs):
     """Options of both ``headrace run`` and ``headrace retry``."""
 
-    handler: Annotated[str, _option("--handler", _MODEL, _HANDLER_HELP, "NAME", autocompletion=_handlers_like)]
+    handler: Annotated[
+        str | None, _option("--handler", _MODEL, _HANDLER_HELP, "NAME", autocompletion=_handlers_like)
+    ] = None
     config: _Config = None
     url: Annotated[
         str | None,

@@ -7,7 +7,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -23,6 +23,7 @@ from headrace.cli.hints import about_failures, about_model, misplaced
 from headrace.cli.option import option_names
 from headrace.cli.options import NAMED, RetryArgs, RunArgs
 from headrace.cli.progress import STARTING, JobProgress, wait
+from headrace.cli.recognition import Recognised, recognised
 from headrace.cli.record import RunRecord
 from headrace.cli.resume import decisive
 from headrace.cli.settings import one_output
@@ -72,11 +73,13 @@ def execute(args: RunArgs | RetryArgs, called: float | None = None) -> int:
 
 def _execute(args: RunArgs | RetryArgs, started: float, record: RunRecord) -> int:
     errors = record.errors
-    with console_logging(errors, verbose=args.verbose), Signals() as signals, importing_ahead(args):
+    with console_logging(errors, verbose=args.verbose), Signals() as signals, ExitStack() as ahead:
         busy = errors.status("starting") if not args.no_progress and errors.is_terminal else nullcontext()
         try:
             with busy:
-                run = _prepare(args)
+                args, known = recognised(args)
+                ahead.enter_context(importing_ahead(args))
+                run = _prepare(args, known, errors)
             if isinstance(args, RunArgs) and args.dry_run:
                 show_dry_run(Console(), run.job)
                 return 0
@@ -90,7 +93,7 @@ def _execute(args: RunArgs | RetryArgs, started: float, record: RunRecord) -> in
         return _interrupted(errors, signals)
 
 
-def _prepare(args: RunArgs | RetryArgs) -> Any:
+def _prepare(args: RunArgs | RetryArgs, known: Recognised | None, errors: Console) -> Any:
     from headrace.jobs import run  # noqa: PLC0415 - importing numpy takes a while
     from headrace.jobs.job import Job  # noqa: PLC0415 - as above
     from headrace.rows.examples import Examples  # noqa: PLC0415 - as above
@@ -100,12 +103,16 @@ def _prepare(args: RunArgs | RetryArgs) -> Any:
         raise ConfigurationError(wrong)
     inputs, into = _given_inputs(args), getattr(args, "into", None)
     named = {name: value for name in NAMED if (value := getattr(args, name)) is not None}
-    handler = make_handler(args.handler, parse_arguments("--handler-arg", args.handler_args), args.model, named)
+    arguments = parse_arguments("--handler-arg", args.handler_args)
+    parameter = known.model.path_parameter if known else None
+    handler = make_handler(args.handler or "", arguments, args.model, named, parameter)
     sources, head = _inputs(args, inputs)
     key = one_of("--key", args.key or None, head.columns)
     keep = choose("--keep", args.keep, head.columns)
     _refuse_reserved(head.columns if keep is None else keep)
-    columns = _columns(args, handler, head.columns)
+    columns = _columns(args, handler, head, known)
+    if known is not None and (line := known.line(args, columns)):
+        errors.print(line, markup=False, highlight=False, soft_wrap=True)
     resume = decisive(args, sources, columns=columns, keep=keep, types=head.csv) if args.resume else None
     return run.Run(
         Job(
@@ -171,15 +178,17 @@ def _inputs(args: RunArgs | RetryArgs, paths: Sequence[str]) -> tuple[Any, Any]:
     return sources, head._replace(csv=csv_types(args, sources, head))
 
 
-def _columns(args: RunArgs | RetryArgs, handler: Any, all_columns: Sequence[str]) -> tuple[str, ...] | None:
+def _columns(args: RunArgs | RetryArgs, handler: Any, head: Any, known: Recognised | None) -> tuple[str, ...] | None:
     """The columns that the model sees; None: all. The prompt's are among them."""
-    columns = choose("--columns", args.columns, all_columns)
+    columns = choose("--columns", args.columns, head.columns)
     if columns == ():
         raise ConfigurationError("--columns names no column; leave it out if the model is to see all of them.")
-    seen = columns or all_columns
+    if columns is None and known is not None:
+        columns = known.columns(head)
+    seen = columns or head.columns
     of_prompt = getattr(handler, "columns_of_rows", None)  # the user's own may do with prompts and rows what it likes
     choose("--prompt", of_prompt() if args.prompt is not None and of_prompt else None, seen)
-    if ":" not in args.handler and (refuse := getattr(handler, "refuse_columns", None)) is not None:
+    if ":" not in (args.handler or "") and (refuse := getattr(handler, "refuse_columns", None)) is not None:
         refuse(seen)
     return columns
 
@@ -264,7 +273,7 @@ def _why(run: Any, error: BaseException, unloaded: RunArgs | RetryArgs | None = 
         return f"{error}{_kept(run)}"
     said = f"the run failed: {describe(error).removeprefix(f'{as_type_name(EndpointError)}: ')}"  # which says enough
     if unloaded is not None and unloaded.model is not None and "cannot read " not in said:  # which is about an input
-        hint = about_model(unloaded.handler, unloaded.model)
+        hint = about_model(unloaded.handler or "", unloaded.model)
         said = f"{unloaded.handler} cannot load --model {unloaded.model}: {describe(error).rstrip('.')}{hint}"
     return f"{said}{_kept(run)}"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import io
 import os
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,6 +31,7 @@ from headrace.handlers.torch_tensors import (
 with extra_required("pytorch"):
     import numpy
     import torch
+    from torch.utils._pytree import tree_unflatten
 
 __all__ = [
     "PytorchModelHandlerKeyedTensor",
@@ -124,6 +127,8 @@ class _PytorchModelHandler(UriModelHandler[TensorT, torch.nn.Module]):
     def _load(self, device: torch.device) -> torch.nn.Module:
         with open_uri(self._model_uri) as file:
             if self._torch_script_model_path:
+                if self._torch_script_model_path.endswith(_EXPORTED):
+                    return _exported(file, device, self._load_model_args)
                 model: torch.nn.Module = torch.jit.load(file, map_location=device, **self._load_model_args)
             else:
                 assert self._model_class
@@ -151,6 +156,30 @@ class _PytorchModelHandler(UriModelHandler[TensorT, torch.nn.Module]):
         if isinstance(state, torch.nn.Module):
             raise ValueError(f"{self._model_uri} {_NO_STATE}")
         return state
+
+
+_EXPORTED = ".pt2"
+
+
+def _exported(file: Any, device: torch.device, arguments: dict[str, Any]) -> torch.nn.Module:
+    """The module of a program that ``torch.export`` saved, which has no training mode to leave."""
+    program = torch.export.load(io.BytesIO(file.read()), **arguments)
+    if device.type != "cpu":
+        program = importlib.import_module("torch.export.passes").move_to_device_pass(program, device)
+    by_place, _ = tree_unflatten(list(program.graph_signature.user_inputs), program.call_spec.in_spec)
+    return _Exported(program.module(), by_place).requires_grad_(requires_grad=False)
+
+
+class _Exported(torch.nn.Module):
+    """Takes all inputs by name as well, which a program does only with those that were named when it was exported."""
+
+    def __init__(self, module: torch.nn.Module, names: Sequence[str]) -> None:
+        super().__init__()
+        self._module, self._names = module, names
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Calls the program."""
+        return self._module(*inputs, *(named.pop(name) for name in self._names[len(inputs) :]), **named)
 
 
 _NO_STATE = (
@@ -214,8 +243,9 @@ class PytorchModelHandlerTensor(TensorExamples, _PytorchModelHandler[torch.Tenso
             with a warning in the log.
         inference_fn: ``(batch, model, device, inference_args, model_id)`` returns a PredictionResult for each example;
             by default ``default_tensor_inference_fn``.
-        torch_script_model_path: path or URI of a TorchScript model; replaces ``state_dict_path`` and ``model_class``.
-        load_model_args: keyword arguments for ``torch.load`` or ``torch.jit.load``.
+        torch_script_model_path: path or URI of a TorchScript model or, with the ending ``.pt2``, of a program that
+            ``torch.export`` saved; replaces ``state_dict_path`` and ``model_class``.
+        load_model_args: keyword arguments for ``torch.load``, ``torch.jit.load`` or ``torch.export.load``.
         options: those of ``headrace.ModelHandler``.
 
     Raises:

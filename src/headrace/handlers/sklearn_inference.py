@@ -44,14 +44,15 @@ class SklearnModelHandlerNumpy(ArrayExamples, SklearnModelHandler["numpy.ndarray
 
     Args:
         model_uri: path or URI of the model's file.
-        model_file_type: whether the file was written with pickle or with joblib.
+        model_file_type: whether the file was written with pickle, joblib or skops.
         inference_fn: ``(model, batch, inference_args)`` returns one prediction for each example of the batch, or a
             dict of such sequences; by default ``model.predict`` gets the stacked arrays, with ``inference_args`` as its
             keyword arguments.
+        trusted: of a file of skops, the types that may be loaded besides those that skops itself trusts.
         options: those of ``headrace.ModelHandler``.
 
     Raises:
-        ConfigurationError: ``model_file_type`` is not a ModelFileType.
+        ConfigurationError: ``model_file_type`` is not a ModelFileType, or is not skops and types are ``trusted``.
     """
 
     card = CARDS["sklearn_inference.SklearnModelHandlerNumpy"]

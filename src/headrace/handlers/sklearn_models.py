@@ -6,11 +6,11 @@ import os
 import pickle
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from headrace.core.beams_attributes import with_beams_attributes
 from headrace.core.conversion import to_results
-from headrace.core.errors import extra_required
+from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
 from headrace.handlers.base import UriModelHandler, as_member
@@ -29,6 +29,7 @@ class ModelFileType(Enum):
 
     PICKLE = 1
     JOBLIB = 2
+    SKOPS = 3
 
 
 @with_beams_attributes
@@ -45,14 +46,24 @@ class SklearnModelHandler(UriModelHandler[ArrayT, BaseEstimator]):
         model_file_type: ModelFileType = ModelFileType.PICKLE,
         *,
         inference_fn: Callable[..., Any] | None = None,
+        trusted: str | Sequence[str] = (),
         **options: Any,
     ) -> None:
         super().__init__(model_uri, inference_fn, **options)
         self._model_file_type = as_member(ModelFileType, model_file_type, "model_file_type")
+        self._trusted = [trusted] if isinstance(trusted, str) else list(trusted)
+        if self._trusted and self._model_file_type is not ModelFileType.SKOPS:
+            raise ConfigurationError("trusted goes with model_file_type=ModelFileType.SKOPS.")
 
     def load_model(self) -> BaseEstimator:
-        """The model in the file."""
+        """The model in the file.
+
+        Raises:
+            ConfigurationError: a file of skops has objects of types that are not trusted.
+        """
         with open_uri(self._model_uri) as file:
+            if self._model_file_type is ModelFileType.SKOPS:
+                return _of_skops(file, self._trusted)
             return pickle.load(file) if self._model_file_type is ModelFileType.PICKLE else joblib.load(file)
 
     def run_inference(
@@ -69,3 +80,17 @@ class SklearnModelHandler(UriModelHandler[ArrayT, BaseEstimator]):
     def _predict(self, model: BaseEstimator, batch: Any, inference_args: dict[str, Any] | None) -> tuple[Any, Any]:
         """The predictions, and the examples to put beside them."""
         return self._inference_fn(model, batch, inference_args), batch
+
+
+def _of_skops(file: BinaryIO, trusted: Sequence[str]) -> BaseEstimator:
+    with extra_required("skops"):
+        from skops import io  # noqa: PLC0415 - an extra of its own
+        from skops.io.exceptions import UntrustedTypesFoundException  # noqa: PLC0415 - as above
+    try:
+        return io.load(file, trusted=trusted)
+    except UntrustedTypesFoundException as error:
+        said = str(error).partition("\n")[0]
+        raise ConfigurationError(
+            f"{said} If you trust whoever wrote the model, name them: trusted=[...], on the command line --handler-arg "
+            "trusted='[\"...\"]'."
+        ) from error

@@ -1,0 +1,131 @@
+"""Which handler runs a model, if the command line names none; and which columns of the input the model wants."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+from headrace.cli.columns import listed, why_unexpected
+from headrace.core.errors import ConfigurationError
+from headrace.core.model_files import KnownModel, ModelFile, recognise
+from headrace.core.spelling import did_you_mean, nearest, no_file
+
+if TYPE_CHECKING:
+    from headrace.cli.options import ModelArgs
+    from headrace.jobs.reading import InputSchema
+
+ArgsT = TypeVar("ArgsT", bound="ModelArgs")
+
+_NAME_IT = "name its handler with --handler: `headrace handlers` lists them, and your own is package.module:factory."
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """A model of a command line, as its file tells."""
+
+    model: KnownModel
+    is_named: bool
+    """Whether the command line named the handler."""
+
+    def columns(self, head: InputSchema) -> tuple[str, ...] | None:
+        """The columns of the input that the model wants; None: all.
+
+        Raises:
+            ConfigurationError: the input lacks one; or it is not clear which of them are meant.
+        """
+        known, columns = self.model, head.columns
+        if known.columns is not None:
+            self._refuse_lack(known.columns, columns)
+            return known.columns
+        if self.is_named or known.takes == "rows" or len(columns) < 2:
+            return None
+        texts = [name for name in columns if head.types.get(name) == "str"]
+        if known.takes == "text":
+            return self._only(texts if head.types else columns, "one text of a row", columns)
+        if not texts and known.width in (None, len(columns)):
+            return None
+        lists = [name for name in columns if "list" in head.types.get(name, "")]
+        return self._only(lists, "numbers" if known.width is None else f"{known.width:,} numbers", columns)
+
+    def line(self, args: ModelArgs, columns: Sequence[str] | None) -> str:
+        """What was decided, as options; empty if nothing was."""
+        if self.is_named and (args.columns is not None or columns is None):
+            return ""
+        names = "" if args.columns is not None or columns is None else f" --columns {listed(columns, ',')}"
+        return f"{args.model} is {self.model.what}: --handler {args.handler}{names}"
+
+    def _refuse_lack(self, wanted: Sequence[str], columns: Sequence[str]) -> None:
+        missing = [name for name in wanted if name not in columns] if columns else []
+        if missing:
+            more = f" (and {len(missing) - 1:,} more that the input lacks)" if len(missing) > 1 else ""
+            raise ConfigurationError(
+                f"the model, {self.model.what}, wants a column {missing[0]!r}{more}, and the input has none"
+                f"{did_you_mean(missing[0], columns)} Its columns are {listed(columns)}.{why_unexpected(columns)}"
+            )
+
+    def _only(self, found: Sequence[str], what: str, columns: Sequence[str]) -> tuple[str, ...]:
+        if len(found) != 1:
+            raise ConfigurationError(
+                f"the model, {self.model.what}, takes {what} and knows no names of columns; name what it takes with "
+                f"--columns, of {listed(columns)}.{why_unexpected(columns)}"
+            )
+        return (found[0],)
+
+
+def recognised(args: ArgsT) -> tuple[ArgsT, Recognised | None]:
+    """The options with the handler of the model's file, if they name none; and what is known of the model.
+
+    With a handler the file is read as well, if it is local: the handler that it would have been given gets the same
+    columns.
+
+    Raises:
+        ConfigurationError: it cannot be known which handler runs the model; the message says what to give.
+    """
+    if args.handler is not None:
+        return args, None if ":" in args.handler else _as_named(args)
+    if args.model is None:
+        raise ConfigurationError(_missing(getattr(args, "arguments", ())))
+    known = _known(args.model)
+    given = [pair.partition("=")[0] for pair in args.handler_args or ()]
+    found = [f"{name}={json.dumps(value)}" for name, value in known.arguments.items() if name not in given]
+    args = replace(args, handler=known.handler, handler_args=[*(args.handler_args or ()), *found])
+    return args, Recognised(known, is_named=False)
+
+
+def _known(path: str) -> KnownModel:
+    if "://" not in path and not os.path.exists(path):
+        raise ConfigurationError(f"--model: {no_file(path)} If it is an id on a hub or at an endpoint, {_NAME_IT}")
+    try:
+        known = recognise(ModelFile(path))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"--model {path}: {error}") from error
+    except OSError as error:
+        raise ConfigurationError(f"--model {path} cannot be read: {error}") from error
+    if known is None:
+        raise ConfigurationError(f"--model {path}: it is not clear what kind of model this is; {_NAME_IT}")
+    return known
+
+
+def _as_named(args: ModelArgs) -> Recognised | None:
+    """What is known of a local model, if it is the named handler's; None also for files that cannot be judged."""
+    if args.model is None or not os.path.exists(args.model):
+        return None
+    try:
+        known = recognise(ModelFile(args.model))
+    except (ConfigurationError, OSError):
+        return None
+    return Recognised(known, is_named=True) if known is not None and known.handler == args.handler else None
+
+
+def _missing(words: Sequence[str]) -> str:
+    for word in (word.partition("=")[0] for word in words):
+        meant = nearest(word, ("--handler", "--model")) if word.startswith("--") else None
+        if meant is not None:
+            return f"Missing option '{meant}': there is no {word}; write {meant}."
+    return (
+        "Missing option '--model': name the model's file, or with --handler one that `headrace handlers` lists, or "
+        "your own as package.module:factory."
+    )

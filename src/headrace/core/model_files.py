@@ -1,0 +1,157 @@
+"""What a model's file says of itself: which handler runs it, and which columns it wants.
+
+Packages add recognisers for their own files in the entry-point group ``headrace.models``: functions that take a
+``ModelFile`` and return a ``KnownModel``, or None for files that are not theirs. For files that are theirs, but lack
+something that the user has to give, they raise a ConfigurationError that says what. A recogniser must not import the
+framework, nor run what is in the file: it also reads files that the user does not trust to run in this process.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import logging
+import mmap
+import os
+import zipfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, BinaryIO, Literal, NamedTuple
+
+from headrace.core.errors import ConfigurationError, as_type_name
+from headrace.core.files import open_uri
+from headrace.core.inert_pickle import PickledModel
+
+GROUP = "headrace.models"
+"""The entry points that are recognisers."""
+_OURS = "headrace.handlers."
+_HEAD = 4096
+_PICKLES = (".pkl", ".pickle", ".joblib")
+_ZIP, _PICKLE = b"PK\x03\x04", b"\x80"
+
+_logger = logging.getLogger(__name__)
+
+
+class KnownModel(NamedTuple):
+    """How a model's file is run."""
+
+    handler: str
+    """The name of the handler's entry point in ``headrace.handlers``."""
+    what: str
+    """The model in a few words: "a scikit-learn Pipeline"."""
+    arguments: Mapping[str, Any] = MappingProxyType({})
+    """For the handler, besides the path; values are JSON."""
+    path_parameter: str | None = None
+    """The handler's parameter for the path; None: the one that ``--model`` sets."""
+    columns: tuple[str, ...] | None = None
+    """The columns that the model wants, in its order; None: it knows no names."""
+    takes: Literal["numbers", "text", "rows"] = "numbers"
+    """What the model takes of a row, if it knows no names: its numbers, one text, or whatever the handler makes of it.
+    """
+    width: int | None = None
+    """How many numbers; None: that is unknown, too."""
+
+
+Recogniser = Callable[["ModelFile"], "KnownModel | None"]
+
+
+class ModelFile:
+    """A model's file or folder; what a recogniser asks for is read once.
+
+    Args:
+        uri: a path, or a URI that ``headrace.core.files.open_uri`` opens.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.name = os.path.basename(uri.rstrip("/"))
+        self.suffix = os.path.splitext(self.name)[1].lower()
+        self.is_folder = os.path.isdir(uri)
+        self.head = b""
+        """The first 4,096 bytes; none of a folder."""
+        if not self.is_folder:
+            with self.open() as file:
+                self.head = file.read(_HEAD)
+
+    def open(self) -> BinaryIO:
+        """The file."""
+        return open_uri(self.uri)
+
+    @cached_property
+    def content(self) -> bytes | mmap.mmap:
+        """The whole file: mapped if it is local."""
+        with self.open() as file:
+            try:
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            except (OSError, ValueError):  # it is not local, or empty
+                return file.read()
+
+    @cached_property
+    def members(self) -> tuple[str, ...]:
+        """The names in the folder, or of all files in the zip archive; of any other file none."""
+        if self.is_folder:
+            return tuple(sorted(os.listdir(self.uri)))
+        if self.head.startswith(_ZIP):
+            with suppress(zipfile.BadZipFile), self.open() as archive, zipfile.ZipFile(archive) as files:
+                return tuple(files.namelist())
+        return ()
+
+    def read(self, member: str) -> bytes:
+        """The content of a file in the folder or the archive."""
+        if self.is_folder:
+            with open_uri(os.path.join(self.uri, member)) as file:
+                return file.read()
+        with self.open() as archive, zipfile.ZipFile(archive) as files:
+            return files.read(member)
+
+    def settings(self, member: str) -> dict[str, Any]:
+        """The object in a JSON file of the folder or the archive; empty if it has no such file, or that no object."""
+        if member not in self.members:
+            return {}
+        with suppress(ValueError):
+            found = json.loads(self.read(member))
+            return found if isinstance(found, dict) else {}
+        return {}
+
+    @cached_property
+    def pickled(self) -> PickledModel | None:
+        """What the pickle, or the file of joblib, holds: its code does not run. None if it is neither.
+
+        Raises:
+            ConfigurationError: it ends too early, or cannot be read without running it.
+        """
+        if self.is_folder or not (self.head.startswith(_PICKLE) or self.suffix in _PICKLES):
+            return None
+        try:
+            with self.open() as file:
+                return PickledModel(file)
+        except Exception as error:
+            raise ConfigurationError(f"it cannot be read as a pickle: {as_type_name(error)}: {error}") from error
+
+
+def recognise(model: ModelFile) -> KnownModel | None:
+    """How the file is run; None if no installed package knows. Recognisers of other packages come before Headrace's.
+
+    Raises:
+        ConfigurationError: the file is known, and what is missing has to be given.
+    """
+    entries = importlib.metadata.entry_points(group=GROUP)
+    complaint: ConfigurationError | None = None
+    for entry in sorted(entries, key=lambda entry: entry.value.startswith(_OURS)):
+        try:
+            found: KnownModel | None = entry.load()(model)
+        except ConfigurationError as error:
+            complaint = complaint or error
+        except Exception as error:
+            _logger.warning("the recogniser %s of model files failed: %s: %s", entry.value, as_type_name(error), error)
+        else:
+            if found is not None:
+                return found
+    if complaint is not None:
+        raise complaint
+    return None

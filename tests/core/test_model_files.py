@@ -1,0 +1,120 @@
+"""What a model's file says of itself is asked of all recognisers; what they need of the file they get."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import pickle
+import zipfile
+
+import pytest
+
+from headrace.core import model_files
+from headrace.core.errors import ConfigurationError
+from headrace.core.model_files import KnownModel, ModelFile, recognise
+
+
+def theirs(model):
+    if model.suffix == ".mine":
+        return KnownModel("mine", "a model of mine")
+    if model.suffix == ".half":
+        raise ConfigurationError("give the rest.")
+    return None
+
+
+def anything(model):
+    return KnownModel("any", "a file")
+
+
+def nothing(model):
+    return None
+
+
+def broken(model):
+    raise RuntimeError("out of order")
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Declares recognisers of this module."""
+
+    def install(*names):
+        entries = [importlib.metadata.EntryPoint(name, f"{__name__}:{name}", model_files.GROUP) for name in names]
+        monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: entries)
+
+    return install
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(name, content=b"content"):
+        (tmp_path / name).write_bytes(content)
+        return ModelFile(str(tmp_path / name))
+
+    return write
+
+
+def test_the_recogniser_that_knows_a_file_decides(installed, file):
+    installed("nothing", "theirs")
+    assert recognise(file("m.MINE")).handler == "mine"
+    assert recognise(file("m.bin")) is None
+
+
+def test_those_of_other_packages_come_before_headraces(installed, file, monkeypatch):
+    installed("anything", "theirs")
+    ours = importlib.metadata.EntryPoint("sklearn", "headrace.handlers.sklearn_files:recognise", model_files.GROUP)
+    entries = importlib.metadata.entry_points(group=model_files.GROUP)
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [ours, *entries])
+    assert recognise(file("m.pkl", pickle.dumps({}))).handler == "any"
+
+
+def test_what_is_missing_is_said_unless_another_knows_more(installed, file):
+    installed("theirs", "nothing")
+    with pytest.raises(ConfigurationError, match=r"^give the rest\.$"):
+        recognise(file("m.half"))
+    installed("theirs", "anything")
+    assert recognise(file("m.half")).handler == "any"
+
+
+def test_a_broken_recogniser_is_named_and_passed_over(installed, file, caplog):
+    installed("broken", "anything")
+    assert recognise(file("m.bin")).handler == "any"
+    assert f"{__name__}:broken" in caplog.text
+    assert "RuntimeError: out of order" in caplog.text
+
+
+def test_a_folder_has_members(tmp_path):
+    (tmp_path / "config.json").write_text('{"a": 1}')
+    (tmp_path / "list.json").write_text("[1]")
+    (tmp_path / "damaged.json").write_text("{")
+    model = ModelFile(f"{tmp_path}/")
+    assert (model.name, model.head, model.is_folder) == (tmp_path.name, b"", True)
+    assert model.members == ("config.json", "damaged.json", "list.json")
+    assert [model.settings(name) for name in (*model.members, "none.json")] == [{"a": 1}, {}, {}, {}]
+    assert model.pickled is None
+
+
+def test_an_archive_has_members(tmp_path):
+    with zipfile.ZipFile(tmp_path / "model.zip", "w") as archive:
+        archive.writestr("inner/config.json", '{"a": 1}')
+    model = ModelFile(str(tmp_path / "model.zip"))
+    assert model.members == ("inner/config.json",)
+    assert model.settings("inner/config.json") == {"a": 1}
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x80\x04 no pickle", b"\x93NUMPY", b"\x00" * 5000])
+def test_any_bytes_can_be_asked(file, content):
+    model = file("m.bin", content)
+    assert model.head == content[:4096]
+    assert bytes(model.content) == content
+    assert model.members == ()
+    assert model.settings("a.json") == {}
+
+
+def test_a_damaged_pickle_is_a_mistake(file):
+    with pytest.raises(ConfigurationError, match="it cannot be read as a pickle: "):
+        _ = file("m.pkl", pickle.dumps([1, 2, 3])[:-4]).pickled
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(OSError, match="none"):
+        ModelFile(str(tmp_path / "none"))

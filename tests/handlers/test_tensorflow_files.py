@@ -1,0 +1,60 @@
+"""SavedModels and files of Keras say how many numbers they take."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+
+import pytest
+
+from headrace.core.errors import ConfigurationError
+from headrace.core.model_files import ModelFile
+from headrace.handlers.tensorflow_files import recognise
+from large import tensorflow
+
+
+def keras_file(path, *shapes):
+    layers = [{"class_name": "InputLayer", "config": {"batch_shape": shape}} for shape in shapes]
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("config.json", json.dumps({"config": {"layers": [*layers, {"class_name": "Dense"}]}}))
+    return ModelFile(str(path))
+
+
+@pytest.mark.parametrize(("shape", "width"), [([None, 3], 3), ([None, None], None), ([None, 8, 8, 1], None)])
+def test_a_file_of_keras_has_a_width(tmp_path, shape, width):
+    known = recognise(keras_file(tmp_path / "model.keras", shape))
+    assert (known.handler, known.width) == ("tensorflow-numpy", width)
+
+
+def test_an_older_file_of_keras_has_none(tmp_path):
+    (tmp_path / "model.h5").write_bytes(b"\x89HDF")
+    assert recognise(ModelFile(str(tmp_path / "model.h5"))).width is None
+
+
+def test_several_inputs_need_a_handler(tmp_path):
+    with pytest.raises(ConfigurationError, match="a model of Keras with 2 inputs, which needs a handler of your own"):
+        recognise(keras_file(tmp_path / "model.keras", [None, 1], [None, 1]))
+
+
+def test_other_files_are_none_of_these(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    assert recognise(ModelFile(str(tmp_path))) is None
+
+
+@pytest.mark.large
+def test_what_keras_saves_has_a_width(tmp_path):
+    layers = tensorflow.keras.layers
+    model = tensorflow.keras.Sequential([layers.Input((3,)), layers.Dense(2)])
+    model.save(tmp_path / "model.keras")
+    model.export(tmp_path / "saved", verbose=False)
+    for name in ("model.keras", "saved"):
+        assert recognise(ModelFile(str(tmp_path / name))).width == 3
+
+
+@pytest.mark.large
+def test_several_inputs_of_a_saved_model_need_a_handler(tmp_path):
+    keras = tensorflow.keras
+    inputs = [keras.Input((1,), name="age"), keras.Input((1,), name="income")]
+    keras.Model(inputs, keras.layers.Add()(inputs)).export(tmp_path / "saved", verbose=False)
+    with pytest.raises(ConfigurationError, match="a SavedModel of TensorFlow with 2 inputs"):
+        recognise(ModelFile(str(tmp_path / "saved")))
