@@ -41,8 +41,7 @@ help: ## say what there is
 
 demo: $(VENV)/.sklearn ## the main job: a model over a CSV file, its predictions and a report, in demo/
 	$(BIN)/python examples/digits/prepare.py demo
-	$(BIN)/headrace run demo/digits.csv --handler sklearn-numpy --model demo/model.pkl --columns 'pixel_*' \
-	    --output demo/predictions.jsonl
+	$(BIN)/headrace run demo/digits.csv --model demo/model.pkl --columns 'pixel_*' --output demo/predictions.jsonl
 	$(BIN)/python examples/digits/report.py demo
 
 embed: $(VENV)/.embeddings ## the second example: documentation strings to embeddings, with PyTorch (a large download)

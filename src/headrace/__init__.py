@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         MaybeKeyedModelHandler,
     )
     from headrace.core.lengths import text_length
+    from headrace.core.model_files import KnownModel, ModelFile
     from headrace.core.rate_limits import report_rate_limit
     from headrace.core.remote import ElementFailure, ElementRetry, RemoteModelHandler
     from headrace.core.result import ErrorRecord, Failure, ModelMetadata, PredictionResult, Stage
@@ -73,8 +74,10 @@ _HOME = {
     "KeyModelMapping": "core.keyed",
     "KeyModelPathMapping": "core.keyed",
     "KeyedModelHandler": "core.keyed",
+    "KnownModel": "core.model_files",
     "MaybeKeyedModelHandler": "core.keyed",
     "MissingExtraError": "core.errors",
+    "ModelFile": "core.model_files",
     "ModelHandler": "core.handler",
     "ModelMemoryError": "core.errors",
     "ModelMetadata": "core.result",
@@ -124,8 +127,10 @@ __all__ = [
     "KeyModelMapping",
     "KeyModelPathMapping",
     "KeyedModelHandler",
+    "KnownModel",
     "MaybeKeyedModelHandler",
     "MissingExtraError",
+    "ModelFile",
     "ModelHandler",
     "ModelMemoryError",
     "ModelMetadata",

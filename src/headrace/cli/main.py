@@ -26,6 +26,7 @@ _EXIT_CODES = (
 _RUN = "\n\n".join(
     (
         "Predict for every row of JSONL, CSV or Parquet files.",
+        "The model's file decides which handler runs it, and which columns it gets, unless --handler and --columns do.",
         "Each row comes out once: with its prediction in OUT or, if something fails for it, with the error in the dead "
         "letters beside OUT (predictions.jsonl: predictions.dead-letters.jsonl). Both files appear at the end, when "
         "everything has succeeded; until then, and if the run fails or is interrupted, an earlier OUT is left alone.",
@@ -48,9 +49,9 @@ _RETRY = "\n\n".join(
 _DOCTOR = "\n\n".join(
     (
         "Show what Headrace runs on this machine, or what a handler needs on it.",
-        "Without HANDLER: the managers of shared models, with their models, memory, clients and hosts, and what killed "
+        "Without HANDLER or --model: the managers of shared models, with their models, memory, clients and hosts, and what killed "
         "processes left behind.",
-        "With HANDLER: loads its model once, as for sharing, and reports what that takes, what each process would "
+        "With one of them: loads its model once, as for sharing, and reports what that takes, what each process would "
         "need, what batches cost (--rows), and where placement='auto' would put the model. Nothing stays behind.",
         "Exit codes: 0 all is well, 1 something was left behind, or the model fails, 2 a wrong argument or input, 130 "
         "interrupted.",
