@@ -21,6 +21,7 @@ ENCODED = ColumnTransformer([("city", OneHotEncoder(), ["city"])], remainder="pa
 ROWS = "id,income,age,city,label\n1,1.5,20,a,0\n2,3.0,50,b,1\n"
 LINE = "model.pkl is a Pipeline of scikit-learn: --handler sklearn-pandas --columns age,city,income"
 
+
 @pytest.fixture
 def model(folder):
     """A pipeline that was fitted on a frame, in a file."""

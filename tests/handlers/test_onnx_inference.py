@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from skl2onnx import to_onnx
 from sklearn.linear_model import LogisticRegression
 
-from headrace import ConfigurationError, predict
+from headrace import ConfigurationError, Failure, predict
 from headrace.handlers.onnx_inference import OnnxModelHandlerNumpy, default_numpy_inference_fn
 from headrace.testing import HandlerContract, nearly_equal
 from pipelines import through_pipeline
@@ -267,3 +267,63 @@ def test_row_becomes_an_array(product_uri):
 def test_row_without_32_bit_numbers_is_refused(product_uri, value):
     with pytest.raises(ValueError, match="column 'x' holds"):
         OnnxModelHandlerNumpy(product_uri).example_from_row({"x": value})
+
+
+def mixed_inputs():
+    """A text, an integer and a float make a float: whether the text is "b", plus both numbers."""
+    kinds = {"city": TensorProto.STRING, "age": TensorProto.INT64, "income": TensorProto.FLOAT}
+    nodes = [
+        helper.make_node(
+            "LabelEncoder", ["city"], ["code"], domain="ai.onnx.ml", keys_strings=["b"], values_floats=[1.0]
+        ),
+        helper.make_node("Cast", ["age"], ["years"], to=TensorProto.FLOAT),
+        helper.make_node("Sum", ["code", "years", "income"], ["out"]),
+    ]
+    inputs = [helper.make_tensor_value_info(name, kind, ["n", 1]) for name, kind in kinds.items()]
+    graph = helper.make_graph(nodes, "g", inputs, [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["n", 1])])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 2)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+@pytest.fixture(scope="module")
+def mixed_uri(folder):
+    path = folder / "mixed.onnx"
+    path.write_bytes(mixed_inputs().SerializeToString())
+    return str(path)
+
+
+def test_columns_are_inputs_of_any_type(mixed_uri):
+    handler = OnnxModelHandlerNumpy(mixed_uri, columns_are_inputs=True)
+    rows = [{"age": 20, "city": "b", "income": 0.5}, {"income": 1, "age": 30, "city": "long"}]
+    examples = [handler.example_from_row(row) for row in rows]
+    assert [result.inference.tolist() for result in predict(handler, examples)] == [[21.5], [31.0]]
+    assert handler.get_num_bytes(examples) > 0
+
+
+def test_an_input_that_does_not_fit_fails_alone(mixed_uri):
+    handler = OnnxModelHandlerNumpy(mixed_uri, columns_are_inputs=True)
+    good = {"age": 20, "city": "b", "income": 0.5}
+    examples = [handler.example_from_row(row) for row in (good, {**good, "age": 0.5}, good, {**good, "city": 7})]
+    outcomes = list(predict(handler, examples, on_failure="yield"))
+    assert [isinstance(outcome, Failure) for outcome in outcomes] == [False, True, False, True]
+    with pytest.raises(ValueError, match="column 'age' holds None"):
+        handler.example_from_row({**good, "age": None})
+
+
+def test_columns_that_are_inputs_predict_as_rows(folder):
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["a", "b"], ["out"])],
+        "add",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in [("a", ["n"]), ("b", ["n"])]],
+        [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["n"])],
+    )
+    path = folder / "add.onnx"
+    path.write_bytes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
+    )
+    handler = OnnxModelHandlerNumpy(str(path), columns_are_inputs=True)
+    columns = {"b": numpy.arange(3), "a": numpy.array([0.1, 0.2, 0.3])}
+    rows = [{name: column[place].item() for name, column in columns.items()} for place in range(3)]
+    session = handler.load_model()
+    alone = [result.inference for result in predict(handler, map(handler.example_from_row, rows))]
+    assert handler.run_columns(columns, session).inference.tolist() == [value.item() for value in alone]

@@ -49,8 +49,8 @@ _RETRY = "\n\n".join(
 _DOCTOR = "\n\n".join(
     (
         "Show what Headrace runs on this machine, or what a handler needs on it.",
-        "Without HANDLER or --model: the managers of shared models, with their models, memory, clients and hosts, and what killed "
-        "processes left behind.",
+        "Without HANDLER or --model: the managers of shared models, with their models, memory, clients and hosts, and "
+        "what killed processes left behind.",
         "With one of them: loads its model once, as for sharing, and reports what that takes, what each process would "
         "need, what batches cost (--rows), and where placement='auto' would put the model. Nothing stays behind.",
         "Exit codes: 0 all is well, 1 something was left behind, or the model fails, 2 a wrong argument or input, 130 "

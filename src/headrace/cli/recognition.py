@@ -6,15 +6,17 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace.cli.columns import listed, why_unexpected
+from headrace.cli.columns import choose, listed, why_unexpected
+from headrace.cli.handlers import make_handler, parse_arguments
+from headrace.cli.options import NAMED
 from headrace.core.errors import ConfigurationError
 from headrace.core.model_files import KnownModel, ModelFile, recognise
 from headrace.core.spelling import did_you_mean, nearest, no_file
 
 if TYPE_CHECKING:
-    from headrace.cli.options import ModelArgs
+    from headrace.cli.options import ModelArgs, RetryArgs, RunArgs
     from headrace.jobs.reading import InputSchema
 
 ArgsT = TypeVar("ArgsT", bound="ModelArgs")
@@ -93,6 +95,39 @@ def recognised(args: ArgsT) -> tuple[ArgsT, Recognised | None]:
     found = [f"{name}={json.dumps(value)}" for name, value in known.arguments.items() if name not in given]
     args = replace(args, handler=known.handler, handler_args=[*(args.handler_args or ()), *found])
     return args, Recognised(known, is_named=False)
+
+
+def handler_of(args: RunArgs | RetryArgs, known: Recognised | None) -> Any:
+    """The handler that the options name, or that was found.
+
+    Raises:
+        ConfigurationError: it cannot be made.
+    """
+    named = {name: value for name in NAMED if (value := getattr(args, name)) is not None}
+    arguments = parse_arguments("--handler-arg", args.handler_args)
+    parameter = known.model.path_parameter if known else None
+    return make_handler(args.handler or "", arguments, args.model, named, parameter)
+
+
+def columns_of(
+    args: RunArgs | RetryArgs, handler: Any, head: InputSchema, known: Recognised | None
+) -> tuple[str, ...] | None:
+    """The columns that the model sees; None: all. The prompt's are among them.
+
+    Raises:
+        ConfigurationError: the options name none, or the input lacks one.
+    """
+    columns = choose("--columns", args.columns, head.columns)
+    if columns == ():
+        raise ConfigurationError("--columns names no column; leave it out if the model is to see all of them.")
+    if columns is None and known is not None:
+        columns = known.columns(head)
+    seen = columns or head.columns
+    of_prompt = getattr(handler, "columns_of_rows", None)  # the user's own may do with prompts and rows what it likes
+    choose("--prompt", of_prompt() if args.prompt is not None and of_prompt else None, seen)
+    if ":" not in (args.handler or "") and (refuse := getattr(handler, "refuse_columns", None)) is not None:
+        refuse(seen)
+    return columns
 
 
 def _known(path: str) -> KnownModel:

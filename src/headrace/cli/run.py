@@ -18,12 +18,12 @@ from headrace.cli.columns import asked_types, choose, csv_types, one_of
 from headrace.cli.dry_run import show_dry_run
 from headrace.cli.errors import console_logging, report_error
 from headrace.cli.fallbacks import make_fallbacks
-from headrace.cli.handlers import make_handler, parse_arguments
+from headrace.cli.handlers import parse_arguments
 from headrace.cli.hints import about_failures, about_model, misplaced
 from headrace.cli.option import option_names
-from headrace.cli.options import NAMED, RetryArgs, RunArgs
+from headrace.cli.options import RetryArgs, RunArgs
 from headrace.cli.progress import STARTING, JobProgress, wait
-from headrace.cli.recognition import Recognised, recognised
+from headrace.cli.recognition import Recognised, columns_of, handler_of, recognised
 from headrace.cli.record import RunRecord
 from headrace.cli.resume import decisive
 from headrace.cli.settings import one_output
@@ -102,15 +102,12 @@ def _prepare(args: RunArgs | RetryArgs, known: Recognised | None, errors: Consol
     if wrong is not None:
         raise ConfigurationError(wrong)
     inputs, into = _given_inputs(args), getattr(args, "into", None)
-    named = {name: value for name in NAMED if (value := getattr(args, name)) is not None}
-    arguments = parse_arguments("--handler-arg", args.handler_args)
-    parameter = known.model.path_parameter if known else None
-    handler = make_handler(args.handler or "", arguments, args.model, named, parameter)
+    handler = handler_of(args, known)
     sources, head = _inputs(args, inputs)
     key = one_of("--key", args.key or None, head.columns)
     keep = choose("--keep", args.keep, head.columns)
     _refuse_reserved(head.columns if keep is None else keep)
-    columns = _columns(args, handler, head, known)
+    columns = columns_of(args, handler, head, known)
     if known is not None and (line := known.line(args, columns)):
         errors.print(line, markup=False, highlight=False, soft_wrap=True)
     resume = decisive(args, sources, columns=columns, keep=keep, types=head.csv) if args.resume else None
@@ -176,21 +173,6 @@ def _inputs(args: RunArgs | RetryArgs, paths: Sequence[str]) -> tuple[Any, Any]:
     sources = files.match(paths, args.file_format and args.file_format.value, args.delimiter)
     head = reading.infer_schema(sources)
     return sources, head._replace(csv=csv_types(args, sources, head))
-
-
-def _columns(args: RunArgs | RetryArgs, handler: Any, head: Any, known: Recognised | None) -> tuple[str, ...] | None:
-    """The columns that the model sees; None: all. The prompt's are among them."""
-    columns = choose("--columns", args.columns, head.columns)
-    if columns == ():
-        raise ConfigurationError("--columns names no column; leave it out if the model is to see all of them.")
-    if columns is None and known is not None:
-        columns = known.columns(head)
-    seen = columns or head.columns
-    of_prompt = getattr(handler, "columns_of_rows", None)  # the user's own may do with prompts and rows what it likes
-    choose("--prompt", of_prompt() if args.prompt is not None and of_prompt else None, seen)
-    if ":" not in (args.handler or "") and (refuse := getattr(handler, "refuse_columns", None)) is not None:
-        refuse(seen)
-    return columns
 
 
 def _refuse_reserved(columns: Sequence[str]) -> None:

@@ -31,7 +31,7 @@ def recognise(model: ModelFile) -> KnownModel | None:
         raise ConfigurationError("it cannot be read as ONNX: it has no inputs.")
     what = f"an ONNX model with {len(inputs)} input{'s'[: len(inputs) != 1]}"
     if len(inputs) > 1:
-        return KnownModel("onnx-numpy", what, columns=tuple(inputs))
+        return KnownModel("onnx-numpy", what, {"columns_are_inputs": True}, columns=tuple(inputs))
     (shape,) = inputs.values()
     return KnownModel("onnx-numpy", what, width=shape[1] if len(shape) == 2 else None)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from headrace.core.beams_attributes import with_beams_attributes
-from headrace.core.conversion import to_matrix, to_results
+from headrace.core.conversion import column_numbers, predict_by_kind, to_matrix, to_results
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
@@ -19,7 +19,7 @@ with extra_required("onnx"):
     import numpy
     import onnxruntime
 
-from headrace.handlers.array_batches import Float32Rows, stacked_alike
+from headrace.handlers.array_batches import Float32Rows, fitted, stacked_alike
 
 __all__ = ["OnnxModelHandlerNumpy", "default_numpy_inference_fn"]
 
@@ -47,11 +47,14 @@ def default_numpy_inference_fn(
     """The model's first output for the stacked batch as its first input; ``inference_args`` are further inputs.
 
     Numbers are converted to the dtype that the input declares, as ``headrace.handlers.array_batches.fitted`` does. If
-    the model takes batches of one size only, the last one is filled up with copies of its last row.
+    the model takes batches of one size only, the last one is filled up with copies of its last row. Of examples that
+    are dicts, or of a dict of columns, each array is the input of its name.
 
     Raises:
         TypeError, ValueError: an example cannot be converted.
     """
+    if isinstance(batch, Mapping) or (len(batch) and isinstance(batch[0], Mapping)):
+        return _by_input(inference_session, batch, inference_args or {})
     first = inference_session.get_inputs()[0]
 
     def run(rows: Any) -> Any:
@@ -75,6 +78,8 @@ class OnnxModelHandlerNumpy(Float32Rows, UriModelHandler["numpy.ndarray[Any, Any
         provider_options: a dict of options for each provider.
         inference_fn: ``(session, batch, inference_args)`` returns one prediction for each example of the batch, or a
             dict of such sequences.
+        columns_are_inputs: for files and tables, whether each column is the input of its name; if not, all columns
+            together are the first input.
         options: those of ``headrace.ModelHandler``.
 
     Raises:
@@ -96,6 +101,7 @@ class OnnxModelHandlerNumpy(Float32Rows, UriModelHandler["numpy.ndarray[Any, Any
         provider_options: Sequence[dict[Any, Any]] | None = None,
         *,
         inference_fn: NumpyInferenceFn = default_numpy_inference_fn,
+        columns_are_inputs: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(model_uri, inference_fn, **options)
@@ -104,6 +110,7 @@ class OnnxModelHandlerNumpy(Float32Rows, UriModelHandler["numpy.ndarray[Any, Any
         self._session_options = session_options
         self._providers = None if providers is None else list(providers)
         self._provider_options = provider_options
+        self._columns_are_inputs = columns_are_inputs
 
     def load_model(self) -> onnxruntime.InferenceSession:
         """Makes a session with the model in the file."""
@@ -127,9 +134,27 @@ class OnnxModelHandlerNumpy(Float32Rows, UriModelHandler["numpy.ndarray[Any, Any
     def run_columns(
         self, columns: Any, model: onnxruntime.InferenceSession, inference_args: dict[str, Any] | None = None
     ) -> PredictionResult:
-        """Predicts for all rows of an array, or of columns that make a matrix of 32-bit floats."""
-        rows: Any = to_matrix(columns, numpy, "float32")
+        """Predicts for all rows of an array, or of columns that make a matrix of 32-bit floats, or are the inputs."""
+        if self._columns_are_inputs:
+            rows: Any = {one.name: numpy.asarray(columns[one.name]) for one in model.get_inputs()}
+        else:
+            rows = to_matrix(columns, numpy, "float32")
         return PredictionResult(columns, self._inference_fn(model, rows, inference_args), self._model_uri)
+
+    def example_from_row(self, row: Mapping[str, Any]) -> Any:
+        """A row's columns as a 1-D array of 32-bit floats; with ``columns_are_inputs`` as a dict of arrays.
+
+        Raises:
+            ValueError: a value is not a finite 32-bit number, and not a text for an input; names the column.
+        """
+        if not self._columns_are_inputs:
+            return super().example_from_row(row)
+        return {name: _value(name, value) for name, value in row.items()}
+
+    def get_num_bytes(self, batch: Sequence[Any]) -> int:
+        """Bytes of the arrays' elements."""
+        arrays = [one for example in batch for one in (example.values() if isinstance(example, dict) else [example])]
+        return super().get_num_bytes(arrays)
 
     def _usable_providers(self) -> list[Any] | None:
         """The given providers; of the default ones only those available, since onnxruntime warns about the others."""
@@ -137,6 +162,38 @@ class OnnxModelHandlerNumpy(Float32Rows, UriModelHandler["numpy.ndarray[Any, Any
             return self._providers
         available = onnxruntime.get_available_providers()
         return [provider for provider in self._providers if provider in available]
+
+
+def _by_input(session: onnxruntime.InferenceSession, batch: Any, inference_args: Mapping[str, Any]) -> Any:
+    """The model's first output for examples, or columns, by the names of the inputs."""
+    inputs = {one.name: one for one in session.get_inputs()}
+
+    def run(columns: Mapping[str, Any]) -> Any:
+        feeds = {name: _fed(values, inputs[name]) for name, values in columns.items() if name in inputs}
+        return session.run(None, {**feeds, **inference_args})[0]
+
+    def stack(alike: Sequence[Mapping[str, Any]]) -> Any:
+        return run({name: numpy.stack([numpy.asarray(example[name]) for example in alike]) for name in alike[0]})
+
+    return run(batch) if isinstance(batch, Mapping) else predict_by_kind(batch, _kind_of_inputs, stack)
+
+
+def _fed(values: Any, declared: Any) -> Any:
+    """Values for an input, converted to its dtype; in a column of their own where the input has two axes."""
+    values = fitted(values, _DTYPES.get(declared.type, values.dtype))
+    return values[:, None] if values.ndim == 1 and len(declared.shape) == 2 else values
+
+
+def _kind_of_inputs(example: Mapping[str, Any]) -> Any:
+    return tuple((name, numpy.asarray(value).dtype, numpy.shape(value)) for name, value in example.items())
+
+
+def _value(column: str, value: Any) -> Any:
+    """A text as an object, numbers as they are."""
+    if isinstance(value, str):
+        return numpy.array(value, dtype=object)
+    numbers = column_numbers(column, value)
+    return numpy.array(value if isinstance(value, bool | int | float) else numbers)
 
 
 def _in_batches_of(size: int, run: Callable[[Any], Any], rows: Any) -> Any:
