@@ -263,7 +263,9 @@ def test_beams_file_type_is_understood(table_uri, table_model):
 
 @pytest.mark.parametrize("wrong", ["pickle", 1, None])
 def test_unknown_file_type_is_refused(wrong):
-    with pytest.raises(ConfigurationError, match=r"ModelFileType\.PICKLE or ModelFileType\.JOBLIB, not"):
+    with pytest.raises(
+        ConfigurationError, match=r"ModelFileType\.PICKLE or ModelFileType\.JOBLIB or ModelFileType\.SKOPS, not"
+    ):
         SklearnModelHandlerNumpy("model.pkl", wrong)
 
 

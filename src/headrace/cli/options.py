@@ -20,10 +20,7 @@ from headrace.cli.report_options import ShowArgs
 from headrace.cli.settings import in_place_of_output, unless_dry, use_settings
 from headrace.cli.spending_options import SpendingArgs
 
-_HANDLER_HELP = (
-    "An installed handler (sklearn-numpy, ...), or package.module:factory; the current folder is importable. By "
-    "default the model's file decides."
-)
+_HANDLER_HELP = "An installed handler (sklearn-numpy, ...) or package.module:factory; by default the model decides."
 _OUTPUT_HELP = "The file for the predictions: .jsonl, .csv (both also .gz) or .parquet; - is standard output."
 NAMED = ("url", "prompt", "batch_directory")
 """Parameters of handlers that have an option of their own."""
