@@ -23,6 +23,18 @@ def share(text: str) -> float:
         raise ValueError(f"{text!r} is no share of the rows; give 0.01 or 1%.") from None
 
 
+def count(text: str) -> int | None:
+    """A number, given as ``4``; None for ``auto``.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    try:
+        return None if text == "auto" else int(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no number of processes; give 4, or auto.") from None
+
+
 def option(name: str, panel: str, text: str, metavar: str | None = None, **limits: Any) -> Any:
     """An option's name, its panel and text in the help, and what its value is called there."""
     return typer.Option(name, help=text, metavar=metavar, rich_help_panel=panel, **limits)

@@ -132,6 +132,7 @@ def _prepare(args: RunArgs | RetryArgs, known: Recognised | None, errors: Consol
             budget=budget_of(args),
             threshold=args.threshold,
             limit=args.limit if isinstance(args, RunArgs) else None,
+            workers=args.workers if isinstance(args, RunArgs) else 1,
             resume=resume,
             runner=args.runner,
             options=() if len(inputs) == len(args.arguments) else tuple(args.arguments),

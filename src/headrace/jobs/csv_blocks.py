@@ -36,18 +36,21 @@ _TYPES = {
 _CACHED_BYTES = 1 << 16
 _ODD = r'[ \t"+-]*0[0-9xX]'
 _MANY_DIGITS = "^[+-]?[0-9]{16,}$"
-_DELIMITERS = ",;\t|:"
+DELIMITERS = ",;\t|:"
+"""Those of files that are read as columns, and in parts."""
 _QUOTE, _NEWLINE, _POINT, _ZERO = b'"\n.0'
 
 
 def read_csv_blocks(source: Source, types: Mapping[str, str]) -> Iterator[Any]:
     """The rows of a file, as record batches or, where Arrow might read them differently, as lists of records."""
     with open_text(source) as file:
-        if ends_with_returns(file.beginning) or source.delimiter not in _DELIMITERS or NESTED in types.values():
+        if ends_with_returns(file.beginning) or source.delimiter not in DELIMITERS or NESTED in types.values():
             yield from in_lists(read_csv(source, types), source)
             return
         text = _Text(file)
         header = CsvRecords(text.lines(), source.delimiter, source.path).header()
+        if source.part is not None:
+            text = _Text(file, file.go_to(source.part))
         fast = _ArrowParser(source.delimiter, header, types)
         while piece := text.take():
             lines = piece.count(b"\n")
@@ -86,13 +89,14 @@ class _Text:
 
     Args:
         file: open for reading.
+        line: how many lines were read before.
     """
 
-    def __init__(self, file: TextFile) -> None:
+    def __init__(self, file: TextFile, line: int = 0) -> None:
         self._coming = whole_lines(file)
         self._pieces: list[bytes] = []
         self._piece, self._place = b"", 0
-        self.line = 0
+        self.line = line
         """How many lines were read; callers of ``take`` add the lines of the piece themselves."""
 
     def take(self) -> bytes:
@@ -232,6 +236,14 @@ def _is_well_quoted(text: bytes, delimiter: str) -> bool:
     """Whether each quote encloses a whole field on one line, or is doubled within such a field."""
     characters = numpy.frombuffer(text, numpy.uint8)
     quotes = numpy.flatnonzero(characters == _QUOTE)
+    if not encloses_fields(characters, quotes, delimiter):
+        return False
+    ends = numpy.flatnonzero(characters == _NEWLINE)
+    return bool((numpy.searchsorted(ends, quotes[0::2]) == numpy.searchsorted(ends, quotes[1::2])).all())
+
+
+def encloses_fields(characters: Any, quotes: Any, delimiter: str) -> bool:
+    """Whether each two of the quotes, at these places, enclose a whole field, or are doubled within such a field."""
     opening, closing = quotes[0::2], quotes[1::2]
     if len(opening) != len(closing):
         return False
@@ -241,10 +253,7 @@ def _is_well_quoted(text: bytes, delimiter: str) -> bool:
     doubled = numpy.concatenate([[False], opening[1:] == closing[:-1] + 1])
     starts_fields = (numpy.isin(before, outside) | doubled).all()
     ends_fields = (numpy.isin(after, [*outside, ord("\r")]) | numpy.append(doubled[1:], False)).all()
-    if not (starts_fields and ends_fields):
-        return False
-    ends = numpy.flatnonzero(characters == _NEWLINE)
-    return bool((numpy.searchsorted(ends, opening) == numpy.searchsorted(ends, closing)).all())
+    return bool(starts_fields and ends_fields)
 
 
 def _halves(piece: bytes) -> tuple[bytes, bytes]:

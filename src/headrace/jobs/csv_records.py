@@ -25,7 +25,11 @@ def read_csv(source: Source, types: Mapping[str, str]) -> Iterator[Row | BrokenL
     """The rows of a file, with the values that its columns' types ask for; a column without one holds text."""
     with open_text(source) as file:
         records = CsvRecords(csv_lines(file), source.delimiter, source.path)
-        yield from records.rows(records.header(), types)
+        header = records.header()
+        if source.part is not None:
+            before = file.go_to(source.part)
+            records = CsvRecords(csv_lines(file), source.delimiter, source.path, before)
+        yield from records.rows(header, types)
 
 
 def csv_lines(file: TextFile) -> Iterator[bytes]:
@@ -98,6 +102,10 @@ class CsvRecords:
                     yield row
             elif fields:
                 yield self._broken(ValueError(f"the line has {len(fields)} fields, the header {len(header)}"))
+
+    def are_rows(self) -> Iterator[bool]:
+        """For each of the remaining records, whether ``rows`` has it: that is not empty."""
+        return (isinstance(fields, Exception) or bool(fields) for fields in self._records)
 
     def sample(self, header: list[str]) -> Iterator[Row | BrokenLine]:
         """The remaining records as text; fields in quotes are ``Quoted``."""

@@ -32,8 +32,23 @@ _sizes: dict[str, int] = {}
 """Of remote files, in bytes, from the listing that found them: asking for each would take a request."""
 
 
+class Part(NamedTuple):
+    """Neighbouring rows of a file, for one of several workers."""
+
+    row: int
+    """Number of the first row in the file, counted from 0; unreadable lines count."""
+    rows: int
+    is_last: bool
+    """Whether the file ends with them."""
+    start: int = 0
+    """Of a text file: where the first row begins, in bytes."""
+    stop: int = 0
+    line: int = 0
+    """Of a text file: how many lines come before the first row."""
+
+
 class Source(NamedTuple):
-    """An input file."""
+    """An input file, or a part of one."""
 
     path: str
     format: str
@@ -42,6 +57,8 @@ class Source(NamedTuple):
     """Separates the fields of a CSV file."""
     letters: bool = False
     """Whether the file holds dead letters whose rows are the input."""
+    part: Part | None = None
+    """The only rows to read; None: all."""
 
 
 def match(patterns: Sequence[str], file_format: str | None = None, delimiter: str | None = None) -> tuple[Source, ...]:

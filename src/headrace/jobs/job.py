@@ -44,6 +44,8 @@ class Job:
     runner: str | None = None
     """Beam's runner. None: the plain loop, without Beam; or, if there are ``options``, Beam's runner in this process.
     """
+    workers: int | None = 1
+    """How many processes of this machine run the rows, without Beam; None: as many as it turns out to have room for."""
     options: tuple[str, ...] = ()
     """Beam's pipeline options, as on the command line."""
     into: bool = False

@@ -46,7 +46,7 @@ _KINDS: dict[type, tuple[str, Any]] = {
 def read_json_blocks(source: Source) -> Iterator[Any]:
     """The rows of a file, as record batches or, where Arrow might read them differently, as lists of records."""
     with open_text(source) as file:
-        shape, number = None, 1
+        shape, number = None, 1 + (file.go_to(source.part) if source.part else 0)
         for text in whole_lines(file):
             lines = _lines_of(text)
             shape, pieces = _pieces(text, lines, shape)

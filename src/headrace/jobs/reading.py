@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain, islice
@@ -12,7 +13,7 @@ from headrace.jobs import pipes
 from headrace.jobs.csv_blocks import read_csv_blocks
 from headrace.jobs.csv_records import CsvRecords, csv_lines
 from headrace.jobs.csv_types import Quoted, types_of_sample
-from headrace.jobs.files import Source, open_source
+from headrace.jobs.files import Part, Source, open_source
 from headrace.jobs.input_share import InputShare
 from headrace.jobs.json_blocks import read_json_blocks, read_json_records
 from headrace.jobs.neighbours import noting_neighbours
@@ -100,13 +101,43 @@ def read_blocks(
         names: the columns that the model sees, if it sees columns.
         share: follows how much of the input is read.
     """
+    first, last = (source.part.row, sum(source.part[:2])) if source.part is not None else (0, sys.maxsize)
 
     def is_done(start: int, stop: int) -> bool:
-        return not any(done.missing(index, start, stop))
+        return not any(done.missing(index, max(start, first), min(stop, last)))
 
     pieces = _pieces_of(source, types, is_done)
+    if source.part is not None:
+        pieces = (_rows_of_group if source.format == "parquet" else _rows_of_text)(pieces, source.part)
     pieces = pieces if pipes.is_pipe(source.path) else noting_neighbours(pieces)
     return placed(pieces, source, index, done, names, share=share)
+
+
+def _rows_of_text(pieces: Iterable[Any], part: Part) -> Iterator[Any]:
+    """The pieces of a part; numbers stand for the rows around it."""
+    yield part.row
+    rows = 0
+    for piece in pieces:
+        rows += len(piece)
+        yield piece
+    if rows != part.rows:
+        raise ValueError(f"the file has changed during the run: {rows:,} rows are where {part.rows:,} were")
+    if not part.is_last:
+        yield 0
+
+
+def _rows_of_group(pieces: Iterable[Any], part: Part) -> Iterator[Any]:
+    """As ``_rows_of_text``, of pieces that begin with the file and go on behind the part."""
+    before, left = part.row, part.rows
+    for piece in pieces:
+        size = piece if isinstance(piece, int) else len(piece)
+        skipped = min(before, size)
+        some = min(size - skipped, left)
+        yield skipped
+        yield some if isinstance(piece, int) else piece.slice(skipped, some)
+        before, left = before - skipped, left - some
+        if not left:
+            return
 
 
 def placed(

@@ -25,6 +25,7 @@ from headrace.jobs.pipes import as_name, is_pipe, was_empty
 from headrace.jobs.reading import read_blocks
 from headrace.jobs.resume import ResumableOutput
 from headrace.jobs.row_ranges import RowRanges
+from headrace.jobs.splits import Splits
 from headrace.jobs.steps import BlockReader, OutcomeWriter, RunSteps, cancelled, refuse_if_cancelled
 from headrace.jobs.storage import is_remote
 from headrace.metrics.totals import Totals
@@ -74,8 +75,9 @@ class Run:
         steps, self.is_columnar = _steps(job, self.output.folder, order)
         """Whether rows are processed in columns."""
         self._spec = steps.spec
-        self._driver = _driver(job, steps, self.output)
-        self.share = InputShare({source.path: known_size(source.path) for source in job.sources}, job.limit)
+        splits = _splits(job, steps)
+        self._driver = _driver(job, steps, self.output, splits)
+        self.share = splits or InputShare({source.path: known_size(source.path) for source in job.sources}, job.limit)
         """The share of the input that is done, where this process reads it."""
         self.runs_elsewhere = _runs_elsewhere(job)
         """Whether processes other than this one may run the rows."""
@@ -95,9 +97,12 @@ class Run:
             PublishError: all rows are done, but the files are not in place; the parts remain.
             Exception: the run failed; ``describe`` says why.
         """
-        following[self.output.folder] = self.share
+        if isinstance(self.share, InputShare):
+            following[self.output.folder] = self.share
         try:
             self.output.prepare()
+            if isinstance(self.share, Splits):
+                self.share.earlier_rows = self.output.earlier_rows
             totals = self._driver.execute()
             began = time.monotonic()
             self.output.publish(lambda: refuse_if_cancelled(self.output.folder), self._accepts)
@@ -155,7 +160,19 @@ def _needs_beam(job: Job) -> bool:
     return job.runner is not None or bool(job.options)
 
 
-def _driver(job: Job, steps: RunSteps, output: Output) -> Driver:
+def _splits(job: Job, steps: RunSteps) -> Splits | None:
+    """The parts of the input for several workers of this machine; None: there is one, or Beam has them."""
+    lives_elsewhere = steps.spec.is_hosted_or_shared or steps.spec.plan.concurrent
+    if job.workers == 1 or (job.workers is None and (lives_elsewhere or any(map(_is_piped, job.sources)))):
+        return None
+    return Splits(job.sources, job.workers or 2)
+
+
+def _driver(job: Job, steps: RunSteps, output: Output, splits: Splits | None) -> Driver:
+    if splits is not None:
+        from headrace.jobs.workers import Workers  # noqa: PLC0415 - not every system has what this module needs
+
+        return Workers(steps, output.folder, output.manifest, splits, job.workers)
     if not _needs_beam(job):
         return Loop(job, steps, output.folder, output.manifest)
     from headrace.jobs.beam_pipeline import BeamPipeline  # noqa: PLC0415 - imports Beam, which takes seconds
@@ -199,9 +216,15 @@ def _refuse_no_share(threshold: float | None) -> None:
 
 
 def _refuse_limit(job: Job) -> None:
-    if job.limit is not None and (job.resume is not None or _needs_beam(job)):
-        option = "--resume" if job.resume is not None else "--runner and Beam's options"
+    beam = "--runner and Beam's options" if _needs_beam(job) else None
+    workers = "--workers" if job.workers != 1 else None
+    option = "--resume" if job.resume is not None else beam or workers
+    if job.limit is not None and option is not None:
         raise ConfigurationError(f"--limit is for a short run in this process; leave {option} out.")
+    if beam and workers:
+        raise ConfigurationError(f"--workers are processes of this machine, without Beam; leave it or {beam} out.")
+    if job.workers is not None and job.workers < 1:
+        raise ConfigurationError(f"--workers is how many processes there are, or auto, not {job.workers}.")
 
 
 def _output(job: Job, order: LetterOrder | None) -> Output:
@@ -229,15 +252,20 @@ def _refuse_overwriting(output: Output, sources: Sequence[Source], *, into: bool
 
 
 def _refuse_pipes(job: Job) -> None:
-    piped = [source for source in job.sources if is_pipe(source.path)]
-    elsewhere = bool(piped) and _runs_elsewhere(job)
+    piped = list(filter(_is_piped, job.sources))
+    elsewhere = bool(piped) and (_runs_elsewhere(job) or job.workers not in (1, None))
     for source in piped:
         if elsewhere or job.resume is not None:
-            option = "--resume" if job.resume is not None else "--runner and the options of workers"
+            option = "--runner and the options of workers" if _needs_beam(job) else "--workers"
+            option = "--resume" if job.resume is not None else option
             raise ConfigurationError(
                 f"{as_name(source.path)} is a pipe, which can be read only once, and by this process only; leave "
                 f"{option} out, or write what comes through it to a file first."
             )
+
+
+def _is_piped(source: Source) -> bool:
+    return is_pipe(source.path)
 
 
 def _runs_elsewhere(job: Job) -> bool:

@@ -98,15 +98,20 @@ class SourceBundle:
             CancelledError: the job was cancelled.
             Exception: the file cannot be read, a part cannot be written, or the model cannot be loaded.
         """
+        for _ in self.batches(index, source):
+            pass
+
+    def batches(self, index: int, source: Source) -> Generator[None, None, None]:
+        """As ``run``, with a pause whenever outcomes were written; whoever ends it then may throw a CancelledError."""
         try:
-            self._run(index, source)
+            yield from self._batches(index, source)
         except CancelledError:
             if self._writer.paid:
                 with suppress(BudgetError):  # of what was not sent
                     self._write(self._bundle.finish())
             raise
 
-    def _run(self, index: int, source: Source) -> None:
+    def _batches(self, index: int, source: Source) -> Iterator[None]:
         add, write, reader, order = self._bundle.add, self._write, self._reader, self._order
         first = self._writer.first_rows
         if first.were_last:
@@ -121,6 +126,7 @@ class SourceBundle:
                     write(outcomes)
                     if first.end():
                         return
+                    yield
 
     def finish(self) -> list[OutputPart]:
         """Runs what still waits; returns the parts."""
@@ -247,7 +253,7 @@ class OutcomeWriter:
         self._doubtful = partial(columns_of_bytes, keep=() if bytes_too else keep)
         self._folder, self._keep = folder, keep
         self._resume = resume
-        self._all_may_fail = all_may_fail
+        self.all_may_fail = all_may_fail
         self.paid = paid
         self.first_rows = FirstRows(may_fail=all_may_fail)
         """Of the bundle."""
@@ -262,7 +268,7 @@ class OutcomeWriter:
     def begin(self) -> None:
         """Starts a bundle's parts; those of a bundle that failed do not count."""
         self.abandon()
-        self.first_rows = FirstRows(may_fail=self._all_may_fail)
+        self.first_rows = FirstRows(may_fail=self.all_may_fail)
         kind = partial(DurablePartWriter, paid=self.paid) if self._resume else PartWriter
         self._parts = self._good, self._bad, self._skipped = (
             kind(self._folder, predictions=True, keep=self._keep),

@@ -6,13 +6,14 @@ import codecs
 import os
 import re
 import shlex
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from typing import BinaryIO, TypeVar
 
 from headrace.jobs import pipes
-from headrace.jobs.files import Source, open_source
+from headrace.jobs.files import Part, Source, open_source
 from headrace.jobs.position import Position, positions
 
 T = TypeVar("T")
@@ -48,11 +49,21 @@ class TextFile:
         self.beginning = _first_bytes(file, file_format).removeprefix(codecs.BOM_UTF8)
         """At least the first line, unless it is longer than a megabyte."""
         self._rest = self.beginning
+        self._left = sys.maxsize
+        """Of the part that is read, in bytes."""
 
     def read(self, size: int) -> bytes:
         """Up to ``size`` bytes; empty at the end."""
         chunk, self._rest = self._rest[:size], self._rest[size:]
-        return chunk or self._file.read(size)
+        chunk = chunk or self._file.read(min(size, self._left))
+        self._left -= len(chunk)
+        return chunk
+
+    def go_to(self, part: Part) -> int:
+        """Moves to a part, behind which the file seems to end; returns how many lines come before it."""
+        self._file.seek(part.start)
+        self._rest, self._left = b"", part.stop - part.start
+        return part.line
 
 
 @contextmanager
