@@ -9,9 +9,8 @@ import pyarrow.parquet
 import pytest
 
 from headrace.jobs.files import match
-from headrace.jobs.job import Job
+from headrace.jobs.job import CancelledError, Job
 from headrace.jobs.run import Run
-from headrace.jobs.steps import CancelledError
 from headrace.rows.examples import Examples
 from toys import Acting
 

@@ -17,10 +17,9 @@ from headrace.core.result import PredictionResult
 from headrace.jobs import durable
 from headrace.jobs.beam_pipeline import take_options
 from headrace.jobs.files import match
-from headrace.jobs.job import Job
+from headrace.jobs.job import CancelledError, Job
 from headrace.jobs.reading import infer_schema
 from headrace.jobs.run import Run, describe
-from headrace.jobs.steps import CancelledError
 from headrace.rows.examples import Examples
 from toys import Acting
 

@@ -26,15 +26,18 @@ from headrace.beam.runner import bound_to
 from headrace.core.errors import ConfigurationError
 from headrace.core.events import FALLBACK
 from headrace.core.spelling import nearest
-from headrace.jobs.files import Source
-from headrace.jobs.job import Job
+from headrace.jobs.files import Part, Source
+from headrace.jobs.job import Job, refuse_if_cancelled
 from headrace.jobs.parts import write_manifest
-from headrace.jobs.steps import RunSteps, refuse_if_cancelled
+from headrace.jobs.splits import Splits
+from headrace.jobs.steps import RunSteps
 from headrace.metrics.inference import usage_in
 from headrace.metrics.totals import Totals
 from headrace.runtime.spec import SessionSpec
 
 _OF_FALLBACK = re.compile(rf"{FALLBACK}\d*(-.+)?-_num_inferences")
+_UNKNOWN_WORKERS = 16
+"""For how many workers files are cut: engines do not say how many they will have."""
 _EMBEDDED = (None, "FnApiRunner")
 """The runners in this process."""
 
@@ -87,8 +90,9 @@ class _RunSources(SessionDoFn):
         self._sources = self._steps.bundle(self._new_bundle())
 
     def process(self, source: tuple[Any, ...]) -> None:
-        """Runs the rows of one source."""
-        self._sources.run(source[0], Source(*source[1:]))
+        """Runs the rows of one source, or of a part of it."""
+        index, *fields, part = source
+        self._sources.run(index, Source(*fields, part=Part(*part) if part else None))
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         """Runs what still waits, closes the parts and emits their names."""
@@ -151,12 +155,14 @@ def _refuse_failed(state: Any) -> None:
 
 
 def _build(pipeline: beam.Pipeline, job: Job, steps: RunSteps, folder: str, manifest: str) -> None:
-    """Builds the pipeline; a single worker reads the files in order."""
-    sources = [(index, *source) for index, source in enumerate(job.sources)]
+    """Builds the pipeline; a single worker reads the files in order, several read parts of them."""
+    has_many = _has_many_workers(job)
+    found = Splits(job.sources, _UNKNOWN_WORKERS) if has_many else enumerate(job.sources)
+    sources = [(index, *source[:-1], source.part and tuple(source.part)) for index, source in found]
     spec = bound_to(pipeline, steps.spec)
     _ = (
         pipeline
-        | "Files" >> beam.Create(sources, reshuffle=_has_many_workers(job))
+        | "Files" >> beam.Create(sources, reshuffle=has_many)
         | "Run" >> beam.ParDo(_RunSources(steps, spec)).with_resource_hints(**spec.resource_hints)
         | "Parts" >> beam.CombineGlobally(ToListCombineFn())
         | "Manifest" >> beam.Map(_write_manifest, folder, manifest)

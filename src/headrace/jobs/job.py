@@ -13,6 +13,19 @@ from headrace.jobs.first_rows import FIRST_ROWS
 from headrace.metrics.totals import Totals
 from headrace.rows.examples import RESERVED, Examples
 
+cancelled: set[str] = set()
+"""The output folders of this process's cancelled jobs."""
+
+
+class CancelledError(Exception):
+    """The job was cancelled."""
+
+
+def refuse_if_cancelled(folder: str) -> None:
+    """Raises CancelledError if the job with this output folder was cancelled."""
+    if folder in cancelled:
+        raise CancelledError("cancelled")
+
 
 @dataclass(frozen=True)
 class Job:

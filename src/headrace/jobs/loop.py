@@ -6,9 +6,9 @@ import json
 from contextlib import ExitStack
 
 from headrace.core.events import BatchCompleted, Event
-from headrace.jobs.job import Job
+from headrace.jobs.job import Job, refuse_if_cancelled
 from headrace.jobs.parts import write_manifest
-from headrace.jobs.steps import RunSteps, refuse_if_cancelled
+from headrace.jobs.steps import RunSteps
 from headrace.metrics.totals import Totals
 from headrace.runtime.heap import hold_heap, release_heap
 from headrace.runtime.observers import FanOut

@@ -14,8 +14,9 @@ from headrace.hosts.host import Response
 from headrace.ipc.exceptions import stand_ins
 from headrace.ipc.progress import Activity, Progress
 from headrace.jobs.files import Source
+from headrace.jobs.job import CancelledError
 from headrace.jobs.parts import OutputPart
-from headrace.jobs.steps import CancelledError, RunSteps, SourceBundle
+from headrace.jobs.steps import RunSteps, SourceBundle
 from headrace.runtime.observers import FanOut
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.usage_meter import stop_requests

@@ -15,7 +15,7 @@ from headrace.jobs.column_blocks import fits_columns
 from headrace.jobs.files import Source, known_size, location, output_format
 from headrace.jobs.input_share import InputShare, following
 from headrace.jobs.into import CompletedOutput
-from headrace.jobs.job import Job, Report, first_rows_failed, too_many
+from headrace.jobs.job import Job, Report, cancelled, first_rows_failed, refuse_if_cancelled, too_many
 from headrace.jobs.letter_order import LetterOrder
 from headrace.jobs.loop import Loop
 from headrace.jobs.messages import Messages
@@ -26,7 +26,7 @@ from headrace.jobs.reading import read_blocks
 from headrace.jobs.resume import ResumableOutput
 from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.splits import Splits
-from headrace.jobs.steps import BlockReader, OutcomeWriter, RunSteps, cancelled, refuse_if_cancelled
+from headrace.jobs.steps import BlockReader, OutcomeWriter, RunSteps
 from headrace.jobs.storage import is_remote
 from headrace.metrics.totals import Totals
 from headrace.rows.columns import over_blocks

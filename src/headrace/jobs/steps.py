@@ -18,6 +18,7 @@ from headrace.jobs.files import Source
 from headrace.jobs.first_rows import FirstRows
 from headrace.jobs.input_order import InputOrder
 from headrace.jobs.input_share import following
+from headrace.jobs.job import CancelledError, cancelled, refuse_if_cancelled
 from headrace.jobs.json_lines import JsonEncodeError
 from headrace.jobs.letter_order import LetterOrder
 from headrace.jobs.letters import LetterLines, unwritten
@@ -45,19 +46,6 @@ from headrace.rows.fitting import fitted
 from headrace.rows.records import BrokenLine, Record
 from headrace.runtime.bundle import AnyBundle
 from headrace.runtime.spec import SessionSpec
-
-cancelled: set[str] = set()
-"""The output folders of this process's cancelled jobs."""
-
-
-class CancelledError(Exception):
-    """The job was cancelled."""
-
-
-def refuse_if_cancelled(folder: str) -> None:
-    """Raises CancelledError if the job with this output folder was cancelled."""
-    if folder in cancelled:
-        raise CancelledError("cancelled")
 
 
 class RunSteps(NamedTuple):

@@ -22,10 +22,11 @@ from headrace.hosts.system import allowed_cores, why_no_hosts
 from headrace.ipc.codec import encode
 from headrace.ipc.unpicklable import pickle_or_explain
 from headrace.jobs.first_rows import FIRST_ROWS
+from headrace.jobs.job import cancelled, refuse_if_cancelled
 from headrace.jobs.part_runner import Begin, GoOn, PartProgress, PartRunner, Stop
 from headrace.jobs.parts import OutputPart, write_manifest
 from headrace.jobs.splits import Splits
-from headrace.jobs.steps import RunSteps, cancelled, refuse_if_cancelled
+from headrace.jobs.steps import RunSteps
 from headrace.metrics.totals import Totals
 from headrace.models.memory import memory_available, resident_bytes
 from headrace.runtime.heap import hold_heap, release_heap

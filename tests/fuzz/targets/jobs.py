@@ -26,9 +26,8 @@ from headrace import SKIP
 from headrace.core.handler import ModelHandler
 from headrace.jobs.csv_types import NUMERIC
 from headrace.jobs.files import match
-from headrace.jobs.job import Job
+from headrace.jobs.job import CancelledError, Job
 from headrace.jobs.run import Run
-from headrace.jobs.steps import CancelledError
 from headrace.rows.examples import Examples
 
 sys.path.append(str(Path(__file__).parents[1]))
