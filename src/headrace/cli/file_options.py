@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated
 
-from headrace.cli.option import INPUT, option
+from headrace.cli.option import INPUT, RUN, count, option
 
 
 class FileFormat(str, Enum):
@@ -46,3 +46,19 @@ class FileArgs(TypeArgs):
         str | None,
         option("--delimiter", INPUT, "Delimiter of CSV files; by default a comma, or a tab for .tsv.", "CHARACTER"),
     ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerArgs:
+    """Who reads the files."""
+
+    workers: Annotated[
+        int | None,
+        option(
+            "--workers",
+            RUN,
+            "How many processes of this machine share the rows; auto: as many as it has room for.",
+            "COUNT",
+            parser=count,
+        ),
+    ] = 1

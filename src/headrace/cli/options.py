@@ -8,14 +8,14 @@ from typing import Annotated, Any, ClassVar
 
 import typer
 
-from headrace.cli.file_options import FileArgs, TypeArgs
+from headrace.cli.file_options import FileArgs, TypeArgs, WorkerArgs
 from headrace.cli.option import INPUT as _INPUT
 from headrace.cli.option import MODEL as _MODEL
 from headrace.cli.option import OUTPUT as _OUTPUT
 from headrace.cli.option import REPORT as _REPORT
 from headrace.cli.option import RUN as _RUN
-from headrace.cli.option import count, share
 from headrace.cli.option import option as _option
+from headrace.cli.option import share
 from headrace.cli.report_options import ShowArgs
 from headrace.cli.settings import in_place_of_output, unless_dry, use_settings
 from headrace.cli.spending_options import SpendingArgs
@@ -237,7 +237,7 @@ class JobArgs(ShowArgs, SpendingArgs, ModelArgs):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunArgs(FileArgs, JobArgs):
+class RunArgs(FileArgs, WorkerArgs, JobArgs):
     """``headrace run``, as it was typed."""
 
     command: ClassVar[str] = "run"
@@ -253,16 +253,6 @@ class RunArgs(FileArgs, JobArgs):
         ),
     ]
     """Inputs, mixed with Beam's options."""
-    workers: Annotated[
-        int | None,
-        _option(
-            "--workers",
-            _RUN,
-            "How many processes of this machine share the rows; auto: as many as it has room for.",
-            "COUNT",
-            parser=count,
-        ),
-    ] = 1
     limit: Annotated[int | None, _option("--limit", _INPUT, "Read only the first rows.", "COUNT", min=1)] = None
     dry_run: Annotated[
         bool,
