@@ -308,7 +308,7 @@ def test_options_that_beam_does_not_know(arguments, message):
         (KeyError(), "KeyError"),
         (RuntimeError("FileNotFoundError: [Errno 2] 'x' [while running 'A']"), "FileNotFoundError: [Errno 2] 'x'"),
         (RuntimeError("on the whole: no"), "RuntimeError: on the whole: no"),
-        (CancelledError("cancelled"), "headrace.jobs.steps.CancelledError: cancelled"),
+        (CancelledError("cancelled"), "headrace.jobs.job.CancelledError: cancelled"),
         (
             RuntimeError(
                 'Traceback (most recent call last):\n  File "a.py", line 1\n    x()\n    ^^^\n'
