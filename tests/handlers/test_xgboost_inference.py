@@ -14,7 +14,7 @@ import pytest
 import scipy.sparse
 import xgboost
 
-from headrace import PredictionCountError, predict
+from headrace import ConfigurationError, PredictionCountError, predict
 from headrace.handlers import xgboost_inference
 from headrace.handlers.xgboost_inference import (
     XGBoostModelHandlerDatatable,
@@ -323,6 +323,23 @@ def test_inference_fn_that_returns_a_dict_is_refused(booster_path):
     handler = XGBoostModelHandlerNumpy(xgboost.Booster, booster_path, lambda batch, *_: {"margins": batch})
     with pytest.raises(PredictionCountError, match="inference_fn returned a dict with the keys 'margins'"):
         infer(handler, ARRAYS[:1])
+
+
+def test_a_method_is_what_an_estimator_is_asked(classifier, classifier_path):
+    handler = XGBoostModelHandlerNumpy(xgboost.XGBClassifier, classifier_path, method="predict_proba")
+    expected = classifier.predict_proba(FEATURES[:4])
+    assert nearly_equal([result.inference for result in infer(handler, list(FEATURES[:4]))], list(expected))
+    assert nearly_equal(handler.run_columns(FEATURES[:4], handler.load_model()).inference, expected)
+    named = infer(handler.with_named_outputs(), list(FEATURES[:4]))[0].inference
+    assert (named.dtype.names, named.tolist()) == (("0", "1"), tuple(expected[0].tolist()))
+
+
+def test_a_method_that_the_class_or_the_model_lacks_is_refused(booster_path):
+    with pytest.raises(ConfigurationError, match="Booster has no predict_proba; it has predict"):
+        XGBoostModelHandlerNumpy(xgboost.Booster, booster_path, method="predict_proba")
+    made = XGBoostModelHandlerNumpy(functools.partial(xgboost.Booster), booster_path, method="predict_proba")
+    with pytest.raises(ConfigurationError, match="Booster has no predict_proba"):
+        made.load_model()
 
 
 def test_model_class_may_be_a_function(classifier_path):

@@ -16,13 +16,14 @@ from headrace.cli.option import REPORT as _REPORT
 from headrace.cli.option import RUN as _RUN
 from headrace.cli.option import option as _option
 from headrace.cli.option import share
+from headrace.cli.output_options import OutputArgs
 from headrace.cli.report_options import ShowArgs
 from headrace.cli.settings import in_place_of_output, unless_dry, use_settings
 from headrace.cli.spending_options import SpendingArgs
 
 _HANDLER_HELP = "An installed handler (sklearn-numpy, ...) or package.module:factory; by default the model decides."
 _OUTPUT_HELP = "The file for the predictions: .jsonl, .csv (both also .gz) or .parquet; - is standard output."
-NAMED = ("url", "prompt", "batch_directory")
+NAMED = ("url", "prompt", "method", "batch_directory")
 """Parameters of handlers that have an option of their own."""
 
 
@@ -32,13 +33,6 @@ class PlacementName(str, Enum):
     process = "process"
     machine = "machine"
     auto = "auto"
-
-
-class OutputFormat(str, Enum):
-    """What can go to standard output."""
-
-    jsonl = "jsonl"
-    csv = "csv"
 
 
 def _handlers_like(incomplete: str) -> list[str]:
@@ -98,7 +92,7 @@ class ModelArgs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobArgs(ShowArgs, SpendingArgs, ModelArgs):
+class JobArgs(ShowArgs, SpendingArgs, OutputArgs, ModelArgs):
     """Options of both ``headrace run`` and ``headrace retry``."""
 
     handler: Annotated[
@@ -118,6 +112,15 @@ class JobArgs(ShowArgs, SpendingArgs, ModelArgs):
             "TEMPLATE",
         ),
     ] = None
+    method: Annotated[
+        str | None,
+        _option(
+            "--method",
+            _MODEL,
+            "What a scikit-learn or XGBoost model is asked: predict, predict_proba, decision_function or transform.",
+            "NAME",
+        ),
+    ] = None
     batch_directory: Annotated[
         str | None,
         _option(
@@ -125,28 +128,6 @@ class JobArgs(ShowArgs, SpendingArgs, ModelArgs):
             _MODEL,
             "Send rows with the provider's Batch API, and keep in this folder what was sent.",
             "FOLDER",
-        ),
-    ] = None
-    dead_letters: Annotated[
-        str | None,
-        _option(
-            "--dead-letters",
-            _OUTPUT,
-            "The file for the dead letters: .jsonl, .csv (both also .gz) or .parquet. By default beside OUT, as JSONL.",
-            "FILE",
-        ),
-    ] = None
-    output_format: Annotated[
-        OutputFormat | None,
-        _option("--output-format", _OUTPUT, "With --output -: how to write rows. By default as JSON lines."),
-    ] = None
-    keep: Annotated[
-        list[str] | None,
-        _option(
-            "--keep",
-            _OUTPUT,
-            "The columns to write beside the prediction: names or globs. All by default; '' for none.",
-            "A,B,'C*'",
         ),
     ] = None
     min_batch_size: Annotated[

@@ -12,7 +12,7 @@ from headrace.core.errors import extra_required
 with extra_required("onnx"):
     import numpy
 
-__all__ = ["Array", "ArrayExamples", "Float32Rows", "fitted", "stacked_alike"]
+__all__ = ["Array", "ArrayExamples", "Float32Rows", "fitted", "stacked_alike", "with_names"]
 
 Array = numpy.ndarray[Any, Any]
 
@@ -64,6 +64,14 @@ def stacked_alike(
         return predict(_stacked(alike))
 
     return predict_by_kind(arrays, _kind, lambda alike: rows(answer_with_rows(ask, alike)))
+
+
+def with_names(rows: Any, names: Sequence[Any]) -> Any:
+    """A structured array of rows of numbers, if there is a name for each column; else the rows as they are."""
+    texts = [str(name) for name in names]
+    if not isinstance(rows, numpy.ndarray) or rows.ndim != 2 or rows.shape[1] != len(set(texts)) or "" in texts:
+        return rows
+    return numpy.ascontiguousarray(rows).view([(text, rows.dtype) for text in texts]).reshape(len(rows))
 
 
 def _stacked(arrays: Sequence[Array]) -> Array:

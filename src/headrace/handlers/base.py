@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Iterator
 from enum import Enum
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 from headrace.core.answer import predictions_of
 from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ExampleT, ModelHandler, ModelT
 from headrace.core.result import PredictionResult
+from headrace.core.spelling import did_you_mean
 
-__all__ = ["UriModelHandler", "as_member", "with_model_id"]
+__all__ = ["EstimatorHandler", "UriModelHandler", "as_member", "refuse_lack_of", "with_model_id"]
+
+_METHODS = ("predict", "predict_proba", "decision_function", "transform")
+"""What an estimator can be asked for."""
 
 EnumT = TypeVar("EnumT", bound=Enum)
 
@@ -46,11 +52,49 @@ class UriModelHandler(ModelHandler[ExampleT, PredictionResult, ModelT]):
 
         An ``inference_fn`` of the user's may need single rows.
         """
-        return self._inference_fn is self._default_inference_fn
+        return getattr(self._inference_fn, "func", self._inference_fn) is self._default_inference_fn
 
     def get_metrics_namespace(self) -> str:
         """Beam's for this framework."""
         return self._metrics_namespace
+
+
+class EstimatorHandler(UriModelHandler[ExampleT, ModelT]):
+    """For models that can be asked for more than predictions.
+
+    Args:
+        model_uri: path, URI or name of the model.
+        inference_fn: as of ``UriModelHandler``; the default one takes ``method`` and ``named``.
+        method: what the model is asked for.
+        options: those of ``headrace.ModelHandler``.
+
+    Raises:
+        ConfigurationError: there is no such method; or an ``inference_fn`` is given, which decides itself.
+    """
+
+    _method = "predict"
+
+    def __init__(
+        self, model_uri: str | os.PathLike[str], inference_fn: Callable[..., Any] | None, method: str, **options: Any
+    ) -> None:
+        super().__init__(model_uri, inference_fn, **options)
+        if method not in _METHODS:
+            names = f"{', '.join(_METHODS[:-1])} or {_METHODS[-1]}"
+            raise ConfigurationError(f"method is {names}, not {method!r}{did_you_mean(str(method), _METHODS)}")
+        if method != "predict" and not self.columns_equal_rows():
+            raise ConfigurationError("an inference_fn decides what the model is asked for; leave method out.")
+        self._method = method
+        self._ask(named=False)
+
+    def with_named_outputs(self) -> Any:
+        """A copy: predictions of several values have the model's names for these, in a structured array."""
+        other = copy.copy(self)
+        other._ask(named=True)
+        return other
+
+    def _ask(self, *, named: bool) -> None:
+        if self.columns_equal_rows() and (named or self._method != "predict"):
+            self._inference_fn = partial(self._default_inference_fn, method=self._method, named=named)
 
 
 def with_model_id(results: Any, model_id: str | None) -> Iterator[Any]:
@@ -58,6 +102,14 @@ def with_model_id(results: Any, model_id: str | None) -> Iterator[Any]:
     for result in predictions_of(results, "inference_fn"):
         is_anonymous = isinstance(result, PredictionResult) and result.model_id is None
         yield result._replace(model_id=model_id) if is_anonymous else result
+
+
+def refuse_lack_of(method: str, model: Any) -> None:
+    """Raises ConfigurationError if a model, or a class of models, does not have a method."""
+    if not hasattr(model, method):
+        known = [one for one in _METHODS if hasattr(model, one)]
+        name = (model if isinstance(model, type) else type(model)).__name__
+        raise ConfigurationError(f"method={method!r}: {name} has no {method}; it has {' and '.join(known) or 'none'}.")
 
 
 def as_member(kind: type[EnumT], given: Any, argument: str) -> EnumT:

@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.conversion import single_output, to_matrix, to_numbers
+from headrace.core.conversion import to_matrix, to_numbers
 from headrace.core.errors import extra_required
 from headrace.core.result import PredictionResult
 from headrace.handlers.cards import CARDS
@@ -18,7 +18,7 @@ with extra_required("sklearn"):
     import numpy
 
 from headrace.handlers.array_batches import ArrayExamples, stacked_alike
-from headrace.handlers.sklearn_models import BaseEstimator, ModelFileType, SklearnModelHandler
+from headrace.handlers.sklearn_models import BaseEstimator, ModelFileType, SklearnModelHandler, asked
 
 if TYPE_CHECKING:
     from headrace.handlers.sklearn_pandas import SklearnModelHandlerPandas
@@ -35,8 +35,15 @@ def __getattr__(name: str) -> Any:
     return importlib.import_module("headrace.handlers.sklearn_pandas").SklearnModelHandlerPandas
 
 
-def _predict_arrays(model: BaseEstimator, batch: Any, inference_args: dict[str, Any] | None = None) -> Any:
-    return stacked_alike(batch, lambda rows: single_output(model.predict(rows, **(inference_args or {}))))
+def _predict_arrays(
+    model: BaseEstimator,
+    batch: Any,
+    inference_args: dict[str, Any] | None = None,
+    method: str = "predict",
+    *,
+    named: bool = False,
+) -> Any:
+    return stacked_alike(batch, lambda rows: asked(model, rows, inference_args, method, named=named))
 
 
 class SklearnModelHandlerNumpy(ArrayExamples, SklearnModelHandler["numpy.ndarray[Any, Any]"]):
@@ -48,11 +55,14 @@ class SklearnModelHandlerNumpy(ArrayExamples, SklearnModelHandler["numpy.ndarray
         inference_fn: ``(model, batch, inference_args)`` returns one prediction for each example of the batch, or a
             dict of such sequences; by default ``model.predict`` gets the stacked arrays, with ``inference_args`` as its
             keyword arguments.
+        method: what the model is asked for: ``"predict"``, ``"predict_proba"``, ``"decision_function"`` or
+            ``"transform"``.
         trusted: of a file of skops, the types that may be loaded besides those that skops itself trusts.
         options: those of ``headrace.ModelHandler``.
 
     Raises:
-        ConfigurationError: ``model_file_type`` is not a ModelFileType, or is not skops and types are ``trusted``.
+        ConfigurationError: ``model_file_type`` is not a ModelFileType, or is not skops and types are ``trusted``;
+            ``method`` is none of these, or goes with an ``inference_fn``.
     """
 
     card = CARDS["sklearn_inference.SklearnModelHandlerNumpy"]

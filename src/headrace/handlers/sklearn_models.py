@@ -5,21 +5,24 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from enum import Enum
 from typing import Any, BinaryIO, TypeVar
 
 from headrace.core.beams_attributes import with_beams_attributes
-from headrace.core.conversion import to_results
+from headrace.core.conversion import single_output, to_results
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
-from headrace.handlers.base import UriModelHandler, as_member
+from headrace.handlers.array_batches import with_names
+from headrace.handlers.base import EstimatorHandler, as_member, refuse_lack_of
 
 with extra_required("sklearn"):
     import joblib
+    import numpy
     from sklearn.base import BaseEstimator
 
-__all__ = ["BaseEstimator", "ModelFileType", "SklearnModelHandler"]
+__all__ = ["BaseEstimator", "ModelFileType", "SklearnModelHandler", "asked"]
 
 ArrayT = TypeVar("ArrayT")
 
@@ -33,7 +36,7 @@ class ModelFileType(Enum):
 
 
 @with_beams_attributes
-class SklearnModelHandler(UriModelHandler[ArrayT, BaseEstimator]):
+class SklearnModelHandler(EstimatorHandler[ArrayT, BaseEstimator]):
     """Loads the model from its file; subclasses know their examples."""
 
     mappable = True
@@ -46,10 +49,11 @@ class SklearnModelHandler(UriModelHandler[ArrayT, BaseEstimator]):
         model_file_type: ModelFileType = ModelFileType.PICKLE,
         *,
         inference_fn: Callable[..., Any] | None = None,
+        method: str = "predict",
         trusted: str | Sequence[str] = (),
         **options: Any,
     ) -> None:
-        super().__init__(model_uri, inference_fn, **options)
+        super().__init__(model_uri, inference_fn, method, **options)
         self._model_file_type = as_member(ModelFileType, model_file_type, "model_file_type")
         self._trusted = [trusted] if isinstance(trusted, str) else list(trusted)
         if self._trusted and self._model_file_type is not ModelFileType.SKOPS:
@@ -59,12 +63,19 @@ class SklearnModelHandler(UriModelHandler[ArrayT, BaseEstimator]):
         """The model in the file.
 
         Raises:
-            ConfigurationError: a file of skops has objects of types that are not trusted.
+            ConfigurationError: it does not have the ``method``, or a file of skops has objects of types that are not
+                trusted.
         """
         with open_uri(self._model_uri) as file:
-            if self._model_file_type is ModelFileType.SKOPS:
-                return _of_skops(file, self._trusted)
-            return pickle.load(file) if self._model_file_type is ModelFileType.PICKLE else joblib.load(file)
+            model = self._in(file)
+        if self._method != "predict":  # the user's inference_fn may need none
+            refuse_lack_of(self._method, model)
+        return model
+
+    def _in(self, file: BinaryIO) -> BaseEstimator:
+        if self._model_file_type is ModelFileType.SKOPS:
+            return _of_skops(file, self._trusted)
+        return pickle.load(file) if self._model_file_type is ModelFileType.PICKLE else joblib.load(file)
 
     def run_inference(
         self, batch: Sequence[ArrayT], model: BaseEstimator, inference_args: dict[str, Any] | None = None
@@ -94,3 +105,32 @@ def _of_skops(file: BinaryIO, trusted: Sequence[str]) -> BaseEstimator:
             f"{said} If you trust whoever wrote the model, name them: trusted=[...], on the command line --handler-arg "
             "trusted='[\"...\"]'."
         ) from error
+
+
+def asked(
+    model: BaseEstimator, rows: Any, inference_args: dict[str, Any] | None, method: str, *, named: bool = False
+) -> Any:
+    """What a method of the model says of rows, one item for each.
+
+    Args:
+        model: has the method.
+        rows: a matrix or a frame.
+        inference_args: keyword arguments of the method.
+        method: its name.
+        named: whether the values of an item have names, where the model knows some: in a structured array.
+    """
+    answer = single_output(getattr(model, method)(rows, **(inference_args or {})))
+    if method != "predict":
+        if isinstance(answer, list):  # an array for each output of the model
+            return [list(row) for row in zip(*answer, strict=True)]
+        answer = answer.toarray() if hasattr(answer, "toarray") else numpy.asarray(answer)
+    return with_names(answer, _names(model, method)) if named else answer
+
+
+def _names(model: BaseEstimator, method: str) -> Sequence[Any]:
+    with suppress(Exception):  # a model that has no names, or cannot tell them
+        if method == "transform":
+            return list(model.get_feature_names_out())
+        if method == "predict_proba" or "ovo" not in model.get_params().values():  # those are pairs of classes
+            return list(model.classes_) if method != "predict" else ()
+    return ()

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from headrace.core.conversion import predict_by_kind, single_output
+from headrace.core.conversion import predict_by_kind
 from headrace.core.errors import extra_required
 from headrace.core.result import PredictionResult
 from headrace.handlers.cards import CARDS
@@ -15,7 +15,7 @@ with extra_required("sklearn"):
     import pandas
 
 from headrace.handlers.sklearn_categories import refuse_other_kinds
-from headrace.handlers.sklearn_models import BaseEstimator, SklearnModelHandler
+from headrace.handlers.sklearn_models import BaseEstimator, SklearnModelHandler, asked
 
 __all__ = ["SklearnModelHandlerPandas"]
 
@@ -26,12 +26,17 @@ PandasInferenceFn = Callable[
 
 
 def _predict_frames(
-    model: BaseEstimator, batch: Sequence[pandas.DataFrame], inference_args: dict[str, Any] | None = None
+    model: BaseEstimator,
+    batch: Sequence[pandas.DataFrame],
+    inference_args: dict[str, Any] | None = None,
+    method: str = "predict",
+    *,
+    named: bool = False,
 ) -> tuple[Any, Sequence[pandas.DataFrame]]:
     names = getattr(model, "feature_names_in_", None)
 
     def predict(frames: Sequence[pandas.DataFrame]) -> Any:
-        return single_output(model.predict(_concatenated(frames, names), **(inference_args or {})))
+        return asked(model, _concatenated(frames, names), inference_args, method, named=named)
 
     return predict_by_kind(batch, _kind, predict), batch
 
@@ -45,11 +50,14 @@ class SklearnModelHandlerPandas(SklearnModelHandler[pandas.DataFrame]):
         inference_fn: ``(model, batch, inference_args)`` returns a pair: the predictions, one for each example of the
             batch or a dict of such sequences, and the examples to put beside them. By default ``model.predict`` gets
             the concatenated frames, with ``inference_args`` as its keyword arguments.
+        method: what the model is asked for: ``"predict"``, ``"predict_proba"``, ``"decision_function"`` or
+            ``"transform"``.
         trusted: of a file of skops, the types that may be loaded besides those that skops itself trusts.
         options: those of ``headrace.ModelHandler``.
 
     Raises:
-        ConfigurationError: ``model_file_type`` is not a ModelFileType, or is not skops and types are ``trusted``.
+        ConfigurationError: ``model_file_type`` is not a ModelFileType, or is not skops and types are ``trusted``;
+            ``method`` is none of these, or goes with an ``inference_fn``.
     """
 
     card = CARDS["sklearn_inference.SklearnModelHandlerPandas"]

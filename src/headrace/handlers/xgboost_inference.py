@@ -14,7 +14,7 @@ from headrace.core.conversion import column_numbers, predict_by_kind, to_matrix
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
-from headrace.handlers.base import UriModelHandler, with_model_id
+from headrace.handlers.base import EstimatorHandler, refuse_lack_of, with_model_id
 from headrace.handlers.cards import CARDS
 
 with extra_required("xgboost"):
@@ -23,7 +23,7 @@ with extra_required("xgboost"):
     import scipy.sparse
     import xgboost
 
-from headrace.handlers.array_batches import ArrayExamples
+from headrace.handlers.array_batches import ArrayExamples, with_names
 
 if TYPE_CHECKING:
     import datatable
@@ -44,7 +44,12 @@ XGBoostInferenceFn = Callable[[Sequence[Any], Any, "dict[str, Any] | None"], Ite
 
 
 def default_xgboost_inference_fn(
-    batch: Sequence[Any], model: Any, inference_args: dict[str, Any] | None = None
+    batch: Sequence[Any],
+    model: Any,
+    inference_args: dict[str, Any] | None = None,
+    method: str = "predict",
+    *,
+    named: bool = False,
 ) -> Iterable[PredictionResult]:
     """Predicts for each example's rows, with one call of ``predict`` for all examples of one kind.
 
@@ -54,6 +59,8 @@ def default_xgboost_inference_fn(
             example, since it may do anything with the rows.
         inference_args: keyword arguments of ``predict``. With ``base_margin``, which belongs to the rows of one call,
             ``predict`` is called for each example.
+        method: the model's, in place of ``predict``.
+        named: whether several values for a row have the names of the model's classes, in a structured array.
 
     Raises:
         ValueError: an example has fewer columns than a Booster has features.
@@ -62,12 +69,16 @@ def default_xgboost_inference_fn(
     matrices = [_matrix(example) for example in batch]
 
     def predict(alike: Sequence[Any]) -> list[Any]:
-        return list(_split(_predict(model, _together(alike), arguments), [matrix.shape[0] for matrix in alike]))
+        return list(_split(ask(_together(alike)), [matrix.shape[0] for matrix in alike]))
 
-    if _is_by_row(model) and "base_margin" not in arguments:
+    def ask(matrix: Any) -> Any:
+        answer = _predict(model, matrix, arguments, method)
+        return with_names(answer, getattr(model, "classes_", ())) if named else answer
+
+    if _is_by_row(model, method) and "base_margin" not in arguments:
         answers = predict_by_kind(matrices, _kind, predict)
     else:
-        answers = [_predict(model, matrix, arguments) for matrix in matrices]
+        answers = list(map(ask, matrices))
     return [
         PredictionResult(example, answer[0] if _is_row(example) else answer)
         for example, answer in zip(batch, answers, strict=True)
@@ -75,7 +86,7 @@ def default_xgboost_inference_fn(
 
 
 @with_beams_attributes
-class XGBoostModelHandler(UriModelHandler[ExampleT, Any]):
+class XGBoostModelHandler(EstimatorHandler[ExampleT, Any]):
     """Loads the model. Use one of the subclasses, which know their examples.
 
     Args:
@@ -83,10 +94,11 @@ class XGBoostModelHandler(UriModelHandler[ExampleT, Any]):
             makes the model.
         model_state: path or URI of the JSON or UBJSON file that the model's ``save_model`` wrote.
         inference_fn: ``(batch, model, inference_args)`` returns a PredictionResult for each example.
+        method: what the model is asked for: ``"predict"`` or, of an estimator, ``"predict_proba"``.
         options: those of ``headrace.ModelHandler``.
 
     Raises:
-        ConfigurationError: ``model_class`` cannot be called.
+        ConfigurationError: ``model_class`` cannot be called, or does not have the ``method``.
     """
 
     mappable = False
@@ -102,17 +114,26 @@ class XGBoostModelHandler(UriModelHandler[ExampleT, Any]):
         model_class: Callable[..., Any] | type[Any] | str,
         model_state: str | os.PathLike[str],
         inference_fn: XGBoostInferenceFn = default_xgboost_inference_fn,
+        method: str = "predict",
         **options: Any,
     ) -> None:
         self._require_packages()
-        super().__init__(model_state, inference_fn, **options)
+        super().__init__(model_state, inference_fn, method, **options)
         self._model_class = _as_class(model_class)
+        if method != "predict" and isinstance(self._model_class, type):
+            refuse_lack_of(method, self._model_class)
 
     def load_model(self) -> Any:
-        """Makes the model and loads its state from the file."""
+        """Makes the model and loads its state from the file.
+
+        Raises:
+            ConfigurationError: it does not have the ``method``.
+        """
         with open_uri(self._model_uri) as file:
             state = bytearray(file.read())
         model = self._model_class()
+        if self._method != "predict":
+            refuse_lack_of(self._method, model)
         model.load_model(state)
         return model
 
@@ -266,15 +287,15 @@ def _together(alike: Sequence[Any]) -> Any:
     return pandas.concat(alike) if isinstance(first, pandas.DataFrame) else numpy.concatenate(alike)
 
 
-def _is_by_row(model: Any) -> bool:
+def _is_by_row(model: Any, method: str) -> bool:
     """Whether the model surely predicts row by row."""
-    predict = getattr(type(model), "predict", None)
+    predict = getattr(type(model), method, None)
     return getattr(predict, "__module__", "").partition(".")[0] == "xgboost"
 
 
-def _predict(model: Any, matrix: Any, arguments: dict[str, Any]) -> Any:
+def _predict(model: Any, matrix: Any, arguments: dict[str, Any], method: str) -> Any:
     if not isinstance(model, xgboost.Booster):
-        return model.predict(matrix, **arguments)
+        return getattr(model, method)(matrix, **arguments)
     data = xgboost.DMatrix(matrix, enable_categorical=True)
     few = not scipy.sparse.issparse(matrix) and data.num_col() < model.num_features()
     if few and arguments.get("validate_features", True):  # XGBoost would treat the last ones as missing
