@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from headrace.cli.ahead import importing_ahead
+from headrace.hosts.environment import threads_of_each
 from headrace.hosts.fork_server_process import ForkServerProcess
 from headrace.hosts.spare import SPARE
 
@@ -81,3 +82,12 @@ def test_handler_that_nobody_knows_starts_no_fork_server(folder, headrace, ahead
     result = headrace("run", "--handler", "no-such", "in.jsonl", "--output", "p.jsonl", "--isolate")
     assert "there is no handler 'no-such'" in result.error
     assert ahead == []
+
+
+def test_workers_import_ahead_with_their_share_of_the_cores(run, handlers, folder, ahead, configured):
+    result = run("--workers", "2")
+    assert result.code == 0, result.err
+    assert [row["prediction"] for row in folder.rows("p.jsonl")] == [1, 2]
+    assert ahead == [("Add", ["headrace.jobs.part_runner", handlers], threads_of_each(2))]
+    assert len(configured) == 1
+    assert SPARE.take() is None

@@ -84,6 +84,17 @@ def test_spare_fork_server_is_not_for_a_client_with_an_environment_of_its_own(to
     os.close(host.pidfd)
 
 
+@pytest.mark.parametrize(("threads", "is_taken"), [(2, True), (3, False), (None, False)])
+def test_spare_fork_server_with_a_limit_of_threads_is_for_a_client_with_the_same(threads, is_taken):
+    here = ProcessEnvironment.here()
+    SPARE.start("spare", [], 2)
+    try:
+        assert SPARE.suits(here if threads is None else here.with_threads(threads)) is is_taken
+        assert not SPARE.suits(None)
+    finally:
+        SPARE.drop()
+
+
 @pytest.mark.parametrize("code", ["", HANGS])
 def test_spare_fork_server_that_nobody_takes_ends_when_it_is_dropped(start, marked, code):
     _, process = start(code)

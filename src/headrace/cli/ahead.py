@@ -1,4 +1,4 @@
-"""Starts an isolated model's host while this process imports the handler, which takes both of them seconds."""
+"""Starts the first process of hosts and workers while this one imports the handler, which takes both seconds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from headrace.cli.handlers import factory_place
 from headrace.cli.objects import search_here
 from headrace.cli.options import RetryArgs, RunArgs
 
+_RUNS_PARTS = "headrace.jobs.part_runner"
+
 
 @contextmanager
 def importing_ahead(args: RunArgs | RetryArgs) -> Iterator[None]:
@@ -16,15 +18,20 @@ def importing_ahead(args: RunArgs | RetryArgs) -> Iterator[None]:
     from headrace.hosts.system import why_no_hosts  # noqa: PLC0415 - the other commands need no hosts
 
     is_isolated = (args.isolate or args.timeout is not None) and not args.placement and not args.runner
-    place = factory_place(args.handler or "") if is_isolated and why_no_hosts() is None else None
+    workers = 1 if args.runner else getattr(args, "workers", 1) or 1
+    place = factory_place(args.handler or "") if (is_isolated or workers > 1) and why_no_hosts() is None else None
     if place is None:
         yield
         return
-    from headrace.hosts.spare import SPARE  # noqa: PLC0415 - not every system has what this module needs
+    from headrace.hosts.environment import threads_of_each  # noqa: PLC0415 - not every system has what this needs
+    from headrace.hosts.spare import SPARE  # noqa: PLC0415 - as above
 
     search_here()
     module, name = place
-    SPARE.start(name, [module])
+    if workers > 1:
+        SPARE.start(name, [_RUNS_PARTS, module], threads_of_each(workers))
+    else:
+        SPARE.start(name, [module])
     try:
         yield
     finally:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from headrace.hosts.system import allowed_cores
+
 _GPUS = "CUDA_VISIBLE_DEVICES"
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 _KFD, _ACCEL = "/dev/kfd", "/dev/accel"
@@ -63,6 +65,11 @@ class ProcessEnvironment:
         """A copy that limits native thread pools to ``count`` threads; variables that are set already win."""
         limited = {**dict.fromkeys(_POOLS, str(count)), **self.variables}
         return replace(self, variables=limited, threads=None if _POOLS[0] in self.variables else count)
+
+
+def threads_of_each(processes: int) -> int:
+    """How many threads each of several processes may compute with, so that they share the cores."""
+    return max(1, allowed_cores() // processes)
 
 
 _POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")

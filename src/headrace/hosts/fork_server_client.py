@@ -231,7 +231,7 @@ class ForkServerClient:
         """Starts a fork server; returns its answer after its imports, or a text that says how it ended before."""
         try:
             environment = self._environment or ProcessEnvironment.here()
-            spare = SPARE.take(self._name) if self._imports and self._environment is None else None
+            spare = SPARE.take(self._name) if self._imports and SPARE.suits(self._environment) else None
             self._starting = fork_server = spare or ForkServerProcess(self._output(), environment)
         except EOFError as error:
             raise HostStartError(self._name, f"it {error} as it started.") from None

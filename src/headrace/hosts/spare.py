@@ -18,17 +18,28 @@ class SpareForkServer:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: ForkServerProcess | None = None
+        self._threads: int | None = None
 
-    def start(self, name: str, modules: Sequence[str]) -> None:
+    def start(self, name: str, modules: Sequence[str], threads: int | None = None) -> None:
         """Starts one that imports modules, while this process does the same; if that fails, there is none.
 
         Args:
             name: for the log, until somebody takes it.
             modules: those that the handler needs.
+            threads: how many each framework may compute with; None: its default.
         """
         self.drop()
+        self._threads = threads
         with suppress(EOFError, OSError, RuntimeError), self._lock:
-            self._process = ForkServerProcess(OutputReader(name), ProcessEnvironment.here(), modules)
+            here = ProcessEnvironment.here()
+            environment = here if threads is None else here.with_threads(threads)
+            self._process = ForkServerProcess(OutputReader(name), environment, modules)
+
+    def suits(self, environment: ProcessEnvironment | None) -> bool:
+        """Whether it is for a client with this environment: this process's (None), or one with its limit of threads."""
+        if self._threads is None or environment is None:
+            return self._threads is None and environment is None
+        return environment.threads == self._threads
 
     def take(self, name: str | None = None) -> ForkServerProcess | None:
         """The fork server, if there is one, which is then the caller's; ``name`` is the model's, for the log."""

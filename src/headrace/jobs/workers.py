@@ -16,7 +16,7 @@ from headrace.core.events import BatchCompleted
 from headrace.core.result import Stage
 from headrace.hosts.calls import Call
 from headrace.hosts.connection import HostConnection
-from headrace.hosts.environment import ProcessEnvironment, gpu_of, has_accelerator, visible_gpus
+from headrace.hosts.environment import ProcessEnvironment, gpu_of, has_accelerator, threads_of_each, visible_gpus
 from headrace.hosts.fork_server_client import ForkServerClient
 from headrace.hosts.system import allowed_cores, why_no_hosts
 from headrace.ipc.codec import encode
@@ -185,7 +185,7 @@ class _Hosts:
         self._name = steps.spec.plan.name
         environment = ProcessEnvironment.here()
         if workers is not None:
-            environment = environment.with_threads(max(1, allowed_cores() // workers))
+            environment = environment.with_threads(threads_of_each(workers))
         self._provider = ForkServerClient(
             pickle_or_explain(PartRunner(steps), self._name),
             self._name,
