@@ -11,7 +11,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from headrace import ConfigurationError
+from headrace import ConfigurationError, predict_table
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy, SklearnModelHandlerPandas
 from headrace.testing import nearly_equal
 from toys import infer
@@ -116,3 +116,11 @@ def test_a_method_that_there_is_not_is_refused(forest_uri):
         SklearnModelHandlerNumpy(forest_uri, inference_fn=first_feature, method="predict_proba")
     with pytest.raises(ConfigurationError, match=r"Forest.* has no transform; it has predict and predict_proba"):
         SklearnModelHandlerNumpy(forest_uri, method="transform").load_model()
+
+
+def test_columns_are_called_as_the_models_classes(of_frames):
+    handler = SklearnModelHandlerPandas(of_frames[1], method="predict_proba")
+    found = predict_table(handler, TABLE, columns="height", explode=True)
+    assert list(found.columns[2:4]) == ["prediction_blue", "prediction_red"]
+    expected = of_frames[0].predict_proba(TABLE[["height"]])
+    assert nearly_equal(found[["prediction_blue", "prediction_red"]].to_numpy(), expected)

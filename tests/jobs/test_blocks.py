@@ -253,7 +253,9 @@ def test_frames_may_hold_what_arrays_may_not(both_ways, tmp_path, of_frames):
 
 def test_answers_of_all_forms_and_models_that_always_fail(both_ways, tmp_path, answering):
     path = parquet(tmp_path / "in.parquet", a=[n / 3 for n in range(80)], b=list(range(80)))
-    both_ways(path, handler=SklearnModelHandlerNumpy(answering, min_batch_size=8, max_batch_size=8), threshold=1)
+    handler = SklearnModelHandlerNumpy(answering, min_batch_size=8, max_batch_size=8)
+    both_ways(path, handler=handler, threshold=1)
+    both_ways(path, handler=handler, threshold=1, explode=True)
 
 
 @pytest.mark.parametrize("options", [{}, {"resume": {"job": 1}}], ids=["", "resume"])

@@ -243,3 +243,23 @@ def test_spent_budget_marks_the_rows_that_are_left_out(cache, tmp_path):
     assert left["error"].str.startswith("headrace.core.errors.BudgetError: the budget of 20 is spent: 2").all()
     with pytest.raises(BudgetError, match="is spent"):
         predict_table(Metered(), table, columns="n", budget=budget)
+
+
+def scores(batch):
+    if 2 in batch:
+        raise ValueError("two")
+    return [{"good": n / 2, "of": n} for n in batch]
+
+
+@each_kind
+def test_values_of_predictions_become_columns(table):
+    found = predict_table(Acting(scores), table, columns="n", on_failure="mark", explode=True)
+    assert type(found) is type(table)
+    if isinstance(found, pandas.DataFrame):
+        assert found["prediction_of"].dtype == "Int64"
+        found = pyarrow.Table.from_pandas(found, preserve_index=False)
+    assert found.schema.names[2:] == ["prediction_good", "prediction_of", "model_id", "outcome", "error"]
+    assert found.column("prediction_good").to_pylist() == [0.5, None, 1.5]
+    assert found.column("prediction_of").to_pylist() == [1, None, 3]
+    with pytest.raises(ConfigurationError, match="there is a column 'prediction_of'"):
+        predict_table(Acting(scores), found.select(["n", "prediction_of"]), columns="n", explode=True)

@@ -40,3 +40,12 @@ class OutputArgs:
             "A,B,'C*'",
         ),
     ] = None
+    explode: Annotated[
+        bool,
+        option(
+            "--explode/--no-explode",
+            OUTPUT,
+            "Write a prediction of several values as several columns: prediction_0, or prediction_NAME where the model "
+            "names them, as its classes.",
+        ),
+    ] = False

@@ -51,6 +51,7 @@ def decisive(
         **{name: [value, _stamp(value)] for name, value in arguments.items()},
         "--columns": columns,
         "--keep": keep,
+        **({"--explode": True} if args.explode else {}),
         "--key": args.key,
         "--types": types,
     }

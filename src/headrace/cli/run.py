@@ -98,13 +98,12 @@ def _prepare(args: RunArgs | RetryArgs, known: Recognised | None, errors: Consol
     from headrace.jobs.job import Job  # noqa: PLC0415 - as above
     from headrace.rows.examples import Examples  # noqa: PLC0415 - as above
 
-    wrong = misplaced(args.arguments, args.columns, has_pairs=bool(args.handler_args or args.inference_args))
-    if wrong is not None:
+    has_pairs = bool(args.handler_args or args.inference_args)
+    if (wrong := misplaced(args.arguments, args.columns, has_pairs=has_pairs)) is not None:
         raise ConfigurationError(wrong)
     inputs, into = _given_inputs(args), getattr(args, "into", None)
     handler = handler_of(args, known)
     sources, head = _inputs(args, inputs)
-    key = one_of("--key", args.key or None, head.columns)
     keep = choose("--keep", args.keep, head.columns)
     _refuse_reserved(head.columns if keep is None else keep)
     columns = columns_of(args, handler, head, known)
@@ -119,9 +118,10 @@ def _prepare(args: RunArgs | RetryArgs, known: Recognised | None, errors: Consol
             output=_output(args, into),
             into=into is not None,
             dead_letters=args.dead_letters,
-            examples=Examples(columns, head.columns, key, head.types),
+            examples=Examples(columns, head.columns, one_of("--key", args.key or None, head.columns), head.types),
             types=head.csv,
             keep=keep,
+            explode=args.explode,
             inference_args=parse_arguments("--inference-arg", args.inference_args) or None,
             batch_sizes=_batch_sizes(args),
             length_column=one_of("--length-column", args.length_column, head.columns),

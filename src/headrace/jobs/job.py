@@ -41,6 +41,8 @@ class Job:
     """The types of the columns of CSV files, but for those of text."""
     keep: tuple[str, ...] | None = None
     """The input columns to output; None: all."""
+    explode: bool = False
+    """Whether predictions of several values become several columns."""
     fallback: Any = None
     """The handler for rows that the first one's model could not do, if any."""
     inference_args: dict[str, Any] | None = None

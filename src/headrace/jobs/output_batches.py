@@ -22,6 +22,7 @@ from headrace.jobs.column_types import is_utf8
 from headrace.jobs.json_lines import as_line
 from headrace.rows.blocks import Block, BlockRow
 from headrace.rows.examples import answer_of
+from headrace.rows.exploded import PREDICTION, exploded_all, exploded_array
 from headrace.rows.values import as_values
 
 _JSON = {b"headrace": b"json"}
@@ -171,7 +172,13 @@ def batch_of_lines(lines: Sequence[OutputLine]) -> tuple[Runs, Any]:
 
 
 def batch_of_block(
-    block: Block, keep: tuple[str, ...] | None, predictions: Any, model_id: str | None, encode: Encode = encoded
+    block: Block,
+    keep: tuple[str, ...] | None,
+    predictions: Any,
+    model_id: str | None,
+    encode: Encode = encoded,
+    *,
+    explode: bool = False,
 ) -> Any:
     """The output record batch of a block: with an array of predictions, or a list of results.
 
@@ -179,9 +186,10 @@ def batch_of_block(
     """
     columns = _kept(block, keep, encode)
     if isinstance(predictions, list):
-        columns.update(_of_results(predictions, encode))
+        columns.update(_of_results(predictions, encode, explode))
     else:
-        columns["prediction"] = _of_predictions(predictions, encode)
+        some = exploded_array(predictions) if explode else {PREDICTION: predictions}
+        columns.update((name, _of_predictions(values, encode)) for name, values in some.items())
         if model_id is not None:
             places = pyarrow.repeat(pyarrow.scalar(0, pyarrow.int8()), len(block))
             columns["model_id"] = pyarrow.DictionaryArray.from_arrays(places, [model_id]), False
@@ -276,16 +284,17 @@ def _kept(block: Block, keep: tuple[str, ...] | None, encode: Encode = encoded) 
     }
 
 
-def _of_results(results: list[Any], encode: Encode) -> dict[str, _Column]:
+def _of_results(results: list[Any], encode: Encode, explode: bool) -> dict[str, _Column]:
     predictions, model_ids = zip(*map(answer_of, results), strict=True)
-    columns = {"prediction": _of_values(predictions, encode)}
+    some = exploded_all(predictions) if explode else {PREDICTION: predictions}
+    columns = {name: _of_values(values, encode) for name, values in some.items()}
     if any(model_id is not None for model_id in model_ids):
         columns["model_id"] = _of_values(model_ids)
     return columns
 
 
 def _of_predictions(predictions: Any, encode: Encode) -> _Column:
-    if predictions.ndim == 1 and predictions.dtype.kind in "biuf":
+    if getattr(predictions, "ndim", 0) == 1 and predictions.dtype.kind in "biuf":
         return _of_column(pyarrow.array(predictions))
     return _of_values(list(predictions), encode)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 from headrace.core.answer import SKIP, is_of_columns
@@ -13,6 +14,7 @@ from headrace.core.errors import BudgetError, ConfigurationError, as_type_name
 from headrace.core.result import DeadLetter, Failure
 from headrace.local.predict import predict_each
 from headrace.rows.examples import RESERVED, answer_of
+from headrace.rows.exploded import PREDICTION, exploded_all, naming_outputs, refuse_exploded
 from headrace.rows.frames import names_of
 from headrace.runtime.prepare import InferenceRequest, Placement
 
@@ -39,11 +41,11 @@ def predict_table(
     fallback: Any = None,
     cache: str | CacheConfig | None = None,
     budget: Budget | None = None,
+    explode: bool = False,
 ) -> TableT:
     """The table with its predictions: its rows and columns as they are, and four columns more.
 
-    - ``prediction``: in a data frame the value itself; in Arrow's tables as ``headrace run`` writes it to Parquet:
-      arrays as lists, and as text where values are of several types. Null for a row without one.
+    - ``prediction``: the value itself; in Arrow's tables as in ``headrace run``'s Parquet. Null for a row without one.
     - ``model_id``: the model that answered, if it says so; of a fallback always.
     - ``outcome``: ``"predicted"``, ``"failed"`` or ``"skipped"``; ``error``: a failed row's error, type and message.
 
@@ -60,30 +62,43 @@ def predict_table(
         isolate: whether the model lives in a process of its own.
         timeout: the longest that one operation may take, in seconds; implies ``isolate``.
         fallback: another handler, for rows that the first one's model could not do; of a list each, in order.
-        cache: a file of predictions that were made before: they are not asked for again.
-        budget: prices of requests, and a limit, after which rows fail with a BudgetError; a ``cache`` keeps the others.
+        cache, budget: a file of earlier predictions, not asked for again; prices, and a limit, after which rows fail.
+        explode: whether each value of a prediction gets a column: ``prediction_0``, or ``prediction_`` and its name.
 
     Raises:
         ConfigurationError: an argument is wrong, or the table has one of these columns already.
     """
     request = InferenceRequest(inference_args, placement, batching, retry, isolate, timeout, fallback, cache, budget)
-    return _with_predictions(handler, table, request, (columns, key), on_failure)
+    return _with_predictions(handler, table, request, (columns, key), on_failure, explode=explode)
 
 
 def _with_predictions(
-    handler: Any, table: TableT, request: InferenceRequest, columns: tuple[Any, Any], on_failure: str
+    handler: Any,
+    table: TableT,
+    request: InferenceRequest,
+    columns: tuple[Any, Any],
+    on_failure: str,
+    *,
+    explode: bool,
 ) -> TableT:
     _refuse_mistakes(table, on_failure)
+    if explode:
+        refuse_exploded(names_of(table))
+        handler, request = naming_outputs(handler), replace(request, fallback=naming_outputs(request.fallback))
     chosen, key = columns
     answers = predict_each(handler, table, request, columns=chosen, key=key, on_failure=_AS_OF_PREDICT[on_failure])
-    return _with_columns(table, _added(answers), raises=on_failure == "raise")
+    added = _added(answers)
+    if explode:
+        added = {**exploded_all(added.pop(PREDICTION)), **added}
+    return _with_columns(table, added, raises=on_failure == "raise")
 
 
 def _with_columns(table: TableT, added: dict[str, list[Any]], *, raises: bool) -> TableT:
     given: Any = table
     found: TableT
     if hasattr(given, "iloc"):
-        found = given.assign(**{**added, "prediction": _nullable(added["prediction"])})
+        columns = {name: _nullable(values) if name.startswith(PREDICTION) else values for name, values in added.items()}
+        found = given.assign(**columns)
         return found
     from headrace.jobs.prediction_columns import with_columns  # noqa: PLC0415 - numpy and pyarrow, for Arrow's only
 

@@ -12,6 +12,7 @@ from headrace.jobs.column_types import as_array, kind_of, type_of
 from headrace.jobs.json_lines import JsonEncodeError
 from headrace.jobs.letters import unwritten
 from headrace.jobs.output_batches import Json, encoded
+from headrace.rows.exploded import PREDICTION
 
 
 def with_columns(table: Any, added: dict[str, list[Any]], *, raises: bool) -> Any:
@@ -25,9 +26,11 @@ def with_columns(table: Any, added: dict[str, list[Any]], *, raises: bool) -> An
     Raises:
         JsonEncodeError: a prediction cannot be written, and ``raises``.
     """
-    added = {**added, "prediction": _written(added, raises=raises)}
-    types = dict.fromkeys(added, pyarrow.string())
-    types["prediction"] = type_of(kind_of(added["prediction"]))
+    predictions = {name: _written(added, name, raises=raises) for name in added if name.startswith(PREDICTION)}
+    added = {**added, **predictions}
+    types = dict.fromkeys(added, pyarrow.string()) | {
+        name: type_of(kind_of(values)) for name, values in predictions.items()
+    }
     arrays = {name: as_array(values, types[name]) for name, values in added.items()}
     if isinstance(table, pyarrow.Table):
         for name, array in arrays.items():
@@ -39,10 +42,10 @@ def with_columns(table: Any, added: dict[str, list[Any]], *, raises: bool) -> An
     return pyarrow.RecordBatch.from_arrays([*table.columns, *arrays.values()], schema=schema)
 
 
-def _written(added: dict[str, list[Any]], *, raises: bool) -> list[Any]:
-    """The predictions as JSON's values; the other columns of one that cannot be written are changed in place."""
+def _written(added: dict[str, list[Any]], name: str, *, raises: bool) -> list[Any]:
+    """A column of predictions as JSON's values; the others of one that cannot be written are changed in place."""
     written = []
-    for row, prediction in enumerate(added["prediction"]):
+    for row, prediction in enumerate(added[name]):
         try:
             value = encoded(prediction)
         except JsonEncodeError as error:

@@ -31,6 +31,7 @@ from headrace.jobs.storage import is_remote
 from headrace.metrics.totals import Totals
 from headrace.rows.columns import over_blocks
 from headrace.rows.examples import batching_over_rows, over_rows, takes_columns
+from headrace.rows.exploded import naming_outputs, refuse_exploded
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.queues import LengthOfTag
 from headrace.runtime.usage_meter import stop_requests, stoppable
@@ -62,6 +63,9 @@ class Run:
     """
 
     def __init__(self, job: Job) -> None:
+        if job.explode:
+            refuse_exploded(job.examples.all_columns if job.keep is None else job.keep)
+            job = replace(job, handler=naming_outputs(job.handler), fallback=naming_outputs(job.fallback))
         _refuse_no_share(job.threshold)
         _refuse_limit(job)
         self.job = job
@@ -313,6 +317,7 @@ def _steps(job: Job, folder: str, order: LetterOrder | None) -> tuple[RunSteps, 
             all_may_fail=job.threshold == 1,
             paid=spec.budget is not None,
             bytes_too=output_format(job.output) != "csv",
+            explode=job.explode,
         ),
     )
     return steps, names is not None

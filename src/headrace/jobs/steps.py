@@ -42,6 +42,7 @@ from headrace.jobs.retry import read_dead_letters
 from headrace.jobs.row_ranges import RowRanges
 from headrace.rows.blocks import Block, BlockRow, blocks_of
 from headrace.rows.examples import answer_of
+from headrace.rows.exploded import PREDICTION, exploded
 from headrace.rows.fitting import fitted
 from headrace.rows.records import BrokenLine, Record
 from headrace.runtime.bundle import AnyBundle
@@ -225,6 +226,7 @@ class OutcomeWriter:
         all_may_fail: whether a bundle whose first rows all fail goes on.
         paid: whether predictions are paid for: durable parts write each at once, and interrupts wait for requests.
         bytes_too: whether the output can hold bytes; if not, their rows become dead letters.
+        explode: whether predictions of several values become several columns.
     """
 
     def __init__(
@@ -236,7 +238,9 @@ class OutcomeWriter:
         all_may_fail: bool = False,
         paid: bool = False,
         bytes_too: bool = True,
+        explode: bool = False,
     ) -> None:
+        self._explode = explode
         self._encode = encoded if bytes_too else encoded_without_bytes
         self._doubtful = partial(columns_of_bytes, keep=() if bytes_too else keep)
         self._folder, self._keep = folder, keep
@@ -295,11 +299,11 @@ class OutcomeWriter:
             for result in values:
                 self._write_block(result.example, result.inference, result.model_id)
         elif (
-            fallback is None
+            not (fallback or self._explode)
             and SCALARS.issuperset(map(type, values))
             and all(block.batch is not None and not self._doubtful(block) for block in blocks_of(rows))
         ):
-            self._good.write_rows(OutputRows(rows, {"prediction": values}), "predictions")
+            self._good.write_rows(OutputRows(rows, {PREDICTION: values}), "predictions")
         else:
             for some in rows_together(self._encoded(rows, values, fallback)):
                 self._good.write_rows(some, "predictions")
@@ -315,7 +319,8 @@ class OutcomeWriter:
             try:
                 kept = self._keep if row.block.batch is None else doubtful[row.block]
                 columns = {} if kept == () else encoded_record(row.row, kept, self._encode)
-                columns["prediction"] = self._encode(prediction)
+                some = exploded(prediction) if self._explode else {PREDICTION: prediction}
+                columns.update((name, self._encode(one)) for name, one in some.items())
                 if model_id is not None:
                     columns["model_id"] = encoded(model_id)
             except JsonEncodeError as error:
@@ -326,7 +331,7 @@ class OutcomeWriter:
     def _write_block(self, block: Block, predictions: Any, model_id: str | None) -> None:
         """Writes rows; if that fails, halves the block until only the rows that cannot be written are left."""
         try:
-            batch = batch_of_block(block, self._keep, predictions, model_id, self._encode)
+            batch = batch_of_block(block, self._keep, predictions, model_id, self._encode, explode=self._explode)
         except JsonEncodeError as error:
             middle = len(block) // 2
             if middle:
