@@ -46,8 +46,7 @@ def predict_table(
     """The table with its predictions: its rows and columns as they are, and four columns more.
 
     - ``prediction``: the value itself; in Arrow's tables as in ``headrace run``'s Parquet. Null for a row without one.
-    - ``model_id``: the model that answered, if it says so; of a fallback always.
-    - ``outcome``: ``"predicted"``, ``"failed"`` or ``"skipped"``; ``error``: a failed row's error, type and message.
+    - ``model_id``: what answered. ``outcome``: ``"predicted"``, ``"failed"`` or ``"skipped"``. ``error``: why it failed.
 
     Args:
         handler: a model handler, Headrace's or Beam's.
@@ -62,7 +61,8 @@ def predict_table(
         isolate: whether the model lives in a process of its own.
         timeout: the longest that one operation may take, in seconds; implies ``isolate``.
         fallback: another handler, for rows that the first one's model could not do; of a list each, in order.
-        cache, budget: a file of earlier predictions, not asked for again; prices, and a limit, after which rows fail.
+        cache: a file of predictions that were made before: they are not asked for again.
+        budget: prices of requests, and a limit, after which rows fail with a BudgetError; a ``cache`` keeps the others.
         explode: whether each value of a prediction gets a column: ``prediction_0``, or ``prediction_`` and its name.
 
     Raises:
