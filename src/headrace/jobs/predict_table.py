@@ -46,7 +46,7 @@ def predict_table(
     """The table with its predictions: its rows and columns as they are, and four columns more.
 
     - ``prediction``: the value itself; in Arrow's tables as in ``headrace run``'s Parquet. Null for a row without one.
-    - ``model_id``: what answered. ``outcome``: ``"predicted"``, ``"failed"`` or ``"skipped"``. ``error``: why it failed.
+    - ``model_id``: what answered. ``outcome``: ``"predicted"``, ``"failed"`` or ``"skipped"``. ``error``: why not.
 
     Args:
         handler: a model handler, Headrace's or Beam's.
