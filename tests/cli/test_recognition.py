@@ -122,6 +122,14 @@ def test_what_cannot_be_known_has_to_be_named(folder, headrace, model, name, con
     assert error in result.error
 
 
+def test_a_model_from_a_pipe_is_read_once(folder, headrace, model, popen):
+    os.mkfifo(folder.path / "pipe")
+    assert "--model: pipe can be read only once; name its handler with" in run(headrace, model="pipe").error
+    writer = popen(["cp", "model.pkl", "pipe"], cwd=folder.path)
+    result = run(headrace, "--handler", "sklearn-pandas", model="pipe")
+    assert (result.code, writer.wait()) == (0, 0)
+
+
 def test_a_mistyped_option_is_named(folder, headrace, model):
     result = headrace("run", "in.csv", "--modell", "model.pkl", "--output", "p.jsonl")
     assert result.error == "Missing option '--model': there is no --modell; write --model."

@@ -75,11 +75,14 @@ def test_what_is_missing_is_said_unless_another_knows_more(installed, file):
     assert recognise(file("m.half")).handler == "any"
 
 
-def test_a_broken_recogniser_is_named_and_passed_over(installed, file, caplog):
+def test_a_broken_recogniser_is_passed_over_and_named_if_nobody_knows_more(installed, file):
     installed("broken", "anything")
     assert recognise(file("m.bin")).handler == "any"
-    assert f"{__name__}:broken" in caplog.text
-    assert "RuntimeError: out of order" in caplog.text
+    installed("broken", "theirs")
+    with pytest.raises(ConfigurationError, match=f"or {__name__}:broken is: RuntimeError: out of order"):
+        recognise(file("m.bin"))
+    with pytest.raises(ConfigurationError, match="give the rest"):
+        recognise(file("m.half"))
 
 
 def test_a_folder_has_members(tmp_path):

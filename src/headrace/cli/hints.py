@@ -75,7 +75,7 @@ def about_model(handler: str, model: str) -> str:
     if handler not in handler_names() or own not in _TAKES:
         return ""
     known = None
-    if os.path.exists(model):
+    if os.path.isfile(model) or os.path.isdir(model):
         with suppress(ConfigurationError, OSError):
             known = recognise(ModelFile(model))
     found = f"; the file is {known.what}: --handler {known.handler}" if known and known.handler != handler else ""

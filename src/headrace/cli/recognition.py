@@ -131,7 +131,9 @@ def columns_of(
 
 
 def _known(path: str) -> KnownModel:
-    if "://" not in path and not os.path.exists(path):
+    if "://" not in path and not _is_regular(path):
+        if os.path.exists(path):
+            raise ConfigurationError(f"--model: {path} can be read only once; {_NAME_IT}")
         raise ConfigurationError(f"--model: {no_file(path)} If it is an id on a hub or at an endpoint, {_NAME_IT}")
     try:
         known = recognise(ModelFile(path))
@@ -146,13 +148,18 @@ def _known(path: str) -> KnownModel:
 
 def _as_named(args: ModelArgs) -> Recognised | None:
     """What is known of a local model, if it is the named handler's; None also for files that cannot be judged."""
-    if args.model is None or not os.path.exists(args.model):
+    if args.model is None or not _is_regular(args.model):
         return None
     try:
         known = recognise(ModelFile(args.model))
     except (ConfigurationError, OSError):
         return None
     return Recognised(known, is_named=True) if known is not None and known.handler == args.handler else None
+
+
+def _is_regular(path: str) -> bool:
+    """Whether it is a file or a folder here: a pipe can be read only once."""
+    return os.path.isfile(path) or os.path.isdir(path)
 
 
 def _missing(words: Sequence[str]) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import logging
 import mmap
 import os
 import zipfile
@@ -30,8 +29,6 @@ _OURS = "headrace.handlers."
 _HEAD = 4096
 _PICKLES = (".pkl", ".pickle", ".joblib")
 _ZIP, _PICKLE = b"PK\x03\x04", b"\x80"
-
-_logger = logging.getLogger(__name__)
 
 
 class KnownModel(NamedTuple):
@@ -138,20 +135,21 @@ def recognise(model: ModelFile) -> KnownModel | None:
     """How the file is run; None if no installed package knows. Recognisers of other packages come before Headrace's.
 
     Raises:
-        ConfigurationError: the file is known, and what is missing has to be given.
+        ConfigurationError: the file is known, and what is missing has to be given; or it is damaged.
     """
     entries = importlib.metadata.entry_points(group=GROUP)
-    complaint: ConfigurationError | None = None
+    complaints: list[ConfigurationError] = []
     for entry in sorted(entries, key=lambda entry: entry.value.startswith(_OURS)):
         try:
             found: KnownModel | None = entry.load()(model)
         except ConfigurationError as error:
-            complaint = complaint or error
+            complaints.insert(0, error)
         except Exception as error:
-            _logger.warning("the recogniser %s of model files failed: %s: %s", entry.value, as_type_name(error), error)
+            said = f"it is damaged, or {entry.value} is: {as_type_name(error)}: {error}"
+            complaints.append(ConfigurationError(said))
         else:
             if found is not None:
                 return found
-    if complaint is not None:
-        raise complaint
+    if complaints:
+        raise complaints[0]
     return None

@@ -56,13 +56,16 @@ def _judged(estimator: Inert, arguments: Mapping[str, Any]) -> KnownModel:
 
 
 def _first(estimator: Inert) -> Inert:
-    """The part of an estimator that sees the columns: of a pipeline its first step."""
-    inner = estimator.attribute("best_estimator_")
-    if isinstance(inner, Inert):
-        return _first(inner)
-    steps = estimator.attribute("steps")
-    parts = [step[1] for step in steps if isinstance(step[1], Inert)] if isinstance(steps, list) else []
-    return _first(parts[0]) if parts else estimator
+    """The part of an estimator that sees the columns: of a pipeline its first step, of a search what it found."""
+    parts = [estimator.attribute("best_estimator_"), *(step[1] for step in _listed(estimator.attribute("steps")))]
+    if estimator.attribute(_NAMES) is estimator.attribute(_COUNT) is None:
+        parts += [estimator.attribute("regressor_"), *_listed(estimator.attribute("estimators_"))]
+    first = next((part for part in parts if isinstance(part, Inert)), None)
+    return estimator if first is None else _first(first)
+
+
+def _listed(parts: Any) -> list[Any]:
+    return parts if isinstance(parts, list) else []
 
 
 def _used(first: Inert, names: tuple[str, ...]) -> tuple[str, ...]:
