@@ -27,6 +27,7 @@ WORKLOADS = (
     "overlap",
     "columnar",
     "files",
+    "workers",
     "adaptive",
     "crossing",
     "keyed",
