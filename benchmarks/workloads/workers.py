@@ -20,8 +20,8 @@ TITLE = "headrace run with one worker, with two, and on Beam's runner with two p
 
 ABOUT = f"""\
 A CSV file of 8 columns goes through a random forest, which computes on one thread. Each run is a process of its own,
-from its start to its end (`wall s`), with all of its processes (`CPU s`). The outputs are equal: of `--workers 2` byte by
-byte, of Beam's runner, which does not keep the order, line by line. The ways take turns, forwards and backwards.
+from its start to its end (`wall s`), with all of its processes (`CPU s`). The outputs are equal: with two workers byte
+by byte, of Beam's runner, which does not keep the order, line by line. The ways take turns, forwards and backwards.
 
 {INTERVALS}"""
 
@@ -31,7 +31,7 @@ _OPTIONS = {
     TWO: ["--workers", "2"],
     BEAM: ["--direct_running_mode=multi_processing", "--direct_num_workers=2"],
 }
-_ROWS, _TREES, _QUICK_ROWS, _QUICK_TREES = 400_000, 1000, 2_000, 10
+_ROWS, _TREES, _QUICK_ROWS, _QUICK_TREES = 2_500_000, 1000, 2_000, 10
 _MOST_ROUNDS = 5
 """Each takes four minutes."""
 

@@ -123,11 +123,11 @@ class Workers:
     def _work(self, number: int) -> None:
         """Gives a worker one part after the other."""
         worker: _Worker | None = None
-        measures = self._workers is None and number == 0
+        measure = _Measure() if self._workers is None and number == 0 else None
         try:
             while (task := self._next()) is not None:
-                worker = worker or (_Here(self._steps) if measures else self._hosts.worker(number))
-                self._run(worker, *task, _Measure() if measures and len(self._threads) == 1 else None)
+                worker = worker or (self._hosts.worker(number) if measure is None else _Here(self._steps))
+                self._run(worker, *task, measure)
         except BaseException as error:  # ``execute`` raises it
             self._error = self._error or error
             self._end()
@@ -158,13 +158,12 @@ class Workers:
             if not self._may_fail and _all_failed(self._totals):
                 self._is_cut = True
                 self._end()
+            if measure is not None:
+                self._start(measure.more_workers(done))
             if done.parts is not None:
                 self._parts[number] = done.parts
             if done.parts is not None or isinstance(head, Stop):
                 return
-            if measure is not None and (more := measure.more_workers(done)) is not None:
-                self._start(more)
-                measure = None
             head = Stop(keep=self._is_cut) if self._stops() else GoOn()
 
 
@@ -245,17 +244,19 @@ class _Measure:
     def __init__(self) -> None:
         self._since: tuple[float, float] | None = None
         """The time, and the seconds that were computed by then, once the model was loaded."""
+        self._is_over = False
 
-    def more_workers(self, done: PartProgress) -> int | None:
-        """How many more there should be; None: it is too early to say."""
+    def more_workers(self, done: PartProgress) -> int:
+        """How many more to start now."""
         now = time.monotonic()
         if self._since is None:
             if any(isinstance(event, BatchCompleted) for event in done.events):
                 self._since = now, done.cpu_seconds
-            return None
+            return 0
         began, before = self._since
-        if now - began < _MEASURED_SECONDS:
-            return None
+        if self._is_over or now - began < _MEASURED_SECONDS:
+            return 0
+        self._is_over = True
         most = len(visible_gpus(os.environ)) if has_accelerator(os.environ) else allowed_cores()
         busy_cores = (done.cpu_seconds - before) / (now - began)
         return more_workers(busy_cores, most, memory_available() / resident_bytes())
