@@ -18,7 +18,12 @@ from output_rows import output_rows
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(1, 60), max_size=6))
 def test_however_rows_are_cut_the_files_are_the_same(cuts):
-    rows = pyarrow.table({"n": range(200), "x": [n / 7 for n in range(200)], "t": ["é" * (n % 9) for n in range(200)]})
+    floats = {
+        "x": [n / 7 for n in range(200)],
+        "y": [n**4 / 1e6 for n in range(200)],
+        "z": [n % 3 / 1 for n in range(200)],
+    }
+    rows = pyarrow.table({"n": range(200), **floats, "t": ["é" * (n % 9) for n in range(200)]})
     pieces, start = [], 0
     for size in [*cuts, 200]:
         pieces += [rows.slice(start, size)] if start < 200 else []

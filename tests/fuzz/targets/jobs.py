@@ -308,8 +308,10 @@ def _compare_csv(path: Path, expected: list[dict[str, Any]]) -> None:
     found = _csv_rows((gzip.decompress(content) if path.suffix == ".gz" else content).decode())
     for (header, cells), row in zip(found, expected, strict=True):
         assert {_cell(name) for name in row} <= set(header)
-        values = {_cell(name): _cell(value) for name, value in row.items()}
-        assert cells == [values.get(name, "") for name in header]
+        values = {_cell(name): value for name, value in row.items()}
+        for name, cell in zip(header, cells, strict=True):
+            value = values.get(name)
+            assert float(cell) == value and not cell.isdigit() if isinstance(value, float) else cell == _cell(value)
 
 
 def _csv_rows(text: str) -> list[tuple[list[str], list[str]]]:
