@@ -28,6 +28,7 @@ WORKLOADS = (
     "columnar",
     "files",
     "workers",
+    "images",
     "adaptive",
     "crossing",
     "keyed",

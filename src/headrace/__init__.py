@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from headrace.core.result import ErrorRecord, Failure, ModelMetadata, PredictionResult, Stage
     from headrace.core.sources import with_sources
     from headrace.core.usage import report_generation, report_usage
+    from headrace.jobs.files import read_files
     from headrace.jobs.predict_table import predict_table
     from headrace.local.predict import predict
 
@@ -94,6 +95,7 @@ _HOME = {
     "UnsupportedError": "core.errors",
     "predict": "local.predict",
     "predict_table": "jobs.predict_table",
+    "read_files": "jobs.files",
     "report_generation": "core.usage",
     "report_rate_limit": "core.rate_limits",
     "report_usage": "core.usage",
@@ -147,6 +149,7 @@ __all__ = [
     "UnsupportedError",
     "predict",
     "predict_table",
+    "read_files",
     "report_generation",
     "report_rate_limit",
     "report_usage",

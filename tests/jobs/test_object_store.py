@@ -9,7 +9,7 @@ import pytest
 from apache_beam.io.filesystem import BeamIOError, CompressedFile, CompressionTypes, FileMetadata, FileSystem
 
 from headrace.core.handler import ModelHandler
-from headrace.jobs.files import match
+from headrace.jobs.files import match, read_files
 from headrace.jobs.job import Job
 from headrace.jobs.reading import infer_schema
 from headrace.jobs.run import Run
@@ -139,3 +139,14 @@ def test_parts_of_a_run_that_failed_late_are_removed(objects):
     with pytest.raises(OSError, match="the header has 'n' twice"):
         run(Double(), "objects://out/p.jsonl")
     assert objects == before
+
+
+def test_objects_are_rows(objects):
+    objects["objects://in/deep/er/c.bin"] = b"333"
+    found = [(row["path"], row["size"], row["content"][:3]) for row in read_files("objects://in/**/*", content=True)]
+    assert found == [
+        ("objects://in/a.jsonl", 21, b'{"n'),
+        ("objects://in/b.csv.gz", len(objects["objects://in/b.csv.gz"]), objects["objects://in/b.csv.gz"][:3]),
+        ("objects://in/deep/er/c.bin", 3, b"333"),
+    ]
+    assert [row["modified"] for row in read_files("objects://in/**/c.*")] == [None]

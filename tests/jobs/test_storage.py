@@ -1,5 +1,6 @@
-"""Local files are found as Beam finds them."""
+"""Local files are found as Beam finds them, but for ``**/``, which may be no folder, as in Python and shells."""
 
+import glob as python
 import warnings
 
 import pytest
@@ -8,7 +9,7 @@ from apache_beam.io.filesystems import FileSystems
 from headrace.jobs import storage
 
 NAMES = ("a.jsonl", "b.jsonl", ".hidden.jsonl", "a[1].csv", "x/a.jsonl", "x/y/a.jsonl", "x/y/b.csv", "xy/a.csv")
-GLOBS = ("*", "*.jsonl", "**", "**.jsonl", "x/*", "x*/*.csv", "**/a.*", "?.jsonl", "[ab].jsonl", "[!a].jsonl", "a[[]*")
+GLOBS = ("*", "*.jsonl", "**", "**.jsonl", "x/*", "x*/*.csv", "?.jsonl", "[ab].jsonl", "[!a].jsonl", "a[[]*")
 
 
 @pytest.fixture
@@ -27,3 +28,9 @@ def test_a_glob_names_the_files_that_it_names_to_beam(folder, glob):
     found = storage.match(str(folder / glob))
     assert [file.path for file in found] == sorted(file.path for file in beams)
     assert {file.path: file.size for file in found} == {file.path: file.size_in_bytes for file in beams}
+
+
+@pytest.mark.parametrize("glob", ["**/a.*", "x/**/*.jsonl", "x/**/y/*", "**/absent"])
+def test_two_stars_and_a_slash_are_any_number_of_folders(folder, glob):
+    expected = python.glob(str(folder / glob), recursive=True)
+    assert [file.path for file in storage.match(str(folder / glob))] == sorted(expected)

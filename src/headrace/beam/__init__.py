@@ -21,7 +21,7 @@ A pipeline moves over by changing ``from apache_beam.ml.inference.base import`` 
              -> outputs -> encodable     encodable    what a shuffle can encode, of dead letters and skipped elements
              -> metrics                  metrics      events into Beam's metrics
     in a model host: recorder          records a handler's updates of Beam's metrics; metrics replays them
-    for users: dead_letters, oom       for other rooms, by entry point: beam_handlers, filesystems
+    for users: dead_letters, read_files, oom       for other rooms, by entry point: beam_handlers, filesystems
 """
 
 from __future__ import annotations
@@ -40,12 +40,14 @@ if TYPE_CHECKING:
     from apache_beam.ml.inference.base import load_model_status
 
     from headrace.beam.dead_letters import DeadLetterRows
+    from headrace.beam.read_files import ReadFiles
     from headrace.beam.refresh import WatchFilePattern
     from headrace.beam.results import RunInferenceDLQ
     from headrace.beam.transform import RunInference
 
 _LAZY = {
     "DeadLetterRows": "headrace.beam.dead_letters",
+    "ReadFiles": "headrace.beam.read_files",
     "RunInference": "headrace.beam.transform",
     "RunInferenceDLQ": "headrace.beam.results",
     "WatchFilePattern": "headrace.beam.refresh",
@@ -72,6 +74,7 @@ __all__ = [
     "PredictionResult",
     "PredictionT",
     "RateLimitExceeded",
+    "ReadFiles",
     "RemoteModelHandler",
     "RunInference",
     "RunInferenceDLQ",

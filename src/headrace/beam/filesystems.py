@@ -9,6 +9,8 @@ from typing import BinaryIO, cast
 from apache_beam.io.filesystem import CompressionTypes, FileSystem
 from apache_beam.io.filesystems import FileSystems
 
+from headrace.core.files import as_regex
+
 _EXTRAS = {
     "gs": ("Google Cloud Storage", "gcp", "google.cloud.storage"),
     "s3": ("Amazon S3", "aws", "boto3"),
@@ -36,8 +38,13 @@ class BeamStorage:
     def match(pattern: str) -> list[tuple[str, int, float]]:
         """Path, size in bytes, and modification time in seconds since 1970, of each file."""
         _refuse_unknown(pattern)
-        found = FileSystems.match([pattern])[0].metadata_list
-        return [(file.path, file.size_in_bytes, file.last_updated_in_seconds or 0.0) for file in found]
+        wanted = as_regex(pattern) if "**/" in pattern else None  # for Beam that is at least one folder
+        found = FileSystems.match([pattern.replace("**/", "**") if wanted else pattern])[0].metadata_list
+        return [
+            (file.path, file.size_in_bytes, file.last_updated_in_seconds or 0.0)
+            for file in found
+            if wanted is None or wanted.fullmatch(file.path)
+        ]
 
     @staticmethod
     def split(path: str) -> tuple[str, str]:

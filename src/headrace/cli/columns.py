@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from headrace.cli.objects import import_object
 from headrace.core.errors import ConfigurationError
 from headrace.core.spelling import did_you_mean, nearest
 
 if TYPE_CHECKING:
-    from headrace.cli.file_options import FileArgs
+    from headrace.cli.file_options import FileArgs, TypeArgs
     from headrace.jobs.files import Source
     from headrace.jobs.reading import InputSchema
 
@@ -71,6 +73,44 @@ def csv_types(args: FileArgs, sources: Sequence[Source], head: InputSchema) -> d
                 f"column {column!r} is {asked[column]} in --types, and in --text-columns; choose one."
             )
     return {**head.csv, **asked}
+
+
+def examples_of(args: Any, head: InputSchema, columns: tuple[str, ...] | None) -> Any:
+    """How the handler's examples are made (``headrace.rows.examples.Examples``); what --decode makes is one.
+
+    Args:
+        args: the options, with ``key``.
+        head: what the input is.
+        columns: those that the model is given; None: all.
+    """
+    from headrace.rows.examples import Examples  # noqa: PLC0415 - as in headrace.cli.run
+
+    is_example = args.decode is not None and columns == head.content
+    key = one_of("--key", args.key or None, head.columns)
+    return Examples(columns, head.columns, key, head.types, bare=is_example)
+
+
+def contents_of(args: TypeArgs, head: InputSchema, columns: Sequence[str] | None) -> Any:
+    """How the contents of files are read (``headrace.rows.files.Contents``); None if the model is given none.
+
+    Args:
+        args: the options.
+        head: what the input is.
+        columns: those that the model is given.
+
+    Raises:
+        ConfigurationError: there are no contents to decode, or the function cannot be imported.
+    """
+    from headrace.rows.files import Contents  # noqa: PLC0415 - as in headrace.cli.run
+
+    if not set(head.content) & set(columns or ()):
+        if args.decode is not None:
+            cure = "add --columns content" if head.content else "add --format files"
+            raise ConfigurationError(f"--decode makes the column content of a file's bytes; {cure}.")
+        return None
+    if args.decode is not None:
+        return Contents(import_object(args.decode, "--decode"))
+    return Contents(codecs.decode if getattr(args, "prompt", None) is not None else None)
 
 
 def asked_types(asked: Iterable[str] | None, columns: Sequence[str]) -> dict[str, str]:

@@ -48,7 +48,7 @@ def _refuse_stray_options(args: DoctorArgs) -> None:
         return
     if args.clean:
         raise ConfigurationError("--clean is about the machine; leave HANDLER and --model out.")
-    for name in ("columns", "types", "text_columns", "file_format", "delimiter", "key"):
+    for name in ("columns", "decode", "types", "text_columns", "file_format", "delimiter", "key"):
         if getattr(args, name) and not args.rows:
             raise ConfigurationError(f"{_option(name)} is about rows; name a file of them with --rows.")
 
@@ -122,21 +122,24 @@ def _batching(handler: Any, args: DoctorArgs) -> Any:
 
 def _over_rows(handler: Any, args: DoctorArgs, known: Recognised | None) -> tuple[Any, Any, Iterator[Any]]:
     """A handler of rows, its batching, and the rows, as in ``headrace run``."""
-    from headrace.cli.columns import choose, csv_types, one_of  # noqa: PLC0415 - only where there are rows
+    from headrace.cli.columns import choose, contents_of, csv_types, examples_of  # noqa: PLC0415 - only where there are rows
     from headrace.jobs import files, reading  # noqa: PLC0415 - as above
-    from headrace.rows.examples import Examples, batching_over_rows, over_rows  # noqa: PLC0415 - as above
+    from headrace.rows.examples import batching_over_rows, over_rows  # noqa: PLC0415 - as above
 
     assert args.rows is not None
     sources = files.match([args.rows], args.file_format and args.file_format.value, args.delimiter)
     head = reading.infer_schema(sources)
     types = csv_types(args, sources, head)
-    key = one_of("--key", args.key or None, head.columns)
-    columns = choose("--columns", args.columns, head.columns)
-    if columns is None and known is not None:
+    columns = choose("--columns", args.columns, (*head.columns, *head.content))
+    if columns is None and args.decode is not None and head.content:
+        columns = head.content
+    elif columns is None and known is not None:
         columns = known.columns(head)
-    examples = Examples(columns, head.columns, key, {**head.types, **types})
+    contents = contents_of(args, head, columns)
+    examples = examples_of(args, head._replace(csv=types), columns)
     sizes = {} if args.max_batch_size is None else {"max_batch_size": args.max_batch_size}
     rows = (row for source in sources for row in reading.read_rows(source, types))
+    rows = rows if contents is None else (row for row, _ in contents.of((row, None) for row in rows))
     return over_rows(handler, examples), batching_over_rows(handler, sizes), rows
 
 

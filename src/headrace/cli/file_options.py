@@ -8,16 +8,17 @@ from headrace.cli.option import INPUT, RUN, count, option
 
 
 class FileFormat(str, Enum):
-    """What files of rows can be."""
+    """What files of rows can be; of ``files`` each is a row."""
 
     jsonl = "jsonl"
     csv = "csv"
     parquet = "parquet"
+    files = "files"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TypeArgs:
-    """The option of commands that read CSV files, or lines of them."""
+    """Options of commands that read rows, or dead letters of them."""
 
     types: Annotated[
         list[str] | None,
@@ -27,6 +28,15 @@ class TypeArgs:
             "Types of the columns of CSV files: str, int, float, bool, date, datetime or json. By default the first "
             "1,000 rows decide.",
             "A=TYPE,'C*=TYPE'",
+        ),
+    ] = None
+    decode: Annotated[
+        str | None,
+        option(
+            "--decode",
+            INPUT,
+            "With --format files: makes the column content of a file's bytes, on the threads that read.",
+            "MODULE:FUNCTION",
         ),
     ] = None
 
@@ -40,7 +50,13 @@ class FileArgs(TypeArgs):
         option("--text-columns", INPUT, "Columns of CSV files that stay text: --types A=str.", "A,B,'C*'"),
     ] = None
     file_format: Annotated[
-        FileFormat | None, option("--format", INPUT, "Format of the inputs; by default their extensions decide.")
+        FileFormat | None,
+        option(
+            "--format",
+            INPUT,
+            "Format of the inputs; by default their extensions decide. files: each file is a row of path, size and "
+            "modified, and of its content if --columns names it.",
+        ),
     ] = None
     delimiter: Annotated[
         str | None,

@@ -25,7 +25,7 @@ _EXIT_CODES = (
 
 _RUN = "\n\n".join(
     (
-        "Predict for every row of JSONL, CSV or Parquet files.",
+        "Predict for every row of JSONL, CSV or Parquet files, or for files themselves (--format files).",
         "The model's file decides which handler runs it, and which columns it gets, unless --handler and --columns do.",
         "Each row comes out once: with its prediction in OUT or, if something fails for it, with the error in the dead "
         "letters beside OUT (predictions.jsonl: predictions.dead-letters.jsonl). Both files appear at the end, when "

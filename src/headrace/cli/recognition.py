@@ -112,19 +112,24 @@ def handler_of(args: RunArgs | RetryArgs, known: Recognised | None) -> Any:
 def columns_of(
     args: RunArgs | RetryArgs, handler: Any, head: InputSchema, known: Recognised | None
 ) -> tuple[str, ...] | None:
-    """The columns that the model sees; None: all. The prompt's are among them.
+    """The columns that the model sees; None: all, but for the content of files. The prompt's are among them.
 
     Raises:
         ConfigurationError: the options name none, or the input lacks one.
     """
-    columns = choose("--columns", args.columns, head.columns)
+    every = (*head.columns, *head.content)
+    columns = choose("--columns", args.columns, every)
     if columns == ():
         raise ConfigurationError("--columns names no column; leave it out if the model is to see all of them.")
-    if columns is None and known is not None:
+    of_prompt = getattr(handler, "columns_of_rows", None)  # the user's own may do with prompts and rows what it likes
+    asked = choose("--prompt", of_prompt() if args.prompt is not None and of_prompt else None, columns or every)
+    if columns is None and not set(head.content).isdisjoint(asked or ()):
+        columns = every
+    elif columns is None and args.decode is not None and head.content:
+        columns = head.content
+    elif columns is None and known is not None:
         columns = known.columns(head)
     seen = columns or head.columns
-    of_prompt = getattr(handler, "columns_of_rows", None)  # the user's own may do with prompts and rows what it likes
-    choose("--prompt", of_prompt() if args.prompt is not None and of_prompt else None, seen)
     if ":" not in (args.handler or "") and (refuse := getattr(handler, "refuse_columns", None)) is not None:
         refuse(seen)
     return columns

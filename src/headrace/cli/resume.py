@@ -46,10 +46,11 @@ def decisive(
     return {
         "command": args.command,
         "the files": [source.path for source in sources],
-        **{f"the file {source.path}": [*source[1:4], _stamp(source.path)] for source in sources},
+        **{f"the file {source.path}": [*source[1:4], source.files or _stamp(source.path)] for source in sources},
         "--handler": args.handler,
         **{name: [value, _stamp(value)] for name, value in arguments.items()},
         "--columns": columns,
+        "--decode": args.decode,
         "--keep": keep,
         **({"--explode": True} if args.explode else {}),
         "--key": args.key,

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from headrace.cli import standard_output
 from headrace.cli.ahead import importing_ahead
-from headrace.cli.columns import asked_types, choose, csv_types, one_of
+from headrace.cli.columns import asked_types, choose, contents_of, csv_types, examples_of, one_of
 from headrace.cli.dry_run import show_dry_run
 from headrace.cli.errors import console_logging, report_error
 from headrace.cli.fallbacks import make_fallbacks
@@ -96,7 +96,6 @@ def _execute(args: RunArgs | RetryArgs, started: float, record: RunRecord) -> in
 def _prepare(args: RunArgs | RetryArgs, known: Recognised | None, errors: Console) -> Any:
     from headrace.jobs import run  # noqa: PLC0415 - importing numpy takes a while
     from headrace.jobs.job import Job  # noqa: PLC0415 - as above
-    from headrace.rows.examples import Examples  # noqa: PLC0415 - as above
 
     has_pairs = bool(args.handler_args or args.inference_args)
     if (wrong := misplaced(args.arguments, args.columns, has_pairs=has_pairs)) is not None:
@@ -118,8 +117,9 @@ def _prepare(args: RunArgs | RetryArgs, known: Recognised | None, errors: Consol
             output=_output(args, into),
             into=into is not None,
             dead_letters=args.dead_letters,
-            examples=Examples(columns, head.columns, one_of("--key", args.key or None, head.columns), head.types),
+            examples=examples_of(args, head, columns),
             types=head.csv,
+            contents=contents_of(args, head, columns),
             keep=keep,
             explode=args.explode,
             inference_args=parse_arguments("--inference-arg", args.inference_args) or None,
@@ -165,12 +165,19 @@ def _batch_sizes(args: RunArgs | RetryArgs) -> dict[str, int]:
 def _inputs(args: RunArgs | RetryArgs, paths: Sequence[str]) -> tuple[Any, Any]:
     """The files, and the types of their columns."""
     from headrace.jobs import files, reading  # noqa: PLC0415 - as above
-    from headrace.jobs.retry import columns_of_lines, dead_letter_columns, match_dead_letters  # noqa: PLC0415 - as above
+    from headrace.jobs.retry import (  # noqa: PLC0415 - as above
+        are_of_files,
+        columns_of_lines,
+        dead_letter_columns,
+        match_dead_letters,
+    )
+    from headrace.rows.files import CONTENT  # noqa: PLC0415 - as above
 
     if isinstance(args, RetryArgs):
         sources = match_dead_letters(paths)
         types = asked_types(args.types, columns_of_lines(sources)) if args.types else {}
-        return sources, reading.InputSchema(dead_letter_columns(sources, types), types, {})
+        content = (CONTENT,) if are_of_files(sources) else ()
+        return sources, reading.InputSchema(dead_letter_columns(sources, types), types, {}, content)
     sources = files.match(paths, args.file_format and args.file_format.value, args.delimiter)
     head = reading.infer_schema(sources)
     return sources, head._replace(csv=csv_types(args, sources, head))

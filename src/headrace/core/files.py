@@ -1,4 +1,4 @@
-"""Opens URIs: local paths directly, all others through a plug-in that is loaded on first use."""
+"""Finds local files, and opens URIs: local paths directly, all others through a plug-in, loaded on first use."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import BinaryIO, cast
+from typing import BinaryIO, NamedTuple, cast
 from urllib.parse import unquote, urlsplit
 
 from headrace.core.errors import ConfigurationError
@@ -31,11 +31,85 @@ def open_uri(uri: str) -> BinaryIO:
         OSError: the file cannot be opened.
         ConfigurationError: no plug-in for URIs is installed.
     """
-    if uri.startswith("file://"):
-        uri = unquote(urlsplit(uri).path)
-    if not _SCHEME.match(uri):
+    uri = _without_scheme(uri)
+    if not is_uri(uri):
         return open(uri, "rb")
     return _remote_opener()(uri) if _copies is None else _open_copy(uri, _copies)
+
+
+def read_file(uri: str) -> bytes:
+    """The content of a file, of which no copy is kept; argument and errors are those of ``open_uri``."""
+    uri = _without_scheme(uri)
+    with _remote_opener()(uri) if is_uri(uri) else open(uri, "rb") as file:
+        return file.read()
+
+
+class FileInfo(NamedTuple):
+    """An existing file."""
+
+    path: str
+    size: int
+    """In bytes."""
+    changed: float
+    """Modification time, in seconds since 1970."""
+
+
+def file_info(path: str) -> FileInfo:
+    """A local file as it is now.
+
+    Raises:
+        OSError: there is none.
+    """
+    status = os.stat(path)
+    return FileInfo(path, status.st_size, status.st_mtime)
+
+
+def match_local(pattern: str) -> list[FileInfo]:
+    """The local files that a path or a glob names, sorted by path.
+
+    Raises:
+        OSError: a folder cannot be read, or a link leads nowhere.
+    """
+    fixed = re.match(r"[^*?\[]*", pattern)
+    assert fixed is not None
+    if fixed[0] == pattern:
+        return [file_info(pattern)] if os.path.exists(pattern) else []
+    wanted = as_regex(pattern)
+    paths = files_below(os.path.dirname(fixed[0]) or os.curdir)
+    return sorted(file_info(path) for path in paths if wanted.fullmatch(path))
+
+
+def files_below(folder: str) -> Iterator[str]:
+    """The paths of the files in a local folder and in those below it."""
+    for where, _, names in os.walk(folder):
+        yield from (os.path.join(where, name) for name in names)
+
+
+def as_regex(pattern: str) -> re.Pattern[str]:
+    """What matches the same paths as a glob: ``**`` may hold slashes, and ``**/`` may be nothing."""
+    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[!^]?\]?[^\]]*\])", pattern)
+    return re.compile("".join(map(_part_as_regex, parts)), re.DOTALL)
+
+
+def _part_as_regex(part: str) -> str:
+    if part in _WILDCARDS:
+        return _WILDCARDS[part]
+    if part.startswith("[") and part.endswith("]") and len(part) > 2:
+        inner = part[1:-1].replace("\\", "\\\\").replace("[", "\\[")
+        return f"[^{inner[1:]}]" if inner[0] == "!" else f"[{inner}]" if inner[0] != "^" else f"[\\{inner}]"
+    return re.escape(part)
+
+
+_WILDCARDS = {"**/": "(?:.*/)?", "**": ".*", "*": r"[^/\\]*", "?": "."}
+
+
+def is_uri(path: str) -> bool:
+    """Whether a plug-in opens it."""
+    return _SCHEME.match(path) is not None
+
+
+def _without_scheme(uri: str) -> str:
+    return unquote(urlsplit(uri).path) if uri.startswith("file://") else uri
 
 
 _copies: dict[str, int] | None = None

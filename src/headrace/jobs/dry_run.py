@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, NamedTuple
 
 from headrace.core.answer import SKIP
@@ -63,7 +63,9 @@ def dry_run(job: Job) -> DryRun:
 
 def _numbered(job: Job) -> Iterator[tuple[str, int, Record]]:
     """The rows of all files, each with its file and its number there, counted from 1."""
-    return chain.from_iterable(
-        ((source.path, number, row) for number, row in enumerate(read_rows(source, job.types), 1))
+    rows = (
+        (row, (source.paths[number - 1] if source.files else source.path, number))
         for source in job.sources
+        for number, row in enumerate(read_rows(source, job.types), 1)
     )
+    return ((*where, row) for row, where in (job.contents._replace(ahead=False).of(rows) if job.contents else rows))

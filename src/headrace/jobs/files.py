@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import BinaryIO, NamedTuple
 
 from headrace.core.errors import ConfigurationError
+from headrace.core.files import FileInfo, file_info, files_below
 from headrace.core.spelling import no_file
 from headrace.jobs import pipes, storage
 from headrace.jobs.compression import compression_of, decompressed
 from headrace.jobs.position import CountedFile, Position, positions
+from headrace.rows.files import Contents, Decode, row_of_file
+from headrace.rows.records import Row
 
 _FORMATS = {
     ".jsonl": "jsonl",
@@ -28,6 +31,8 @@ _FORMATS = {
 
 _LOOKED_AT = 1000
 """How many files of a folder are looked at to say how to name them."""
+_FILES_AT_ONCE = 500
+"""How many of the files that are rows are one source."""
 _sizes: dict[str, int] = {}
 """Of remote files, in bytes, from the listing that found them: asking for each would take a request."""
 
@@ -48,17 +53,25 @@ class Part(NamedTuple):
 
 
 class Source(NamedTuple):
-    """An input file, or a part of one."""
+    """An input file or a part of one, or some files that are rows."""
 
     path: str
+    """Of the first one, if the files are rows."""
     format: str
-    """``jsonl``, ``csv`` or ``parquet``."""
+    """``jsonl``, ``csv``, ``parquet`` or, if the files are rows, ``files``."""
     delimiter: str = ","
     """Separates the fields of a CSV file."""
     letters: bool = False
     """Whether the file holds dead letters whose rows are the input."""
+    files: tuple[FileInfo, ...] = ()
+    """Those that are rows."""
     part: Part | None = None
     """The only rows to read; None: all."""
+
+    @property
+    def paths(self) -> list[str]:
+        """Of the file, or of those that are rows."""
+        return [file[0] for file in self.files] or [self.path]
 
 
 def match(patterns: Sequence[str], file_format: str | None = None, delimiter: str | None = None) -> tuple[Source, ...]:
@@ -67,7 +80,7 @@ def match(patterns: Sequence[str], file_format: str | None = None, delimiter: st
     Args:
         patterns: local, or of any filesystem that Beam supports; ``*`` stays within a folder, ``**`` does not. Local
             paths may be pipes, and ``-`` is standard input; each pipe can be read once per call of this function.
-        file_format: of all files; by default, from each file's extension.
+        file_format: of all files; by default, from each file's extension. ``files``: each file is a row.
         delimiter: of CSV files; by default a comma, or a tab for ``.tsv``.
 
     Raises:
@@ -77,7 +90,10 @@ def match(patterns: Sequence[str], file_format: str | None = None, delimiter: st
         raise ConfigurationError("an INPUT has no name (''); is a variable of the shell empty?")
     if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
         raise ConfigurationError(f"--delimiter is one character, not {delimiter!r}; a tab is $'\\t' in a shell.")
-    paths = dict.fromkeys(path for pattern in patterns for path in _matching(pattern))
+    if file_format == "files":
+        return tuple(_in_sources(match_files(patterns)))
+    paths = dict.fromkeys(file.path for pattern in patterns for file in _matching(pattern))
+    _expect(paths)
     sources = tuple(Source(path, file_format or _format_of(path), delimiter or delimiter_of(path)) for path in paths)
     for source in sources:
         if source.format == "parquet" and pipes.is_pipe(source.path):
@@ -86,6 +102,43 @@ def match(patterns: Sequence[str], file_format: str | None = None, delimiter: st
                 "first."
             )
     return sources
+
+
+def read_files(patterns: str | Sequence[str], *, content: bool = False, decode: Decode | None = None) -> Iterator[Row]:
+    """A row for each file, in order: ``path``, ``size`` in bytes, and ``modified``, a datetime in UTC.
+
+    Args:
+        patterns: paths and globs, local or of any filesystem that Beam supports; ``*`` stays within a folder, ``**/``
+            is any number of folders.
+        content: whether ``row["content"]`` is the file's bytes. Threads read at most 64 files or 64 MiB ahead. It is no
+            item of the dict: it is handed out once, and read again if it is asked for again.
+        decode: a function of the bytes that runs on these threads; what it returns is the content.
+
+    Returns:
+        An iterator. A file that cannot be read or decoded raises where its content is asked for: so it fails alone.
+
+    Raises:
+        ConfigurationError: at once, if a pattern matches nothing.
+    """
+    rows = (row_of_file(*file) for file in match_files([patterns] if isinstance(patterns, str) else patterns))
+    if not content and decode is None:
+        return rows
+    return (row for row, _ in Contents(decode).of((row, None) for row in rows))
+
+
+def match_files(patterns: Iterable[str]) -> list[FileInfo]:
+    """The files that paths and globs name, without duplicates, each to be a row; errors are those of ``match``."""
+    found = {file.path: file for pattern in patterns for file in _matching(pattern, are_rows=True)}
+    for path in found:
+        if pipes.is_pipe(path):
+            raise ConfigurationError(f"{pipes.as_name(path)} is a pipe, and no file to be a row of.")
+    return [*found.values()]
+
+
+def _in_sources(files: Sequence[FileInfo]) -> Iterator[Source]:
+    for start in range(0, len(files), _FILES_AT_ONCE):
+        some = tuple(files[start : start + _FILES_AT_ONCE])
+        yield Source(some[0].path, "files", files=some)
 
 
 def absolute(path: str) -> str:
@@ -117,11 +170,13 @@ def stamp(path: str) -> tuple[int, float]:
     return found[0].size, found[0].changed
 
 
-def known_size(path: str) -> int | None:
-    """A file's size in bytes, if no request has to be made to learn it; None of a pipe."""
-    if storage.is_remote(path):
-        return _sizes.get(path)
-    return None if pipes.is_pipe(path) else storage.size(path)
+def known_size(source: Source) -> int | None:
+    """A source's size in bytes, if no request has to be made to learn it; None of a pipe."""
+    if source.files:
+        return sum(file[1] for file in source.files)
+    if storage.is_remote(source.path):
+        return _sizes.get(source.path)
+    return None if pipes.is_pipe(source.path) else storage.size(source.path)
 
 
 def output_format(path: str, option: str = "--output") -> str:
@@ -160,13 +215,14 @@ def failed_path(dead_letters: str) -> str:
     return f"{dead_letters[:-end]}.failed{dead_letters[-end:]}"
 
 
-def _matching(pattern: str) -> list[str]:
+def _matching(pattern: str, *, are_rows: bool = False) -> list[FileInfo]:
     path = absolute(pipes.as_path(pattern))
     if os.path.isdir(path):
-        raise ConfigurationError(f"{pattern} is a folder; name its files: {_files_of(pattern)}.")
-    if os.path.exists(path):  # also a file whose name looks like a glob
-        return _expected([path])
+        names = f"'{os.path.join(pattern, '**/*')}'" if are_rows else _files_of(pattern)
+        raise ConfigurationError(f"{pattern} is a folder; name its files: {names}.")
     try:
+        if os.path.exists(path):  # also a file whose name looks like a glob
+            return [file_info(path)]
         found = storage.match(path)
     except OSError as error:
         raise ConfigurationError(f"cannot look for {pattern}: {error}.") from error
@@ -176,14 +232,14 @@ def _matching(pattern: str) -> list[str]:
             raise ConfigurationError(f"no file matches {pattern!r}.")
         raise ConfigurationError(no_file(pattern))
     _sizes.update((file.path, file.size) for file in found if storage.is_remote(file.path))
-    return _expected([file.path for file in found])
+    return found
 
 
 def _files_of(folder: str) -> str:
     """A glob, in quotes, of the files of rows in a folder: of the most frequent kind, and where the first of it is."""
     found: Counter[str] = Counter()
     levels: dict[str, str] = {}
-    for path in islice(storage.files_below(folder), _LOOKED_AT):
+    for path in islice(files_below(folder), _LOOKED_AT):
         for extension in _extensions(path)[:1]:
             if extension in _FORMATS:
                 end = "".join(_extensions(path))
@@ -195,11 +251,10 @@ def _files_of(folder: str) -> str:
     return f"'{os.path.join(folder, levels[end] + end)}'"
 
 
-def _expected(paths: list[str]) -> list[str]:
+def _expect(paths: Iterable[str]) -> None:
     for path in paths:
         if not storage.is_remote(path):
             pipes.expect(path)
-    return paths
 
 
 def _extensions(path: str) -> list[str]:

@@ -12,6 +12,7 @@ from headrace.jobs.files import Source
 from headrace.jobs.first_rows import FIRST_ROWS
 from headrace.metrics.totals import Totals
 from headrace.rows.examples import RESERVED, Examples
+from headrace.rows.files import Contents
 
 cancelled: set[str] = set()
 """The output folders of this process's cancelled jobs."""
@@ -39,6 +40,8 @@ class Job:
     """How to make the handler's examples from rows."""
     types: Mapping[str, str] = field(default_factory=dict)
     """The types of the columns of CSV files, but for those of text."""
+    contents: Contents | None = None
+    """How the contents of files that are rows are read; None: they are not."""
     keep: tuple[str, ...] | None = None
     """The input columns to output; None: all."""
     explode: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from typing import Any, NamedTuple
@@ -18,9 +18,11 @@ from headrace.jobs.input_share import InputShare
 from headrace.jobs.json_blocks import read_json_blocks, read_json_records
 from headrace.jobs.neighbours import noting_neighbours
 from headrace.jobs.parquet_blocks import parquet_file, read_parquet
+from headrace.jobs.position import Position, positions
 from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.storage import is_remote
 from headrace.jobs.text import open_text
+from headrace.rows import files
 from headrace.rows.blocks import Block
 from headrace.rows.records import BrokenLine, Record, Row
 from headrace.rows.types import types_of_schema, types_of_values
@@ -28,6 +30,7 @@ from headrace.rows.types import types_of_schema, types_of_values
 SAMPLED_ROWS = 1000
 """How many rows to inspect to infer types for all."""
 _SAMPLED_BYTES = 1 << 23
+_FILES_AT_ONCE = 250
 
 
 class InputSchema(NamedTuple):
@@ -39,6 +42,8 @@ class InputSchema(NamedTuple):
     """The types of the columns of CSV files, which state none; empty if no CSV file has rows."""
     stated: Mapping[str, str]
     """The types that Parquet files and JSON lines state."""
+    content: tuple[str, ...] = ()
+    """The column of the contents, if the rows are files: only whoever asks for it is given it."""
 
     @property
     def types(self) -> dict[str, str]:
@@ -46,13 +51,15 @@ class InputSchema(NamedTuple):
         return {**self.stated, **self.csv}
 
 
-def infer_schema(sources: Iterable[Source]) -> InputSchema:
+def infer_schema(sources: Sequence[Source]) -> InputSchema:
     """Inspects the beginning of the input.
 
     Raises:
         ConfigurationError: it cannot be read; the message names the file and the reason. EmptyPipeError if a pipe had
             to be read and was empty.
     """
+    if any(source.files for source in sources):
+        return InputSchema(files.COLUMNS, {}, files.TYPES, (files.CONTENT,))
     columns: tuple[str, ...] = ()
     sample: list[Row] = []
     stated: dict[str, str] = {}
@@ -175,10 +182,21 @@ def read_rows(source: Source, types: Mapping[str, str]) -> Iterator[Record]:
 
 
 def _pieces_of(source: Source, types: Mapping[str, str], is_done: Callable[[int, int], bool]) -> Iterator[Any]:
+    if source.files:
+        return _list_files(source)
     pipes.take(source.path)
     if source.format == "csv":
         return read_csv_blocks(source, types)
     return read_json_blocks(source) if source.format == "jsonl" else read_parquet(source, is_done)
+
+
+def _list_files(source: Source) -> Iterator[Any]:
+    """A row for each file."""
+    position = positions[source.path] = Position(rows=len(source.files))
+    for start in range(0, len(source.files), _FILES_AT_ONCE):
+        some = source.files[start : start + _FILES_AT_ONCE]
+        position.rows_done += len(some)
+        yield [files.record_of_file(*file) for file in some]
 
 
 def _columns_of(source: Source) -> tuple[str, ...]:

@@ -6,15 +6,17 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice
+from typing import Any
 
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.corrected import CorrectedLines
-from headrace.jobs.files import Source, absolute, match
+from headrace.jobs.files import Source, absolute, match, stamp
 from headrace.jobs.pipes import as_path, is_pipe
 from headrace.jobs.positions import decoded, position_in, position_of_unchanged_line, without_reading
 from headrace.jobs.reading import SAMPLED_ROWS, read_blocks, read_rows
 from headrace.jobs.row_ranges import RowRanges
-from headrace.rows.records import BrokenLine, Record, TriedRow
+from headrace.rows.files import is_of_file, row_of_file
+from headrace.rows.records import BrokenLine, Record, Row, TriedRow
 
 _LINE = BrokenLine("", "", 0, ValueError()).row.keys()
 
@@ -65,6 +67,14 @@ def columns_of_lines(sources: Iterable[Source]) -> tuple[str, ...]:
     return tuple(columns)
 
 
+def are_of_files(sources: Iterable[Source]) -> bool:
+    """Whether one of the first dead letters is of a file that is a row."""
+    letters = chain.from_iterable(islice(read_rows(source, {}), SAMPLED_ROWS) for source in sources)
+    with suppress(KeyError, TypeError, ValueError):  # no such position
+        return any(isinstance(letter, dict) and is_of_file(position_in(letter)) for letter in letters)
+    return False
+
+
 def read_dead_letters(source: Source, types: Mapping[str, str]) -> Iterator[list[Record]]:
     """The rows of dead letters, as they were first read, in lists.
 
@@ -93,6 +103,13 @@ def _is_letter(letter: Record) -> bool:
     return isinstance(letter, dict) and {"row", "stage", "message"} <= letter.keys()
 
 
+def _file_as_it_is(row: Row, position: Any) -> Row:
+    """The row of a file that may have been corrected since; of one that is gone as it was."""
+    with suppress(OSError):
+        return row_of_file(position["file"], *stamp(position["file"]))
+    return row
+
+
 def _row_of(letter: Record, path: str, number: int, corrected: CorrectedLines) -> Record:
     if isinstance(letter, BrokenLine):
         return letter
@@ -101,6 +118,7 @@ def _row_of(letter: Record, path: str, number: int, corrected: CorrectedLines) -
         attempts = int(letter.get("attempts") or 1)  # letters written without a count
         position = position_in(letter)
         if letter["stage"] != "reading" or row.keys() != _LINE:
+            row = _file_as_it_is(row, position) if is_of_file(position) else row
             return TriedRow(row, attempts, without_reading(position))
         line, file, place = (row[name] for name in _LINE)
         broken = BrokenLine(line, file, place, ValueError(letter["message"]), attempts, position=position)

@@ -81,7 +81,7 @@ class Run:
         self._spec = steps.spec
         splits = _splits(job, steps)
         self._driver = _driver(job, steps, self.output, splits)
-        self.share = splits or InputShare({source.path: known_size(source.path) for source in job.sources}, job.limit)
+        self.share = splits or InputShare({source.path: known_size(source) for source in job.sources}, job.limit)
         """The share of the input that is done, where this process reads it."""
         self.runs_elsewhere = _runs_elsewhere(job)
         """Whether processes other than this one may run the rows."""
@@ -141,7 +141,7 @@ class Run:
 
     def _unread(self, rows: int) -> int | None:
         """How many rows of the input are not among those that were read; None if counting them would take long."""
-        sizes = [None if is_remote(source.path) else known_size(source.path) for source in self.job.sources]
+        sizes = [None if is_remote(source.path) else known_size(source) for source in self.job.sources]
         if sum(_COUNTED_BYTES if size is None else size for size in sizes) >= _COUNTED_BYTES:
             return None
         blocks = (read_blocks(source, 0, self.job.types, RowRanges()) for source in self.job.sources)
@@ -240,7 +240,8 @@ def _output(job: Job, order: LetterOrder | None) -> Output:
 
 
 def _refuse_overwriting(output: Output, sources: Sequence[Source], *, into: bool) -> None:
-    paths = [source.path for source in sources]
+    names = {storage.split(path)[1] for path in (output.path, output.dead_letters, output.failed_letters)}
+    paths = [path for source in sources for path in source.paths if not source.files or os.path.basename(path) in names]
     inputs = {*map(location, paths), *(os.path.realpath(path) for path in paths if not is_remote(path))}
     letters = "--output or --dead-letters"
     if into and location(output.dead_letters) not in inputs and storage.exists(output.dead_letters):
@@ -309,7 +310,7 @@ def _steps(job: Job, folder: str, order: LetterOrder | None) -> tuple[RunSteps, 
     spec = stoppable(catching(prepare(handler, request), Exception))
     steps = RunSteps(
         spec,
-        BlockReader(job.types, folder, names, resume=resume, lengths=job.length_column, limit=job.limit, order=order),
+        _reader(job, folder, names, order, resume=resume, isolated=spec.isolated),
         OutcomeWriter(
             folder,
             job.keep,
@@ -321,6 +322,16 @@ def _steps(job: Job, folder: str, order: LetterOrder | None) -> tuple[RunSteps, 
         ),
     )
     return steps, names is not None
+
+
+def _reader(
+    job: Job, folder: str, names: tuple[str, ...] | None, order: LetterOrder | None, *, resume: bool, isolated: bool
+) -> BlockReader:
+    contents = job.contents and job.contents._replace(ahead=not isolated)
+    lengths, limit = job.length_column, job.limit
+    return BlockReader(
+        job.types, folder, names, resume=resume, lengths=lengths, limit=limit, order=order, contents=contents
+    )
 
 
 def _added_up(counts: Iterable[Mapping[str, int]]) -> dict[tuple[str, str], int]:

@@ -47,7 +47,7 @@ class Splits:
     def __init__(self, sources: Sequence[Source], workers: int) -> None:
         self._sources = sources
         self._parts = _PARTS_LEFT * workers
-        self._sizes = [known_size(source.path) if _can_cut(source) else None for source in sources]
+        self._sizes = [known_size(source) if _can_cut(source) else None for source in sources]
         self._total = self._left = sum(size or 0 for size in self._sizes)
         self._rows = 0
         self.earlier_rows = 0
@@ -113,7 +113,7 @@ class Splits:
 
 
 def _can_cut(source: Source) -> bool:
-    if source.letters or pipes.is_pipe(source.path) or compression_of(source.path) is not None:
+    if source.files or source.letters or pipes.is_pipe(source.path) or compression_of(source.path) is not None:
         return False
     return source.format == "parquet" or not is_remote(source.path)
 

@@ -10,7 +10,6 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from headrace.core.errors import BudgetError
-from headrace.core.lengths import row_length
 from headrace.core.result import DeadLetter, Failure, Outcome, Predictions
 from headrace.jobs.column_blocks import cut_by_time
 from headrace.jobs.durable import DurablePartWriter
@@ -40,11 +39,11 @@ from headrace.jobs.reading import placed, read_blocks
 from headrace.jobs.resume import load_done
 from headrace.jobs.retry import read_dead_letters
 from headrace.jobs.row_ranges import RowRanges
-from headrace.rows.blocks import Block, BlockRow, blocks_of
+from headrace.rows.blocks import Block, BlockRow, blocks_of, with_lengths
 from headrace.rows.examples import answer_of
 from headrace.rows.exploded import PREDICTION, exploded
+from headrace.rows.files import Contents
 from headrace.rows.fitting import fitted
-from headrace.rows.records import BrokenLine, Record
 from headrace.runtime.bundle import AnyBundle
 from headrace.runtime.spec import SessionSpec
 
@@ -134,6 +133,7 @@ class BlockReader:
         lengths: the column that says how long a row is, for a model that takes rows; None: none does.
         limit: how many rows to read, of all files; None: all.
         order: of dead letters, in which their places are counted; None: as they come.
+        contents: how the contents of files that are rows are read; None: they are not.
     """
 
     def __init__(
@@ -146,6 +146,7 @@ class BlockReader:
         lengths: str | None = None,
         limit: int | None = None,
         order: LetterOrder | None = None,
+        contents: Contents | None = None,
     ) -> None:
         self._left = sys.maxsize if limit is None else limit
         self._types = dict(types)
@@ -154,6 +155,7 @@ class BlockReader:
         self._resume = resume
         self._lengths = lengths
         self._order = order
+        self._contents = contents
 
     def refuse_if_cancelled(self) -> None:
         """Raises CancelledError if the job was cancelled."""
@@ -188,7 +190,8 @@ class BlockReader:
         """
         if self._names is not None:
             return [(block, None)]
-        return block.each() if self._lengths is None else _with_lengths(block.each(), self._lengths)
+        rows = block.each() if self._lengths is None else with_lengths(block.each(), self._lengths)
+        return rows if self._contents is None else self._contents.of(rows)
 
     def _blocks(self, index: int, source: Source) -> Iterator[Block]:
         done = load_done(self._folder) if self._resume else RowRanges()
@@ -208,12 +211,6 @@ class BlockReader:
             yield some
             if not self._left:
                 return
-
-
-def _with_lengths(rows: Iterable[tuple[Record, BlockRow]], column: str) -> Iterator[tuple[Record, BlockRow]]:
-    for row, place in rows:
-        value = None if isinstance(row, BrokenLine) else row.get(column)
-        yield row, place._replace(length=row_length(value))
 
 
 class OutcomeWriter:

@@ -8,23 +8,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO, Protocol
 
 from headrace.core.errors import ConfigurationError
-
-
-class FileInfo(NamedTuple):
-    """An existing file."""
-
-    path: str
-    size: int
-    """In bytes."""
-    changed: float
-    """Modification time, in seconds since 1970."""
+from headrace.core.files import FileInfo, file_info, match_local
 
 
 class Storage(Protocol):
@@ -64,19 +54,14 @@ def is_remote(path: str) -> bool:
 def match(pattern: str) -> list[FileInfo]:
     """The files that a path or a glob names, sorted by path.
 
-    ``*`` and ``[...]`` stay within a folder, ``**`` does not.
+    ``*`` and ``[...]`` stay within a folder, ``**`` does not, and ``**/`` may be no folder at all.
 
     Raises:
         OSError: the filesystem cannot be read.
     """
     if is_remote(pattern):
         return sorted(FileInfo(*file) for file in _remote().match(pattern))
-    fixed = re.match(r"[^*?\[]*", pattern)
-    assert fixed is not None
-    if fixed[0] == pattern:
-        return [_info(pattern)] if os.path.exists(pattern) else []
-    wanted = re.compile(_as_regex(pattern), re.DOTALL)
-    return sorted(_info(path) for path in files_below(os.path.dirname(fixed[0]) or os.curdir) if wanted.fullmatch(path))
+    return match_local(pattern)
 
 
 def open_file(path: str) -> BinaryIO:
@@ -106,7 +91,7 @@ def delete_folder(path: str) -> None:
 def size(path: str) -> int | None:
     """The size of a file in bytes; None if unknown."""
     try:
-        found = match(path) if is_remote(path) else [_info(path)]
+        found = match(path) if is_remote(path) else [file_info(path)]
     except OSError:
         return None
     return found[0].size if found else None
@@ -162,31 +147,3 @@ def _remote() -> Storage:
         storage: Storage = plug_in.load()
         return storage
     raise ConfigurationError("no plug-in for remote files was found; reinstall headrace: pip install headrace")
-
-
-def _info(path: str) -> FileInfo:
-    status = os.stat(path)
-    return FileInfo(path, status.st_size, status.st_mtime)
-
-
-def files_below(folder: str) -> Iterator[str]:
-    """The paths of the files in a local folder and in those below it."""
-    for where, _, names in os.walk(folder):
-        yield from (os.path.join(where, name) for name in names)
-
-
-def _as_regex(pattern: str) -> str:
-    parts = re.split(r"(\*\*|\*|\?|\[[!^]?\]?[^\]]*\])", pattern)
-    return "".join(map(_part_as_regex, parts))
-
-
-def _part_as_regex(part: str) -> str:
-    if part in _WILDCARDS:
-        return _WILDCARDS[part]
-    if part.startswith("[") and part.endswith("]") and len(part) > 2:
-        inner = part[1:-1].replace("\\", "\\\\").replace("[", "\\[")
-        return f"[^{inner[1:]}]" if inner[0] == "!" else f"[{inner}]" if inner[0] != "^" else f"[\\{inner}]"
-    return re.escape(part)
-
-
-_WILDCARDS = {"**": ".*", "*": r"[^/\\]*", "?": "."}

@@ -11,7 +11,8 @@ from itertools import repeat
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from headrace.rows.records import Record
+from headrace.core.lengths import row_length
+from headrace.rows.records import BrokenLine, Record
 
 NUMBER_BITS = 40
 _ROWS_AT_ONCE = 1024
@@ -127,3 +128,10 @@ class BlockRow(NamedTuple):
 def blocks_of(rows: Iterable[BlockRow]) -> set[Block]:
     """The blocks of rows."""
     return set(map(itemgetter(0), rows))
+
+
+def with_lengths(rows: Iterable[tuple[Record, BlockRow]], column: str) -> Iterator[tuple[Record, BlockRow]]:
+    """Rows whose places say how long they are, by a column of theirs."""
+    for row, place in rows:
+        value = None if isinstance(row, BrokenLine) else row.get(column)
+        yield row, place._replace(length=row_length(value))

@@ -33,6 +33,8 @@ class Examples:
     """The key column, for a keyed handler."""
     types: Mapping[str, Any] = field(default_factory=dict)
     """What the columns hold, as far as the source states it or it was decided: the names of ``headrace.rows.types``."""
+    bare: bool = False
+    """Whether the value of the one chosen column is the example, for handlers that make their own, too."""
 
 
 def over_rows(handler: Any, examples: Examples, reserved: Collection[str] = ()) -> Any:
@@ -51,7 +53,7 @@ def over_rows(handler: Any, examples: Examples, reserved: Collection[str] = ()) 
     """
     keyless = without_keys(handler, examples.key)
     plan = make_plan(handler)
-    model = None if plan.preprocess else next(iter(plan.models.values()))
+    model = None if plan.preprocess or examples.bare else next(iter(plan.models.values()))
     return ModelHandler.with_preprocess_fn(keyless, ExampleOfRow(examples, model, reserved))
 
 

@@ -1,0 +1,212 @@
+"""``--format files``: each file is a row; contents go to the model, and nowhere else."""
+
+import json
+
+import pytest
+
+OWN = '''
+import headrace
+
+
+class Length(headrace.ModelHandler):
+    """The length of a content; of a row the names of what it has."""
+
+    def load_model(self):
+        return len
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [sorted(one) if isinstance(one, dict) else model(one) for one in batch]
+
+
+def length():
+    return Length().with_preprocess_fn(check)
+
+
+def check(content):
+    if content[:3] in (b"bad", "bad"):
+        raise ValueError("a broken file")
+    return content
+
+
+def text(content):
+    return content.decode()
+
+
+class Makes(Length):
+    """Makes its own examples of rows."""
+
+    def example_from_row(self, row):
+        return len(row)
+
+
+def killing():
+    return Length().with_preprocess_fn(kill)
+
+
+def kill(content):
+    import os
+    import signal
+
+    if content == b"bad":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return content
+'''
+FILES = {"a.txt": "12", "sub/b.txt": "bad", "sub/c [x] ü.txt": "1234", "sub/deep/d.txt": "", "other.md": "1"}
+LENGTHS = {"a.txt": 2, "sub/c [x] ü.txt": 4, "sub/deep/d.txt": 0}
+
+
+@pytest.fixture
+def files(folder, monkeypatch):
+    """The files, below ``in``; the handlers' module is in the current folder."""
+    folder.write("own_files.py", OWN)
+    monkeypatch.syspath_prepend(str(folder.path))
+    for name, content in FILES.items():
+        folder.write(f"in/{name}", content)
+    return folder
+
+
+@pytest.fixture
+def run(files, headrace):
+    """Runs over the files with one of the test's own handlers; returns the result."""
+
+    def call(handler, *arguments, pattern="in/**/*.txt", output="p.jsonl"):
+        own = ("--handler", f"own_files:{handler}", "--output", output)
+        return headrace("run", pattern, "--format", "files", *own, *arguments)
+
+    return call
+
+
+def predictions(files, name="p.jsonl"):
+    return {row["path"].removeprefix(f"{files.path}/in/"): row["prediction"] for row in files.rows(name)}
+
+
+@pytest.mark.parametrize("more", [(), ("--runner", "FnApiRunner"), ("--isolate",), ("--decode", "own_files:text")])
+def test_contents_go_to_the_model_and_nowhere_else(files, run, more):
+    result = run("length", "--columns", "content", *more)
+    assert (result.code, result.summary["predictions"], result.summary["dead letters"]) == (0, "3", "1")
+    assert predictions(files) == LENGTHS
+    assert {tuple(row) for row in files.rows("p.jsonl")} == {("path", "size", "modified", "prediction")}
+    (letter,) = files.rows("p.dead-letters.jsonl")
+    assert letter["row"].keys() == {"path", "size", "modified"}
+    assert (letter["stage"], letter["message"]) == ("preprocessing", "a broken file")
+    assert (letter["row"]["path"], letter["row"]["size"]) == (str(files.path / "in/sub/b.txt"), 3)
+
+
+def test_without_being_asked_for_no_content_is_read(files, run):
+    (files.path / "in/a.txt").chmod(0)
+    assert run("Length").code == 0
+    assert {tuple(row["prediction"]) for row in files.rows("p.jsonl")} == {("modified", "path", "size")}
+
+
+def test_what_is_decoded_is_the_example(files, run):
+    assert run("Makes", "--decode", "own_files:text").code == 0
+    assert predictions(files) == LENGTHS | {"sub/b.txt": 3}
+
+
+def test_other_columns_go_along(files, run):
+    assert run("Length", "--columns", "size,content", output="p.parquet").code == 0
+    assert [row["prediction"] for row in files.rows("p.parquet")] == [["content", "size"]] * 4
+
+
+@pytest.mark.parametrize("into", [True, False])
+def test_a_file_that_was_corrected_is_retried(files, run, headrace, into):
+    run("length", "--columns", "content")
+    files.write("in/sub/b.txt", "mended")
+    output = ("--into", "p.jsonl") if into else ("--output", "q.jsonl")
+    own = ("--handler", "own_files:length", "--columns", "content")
+    assert headrace("retry", "p.dead-letters.jsonl", *own, *output).code == 0
+    rows = {row["path"]: row for row in files.rows("p.jsonl" if into else "q.jsonl")}
+    assert len(rows) == (4 if into else 1)
+    mended = rows[str(files.path / "in/sub/b.txt")]
+    assert (mended["size"], mended["prediction"]) == (6, 6)
+    assert list(rows) == sorted(rows)
+
+
+def test_a_file_that_is_gone_is_a_dead_letter_again(files, run, headrace):
+    run("length", "--columns", "content")
+    (files.path / "in/sub/b.txt").unlink()
+    own = ("--handler", "own_files:length", "--columns", "content")
+    assert headrace("retry", "p.dead-letters.jsonl", *own, "--output", "q.jsonl").code == 3
+    (letter,) = files.rows("q.dead-letters.failed.jsonl")
+    assert (letter["error_type"], letter["attempts"], letter["row"]["size"]) == ("FileNotFoundError", 2, 3)
+    assert (letter["position"]["file"], letter["position"]["row"]) == (str(files.path / "in/sub/b.txt"), None)
+
+
+def test_a_file_that_kills_its_process_is_a_dead_letter(files, run):
+    assert run("killing", "--columns", "content", "--isolate").code == 0
+    assert predictions(files) == LENGTHS
+
+
+def test_a_run_goes_on_where_another_one_ended(files, run):
+    assert run("length", "--columns", "content", "--resume", "--threshold", 0).code == 3
+    result = run("length", "--columns", "content", "--resume", "--threshold", 1)
+    assert (result.code, result.summary["done before"]) == (0, "4")
+    assert predictions(files) == LENGTHS
+
+
+def test_a_run_does_not_go_on_with_other_files(files, run):
+    assert run("length", "--columns", "content", "--resume", "--threshold", 0).code == 3
+    files.write("in/new.txt", "")
+    assert "these have changed since: the file" in run("length", "--columns", "content", "--resume").error
+
+
+def test_workers_share_the_files(files, run, monkeypatch):
+    monkeypatch.setattr("headrace.jobs.files._FILES_AT_ONCE", 2)
+    result = run("length", "--columns", "content", "--workers", 2)
+    assert (result.code, result.summary["dead letters"]) == (0, "1")
+    assert predictions(files) == LENGTHS
+    assert [row["path"] for row in files.rows("p.jsonl")] == sorted(row["path"] for row in files.rows("p.jsonl"))
+
+
+def test_a_limit_is_one_of_files(files, run):
+    assert run("length", "--columns", "content", "--limit", 1).code == 0
+    assert predictions(files) == {"a.txt": 2}
+
+
+def test_a_prompt_gets_text(files, headrace):
+    result = headrace(
+        *("run", "in/*.txt", "--format", "files", "--handler", "openai", "--model", "m", "--dry-run"),
+        *("--prompt", "Sum up: {content}"),
+    )
+    assert (result.code, "Sum up: 12" in result.out) == (0, True)
+
+
+def test_a_dry_run_shows_contents_and_names_files(files, run):
+    result = run("length", "--columns", "content", "--dry-run")
+    assert "b'1234'" in result.out
+    assert f"{files.path}/in/sub/b.txt: a broken file" in result.out
+
+
+@pytest.mark.parametrize(
+    ("pattern", "more", "message"),
+    [
+        ("in", (), "in is a folder; name its files: 'in/**/*'."),
+        ("-", (), "- is a pipe, and no file to be a row of."),
+        ("in/*.jpg", (), "no file matches 'in/*.jpg'."),
+        ("in/*", ("--decode", "own_files:text", "--columns", "path"), "add --columns content."),
+        ("in/*", ("--decode", "own_files:texts"), "own_files has no 'texts'; did you mean 'text'?"),
+        ("in/*", ("--keep", "content"), "--keep: there is no column 'content'; the columns are path, size, modified."),
+        ("in/*", ("--columns", "contents"), "there is no column 'contents'; did you mean 'content'?"),
+        ("in/*", ("--output", "in/a.txt.jsonl"), "in/a.txt.jsonl is among the inputs and would be overwritten"),
+    ],
+)
+def test_mistakes_are_told_before_anything_runs(files, run, pattern, more, message):
+    files.write("in/a.txt.jsonl", "")
+    result = run("length", *more, pattern=pattern)
+    assert result.code == 2
+    assert message in result.error
+
+
+def test_contents_of_rows_that_are_no_files_cannot_be_decoded(files, headrace):
+    files.write("rows.jsonl", [{"path": "in/a.txt"}])
+    own = ("--handler", "own_files:Length", "--output", "p.jsonl")
+    assert "add --format files" in headrace("run", "rows.jsonl", "--decode", "own_files:text", *own).error
+
+
+def test_positions_of_dead_letters_fit_parquet(files, run, headrace):
+    run("length", "--columns", "content", "--dead-letters", "dead.parquet")
+    (letter,) = files.rows("dead.parquet")
+    assert json.loads(letter["position"])["row"] is None
+    files.write("in/sub/b.txt", "mended")
+    own = ("--handler", "own_files:length", "--columns", "content", "--output", "q.jsonl")
+    assert headrace("retry", "dead.parquet", *own).code == 0
