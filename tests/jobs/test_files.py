@@ -300,7 +300,7 @@ def test_output_paths(output, file_format, dead_letters):
     assert dead_letters_path(output) == dead_letters
 
 
-@pytest.mark.parametrize("output", ["out", "out.csv", "out.txt", "out.parquet.gz", "jsonl"])
+@pytest.mark.parametrize("output", ["out", "out.xlsx", "out.txt", "out.parquet.gz", "jsonl"])
 def test_outputs_of_no_known_format(output):
     with pytest.raises(ConfigurationError, match=r"must end in \.jsonl"):
         output_format(output)

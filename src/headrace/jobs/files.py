@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from headrace.core.files import FileInfo, file_info, files_below
 from headrace.core.spelling import no_file
 from headrace.jobs import pipes, storage
 from headrace.jobs.compression import compression_of, decompressed
+from headrace.jobs.partitions import Key, is_partitioned, keys_of
 from headrace.jobs.position import CountedFile, Position, positions
 from headrace.rows.files import Contents, Decode, row_of_file
 from headrace.rows.records import Row
@@ -65,6 +67,8 @@ class Source(NamedTuple):
     """Whether the file holds dead letters whose rows are the input."""
     files: tuple[FileInfo, ...] = ()
     """Those that are rows."""
+    keys: tuple[Key, ...] = ()
+    """The columns that the names of its folders give."""
     part: Part | None = None
     """The only rows to read; None: all."""
 
@@ -79,7 +83,8 @@ def match(patterns: Sequence[str], file_format: str | None = None, delimiter: st
 
     Args:
         patterns: local, or of any filesystem that Beam supports; ``*`` stays within a folder, ``**`` does not. Local
-            paths may be pipes, and ``-`` is standard input; each pipe can be read once per call of this function.
+            paths may be pipes, and ``-`` is standard input; each pipe can be read once per call of this function. A
+            local folder that is partitioned as Hive does it stands for all its files.
         file_format: of all files; by default, from each file's extension. ``files``: each file is a row.
         delimiter: of CSV files; by default a comma, or a tab for ``.tsv``.
 
@@ -92,9 +97,15 @@ def match(patterns: Sequence[str], file_format: str | None = None, delimiter: st
         raise ConfigurationError(f"--delimiter is one character, not {delimiter!r}; a tab is $'\\t' in a shell.")
     if file_format == "files":
         return tuple(_in_sources(match_files(patterns)))
-    paths = dict.fromkeys(file.path for pattern in patterns for file in _matching(pattern))
-    _expect(paths)
-    sources = tuple(Source(path, file_format or _format_of(path), delimiter or delimiter_of(path)) for path in paths)
+    bases: dict[str, str] = {}
+    for pattern in patterns:
+        for file in _matching(pattern):
+            bases.setdefault(file.path, _base(pattern, file.path))
+    _expect(bases)
+    sources = tuple(
+        Source(path, file_format or _format_of(path), delimiter or delimiter_of(path), keys=keys)
+        for path, keys in keys_of(bases).items()
+    )
     for source in sources:
         if source.format == "parquet" and pipes.is_pipe(source.path):
             raise ConfigurationError(
@@ -218,6 +229,8 @@ def failed_path(dead_letters: str) -> str:
 def _matching(pattern: str, *, are_rows: bool = False) -> list[FileInfo]:
     path = absolute(pipes.as_path(pattern))
     if os.path.isdir(path):
+        if not are_rows and is_partitioned(files := _files_below(path), path):
+            return list(map(file_info, files))
         names = f"'{os.path.join(pattern, '**/*')}'" if are_rows else _files_of(pattern)
         raise ConfigurationError(f"{pattern} is a folder; name its files: {names}.")
     try:
@@ -233,6 +246,24 @@ def _matching(pattern: str, *, are_rows: bool = False) -> list[FileInfo]:
         raise ConfigurationError(no_file(pattern))
     _sizes.update((file.path, file.size) for file in found if storage.is_remote(file.path))
     return found
+
+
+def _base(pattern: str, path: str) -> str:
+    """The folder below which the names of folders are keys of a file that a pattern means."""
+    fixed = absolute(pipes.as_path(pattern))
+    if os.path.isdir(fixed) or fixed == path:
+        return fixed
+    return os.path.dirname(re.split(r"[*?\[]", fixed)[0])
+
+
+def _files_below(folder: str) -> list[str]:
+    """The files of rows in a folder, sorted; without hidden ones, and those that Spark writes for itself."""
+    return sorted(
+        path
+        for path in files_below(folder)
+        if _extensions(path)[:1] and _extensions(path)[0] in _FORMATS
+        if not any(part.startswith((".", "_")) for part in path[len(folder) :].split(os.sep))
+    )
 
 
 def _files_of(folder: str) -> str:

@@ -18,6 +18,7 @@ from headrace.jobs.input_share import InputShare
 from headrace.jobs.json_blocks import read_json_blocks, read_json_records
 from headrace.jobs.neighbours import noting_neighbours
 from headrace.jobs.parquet_blocks import parquet_file, read_parquet
+from headrace.jobs.partitions import with_keys
 from headrace.jobs.position import Position, positions
 from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.storage import is_remote
@@ -77,7 +78,8 @@ def infer_schema(sources: Sequence[Source]) -> InputSchema:
             raise
         except Exception as error:
             raise ConfigurationError(f"cannot read {pipes.as_name(source.path)} as {source.format}: {error}") from error
-    return InputSchema(columns, types_of_sample(sample), stated)
+    keys = {key.name: key.type for source in sources for key in source.keys if key.name not in columns}
+    return InputSchema((*columns, *keys), types_of_sample(sample), {**keys, **stated})
 
 
 def _refuse_unfit(source: Source) -> None:
@@ -117,6 +119,7 @@ def read_blocks(
     if source.part is not None:
         pieces = (_rows_of_group if source.format == "parquet" else _rows_of_text)(pieces, source.part)
     pieces = pieces if pipes.is_pipe(source.path) else noting_neighbours(pieces)
+    pieces = with_keys(pieces, source.keys) if source.keys else pieces
     return placed(pieces, source, index, done, names, share=share)
 
 

@@ -123,7 +123,10 @@ def _row_of(letter: Record, path: str, number: int, corrected: CorrectedLines) -
         line, file, place = (row[name] for name in _LINE)
         broken = BrokenLine(line, file, place, ValueError(letter["message"]), attempts, position=position)
         found = corrected.of(broken)
-        return found if isinstance(found, BrokenLine) else TriedRow(found, attempts, without_reading(position))
+        if isinstance(found, BrokenLine):
+            return found
+        keys = (position or {}).get("reading", {}).get("keys", {})  # of folders' names
+        return TriedRow({**found, **keys}, attempts, without_reading(position))
     except (KeyError, TypeError, ValueError) as error:
         wrong = ValueError(f"no dead letter: {type(error).__name__}: {error}")
         return BrokenLine(json.dumps(letter, default=str), path, number, wrong)
