@@ -8,8 +8,8 @@ import pickle
 import numpy
 import pandas
 import pytest
-import skops.io
 from sklearn.compose import ColumnTransformer
+from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
@@ -183,7 +183,23 @@ def test_doctor_takes_a_model_alone(folder, headrace, model):
     assert '"handler": "sklearn-pandas"' in result.out
 
 
+def test_a_pipeline_of_texts_finds_its_column(folder, headrace):
+    fitted = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(["good day", "bad night", "good"], [1, 0, 1])
+    (folder.path / "model.pkl").write_bytes(pickle.dumps(fitted))
+    texts = ["a good one", "", "bad", "Köln, good"]
+    rows = [{"id": number, "text": text} for number, text in enumerate([*texts, None])]
+    folder.write("in.jsonl", rows)
+    result = run(headrace, source="in.jsonl")
+    assert result.code == 0
+    assert result.err.endswith("--handler sklearn-numpy --columns text\n")
+    assert [row["prediction"] for row in folder.rows("p.jsonl")] == list(fitted.predict(texts))
+    (letter,) = folder.rows("p.dead-letters.jsonl")
+    assert letter["message"] == "column 'text' holds None, which is no text."
+
+
 def test_a_file_of_skops_is_read_and_not_trusted(folder, headrace):
+    import skops.io
+
     folder.write("in.csv", ROWS)
     tree = DecisionTreeClassifier().fit(FRAME[["age", "income"]], LABELS)
     skops.io.dump(tree, folder.path / "model.skops")

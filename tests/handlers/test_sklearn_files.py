@@ -9,9 +9,9 @@ import joblib
 import numpy
 import pandas
 import pytest
-import skops.io
 from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import RandomForestClassifier, VotingClassifier
+from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -66,11 +66,19 @@ MODELS = {
         "Pipeline",
     ),
 }
+
+
+def with_skops(model, path):
+    import skops.io
+
+    skops.io.dump(model, path)
+
+
 WAYS = {
     "pickle": (lambda model, path: path.write_bytes(pickle.dumps(model)), {}),
     "joblib": (joblib.dump, {"model_file_type": "joblib"}),
     "compressed": (lambda model, path: joblib.dump(model, path, compress=3), {"model_file_type": "joblib"}),
-    "skops": (skops.io.dump, {"model_file_type": "skops"}),
+    "skops": (with_skops, {"model_file_type": "skops"}),
 }
 
 
@@ -85,6 +93,16 @@ def test_a_model_says_what_it_takes(tmp_path, name, way):
     assert known.handler == ("sklearn-numpy" if columns is None else "sklearn-pandas")
     assert (known.columns, known.width) == (columns, 2 if columns is None else None)
     assert (known.what, known.arguments) == (f"a {cls} of scikit-learn", arguments)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_vectorizer_takes_texts(tmp_path, way):
+    model = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(["good", "bad"], [1, 0])
+    path = tmp_path / ("model.joblib.gz" if way == "compressed" else "model")
+    WAYS[way][0](model, path)
+    known = recognise(ModelFile(str(path)))
+    assert (known.handler, known.takes) == ("sklearn-numpy", "text")
+    assert known.arguments == {**WAYS[way][1], "takes_texts": True}
 
 
 @pytest.mark.parametrize(

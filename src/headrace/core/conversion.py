@@ -179,6 +179,22 @@ def to_matrix(columns: Any, numpy: Any, dtype: str | None = None) -> Any:
     return matrix.astype(dtype, copy=False) if dtype else matrix
 
 
+def only_text(row: Mapping[str, Any]) -> str:
+    """The text in a row's only column.
+
+    Raises:
+        ValueError: there are several columns, or the value is not a text.
+    """
+    if len(row) != 1:
+        raise ValueError(
+            f"choose one column with the text (--columns, in Python columns=), of {', '.join(map(str, row))}."
+        )
+    ((column, value),) = row.items()
+    if not isinstance(value, str):
+        raise ValueError(f"column {column!r} holds {repr(value)[:_SHOWN]}, which is no text.")
+    return value
+
+
 def column_numbers(column: str, value: Any, largest: float = sys.float_info.max) -> list[float]:
     """The number, or list of numbers, in one column.
 

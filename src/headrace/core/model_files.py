@@ -12,6 +12,7 @@ import importlib.metadata
 import json
 import mmap
 import os
+import re
 import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -27,7 +28,7 @@ GROUP = "headrace.models"
 """The entry points that are recognisers."""
 _OURS = "headrace.handlers."
 _HEAD = 4096
-_PICKLES = (".pkl", ".pickle", ".joblib")
+_PICKLES = re.compile(r"\.(pkl|pickle|joblib|sav)\b", re.IGNORECASE)
 _ZIP, _PICKLE = b"PK\x03\x04", b"\x80"
 
 
@@ -122,7 +123,7 @@ class ModelFile:
         Raises:
             ConfigurationError: it ends too early, or cannot be read without running it.
         """
-        if self.is_folder or not (self.head.startswith(_PICKLE) or self.suffix in _PICKLES):
+        if self.is_folder or not (self.head.startswith(_PICKLE) or _PICKLES.search(self.name)):
             return None
         try:
             with self.open() as file:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from headrace.core.conversion import to_results
+from headrace.core.conversion import only_text, to_results
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
 from headrace.core.lengths import text_length
@@ -135,14 +135,7 @@ class SentenceTransformerModelHandler(UriModelHandler[str, Any]):
         Raises:
             ValueError: there are several columns, or the value is not a text.
         """
-        if len(row) != 1:
-            raise ValueError(
-                f"choose one column with the text (--columns, in Python columns=), of {', '.join(map(str, row))}."
-            )
-        ((column, value),) = row.items()
-        if not isinstance(value, str):
-            raise ValueError(f"column {column!r} holds {repr(value)[:80]}, which is no text.")
-        return value
+        return only_text(row)
 
     def _quantized(self, vectors: Any, precision: str) -> Any:
         """Vectors from ``encode`` as whole numbers; arrays stay arrays, tensors tensors."""

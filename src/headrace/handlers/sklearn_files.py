@@ -15,6 +15,7 @@ __all__ = ["recognise"]
 _SCHEMA = "schema.json"
 _OWN = ("sklearn.", "imblearn.")
 """Packages whose models are fitted on arrays if they know no names."""
+_VECTORIZERS = "sklearn.feature_extraction.text."
 _NAMES, _COUNT = "feature_names_in_", "n_features_in_"
 
 
@@ -47,6 +48,8 @@ def _judged(estimator: Inert, arguments: Mapping[str, Any]) -> KnownModel:
     names, count = _texts(first.attribute(_NAMES)), first.attribute(_COUNT)
     if names:
         return KnownModel("sklearn-pandas", what, arguments, columns=_used(first, names))
+    if first.kind.startswith(_VECTORIZERS):
+        return KnownModel("sklearn-numpy", what, {**arguments, "takes_texts": True}, takes="text")
     if isinstance(count, int) and estimator.kind.startswith(_OWN):
         return KnownModel("sklearn-numpy", what, arguments, width=count)
     raise ConfigurationError(

@@ -6,10 +6,11 @@ Only the handler of frames imports pandas.
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.conversion import to_matrix, to_numbers
+from headrace.core.conversion import only_text, to_matrix, to_numbers
 from headrace.core.errors import extra_required
 from headrace.core.result import PredictionResult
 from headrace.handlers.cards import CARDS
@@ -57,6 +58,8 @@ class SklearnModelHandlerNumpy(ArrayExamples, SklearnModelHandler["numpy.ndarray
             keyword arguments.
         method: what the model is asked for: ``"predict"``, ``"predict_proba"``, ``"decision_function"`` or
             ``"transform"``.
+        takes_texts: whether the model takes texts, as a vectorizer does: a row of a file is the text in its only
+            column, an example an array without axes, ``numpy.array(text, dtype=object)``.
         trusted: of a file of skops, the types that may be loaded besides those that skops itself trusts.
         options: those of ``headrace.ModelHandler``.
 
@@ -68,6 +71,27 @@ class SklearnModelHandlerNumpy(ArrayExamples, SklearnModelHandler["numpy.ndarray
     card = CARDS["sklearn_inference.SklearnModelHandlerNumpy"]
 
     _default_inference_fn = staticmethod(_predict_arrays)
+    _takes_texts = False
+
+    def __init__(
+        self,
+        model_uri: str | os.PathLike[str],
+        model_file_type: ModelFileType = ModelFileType.PICKLE,
+        *,
+        inference_fn: NumpyInferenceFn | None = None,
+        method: str = "predict",
+        takes_texts: bool = False,
+        trusted: str | Sequence[str] = (),
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            model_uri, model_file_type, inference_fn=inference_fn, method=method, trusted=trusted, **options
+        )
+        self._takes_texts = takes_texts
+
+    def columns_equal_rows(self) -> bool:
+        """Whether ``run_columns``, which takes numbers, predicts what ``run_inference`` does."""
+        return super().columns_equal_rows() and not self._takes_texts
 
     def run_columns(
         self, columns: Any, model: BaseEstimator, inference_args: dict[str, Any] | None = None
@@ -80,9 +104,9 @@ class SklearnModelHandlerNumpy(ArrayExamples, SklearnModelHandler["numpy.ndarray
         return PredictionResult(columns, predictions, self._model_uri)
 
     def example_from_row(self, row: Mapping[str, Any]) -> numpy.ndarray[Any, Any]:
-        """A row's columns, in their order, as a 1-D array of 64-bit floats.
+        """A row's columns, in their order, as a 1-D array of 64-bit floats; or with ``takes_texts`` its text.
 
         Raises:
-            ValueError: a value is not a finite number; names the column and the value.
+            ValueError: a value is not a finite number, or not a text; names the column and the value.
         """
-        return numpy.array(to_numbers(row))
+        return numpy.array(only_text(row), dtype=object) if self._takes_texts else numpy.array(to_numbers(row))
