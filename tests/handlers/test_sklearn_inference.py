@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import sys
 import warnings
 from pathlib import Path
 
@@ -16,11 +17,12 @@ from apache_beam.ml.inference import sklearn_inference as incumbent
 from sklearn.base import BaseEstimator
 from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import RandomForestClassifier
-from sklearn.linear_model import BayesianRidge, LinearRegression
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
-from headrace import ConfigurationError, Failure, predict
+from headrace import ConfigurationError, Failure, MissingExtraError, predict
 from headrace.handlers import sklearn_inference
 from headrace.handlers.sklearn_inference import ModelFileType, SklearnModelHandlerNumpy, SklearnModelHandlerPandas
 from headrace.rows.records import TypedRow
@@ -357,3 +359,29 @@ def test_pandas_handler_of_an_older_pickle_still_unpickles():
     assert pickle.loads(older) is SklearnModelHandlerPandas is pickle.loads(pickle.dumps(SklearnModelHandlerPandas))
     with pytest.raises(AttributeError, match="has no attribute 'SklearnModelHandlerPolars'"):
         sklearn_inference.SklearnModelHandlerPolars
+
+
+def test_skops_is_an_extra(folder, monkeypatch):
+    path = folder / "model.skops"
+    path.write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "skops", None)
+    with pytest.raises(MissingExtraError, match="'skops'"):
+        SklearnModelHandlerNumpy(path, ModelFileType.SKOPS).load_model()
+
+
+def test_types_are_trusted_in_files_of_skops_only(folder):
+    with pytest.raises(ConfigurationError, match=r"trusted goes with model_file_type=ModelFileType\.SKOPS"):
+        SklearnModelHandlerNumpy("model.pkl", trusted=["a.B"])
+
+
+def test_a_model_of_texts_gets_texts(folder):
+    fitted = make_pipeline(CountVectorizer(), LogisticRegression()).fit(["good", "bad", "good"], [1, 0, 1])
+    path = folder / "texts.pkl"
+    path.write_bytes(pickle.dumps(fitted))
+    handler = SklearnModelHandlerNumpy(path, takes_texts=True)
+    texts = ["good", "", "Köln", "a longer one, and bad"]
+    examples = [handler.example_from_row({"t": text}) for text in texts]
+    assert [result.inference for result in predict(handler, examples)] == list(fitted.predict(texts))
+    for row in ({"t": None}, {"t": 5}, {"t": "a", "u": "b"}):
+        with pytest.raises(ValueError, match=r"no text|choose one column"):
+            handler.example_from_row(row)
