@@ -153,3 +153,12 @@ def test_parts_with_columns_of_json_are_the_file(tmp_path):
     found = [row for part in parts for row in rows_of(part, types=types)]
     assert found == list(rows_of(source, types=types))
     assert found[7] == (7, {"n": "7", "list": [7, 1]})
+
+
+def test_parts_of_files_as_rows_are_all_of_them(tmp_path):
+    for number in range(40):
+        (tmp_path / f"{number:02}.bin").write_bytes(b"x" * number)
+    sources = match([str(tmp_path / "*.bin")], "files")
+    parts = [part for _, part in Splits(sources, 2)]
+    assert len(parts) > 4
+    assert [row for part in parts for row in rows_of(part)] == [row for source in sources for row in rows_of(source)]

@@ -65,7 +65,7 @@ class Splits:
                 for part in self._of(source, size):
                     parts += 1
                     self._rows += part.rows
-                    yield index, source._replace(part=part)
+                    yield index, source._replace(part=part, files=source.files[part.row : part.row + part.rows])
             except Exception as error:
                 raise OSError(f"cannot read {source.path} as {source.format}: {error}") from error
             if not parts:
@@ -80,10 +80,20 @@ class Splits:
     def _of(self, source: Source, size: int | None) -> Iterator[Part]:
         if not size:
             return iter(())
+        if source.files:
+            return self._of_files(source, size)
         return self._of_groups(source, size) if source.format == "parquet" else self._of_text(source, size)
 
     def _next_bytes(self) -> int:
         return max(_FEWEST_BYTES, min(_MOST_BYTES, self._left // self._parts))
+
+    def _of_files(self, source: Source, size: int) -> Iterator[Part]:
+        before, row, total = self._left, 0, len(source.files)
+        while row < total:
+            stop = min(total, row + max(1, self._next_bytes() * total // size))
+            self._left = before - size * stop // total
+            yield Part(row, stop - row, stop == total)
+            row = stop
 
     def _of_groups(self, source: Source, size: int) -> Iterator[Part]:
         """Whole row groups, or a few pieces of a large one: each worker reads a group from its beginning."""
@@ -113,7 +123,9 @@ class Splits:
 
 
 def _can_cut(source: Source) -> bool:
-    if source.files or source.letters or pipes.is_pipe(source.path) or compression_of(source.path) is not None:
+    if source.files:
+        return True
+    if source.letters or pipes.is_pipe(source.path) or compression_of(source.path) is not None:
         return False
     return source.format == "parquet" or not is_remote(source.path)
 
