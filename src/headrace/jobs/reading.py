@@ -8,8 +8,11 @@ from contextlib import suppress
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
+import pyarrow
+
 from headrace.core.errors import ConfigurationError
 from headrace.jobs import pipes
+from headrace.jobs.arrays import array_of
 from headrace.jobs.csv_blocks import read_csv_blocks
 from headrace.jobs.csv_records import CsvRecords, csv_lines
 from headrace.jobs.csv_types import Quoted, types_of_sample
@@ -18,7 +21,7 @@ from headrace.jobs.input_share import InputShare
 from headrace.jobs.json_blocks import read_json_blocks, read_json_records
 from headrace.jobs.neighbours import noting_neighbours
 from headrace.jobs.parquet_blocks import parquet_file, read_parquet
-from headrace.jobs.partitions import with_keys
+from headrace.jobs.partitions import Key
 from headrace.jobs.position import Position, positions
 from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.storage import is_remote
@@ -119,7 +122,7 @@ def read_blocks(
     if source.part is not None:
         pieces = (_rows_of_group if source.format == "parquet" else _rows_of_text)(pieces, source.part)
     pieces = pieces if pipes.is_pipe(source.path) else noting_neighbours(pieces)
-    pieces = with_keys(pieces, source.keys) if source.keys else pieces
+    pieces = _with_keys(pieces, source.keys) if source.keys else pieces
     return placed(pieces, source, index, done, names, share=share)
 
 
@@ -177,6 +180,32 @@ def placed(
             share.add(source.path, sum(stop - start for start, stop in missing))
         for start, stop in missing:
             yield block[start - block.first : stop - block.first]
+
+
+def _with_keys(pieces: Iterable[Any], keys: tuple[Key, ...]) -> Iterator[Any]:
+    """The pieces of a file, as for ``placed``, with the columns of its folders, unless the file has such a column."""
+    for piece in pieces:
+        if isinstance(piece, int):
+            yield piece
+        else:
+            yield [_row_with(row, keys) for row in piece] if isinstance(piece, list) else _batch_with(piece, keys)
+
+
+def _row_with(row: Record, keys: tuple[Key, ...]) -> Record:
+    of_folders = {name: value for name, value, _ in keys}
+    if isinstance(row, BrokenLine):
+        return row._replace(read_as=row.read_as and {**row.read_as, "keys": of_folders})
+    return {**row, **{name: value for name, value in of_folders.items() if name not in row}}
+
+
+def _batch_with(batch: Any, keys: tuple[Key, ...]) -> Any:
+    fields, columns = list(batch.schema), list(batch.columns)
+    for name, value, kind in keys:
+        if name not in batch.schema.names:
+            values = array_of([value], pyarrow.int64() if kind == "int" else pyarrow.string())
+            fields.append(pyarrow.field(name, values.type))
+            columns.append(pyarrow.repeat(values[0], batch.num_rows))
+    return pyarrow.RecordBatch.from_arrays(columns, schema=pyarrow.schema(fields, metadata=batch.schema.metadata))
 
 
 def read_rows(source: Source, types: Mapping[str, str]) -> Iterator[Record]:
