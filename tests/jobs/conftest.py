@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from dataclasses import replace
 from functools import cache, partial
 
 import numpy
@@ -23,6 +24,7 @@ from headrace.jobs.reading import infer_schema
 from headrace.jobs.run import Run
 from headrace.rows.examples import Examples
 from output_rows import output_rows
+from tables_of_all_types import write_columns_of_all_types
 
 
 class Picky(LogisticRegression):
@@ -70,18 +72,25 @@ def plain(tmp_path):
 
 
 @pytest.fixture
+def good(tmp_path):
+    """3,000 rows of Parquet with columns of all kinds."""
+    return write_columns_of_all_types(tmp_path / "good.parquet")
+
+
+@pytest.fixture
 def both_ways(tmp_path, logistic):
     """Runs over the same files in columns and row by row; gives what came of it, which must be equal, once."""
 
     def run(
-        *files, columns=("a", "b"), keep=None, output="out.jsonl", handler=None, in_columns=True, text=(), **options
+        *files, columns=("a", "b"), keep=None, output="out.jsonl", handler=None, in_columns=True, alone=False, **options
     ):
         sources = match([str(file) for file in files])
         head = infer_schema(sources)
-        examples = Examples(choose("--columns", options.pop("columns", "ab"), head.columns), head.columns)
+        examples = Examples(choose("--columns", columns, head.columns), head.columns)
         text = options.pop("text", ())
         types = {**head.csv, **dict.fromkeys(text, "str"), **options.pop("types", {})}
-        keep = choose("--keep", options.pop("keep", None), head.columns)
+        examples = replace(examples, types={**head.stated, **types})
+        keep = choose("--keep", keep, head.columns)
         outcomes = []
         for columnar in (True, False):
             path = tmp_path / str(columnar) / output
@@ -94,6 +103,7 @@ def both_ways(tmp_path, logistic):
                 types,
                 keep,
                 columnar=columnar,
+                batch_sizes={} if columnar or not alone else {"max_batch_size": 1},
                 **options,
             )
             started = Run(job)
@@ -117,12 +127,12 @@ def _letters(path):
     place = path.parent / "out.dead-letters.jsonl"
     text = place.read_text() if place.exists() else ""
     letters = [
-        json.loads(line.replace(".run_columns was given", ".run_inference was given")) for line in text.splitlines()
+        json.loads(line.replace(".run_columns was given", ".run_inference was given")) for line in text.split("\n")[:-1]
     ]
     assert not letters or letters[0]["traceback"]
     letters = [{**letter, "traceback": None} for letter in letters]
-    by_row = sorted(letters, key=json.dumps)
-    return [{**letter, "attempts": None} if letter["stage"] == "inference" else letter for letter in by_row]
+    letters = [{**letter, "attempts": None} if letter["stage"] == "inference" else letter for letter in letters]
+    return sorted(letters, key=json.dumps)
 
 
 class Answers(BaseEstimator):

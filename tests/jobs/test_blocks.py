@@ -1,7 +1,5 @@
 """In columns the same comes of a run as row by row."""
 
-import datetime
-import decimal
 import gzip
 import json
 import random
@@ -13,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy, SklearnModelHandlerPandas
+from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
 from headrace.jobs.csv_records import read_csv
 from headrace.jobs.files import Source, match
 from headrace.jobs.publishing import PublishError
@@ -21,49 +19,11 @@ from headrace.jobs.reading import read_blocks, read_rows
 from headrace.jobs.row_ranges import RowRanges, place_at
 from headrace.jobs.run import Job, Run
 from headrace.rows.examples import Examples
-from headrace.rows.fitting import fitted
+from headrace.rows.fitting import Fit, fitted
 from headrace.rows.records import BrokenLine
+from tables_of_all_types import OUTPUTS, parquet
 
-OUTPUTS = ("out.jsonl", "out.parquet")
-
-
-def parquet(path, **columns):
-    pyarrow.parquet.write_table(pyarrow.table(columns), path)
-    return path
-
-
-@pytest.fixture
-def good(tmp_path):
-    """3,000 rows of Parquet with columns of all kinds."""
-    rng = numpy.random.default_rng(5)
-    count = 3000
-    a = rng.normal(size=count) * 20
-    a[::500] = 13
-    return parquet(
-        tmp_path / "good.parquet",
-        id=pyarrow.array(range(count)),
-        a=a,
-        b=pyarrow.array(rng.integers(-9, 9, count), pyarrow.int32()),
-        small=pyarrow.array([None if n % 7 == 0 else n % 100 for n in range(count)], pyarrow.uint8()),
-        single=pyarrow.array(rng.normal(size=count), pyarrow.float32()),
-        holes=pyarrow.array(
-            [None if n % 3 == 0 else [n / 7, float("nan"), 1e300, float("inf")][n % 4] for n in range(count)]
-        ),
-        text=[None if n % 5 == 0 else f'{n} "\\\n\té\u2028\x7f' for n in range(count)],
-        category=pyarrow.array([f"c{n % 3}" for n in range(count)]).dictionary_encode(),
-        yes=[None if n % 11 == 0 else n % 2 == 0 for n in range(count)],
-        day=[datetime.date(2020, 1, 1) + datetime.timedelta(n) for n in range(count)],
-        moment=pyarrow.array(
-            [datetime.datetime(2020, 1, 1, 5, n % 60) for n in range(count)], pyarrow.timestamp("us", "UTC")
-        ),
-        raw=[b"\x00\xff" * (n % 3) for n in range(count)],
-        money=[decimal.Decimal(n) / 4 for n in range(count)],
-        nested=[{"x": n, "y": [n, None, "z"][: n % 4] and [str(n)]} for n in range(count)],
-        listed=[[float(n), None] for n in range(count)],
-        nothing=pyarrow.nulls(count),
-        big=pyarrow.array([2**63 + n if n % 1000 == 0 else n for n in range(count)], pyarrow.uint64()),
-        huge=[2**53 + 1 + n for n in range(count)],
-    )
+NUMBERS = Fit((), frames=False)
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
@@ -178,7 +138,7 @@ def assert_same_rows(path, numbers):
     """In columns, in blocks and record by record."""
     source = Source(str(path), "csv")
     rows, place = [], 0
-    for block in fitted(read_blocks(source, 0, numbers, RowRanges(), tuple(numbers)), all_finite=True):
+    for block in fitted(read_blocks(source, 0, numbers, RowRanges(), tuple(numbers)), NUMBERS, all_finite=True):
         assert block.first == place
         place += len(block)
         rows += [block[index] for index in range(len(block))]
@@ -233,7 +193,13 @@ def test_rows_that_are_done_are_left_out(tmp_path, runs, group):
     done = RowRanges([place_at(1, start) for start, _ in runs], [place_at(1, start + count) for start, count in runs])
     missing = [n for n in range(300) if place_at(1, n) not in done]
     for source in (Source(str(tmp_path / "in.parquet"), "parquet"), Source(str(tmp_path / "in.csv"), "csv")):
-        blocks = list(fitted(read_blocks(source, 1, {"a": "int", "b": "int"}, done, ("a", "b")), all_finite=True))
+        blocks = list(
+            fitted(
+                read_blocks(source, 1, {"a": "int", "b": "int"}, done, ("a", "b")),
+                Fit((), frames=False),
+                all_finite=True,
+            )
+        )
         assert [block.first + n for block in blocks for n in range(len(block))] == missing
         assert all(block[n]["b"] == block.first + n for block in blocks for n in range(len(block)))
 
@@ -242,13 +208,6 @@ def test_batches_of_one_size_are_the_same_batches(both_ways, tmp_path, logistic)
     numbers = [None if n % 90 == 0 else n / 3 for n in range(300)]
     path = parquet(tmp_path / "in.parquet", a=numbers, b=list(range(300)))
     both_ways(path, handler=SklearnModelHandlerNumpy(logistic, min_batch_size=50, max_batch_size=50))
-
-
-def test_frames_may_hold_what_arrays_may_not(both_ways, tmp_path, of_frames):
-    numbers = [[None, float("nan"), 1e300, n][n % 4] if n % 30 == 0 else n / 3 for n in range(300)]
-    path = parquet(tmp_path / "in.parquet", b=list(range(300)), a=numbers)
-    _, _, predictions, _ = both_ways(path, handler=SklearnModelHandlerPandas(of_frames))
-    assert predictions == 300
 
 
 def test_answers_of_all_forms_and_models_that_always_fail(both_ways, tmp_path, answering):
@@ -335,7 +294,8 @@ def test_what_columns_do_not_suit_goes_row_by_row(both_ways, tmp_path, logistic)
     lines.write_text(json.dumps({"a": 1, "b": 2}) + "\n")
     plain = SklearnModelHandlerNumpy(logistic)
     both_ways(texts, numbers, in_columns=False)
-    both_ways(numbers, lines, in_columns=False)
+    lines.write_text(json.dumps({"a": "1", "b": 2}) + "\n")
+    both_ways(lines, in_columns=False)
     both_ways(numbers, handler=Halved(logistic), in_columns=False)
     both_ways(numbers, handler=SklearnModelHandlerNumpy(logistic, inference_fn=by_row), in_columns=False)
     both_ways(numbers, handler=plain.with_preprocess_fn(list), in_columns=False)

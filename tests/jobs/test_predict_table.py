@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import pickle
 
 import numpy
 import pandas
 import pyarrow
 import pytest
+from sklearn.base import BaseEstimator
 
 from headrace import SKIP, Budget, BudgetError, ConfigurationError, PredictionResult, Price, predict_table
+from headrace.handlers.sklearn_inference import SklearnModelHandlerPandas
 from metered import ASKED, Metered
 from toys import Acting
 
@@ -58,6 +61,51 @@ def test_columns_and_rows_of_the_table_stay(table):
     else:
         assert found.select(["n", "text"]) == table
     assert columns_of(found)["prediction"] == ["a", "b", "c"]
+
+
+class Describes(BaseEstimator):
+    """Predicts what it sees of each row; one that holds 1313 fails."""
+
+    def predict(self, frame):
+        """A text for each row."""
+        if (frame == 1313).any(axis=None):
+            raise ValueError("1313 again")
+        dtypes = list(map(str, frame.dtypes))
+        return numpy.array([repr([*zip(frame.columns, dtypes, row)]) for row in frame.itertuples(index=False)])
+
+
+MIXED = pandas.DataFrame(
+    {
+        "n": pandas.array([1, None, 1313, 4] * 25, "Int64"),
+        "i": range(100),
+        "text": [None, "a", "00501", "1E5"] * 25,
+        "kind": pandas.Categorical(["a", "b"] * 50),
+        "yes": [True, None, False, True] * 25,
+        "day": [datetime.date(2026, 1, 2), None] * 50,
+        "at": pandas.to_datetime(["2026-01-02", None] * 50),
+        "list": [[1], []] * 50,
+        "half": numpy.arange(100, dtype="float32") / 2,
+    },
+    index=range(100, 0, -1),
+)
+
+
+@pytest.mark.parametrize("make", [lambda frame: frame, pyarrow.Table.from_pandas], ids=["pandas", "arrow"])
+@pytest.mark.parametrize("columns", [None, ["half", "text", "n"]])
+def test_table_goes_to_a_model_of_frames_in_blocks_as_row_by_row(tmp_path, make, columns):
+    (tmp_path / "model.pkl").write_bytes(pickle.dumps(Describes()))
+    table = make(MIXED)
+    alone, blocks = (
+        predict_table(handler, table, columns=columns, on_failure="mark")
+        for handler in (
+            SklearnModelHandlerPandas(str(tmp_path / "model.pkl"), max_batch_size=1, length_fn=len),  # sorted: as rows
+            SklearnModelHandlerPandas(str(tmp_path / "model.pkl")),
+        )
+    )
+    assert columns_of(blocks) == columns_of(alone)
+    assert columns_of(blocks)["outcome"].count("failed") == 25
+    if isinstance(table, pandas.DataFrame):
+        pandas.testing.assert_frame_equal(blocks[table.columns], table)
 
 
 @each_kind

@@ -87,7 +87,7 @@ def test_table_is_read_only_as_far_as_the_next_batch_needs(monkeypatch):
     monkeypatch.setattr(pandas.Series, "__iter__", lambda self: read.append(len(self)) or iter(self.tolist()))
     frame = pandas.DataFrame({"o": [[n] for n in range(5000)]})
     assert next(predict(Acting(), frame, columns="o")) == [0]
-    assert read == [1024]
+    assert 1024 <= sum(read) < 2 * 1024
 
 
 def test_mistaken_arguments_are_refused_at_once():

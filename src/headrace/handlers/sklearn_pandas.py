@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from headrace.core.conversion import predict_by_kind
 from headrace.core.errors import extra_required
 from headrace.core.result import PredictionResult
 from headrace.handlers.cards import CARDS
@@ -14,6 +12,7 @@ from headrace.handlers.cards import CARDS
 with extra_required("sklearn"):
     import pandas
 
+from headrace.handlers.data_frames import as_row, bytes_of, frame_of_rows, predict_examples
 from headrace.handlers.sklearn_categories import refuse_other_kinds
 from headrace.handlers.sklearn_models import BaseEstimator, SklearnModelHandler, asked
 
@@ -27,22 +26,26 @@ PandasInferenceFn = Callable[
 
 def _predict_frames(
     model: BaseEstimator,
-    batch: Sequence[pandas.DataFrame],
+    batch: Sequence[Any],
     inference_args: dict[str, Any] | None = None,
     method: str = "predict",
     *,
     named: bool = False,
-) -> tuple[Any, Sequence[pandas.DataFrame]]:
-    names = getattr(model, "feature_names_in_", None)
+) -> tuple[Any, Sequence[Any]]:
+    names = list(getattr(model, "feature_names_in_", ()))
 
-    def predict(frames: Sequence[pandas.DataFrame]) -> Any:
-        return asked(model, _concatenated(frames, names), inference_args, method, named=named)
+    def predict(frame: pandas.DataFrame) -> Any:
+        if names and names != list(frame.columns) and set(names) <= set(frame.columns):
+            frame = frame[names]
+        return asked(model, frame, inference_args, method, named=named)
 
-    return predict_by_kind(batch, _kind, predict), batch
+    return predict_examples(batch, predict), batch
 
 
 class SklearnModelHandlerPandas(SklearnModelHandler[pandas.DataFrame]):
-    """Predicts for pandas frames: an example is a DataFrame with one row.
+    """Predicts for pandas frames: an example is a DataFrame with one row, a dict, a named tuple or a ``beam.Row``.
+
+    All rows of a batch go to the model in one frame, and columns that it was not fitted on are left out.
 
     Args:
         model_uri: path or URI of the model's file.
@@ -63,7 +66,7 @@ class SklearnModelHandlerPandas(SklearnModelHandler[pandas.DataFrame]):
     card = CARDS["sklearn_inference.SklearnModelHandlerPandas"]
 
     takes_frames = True
-    """A one-row frame of a table is an example as it is."""
+    """A one-row frame of a table is an example as it is, and so is a row."""
 
     _default_inference_fn = staticmethod(_predict_frames)
 
@@ -82,51 +85,39 @@ class SklearnModelHandlerPandas(SklearnModelHandler[pandas.DataFrame]):
     def run_columns(
         self, columns: Any, model: BaseEstimator, inference_args: dict[str, Any] | None = None
     ) -> PredictionResult:
-        """Predicts for all rows of a data frame, or of columns that make one; it is the batch's only example."""
-        frame = columns.to_pandas() if hasattr(columns, "to_pandas") else pandas.DataFrame(columns)
+        """Predicts for all rows of a data frame, of an Arrow record batch, or of columns that make a frame.
+
+        An ``inference_fn`` gets one frame as the batch's only example.
+        """
+        frame = columns
+        if not (self.columns_equal_rows() and hasattr(columns, "num_rows")):
+            frame = columns.to_pandas() if hasattr(columns, "to_pandas") else pandas.DataFrame(columns)
         predictions, _ = self._inference_fn(model, [frame], inference_args)
         return PredictionResult(columns, predictions, self._model_uri)
 
-    def get_num_bytes(self, batch: Sequence[pandas.DataFrame]) -> int:
-        """Bytes of the frames, their indexes and strings included."""
-        return sum(int(frame.memory_usage(deep=True).sum()) for frame in batch)
+    def get_num_bytes(self, batch: Sequence[Any]) -> int:
+        """Bytes of the frames, their indexes and strings included; of a large batch estimated from some of them."""
+        return bytes_of(batch)
 
     def example_from_row(self, row: Mapping[str, Any]) -> pandas.DataFrame:
         """A row as a frame with the same columns, and values of the same types: text stays text.
 
-        In a column that is known to hold numbers, a missing one is NaN, and in one of floats an integer is a float: so
-        a batch of rows needs a single call of the model.
+        In a column that is known to hold numbers, a missing one is NaN, and in one of floats an integer is a float.
         """
-        types = getattr(row, "types", {})
-        return pandas.DataFrame([{column: _as_stated(value, types.get(column)) for column, value in row.items()}])
+        return frame_of_rows([row])
 
     def _predict(self, model: BaseEstimator, batch: Any, inference_args: dict[str, Any] | None) -> tuple[Any, Any]:
         _refuse_several_rows(batch)
+        if not self.columns_equal_rows():
+            batch = [one if (row := as_row(one)) is None else self.example_from_row(row) for one in batch]
         answer: tuple[Any, Any] = self._inference_fn(model, batch, inference_args)
         return answer
 
 
-def _refuse_several_rows(batch: Sequence[pandas.DataFrame]) -> None:
+def _refuse_several_rows(batch: Sequence[Any]) -> None:
     for frame in batch:
-        if len(frame) != 1:
+        if isinstance(frame, pandas.DataFrame) and len(frame) != 1:
             raise ValueError(
                 f"an example must be a DataFrame with a single row; this one's shape is {frame.shape}: "
                 "split it, one frame for each row, for example with frame.iloc[[i]]."
             )
-
-
-def _as_stated(value: Any, kind: str | None) -> Any:
-    if value is None and kind in ("int", "float"):
-        return math.nan
-    return float(value) if kind == "float" and type(value) is int else value
-
-
-def _kind(frame: pandas.DataFrame) -> tuple[Any, ...]:
-    """What frames must share to be concatenated: otherwise pandas fills, reorders and converts columns."""
-    return (*frame.columns, *frame.dtypes)
-
-
-def _concatenated(alike: Sequence[pandas.DataFrame], names: Sequence[Any] | None) -> pandas.DataFrame:
-    """One frame; its columns are in the order in which the model was fitted, ``names``, if they are the same."""
-    together = pandas.concat(alike) if len(alike) > 1 else alike[0]
-    return together if names is None or set(names) != set(together.columns) else together[list(names)]

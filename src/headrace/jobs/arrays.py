@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy
 import pyarrow
+import pyarrow.compute
 
 _DTYPES = {pyarrow.bool_(): numpy.bool_, pyarrow.int64(): numpy.int64, pyarrow.float64(): numpy.float64}
 _MOST_BYTES = 2**31 - 1
+_NO_NUMBER = pyarrow.nulls(1, pyarrow.float64())[0]
 
 
 def array_of(values: list[Any], kind: Any) -> Any:
@@ -45,6 +47,28 @@ def text_scalar(text: str) -> Any:
 def truths_of(column: Any) -> Any:
     """Booleans without nulls as an array of numpy's."""
     return numpy.from_dlpack(column.cast(pyarrow.uint8())).view(numpy.bool_)
+
+
+def vectors_of(column: Any) -> Any:
+    """Lists of finite numbers as such; None if they are others."""
+    has_floats = pyarrow.types.is_floating(column.type.value_type)
+    if pyarrow.types.is_boolean(column.type.value_type):
+        return None
+    try:
+        lists = column.cast(pyarrow.list_(pyarrow.float64() if has_floats else pyarrow.int64()))
+    except pyarrow.ArrowInvalid:  # an integer needs more than signed 64 bits
+        return None
+    numbers = lists.flatten()
+    is_plain = not numbers.null_count and (
+        not has_floats or pyarrow.compute.all(pyarrow.compute.is_finite(numbers)).as_py() is not False
+    )
+    return lists if is_plain else None
+
+
+def without_infinities(column: Any) -> Any:
+    """The column with null in place of NaN and infinity."""
+    finite = pyarrow.compute.is_finite(column)
+    return column if pyarrow.compute.all(finite).as_py() else pyarrow.compute.if_else(finite, column, _NO_NUMBER)
 
 
 def _buffers_of_texts(texts: list[str]) -> list[Any]:

@@ -11,20 +11,30 @@ from headrace.jobs.files import Source, open_source
 from headrace.jobs.parquet_blocks import parquet_file
 from headrace.jobs.pipes import is_pipe
 from headrace.rows.blocks import Block
-from headrace.rows.fitting import has_numbers
+from headrace.rows.fitting import Fit, has_numbers
 
+_NUMBERS_OF_JSON = {*NUMERIC, "list"}
 _PACE_SECONDS = 1.0
 
 
-def fits_columns(sources: Sequence[Source], types: Mapping[str, str], names: Sequence[str]) -> bool:
-    """Whether ``names`` are number columns of the files; judges by one file of each format."""
+def fits_columns(sources: Sequence[Source], types: Mapping[str, str], stated: Mapping[str, Any], fit: Fit) -> bool:
+    """Whether a model can take the columns that it sees of the files; judges by one file of each format.
+
+    Args:
+        sources: the files.
+        types: of CSV's columns.
+        stated: what the columns hold, as the sources state it.
+        fit: what the model takes.
+    """
     formats = {source.format: source for source in reversed(sources)}
-    if not names or not sources or any(source.letters for source in sources) or formats.keys() - {"csv", "parquet"}:
-        return False
-    if any(is_pipe(source.path) for source in sources):  # a pipe's rows must not wait for others
-        return False
-    fits_csv = "csv" not in formats or all(types.get(name) in NUMERIC for name in names)
-    return fits_csv and ("parquet" not in formats or has_numbers(_schema_of(formats["parquet"]), names))
+    if not fit.names or not sources or any(source.letters or is_pipe(source.path) for source in sources):
+        return False  # a pipe's rows must not wait for others
+    if fit.frames:
+        return True
+    fits_csv = "csv" not in formats or all(types.get(name) in NUMERIC for name in fit.names)
+    fits_json = "jsonl" not in formats or all(stated.get(name) in _NUMBERS_OF_JSON for name in fit.names)
+    fits_parquet = "parquet" not in formats or has_numbers(_schema_of(formats["parquet"]), fit.names)
+    return fits_csv and fits_json and fits_parquet
 
 
 def cut_by_time(blocks: Iterable[Block], clock: Callable[[], float] = time.monotonic) -> Iterator[Block]:

@@ -40,8 +40,6 @@ class Job:
     """How to make the handler's examples from rows."""
     types: Mapping[str, str] = field(default_factory=dict)
     """The types of the columns of CSV files, but for those of text."""
-    contents: Contents | None = None
-    """How the contents of files that are rows are read; None: they are not."""
     keep: tuple[str, ...] | None = None
     """The input columns to output; None: all."""
     explode: bool = False
@@ -83,6 +81,9 @@ class Job:
     """The prices of requests, and a limit for all worker processes of a machine."""
     columnar: bool = True
     """Whether rows may be processed in columns if the results are the same."""
+
+    contents: Contents | None = None
+    """How the contents of files that are rows are read; None: they are not."""
 
     @property
     def reserved(self) -> tuple[str, ...]:

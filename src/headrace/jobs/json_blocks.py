@@ -34,12 +34,20 @@ _TEXT = r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u(?:[0-9a-cA-CefEF][0-9a-fA-F]{3}|
 _INTEGER = "-?(?:0|[1-9][0-9]{0,17})"
 _FLOAT = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+(?:[eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)"
 _READ_AS = {"format": "jsonl"}
-_KINDS: dict[type, tuple[str, Any]] = {
+
+
+def _list_of(pattern: str) -> str:
+    return rf"\[{_SPACE}(?:(?:{pattern}){_SPACE}(?:,{_SPACE}(?:{pattern}){_SPACE})*)?\]"
+
+
+_KINDS: dict[Any, tuple[str, Any]] = {
     str: (_TEXT, pyarrow.string()),
     int: (_INTEGER, pyarrow.int64()),
     float: (_FLOAT, pyarrow.float64()),
     bool: ("true|false", pyarrow.bool_()),
     type(None): ("null", pyarrow.null()),
+    list[int]: (_list_of(_INTEGER), pyarrow.list_(pyarrow.int64())),
+    list[float]: (_list_of(_FLOAT), pyarrow.list_(pyarrow.float64())),
 }
 
 
@@ -91,7 +99,7 @@ class _Shape:
         kinds: by name.
     """
 
-    def __init__(self, kinds: dict[str, type]) -> None:
+    def __init__(self, kinds: dict[str, Any]) -> None:
         fields = (
             f'"{re.escape(name)}"{_SPACE}:{_SPACE}(?:{_KINDS[kind][0]}|null){_SPACE}' for name, kind in kinds.items()
         )
@@ -107,10 +115,10 @@ class _Shape:
         if not rows:
             return None
         names, _ = Counter(map(tuple, rows)).most_common(1)[0]
-        kinds: dict[str, type] = {}
+        kinds: dict[str, Any] = {}
         for name in names:
-            values = [row[name] for row in rows if row.get(name) is not None]
-            kinds[name] = Counter(map(type, values)).most_common(1)[0][0] if values else type(None)
+            values = [row[name] for row in rows if row.get(name) not in (None, [])]
+            kinds[name] = Counter(map(_kind_of, values)).most_common(1)[0][0] if values else type(None)
         is_known = _KINDS.keys() >= set(kinds.values()) and not any(map(_needs_escapes, names))
         return cls(kinds) if is_known else None
 
@@ -136,6 +144,14 @@ class _Shape:
         except (pyarrow.ArrowInvalid, UnicodeDecodeError):
             return None
         return table.combine_chunks().to_batches()[0]
+
+
+def _kind_of(value: Any) -> Any:
+    """A key of ``_KINDS``, if it is one: lists of numbers are of the kind of all of them."""
+    if type(value) is not list:
+        return type(value)
+    kinds = set(map(type, value))
+    return list[kinds.pop()] if len(kinds) == 1 else list  # type: ignore[misc]
 
 
 def _lines_of(text: bytes) -> Any:

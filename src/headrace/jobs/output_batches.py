@@ -1,8 +1,8 @@
 """Makes record batches of the rows of an output, each with the columns to keep and its prediction.
 
-Columns have JSON's types (null, bool, int64, double, string). A column that mixes them holds JSON as text, and its
-field's metadata says so. Rows whose columns differ too often are lines of JSON as a whole, in a batch of one column,
-and its schema's metadata says so.
+Columns have JSON's types (null, bool, int64, double, string, lists of int64 or double). A column that mixes them holds
+JSON as text, and its field's metadata says so. Rows whose columns differ too often are lines of JSON as a whole, in a
+batch of one column, and its schema's metadata says so.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import numpy
 import pyarrow
 import pyarrow.compute
 
-from headrace.jobs.arrays import array_of
+from headrace.jobs.arrays import array_of, vectors_of, without_infinities
 from headrace.jobs.column_types import is_utf8
 from headrace.jobs.json_lines import as_line
 from headrace.rows.blocks import Block, BlockRow
 from headrace.rows.examples import answer_of
 from headrace.rows.exploded import PREDICTION, exploded_all, exploded_array
+from headrace.rows.fitting import is_vector
 from headrace.rows.values import as_values
 
 _JSON = {b"headrace": b"json"}
 _LINES = {b"headrace": b"lines"}
 _LINE = "line"
 _FEW = 16
-_NO_NUMBER = pyarrow.nulls(1, pyarrow.float64())[0]
 _TYPES = pyarrow.types
 _TYPE_OF = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
 CANONICAL = set(_TYPE_OF.values())
@@ -201,6 +201,11 @@ def batch_as_written(batch: Any) -> Any:
     return _as_batch(_kept(Block(0, 0, batch=batch), None))
 
 
+def column_of_predictions(predictions: Any) -> Any:
+    """An array of numbers, booleans or text as a column."""
+    return _of_predictions(predictions, encoded)[0]
+
+
 def is_json(field: Any) -> bool:
     """Whether the texts of a column are JSON."""
     return bool(field.metadata == _JSON)
@@ -274,12 +279,10 @@ def _kept_of_rows(rows: Sequence[BlockRow], keep: tuple[str, ...] | None) -> dic
 
 
 def _kept(block: Block, keep: tuple[str, ...] | None, encode: Encode = encoded) -> dict[str, _Column]:
-    if block.batch is None:
-        return {name: _of_encoded([value]) for name, value in encoded_record(block.records[0], keep, encode).items()}
     names = block.batch.schema.names
     missing = pyarrow.nulls(len(block)), False
     return {
-        name: _of_column(block.batch.column(name), encode, finite=name in block.names) if name in names else missing
+        name: _of_column(block.batch.column(name), encode) if name in names else missing
         for name in (names if keep is None else keep)
     }
 
@@ -296,30 +299,28 @@ def _of_results(results: list[Any], encode: Encode, explode: bool) -> dict[str, 
 def _of_predictions(predictions: Any, encode: Encode) -> _Column:
     if getattr(predictions, "ndim", 0) == 1 and predictions.dtype.kind in "biuf":
         return _of_column(pyarrow.array(predictions))
-    return _of_values(list(predictions), encode)
+    if getattr(predictions, "ndim", 0) == 2 and predictions.dtype.kind in "iuf":
+        lists = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(predictions.ravel()), predictions.shape[1])
+        return _of_column(lists, encode)
+    is_text = getattr(getattr(predictions, "dtype", None), "kind", "") == "U"
+    return _of_values(predictions.tolist() if is_text else list(predictions), encode)
 
 
-def _of_column(column: Any, encode: Encode = encoded, *, finite: bool = False) -> _Column:
+def _of_column(column: Any, encode: Encode = encoded) -> _Column:
     kind = column.type
     if _TYPES.is_dictionary(kind):
         return _of_column(column.dictionary_decode(), encode)
     if _TYPES.is_null(kind) or _TYPES.is_boolean(kind) or (kind in CANONICAL and not _TYPES.is_floating(kind)):
         return column, False
     if _TYPES.is_floating(kind):
-        column = column.cast(pyarrow.float64())
-        return (column if finite else _without_infinities(column)), False
+        return without_infinities(column.cast(pyarrow.float64())), False
     if kind == pyarrow.large_string() or kind == pyarrow.string_view() or _TYPES.is_integer(kind):
         try:
             return column.cast(pyarrow.string() if not _TYPES.is_integer(kind) else pyarrow.int64()), False
         except pyarrow.ArrowInvalid:  # an integer needs more than signed 64 bits
             pass
-    return _of_values(as_values(column), encode)
-
-
-def _without_infinities(column: Any) -> Any:
-    """The column with null in place of NaN and infinity."""
-    finite = pyarrow.compute.is_finite(column)
-    return column if pyarrow.compute.all(finite).as_py() else pyarrow.compute.if_else(finite, column, _NO_NUMBER)
+    vectors = vectors_of(column) if is_vector(kind) else None
+    return (vectors, False) if vectors is not None else _of_values(as_values(column), encode)
 
 
 def _of_values(values: Iterable[Any], encode: Encode = encoded) -> _Column:

@@ -120,6 +120,8 @@ class PartWriter:
             batch: from ``batch_of_block``.
         """
         with self._taking():
+            if self._waiting:  # rows before these
+                self._settle()
             self._to_stream([(place, batch.num_rows)], batch)
             self._counts["predictions"] = self._counts.get("predictions", 0) + batch.num_rows
 

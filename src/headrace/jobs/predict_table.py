@@ -15,7 +15,7 @@ from headrace.core.result import DeadLetter, Failure
 from headrace.local.predict import predict_each
 from headrace.rows.examples import RESERVED, answer_of
 from headrace.rows.exploded import PREDICTION, exploded_all, naming_outputs, refuse_exploded
-from headrace.rows.frames import names_of
+from headrace.rows.frames import examples_of, names_of
 from headrace.runtime.prepare import InferenceRequest, Placement
 
 TableT = TypeVar("TableT")
@@ -81,24 +81,31 @@ def _with_predictions(
     *,
     explode: bool,
 ) -> TableT:
+    from headrace.jobs.table_blocks import blocks_for, predicted_in_blocks  # noqa: PLC0415 - needs pyarrow
+
     _refuse_mistakes(table, on_failure)
     if explode:
         refuse_exploded(names_of(table))
         handler, request = naming_outputs(handler), replace(request, fallback=naming_outputs(request.fallback))
-    chosen, key = columns
-    answers = predict_each(handler, table, request, columns=chosen, key=key, on_failure=_AS_OF_PREDICT[on_failure])
-    added = _added(answers)
+    (chosen, key), failing = columns, _AS_OF_PREDICT[on_failure]
+    blocks = blocks_for(handler, table, request, examples_of(table, chosen, key))
+    if blocks is None:
+        added = _added(predict_each(handler, table, request, columns=chosen, key=key, on_failure=failing))
+    else:
+        added = dict(zip(_ADDED, predicted_in_blocks(blocks, request, failing, _row), strict=True))
     if explode:
-        added = {**exploded_all(added.pop(PREDICTION)), **added}
+        added = {**exploded_all(list(added.pop(PREDICTION))), **added}
     return _with_columns(table, added, raises=on_failure == "raise")
 
 
-def _with_columns(table: TableT, added: dict[str, list[Any]], *, raises: bool) -> TableT:
+def _with_columns(table: TableT, added: dict[str, Any], *, raises: bool) -> TableT:
     given: Any = table
     found: TableT
     if hasattr(given, "iloc"):
-        columns = {name: _nullable(values) if name.startswith(PREDICTION) else values for name, values in added.items()}
-        found = given.assign(**columns)
+        if isinstance(added["outcome"], list):
+            predictions = {name: values for name, values in added.items() if name.startswith(PREDICTION)}
+            added = {**added, **{name: _nullable(values) for name, values in predictions.items()}}
+        found = given.assign(**added)
         return found
     from headrace.jobs.prediction_columns import with_columns  # noqa: PLC0415 - numpy and pyarrow, for Arrow's only
 

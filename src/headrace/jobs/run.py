@@ -30,8 +30,9 @@ from headrace.jobs.steps import BlockReader, OutcomeWriter, RunSteps
 from headrace.jobs.storage import is_remote
 from headrace.metrics.totals import Totals
 from headrace.rows.columns import over_blocks
-from headrace.rows.examples import batching_over_rows, over_rows, takes_columns
+from headrace.rows.examples import batching_over_columns, batching_over_rows, over_rows, takes_columns, takes_frames
 from headrace.rows.exploded import naming_outputs, refuse_exploded
+from headrace.rows.fitting import Fit
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.queues import LengthOfTag
 from headrace.runtime.usage_meter import stop_requests, stoppable
@@ -285,16 +286,16 @@ def _steps(job: Job, folder: str, order: LetterOrder | None) -> tuple[RunSteps, 
     """The steps, and whether they take blocks as columns: only if the results are the same as those of rows."""
     handler = over_rows(job.handler, job.examples, job.reserved)  # raises for handlers that cannot run over rows
     batching = batching_over_rows(job.handler, job.batch_sizes)
-    examples, names = job.examples, None
+    examples, fit = job.examples, None
     if job.length_column is not None:
         batching = batching.sorted_by(LengthOfTag())
     elif job.columnar and examples.key is None and job.fallback is job.cache is None and takes_columns(job.handler):
-        names = examples.all_columns if examples.columns is None else examples.columns
-        names = names if fits_columns(job.sources, job.types, names) else None
-    if names is not None:
+        fit = Fit(examples.seen, takes_frames(job.handler), job.reserved)
+        fit = fit if fits_columns(job.sources, job.types, examples.types, fit) else None
+    if fit is not None:
         handler = over_blocks(job.handler, examples, job.reserved)
-        batching = replace(batching, columnar=True)
-    is_changed = bool(job.batch_sizes or job.length_column is not None or names is not None)
+        batching = batching_over_columns(batching)
+    is_changed = bool(job.batch_sizes or job.length_column is not None or fit is not None)
     request = InferenceRequest(
         inference_args=job.inference_args,
         batching=batching if is_changed else None,  # models by key may have options of their own
@@ -310,7 +311,7 @@ def _steps(job: Job, folder: str, order: LetterOrder | None) -> tuple[RunSteps, 
     spec = stoppable(catching(prepare(handler, request), Exception))
     steps = RunSteps(
         spec,
-        _reader(job, folder, names, order, resume=resume, isolated=spec.isolated),
+        _reader(job, folder, fit, order, resume=resume, isolated=spec.isolated),
         OutcomeWriter(
             folder,
             job.keep,
@@ -321,16 +322,16 @@ def _steps(job: Job, folder: str, order: LetterOrder | None) -> tuple[RunSteps, 
             explode=job.explode,
         ),
     )
-    return steps, names is not None
+    return steps, fit is not None
 
 
 def _reader(
-    job: Job, folder: str, names: tuple[str, ...] | None, order: LetterOrder | None, *, resume: bool, isolated: bool
+    job: Job, folder: str, fit: Fit | None, order: LetterOrder | None, *, resume: bool, isolated: bool
 ) -> BlockReader:
     contents = job.contents and job.contents._replace(ahead=not isolated)
     lengths, limit = job.length_column, job.limit
     return BlockReader(
-        job.types, folder, names, resume=resume, lengths=lengths, limit=limit, order=order, contents=contents
+        job.types, folder, fit, resume=resume, lengths=lengths, limit=limit, order=order, contents=contents
     )
 
 

@@ -43,7 +43,7 @@ from headrace.rows.blocks import Block, BlockRow, blocks_of, with_lengths
 from headrace.rows.examples import answer_of
 from headrace.rows.exploded import PREDICTION, exploded
 from headrace.rows.files import Contents
-from headrace.rows.fitting import fitted
+from headrace.rows.fitting import Fit, fitted
 from headrace.runtime.bundle import AnyBundle
 from headrace.runtime.spec import SessionSpec
 
@@ -128,7 +128,7 @@ class BlockReader:
     Args:
         types: of the columns of CSV files, but for those of text.
         folder: of the output's parts.
-        names: the model's columns; None if it takes rows.
+        fit: what a model takes of blocks; None: it takes rows.
         resume: whether to leave out the rows that earlier runs finished.
         lengths: the column that says how long a row is, for a model that takes rows; None: none does.
         limit: how many rows to read, of all files; None: all.
@@ -140,7 +140,7 @@ class BlockReader:
         self,
         types: Mapping[str, str],
         folder: str,
-        names: tuple[str, ...] | None,
+        fit: Fit | None,
         *,
         resume: bool,
         lengths: str | None = None,
@@ -151,8 +151,8 @@ class BlockReader:
         self._left = sys.maxsize if limit is None else limit
         self._types = dict(types)
         self._folder = folder
-        self._names = names
         self._resume = resume
+        self._fit = fit
         self._lengths = lengths
         self._order = order
         self._contents = contents
@@ -179,16 +179,13 @@ class BlockReader:
                 yield from blocks
                 return
             with closing(prefetch(blocks)) as coming:
-                yield from cut_by_time(coming) if self._resume and self._names is not None else coming
+                yield from cut_by_time(coming) if self._resume and self._fit is not None else coming
         except Exception as error:
             raise OSError(f"cannot read {as_name(source.path)} as {source.format}: {error}") from error
 
     def elements(self, block: Block) -> Iterable[tuple[Any, BlockRow | None]]:
-        """What the model's bundle takes of a block: its rows with their places, or the whole block.
-
-        An unreadable line is an element that fails in its first operation.
-        """
-        if self._names is not None:
+        """What the model's bundle takes of a block: its rows with their places, or the whole block."""
+        if self._fit is not None:
             return [(block, None)]
         rows = block.each() if self._lengths is None else with_lengths(block.each(), self._lengths)
         return rows if self._contents is None else self._contents.of(rows)
@@ -201,8 +198,9 @@ class BlockReader:
             if self._order is not None:
                 return self._order.placed(letters, source, index, done, share)
             return placed(letters, source, index, done, share=share)
-        blocks = self._limited(read_blocks(source, index, self._types, done, self._names or (), share=share))
-        return blocks if self._names is None else fitted(blocks, all_finite=source.format == "csv")
+        names = () if self._fit is None else self._fit.names
+        blocks = self._limited(read_blocks(source, index, self._types, done, names, share=share))
+        return blocks if self._fit is None else fitted(blocks, self._fit, all_finite=source.format == "csv")
 
     def _limited(self, blocks: Iterable[Block]) -> Iterator[Block]:
         for block in blocks:
@@ -269,7 +267,8 @@ class OutcomeWriter:
         """Writes outcomes, whose tags are ``BlockRow``s; those of blocks have none."""
         for outcome in outcomes:
             if isinstance(outcome, Predictions):
-                self._write_predictions(*outcome)
+                if outcome.tags:
+                    self._write_predictions(*outcome)
             elif isinstance(outcome, Failure):
                 letter = DeadLetter.of(outcome.record, outcome.stage, outcome.index)
                 for row in [outcome.tag] if outcome.tag is not None else letter.element.places():
@@ -290,11 +289,12 @@ class OutcomeWriter:
             part.abandon()
 
     def _write_predictions(self, rows: list[Any], values: list[Any], fallback: str | None) -> None:
-        if not rows:
-            return
         if rows[0] is None:
-            for result in values:
-                self._write_block(result.example, result.inference, result.model_id)
+            for block, predictions, model_id in values:
+                if block.batch is None:
+                    self._write_rows(list(block.places()), predictions, fallback)
+                else:
+                    self._write_block(block, predictions, model_id)
         elif (
             not (fallback or self._explode)
             and SCALARS.issuperset(map(type, values))
@@ -302,8 +302,11 @@ class OutcomeWriter:
         ):
             self._good.write_rows(OutputRows(rows, {PREDICTION: values}), "predictions")
         else:
-            for some in rows_together(self._encoded(rows, values, fallback)):
-                self._good.write_rows(some, "predictions")
+            self._write_rows(rows, values, fallback)
+
+    def _write_rows(self, rows: list[BlockRow], values: list[Any], fallback: str | None) -> None:
+        for some in rows_together(self._encoded(rows, values, fallback)):
+            self._good.write_rows(some, "predictions")
 
     def _encoded(
         self, rows: list[BlockRow], values: list[Any], fallback: str | None

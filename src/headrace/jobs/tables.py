@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import chain
-from json.encoder import encode_basestring
 from typing import Any, BinaryIO
 
 import numpy
@@ -16,10 +15,12 @@ import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet
 
-from headrace.jobs.arrays import array_of, text_scalar, truths
+from headrace.jobs.arrays import array_of, text_scalar
+from headrace.jobs.column_texts import LARGE, content_of, joined, json_texts, texts_of_floats, texts_of_lists
 from headrace.jobs.column_types import (
     MIXED,
     NOTHING,
+    Array,
     ColumnTypes,
     Kind,
     Number,
@@ -31,16 +32,15 @@ from headrace.jobs.column_types import (
 )
 from headrace.jobs.output_batches import CANONICAL, is_json, lines_in
 from headrace.jobs.prefetch import prefetch
+from headrace.rows.fitting import is_vector
 
 _ROWS = 1 << 16
 _BYTES = 1 << 24
 _LINES = 1 << 13
 _PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)
 """Names of columns that need no quotes in CSV."""
-_ESCAPED = r'["\\\x00-\x1f]'
-_SMALL, _LARGE = 1e-4, 1e10
 _DECIMAL = pyarrow.decimal128(20, 1)
-_NOTHING, _QUOTE, _NULL, _WHOLE, _END, _NEWLINE = map(text_scalar, ("", '"', "null", ".0", "}\n", "\n"))
+_NOTHING, _QUOTE, _END, _NEWLINE = map(text_scalar, ("", '"', "}\n", "\n"))
 _TYPES = pyarrow.types
 
 
@@ -112,7 +112,7 @@ def csv_of(tables: Callable[[], Iterable[Any]], delimiter: str, names: Iterable[
         for start in range(0, table.num_rows, _LINES):
             fields = _csv_texts(table.slice(start, _LINES), columns, null)
             lines = pyarrow.compute.binary_join_element_wise(*fields, text_scalar(delimiter))
-            yield _content(pyarrow.compute.binary_join_element_wise(lines, _NEWLINE, _NOTHING))
+            yield content_of(pyarrow.compute.binary_join_element_wise(lines, _NEWLINE, _NOTHING))
 
 
 def _as_arrow_writes(table: Any, names: Sequence[str], delimiter: str) -> bytes | None:
@@ -130,14 +130,14 @@ def _as_arrow_writes(table: Any, names: Sequence[str], delimiter: str) -> bytes 
 
 
 def _with_points(column: Any) -> Any:
-    """The column, as decimals if it holds whole floats, which keep their point; None if it holds others, too."""
+    """The column, as decimals if it holds whole floats, which keep their point; None if it holds others, or lists."""
     if not _TYPES.is_floating(column.type):
-        return column
+        return None if _TYPES.is_list(column.type) else column
     numbers = column.to_numpy()
     whole = numpy.rint(numbers) == numbers
     if not whole.any():
         return column
-    is_known = whole.all() and numpy.abs(numbers).max() < _LARGE and not numpy.signbit(numbers[numbers == 0]).any()
+    is_known = whole.all() and numpy.abs(numbers).max() < LARGE and not numpy.signbit(numbers[numbers == 0]).any()
     return column.cast(pyarrow.int64()).cast(_DECIMAL) if is_known else None
 
 
@@ -169,9 +169,11 @@ def _csv_column(field: Any, column: Any) -> Any:
     if is_json(field):
         return _csv_cells(_parsed(column))
     column = column.combine_chunks()
+    if _TYPES.is_list(column.type):
+        return pyarrow.compute.binary_join_element_wise(_QUOTE, texts_of_lists(column), _QUOTE, _NOTHING)
     if not _TYPES.is_string(column.type):
-        return _of_floats(column, small=0) if _TYPES.is_floating(column.type) else column.cast(pyarrow.string())
-    if b'"' in _content(column):
+        return texts_of_floats(column, small=0) if _TYPES.is_floating(column.type) else column.cast(pyarrow.string())
+    if b'"' in content_of(column):
         column = pyarrow.compute.replace_substring(column, '"', '""')
     return pyarrow.compute.binary_join_element_wise(_QUOTE, column, _QUOTE, _NOTHING)
 
@@ -189,7 +191,13 @@ def _size(table: Any) -> int:
     """Roughly the bytes of a table's values; additive, however the rows are cut into tables."""
     texts = [column for column in table.columns if _TYPES.is_string(column.type)]
     lengths = (pyarrow.compute.sum(pyarrow.compute.binary_length(column)).as_py() or 0 for column in texts)
-    return int(sum(lengths)) + 8 * int(table.num_rows * table.num_columns)
+    numbers = sum(len(_numbers_in(column)) for column in table.columns if _TYPES.is_list(column.type))
+    return int(sum(lengths)) + 8 * int(table.num_rows * table.num_columns + numbers)
+
+
+def _numbers_in(lists: Any) -> Any:
+    """The numbers of a column of lists, one behind the other."""
+    return pyarrow.compute.list_flatten(lists)
 
 
 def _regrouped(tables: Iterable[Any], rows: int) -> Iterator[Any]:
@@ -220,6 +228,8 @@ def _kinds_of(table: Any) -> Iterator[tuple[str, Kind]]:
 def _kind_of_column(column: Any) -> Kind:
     if column.null_count == len(column):
         return NOTHING
+    if _TYPES.is_list(column.type):
+        return Array(_kind_of_column(_numbers_in(column)))
     if _TYPES.is_integer(column.type):
         ends = pyarrow.compute.min_max(column)
         return Number(ends["min"].as_py(), ends["max"].as_py())
@@ -255,68 +265,19 @@ def _as_type(table: Any, name: str, kind: Any) -> Any:
         return as_array(_parsed(column), kind)
     if field.type == kind:
         return column
-    if _TYPES.is_floating(kind) and _TYPES.is_integer(field.type):
+    if (_TYPES.is_floating(kind) and _TYPES.is_integer(field.type)) or _are_vectors(kind, field.type):
         return column.cast(kind, safe=False)
     return as_array(column.to_pylist(), kind)
+
+
+def _are_vectors(*kinds: Any) -> bool:
+    return all(is_vector(kind) for kind in kinds)
 
 
 def _rendered(table: Any) -> bytes:
     pieces: list[Any] = []
     for field, column in zip(table.schema, table.combine_chunks().columns, strict=True):
         name = json.dumps(field.name, ensure_ascii=False)
-        texts = _texts(column.combine_chunks(), is_json=is_json(field))
+        texts = json_texts(column.combine_chunks(), is_json=is_json(field))
         pieces += [text_scalar(f"{', ' if pieces else '{'}{name}: "), texts]
-    return _joined(pieces, _END)
-
-
-def _joined(pieces: Sequence[Any], end: Any) -> bytes:
-    """Lines of texts, one array or scalar behind the other."""
-    lines = pyarrow.compute.binary_join_element_wise(*pieces, end, _NOTHING)
-    return _content(lines)
-
-
-def _content(texts: Any) -> bytes:
-    """All texts, one behind the other."""
-    _, offsets, content = texts.buffers()
-    ends = numpy.frombuffer(offsets, numpy.int32)
-    return bytes(memoryview(content)[ends[texts.offset] : ends[texts.offset + len(texts)]]) if content else b""
-
-
-def _texts(column: Any, *, is_json: bool) -> Any:
-    """The JSON text of each value. Vectorized: converting text columns value by value is slow."""
-    kind = column.type
-    if _TYPES.is_null(kind):
-        return pyarrow.repeat(_NULL, len(column))
-    if _TYPES.is_string(kind) and not is_json:
-        texts = _quoted(column)
-    elif _TYPES.is_floating(kind):
-        texts = _of_floats(column)
-    else:
-        texts = column.cast(pyarrow.string())
-    return texts.fill_null(_NULL) if texts.null_count else texts
-
-
-def _quoted(column: Any) -> Any:
-    if pyarrow.compute.any(pyarrow.compute.match_substring_regex(column, _ESCAPED)).as_py():
-        texts = [text if text is None else encode_basestring(text) for text in column.to_pylist()]
-        return array_of(texts, pyarrow.string())
-    return pyarrow.compute.binary_join_element_wise(_QUOTE, column, _QUOTE, _NOTHING)
-
-
-def _of_floats(column: Any, small: float = _SMALL) -> Any:
-    """Floats as Python's ``repr`` writes them; Arrow's text differs for whole, very small and very large numbers.
-
-    With ``small`` 0, numbers with a fraction are as Arrow writes them.
-    """
-    numbers = column.to_numpy(zero_copy_only=False)  # NaN is null
-    texts = column.cast(pyarrow.string())
-    whole = numpy.rint(numbers) == numbers
-    if whole.any():
-        longer = pyarrow.compute.binary_join_element_wise(texts, _WHOLE, _NOTHING)
-        texts = longer if whole.all() else pyarrow.compute.if_else(truths(whole), longer, texts)
-    sizes = numpy.abs(numbers)
-    differs = ((sizes < small) & (sizes > 0)) | ((sizes >= _LARGE) & (whole | (small > 0)))
-    if not differs.any():
-        return texts
-    others = list(map(repr, numbers[differs].tolist()))
-    return pyarrow.compute.replace_with_mask(texts, truths(differs), array_of(others, pyarrow.string()))
+    return joined(pieces, _END)

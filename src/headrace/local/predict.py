@@ -16,8 +16,8 @@ from headrace.core.declared_type import PredictingHandler
 from headrace.core.errors import BudgetError, ConfigurationError
 from headrace.core.handler import ModelHandler, PredictionT
 from headrace.core.result import Failure, Outcome, PredictionResult, Predictions, Skipped
-from headrace.rows.examples import Examples, answer_of, over_rows, takes_frames, without_keys
-from headrace.rows.frames import chosen, frames_of, names_of, rows_of_table, types_of_table
+from headrace.rows.examples import answer_of, over_rows, takes_frames, without_keys
+from headrace.rows.frames import examples_of, frames_of, rows_of_table
 from headrace.runtime.bundle import AnyBundle
 from headrace.runtime.observers import FanOut
 from headrace.runtime.open_worker import open_worker
@@ -149,6 +149,16 @@ def predict_each(
     return _of_each(_prepared(handler, request, on_failure), elements, len(table), raises=on_failure == "raise")
 
 
+def predict_blocks(
+    handler: Any, blocks: Iterable[Any], request: InferenceRequest, *, on_failure: str
+) -> Iterator[Outcome]:
+    """What becomes of blocks of rows, by a handler that takes them; other arguments are those of ``predict``."""
+    with _opened(_prepared(handler, request, on_failure)) as bundle:
+        for block in blocks:
+            yield from bundle.add(block, None)
+        yield from bundle.finish()
+
+
 def _predictions(
     handler: Any,
     iterable: Iterable[Any],
@@ -183,17 +193,15 @@ def _elements(
                 "with_preprocess_fn."
             )
         return handler, given, {}
-    names = names_of(given)
     if batching is not None and batching.columnar:
         raise ConfigurationError(
             f"with BatchingConfig(columnar=True) an element is many rows: give a list of a {type(given).__name__}, or "
             "leave columnar out, and each row is an element."
         )
-    keys, types = chosen("key", key, names), types_of_table(given)
-    examples = Examples(chosen("columns", columns, names), names, keys[0] if keys else None, types)
+    examples = examples_of(given, columns, key)
     if hasattr(given, "iloc") and takes_frames(handler):
-        return without_keys(handler, examples.key), frames_of(given, examples), types
-    return over_rows(handler, examples), rows_of_table(given), types
+        return without_keys(handler, examples.key), frames_of(given, examples), examples.types
+    return over_rows(handler, examples), rows_of_table(given), examples.types
 
 
 def _refuse_what_is_no_iterable_of_elements(given: Any) -> None:

@@ -11,6 +11,7 @@ from itertools import repeat
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from headrace.batching.columnar import rows_in, slice_rows
 from headrace.core.lengths import row_length
 from headrace.rows.records import BrokenLine, Record
 
@@ -31,7 +32,7 @@ def place_at(source: int, number: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Neighbouring rows of a source: an Arrow record batch, or records where Arrow's values would not be exact.
+    """Neighbouring rows of a source: an Arrow record batch, a slice of a data frame that came as one, or records.
 
     Implements what ``headrace.batching.columnar`` needs of an element: length, slices, and ``concatenated``.
     """
@@ -41,11 +42,11 @@ class Block:
     first: int
     """Number of the first row in its source, counted from 0; unreadable lines count."""
     names: tuple[str, ...] = ()
-    """The columns that the model sees, in its order, if it sees columns: finite numbers and no nulls."""
+    """The columns that the model sees, in its order, if it sees columns."""
     batch: Any = None
-    """An Arrow record batch of all columns."""
+    """An Arrow record batch, or a data frame, of all columns."""
     records: Sequence[Record] = ()
-    """The rows, if there is no batch."""
+    """The rows, if there is no batch: where Arrow's values would not be exact."""
     example: Any = None
     """The example made from a single record."""
     path: str = ""
@@ -57,7 +58,7 @@ class Block:
         return place_at(self.source, self.first)
 
     def __len__(self) -> int:
-        return len(self.records) if self.batch is None else int(self.batch.num_rows)
+        return len(self.records) if self.batch is None else rows_in(self.batch)
 
     def __getitem__(self, place: Any) -> Any:
         """A slice gives a part of the block; a number gives that row."""
@@ -68,7 +69,7 @@ class Block:
             return self
         if self.batch is None:
             return replace(self, first=self.first + start, records=self.records[start:stop])
-        return replace(self, first=self.first + start, batch=self.batch.slice(start, stop - start))
+        return replace(self, first=self.first + start, batch=slice_rows(self.batch, start, stop))
 
     def rows(self) -> Sequence[Record]:
         """The rows as Python values; one that has a value without Python equivalent is a ``BrokenLine``."""
@@ -96,8 +97,10 @@ class Block:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the columns; a nominal 64 for each record."""
-        return 64 * len(self.records) if self.batch is None else int(self.batch.nbytes)
+        """Bytes of the columns; a nominal 64 for each record, and 8 for each value of a data frame."""
+        if self.batch is None:
+            return 64 * len(self.records)
+        return int(self.batch.nbytes) if hasattr(self.batch, "nbytes") else 8 * int(self.batch.size)
 
     @staticmethod
     def concatenated(blocks: Sequence[Block]) -> list[Block]:
@@ -106,8 +109,16 @@ class Block:
 
     @property
     def kind(self) -> Any:
-        """Blocks of the same kind can form one matrix: equal column types."""
-        return None if self.batch is None else tuple(self.batch.schema.field(name).type for name in self.names)
+        """Blocks of the same kind can form one matrix or frame: equal column types; those of one data frame do."""
+        if self.batch is None or hasattr(self.batch, "iloc"):
+            return type(self.batch)
+        columns = (self.batch.column(self.batch.schema.get_field_index(name)) for name in self.names)
+        return tuple((column.type, _width_of(column)) for column in columns)
+
+
+def _width_of(column: Any) -> int:
+    """How many numbers each list of a column has, if it has lists of one length."""
+    return len(column[0]) if len(column) and column.type.num_fields and column[0].is_valid else 0
 
 
 class BlockRow(NamedTuple):

@@ -6,22 +6,36 @@ This module also runs in model hosts: it must not import Beam.
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 import pyarrow
 
+from headrace.batching.columnar import concatenate
 from headrace.core.answer import predictions_of
 from headrace.core.conversion import to_results
 from headrace.core.result import PredictionResult
 from headrace.rows.blocks import Block
-from headrace.rows.examples import ExampleOfRow, Examples
+from headrace.rows.examples import ExampleOfRow, Examples, rows_are_examples
+from headrace.rows.fitting import is_vector, width_of
 from headrace.runtime.plan import make_plan
+
+_PLAIN = {
+    pyarrow.int64(), pyarrow.float64(), pyarrow.bool_(), pyarrow.string(), pyarrow.large_string(), pyarrow.null(),
+    pyarrow.date32(),
+}  # fmt: skip
+_OF_NULLS = {
+    "int": pyarrow.float64(),
+    "float": pyarrow.float64(),
+    "str": pyarrow.string(),
+    "datetime": pyarrow.timestamp("us"),
+}
+"""What a column without values is in a frame, by what it holds in other rows."""
 
 
 def over_blocks(handler: Any, examples: Examples, reserved: Collection[str] = ()) -> Any:
@@ -32,7 +46,19 @@ def over_blocks(handler: Any, examples: Examples, reserved: Collection[str] = ()
     inner = make_plan(handler).handler
     over = _new(type(inner))
     vars(over).update(vars(inner))
-    return over.with_preprocess_fn(_Prepare(ExampleOfRow(examples, inner, reserved)))
+    over.rows_as = RowsAs(
+        ExampleOfRow(examples, inner, reserved), frames=rows_are_examples(inner), types=examples.types
+    )
+    return over.with_preprocess_fn(_Prepare(over.rows_as.of_row))
+
+
+class RowsAs(NamedTuple):
+    """What becomes of the rows of blocks before the model."""
+
+    of_row: ExampleOfRow
+    frames: bool
+    types: Mapping[str, Any]
+    """What the columns hold."""
 
 
 class _Prepare:
@@ -43,13 +69,16 @@ class _Prepare:
 
     def __call__(self, block: Block) -> Block:
         if block.batch is None:
-            return replace(block, example=self._of_row(block[0]))
-        self._of_row.refuse_reserved(block.batch.schema.names)
+            return replace(block, example=self._of_row(block[0])) if len(block) == 1 else block
+        if hasattr(block.batch, "schema"):
+            self._of_row.refuse_reserved(block.batch.schema.names)
         return block
 
 
 class _OverBlocks:
     """Mixed in before a handler's class: ``run_columns`` accepts a block or a list of blocks."""
+
+    rows_as: RowsAs
 
     def run_columns(self, blocks: Any, model: Any, inference_args: dict[str, Any] | None = None) -> Any:
         """Calls the model once if all blocks have one kind, and else once for each kind."""
@@ -72,11 +101,29 @@ class _OverBlocks:
 
     def _answer(self, blocks: list[Block], model: Any, inference_args: dict[str, Any] | None) -> Any:
         handler: Any = super()
-        if blocks[0].batch is None:
-            examples = [block.example for block in blocks]
+        columns = self._columns(blocks)
+        if columns is None:
+            examples = list(chain.from_iterable(map(self._examples, blocks)))
             answer = handler.run_inference(examples, model, inference_args)
             return predictions_of(answer, self, len(examples))
-        return _as_column(handler.run_columns(columns_of(blocks), model, inference_args))
+        return _as_column(handler.run_columns(columns, model, inference_args))
+
+    def _columns(self, blocks: list[Block]) -> Any:
+        """The model's columns of blocks of one kind; None if they go to the model as examples."""
+        if blocks[0].batch is None:
+            return None
+        batch = _joined(blocks)
+        if hasattr(batch, "iloc"):
+            return batch
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        if not self.rows_as.frames:
+            return {name: as_numbers(column) for name, column in columns.items()}
+        types = self.rows_as.types
+        settled = {name: _settled(column, types.get(name)) for name, column in columns.items()}
+        return pyarrow.RecordBatch.from_pydict(settled) if all(map(_is_plain, settled.values())) else None
+
+    def _examples(self, block: Block) -> Iterable[Any]:
+        return map(self.rows_as.of_row, block.rows()) if block.example is None else [block.example]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickles by the handler's class: the derived class is made at run time and cannot be imported."""
@@ -99,19 +146,47 @@ def _new(cls: type, *arguments: Any) -> Any:
     return over.__new__(over, *arguments)
 
 
-def columns_of(blocks: Sequence[Block]) -> dict[str, Any]:
-    """The model's columns of blocks of one kind, as numpy arrays of int64, float64 or bool."""
+def _joined(blocks: Sequence[Block]) -> Any:
+    """The model's columns of blocks of one kind, as a record batch or a data frame."""
     names = list(blocks[0].names)
+    if hasattr(blocks[0].batch, "iloc"):
+        return concatenate([block.batch[names] for block in blocks])
     batches = [block.batch.select(names) for block in blocks]
-    batch = batches[0]
-    if len(batches) > 1:
-        batch = pyarrow.Table.from_batches(batches).combine_chunks().to_batches()[0]
-    return {name: as_numbers(batch.column(index)) for index, name in enumerate(names)}
+    return batches[0] if len(batches) == 1 else pyarrow.concat_batches(batches)
+
+
+def _settled(column: Any, kind: str | None) -> Any:
+    """A column for a frame: numbers of 64 bits, text without dictionaries, and of the type that all rows have.
+
+    Args:
+        column: of some rows.
+        kind: what the column holds, in all rows.
+    """
+    types = pyarrow.types
+    if types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if types.is_integer(column.type) and kind != "float":
+        return column if column.type == pyarrow.uint64() else column.cast(pyarrow.int64())
+    if types.is_floating(column.type) or types.is_integer(column.type):
+        return column.cast(pyarrow.float64())
+    if types.is_null(column.type):
+        return column.cast(_OF_NULLS[kind]) if kind in _OF_NULLS else column
+    if types.is_timestamp(column.type) and column.type.unit in ("s", "ms"):
+        return column.cast(pyarrow.timestamp("us", column.type.tz))
+    return column
+
+
+def _is_plain(column: Any) -> bool:
+    """Whether a frame may take a column as it is; of other types it takes Python's values."""
+    kind = column.type
+    return kind in _PLAIN or (pyarrow.types.is_timestamp(kind) and kind.unit == "us")
 
 
 def as_numbers(column: Any) -> Any:
-    """A column of numbers without nulls as an array of int64, float64 or bool."""
+    """A column of numbers without nulls as an array of int64, float64 or bool; of vectors as a matrix."""
     kind = column.type
+    if is_vector(kind):
+        return as_numbers(column.flatten()).reshape(len(column), width_of(column))
     if pyarrow.types.is_integer(kind):
         column = column.cast(pyarrow.int64())
     elif pyarrow.types.is_floating(kind):

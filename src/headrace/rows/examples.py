@@ -18,6 +18,7 @@ from headrace.runtime.plan import Plan, make_plan
 
 RESERVED = ("prediction", "model_id")
 """The columns that ``answer_of`` adds to a row in the output."""
+_MOST_OF_COLUMNS = 100_000
 _PLAIN = {bool, int, float, str, type(None)}
 
 
@@ -35,6 +36,11 @@ class Examples:
     """What the columns hold, as far as the source states it or it was decided: the names of ``headrace.rows.types``."""
     bare: bool = False
     """Whether the value of the one chosen column is the example, for handlers that make their own, too."""
+
+    @property
+    def seen(self) -> tuple[str, ...]:
+        """The columns that a handler sees that makes its own examples."""
+        return self.all_columns if self.columns is None else self.columns
 
 
 def over_rows(handler: Any, examples: Examples, reserved: Collection[str] = ()) -> Any:
@@ -74,6 +80,12 @@ def without_keys(handler: Any, key: str | None) -> Any:
     return ModelHandler.with_postprocess_fn(handler, without_key) if keyed else handler
 
 
+def batching_over_columns(config: BatchingConfig) -> BatchingConfig:
+    """The options for batches that are cut from blocks: without a maximum of the user's they may be larger."""
+    most = _MOST_OF_COLUMNS if config.max_batch_size == BatchingConfig.max_batch_size else config.max_batch_size
+    return replace(config, columnar=True, max_batch_size=most)
+
+
 def batching_over_rows(handler: Any, sizes: Mapping[str, int]) -> BatchingConfig:
     """The handler's batching options with ``sizes`` in place of its own; a maximum alone lowers its minimum."""
     own = make_plan(handler).batching
@@ -83,7 +95,7 @@ def batching_over_rows(handler: Any, sizes: Mapping[str, int]) -> BatchingConfig
 
 
 def takes_columns(handler: Any) -> bool:
-    """Whether the handler predicts the same from columns as from rows, and nothing else needs rows."""
+    """Whether the handler predicts the same from columns (or frames) as from rows, and nothing else needs rows."""
     plan = make_plan(handler)
     rows_are_needed = plan.keyed or plan.prebatched or plan.preprocess or plan.postprocess
     if rows_are_needed or plan.batching.element_size_fn or plan.batching.length_fn:
@@ -100,9 +112,13 @@ def takes_frames(handler: Any) -> bool:
     """
     _refuse_unfit(handler)
     plan = make_plan(handler)
-    cls = type(next(iter(plan.models.values())))
-    is_known = hasattr(cls, "takes_frames") and _depth(cls, "takes_frames") <= _depth(cls, "example_from_row")
-    return is_known and not plan.preprocess
+    return rows_are_examples(next(iter(plan.models.values()))) and not plan.preprocess
+
+
+def rows_are_examples(model: Any) -> bool:
+    """Whether a model's handler takes rows, and frames of rows, for its examples: no subclass makes others of them."""
+    cls = type(model)
+    return bool(getattr(cls, "takes_frames", False)) and _depth(cls, "takes_frames") <= _depth(cls, "example_from_row")
 
 
 def answer_of(prediction: Any) -> tuple[Any, str | None]:
@@ -127,13 +143,14 @@ class ExampleOfRow:
 
     def __init__(self, examples: Examples, handler: Any = None, reserved: Collection[str] = ()) -> None:
         """Of the ``handler``'s ``example_from_row``, if there is one."""
+        is_row = rows_are_examples(handler)
         from_row: Callable[[Mapping[str, Any]], Any] | None = getattr(handler, "example_from_row", None)
         self._reserved = tuple(reserved)
         self._columns = examples.columns
         if self._columns is None and from_row:
             self._columns = examples.all_columns
         self._bare = from_row is None and len(examples.columns or ()) == 1
-        self._from_row = from_row
+        self._from_row = None if is_row else from_row
         self._key = examples.key
         self._types = examples.types if getattr(handler, "takes_frames", False) else {}
 
@@ -152,8 +169,10 @@ class ExampleOfRow:
             key = None if self._key is None else row[self._key]
         except KeyError as error:
             raise LookupError(f"the row has no column {error}") from None
+        if self._types:
+            example = TypedRow(example, self._types)
         if self._from_row:
-            example = self._from_row(TypedRow(example, self._types) if self._types else example)
+            example = self._from_row(example)
         return example if self._key is None else (key, example)
 
     def refuse_reserved(self, columns: Collection[str]) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from headrace.batching.columnar import rows_in, slice_rows
 from headrace.core.errors import ConfigurationError
 from headrace.core.spelling import nearest
+from headrace.rows.blocks import Block
 from headrace.rows.examples import Examples
 from headrace.rows.records import Record
 from headrace.rows.types import types_of_schema
 
 _ROWS_AT_ONCE = 1024
+_ROWS_OF_BLOCK = 1 << 15
 _WHERE = "the table"
 
 
@@ -31,11 +34,23 @@ def names_of(table: Any) -> tuple[str, ...]:
 
 
 def types_of_table(table: Any) -> dict[str, Any]:
-    """The types of the columns of an Arrow table, or the dtypes of a data frame; for objects that of the values."""
+    """The types of the columns of an Arrow table, or the dtypes of a data frame; for objects that of the first ones."""
     if _is_arrow(table):
         return types_of_schema(_arrow(table).schema)
     given = table.dtypes.items()
-    return {name: table[name].convert_dtypes().dtype if str(kind) == "object" else kind for name, kind in given}
+    first = table.iloc[:_ROWS_AT_ONCE]
+    return {name: first[name].convert_dtypes().dtype if str(kind) == "object" else kind for name, kind in given}
+
+
+def examples_of(table: Any, columns: Any, key: str | None) -> Examples:
+    """How the examples of a table's rows are made, of the arguments ``columns`` and ``key``.
+
+    Raises:
+        ConfigurationError: there is no such column.
+    """
+    names = names_of(table)
+    keys = chosen("key", key, names)
+    return Examples(chosen("columns", columns, names), names, keys[0] if keys else None, types_of_table(table))
 
 
 def rows_of_table(table: Any) -> Iterator[Record]:
@@ -54,6 +69,27 @@ def rows_of_table(table: Any) -> Iterator[Record]:
         some = table.iloc[start : start + _ROWS_AT_ONCE]
         columns = [values_of_series(some.iloc[:, place]) for place in range(len(names))]
         yield from (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+
+
+def blocks_of_table(table: Any, names: Sequence[str], *, frames: bool) -> Iterator[Block]:
+    """The rows of a table in blocks.
+
+    Args:
+        table: of Arrow's or of pandas'.
+        names: of the columns that the model sees.
+        frames: whether the model takes those of pandas as they are.
+    """
+    if hasattr(table, "iloc") and not frames:
+        import pyarrow  # noqa: PLC0415 - only a model that takes arrays needs it
+
+        table = pyarrow.Table.from_pandas(table[list(names)], preserve_index=False)
+    elif _is_arrow(table):
+        table = _arrow(table)
+    for start in range(0, rows_in(table), _ROWS_OF_BLOCK):
+        some = slice_rows(table, start, start + _ROWS_OF_BLOCK)
+        if hasattr(some, "to_batches"):
+            some = some.combine_chunks().to_batches()[0]
+        yield Block(0, start, tuple(names), some)
 
 
 def frames_of(frame: Any, examples: Examples) -> Iterator[Any]:

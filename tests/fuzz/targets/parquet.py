@@ -20,7 +20,7 @@ from headrace.jobs.reading import read_blocks, read_rows
 from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.tables import lines_of, write_parquet
 from headrace.rows.blocks import Block
-from headrace.rows.fitting import fitted
+from headrace.rows.fitting import Fit, fitted
 from headrace.rows.records import BrokenLine
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -57,7 +57,7 @@ def _read(random: Random, path: Path) -> None:
     expected = [as_json(record) for record, is_readable in zip(made.records, readable, strict=True) if is_readable]
     lines = [json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n" for row in expected]
     assert [as_line(row) for row in rows] == lines
-    blocks = list(fitted(read_blocks(source, 0, {}, RowRanges(), tuple(made.numbers[:1])), all_finite=False))
+    blocks = list(fitted(read_blocks(source, 0, {}, RowRanges(), tuple(made.numbers[:1])), Fit((), frames=False)))
     broken = [block.first for block in blocks if block.batch is None and isinstance(block.records[0], BrokenLine)]
     assert broken == [place for place, is_readable in enumerate(readable) if not is_readable]
     blocks = [block for block in blocks if block.first not in broken]

@@ -1,0 +1,103 @@
+"""Columns of all types, in frames, and vectors: the same comes of them as row by row, each row alone."""
+
+import json
+import pickle
+
+import pyarrow
+import pytest
+from sklearn.base import BaseEstimator
+from sklearn.linear_model import LinearRegression
+from sklearn.tree import DecisionTreeClassifier
+
+from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy, SklearnModelHandlerPandas
+from tables_of_all_types import OUTPUTS, parquet
+
+ODD_VECTORS = [[], None, [1.5], [1, 2], [1.5, None], [0.25, 13.5], [13.0, 1.5], [1e39, 0.5]]
+VECTORS = [[n / 4, n / 8] if n % 10 else ODD_VECTORS[n // 10 % 8] for n in range(400)]
+
+
+@pytest.mark.parametrize("output", [*OUTPUTS, "out.csv"])
+def test_vectors_of_json_lines(both_ways, tmp_path, output):
+    lines = [
+        json.dumps({"a": vector, "n": n, "b": [n, n + 1][: n % 9], "c": [] if n % 7 else None})
+        for n, vector in enumerate(VECTORS)
+    ]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+    both_ways(tmp_path / "in.jsonl", columns="a", output=output)
+
+
+@pytest.mark.parametrize("kind", [pyarrow.list_(pyarrow.float32()), pyarrow.large_list(pyarrow.float64())])
+@pytest.mark.parametrize("output", [*OUTPUTS, "out.csv"])
+def test_vectors_of_parquet(both_ways, tmp_path, output, kind):
+    both_ways(parquet(tmp_path / "in.parquet", a=pyarrow.array(VECTORS, kind)), columns="a", output=output)
+    fixed = pyarrow.array([[n / 4, n / 8] for n in range(300)], pyarrow.list_(pyarrow.float64(), 2))
+    both_ways(parquet(tmp_path / "fixed.parquet", a=fixed, b=range(300)), columns="a", output=output)
+    three = SklearnModelHandlerNumpy(str(tmp_path / "three.pkl"))
+    (tmp_path / "three.pkl").write_bytes(pickle.dumps(LinearRegression().fit([[0, 0, 0], [1, 1, 2]], [0, 1])))
+    both_ways(parquet(tmp_path / "more.parquet", a=fixed, b=range(300)), handler=three, output=output)
+
+
+def test_frames_may_hold_what_arrays_may_not(both_ways, tmp_path, of_frames):
+    numbers = [[None, float("nan"), 1e300, n][n % 4] if n % 30 == 0 else n / 3 for n in range(300)]
+    path = parquet(tmp_path / "in.parquet", b=list(range(300)), a=numbers)
+    _, _, predictions, _ = both_ways(path, handler=SklearnModelHandlerPandas(of_frames))
+    assert predictions == 300
+
+
+class Describes(BaseEstimator):
+    """Predicts what it sees of each row: columns, dtypes and values. A row that holds 1313 fails."""
+
+    def predict(self, frame):
+        """A text for each row."""
+        if (frame == 1313).any(axis=None):
+            raise ValueError("1313 again")
+        dtypes = list(map(str, frame.dtypes))
+        return [repr([*zip(frame.columns, dtypes, row, strict=True)]) for row in frame.itertuples(index=False)]
+
+
+@pytest.fixture
+def describing(tmp_path):
+    """A handler of a model that describes the frames that it is given."""
+    (tmp_path / "describes.pkl").write_bytes(pickle.dumps(Describes()))
+    return SklearnModelHandlerPandas(str(tmp_path / "describes.pkl"))
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_each_row_of_a_frame_has_the_types_that_it_has_alone(both_ways, good, describing, output):
+    _, letters, predictions, _ = both_ways(good, columns=["*"], handler=describing, alone=True, output=output)
+    assert (len(letters), predictions) == (1, 2999)
+
+
+@pytest.mark.parametrize("output", [*OUTPUTS, "out.csv"])
+def test_probabilities_are_lists_of_numbers(both_ways, good, tmp_path, output):
+    (tmp_path / "tree.pkl").write_bytes(pickle.dumps(DecisionTreeClassifier().fit([[0, 0], [1, 1], [0, 0]], [0, 1, 1])))
+    handler = SklearnModelHandlerNumpy(str(tmp_path / "tree.pkl"), method="predict_proba")
+    both_ways(good, handler=handler, keep=["id"], output=output)
+
+
+def test_frames_of_csv(both_ways, tmp_path, describing):
+    lines = [f"{n},{n / 8},{n},{'t' if n % 5 else ''},{n / 2}" for n in range(300)]
+    odd = ["x,1,2,,3", '7,1.5,2,"two\nlines",1', "7,,,,", "7,1", "7,nan,1,t,1", "7,1e400,1,t,1", "07,1,1,t,1"]
+    (tmp_path / "1.csv").write_text("\n".join(["id,a,b,text,extra", *lines, *odd, *lines]))
+    (tmp_path / "2.csv").write_text("id,a,b,text,extra\n1,,2,,5\n,2.5,,x,\n")
+    (tmp_path / "3.csv").write_text("id,a,b,more\n1,2,3,4\n")
+    both_ways(tmp_path / "*.csv", columns=["*"], handler=describing, alone=True)
+
+
+JSON_ROWS = (
+    [{"i": n, "f": n / 4, "t": f"t{n}", "b": n % 2 == 0, "v": [n / 2, 1.5], "o": {"x": n}} for n in range(200)]
+    + [
+        {"i": n, "f": [n, None, n / 4][n % 3], "t": [None, "x"][n % 2], "b": True, "v": None, "o": {}}
+        for n in range(90)
+    ]
+    + [{"i": None, "f": None, "t": None, "b": None, "v": [], "o": None} for n in range(90)]
+    + [{"i": 1, "f": 1313, "t": "x"}, {"i": 1, "f": 0, "t": "x", "b": 1313, "v": 1, "o": 2}, {"prediction": 1}, 7]
+    + [{"i": 2**63, "f": 2**70, "t": 7, "b": "x", "v": "x", "o": [1], "more": 1}]
+)
+
+
+def test_frames_of_json_lines(both_ways, tmp_path, describing):
+    (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in JSON_ROWS))
+    _, letters, predictions, _ = both_ways(tmp_path / "in.jsonl", columns=["*"], handler=describing, alone=True)
+    assert len(letters) == 4
+    assert predictions == len(JSON_ROWS) - 4
