@@ -24,7 +24,7 @@ from headrace.jobs.parquet_blocks import parquet_file
 from headrace.jobs.storage import is_remote
 from headrace.jobs.text import ends_with_returns, open_text
 
-_FEWEST_BYTES, _MOST_BYTES = 1 << 16, 1 << 26
+_FEWEST_BYTES, _MOST_BYTES = 1 << 12, 1 << 26
 _PARTS_LEFT = 4
 """A part is so much of what is left that about this many follow for each worker: the last parts are small, so that all
 workers end at about the same time."""

@@ -153,11 +153,10 @@ class Workers:
             with self._lock:
                 for event in done.events:
                     self._observers.on_event(event)
+                if not self._may_fail and _all_failed(self._totals):
+                    self._is_cut = self._is_over = True
             if done.caught is not None:
                 raise done.caught.error
-            if not self._may_fail and _all_failed(self._totals):
-                self._is_cut = True
-                self._end()
             if measure is not None:
                 self._start(measure.more_workers(done))
             if done.parts is not None:
