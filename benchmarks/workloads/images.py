@@ -83,7 +83,7 @@ def _headrace(images: Path, model: Path, folder: Path) -> Sequence[str]:
     words = ["run", f"{images}/**/*.jpg", "--format", "files", "--decode", "image_net:decode"]
     words += ["--handler", "pytorch-tensor", "--model", str(model), "--handler-arg", "model_class=image_net:Network"]
     words += ["--output", str(folder / "headrace.jsonl"), "--no-progress"]
-    return ["-c", "from headrace.cli.main import main; main()", *words]
+    return ["-c", "import sys; from headrace.cli.main import main; sys.exit(main())", *words]
 
 
 def _run(command: Sequence[str]) -> dict[str, float]:

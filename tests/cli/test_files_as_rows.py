@@ -1,8 +1,10 @@
 """``--format files``: each file is a row; contents go to the model, and nowhere else."""
 
 import json
+import pickle
 
 import pytest
+from sklearn.linear_model import LinearRegression
 
 OWN = '''
 import headrace
@@ -36,7 +38,13 @@ class Makes(Length):
     """Makes its own examples of rows."""
 
     def example_from_row(self, row):
-        return len(row)
+        return row["path"] and row["content"]
+
+    def columns_equal_rows(self):
+        return True
+
+    def run_columns(self, columns, model, inference_args=None):
+        raise NotImplementedError
 
 
 def killing():
@@ -100,6 +108,11 @@ def test_without_being_asked_for_no_content_is_read(files, run):
 
 def test_what_is_decoded_is_the_example(files, run):
     assert run("Makes", "--decode", "own_files:text").code == 0
+    assert predictions(files) == LENGTHS | {"sub/b.txt": 3}
+
+
+def test_a_model_that_takes_columns_takes_files_as_rows(files, run):
+    assert run("Makes", "--columns", "path,content").code == 0
     assert predictions(files) == LENGTHS | {"sub/b.txt": 3}
 
 
@@ -195,6 +208,13 @@ def test_mistakes_are_told_before_anything_runs(files, run, pattern, more, messa
     result = run("length", *more, pattern=pattern)
     assert result.code == 2
     assert message in result.error
+
+
+def test_a_model_that_knows_no_columns_is_not_given_paths(files, headrace):
+    files.path.joinpath("m.pkl").write_bytes(pickle.dumps(LinearRegression().fit([[1.0, 2.0]], [1.0])))
+    result = headrace("run", "in/*.txt", "--format", "files", "--model", "m.pkl", "--output", "p.jsonl")
+    assert result.code == 2
+    assert "needs more of a file than path, size, modified: add --columns content, or --decode" in result.error
 
 
 def test_contents_of_rows_that_are_no_files_cannot_be_decoded(files, headrace):

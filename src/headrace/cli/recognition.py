@@ -40,10 +40,15 @@ class Recognised:
         """
         known, columns = self.model, head.columns
         if known.columns is not None:
-            self._refuse_lack(known.columns, columns)
+            self._refuse_lack(known.columns, (*columns, *head.content))
             return known.columns
         if self.is_named or known.takes == "rows" or len(columns) < 2:
             return None
+        if head.content:
+            raise ConfigurationError(
+                f"the model, {known.what}, needs more of a file than {listed(columns)}: add --columns content, or "
+                "--decode MODULE:FUNCTION, which makes an example of its bytes (of text codecs:decode)."
+            )
         texts = [name for name in columns if head.types.get(name) == "str"]
         if known.takes == "text":
             return self._only(texts if head.types else columns, "one text of a row", columns)

@@ -27,8 +27,8 @@ def fits_columns(sources: Sequence[Source], types: Mapping[str, str], stated: Ma
         fit: what the model takes.
     """
     formats = {source.format: source for source in reversed(sources)}
-    if not fit.names or not sources or any(source.letters or is_pipe(source.path) for source in sources):
-        return False  # a pipe's rows must not wait for others
+    if not fit.names or not sources or any(map(_needs_rows, sources)):
+        return False
     if fit.frames:
         return True
     fits_csv = "csv" not in formats or all(types.get(name) in NUMERIC for name in fit.names)
@@ -52,6 +52,11 @@ def cut_by_time(blocks: Iterable[Block], clock: Callable[[], float] = time.monot
             taken += len(part)
             rows_in_a_second = taken / max(clock() - begin, 1e-3)
             size = max(1, min(2 * size, int(rows_in_a_second * _PACE_SECONDS)))
+
+
+def _needs_rows(source: Source) -> bool:
+    """Dead letters and files are rows as they are; those of a pipe must not wait for others."""
+    return source.letters or bool(source.files) or is_pipe(source.path)
 
 
 def _schema_of(source: Source) -> Any:
