@@ -7,14 +7,15 @@ run.py   Run.execute(Job from job.py), in the user's process: prepare the output
   |    read     files.py -> compression.py, pipes.py, storage.py -> text.py -> reading.py: blocks.py, blocks of rows
   |             csv_blocks.py, json_blocks.py, parquet_blocks.py: record batches where pyarrow is exact, else records
   |             (csv_records.py); retry.py: dead letters as input, corrected.py: lines that can be read by now, which
-  |             neighbours.py tells from others in their place; prefetch.py: one block ahead;
+  |             neighbours.py tells from others in their place; prefetch.py: one block ahead; partitions.py: columns
+  |             that the names of folders give;
   |             position.py, input_share.py: how far the input is read, for the progress that is shown
   |    predict  a bundle of the runtime takes rows, each tagged with its place in its block. headrace.rows wraps the
   |             handler: row -> example; columns.py for blocks, if it predicts the same from columns (column_blocks.py)
   |             first_rows.py ends a run whose first rows all fail
   |             input_order.py: the outcomes of rows that are sorted by length, in the order of the input again
   |    write    output_batches.py: record batches of rows and predictions -> parts.py, or durable.py with --resume
-  '- output.py joins the parts as JSON lines or Parquet (tables.py, column_types.py); publishing.py moves the files
+  '- output.py joins the parts as JSON lines, CSV or Parquet (tables.py, column_types.py); publishing.py moves the files
      into place; letters.py, positions.py: dead letters, and where their rows belong; into.py puts them there, in the
      order of letter_order.py; resume.py keeps the parts of a killed run for the next one (row_ranges.py: which rows
      are done)

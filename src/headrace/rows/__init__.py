@@ -6,6 +6,7 @@ fitting.py    which rows of a block a model can take in columns
 examples.py   wraps a handler so that it takes rows: a first preprocessing function makes the example of a row
 frames.py     the rows of a data frame or an Arrow table, in order
 files.py      files as rows, whose contents are read ahead
+exploded.py   predictions of several values as several columns
 types.py      what columns hold, by the names that users see
 values.py     Arrow's values as Python's; durations.py: ISO 8601 text
 records.py    what a row is, and what stands in for one that cannot be read
