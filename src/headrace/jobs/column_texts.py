@@ -71,12 +71,17 @@ def texts_of_lists(column: Any) -> Any:
     return pyarrow.compute.if_else(column.is_valid(), texts, pyarrow.nulls(1, pyarrow.string())[0])
 
 
+def numbers_of(column: Any) -> Any:
+    """An array of doubles as numpy's, NaN at nulls. Arrow's ``to_numpy`` would import pandas."""
+    return numpy.from_dlpack(column.fill_null(_NAN))
+
+
 def texts_of_floats(column: Any, small: float = _SMALL) -> Any:
     """Floats as Python's ``repr`` writes them; Arrow's text differs for whole, very small and very large numbers.
 
     With ``small`` 0, numbers with a fraction are as Arrow writes them.
     """
-    numbers = numpy.from_dlpack(column.fill_null(_NAN))
+    numbers = numbers_of(column)
     texts = column.cast(pyarrow.string())
     whole = numpy.rint(numbers) == numbers
     if whole.any():

@@ -16,7 +16,15 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from headrace.jobs.arrays import array_of, text_scalar
-from headrace.jobs.column_texts import LARGE, content_of, joined, json_texts, texts_of_floats, texts_of_lists
+from headrace.jobs.column_texts import (
+    LARGE,
+    content_of,
+    joined,
+    json_texts,
+    numbers_of,
+    texts_of_floats,
+    texts_of_lists,
+)
 from headrace.jobs.column_types import (
     MIXED,
     NOTHING,
@@ -133,7 +141,7 @@ def _with_points(column: Any) -> Any:
     """The column, as decimals if it holds whole floats, which keep their point; None if it holds others, or lists."""
     if not _TYPES.is_floating(column.type):
         return None if _TYPES.is_list(column.type) else column
-    numbers = column.to_numpy()
+    numbers = numbers_of(column.combine_chunks())
     whole = numpy.rint(numbers) == numbers
     if not whole.any():
         return column
