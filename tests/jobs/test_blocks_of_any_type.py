@@ -3,6 +3,7 @@
 import json
 import pickle
 
+import pandas
 import pyarrow
 import pytest
 from sklearn.base import BaseEstimator
@@ -101,3 +102,25 @@ def test_frames_of_json_lines(both_ways, tmp_path, describing):
     _, letters, predictions, _ = both_ways(tmp_path / "in.jsonl", columns=["*"], handler=describing, alone=True)
     assert len(letters) == 4
     assert predictions == len(JSON_ROWS) - 4
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("name", ["XGBoostModelHandlerNumpy", "XGBoostModelHandlerPandas"])
+def test_missing_numbers_are_no_rows_of_their_own_for_xgboost(both_ways, tmp_path, name):
+    import xgboost
+
+    from headrace.handlers import xgboost_inference
+
+    rows = pandas.DataFrame({"a": range(100), "b": range(0, 200, 2)})
+    model = xgboost.XGBRegressor(n_estimators=3).fit(rows.to_numpy() if "Numpy" in name else rows, rows["a"])
+    model.save_model(tmp_path / "model.json")
+    handler = getattr(xgboost_inference, name)(xgboost.XGBRegressor, str(tmp_path / "model.json"))
+    numbers = [[None, float("nan"), float("inf"), 1e39][n // 10 % 4] if n % 10 == 0 else n / 3 for n in range(400)]
+    whole = [None if n % 7 == 0 else n for n in range(400)]
+    _, letters, _, _ = both_ways(parquet(tmp_path / "in.parquet", a=numbers, b=whole), handler=handler)
+    assert len(letters) < 25
+    (tmp_path / "in.csv").write_text(
+        "a,b\n" + "".join(f"{(n % 5 and n / 2) or ''},{(n % 3 and n) or ''}\n" for n in range(300))
+    )
+    _, letters, _, _ = both_ways(tmp_path / "in.csv", handler=handler)
+    assert not letters

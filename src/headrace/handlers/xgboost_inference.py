@@ -162,6 +162,9 @@ class XGBoostModelHandlerNumpy(ArrayExamples, XGBoostModelHandler["numpy.ndarray
 
     card = CARDS["xgboost_inference.XGBoostModelHandlerNumpy"]
 
+    takes_missing = True
+    """Missing numbers of a table are NaN."""
+
     def run_columns(self, columns: Any, model: Any, inference_args: dict[str, Any] | None = None) -> PredictionResult:
         """Predicts for all rows of a matrix, or of columns that make one of 32-bit floats, as XGBoost computes.
 
@@ -185,6 +188,9 @@ class XGBoostModelHandlerPandas(XGBoostModelHandler[pandas.DataFrame]):
     """
 
     card = CARDS["xgboost_inference.XGBoostModelHandlerPandas"]
+
+    takes_missing = True
+    """Missing numbers of a table are NaN."""
 
     def run_columns(self, columns: Any, model: Any, inference_args: dict[str, Any] | None = None) -> PredictionResult:
         """Predicts for all rows of a data frame, or of columns that make one; it is the batch's only example."""

@@ -30,7 +30,14 @@ from headrace.jobs.steps import BlockReader, OutcomeWriter, RunSteps
 from headrace.jobs.storage import is_remote
 from headrace.metrics.totals import Totals
 from headrace.rows.columns import over_blocks
-from headrace.rows.examples import batching_over_columns, batching_over_rows, over_rows, takes_columns, takes_frames
+from headrace.rows.examples import (
+    batching_over_columns,
+    batching_over_rows,
+    over_rows,
+    takes_columns,
+    takes_frames,
+    takes_missing,
+)
 from headrace.rows.exploded import naming_outputs, refuse_exploded
 from headrace.rows.fitting import Fit
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
@@ -290,7 +297,7 @@ def _steps(job: Job, folder: str, order: LetterOrder | None) -> tuple[RunSteps, 
     if job.length_column is not None:
         batching = batching.sorted_by(LengthOfTag())
     elif job.columnar and examples.key is None and job.fallback is job.cache is None and takes_columns(job.handler):
-        fit = Fit(examples.seen, takes_frames(job.handler), job.reserved)
+        fit = Fit(examples.seen, takes_frames(job.handler), job.reserved, takes_missing(job.handler))
         fit = fit if fits_columns(job.sources, job.types, examples.types, fit) else None
     if fit is not None:
         handler = over_blocks(job.handler, examples, job.reserved)

@@ -12,7 +12,14 @@ from headrace.core.result import Failure, Outcome, PredictionResult, Predictions
 from headrace.local.predict import predict_blocks
 from headrace.rows.blocks import Block
 from headrace.rows.columns import over_blocks
-from headrace.rows.examples import Examples, answer_of, batching_over_columns, takes_columns, takes_frames
+from headrace.rows.examples import (
+    Examples,
+    answer_of,
+    batching_over_columns,
+    takes_columns,
+    takes_frames,
+    takes_missing,
+)
 from headrace.rows.fitting import Fit, fitted, has_numbers
 from headrace.rows.frames import blocks_of_table
 from headrace.runtime.plan import make_plan
@@ -43,7 +50,7 @@ def blocks_for(handler: Any, table: Any, request: InferenceRequest, examples: Ex
     needs_rows = batching.sorts or batching.sizes_are_weights or examples.key is not None
     if needs_rows or request.fallback or request.cache or request.budget or not takes_columns(handler):
         return None
-    fit = Fit(examples.seen, takes_frames(handler))
+    fit = Fit(examples.seen, takes_frames(handler), missing=takes_missing(handler))
     blocks = list(blocks_of_table(table, fit.names, frames=fit.frames))
     if not blocks or not (fit.frames or has_numbers(blocks[0].batch.schema, fit.names)):
         return None

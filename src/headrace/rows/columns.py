@@ -183,8 +183,11 @@ def _is_plain(column: Any) -> bool:
 
 
 def as_numbers(column: Any) -> Any:
-    """A column of numbers without nulls as an array of int64, float64 or bool; of vectors as a matrix."""
+    """A column of numbers as an array of int64, float64 or bool; of vectors as a matrix. Nulls are NaN."""
     kind = column.type
+    if column.null_count:
+        column = column.cast(pyarrow.uint8()) if pyarrow.types.is_boolean(kind) else column
+        return column.cast(pyarrow.float64()).to_numpy(zero_copy_only=False)
     if is_vector(kind):
         return as_numbers(column.flatten()).reshape(len(column), width_of(column))
     if pyarrow.types.is_integer(kind):

@@ -115,6 +115,11 @@ def takes_frames(handler: Any) -> bool:
     return rows_are_examples(next(iter(plan.models.values()))) and not plan.preprocess
 
 
+def takes_missing(handler: Any) -> bool:
+    """Whether a handler of numbers takes NaN for those that are missing."""
+    return bool(getattr(make_plan(handler).handler, "takes_missing", False))
+
+
 def rows_are_examples(model: Any) -> bool:
     """Whether a model's handler takes rows, and frames of rows, for its examples: no subclass makes others of them."""
     cls = type(model)

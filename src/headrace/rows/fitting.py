@@ -24,6 +24,8 @@ class Fit(NamedTuple):
     """Whether it takes columns of all types, as a frame; else finite numbers without nulls, as a matrix."""
     reserved: Collection[str] = ()
     """Columns that no row may have."""
+    missing: bool = False
+    """Whether a model of numbers takes NaN for those that are missing."""
 
 
 def fitted(blocks: Iterable[Block], fit: Fit, *, all_finite: bool = False) -> Iterator[Block]:
@@ -39,7 +41,7 @@ def fitted(blocks: Iterable[Block], fit: Fit, *, all_finite: bool = False) -> It
         if fit.frames:
             unfit = _unfit_for_frame(block, fit.reserved)
         else:
-            unfit = numpy.ones(len(block), bool) if block.batch is None else _unfit(block, all_finite)
+            unfit = numpy.ones(len(block), bool) if block.batch is None else _unfit(block, fit, all_finite)
         if unfit is None:
             yield block
             continue
@@ -95,7 +97,7 @@ def _unfit_for_frame(block: Block, reserved: Collection[str]) -> Any:
     return numpy.array(wrong) if any(wrong) else None
 
 
-def _unfit(block: Block, all_finite: bool) -> Any:
+def _unfit(block: Block, fit: Fit, all_finite: bool) -> Any:
     """A boolean array of the rows that do not fit into the model's matrix; None: all do."""
     batch = block.batch
     if not has_numbers(batch.schema, block.names):
@@ -104,7 +106,11 @@ def _unfit(block: Block, all_finite: bool) -> Any:
     unfit: Any = None if wrong is None else numpy.array(wrong)
     for name in batch.schema.names if all_finite else block.names:
         column = batch.column(batch.schema.get_field_index(name))
-        bad = (_wrong_vectors if is_vector(column.type) else _wrong)(column, nulls=name in block.names)
+        is_seen = name in block.names
+        if is_vector(column.type):
+            bad = _wrong_vectors(column, nulls=is_seen)
+        else:
+            bad = _wrong(column, nulls=is_seen and not fit.missing, nan=not (is_seen and fit.missing))
         if bad is not None:
             unfit = bad if unfit is None else unfit | bad
     return unfit
@@ -146,8 +152,8 @@ def _wrong_vectors(column: Any, *, nulls: bool) -> Any:
     return unfit if unfit.any() or not width else None
 
 
-def _wrong(column: Any, *, nulls: bool) -> Any:
-    """Marks nulls (if ``nulls``) and numbers that not every handler accepts; None: there are none."""
+def _wrong(column: Any, *, nulls: bool, nan: bool = True) -> Any:
+    """Marks nulls (if ``nulls``), NaN (if ``nan``) and numbers that not every handler accepts; None: there are none."""
     missing = column.is_null().to_numpy(zero_copy_only=False) if nulls and column.null_count else None
     kind = column.type
     if pyarrow.types.is_floating(kind):
@@ -163,4 +169,6 @@ def _wrong(column: Any, *, nulls: bool) -> Any:
     if not len(values) or (values.max() <= largest and values.min() >= -largest):  # false if there is a NaN
         return missing
     wrong = ~(values <= largest) | ~(values >= -largest)
+    if not nan:
+        wrong &= ~numpy.isnan(values)
     return wrong if missing is None else wrong | missing
