@@ -7,11 +7,12 @@ import pickle
 
 import numpy
 import pandas
+import polars
 import pyarrow
 import pytest
 from sklearn.base import BaseEstimator
 
-from headrace import SKIP, Budget, BudgetError, ConfigurationError, PredictionResult, Price, predict_table
+from headrace import SKIP, Budget, BudgetError, ConfigurationError, PredictionResult, Price, predict, predict_table
 from headrace.handlers.sklearn_inference import SklearnModelHandlerPandas
 from metered import ASKED, Metered
 from toys import Acting
@@ -21,6 +22,7 @@ TABLES = [
     pandas.DataFrame(ROWS, index=[7, 5, 6]),
     pyarrow.Table.from_pylist(ROWS),
     pyarrow.RecordBatch.from_pylist(ROWS),
+    polars.DataFrame(ROWS),
 ]
 
 each_kind = pytest.mark.parametrize("table", TABLES, ids=lambda table: type(table).__name__)
@@ -36,6 +38,7 @@ def columns_of(table):
     """The added columns as lists, null as None."""
     if isinstance(table, pandas.DataFrame):
         table = pyarrow.Table.from_pandas(table, preserve_index=False)
+    table = table.to_arrow() if isinstance(table, polars.DataFrame) else table
     return {name: table.column(name).to_pylist() for name in ("prediction", "model_id", "outcome", "error")}
 
 
@@ -59,7 +62,7 @@ def test_columns_and_rows_of_the_table_stay(table):
         pandas.testing.assert_frame_equal(found[["n", "text"]], table)
         assert list(table.columns) == ["n", "text"]
     else:
-        assert found.select(["n", "text"]) == table
+        assert found.select(["n", "text"]).equals(table)
     assert columns_of(found)["prediction"] == ["a", "b", "c"]
 
 
@@ -106,6 +109,16 @@ def test_table_goes_to_a_model_of_frames_in_blocks_as_row_by_row(tmp_path, make,
     assert columns_of(blocks)["outcome"].count("failed") == 25
     if isinstance(table, pandas.DataFrame):
         pandas.testing.assert_frame_equal(blocks[table.columns], table)
+
+
+def test_a_lazy_frame_comes_back_as_one(tmp_path):
+    (tmp_path / "model.pkl").write_bytes(pickle.dumps(Describes()))
+    handler = SklearnModelHandlerPandas(str(tmp_path / "model.pkl"))
+    found = predict_table(handler, polars.DataFrame(ROWS).lazy())
+    assert isinstance(found, polars.LazyFrame)
+    expected = predict_table(handler, pyarrow.Table.from_pylist(ROWS))["prediction"].to_pylist()
+    assert found.collect()["prediction"].to_list() == expected
+    assert list(predict(handler, polars.DataFrame(ROWS)))[2].inference == expected[2]
 
 
 @each_kind

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
@@ -50,7 +51,8 @@ def predict_table(
 
     Args:
         handler: a model handler, Headrace's or Beam's.
-        table: a ``pandas.DataFrame``, ``pyarrow.Table`` or ``pyarrow.RecordBatch``; what is returned is one, too.
+        table: a ``pandas.DataFrame``, a Polars ``DataFrame`` or ``LazyFrame`` (which is collected), a
+            ``pyarrow.Table`` or ``pyarrow.RecordBatch``; what is returned is one, too.
         columns: those that the handler sees, a single one as its bare values. None: all.
         key: the column of the key, for a handler of keyed examples.
         inference_args: extra arguments for the model's call.
@@ -69,7 +71,12 @@ def predict_table(
         ConfigurationError: an argument is wrong, or the table has one of these columns already.
     """
     request = InferenceRequest(inference_args, placement, batching, retry, isolate, timeout, fallback, cache, budget)
-    return _with_predictions(handler, table, request, (columns, key), on_failure, explode=explode)
+
+    def predicted(given: Any) -> Any:
+        return _with_predictions(handler, given, request, (columns, key), on_failure, explode=explode)
+
+    found: TableT = _as_polars(table, predicted) if _is_polars(table) else predicted(table)
+    return found
 
 
 def _with_predictions(
@@ -96,6 +103,17 @@ def _with_predictions(
     if explode:
         added = {**exploded_all(list(added.pop(PREDICTION))), **added}
     return _with_columns(table, added, raises=on_failure == "raise")
+
+
+def _is_polars(table: Any) -> bool:
+    return type(table).__module__.partition(".")[0] == "polars"
+
+
+def _as_polars(table: Any, predicted: Callable[[Any], Any]) -> Any:
+    """What becomes of a frame of Polars', or a lazy one, as an Arrow table."""
+    frame = table.collect() if hasattr(table, "collect") else table
+    found = sys.modules["polars"].from_arrow(predicted(frame.to_arrow()))
+    return found if frame is table else found.lazy()
 
 
 def _with_columns(table: TableT, added: dict[str, Any], *, raises: bool) -> TableT:
@@ -149,7 +167,7 @@ def _row(answer: Any) -> tuple[Any, str | None, str, str | None]:
 def _refuse_mistakes(table: Any, on_failure: str) -> None:
     if on_failure not in ("raise", "mark"):
         raise ConfigurationError(f"on_failure must be 'raise' or 'mark', not {on_failure!r}.")
-    kinds = "a pandas.DataFrame, a pyarrow.Table or a pyarrow.RecordBatch"
+    kinds = "a pandas.DataFrame, a frame of Polars, a pyarrow.Table or a pyarrow.RecordBatch"
     if not is_of_columns(table) or not (hasattr(table, "iloc") or hasattr(table, "num_columns")):
         raise ConfigurationError(
             f"predict_table takes {kinds}, not a {type(table).__qualname__}; of other rows, predict yields predictions."

@@ -165,6 +165,8 @@ def _settled(column: Any, kind: str | None) -> Any:
     types = pyarrow.types
     if types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    if str(column.type) == "string_view":  # of Polars
+        return column.cast(pyarrow.large_string())
     if types.is_integer(column.type) and kind != "float":
         return column if column.type == pyarrow.uint64() else column.cast(pyarrow.int64())
     if types.is_floating(column.type) or types.is_integer(column.type):
