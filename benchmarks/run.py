@@ -27,6 +27,7 @@ WORKLOADS = (
     "overlap",
     "columnar",
     "files",
+    "mixed_tables",
     "workers",
     "images",
     "adaptive",
