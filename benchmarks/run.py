@@ -24,6 +24,7 @@ WORKLOADS = (
     "transformer",
     "docstrings",
     "padding",
+    "texts",
     "overlap",
     "columnar",
     "files",
