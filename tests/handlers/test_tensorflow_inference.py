@@ -256,32 +256,6 @@ def test_weights_are_for_keras_models_only(folder):
         handler.load_model()
 
 
-class NotesCalls(tensorflow.keras.Model):
-    """Adds 1, and notes whether it was called as a graph; if it looks at numbers, no graph can do it."""
-
-    def __init__(self, calls, *, looks=False):
-        super().__init__()
-        self.note, self.looks = calls.append, looks
-
-    def call(self, inputs):
-        self.note("eager" if tensorflow.executing_eagerly() else "graph")
-        return inputs + (float(inputs.numpy()[0, 0]) * 0 + 1 if self.looks else 1)
-
-
-@pytest.mark.parametrize(
-    ("looks", "run_eagerly", "expected"),
-    [(False, False, ["graph"]), (False, True, ["eager"] * 3), (True, False, ["graph", "eager", "eager", "eager"])],
-)
-def test_keras_models_are_called_as_graphs_if_they_can_be(looks, run_eagerly, expected):
-    calls = []
-    model = NotesCalls(calls, looks=looks)
-    model.run_eagerly = run_eagerly
-    for _ in range(3):
-        results = default_numpy_inference_fn(model, [numpy.zeros(2, numpy.float32)] * 4)
-        assert [result.inference.numpy().tolist() for result in results] == [[1, 1]] * 4
-    assert calls == expected
-
-
 def test_a_batch_that_fails_leaves_a_graph_in_use():
     model = dense()
     with pytest.raises(ValueError, match="incompatible"):

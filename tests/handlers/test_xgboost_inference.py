@@ -392,33 +392,3 @@ def test_model_predicts_the_same_in_every_placement(classifier_path, model_class
     here = [result.inference for result in predict(handler, ROWS)]
     there = [result.inference for result in predict(handler, ROWS, **placement)]
     assert nearly_equal(here, there)
-
-
-@pytest.mark.parametrize("booster", ["gbtree", "dart", "gblinear"])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "float16"])
-def test_boosters_predict_as_from_a_dmatrix(booster, dtype):
-    model = xgboost.train({"booster": booster}, xgboost.DMatrix(FEATURES, LABELS), 5)
-    matrix = numpy.where(FEATURES > 1, 0 if dtype == "int64" else numpy.nan, 2 * FEATURES).astype(dtype)
-    (result,) = default_xgboost_inference_fn([matrix], model)
-    assert nearly_equal(result.inference, model.predict(xgboost.DMatrix(matrix)))
-
-
-@pytest.mark.parametrize(
-    ("matrix", "complaint"),
-    [
-        (numpy.array([[1, 2, numpy.inf]]), "contains `inf` or a value too large"),
-        (numpy.array([[1, 2, 1e300]]), "contains `inf` or a value too large"),
-        (numpy.ones((1, 4)), "4"),
-        (numpy.ones((1, 2)), "2 columns, and the model 3 features"),
-    ],
-)
-def test_boosters_refuse_what_a_dmatrix_would(matrix, complaint):
-    model = xgboost.train({}, xgboost.DMatrix(FEATURES, LABELS), 5)
-    with pytest.raises(ValueError, match=complaint):
-        default_xgboost_inference_fn([matrix], model)
-
-
-def test_names_of_features_are_asked_for_all_the_same():
-    model = xgboost.train({}, xgboost.DMatrix(FRAME, LABELS), 5)
-    with pytest.raises(ValueError, match="did not contain feature names"):
-        default_xgboost_inference_fn([FEATURES], model)

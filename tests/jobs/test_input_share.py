@@ -27,7 +27,7 @@ def share_of(tmp_path):
     def read(*names, done=None):
         sources = match([str(tmp_path / name) for name in names])
         types = infer_schema(sources).csv
-        share = InputShare({source.path: known_size(source.path) for source in sources})
+        share = InputShare({source.path: known_size(source) for source in sources})
         rows = 0
         for index, source in enumerate(sources):
             for block in read_blocks(source, index, types, done or RowRanges(), share=share):

@@ -319,6 +319,7 @@ def test_values_of_predictions_become_columns(table):
     if isinstance(found, pandas.DataFrame):
         assert found["prediction_of"].dtype == "Int64"
         found = pyarrow.Table.from_pandas(found, preserve_index=False)
+    found = found.to_arrow() if isinstance(found, polars.DataFrame) else found
     assert found.schema.names[2:] == ["prediction_good", "prediction_of", "model_id", "outcome", "error"]
     assert found.column("prediction_good").to_pylist() == [0.5, None, 1.5]
     assert found.column("prediction_of").to_pylist() == [1, None, 3]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 from headrace.core.answer import SKIP, is_of_columns
@@ -51,8 +52,7 @@ def predict_table(
 
     Args:
         handler: a model handler, Headrace's or Beam's.
-        table: a ``pandas.DataFrame``, a Polars ``DataFrame`` or ``LazyFrame`` (which is collected), a
-            ``pyarrow.Table`` or ``pyarrow.RecordBatch``; what is returned is one, too.
+        table: a frame of pandas or Polars (a lazy one is collected), an Arrow table or batch; the same kind comes back.
         columns: those that the handler sees, a single one as its bare values. None: all.
         key: the column of the key, for a handler of keyed examples.
         inference_args: extra arguments for the model's call.
@@ -71,23 +71,12 @@ def predict_table(
         ConfigurationError: an argument is wrong, or the table has one of these columns already.
     """
     request = InferenceRequest(inference_args, placement, batching, retry, isolate, timeout, fallback, cache, budget)
-
-    def predicted(given: Any) -> Any:
-        return _with_predictions(handler, given, request, (columns, key), on_failure, explode=explode)
-
-    found: TableT = _as_polars(table, predicted) if _is_polars(table) else predicted(table)
-    return found
+    return _as_given(table, partial(_with_predictions, handler, request, (columns, key), on_failure, explode=explode))
 
 
 def _with_predictions(
-    handler: Any,
-    table: TableT,
-    request: InferenceRequest,
-    columns: tuple[Any, Any],
-    on_failure: str,
-    *,
-    explode: bool,
-) -> TableT:
+    handler: Any, request: InferenceRequest, columns: tuple[Any, Any], on_failure: str, table: Any, *, explode: bool
+) -> Any:
     from headrace.jobs.table_blocks import blocks_for, predicted_in_blocks  # noqa: PLC0415 - needs pyarrow
 
     _refuse_mistakes(table, on_failure)
@@ -105,30 +94,28 @@ def _with_predictions(
     return _with_columns(table, added, raises=on_failure == "raise")
 
 
-def _is_polars(table: Any) -> bool:
-    return type(table).__module__.partition(".")[0] == "polars"
-
-
-def _as_polars(table: Any, predicted: Callable[[Any], Any]) -> Any:
-    """What becomes of a frame of Polars', or a lazy one, as an Arrow table."""
-    frame = table.collect() if hasattr(table, "collect") else table
-    found = sys.modules["polars"].from_arrow(predicted(frame.to_arrow()))
-    return found if frame is table else found.lazy()
-
-
-def _with_columns(table: TableT, added: dict[str, Any], *, raises: bool) -> TableT:
-    given: Any = table
+def _as_given(table: TableT, predicted: Callable[[Any], Any]) -> TableT:
+    """What ``predicted`` makes of a table; of a frame of Polars, which it takes as an Arrow table, such a frame."""
     found: TableT
-    if hasattr(given, "iloc"):
+    if type(table).__module__.partition(".")[0] != "polars":
+        found = predicted(table)
+        return found
+    given: Any = table
+    is_lazy = hasattr(given, "collect")
+    frame = sys.modules["polars"].from_arrow(predicted((given.collect() if is_lazy else given).to_arrow()))
+    found = frame.lazy() if is_lazy else frame
+    return found
+
+
+def _with_columns(table: Any, added: dict[str, Any], *, raises: bool) -> Any:
+    if hasattr(table, "iloc"):
         if isinstance(added["outcome"], list):
             predictions = {name: values for name, values in added.items() if name.startswith(PREDICTION)}
             added = {**added, **{name: _nullable(values) for name, values in predictions.items()}}
-        found = given.assign(**added)
-        return found
+        return table.assign(**added)
     from headrace.jobs.prediction_columns import with_columns  # noqa: PLC0415 - numpy and pyarrow, for Arrow's only
 
-    found = with_columns(given, added, raises=raises)
-    return found
+    return with_columns(table, added, raises=raises)
 
 
 def _nullable(predictions: list[Any]) -> Any:

@@ -175,7 +175,8 @@ def _needs_beam(job: Job) -> bool:
 def _splits(job: Job, steps: RunSteps) -> Splits | None:
     """The parts of the input for several workers of this machine; None: there is one, or Beam has them."""
     lives_elsewhere = steps.spec.is_hosted_or_shared or steps.spec.plan.concurrent
-    if job.workers == 1 or (job.workers is None and (lives_elsewhere or any(map(_is_piped, job.sources)))):
+    is_piped = any(is_pipe(source.path) for source in job.sources)
+    if job.workers == 1 or (job.workers is None and (lives_elsewhere or is_piped)):
         return None
     return Splits(job.sources, job.workers or 2)
 
@@ -265,7 +266,7 @@ def _refuse_overwriting(output: Output, sources: Sequence[Source], *, into: bool
 
 
 def _refuse_pipes(job: Job) -> None:
-    piped = list(filter(_is_piped, job.sources))
+    piped = [source for source in job.sources if is_pipe(source.path)]
     elsewhere = bool(piped) and (_runs_elsewhere(job) or job.workers not in (1, None))
     for source in piped:
         if elsewhere or job.resume is not None:
@@ -275,10 +276,6 @@ def _refuse_pipes(job: Job) -> None:
                 f"{as_name(source.path)} is a pipe, which can be read only once, and by this process only; leave "
                 f"{option} out, or write what comes through it to a file first."
             )
-
-
-def _is_piped(source: Source) -> bool:
-    return is_pipe(source.path)
 
 
 def _runs_elsewhere(job: Job) -> bool:
