@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from image_net import Network, decode
 
-_AT_ONCE = 64
+_AT_ONCE = 256
 _AHEAD = 2
 
 

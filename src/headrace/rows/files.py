@@ -143,4 +143,4 @@ def _size_of(row: Any) -> int:
 
 
 def _threads_for(path: str) -> int:
-    return _REMOTE_THREADS if is_uri(path) else max(4, os.cpu_count() or 1)
+    return _REMOTE_THREADS if is_uri(path) else max(2, os.cpu_count() or 1)
