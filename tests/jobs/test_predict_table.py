@@ -11,9 +11,10 @@ import polars
 import pyarrow
 import pytest
 from sklearn.base import BaseEstimator
+from sklearn.linear_model import LinearRegression
 
 from headrace import SKIP, Budget, BudgetError, ConfigurationError, PredictionResult, Price, predict, predict_table
-from headrace.handlers.sklearn_inference import SklearnModelHandlerPandas
+from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy, SklearnModelHandlerPandas
 from metered import ASKED, Metered
 from toys import Acting
 
@@ -109,6 +110,15 @@ def test_table_goes_to_a_model_of_frames_in_blocks_as_row_by_row(tmp_path, make,
     assert columns_of(blocks)["outcome"].count("failed") == 25
     if isinstance(table, pandas.DataFrame):
         pandas.testing.assert_frame_equal(blocks[table.columns], table)
+
+
+def test_data_frames_of_which_a_model_of_arrays_can_read_some_rows(tmp_path):
+    (tmp_path / "model.pkl").write_bytes(pickle.dumps(LinearRegression().fit([[0], [1]], [0, 1])))
+    handler = SklearnModelHandlerNumpy(str(tmp_path / "model.pkl"))
+    for values in ([1, "x", 3.0, None], [1.0, float("nan"), 3.0], pandas.array([1, None, 3], "Int64"), [1 + 1j]):
+        found = predict_table(handler, pandas.DataFrame({"n": values}), on_failure="mark")
+        numbers = [isinstance(value, int | float) and value == value for value in values]
+        assert [outcome == "predicted" for outcome in found["outcome"]] == numbers
 
 
 def test_a_lazy_frame_comes_back_as_one(tmp_path):

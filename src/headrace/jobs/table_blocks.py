@@ -51,6 +51,8 @@ def blocks_for(handler: Any, table: Any, request: InferenceRequest, examples: Ex
     if needs_rows or request.fallback or request.cache or request.budget or not takes_columns(handler):
         return None
     fit = Fit(examples.seen, takes_frames(handler), missing=takes_missing(handler))
+    if hasattr(table, "iloc") and not (fit.frames or all(table[name].dtype.kind in "biuf" for name in fit.names)):
+        return None
     blocks = list(blocks_of_table(table, fit.names, frames=fit.frames))
     if not blocks or not (fit.frames or has_numbers(blocks[0].batch.schema, fit.names)):
         return None
