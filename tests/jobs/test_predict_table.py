@@ -115,10 +115,10 @@ def test_table_goes_to_a_model_of_frames_in_blocks_as_row_by_row(tmp_path, make,
 def test_data_frames_of_which_a_model_of_arrays_can_read_some_rows(tmp_path):
     (tmp_path / "model.pkl").write_bytes(pickle.dumps(LinearRegression().fit([[0], [1]], [0, 1])))
     handler = SklearnModelHandlerNumpy(str(tmp_path / "model.pkl"))
-    for values in ([1, "x", 3.0, None], [1.0, float("nan"), 3.0], pandas.array([1, None, 3], "Int64"), [1 + 1j]):
+    nan, integers = float("nan"), pandas.array([1, None, 3], "Int64")
+    for values, bad in (([1, "x", 3.0, None], [1, 3]), ([1.0, nan], [1]), (integers, [1]), ([1 + 1j], [0])):
         found = predict_table(handler, pandas.DataFrame({"n": values}), on_failure="mark")
-        numbers = [isinstance(value, int | float) and value == value for value in values]
-        assert [outcome == "predicted" for outcome in found["outcome"]] == numbers
+        assert [place for place, outcome in enumerate(found["outcome"]) if outcome == "failed"] == bad
 
 
 def test_a_lazy_frame_comes_back_as_one(tmp_path):
