@@ -5,6 +5,7 @@ import pickle
 
 import pandas
 import pyarrow
+import pyarrow.parquet
 import pytest
 from sklearn.base import BaseEstimator
 from sklearn.linear_model import LinearRegression
@@ -83,6 +84,15 @@ def test_frames_of_csv(both_ways, tmp_path, describing):
     (tmp_path / "2.csv").write_text("id,a,b,text,extra\n1,,2,,5\n,2.5,,x,\n")
     (tmp_path / "3.csv").write_text("id,a,b,more\n1,2,3,4\n")
     both_ways(tmp_path / "*.csv", columns=["*"], handler=describing, alone=True)
+
+
+def test_files_whose_columns_differ_in_what_a_model_does_not_see(both_ways, tmp_path, describing):
+    for number, nullable in enumerate((True, False)):
+        field = pyarrow.field("a", pyarrow.int64(), nullable=nullable, metadata={"file": str(number)})
+        batch = pyarrow.record_batch([pyarrow.array(range(50))], schema=pyarrow.schema([field]))
+        pyarrow.parquet.write_table(pyarrow.Table.from_batches([batch]), tmp_path / f"{number}.parquet")
+    _, letters, predictions, _ = both_ways(tmp_path / "*.parquet", columns="a", handler=describing)
+    assert (letters, predictions) == ([], 100)
 
 
 JSON_ROWS = (

@@ -151,7 +151,8 @@ def _joined(blocks: Sequence[Block]) -> Any:
     names = list(blocks[0].names)
     if hasattr(blocks[0].batch, "iloc"):
         return concatenate([block.batch[names] for block in blocks])
-    batches = [block.batch.select(names) for block in blocks]
+    chosen = (block.batch.select(names).columns for block in blocks)
+    batches = [pyarrow.RecordBatch.from_arrays(columns, names) for columns in chosen]  # schemas may differ otherwise
     return batches[0] if len(batches) == 1 else pyarrow.concat_batches(batches)
 
 
