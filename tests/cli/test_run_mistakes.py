@@ -103,7 +103,7 @@ def test_a_handler_that_does_not_pickle_stays_in_this_process(mistaken, argument
         (["--inference-arg", "times=1", "--inference-arg", "times=2"], "--inference-arg times is given twice."),
         (["--max-batch-size", "0"], "max_batch_size must be at least 1, not 0."),
         (["--max-batch-size", "many"], "Invalid value for '--max-batch-size': 'many' is not a valid integer."),
-        (["--format", "xml"], "Invalid value for '--format': 'xml' is not one of 'jsonl', 'csv', 'parquet'."),
+        (["--format", "xml"], "Invalid value for '--format': 'xml' is not one of 'jsonl', 'csv', 'parquet', 'files'."),
         (["--delimiter", ";;", "in.csv"], "--delimiter is one character, not ';;'"),
         (["--delimiter", "\\t", "in.csv"], "; a tab is $'\\t' in a shell."),
         (["--types", "a=int", "--text-columns", "a", "in.csv"], "column 'a' is int in --types, and in --text-columns"),

@@ -1,5 +1,6 @@
 """Columns of all types, in frames, and vectors: the same comes of them as row by row, each row alone."""
 
+import datetime
 import json
 import pickle
 
@@ -134,3 +135,33 @@ def test_missing_numbers_are_no_rows_of_their_own_for_xgboost(both_ways, tmp_pat
     )
     _, letters, _, _ = both_ways(tmp_path / "in.csv", handler=handler)
     assert not letters
+
+
+def test_nulls_of_columns_whose_type_the_first_rows_do_not_say(both_ways, tmp_path, describing):
+    rows = [{"a": 1, "s": None, "n": None} for _ in range(1000)]
+    rows += [{"a": n, "s": [None, "x"][n % 2], "n": [None, 7][n % 2]} for n in range(1000)]
+    (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    both_ways(tmp_path / "in.jsonl", columns=["*"], handler=describing, alone=True)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pyarrow.array([None, datetime.datetime(2026, 1, 2)] * 9, pyarrow.timestamp("us", "UTC")),
+        pyarrow.array([None, datetime.datetime(2026, 1, 2)] * 9, pyarrow.timestamp("ns")),
+        pyarrow.array([None, 2**60 + 1] * 9),
+        pyarrow.array([None, 2**63 + 1] * 9, pyarrow.uint64()),
+        pyarrow.array([None, datetime.date(2026, 1, 2)] * 9),
+        pyarrow.array([None, True] * 9),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_nulls_of_columns_of_many_types(both_ways, tmp_path, describing, column):
+    both_ways(parquet(tmp_path / "in.parquet", c=column), columns="c", handler=describing, alone=True)
+
+
+def test_whole_numbers_that_a_float_rounds_are_no_failures(both_ways, tmp_path, describing):
+    parquet(tmp_path / "1.parquet", a=[1.5, 2.5])
+    parquet(tmp_path / "2.parquet", a=[12345678901234567, 2])
+    _, letters, predictions, _ = both_ways(tmp_path / "*.parquet", columns="a", handler=describing)
+    assert (letters, predictions) == ([], 4)

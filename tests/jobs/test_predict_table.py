@@ -121,6 +121,23 @@ def test_data_frames_of_which_a_model_of_arrays_can_read_some_rows(tmp_path):
         assert [place for place, outcome in enumerate(found["outcome"]) if outcome == "failed"] == bad
 
 
+def test_what_no_single_array_holds(tmp_path):
+    (tmp_path / "model.pkl").write_bytes(pickle.dumps(Describes()))
+    handler = SklearnModelHandlerPandas(str(tmp_path / "model.pkl"))
+    table = pyarrow.table({"a": [1.5, 2], "t": pyarrow.array([1, 2], pyarrow.timestamp("ns"))})
+    assert predict_table(handler, table, on_failure="mark")["outcome"].to_pylist() == ["predicted"] * 2
+    sparse = pandas.DataFrame({"n": pandas.arrays.SparseArray([0.0, 1.0])})
+    (tmp_path / "model.pkl").write_bytes(pickle.dumps(LinearRegression().fit([[0], [1]], [0, 1])))
+    found = predict_table(SklearnModelHandlerNumpy(str(tmp_path / "model.pkl")), sparse)
+    assert found["prediction"].round().tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("wrong", [SklearnModelHandlerNumpy, None])
+def test_what_is_no_handler_is_refused(wrong):
+    with pytest.raises(ConfigurationError, match="is no model handler"):
+        predict_table(wrong, TABLES[0])
+
+
 def test_a_lazy_frame_comes_back_as_one(tmp_path):
     (tmp_path / "model.pkl").write_bytes(pickle.dumps(Describes()))
     handler = SklearnModelHandlerPandas(str(tmp_path / "model.pkl"))

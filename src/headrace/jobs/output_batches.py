@@ -299,7 +299,7 @@ def _of_results(results: list[Any], encode: Encode, explode: bool) -> dict[str, 
 def _of_predictions(predictions: Any, encode: Encode) -> _Column:
     if getattr(predictions, "ndim", 0) == 1 and predictions.dtype.kind in "biuf":
         return _of_column(pyarrow.array(predictions))
-    if getattr(predictions, "ndim", 0) == 2 and predictions.dtype.kind in "iuf":
+    if getattr(predictions, "ndim", 0) == 2 and predictions.size and predictions.dtype.kind in "iuf":
         lists = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(predictions.ravel()), predictions.shape[1])
         return _of_column(lists, encode)
     is_text = getattr(getattr(predictions, "dtype", None), "kind", "") == "U"

@@ -16,6 +16,7 @@ from headrace.rows.examples import (
     Examples,
     answer_of,
     batching_over_columns,
+    refuse_unfit,
     takes_columns,
     takes_frames,
     takes_missing,
@@ -46,17 +47,22 @@ def blocks_for(handler: Any, table: Any, request: InferenceRequest, examples: Ex
         request: as for ``predict``.
         examples: which columns the handler sees.
     """
+    refuse_unfit(handler)
     batching = request.batching or make_plan(handler).batching
-    needs_rows = batching.sorts or batching.sizes_are_weights or examples.key is not None
+    needs_rows = batching.sorts or batching.sizes_are_weights or batching.columnar or examples.key is not None
     if needs_rows or request.fallback or request.cache or request.budget or not takes_columns(handler):
         return None
     fit = Fit(examples.seen, takes_frames(handler), missing=takes_missing(handler))
-    if hasattr(table, "iloc") and not (fit.frames or all(table[name].dtype.kind in "biuf" for name in fit.names)):
+    if hasattr(table, "iloc") and not (fit.frames or all(_is_of_numbers(table[name].dtype) for name in fit.names)):
         return None
     blocks = list(blocks_of_table(table, fit.names, frames=fit.frames))
     if not blocks or not (fit.frames or has_numbers(blocks[0].batch.schema, fit.names)):
         return None
     return TableBlocks(over_blocks(handler, examples), fitted(blocks, fit), examples)
+
+
+def _is_of_numbers(dtype: Any) -> bool:
+    return dtype.kind in "biuf" and not str(dtype).startswith("Sparse")
 
 
 def predicted_in_blocks(
@@ -97,6 +103,6 @@ def _joined(outcomes: Iterable[Outcome], failed: Callable[[Failure], Added]) -> 
 def _one_array(arrays: list[Any]) -> Any:
     """One array of arrays with a value for each row; None if they are none, or of several types."""
     kinds = {(getattr(one, "ndim", 0), getattr(one, "dtype", None)) for one in arrays}
-    if len(kinds) != 1 or arrays[0].ndim != 1 or arrays[0].dtype.kind not in "biufU":
+    if len(kinds) != 1 or getattr(arrays[0], "ndim", 0) != 1 or arrays[0].dtype.kind not in "biufU":
         return None
     return numpy.concatenate(arrays)

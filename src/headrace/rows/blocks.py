@@ -118,7 +118,7 @@ class Block:
 
 def _width_of(column: Any) -> int:
     """How many numbers each list of a column has, if it has lists of one length."""
-    return len(column[0]) if len(column) and column.type.num_fields and column[0].is_valid else 0
+    return len(getattr(column[0], "values", None) or ()) if len(column) else 0
 
 
 class BlockRow(NamedTuple):

@@ -36,6 +36,15 @@ _OF_NULLS = {
     "datetime": pyarrow.timestamp("us"),
 }
 """What a column without values is in a frame, by what it holds in other rows."""
+_NAMES: dict[Any, tuple[str, ...]] = {
+    pyarrow.int64(): ("int", "float"),
+    pyarrow.float64(): ("int", "float"),
+    pyarrow.bool_(): ("bool",),
+    pyarrow.string(): ("str",),
+    pyarrow.large_string(): ("str",),
+    pyarrow.date32(): ("date",),
+}
+"""The names of ``headrace.rows.types`` that columns with nulls may have."""
 
 
 def over_blocks(handler: Any, examples: Examples, reserved: Collection[str] = ()) -> Any:
@@ -120,7 +129,8 @@ class _OverBlocks:
             return {name: as_numbers(column) for name, column in columns.items()}
         types = self.rows_as.types
         settled = {name: _settled(column, types.get(name)) for name, column in columns.items()}
-        return pyarrow.RecordBatch.from_pydict(settled) if all(map(_is_plain, settled.values())) else None
+        are_plain = all(_is_plain(column, types.get(name)) for name, column in settled.items())
+        return pyarrow.RecordBatch.from_pydict(settled) if are_plain else None
 
     def _examples(self, block: Block) -> Iterable[Any]:
         return map(self.rows_as.of_row, block.rows()) if block.example is None else [block.example]
@@ -171,7 +181,7 @@ def _settled(column: Any, kind: str | None) -> Any:
     if types.is_integer(column.type) and kind != "float":
         return column if column.type == pyarrow.uint64() else column.cast(pyarrow.int64())
     if types.is_floating(column.type) or types.is_integer(column.type):
-        return column.cast(pyarrow.float64())
+        return column.cast(pyarrow.float64(), safe=False)  # as Python rounds
     if types.is_null(column.type):
         return column.cast(_OF_NULLS[kind]) if kind in _OF_NULLS else column
     if types.is_timestamp(column.type) and column.type.unit in ("s", "ms"):
@@ -179,10 +189,17 @@ def _settled(column: Any, kind: str | None) -> Any:
     return column
 
 
-def _is_plain(column: Any) -> bool:
-    """Whether a frame may take a column as it is; of other types it takes Python's values."""
-    kind = column.type
-    return kind in _PLAIN or (pyarrow.types.is_timestamp(kind) and kind.unit == "us")
+def _is_plain(column: Any, kind: str | None) -> bool:
+    """Whether a frame may take a column as it is; of others it takes Python's values, row by row.
+
+    Nulls are missing values of the type that all rows have, so that has to be known, and be that of these rows.
+    """
+    is_moment = pyarrow.types.is_timestamp(column.type)
+    if not column.null_count or pyarrow.types.is_null(column.type):
+        return column.type in _PLAIN or (is_moment and column.type.unit == "us")
+    if is_moment:
+        return column.type == pyarrow.timestamp("us") and kind == "datetime"
+    return column.type in _PLAIN and kind in _NAMES.get(column.type, ())
 
 
 def as_numbers(column: Any) -> Any:
@@ -190,7 +207,7 @@ def as_numbers(column: Any) -> Any:
     kind = column.type
     if column.null_count:
         column = column.cast(pyarrow.uint8()) if pyarrow.types.is_boolean(kind) else column
-        return column.cast(pyarrow.float64()).to_numpy(zero_copy_only=False)
+        return column.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False)
     if is_vector(kind):
         return as_numbers(column.flatten()).reshape(len(column), width_of(column))
     if pyarrow.types.is_integer(kind):

@@ -73,7 +73,7 @@ def without_keys(handler: Any, key: str | None) -> Any:
     Raises:
         ConfigurationError: as ``over_rows``.
     """
-    _refuse_unfit(handler)
+    refuse_unfit(handler)
     plan = make_plan(handler)
     keyed = isinstance(plan.handler, KeyedModelHandler)
     _refuse_wrong_key(plan, key, keyed=keyed)
@@ -110,7 +110,7 @@ def takes_frames(handler: Any) -> bool:
     Raises:
         ConfigurationError: it is not a handler.
     """
-    _refuse_unfit(handler)
+    refuse_unfit(handler)
     plan = make_plan(handler)
     return rows_are_examples(next(iter(plan.models.values()))) and not plan.preprocess
 
@@ -200,7 +200,8 @@ def without_key(value: Any) -> Any:
     return value[1] if type(value) is tuple and len(value) == 2 else value
 
 
-def _refuse_unfit(handler: Any) -> None:
+def refuse_unfit(handler: Any) -> None:
+    """Raises ConfigurationError if it is no handler, or one that rows cannot be given to."""
     methods: Sequence[str] = ("load_model", "run_inference", "get_preprocess_fns", "batch_elements_kwargs")
     if isinstance(handler, type) or not all(hasattr(handler, method) for method in methods):
         raise ConfigurationError(f"{handler!r} is no model handler; derive it from headrace.ModelHandler.")

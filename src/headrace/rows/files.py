@@ -117,7 +117,7 @@ def read_ahead(items: Iterable[T], row_of: Callable[[T], Any]) -> Iterator[T]:
     """
     waiting: deque[tuple[T, int]] = deque()
     threads: ThreadPoolExecutor | None = None
-    size = 0
+    size, is_whole = 0, False
     try:
         for item in items:
             row = row_of(item)
@@ -132,9 +132,10 @@ def read_ahead(items: Iterable[T], row_of: Callable[[T], Any]) -> Iterator[T]:
                 yield due
         while waiting:
             yield waiting.popleft()[0]
+        is_whole = True
     finally:
-        if threads is not None:
-            threads.shutdown(cancel_futures=True)
+        if threads is not None:  # what was handed out may still be read
+            threads.shutdown(wait=not is_whole, cancel_futures=not is_whole)
 
 
 def _size_of(row: Any) -> int:

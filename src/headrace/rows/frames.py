@@ -60,9 +60,9 @@ def rows_of_table(table: Any) -> Iterator[Record]:
     if _is_arrow(table):
         table = _arrow(table)
         for start in range(0, table.num_rows, _ROWS_AT_ONCE):
-            some = table.slice(start, _ROWS_AT_ONCE)
-            some = some.combine_chunks().to_batches()[0] if hasattr(some, "to_batches") else some
-            yield from rows_of(some, _WHERE, start)
+            for batch in _batches_of(table.slice(start, _ROWS_AT_ONCE)):
+                yield from rows_of(batch, _WHERE, start)
+                start += batch.num_rows  # noqa: PLW2901 - of the next batch
         return
     names = names_of(table)
     for start in range(0, len(table), _ROWS_AT_ONCE):
@@ -86,10 +86,14 @@ def blocks_of_table(table: Any, names: Sequence[str], *, frames: bool) -> Iterat
     elif _is_arrow(table):
         table = _arrow(table)
     for start in range(0, rows_in(table), _ROWS_OF_BLOCK):
-        some = slice_rows(table, start, start + _ROWS_OF_BLOCK)
-        if hasattr(some, "to_batches"):
-            some = some.combine_chunks().to_batches()[0]
-        yield Block(0, start, tuple(names), some)
+        for some in _batches_of(slice_rows(table, start, start + _ROWS_OF_BLOCK)):
+            yield Block(0, start, tuple(names), some)
+            start += rows_in(some)  # noqa: PLW2901 - of the next batch
+
+
+def _batches_of(some: Any) -> Sequence[Any]:
+    """Neighbouring rows as record batches: several if the text of one column is too long for one array."""
+    return some.combine_chunks().to_batches() if hasattr(some, "to_batches") else [some]
 
 
 def frames_of(frame: Any, examples: Examples) -> Iterator[Any]:
