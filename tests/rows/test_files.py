@@ -81,6 +81,19 @@ def test_what_is_handed_out_is_held_no_longer(rows):
     assert row["content"] is not first
 
 
+def test_rows_that_are_kept_may_be_read_behind_the_end(rows):
+    may_read = threading.Event()
+
+    def waits(content):
+        may_read.wait(60)
+        return content
+
+    contents = [b"%d" % number for number in range(30)]
+    ahead = list(read_ahead([FileRow(row, waits) for row in rows(*contents)], lambda row: row))
+    may_read.set()
+    assert [row["content"] for row in ahead] == contents
+
+
 def test_ending_early_ends_the_threads(rows):
     coming = read_ahead(map(FileRow, rows(*[b"x"] * 200)), lambda row: row)
     next(coming)
