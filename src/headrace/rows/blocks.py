@@ -118,7 +118,7 @@ class Block:
 
 def _width_of(column: Any) -> int:
     """How many numbers each list of a column has, if it has lists of one length."""
-    values = getattr(column[0], "values", None) if len(column) else None
+    values: Any = getattr(column[0], "values", None) if len(column) else None
     return len(values) if hasattr(values, "null_count") else 0
 
 
