@@ -88,9 +88,13 @@ def _of_files(folder: Path, kind: str, model: Path, count: int, repeats: int) ->
             seconds[way].append(_seconds_of(commands[way]))
     one, other = (_read(path)["prediction"].astype(int).tolist() for path in (ours, theirs))
     assert one == other, f"{kind}: predictions differ"
+    return _facts(kind, count, seconds)
+
+
+def _facts(table: str, count: int, seconds: dict[str, list[float]]) -> dict[str, Any]:
     pairs = list(zip(seconds["headrace"], seconds["hand"], strict=True))
     return {
-        "table": kind,
+        "table": table,
         "rows": f"{count:,}",
         "headrace, s": str(interval(seconds["headrace"])),
         "by hand, s": str(interval(seconds["hand"])),
@@ -130,13 +134,4 @@ def _in_memory(path: Path, count: int, repeats: int) -> Iterator[dict[str, Any]]
                 found = predict_table(handler, table)["prediction"]
             seconds[way].append(time.perf_counter() - started)
     assert (found == known).all()
-    pairs = list(zip(seconds["headrace"], seconds["hand"], strict=True))
-    yield {
-        "table": "in memory",
-        "rows": f"{count:,}",
-        "headrace, s": str(interval(seconds["headrace"])),
-        "by hand, s": str(interval(seconds["hand"])),
-        "headrace / by hand": str(interval([mine / hand for mine, hand in pairs])),
-        "more, s": str(interval([mine - hand for mine, hand in pairs])),
-        "runs": seconds,
-    }
+    yield _facts("in memory", count, seconds)

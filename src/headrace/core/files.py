@@ -38,7 +38,7 @@ def open_uri(uri: str) -> BinaryIO:
 
 
 def read_file(uri: str) -> bytes:
-    """The content of a file, of which no copy is kept; argument and errors are those of ``open_uri``."""
+    """The content of a file; no copy is kept. Argument and errors are those of ``open_uri``."""
     uri = _without_scheme(uri)
     with _remote_opener()(uri) if is_uri(uri) else open(uri, "rb") as file:
         return file.read()

@@ -66,7 +66,7 @@ def _sum_of(usage: Any, *names: str) -> int:
 
 
 def _why_out_of_order(candidates: list[Any]) -> str | None:
-    """Puts candidates in the order of their indexes, of which the protocol leaves out 0; or says why it cannot."""
+    """Puts candidates in the order of their indexes (the protocol leaves out 0), or says why it cannot."""
     indexes = [one.index or 0 for one in candidates]
     if any(indexes) and sorted(indexes) != list(range(len(indexes))):
         said = f"Gemini's candidates have the indexes {indexes!s:.200}"

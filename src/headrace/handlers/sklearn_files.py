@@ -1,4 +1,4 @@
-"""What a file of scikit-learn says of its model: a pickle, a file of joblib or of skops, none of which is run."""
+"""What a file of scikit-learn says of its model. A pickle, or a file of joblib or skops, is read and never run."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def _of_skops(file: BinaryIO, trusted: Sequence[str]) -> BaseEstimator:
     except UntrustedTypesFoundException as error:
         said = str(error).partition("\n")[0]
         raise ConfigurationError(
-            f"{said} If you trust whoever wrote the model, name them: trusted=[...], on the command line --handler-arg "
+            f"{said} If you trust the author of the model, name them: trusted=[...], on the command line --handler-arg "
             "trusted='[\"...\"]'."
         ) from error
 

@@ -66,7 +66,7 @@ class PartRunner:
 
     def __init__(self, steps: RunSteps) -> None:
         self._steps = steps
-        self._steps.writer.all_may_fail = True  # whoever gives out the parts looks at all of them
+        self._steps.writer.all_may_fail = True  # the process that hands out the parts looks at all of them
         self._worker: AnyWorker | None = None
         self._bundle: SourceBundle
         self._batches: Generator[None, None, None]

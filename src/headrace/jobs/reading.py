@@ -47,7 +47,7 @@ class InputSchema(NamedTuple):
     stated: Mapping[str, str]
     """The types that Parquet files and JSON lines state."""
     content: tuple[str, ...] = ()
-    """The column of the contents, if the rows are files: only whoever asks for it is given it."""
+    """The column of the contents, if the rows are files: read only on request."""
 
     @property
     def types(self) -> dict[str, str]:

@@ -72,7 +72,7 @@ class Splits:
                 yield index, source
 
     def at(self, rows: int) -> float | None:
-        """The share of the input, from 0 to 1, that so many rows are; None if nobody knows."""
+        """The share of the input, from 0 to 1, that so many rows are; None if that is unknown."""
         if None in self._sizes or not self._rows:
             return None
         return min((self.earlier_rows + rows) / self._rows * (1 - self._left / self._total), _ALMOST)

@@ -90,7 +90,7 @@ class SourceBundle:
             pass
 
     def batches(self, index: int, source: Source) -> Generator[None, None, None]:
-        """As ``run``, with a pause whenever outcomes were written; whoever ends it then may throw a CancelledError."""
+        """As ``run``, pausing whenever outcomes were written; a caller that ends it then may throw a CancelledError."""
         try:
             yield from self._batches(index, source)
         except CancelledError:
