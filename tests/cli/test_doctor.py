@@ -292,4 +292,4 @@ def test_files_that_a_host_has_mapped_count(headrace, folder, monkeypatch):
     result = headrace("doctor", f"{module}:Mapped")
     (weights,) = [line for line in result.out.splitlines() if line.startswith("weights")]
     assert "cannot be mapped" in weights
-    assert "of which 8.0 MB are the model's own files" in weights
+    assert "8.0 MB in the model's own files" in weights

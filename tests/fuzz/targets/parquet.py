@@ -42,6 +42,15 @@ def run(seed: int, cases: int) -> None:
         _write(random)
 
 
+def _tables_of(block: Block) -> list[pyarrow.Table]:
+    """A block as it is written, without predictions."""
+    if block.batch is not None:
+        batch = batch_of_block(block, None, [None] * len(block), None)
+        return [pyarrow.Table.from_batches([batch]).drop_columns(["prediction"])]
+    rows = rows_together((row, encoded_record(row.row, None)) for row in block.places())
+    return [pyarrow.Table.from_batches([batch]) for _, batch in batches_of_rows(rows, None)]
+
+
 def _read(random: Random, path: Path) -> None:
     """Row by row and in columns: the rows are those that were made, and both make the same output.
 
@@ -62,8 +71,7 @@ def _read(random: Random, path: Path) -> None:
     assert broken == [place for place, is_readable in enumerate(readable) if not is_readable]
     blocks = [block for block in blocks if block.first not in broken]
     assert [as_line(row) for block in blocks for row in block.rows()] == lines
-    tables = [pyarrow.Table.from_batches([batch_of_block(block, None, [None] * len(block), None)]) for block in blocks]
-    tables = [table.drop_columns(["prediction"]) for table in tables]
+    tables = [table for block in blocks for table in _tables_of(block)]
     assert [json.loads(line) for chunk in lines_of(tables) for line in chunk.splitlines()] == expected
     in_columns = io.BytesIO()
     write_parquet(in_columns, lambda: tables, lambda: None)
