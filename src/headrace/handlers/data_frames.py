@@ -159,7 +159,13 @@ def _changes_with_nulls(column: Any) -> bool:
 
 def _frame_of_batch(batch: Any) -> pandas.DataFrame:
     columns = zip(batch.schema.names, batch.columns, strict=True)
-    return pandas.DataFrame({name: column.to_pandas() for name, column in columns}, copy=False)
+    return pandas.DataFrame({name: _series(column) for name, column in columns}, copy=False)
+
+
+def _series(column: Any) -> pandas.Series:
+    found: pandas.Series = column.to_pandas()
+    is_text = str(column.type) in ("string", "large_string")
+    return found.astype(_TEXT) if is_text and found.dtype == object else found  # of an older pyarrow
 
 
 def _in_order(groups: Sequence[Any], answers: Sequence[Any]) -> Any:
