@@ -163,7 +163,7 @@ def _joined(blocks: Sequence[Block]) -> Any:
         return concatenate([block.batch[names] for block in blocks])
     chosen = (block.batch.select(names).columns for block in blocks)
     batches = [pyarrow.RecordBatch.from_arrays(columns, names) for columns in chosen]  # schemas may differ otherwise
-    return batches[0] if len(batches) == 1 else pyarrow.concat_batches(batches)
+    return batches[0] if len(batches) == 1 else pyarrow.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
 def _settled(column: Any, kind: str | None) -> Any:
