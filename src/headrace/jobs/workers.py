@@ -1,4 +1,4 @@
-"""Runs a job with several processes of this machine, each of which takes one part of the input after the other."""
+"""Runs a job with several processes of this machine. Each takes one part of the input after the other."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ class _Measure:
 
 
 def more_workers(busy_cores: float, most: int, copies: float) -> int:
-    """How many workers to add to one that computes on so many cores.
+    """How many workers to add, given the cores that one keeps busy.
 
     Args:
         busy_cores: on average.

@@ -19,7 +19,7 @@ from headrace.rows.records import Row, TriedRow
 
 CONTENT = "content"
 COLUMNS = ("path", "size", "modified")
-"""The columns of a row; ``content`` is one more for whoever asks for it."""
+"""The columns of a row; ``content`` is one more, on request."""
 TYPES = {"path": "str", "size": "int", "modified": "datetime"}
 Decode = Callable[[bytes], Any]
 T = TypeVar("T")
@@ -93,7 +93,7 @@ def row_of_file(path: str, size: int, changed: float) -> Row:
     Args:
         path: local, or a URI.
         size: in bytes.
-        changed: in seconds since 1970; 0: nobody knows.
+        changed: in seconds since 1970; 0: unknown.
     """
     return {"path": path, "size": size, "modified": datetime.fromtimestamp(changed, timezone.utc) if changed else None}
 

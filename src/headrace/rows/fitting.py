@@ -139,7 +139,7 @@ def _is_readable(column: Any) -> bool:
 
 
 def _wrong_vectors(column: Any, *, nulls: bool) -> Any:
-    """Marks vectors of another length than most have, and those of which a number is wrong; None: none is."""
+    """Marks vectors that differ in length from most, or hold a wrong number; None: there are none."""
     if not nulls:
         return None
     lengths = pyarrow.compute.fill_null(pyarrow.compute.list_value_length(column), -1).to_numpy(zero_copy_only=False)
