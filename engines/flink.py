@@ -39,7 +39,7 @@ from job_server import (
     told,
     write_boot,
 )
-from members import MARK, end_all, members, start, wait_until
+from members import MARK, end_all, ended, members, start, wait_until
 
 TASK_MANAGER_VARIABLE = "HEADRACE_TASK_MANAGER"
 """Tells a worker process whose it is."""
@@ -219,9 +219,8 @@ def _await(cluster: Cluster) -> None:
     folder = logs(cluster.name)
 
     def is_done() -> bool:
-        dead = set(cluster.pids) - set(cluster.running())
-        if dead:
-            raise EngineError(told(folder / f"{dead.pop()}.log", "has ended"))
+        for role in (role for role, pid in cluster.pids.items() if ended(pid)):
+            raise EngineError(told(folder / f"{role}.log", "has ended"))
         return _takes_pipelines(cluster)
 
     if not wait_until(is_done, START_SECS):

@@ -6,9 +6,9 @@ import contextlib
 import json
 import os
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -124,22 +124,20 @@ def run(engine: Engine, job: Job, *, kill: str | None = None) -> Report:
         _build(pipeline, job, folder)
         began = time.monotonic()
         result = pipeline.run()
-        killer = threading.Thread(target=_kill, args=[engine, kill, records, len(job.expected) // 3]) if kill else None
-        if killer is not None:
-            killer.start()
         failed = ""
-        try:
-            result.wait_until_finish()
-        except RuntimeError as error:  # how Beam says that it has failed
-            failed = str(error).splitlines()[0]
-        except BaseException:
-            with contextlib.suppress(Exception):  # it may be over
-                result.cancel()
-            raise
-        finally:
+        with ThreadPoolExecutor(1) as killer:
+            killed = killer.submit(_kill, engine, kill, records, len(job.expected) // 3) if kill else None
+            try:
+                result.wait_until_finish()
+            except RuntimeError as error:  # how Beam says that it has failed
+                failed = str(error).splitlines()[0]
+            except BaseException:
+                with contextlib.suppress(Exception):  # it may be over
+                    result.cancel()
+                raise
             seconds = time.monotonic() - began
-            if killer is not None:
-                killer.join()
+        if killed is not None:
+            killed.result()
         return Report(
             job,
             seconds,

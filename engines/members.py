@@ -43,6 +43,17 @@ def members(mark: str) -> list[int]:
     return [pid for pid in _processes() if _variable(pid, MARK) == mark]
 
 
+def ended(process: int) -> bool:
+    """Whether a process of a known id has ended; while it becomes another program (exec), it carries no mark."""
+    for child in _started:
+        child.poll()
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return True
+    return status.rpartition(")")[2].split()[0] in "ZX"
+
+
 def end_all(mark: str) -> int:
     """Ends them all: asks first, then kills; returns how many there were.
 
