@@ -15,10 +15,12 @@ OLDEST_NEEDS := '.[sklearn,pytorch,onnx,datatable,test]' polars skl2onnx pytest-
 SERVERS := .venv-servers
 SERVERS_NEEDS := '.[google,vertex,kserve,sklearn,test]' mlserver mlserver-sklearn pytest-timeout pytest-xdist
 
-# Ray Data, which the benchmark of remote models has beside Headrace; its extra llm would bring vLLM, which an HTTP
-# processor does without.
+# Peers that benchmarks have beside Headrace, with the scikit-learn that pickles their model. Ray's extra llm would
+# bring vLLM, which an HTTP processor does without.
 RAY := .venv-ray
 RAY_NEEDS := 'ray[data]==2.60.*' aiohttp pydantic
+DAFT := .venv-daft
+DAFT_NEEDS := 'daft==0.7.*' pandas pillow pyarrow torch
 
 # vLLM's build for the CPU. It asks for a build of PyTorch that is not on PyPI; the one that is there does, too.
 VLLM := .venv-vllm
@@ -34,7 +36,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo embed benchmark ray flink flink-up flink-down test test-all test-large test-oldest test-servers test-vllm test-engines fuzz lint types architecture measures check site site-serve wheel clean
+.PHONY: help demo embed benchmark ray daft flink flink-up flink-down test test-all test-large test-oldest test-servers test-vllm test-engines fuzz lint types architecture measures check site site-serve wheel clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,7 +52,9 @@ embed: $(VENV)/.embeddings ## the second example: documentation strings to embed
 benchmark: $(VENV)/.dev ## Headrace beside Beam's own RunInference; every goal in one table, in benchmarks/README.md
 	$(BIN)/python benchmarks/run.py
 
-ray: $(RAY)/.installed ## Ray Data for the benchmark of remote models, in an environment of its own
+ray: $(RAY)/.installed ## Ray Data for benchmarks, in an environment of its own
+
+daft: $(DAFT)/.installed ## Daft for benchmarks, in an environment of its own
 
 flink: $(VENV)/.dev ## Headrace and Beam's own on a Flink cluster on this machine (needs Java, Maven and Linux)
 	@trap '$(BIN)/python engines/flink.py down' EXIT; $(BIN)/python engines/digits_on_flink.py \
@@ -114,7 +118,7 @@ wheel: ## what pip installs anywhere, in dist/ (needs only Python and pip)
 check: lint types architecture test-all ## what CI looks at, but for the demo, the engines and the oldest Beam
 
 clean: ## remove the environment, the demo's files and all caches
-	rm -rf $(VENV) $(OLDEST) $(SERVERS) $(RAY) $(VLLM) .engines demo dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) $(SERVERS) $(RAY) $(DAFT) $(VLLM) .engines demo dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests examples benchmarks engines docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp says that an extra is installed; it is out of date when pyproject.toml has changed.
@@ -135,9 +139,14 @@ $(SERVERS)/.installed: pyproject.toml | $(VENV)/.uv
 	$(BIN)/uv pip install --python $(SERVERS)/bin/python --editable $(SERVERS_NEEDS)
 	@touch $@
 
-$(RAY)/.installed: Makefile | $(VENV)/.uv
+$(RAY)/.installed: Makefile $(VENV)/.dev
 	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(RAY)
-	$(BIN)/uv pip install --python $(RAY)/bin/python $(RAY_NEEDS)
+	$(BIN)/uv pip install --python $(RAY)/bin/python $(RAY_NEEDS) "$$($(BIN)/uv pip freeze --python $(BIN)/python | grep ^scikit-learn=)"
+	@touch $@
+
+$(DAFT)/.installed: Makefile $(VENV)/.dev
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(DAFT)
+	$(BIN)/uv pip install --python $(DAFT)/bin/python $(DAFT_NEEDS) "$$($(BIN)/uv pip freeze --python $(BIN)/python | grep ^scikit-learn=)"
 	@touch $@
 
 $(VLLM)/.installed: pyproject.toml | $(VENV)/.uv

@@ -121,7 +121,8 @@ def _absolute(text: str) -> Path:
 
 _OF_WORKLOADS: dict[str, dict[str, Any]] = {
     "prism": {"type": _absolute, "help": "Prism's binary, for the workload lateness, which is else left out"},
-    "ray": {"type": _absolute, "help": "remote: Python with Ray Data; that of .venv-ray, which make ray makes"},
+    "ray": {"type": _absolute, "help": "Python with Ray Data; that of .venv-ray, which make ray makes"},
+    "daft": {"type": _absolute, "help": "Python with Daft; that of .venv-daft, which make daft makes"},
     "variants": {"nargs": "+", "help": "sharing_*: only these, such as private shared; writes nothing without --out"},
     "limit": {"type": float, "help": "sharing_*: seconds after which no further round is begun; 600"},
     "models": {"type": Path, "help": "sharing_transformer: keeps its model of 3 GB here, or finds it"},

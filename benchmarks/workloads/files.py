@@ -134,7 +134,9 @@ def _other(name: str, way: str, source: Path, rows: int, model: Path) -> _Way:
 def _headrace(name: str, handler: str, source: Path, rows: int, model: Path) -> _Way:
     output = _output_of(source, "headrace")
     words = ["run", str(source), "--handler", handler, "--model", str(model), "--output", str(output), "--json"]
-    return _Way(name, source, rows, ["-c", "from headrace.cli.main import main; main()", *words], output)
+    return _Way(
+        name, source, rows, ["-c", "import sys; from headrace.cli.main import main; sys.exit(main())", *words], output
+    )
 
 
 def _run(way: _Way) -> tuple[float, float, float]:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from elsewhere.quota_server import LATENCY_SECS
+from peers import python_of
 
 RAY = "Ray Data"
 BY_WORKER = 4 / LATENCY_SECS
@@ -32,9 +33,8 @@ _LIMIT_SECS = 600
 
 def sides(quota: int) -> dict[str, Callable[[int, int], int]]:
     """By their names; none, with a line on standard error, if there is no environment."""
-    python = Path(os.environ.get("HEADRACE_BENCHMARK_RAY", _ROOT / ".venv-ray/bin/python"))
-    if not python.exists():
-        print(f"remote: without {RAY}, for there is no {python}; `make ray` makes it", file=sys.stderr, flush=True)
+    python = python_of("ray")
+    if python is None:
         return {}
     enough = math.ceil(quota / BY_WORKER)
     return {

@@ -165,7 +165,15 @@ def _headrace_run(task: str, where: str, source: Path, output: Path) -> Path:
     name = "huggingface-pipeline" if task == "classify" else "sentence-transformer"
     words = ["run", source, "--handler", name, "--model", where, "--columns", "text", "--output", output]
     words += ["--handler-arg", "task=text-classification"] if task == "classify" else []
-    _run(["-c", "from headrace.cli.main import main; main()", *map(str, words), "--handler-arg", "device=CPU"])
+    _run(
+        [
+            "-c",
+            "import sys; from headrace.cli.main import main; sys.exit(main())",
+            *map(str, words),
+            "--handler-arg",
+            "device=CPU",
+        ]
+    )
     return output
 
 

@@ -66,6 +66,12 @@ def test_machines_without_their_own_networks_are_recreated(two_machines):
 def read_by_doctor(cluster, task_manager):
     """The output of ``headrace doctor`` on a task manager's machine."""
     variables = {**os.environ, "HEADRACE_RUNTIME_DIR": cluster.runtime_directory(task_manager)}
-    command = [sys.executable, "-c", "from headrace.cli.main import main; main()", "doctor", "--json"]
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from headrace.cli.main import main; sys.exit(main())",
+        "doctor",
+        "--json",
+    ]
     done = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout)
