@@ -95,8 +95,17 @@ def of(label: str, field: str) -> Figures:
 
 
 def ratio(first: str, second: str, field: str) -> Figures:
-    """Of a field, in the runs of two facts that are of one round."""
-    return lambda results: ratios(of(first, field)(results), of(second, field)(results))
+    """Of a field, in the runs of two facts that are of one round; one may have taken part in the first rounds only."""
+    return lambda results: [one / two for one, two in _of_both(results, first, second, field)]
+
+
+def difference(first: str, second: str, field: str) -> Figures:
+    """As ``ratio``."""
+    return lambda results: [one - two for one, two in _of_both(results, first, second, field)]
+
+
+def _of_both(results: Results, first: str, second: str, field: str) -> Iterable[tuple[float, float]]:
+    return zip(of(first, field)(results), of(second, field)(results), strict=False)
 
 
 def ratio_of_sides(case: str, field: str = "seconds") -> Figures:

@@ -1,175 +1,141 @@
-"""``headrace run`` over files of 20 columns and logistic regression, a loop by hand, and Beam's RunInference."""
+"""``headrace run`` over files of numbers, of vectors, and of rows one by one, beside loops by hand and peers."""
 
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import subprocess
-import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow
 import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
-from goals import INTERVALS, interval
+import turns
+from goals import INTERVALS, Goal, ratio
+from peers import python_of
 from sklearn.linear_model import LogisticRegression
 
-TITLE = "Files of 20 columns through logistic regression: headrace run, a loop by hand, Beam"
+TITLE = "Files of numbers, of vectors, and of rows one by one: headrace run, a loop by hand, Daft, Beam"
 
 ABOUT = f"""\
-A file of 20 columns of 64-bit floats becomes a Parquet file of the same columns and the prediction; JSON lines become
-JSON lines. Every run is a
-process of its own. `million rows/s` is without its start and its imports: of `headrace run` what its summary says (the
-pipeline and the joining of its parts), of the loop from its beginning to its end, of Beam's pipeline from submission to
-end. `with the process` counts start and imports, too. The loop by hand reads batches with pyarrow, calls `predict`, and
-writes without dictionaries; Beam reads, infers and writes row by row. `CPU seconds` are of the whole process, for a
-million rows. All outputs of one file are equal. The ways take turns, forwards and backwards.
+*Numbers*: 20 columns of 64-bit floats through logistic regression, to a Parquet file of the same columns and the
+prediction. The loop by hand reads batches with pyarrow, calls `predict`, and writes without dictionaries; Daft (native
+runner, a class with a batch method, an environment of its own: `make daft`) takes part in the first three rounds.
+*Vectors*: a column of lists of 384 floats through logistic regression, JSON lines to JSON lines and Parquet to Parquet;
+the loop by hand reads with pyarrow, or line by line. *Rows*: JSON lines of text through a handler of one's own that
+does nothing, beside Beam's file reading, `json.loads`, RunInference and writing on the FnApiRunner. Each run is a
+process of its own, from its start to its end. Outputs are equal. The ways take turns, forwards and backwards.
 
 {INTERVALS}"""
 
+_OURS, _BY_HAND, _DAFT, _BEAM = "headrace run", "by hand", "Daft", "Beam"
+_NUMBERS = {"numbers, Parquet": 10_000_000, "numbers, CSV": 1_000_000}
+_VECTORS = {"vectors, Parquet": 200_000, "vectors, JSON lines": 40_000}
+_ROWS = {"rows, JSON lines": 200_000}
+_SUFFIXES = {"Parquet": "parquet", "CSV": "csv", "JSON lines": "jsonl"}
+
+
+def _way(table: str, who: str) -> str:
+    return f"{table}, {who}"
+
+
+def _seconds(table: str, other: str, most: float) -> Goal:
+    figures = ratio(_way(table, _OURS), _way(table, other), "seconds")
+    return Goal(f"Files, {table}: seconds, headrace run / {other}", figures, at_most=most)
+
+
+GOALS = [
+    *(_seconds(table, other, most) for table in _NUMBERS for other, most in ((_BY_HAND, 1.0), (_DAFT, 0.95))),
+    *(_seconds(table, _BY_HAND, 1.1) for table in _VECTORS),
+    *(_seconds(table, _BEAM, 0.25) for table in _ROWS),
+]
+
 _COLUMNS = [f"x{index}" for index in range(20)]
-_CHUNK = 500_000
-_HERE = Path(__file__).parent.parent
-
-
-class _Way(NamedTuple):
-    name: str
-    source: Path
-    rows: int
-    command: Sequence[str]
-    output: Path
+_WIDTH = 384
+_CHUNK = 100_000
 
 
 def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]]:
-    """One row for each way."""
-    count = 20_000 if quick else 10_000_000
-    model = _fitted(folder / "model.pkl")
-    parquet, csv, few = folder / "rows.parquet", folder / "rows.csv", folder / "few.parquet"
-    _write(parquet, count)
-    _write(csv, count // 10)
-    _write(few, count // 50)
-    lines = _as_lines(few)
-    few_rows, some_rows = count // 50, count // 10
-    ways = [
-        _other("by hand, Parquet", "by_hand", parquet, count, model),
-        _headrace("headrace run, Parquet", "sklearn-numpy", parquet, count, model),
-        _other("by hand, CSV", "by_hand", csv, some_rows, model),
-        _headrace("headrace run, CSV", "sklearn-numpy", csv, some_rows, model),
-        _headrace("headrace run, row by row", "by_row:make", few, few_rows, model),
-        _other("Beam, row by row", "with_beam", few, few_rows, model),
-        _headrace("headrace run, JSON lines row by row", "by_row:make", lines, few_rows, model),
-        _other("Beam, JSON lines row by row", "with_beam", lines, few_rows, model),
-    ]
-    runs: dict[str, list[tuple[float, float, float]]] = {way.name: [] for way in ways}
-    for turn in range(repeats):
-        for way in ways[:: 1 if turn % 2 == 0 else -1]:
-            runs[way.name].append(_run(way))
-    _compare(ways)
-    for way in ways:
-        inside, whole, cpu = zip(*runs[way.name], strict=True)
-        hand = runs["by hand, CSV" if way.source == csv else "by hand, Parquet"]
-        rates = [way.rows / seconds for seconds in inside]
-        rows_by_hand = count // 10 if way.source == csv else count
-        ratios = [rate / (rows_by_hand / other[0]) for rate, other in zip(rates, hand, strict=True)]
-        yield {
-            "way": way.name,
-            "rows": f"{way.rows:,}",
-            "million rows/s": _millions(rates),
-            "of the loop by hand": str(interval(ratios)),
-            "with the process": _millions([way.rows / seconds for seconds in whole]),
-            "CPU seconds": str(interval([seconds / way.rows * 1e6 for seconds in cpu])),
-            "runs": runs[way.name],
-        }
+    """One row for each file and way."""
+    models = {"numbers": _fitted(folder / "numbers.pkl", 20), "vectors": _fitted(folder / "vectors.pkl", _WIDTH)}
+    for table, most in {**_NUMBERS, **_VECTORS, **_ROWS}.items():
+        count, (kind, form) = most // 500 if quick else most, table.split(", ")
+        source = folder / f"{kind}.{_SUFFIXES[form]}"
+        _WRITERS[kind](source, count)
+        suffix = ".parquet" if kind == "numbers" else source.suffix
+        outputs = {who: folder / f"{who}, {kind}{suffix}" for who in (_OURS, _BY_HAND, _DAFT, _BEAM)}
+        ways = {_way(table, who): one for who, one in _ways(kind, source, models.get(kind), outputs).items()}
+        runs = turns.take_turns(ways, repeats, peers=[_way(table, _DAFT)])
+        _compare({way: outputs[way.rpartition(", ")[2]] for way in ways})
+        yield from turns.facts(runs, count)
+        source.unlink()
 
 
-def _fitted(path: Path) -> Path:
-    rows = np.random.default_rng(7).normal(size=(10_000, len(_COLUMNS)))
+def _ways(kind: str, source: Path, model: Path | None, outputs: Mapping[str, Path]) -> dict[str, turns.Command]:
+    if model is None:
+        words = ["run", source, "--handler", "echo:Echo", "--columns", "text", "--output", outputs[_OURS]]
+        return {_BEAM: turns.program("echo", source, outputs[_BEAM]), _OURS: turns.headrace(*words)}
+    columns = ["--columns", "vector"] if kind == "vectors" else []
+    words = ["run", source, "--handler", "sklearn-numpy", "--model", model, *columns, "--output", outputs[_OURS]]
+    ways = {
+        _BY_HAND: turns.program(f"{kind}_by_hand", source, model, outputs[_BY_HAND]),
+        _OURS: turns.headrace(*words),
+    }
+    python = python_of("daft") if kind == "numbers" else None
+    return ways if python is None else {**ways, _DAFT: [python, "numbers_with_daft.py", source, model, outputs[_DAFT]]}
+
+
+def _fitted(path: Path, width: int) -> Path:
+    rows = np.random.default_rng(7).normal(size=(10_000, width))
     path.write_bytes(pickle.dumps(LogisticRegression().fit(rows, rows.sum(axis=1) > 0)))
     return path
 
 
-def _write(path: Path, count: int) -> None:
+def _write_numbers(path: Path, count: int) -> None:
     rng = np.random.default_rng(8)
     schema = pyarrow.schema([(name, pyarrow.float64()) for name in _COLUMNS])
-    if path.suffix == ".csv":
-        writer = pyarrow.csv.CSVWriter(path, schema)
-    else:
-        writer = pyarrow.parquet.ParquetWriter(path, schema, use_dictionary=False)
-    with writer:
+    open_file = partial(pyarrow.parquet.ParquetWriter, use_dictionary=False)
+    with (pyarrow.csv.CSVWriter if path.suffix == ".csv" else open_file)(path, schema) as writer:
         for start in range(0, count, _CHUNK):
             size = min(_CHUNK, count - start)
             writer.write_table(pyarrow.table([rng.normal(size=size) for _ in _COLUMNS], schema=schema))
 
 
-def _as_lines(path: Path) -> Path:
-    """The same rows as JSON lines."""
-    lines = path.with_suffix(".jsonl")
-    with lines.open("w") as file:
-        for batch in pyarrow.parquet.ParquetFile(path).iter_batches():
-            file.writelines(f"{json.dumps(row)}\n" for row in batch.to_pylist())
-    return lines
+def _write_vectors(path: Path, count: int) -> None:
+    vectors = np.random.default_rng(9).normal(size=(count, _WIDTH)).astype("float32")
+    if path.suffix == ".jsonl":
+        with path.open("w") as file:
+            file.writelines(json.dumps({"id": id_, "vector": row.tolist()}) + "\n" for id_, row in enumerate(vectors))
+        return
+    lists = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(vectors.reshape(-1)), _WIDTH)
+    table = pyarrow.table({"id": range(count), "vector": lists.cast(pyarrow.list_(pyarrow.float32()))})
+    pyarrow.parquet.write_table(table, path, row_group_size=20_000, use_dictionary=False)
 
 
-def _output_of(source: Path, way: str) -> Path:
-    suffix = "jsonl" if source.suffix == ".jsonl" else "parquet"
-    return source.with_name(f"{way}-{source.stem}-{source.suffix[1:]}.{suffix}")
+def _write_rows(path: Path, count: int) -> None:
+    with path.open("w") as file:
+        file.writelines(json.dumps({"id": id_, "text": f"row {id_} has a text"}) + "\n" for id_ in range(count))
 
 
-def _read(path: Path, columns: Sequence[str]) -> pyarrow.Table:
-    read = pyarrow.json.read_json if path.suffix == ".jsonl" else pyarrow.parquet.read_table
-    return read(path).select(columns).combine_chunks()
+_WRITERS = {"numbers": _write_numbers, "vectors": _write_vectors, "rows": _write_rows}
 
 
-def _other(name: str, way: str, source: Path, rows: int, model: Path) -> _Way:
-    output = _output_of(source, way)
-    return _Way(name, source, rows, [f"{way}.py", str(source), str(model), str(output)], output)
+def _compare(outputs: Mapping[str, Path]) -> None:
+    expected, *others = (_predictions(output) for output in outputs.values())
+    for way, found in zip(list(outputs)[1:], others, strict=True):
+        assert found == expected, f"{way}: predictions differ"
 
 
-def _headrace(name: str, handler: str, source: Path, rows: int, model: Path) -> _Way:
-    output = _output_of(source, "headrace")
-    words = ["run", str(source), "--handler", handler, "--model", str(model), "--output", str(output), "--json"]
-    return _Way(
-        name, source, rows, ["-c", "import sys; from headrace.cli.main import main; sys.exit(main())", *words], output
-    )
-
-
-def _run(way: _Way) -> tuple[float, float, float]:
-    """Seconds within, seconds of the whole process, and its CPU seconds."""
-    way.output.unlink(missing_ok=True)
-    before, started = os.times(), time.perf_counter()
-    command = [sys.executable, *way.command]
-    done = subprocess.run(command, cwd=_HERE / "elsewhere", capture_output=True, text=True, check=False)
-    whole, after = time.perf_counter() - started, os.times()
-    if done.returncode:
-        raise RuntimeError(f"{way.name} failed: {done.stderr[-2000:]}")
-    inside = _seconds_within(done.stdout)
-    cpu = after.children_user + after.children_system - before.children_user - before.children_system
-    return inside, whole, cpu
-
-
-def _seconds_within(output: str) -> float:
-    """The seconds that a program prints, without the start of ``headrace run --json``, which does not count here."""
-    if output.startswith("{"):
-        record = json.loads(output)
-        return float(record["seconds"] - record["phases"]["imports"])
-    return next(float(line.split()[1]) for line in output.splitlines() if line.startswith("seconds"))
-
-
-def _compare(ways: Sequence[_Way]) -> None:
-    """Has all outputs of one file be equal, so far as all of them have columns."""
-    columns = [_COLUMNS[0], _COLUMNS[-1], "prediction"]
-    for one, other in zip(ways[::2], ways[1::2], strict=True):
-        tables = [_read(way.output, columns) for way in (one, other)]
-        predictions = [table.column("prediction").cast("int64") for table in tables]
-        assert predictions[0].equals(predictions[1]), f"{one.name} and {other.name} differ in predictions"
-        assert tables[0].select(columns[:2]).equals(tables[1].select(columns[:2])), f"{one.name}, {other.name} differ"
-
-
-def _millions(rates: Sequence[float]) -> str:
-    return str(interval([rate / 1e6 for rate in rates]))
+def _predictions(output: Path) -> Sequence[Any]:
+    """By a column that tells rows apart: Daft writes a folder of files, and Beam in any order."""
+    files = sorted(output.iterdir()) if output.is_dir() else [output]
+    read = pyarrow.json.read_json if output.suffix == ".jsonl" else pyarrow.parquet.read_table
+    table = pyarrow.concat_tables([read(file) for file in files])
+    key = "id" if "id" in table.column_names else _COLUMNS[0]
+    table = table.sort_by(key)
+    predictions = table["prediction"]
+    return (predictions if predictions.type == pyarrow.string() else predictions.cast("int64")).to_pylist()

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import operator
 import pickle
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas
-from goals import INTERVALS, Figures, Goal, Results, find, interval
+import turns
+from goals import INTERVALS, Goal, difference, ratio
 from peers import python_of
 from sklearn.compose import make_column_transformer
 from sklearn.linear_model import LogisticRegression
@@ -37,48 +35,50 @@ and backwards.
 
 _FORMATS = ("parquet", "csv", "jsonl")
 _SEEN = ("age", "income", "city", "zip", "score")
-_HERE = Path(__file__).parent.parent
 _FEW, _MANY = 300_000, 2_000_000
-_OURS, _BY_HAND = "headrace", "by hand"
-_PEERS = {"Daft": "daft", "Ray Data": "ray"}
-_ROUNDS_OF_PEERS = 3
+_OURS, _BY_HAND, _PEERS = "headrace", "by hand", {"Daft": "daft", "Ray Data": "ray"}
 
 
-def _compared(label: str, other: str, how: Callable[[float, float], float]) -> Figures:
-    """Headrace's seconds and another one's, of each round in which both took part."""
-
-    def figures(results: Results) -> list[float]:
-        runs = find(results, label)
-        return [how(ours, others) for ours, others in zip(runs[_OURS], runs[other], strict=False)]
-
-    return figures
+def _way(table: str, who: str) -> str:
+    return f"{table}, {who}"
 
 
-def _label(kind: str, count: int) -> str:
+def _named(kind: str, count: int) -> str:
     return f"{kind}, {count:,} rows"
+
+
+def _seconds(table: str, other: str, most: float) -> Goal:
+    figures = ratio(_way(table, _OURS), _way(table, other), "seconds")
+    return Goal(f"Mixed table, {table}: seconds, headrace / {other}", figures, at_most=most)
 
 
 GOALS = [
     *(
-        Goal(f"Mixed table, {label}: headrace / {other}", _compared(label, other, operator.truediv), at_most=most)
-        for label in (_label(kind, _MANY) for kind in _FORMATS)
+        _seconds(_named(kind, _MANY), other, most)
+        for kind in _FORMATS
         for other, most in ((_BY_HAND, 1.1), *((peer, 1.0) for peer in _PEERS))
     ),
     *(
-        Goal(f"Mixed table, {label}: headrace - by hand", _compared(label, _BY_HAND, operator.sub), 0.5, unit=" s")
-        for label in (_label(kind, _FEW) for kind in _FORMATS)
+        Goal(
+            f"Mixed table, {_named(kind, _FEW)}: headrace - by hand",
+            difference(*(_way(_named(kind, _FEW), who) for who in (_OURS, _BY_HAND)), "seconds"),
+            at_most=0.5,
+            unit=" s",
+        )
+        for kind in _FORMATS
     ),
-    Goal("Mixed table in memory: predict_table / the model", _compared("in memory", _BY_HAND, operator.truediv), 1.2),
+    _seconds("in memory", _BY_HAND, 1.2),
 ]
 
 
 def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]]:
-    """One row for each format and number of rows, then those in memory."""
+    """One row for each format, number of rows and way, then those in memory."""
     model = _fitted(folder / "model.pkl")
     for count in (20_000,) if quick else (_FEW, _MANY):
         _write(_table(count), folder / "table")
         for kind in _FORMATS:
-            yield _of_files(folder, kind, model, count, repeats)
+            runs = _of_files(folder, kind, model, _named(kind, count), repeats)
+            yield from turns.facts(runs, count)
     yield from _in_memory(model, 20_000 if quick else 1_000_000, repeats)
 
 
@@ -112,48 +112,24 @@ def _write(table: pandas.DataFrame, path: Path) -> None:
     table.to_json(path.with_suffix(".jsonl"), orient="records", lines=True)
 
 
-def _of_files(folder: Path, kind: str, model: Path, count: int, repeats: int) -> dict[str, Any]:
+def _of_files(folder: Path, kind: str, model: Path, table: str, repeats: int) -> dict[str, list[dict[str, float]]]:
     source = folder / f"table.{kind}"
     outputs = {way: folder / f"{way}.{kind}" for way in (_OURS, _BY_HAND, *_PEERS)}
-    main = "import sys; from headrace.cli.main import main; sys.exit(main())"
     types = ["--types", "zip=str"] if kind == "csv" else []
-    options = ["--handler", "sklearn-pandas", "--columns", ",".join(_SEEN), *types, "--output"]
-    commands = {
-        _OURS: [sys.executable, "-c", main, "run", source, "--model", model, *options, outputs[_OURS]],
-        _BY_HAND: [sys.executable, _HERE / "elsewhere/table_by_hand.py", source, model, outputs[_BY_HAND]],
+    words = ["run", source, "--model", model, "--handler", "sklearn-pandas", "--columns", ",".join(_SEEN), *types]
+    ways = {
+        _BY_HAND: turns.program("table_by_hand", source, model, outputs[_BY_HAND]),
+        _OURS: turns.headrace(*words, "--output", outputs[_OURS]),
     }
     for peer, name in _PEERS.items():
         if python := python_of(name):
-            commands[peer] = [python, _HERE / f"elsewhere/table_with_{name}.py", source, model, outputs[peer]]
-    seconds: dict[str, list[float]] = {way: [] for way in commands}
-    for turn in range(repeats):
-        for way in list(commands)[:: 1 if turn % 2 == 0 else -1]:
-            if way not in _PEERS or turn < _ROUNDS_OF_PEERS:
-                seconds[way].append(_seconds_of(commands[way]))
+            ways[peer] = [python, f"table_with_{name}.py", source, model, outputs[peer]]
+    named = {_way(table, who): command for who, command in ways.items()}
+    runs = turns.take_turns(named, repeats, peers=[_way(table, peer) for peer in _PEERS])
     expected = _predictions(outputs[_BY_HAND], kind)
-    for way in seconds:
+    for way in ways:
         assert _predictions(outputs[way], kind) == expected, f"{kind}, {way}: predictions differ"
-    return _facts(_label(kind, count), seconds)
-
-
-def _facts(table: str, seconds: dict[str, list[float]]) -> dict[str, Any]:
-    pairs = list(zip(seconds[_OURS], seconds[_BY_HAND], strict=True))
-    return {
-        "table": table,
-        **{f"{way}, s": str(interval(seconds[way])) if way in seconds else "" for way in (_OURS, _BY_HAND, *_PEERS)},
-        "headrace / by hand": str(interval([mine / hand for mine, hand in pairs])),
-        "more, s": str(interval([mine - hand for mine, hand in pairs])),
-        "runs": seconds,
-    }
-
-
-def _seconds_of(command: Sequence[str | Path]) -> float:
-    started = time.perf_counter()
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
-    seconds = time.perf_counter() - started
-    if done.returncode:
-        raise RuntimeError(f"{command} failed: {done.stderr[-2000:]}")
-    return seconds
+    return runs
 
 
 def _predictions(output: Path, kind: str) -> list[int]:
@@ -170,14 +146,14 @@ def _in_memory(path: Path, count: int, repeats: int) -> Iterator[dict[str, Any]]
     from headrace.handlers.sklearn_inference import SklearnModelHandlerPandas  # noqa: PLC0415 - as above
 
     model, table, handler = pickle.loads(path.read_bytes()), _table(count), SklearnModelHandlerPandas(str(path))
-    seconds: dict[str, list[float]] = {_OURS: [], _BY_HAND: []}
+    calls = {_BY_HAND: lambda: model.predict(table), _OURS: lambda: predict_table(handler, table)["prediction"]}
+    runs: dict[str, list[dict[str, float]]] = {_way("in memory", who): [] for who in calls}
     for turn in range(repeats):
-        for way in (_OURS, _BY_HAND)[:: 1 if turn % 2 == 0 else -1]:
-            started = time.perf_counter()
-            if way == _BY_HAND:
-                known = model.predict(table)
-            else:
-                found = predict_table(handler, table)["prediction"]
-            seconds[way].append(time.perf_counter() - started)
-    assert (found == known).all()
-    yield _facts("in memory", seconds)
+        answers = []
+        for who in list(calls)[:: 1 if turn % 2 == 0 else -1]:
+            started, cpu = time.perf_counter(), time.process_time()
+            answers.append(calls[who]())
+            figures = {"seconds": time.perf_counter() - started, "cpu": time.process_time() - cpu}
+            runs[_way("in memory", who)].append(figures)
+        assert (answers[0] == answers[1]).all()
+    yield from turns.facts(runs, count)

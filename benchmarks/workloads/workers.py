@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from goals import INTERVALS, Goal, interval, ratio
+import turns
+from goals import INTERVALS, Goal, ratio
 from outputs import OutputsDifferError
 from sklearn.ensemble import RandomForestClassifier
 
@@ -20,8 +17,8 @@ TITLE = "headrace run with one worker, with two, and on Beam's runner with two p
 
 ABOUT = f"""\
 A CSV file of 8 columns goes through a random forest, which computes on one thread. Each run is a process of its own,
-from its start to its end (`wall s`), with all of its processes (`CPU s`). The outputs are equal: with two workers byte
-by byte, of Beam's runner, which does not keep the order, line by line. The ways take turns, forwards and backwards.
+from its start to its end, with all of its processes. The outputs are equal: with two workers byte by byte, of Beam's
+runner, which does not keep the order, line by line. The ways take turns, forwards and backwards.
 
 {INTERVALS}"""
 
@@ -36,8 +33,8 @@ _MOST_ROUNDS = 5
 """Each takes four minutes."""
 
 GOALS = [
-    Goal("One file, a model of one thread: wall time, one worker / two", ratio(ONE, TWO, "wall"), at_least=1.8),
-    Goal("One file, a model of one thread: wall time, one worker / Beam's two", ratio(ONE, BEAM, "wall")),
+    Goal("One file, a model of one thread: wall time, one worker / two", ratio(ONE, TWO, "seconds"), at_least=1.8),
+    Goal("One file, a model of one thread: wall time, one worker / Beam's two", ratio(ONE, BEAM, "seconds")),
 ]
 
 
@@ -50,32 +47,19 @@ def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]
     np.savetxt(folder / "rows.csv", table, fmt="%.6f", delimiter=",", header=names, comments="")
     forest = RandomForestClassifier(trees, max_depth=8, random_state=7).fit(table[:2000], table[:2000, 0] > 0)
     (folder / "forest.pkl").write_bytes(pickle.dumps(forest))
-    runs: dict[str, list[dict[str, float]]] = {way: [] for way in _OPTIONS}
-    for turn in range(min(repeats, _MOST_ROUNDS)):
-        for way in list(_OPTIONS)[:: 1 if turn % 2 == 0 else -1]:
-            runs[way].append(_run(folder, way))
-            print(f"round {turn + 1}: {way} {runs[way][-1]['wall']:.1f} s", file=sys.stderr)
+    ways = {way: _headrace(folder, way) for way in _OPTIONS}
+    runs = turns.take_turns(ways, min(repeats, _MOST_ROUNDS))
     _compare(folder)
-    for way, some in runs.items():
-        walls, cpus = (interval([run[name] for run in some]) for name in ("wall", "cpu"))
-        yield {"way": way, "rows": f"{rows:,}", "wall s": str(walls), "CPU s": str(cpus), "runs": some}
+    yield from turns.facts(runs, rows)
 
 
 def _output_of(folder: Path, way: str) -> Path:
     return folder / f"{list(_OPTIONS).index(way)}.jsonl"
 
 
-def _run(folder: Path, way: str) -> dict[str, float]:
-    words = ["run", str(folder / "rows.csv"), "--handler", "sklearn-numpy", "--model", str(folder / "forest.pkl")]
-    words += ["--output", str(_output_of(folder, way)), "--no-progress", *_OPTIONS[way]]
-    command = [sys.executable, "-c", "from headrace.cli.main import main; import sys; sys.exit(main())", *words]
-    before, started = os.times(), time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    wall, after = time.perf_counter() - started, os.times()
-    if done.returncode:
-        raise RuntimeError(f"{way} failed: {done.stderr[-2000:]}")
-    cpu = after.children_user + after.children_system - before.children_user - before.children_system
-    return {"wall": wall, "cpu": cpu}
+def _headrace(folder: Path, way: str) -> turns.Command:
+    words = ["run", folder / "rows.csv", "--handler", "sklearn-numpy", "--model", folder / "forest.pkl"]
+    return turns.headrace(*words, "--output", _output_of(folder, way), "--no-progress", *_OPTIONS[way])
 
 
 def _compare(folder: Path) -> None:
