@@ -29,6 +29,7 @@ WORKLOADS = (
     "columnar",
     "files",
     "mixed_tables",
+    "frames",
     "workers",
     "images",
     "adaptive",

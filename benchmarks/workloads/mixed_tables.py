@@ -73,17 +73,18 @@ GOALS = [
 
 def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]]:
     """One row for each format, number of rows and way, then those in memory."""
-    model = _fitted(folder / "model.pkl")
+    model = fitted(folder / "model.pkl")
     for count in (20_000,) if quick else (_FEW, _MANY):
-        _write(_table(count), folder / "table")
+        _write(table(count), folder / "table")
         for kind in _FORMATS:
             runs = _of_files(folder, kind, model, _named(kind, count), repeats)
             yield from turns.facts(runs, count)
     yield from _in_memory(model, 20_000 if quick else 1_000_000, repeats)
 
 
-def _table(count: int) -> pandas.DataFrame:
-    rng = np.random.default_rng(3)
+def table(count: int, seed: int = 3) -> pandas.DataFrame:
+    """Its rows are the same in every run."""
+    rng = np.random.default_rng(seed)
     return pandas.DataFrame(
         {
             "id": np.arange(count),
@@ -96,13 +97,14 @@ def _table(count: int) -> pandas.DataFrame:
     )
 
 
-def _fitted(path: Path) -> Path:
-    table = _table(20_000)
+def fitted(path: Path) -> Path:
+    """The path of a model of such rows."""
+    rows = table(20_000)
     columns = make_column_transformer(
         (StandardScaler(), ["age", "income", "score"]), (OneHotEncoder(handle_unknown="ignore"), ["city", "zip"])
     )
-    labels = (table["income"] + 10 * table["score"] + 5 * (table["city"] == "Bern") > 50).astype(int)
-    path.write_bytes(pickle.dumps(make_pipeline(columns, LogisticRegression()).fit(table[list(_SEEN)], labels)))
+    labels = (rows["income"] + 10 * rows["score"] + 5 * (rows["city"] == "Bern") > 50).astype(int)
+    path.write_bytes(pickle.dumps(make_pipeline(columns, LogisticRegression()).fit(rows[list(_SEEN)], labels)))
     return path
 
 
@@ -145,8 +147,8 @@ def _in_memory(path: Path, count: int, repeats: int) -> Iterator[dict[str, Any]]
     from headrace import predict_table  # noqa: PLC0415 - only here is it in this process
     from headrace.handlers.sklearn_inference import SklearnModelHandlerPandas  # noqa: PLC0415 - as above
 
-    model, table, handler = pickle.loads(path.read_bytes()), _table(count), SklearnModelHandlerPandas(str(path))
-    calls = {_BY_HAND: lambda: model.predict(table), _OURS: lambda: predict_table(handler, table)["prediction"]}
+    model, rows, handler = pickle.loads(path.read_bytes()), table(count), SklearnModelHandlerPandas(str(path))
+    calls = {_BY_HAND: lambda: model.predict(rows), _OURS: lambda: predict_table(handler, rows)["prediction"]}
     runs: dict[str, list[dict[str, float]]] = {_way("in memory", who): [] for who in calls}
     for turn in range(repeats):
         answers = []
