@@ -283,7 +283,7 @@ class Resumable:
         """The numbers of the durable rows of the run whose output has that name."""
         return {
             number + (place >> 40) * self.rows
-            for path in self.path.glob(f".{name}.headrace-*")
+            for path in self.path.glob(f".{name and name + '.'}headrace-*")
             for kind in (True, False, None)
             for place, rows, _ in DurableParts.find(str(path), predictions=kind).runs.tolist()
             for number in range(place & ((1 << 40) - 1), (place & ((1 << 40) - 1)) + rows)

@@ -55,6 +55,7 @@ def test_the_record_has_counts_causes_files_and_time(run, folder):
         "failures": 2,
         "skipped": 0,
         "unread": 0,
+        "inputs": None,
         "failures_by_stage": {"inference": 2},
         "causes": [cause],
         "from_fallback": 0,

@@ -126,7 +126,7 @@ def test_mistaken_options_are_named(mistaken, arguments, error):
     [
         ("p.txt", "--output must end in .jsonl, .csv (both also .gz) or .parquet, not 'p.txt'."),
         ("in.jsonl", "in.jsonl is among the inputs and would be overwritten; choose another --output."),
-        ("..", "--output must be a file, and .. is a folder; name a file in it, such as ../predictions.jsonl."),
+        ("..", "--output must be a file, and .. is a folder; name a file in it, such as ../predictions.jsonl; or"),
         ("in.csv/p.jsonl", "in.csv/p.jsonl: Not a directory; name a place where a file can be made."),
         ("gs://bucket/p.jsonl", "pip install 'apache-beam[gcp]'"),
     ],

@@ -62,7 +62,7 @@ def test_a_glob_is_sorted_and_a_file_comes_once(write):
 )
 def test_extensions_tell_the_format(write, name, file_format, delimiter):
     write(name, "")
-    assert match([name]) == (Source(absolute(name), file_format, delimiter),)
+    assert match([name]) == (Source(absolute(name), file_format, delimiter, name=name),)
 
 
 def test_the_format_and_the_delimiter_can_be_said(write):

@@ -171,6 +171,17 @@ def why_unexpected(columns: Sequence[str]) -> str:
     return ""
 
 
+def refuse_reserved(columns: Sequence[str]) -> None:
+    """Raises ConfigurationError if a column of the input is where the prediction goes."""
+    from headrace.rows.examples import RESERVED  # noqa: PLC0415 - as in headrace.cli.run
+
+    for name in RESERVED:
+        if name in columns:
+            raise ConfigurationError(
+                f"the input has a column {name!r}, where the prediction goes; name the columns to keep with --keep."
+            )
+
+
 def _is_number(name: str) -> bool:
     try:
         float(name)

@@ -7,16 +7,22 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from headrace.cli.summary import inputs_lines
+
 _FAILURES = 3
 _LONGEST = 2000
 """Characters of an example."""
 
 
-def show_dry_run(out: Console, job: Any) -> None:
-    """Prints what a run of the job would do with its first rows."""
+def show_dry_run(out: Console, run: Any) -> None:
+    """Prints what a run would do with its first rows."""
     from headrace.jobs.dry_run import dry_run  # noqa: PLC0415 - importing numpy takes a while
 
+    job, inputs = run.job, run.output.inputs
     found = dry_run(job)
+    if inputs is not None:
+        for name, text in inputs_lines(inputs, "to predict"):
+            _say(out, f"{name}: {text}")
     which = "the first " if found.may_be_more else ""
     skipped = f", {found.skipped:,} skipped" if found.skipped else ""
     _say(out, f"{which}{found.rows:,} row{'s'[: found.rows != 1]}: {len(found.failures):,} would fail{skipped}")

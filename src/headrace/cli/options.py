@@ -23,6 +23,7 @@ from headrace.cli.spending_options import SpendingArgs
 
 _HANDLER_HELP = "An installed handler (sklearn-numpy, ...) or package.module:factory; by default the model decides."
 _OUTPUT_HELP = "The file for the predictions: .jsonl, .csv (both also .gz) or .parquet; - is standard output."
+_FOLDER_HELP = "FOLDER/ gets a file for each input, and again only of those that are new or have changed."
 NAMED = ("url", "prompt", "method", "batch_directory")
 """Parameters of handlers that have an option of their own."""
 
@@ -224,7 +225,9 @@ class RunArgs(FileArgs, WorkerArgs, JobArgs):
     command: ClassVar[str] = "run"
     output: Annotated[
         str | None,
-        _option("--output", _OUTPUT, f"{_OUTPUT_HELP} Needed, but for --dry-run.", "OUT", callback=unless_dry),
+        _option(
+            "--output", _OUTPUT, f"{_OUTPUT_HELP} {_FOLDER_HELP} Needed, but for --dry-run.", "OUT", callback=unless_dry
+        ),
     ] = None
     arguments: Annotated[
         list[str],

@@ -8,10 +8,11 @@ from headrace.cli.option import OUTPUT, option
 
 
 class OutputFormat(str, Enum):
-    """What can go to standard output."""
+    """What can go to standard output, or into a folder."""
 
     jsonl = "jsonl"
     csv = "csv"
+    parquet = "parquet"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,13 +24,18 @@ class OutputArgs:
         option(
             "--dead-letters",
             OUTPUT,
-            "The file for the dead letters: .jsonl, .csv (both also .gz) or .parquet. By default beside OUT, as JSONL.",
+            "The file for the dead letters: .jsonl, .csv (both also .gz) or .parquet; or a FOLDER/ of them. By default "
+            "beside OUT, as JSONL.",
             "FILE",
         ),
     ] = None
     output_format: Annotated[
         OutputFormat | None,
-        option("--output-format", OUTPUT, "With --output -: how to write rows. By default as JSON lines."),
+        option(
+            "--output-format",
+            OUTPUT,
+            "How to write rows with --output -, by default as JSON lines, or FOLDER/, by default as each input.",
+        ),
     ] = None
     keep: Annotated[
         list[str] | None,

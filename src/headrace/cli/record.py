@@ -82,13 +82,15 @@ class RunRecord:
 def _counts(report: Any) -> dict[str, Any]:
     names = ("rows", "done_before", "predictions", "failures", "skipped", "unread")
     if report is None:
-        return {**dict.fromkeys(names), "failures_by_stage": {}, "causes": []}
+        return {**dict.fromkeys(names), "inputs": None, "failures_by_stage": {}, "causes": []}
     by_stage: Counter[str] = Counter()
     for (stage, _), count in report.dead_letters.items():
         by_stage[stage] += count
     counts = (report.rows, report.earlier, report.predictions, report.failed, report.skipped, report.unread)
     causes = [_cause(what, count) for what, count in report.messages.items()]
-    return {**dict(zip(names, counts, strict=True)), "failures_by_stage": dict(by_stage), "causes": causes}
+    inputs = None if report.inputs is None else report.inputs._asdict()
+    counted = {**dict(zip(names, counts, strict=True)), "inputs": inputs}
+    return {**counted, "failures_by_stage": dict(by_stage), "causes": causes}
 
 
 def _cause(what: str, count: int) -> dict[str, Any]:

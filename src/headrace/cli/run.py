@@ -8,13 +8,14 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 from rich.console import Console
 
 from headrace.cli import standard_output
 from headrace.cli.ahead import importing_ahead
-from headrace.cli.columns import asked_types, choose, contents_of, csv_types, examples_of, one_of
+from headrace.cli.columns import asked_types, choose, contents_of, csv_types, examples_of, one_of, refuse_reserved
 from headrace.cli.dry_run import show_dry_run
 from headrace.cli.errors import console_logging, report_error
 from headrace.cli.fallbacks import make_fallbacks
@@ -34,6 +35,7 @@ from headrace.cli.summary import show_run
 from headrace.cli.thread import RunThread
 from headrace.cli.worker_output import without_noise
 from headrace.core.errors import BudgetError, ConfigurationError, EndpointError, as_type_name
+from headrace.core.files import is_folder_name
 from headrace.runtime.observers import subscribed
 
 FAILED, MISUSED, REFUSED, SPENT, INTERRUPTED = 1, 2, 3, 4, 130
@@ -80,8 +82,10 @@ def _execute(args: RunArgs | RetryArgs, started: float, record: RunRecord) -> in
                 args, known = recognised(args)
                 ahead.enter_context(importing_ahead(args))
                 run = _prepare(args, known, errors)
+                if run.output.note:
+                    errors.print(run.output.note, markup=False, highlight=False, soft_wrap=True)
             if isinstance(args, RunArgs) and args.dry_run:
-                show_dry_run(Console(), run.job)
+                show_dry_run(Console(), run)
                 return 0
             if not signals.received:  # something that was being imported may have swallowed the interrupt
                 return _run(run, _Shell(args, record, signals, started))
@@ -97,18 +101,16 @@ def _prepare(args: RunArgs | RetryArgs, known: Recognised | None, errors: Consol
     from headrace.jobs import run  # noqa: PLC0415 - importing numpy takes a while
     from headrace.jobs.job import Job  # noqa: PLC0415 - as above
 
-    has_pairs = bool(args.handler_args or args.inference_args)
-    if (wrong := misplaced(args.arguments, args.columns, has_pairs=has_pairs)) is not None:
-        raise ConfigurationError(wrong)
     inputs, into = _given_inputs(args), getattr(args, "into", None)
     handler = handler_of(args, known)
     sources, head = _inputs(args, inputs)
     keep = choose("--keep", args.keep, head.columns)
-    _refuse_reserved(head.columns if keep is None else keep)
+    refuse_reserved(head.columns if keep is None else keep)
     columns = columns_of(args, handler, head, known)
     if known is not None and (line := known.line(args, columns)):
         errors.print(line, markup=False, highlight=False, soft_wrap=True)
-    resume = decisive(args, sources, columns=columns, keep=keep, types=head.csv) if args.resume else None
+    is_folder = isinstance(args, RunArgs) and is_folder_name(args.output)
+    deciding = partial(decisive, args, columns=columns, keep=keep, types=head.csv)
     return run.Run(
         Job(
             handler=handler,
@@ -133,7 +135,9 @@ def _prepare(args: RunArgs | RetryArgs, known: Recognised | None, errors: Consol
             threshold=args.threshold,
             limit=args.limit if isinstance(args, RunArgs) else None,
             workers=args.workers if isinstance(args, RunArgs) else 1,
-            resume=resume,
+            resume=deciding(sources) if args.resume else None,
+            folder=deciding(()) if is_folder else None,
+            output_format=args.output_format and args.output_format.value,
             runner=args.runner,
             options=() if len(inputs) == len(args.arguments) else tuple(args.arguments),
         )
@@ -149,6 +153,9 @@ def _output(args: RunArgs | RetryArgs, into: str | None) -> str:
 def _given_inputs(args: RunArgs | RetryArgs) -> tuple[str, ...]:
     from headrace.jobs import run  # noqa: PLC0415 - as above
 
+    has_pairs = bool(args.handler_args or args.inference_args)
+    if (wrong := misplaced(args.arguments, args.columns, has_pairs=has_pairs)) is not None:
+        raise ConfigurationError(wrong)
     inputs = run.without_options(args.arguments, option_names(type(args)))
     if not inputs:
         name = "DEAD_LETTERS" if isinstance(args, RetryArgs) else "INPUT"
@@ -181,16 +188,6 @@ def _inputs(args: RunArgs | RetryArgs, paths: Sequence[str]) -> tuple[Any, Any]:
     sources = files.match(paths, args.file_format and args.file_format.value, args.delimiter)
     head = reading.infer_schema(sources)
     return sources, head._replace(csv=csv_types(args, sources, head))
-
-
-def _refuse_reserved(columns: Sequence[str]) -> None:
-    from headrace.rows.examples import RESERVED  # noqa: PLC0415 - as above
-
-    for name in RESERVED:
-        if name in columns:
-            raise ConfigurationError(
-                f"the input has a column {name!r}, where the prediction goes; name the columns to keep with --keep."
-            )
 
 
 def _run(run: Any, shell: _Shell) -> int:
@@ -243,7 +240,7 @@ def _conclude(run: Any, report: Any, shell: _Shell) -> int:
         said = f"{report.refusal}; {path} was not written.{hint}{_kept(run, refused=True)}"
         report_error(record.errors, said)
         return REFUSED
-    if not report.rows:
+    if not report.rows and (report.inputs is None or report.inputs.predicted):
         report_error(record.errors, "there are no rows in the input.", "warning")
     return 0
 

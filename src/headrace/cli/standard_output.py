@@ -11,7 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.cli.errors import report_error
+from headrace.cli.output_options import OutputFormat
 from headrace.core.errors import ConfigurationError
+from headrace.core.files import is_folder_name
 
 if TYPE_CHECKING:
     from headrace.cli.options import RetryArgs, RunArgs
@@ -40,7 +42,10 @@ def refuse_mistakes(args: RunArgs | RetryArgs) -> None:
 
 def _mistake(args: RunArgs | RetryArgs) -> str | None:
     if args.output != SIGN:
-        return None if args.output_format is None else "--output-format is for --output -; elsewhere the name decides."
+        has_use = args.output_format is None or is_folder_name(args.output)
+        return None if has_use else "--output-format is for --output - or FOLDER/; elsewhere the name decides."
+    if args.output_format is OutputFormat.parquet:
+        return "--output - takes no Parquet, which is written from its end: name a file, or another --output-format."
     if args.dead_letters is None:
         return "--output - needs --dead-letters FILE: there is no output beside which they could be."
     if args.resume:

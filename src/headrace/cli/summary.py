@@ -79,6 +79,19 @@ def summary(counted: Counted, totals: Totals, seconds: Seconds, *, verbose: bool
     ]
 
 
+def inputs_lines(inputs: Any, are: str = "predicted") -> list[Line]:
+    """What becomes of inputs that have an output each; nothing if ``inputs`` is None."""
+    if inputs is None:
+        return []
+    lines = [("inputs", f"{inputs.predicted:,} {are}, {inputs.unchanged:,} unchanged")]
+    if inputs.others:
+        some = ", ".join([*inputs.others[:_QUOTED], *(["..."] if inputs.others[_QUOTED:] else [])])
+        lines.append(
+            ("other outputs", f"{len(inputs.others):,} of inputs that are gone or not named, which stay: {some}")
+        )
+    return lines
+
+
 def show_run(counted: Any, record: RunRecord, config: str | None, *, verbose: bool) -> None:
     """Prints the summary of a run that got to its end.
 
@@ -93,7 +106,7 @@ def show_run(counted: Any, record: RunRecord, config: str | None, *, verbose: bo
         ("dead letters in", record.files["dead_letters"]),
         ("options from", config),
     )
-    lines = summary(counted, record.totals, record.seconds, verbose=verbose)
+    lines = inputs_lines(counted.inputs) + summary(counted, record.totals, record.seconds, verbose=verbose)
     show(Console(), lines, {name: path for name, path in given if path}, counted.messages, counted.failed)
 
 

@@ -37,6 +37,11 @@ def open_uri(uri: str) -> BinaryIO:
     return _remote_opener()(uri) if _copies is None else _open_copy(uri, _copies)
 
 
+def is_folder_name(name: str | None) -> bool:
+    """Whether something is named as a folder: with a slash at its end."""
+    return name is not None and name.endswith(("/", os.sep))
+
+
 def read_file(uri: str) -> bytes:
     """The content of a file; no copy is kept. Argument and errors are those of ``open_uri``."""
     uri = _without_scheme(uri)

@@ -25,8 +25,10 @@ import pyarrow.ipc
 from headrace.jobs.journal import Journal, journals, read_journal, remove_journal
 from headrace.jobs.output_batches import OutputLine, OutputRows, Runs, as_lines, in_order
 from headrace.jobs.parts import KINDS, OutputPart, PartWriter, table_of
+from headrace.jobs.positions import OutputPlaces
 from headrace.jobs.publishing import sync_folder
 from headrace.jobs.row_ranges import RowRanges
+from headrace.rows.blocks import place_at
 
 _CHUNK_RECORDS = 100_000
 _COMMIT_SECONDS = 1.0
@@ -192,6 +194,12 @@ class DurableParts(NamedTuple):
         )
         return cls(runs[order], offsets, firsts, parts, paths)
 
+    def of(self, source: int) -> DurableParts:
+        """The runs of one source."""
+        ends = place_at(source, 0), place_at(source + 1, 0)
+        some = slice(*numpy.searchsorted(self.runs["place"], ends))
+        return DurableParts(self.runs[some], self.offsets[some], self.firsts[some], self.parts[some], self.paths)
+
     @property
     def places(self) -> RowRanges:
         """The places of the rows."""
@@ -223,6 +231,36 @@ class DurableParts(NamedTuple):
                 if known < rows:
                     stop = place + rows
                     yield place + known, rows - known, offset, first + known, part
+
+
+class DurableRows(NamedTuple):
+    """Predictions and dead letters, in input order."""
+
+    good: DurableParts
+    bad: DurableParts
+
+    @classmethod
+    def find(cls, folder: str) -> DurableRows:
+        """Those in a folder."""
+        return cls(*(DurableParts.find(folder, predictions=kind) for kind in (True, False)))
+
+    def of(self, source: int) -> DurableRows:
+        """Those of one source."""
+        return DurableRows(self.good.of(source), self.bad.of(source))
+
+    def tables(self, *, predictions: bool) -> Iterator[Any]:
+        """The rows of one kind."""
+        if predictions:
+            return self.good.tables()
+        good, bad = self.good.places, self.bad.places
+        # A runner may have repeated a bundle that then failed.
+        return self.bad.tables(without=good if len(good | bad) < len(good) + len(bad) else None)
+
+    @property
+    def places(self) -> OutputPlaces:
+        """Where the predictions are in the output."""
+        found = self.good.places
+        return OutputPlaces(zip(found.starts, found.stops - found.starts, strict=True))
 
 
 def recover(folder: str) -> None:

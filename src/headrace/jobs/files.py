@@ -35,8 +35,8 @@ _LOOKED_AT = 1000
 """How many files of a folder are looked at to say how to name them."""
 _FILES_AT_ONCE = 500
 """How many of the files that are rows are one source."""
-_sizes: dict[str, int] = {}
-"""Of remote files, in bytes, from the listing that found them: asking for each would take a request."""
+_listed: dict[str, FileInfo] = {}
+"""Remote files, from the listing that found them: asking for each would take a request."""
 
 
 class Part(NamedTuple):
@@ -69,6 +69,8 @@ class Source(NamedTuple):
     """Those that are rows."""
     keys: tuple[Key, ...] = ()
     """The columns that the names of its folders give."""
+    name: str = ""
+    """Its path below the fixed part of the pattern that means it."""
     part: Part | None = None
     """The only rows to read; None: all."""
 
@@ -103,7 +105,13 @@ def match(patterns: Sequence[str], file_format: str | None = None, delimiter: st
             bases.setdefault(file.path, _base(pattern, file.path))
     _expect(bases)
     sources = tuple(
-        Source(path, file_format or _format_of(path), delimiter or delimiter_of(path), keys=keys)
+        Source(
+            path,
+            file_format or _format_of(path),
+            delimiter or delimiter_of(path),
+            keys=keys,
+            name=_name(path, bases[path]),
+        )
         for path, keys in keys_of(bases).items()
     )
     for source in sources:
@@ -173,12 +181,11 @@ def stamp(path: str) -> tuple[int, float]:
         OSError: there is no such file.
     """
     if not storage.is_remote(path):
-        status = os.stat(path)
-        return status.st_size, status.st_mtime
-    found = storage.match(path)
+        return file_info(path)[1:]
+    found = [_listed[path]] if path in _listed else storage.match(path)
     if not found:
         raise FileNotFoundError(path)
-    return found[0].size, found[0].changed
+    return found[0][1:]
 
 
 def known_size(source: Source) -> int | None:
@@ -186,8 +193,15 @@ def known_size(source: Source) -> int | None:
     if source.files:
         return sum(file[1] for file in source.files)
     if storage.is_remote(source.path):
-        return _sizes.get(source.path)
+        return _listed[source.path].size if source.path in _listed else None
     return None if pipes.is_pipe(source.path) else storage.size(source.path)
+
+
+def name_in_folder(source: Source, file_format: str | None) -> str:
+    """The path of an input's output below the folder: the input's own, with the ending of the output's format."""
+    extensions = _extensions(source.name)
+    known = "".join(extensions) if extensions and extensions[0] in ("", *_FORMATS) else ""
+    return f"{source.name[: len(source.name) - len(known)]}.{file_format or source.format}"
 
 
 def output_format(path: str, option: str = "--output") -> str:
@@ -201,7 +215,8 @@ def output_format(path: str, option: str = "--output") -> str:
     if not storage.is_remote(path) and os.path.isdir(path):
         example = os.path.join(path, "predictions.jsonl")
         raise ConfigurationError(
-            f"{option} must be a file, and {path} is a folder; name a file in it, such as {example}."
+            f"{option} must be a file, and {path} is a folder; name a file in it, such as {example}; or end it in a "
+            "slash for a file for each input."
         )
     if kind is None or (kind == "parquet" and compression):
         raise ConfigurationError(f"{option} must end in .jsonl, .csv (both also .gz) or .parquet, not {path!r}.")
@@ -244,7 +259,7 @@ def _matching(pattern: str, *, are_rows: bool = False) -> list[FileInfo]:
         if is_glob or storage.is_remote(path):
             raise ConfigurationError(f"no file matches {pattern!r}.")
         raise ConfigurationError(no_file(pattern))
-    _sizes.update((file.path, file.size) for file in found if storage.is_remote(file.path))
+    _listed.update((file.path, file) for file in found if storage.is_remote(file.path))
     return found
 
 
@@ -254,6 +269,10 @@ def _base(pattern: str, path: str) -> str:
     if os.path.isdir(fixed) or fixed == path:
         return fixed
     return os.path.dirname(re.split(r"[*?\[]", fixed)[0])
+
+
+def _name(path: str, base: str) -> str:
+    return path[len(base) :].lstrip("/" + os.sep) or storage.split(path)[1]
 
 
 def _files_below(folder: str) -> list[str]:

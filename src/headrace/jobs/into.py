@@ -12,7 +12,7 @@ from headrace.jobs import storage
 from headrace.jobs.compression import create_compressed
 from headrace.jobs.csv_records import CsvRecords, csv_lines
 from headrace.jobs.durable import DurableParts
-from headrace.jobs.files import Source, delimiter_of, open_source, stamp
+from headrace.jobs.files import Source, delimiter_of, location, open_source, stamp
 from headrace.jobs.letter_order import LetterOrder
 from headrace.jobs.output_batches import batch_as_written
 from headrace.jobs.parquet_blocks import parquet_file, read_parquet
@@ -53,6 +53,14 @@ class CompletedOutput(ResumableOutput):
                 f"--into: {path} has {rows:,} rows, and the dead letters are of an output of {order.total:,} rows: it "
                 "has changed since, perhaps by an earlier retry of them; name a new file with --output instead."
             )
+
+    def _replaced(self, inputs: set[str]) -> set[str]:
+        if location(self.dead_letters) not in inputs and storage.exists(self.dead_letters):
+            raise ConfigurationError(
+                f"{self.dead_letters} is there and would be lost, since it is not among the dead letters to retry; "
+                "retry it, too, or name another file with --dead-letters."
+            )
+        return {location(self.dead_letters)}
 
     def _places(self, parts: list[OutputPart]) -> OutputPlaces:
         new = super()._places(parts) if self.accepted else OutputPlaces([])

@@ -35,7 +35,7 @@ class Job:
     handler: Any
     sources: tuple[Source, ...]
     output: str
-    """The predictions' file, ``.jsonl``, ``.csv`` or ``.parquet``."""
+    """The predictions' file, ``.jsonl``, ``.csv`` or ``.parquet``; or the folder of a file for each source."""
     examples: Examples = field(default_factory=Examples)
     """How to make the handler's examples from rows."""
     types: Mapping[str, str] = field(default_factory=dict)
@@ -71,6 +71,10 @@ class Job:
     resume: Mapping[str, Any] | None = None
     """Everything that determines the predictions, by the user's name for it; values are JSON. Rows that an earlier run
     with the same output and the same values finished are not repeated. None: every run starts afresh."""
+    folder: Mapping[str, Any] | None = None
+    """As ``resume`` but for the sources, if ``output`` is a folder; None: it is a file."""
+    output_format: str | None = None
+    """Of the files of a folder; None: that of each source."""
     limit: int | None = None
     """How many rows to read; None: all."""
     threshold: float | None = None
@@ -89,6 +93,16 @@ class Job:
     def reserved(self) -> tuple[str, ...]:
         """Columns that no row may have, since the output adds them; none if the columns to keep were chosen."""
         return RESERVED if self.keep is None else ()
+
+
+class Inputs(NamedTuple):
+    """What became of the inputs of an output that is a folder."""
+
+    predicted: int
+    unchanged: int
+    """Since their outputs were written: they were not predicted."""
+    others: list[str]
+    """Outputs of inputs that are gone, or that this run did not name: they stay."""
 
 
 class Report(NamedTuple):
@@ -112,6 +126,8 @@ class Report(NamedTuple):
     """Rows that were left out since the first ones all failed; None: they were not counted."""
     publishing_seconds: float = 0.0
     """How long it took to join the parts into files and to move those into place."""
+    inputs: Inputs | None = None
+    """None: the output is no folder."""
 
     @property
     def rows(self) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -14,13 +15,15 @@ from headrace.core.errors import ConfigurationError
 from headrace.jobs import storage
 from headrace.jobs.column_types import letter_types
 from headrace.jobs.compression import create_compressed
-from headrace.jobs.files import absolute, dead_letters_path, delimiter_of, failed_path, location, output_format
+from headrace.jobs.files import Source, absolute, dead_letters_path, delimiter_of, failed_path, location, output_format
+from headrace.jobs.job import Inputs
 from headrace.jobs.parts import KINDS, OutputPart, read_manifest, read_parts, read_runs
 from headrace.jobs.positions import OutputPlaces, completed
 from headrace.jobs.prefetch import prefetch
 from headrace.jobs.publishing import Move, PublishError, backup_path, put_in_place
 from headrace.jobs.tables import csv_of, lines_of, write_parquet
 
+_LETTERS = "--output or --dead-letters"
 _LOG = logging.getLogger(__name__)
 
 
@@ -42,25 +45,16 @@ class Output:
     """How many finished rows remain in the parts of a run without output; always 0 if the run is not resumable."""
     earlier_rows = 0
     """How many of the finished rows come from earlier runs."""
+    inputs: Inputs | None = None
+    """What a run does with the inputs, if there is an output for each."""
+    note: str | None = None
+    """What there is to say before the run."""
     completes = False
     """Whether rows go into an earlier output; those that fail lack there even if the run is refused."""
 
     def __init__(self, path: str, dead_letters: str | None = None, name: str | None = None) -> None:
-        self.format = output_format(path)
         self.path = absolute(path)
-        self.dead_letters = absolute(dead_letters) if dead_letters else dead_letters_path(self.path)
-        self.failed_letters = failed_path(self.dead_letters)
-        """The path for the dead letters of a refused run, so that those of an earlier run remain."""
-        self.letters_format = output_format(self.dead_letters, "--dead-letters")
-        self._refuse_one_place()
-        name = name or uuid.uuid4().hex[:12]
-        folder, output_name = storage.split(self.path)
-        self.folder = storage.join(folder, f".{output_name}.headrace-{name}")
-        """Holds the parts; beside the output, so that a finished file only has to be renamed."""
-        letters_folder, letters_name = storage.split(self.dead_letters)
-        self._letters_are_elsewhere = letters_folder != folder
-        self._letters_scratch = storage.join(letters_folder, f".headrace-{name}.{letters_name}")
-        """Beside the dead letters, if they are in another folder than the predictions."""
+        self._name_files(path, dead_letters, name or uuid.uuid4().hex[:12])
         self._has_folder = False
         self.published = False
         """Whether the files are in place."""
@@ -69,6 +63,21 @@ class Output:
         self.keeps_parts = False
         """Whether finished parts or files remain in the folder, since they could not be moved into place."""
         self._moving = threading.Lock()
+
+    def _name_files(self, path: str, dead_letters: str | None, name: str) -> None:
+        self.format = output_format(path)
+        self.dead_letters = absolute(dead_letters) if dead_letters else dead_letters_path(self.path)
+        self.failed_letters = failed_path(self.dead_letters)
+        """The path for the dead letters of a refused run, so that those of an earlier run remain."""
+        self.letters_format = output_format(self.dead_letters, "--dead-letters")
+        self._refuse_one_place()
+        folder, output_name = storage.split(self.path)
+        self.folder = storage.join(folder, f".{output_name}.headrace-{name}")
+        """Holds the parts; beside the output, so that a finished file only has to be renamed."""
+        letters_folder, letters_name = storage.split(self.dead_letters)
+        self._letters_are_elsewhere = letters_folder != folder
+        self._letters_scratch = storage.join(letters_folder, f".headrace-{name}.{letters_name}")
+        """Beside the dead letters, if they are in another folder than the predictions."""
 
     def _refuse_one_place(self) -> None:
         place = location(self.path)
@@ -85,6 +94,29 @@ class Output:
         """The file that lists the parts of successful bundles."""
         return storage.join(self.folder, "manifest.json")
 
+    @property
+    def csv_sources(self) -> Container[int]:
+        """The numbers of the sources whose output is a CSV file."""
+        return range(sys.maxsize) if self.format == "csv" else ()
+
+    def refuse_inputs(self, sources: Sequence[Source]) -> None:
+        """Raises ConfigurationError if an input would be overwritten."""
+        outputs = {self.path: "--output"} | dict.fromkeys((self.dead_letters, self.failed_letters), _LETTERS)
+        names = {storage.split(path)[1] for path in outputs}
+        found = [(path, bool(source.files)) for source in sources for path in source.paths]
+        paths = [path for path, is_row in found if not is_row or os.path.basename(path) in names]
+        inputs = {*map(location, paths), *(os.path.realpath(path) for path in paths if not storage.is_remote(path))}
+        inputs -= self._replaced(inputs)
+        for path, option in outputs.items():
+            if location(path) in inputs:
+                raise ConfigurationError(
+                    f"{path} is among the inputs and would be overwritten; choose another {option}."
+                )
+
+    def _replaced(self, inputs: set[str]) -> set[str]:
+        """Those of the inputs that the output is to replace."""
+        return set()
+
     def prepare(self) -> None:
         """Creates the scratch folder.
 
@@ -99,7 +131,7 @@ class Output:
             self._make_folder()
             self._has_folder = True
         except OSError as error:
-            raise _unwritable("--output", self.path, error) from error
+            raise unwritable("--output", self.path, error) from error
         if self._letters_are_elsewhere:
             self._prepare_letters()
 
@@ -173,7 +205,7 @@ class Output:
                 os.makedirs(folder, exist_ok=True)
             storage.create(self._letters_scratch).close()
         except OSError as error:
-            raise _unwritable("--dead-letters", self.dead_letters, error) from error
+            raise unwritable("--dead-letters", self.dead_letters, error) from error
 
     def _joined(self, parts: list[OutputPart], check: Callable[[], None]) -> list[Move]:
         """Builds the finished files; returns the moves that publish them."""
@@ -242,7 +274,7 @@ def _write_chunks(path: str, chunks: Iterator[bytes], check: Callable[[], None])
             file.write(chunk)
 
 
-def _unwritable(option: str, path: str, error: OSError) -> ConfigurationError:
+def unwritable(option: str, path: str, error: OSError) -> ConfigurationError:
     """Says so of the file that the user named, and not of the scratch file beside it that failed."""
     reason = error.strerror or str(error)
     return ConfigurationError(f"{option}: cannot write {path}: {reason}; name a place where a file can be made.")

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, BinaryIO
 
 from headrace.core.errors import ConfigurationError
-from headrace.jobs.durable import DurableParts, recover
+from headrace.jobs.durable import DurableParts, DurableRows, recover
 from headrace.jobs.files import absolute, location
 from headrace.jobs.messages import Messages
 from headrace.jobs.output import Output
@@ -88,7 +88,7 @@ class ResumableOutput(Output):
 
     @property
     def _job(self) -> dict[str, str]:
-        return {name: _digest(value) for name, value in self._fingerprint.items()}
+        return digests(self._fingerprint)
 
     @property
     def _job_path(self) -> str:
@@ -120,18 +120,19 @@ class ResumableOutput(Output):
         for name in os.listdir(self.folder):
             if name != _LOCK:
                 os.remove(os.path.join(self.folder, name))
-        with open(self._job_path + ".new", "w", encoding="utf-8") as file:
-            json.dump(self._job, file, indent=1)
+        self._write_json(self._job_path, self._job)
+
+    def _write_json(self, path: str, value: Any) -> None:
+        """Writes a file of the folder, whole or not at all."""
+        with open(path + ".new", "w", encoding="utf-8") as file:
+            json.dump(value, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(self._job_path + ".new", self._job_path)
+        os.replace(path + ".new", path)
         sync_folder(self.folder)
 
     def _refuse_another(self, then: Mapping[str, Any]) -> None:
-        missing = object()
-        now = self._job
-        names = [name for name in {**then, **now} if then.get(name, missing) != now.get(name, missing)]
-        if names:
+        if names := changed(then, self._job):
             raise ConfigurationError(
                 f"{self.earlier_rows:,} rows of an earlier run are kept for {self.path}, but these have changed since: "
                 f"{', '.join(names)}. Put them back, choose another --output, or remove {self.folder} to start over."
@@ -159,18 +160,11 @@ class ResumableOutput(Output):
 
     def _tables(self, parts: list[OutputPart], *, predictions: bool) -> Iterable[Any]:
         """The rows of one kind, in input order."""
-        found = DurableParts.find(self.folder, predictions=predictions)
-        if predictions:
-            return found.tables()
-        good = DurableParts.find(self.folder, predictions=True).places
-        both = len(good | found.places)
-        # A runner may have repeated a bundle that then failed.
-        return found.tables(without=good if both < len(good) + len(found.places) else None)
+        return DurableRows.find(self.folder).tables(predictions=predictions)
 
     def _places(self, parts: list[OutputPart]) -> OutputPlaces:
         """As those of ``_tables``."""
-        found = DurableParts.find(self.folder, predictions=True).places
-        return OutputPlaces(zip(found.starts, found.stops - found.starts, strict=True))
+        return DurableRows.find(self.folder).places
 
     def _how_to_join(self, error: Exception) -> str:
         return f"the rows are done, but their files could not be joined ({type(error).__name__}: {error})."
@@ -182,9 +176,20 @@ class ResumableOutput(Output):
             _in_use.discard(self.folder)
 
 
-def _digest(value: Any) -> str:
-    """A digest by which values can be compared: some of them may be secrets."""
+def digests(values: Mapping[str, Any]) -> dict[str, str]:
+    """Digests by which values can be compared: some of them may be secrets."""
+    return {name: digest(value) for name, value in values.items()}
+
+
+def digest(value: Any) -> str:
+    """A digest of a value of JSON."""
     return hashlib.sha256(json.dumps(value, default=str).encode()).hexdigest()[:16]
+
+
+def changed(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """The names of values that are not what they were."""
+    missing = object()
+    return [name for name in {**then, **now} if then.get(name, missing) != now.get(name, missing)]
 
 
 def load_done(folder: str) -> RowRanges:

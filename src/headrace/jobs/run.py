@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,9 +9,9 @@ from dataclasses import replace
 from typing import Protocol
 
 from headrace.core.errors import ConfigurationError, as_type_name
-from headrace.jobs import storage
 from headrace.jobs.column_blocks import fits_columns
-from headrace.jobs.files import Source, known_size, location, output_format
+from headrace.jobs.files import known_size
+from headrace.jobs.folder import FolderOutput
 from headrace.jobs.input_share import InputShare, following
 from headrace.jobs.into import CompletedOutput
 from headrace.jobs.job import Job, Report, cancelled, first_rows_failed, refuse_if_cancelled, too_many
@@ -76,16 +75,18 @@ class Run:
             job = replace(job, handler=naming_outputs(job.handler), fallback=naming_outputs(job.fallback))
         _refuse_no_share(job.threshold)
         _refuse_limit(job)
-        self.job = job
         self.columns = job.examples.all_columns if job.examples.columns is None else job.examples.columns
         """What the model sees of a row, as far as is known."""
         order = LetterOrder(job.sources) if job.into else None
         self.output = _output(job, order)
-        cancelled.discard(self.output.folder)  # an earlier run of this output, which this one continues
-        _refuse_overwriting(self.output, job.sources, into=job.into)
-        _refuse_pipes(job)
-        steps, self.is_columnar = _steps(job, self.output.folder, order)
+        steps, self.is_columnar = _steps(job, self.output, order)
         """Whether rows are processed in columns."""
+        if isinstance(self.output, FolderOutput):
+            job = replace(job, sources=self.output.pending)
+        self.job = job
+        cancelled.discard(self.output.folder)  # an earlier run of this output, which this one continues
+        self.output.refuse_inputs(job.sources)
+        _refuse_pipes(job)
         self._spec = steps.spec
         splits = _splits(job, steps)
         self._driver = _driver(job, steps, self.output, splits)
@@ -113,6 +114,8 @@ class Run:
             following[self.output.folder] = self.share
         try:
             self.output.prepare()
+            if self.job.folder is not None and not self.job.sources:
+                return Report(0, {}, Totals(), inputs=self.output.inputs)
             if isinstance(self.share, Splits):
                 self.share.earlier_rows = self.output.earlier_rows
             totals = self._driver.execute()
@@ -122,7 +125,12 @@ class Run:
         finally:
             following.pop(self.output.folder, None)
             self.output.clean()
-        return self._made._replace(totals=totals, earlier=self.output.earlier_rows, publishing_seconds=seconds)
+        return self._made._replace(
+            totals=totals,
+            earlier=self.output.earlier_rows,
+            publishing_seconds=seconds,
+            inputs=self.output.inputs,
+        )
 
     def _accepts(self, parts: Iterable[OutputPart]) -> bool:
         self._made = self._report(parts)
@@ -231,7 +239,8 @@ def _refuse_no_share(threshold: float | None) -> None:
 def _refuse_limit(job: Job) -> None:
     beam = "--runner and Beam's options" if _needs_beam(job) else None
     workers = "--workers" if job.workers != 1 else None
-    option = "--resume" if job.resume is not None else beam or workers
+    folder = "an --output that is a folder" if job.folder is not None else None
+    option = "--resume" if job.resume is not None else beam or workers or folder
     if job.limit is not None and option is not None:
         raise ConfigurationError(f"--limit is for a short run in this process; leave {option} out.")
     if beam and workers:
@@ -243,26 +252,13 @@ def _refuse_limit(job: Job) -> None:
 def _output(job: Job, order: LetterOrder | None) -> Output:
     if order is not None:
         return CompletedOutput(job.output, job.dead_letters, job.resume, order)
+    if job.folder is not None:
+        return FolderOutput(
+            job.output, job.dead_letters, job.folder, job.sources, job.output_format, keeps=job.resume is not None
+        )
     if job.resume is not None:
         return ResumableOutput(job.output, job.dead_letters, job.resume)
     return Output(job.output, job.dead_letters)
-
-
-def _refuse_overwriting(output: Output, sources: Sequence[Source], *, into: bool) -> None:
-    names = {storage.split(path)[1] for path in (output.path, output.dead_letters, output.failed_letters)}
-    paths = [path for source in sources for path in source.paths if not source.files or os.path.basename(path) in names]
-    inputs = {*map(location, paths), *(os.path.realpath(path) for path in paths if not is_remote(path))}
-    letters = "--output or --dead-letters"
-    if into and location(output.dead_letters) not in inputs and storage.exists(output.dead_letters):
-        raise ConfigurationError(
-            f"{output.dead_letters} is there and would be lost, since it is not among the dead letters to retry; retry "
-            "it, too, or name another file with --dead-letters."
-        )
-    if into:
-        inputs.discard(location(output.dead_letters))
-    for path, option in ((output.path, "--output"), (output.dead_letters, letters), (output.failed_letters, letters)):
-        if location(path) in inputs:
-            raise ConfigurationError(f"{path} is among the inputs and would be overwritten; choose another {option}.")
 
 
 def _refuse_pipes(job: Job) -> None:
@@ -286,7 +282,7 @@ def _runs_elsewhere(job: Job) -> bool:
     return runs_elsewhere(job)
 
 
-def _steps(job: Job, folder: str, order: LetterOrder | None) -> tuple[RunSteps, bool]:
+def _steps(job: Job, output: Output, order: LetterOrder | None) -> tuple[RunSteps, bool]:
     """The steps, and whether they take blocks as columns: only if the results are the same as those of rows."""
     handler = over_rows(job.handler, job.examples, job.reserved)  # raises for handlers that cannot run over rows
     batching = batching_over_rows(job.handler, job.batch_sizes)
@@ -311,32 +307,22 @@ def _steps(job: Job, folder: str, order: LetterOrder | None) -> tuple[RunSteps, 
         budget=job.budget,
         column_types=examples.types,
     )
-    resume = job.resume is not None or job.into
+    resume, folder = isinstance(output, ResumableOutput), output.folder
     spec = stoppable(catching(prepare(handler, request), Exception))
     steps = RunSteps(
         spec,
-        _reader(job, folder, fit, order, resume=resume, isolated=spec.isolated),
+        BlockReader(job, folder, fit, order, resume=resume, reads_ahead=not spec.isolated),
         OutcomeWriter(
             folder,
             job.keep,
             resume=resume,
             all_may_fail=job.threshold == 1,
             paid=spec.budget is not None,
-            bytes_too=output_format(job.output) != "csv",
+            no_bytes=output.csv_sources,
             explode=job.explode,
         ),
     )
     return steps, fit is not None
-
-
-def _reader(
-    job: Job, folder: str, fit: Fit | None, order: LetterOrder | None, *, resume: bool, isolated: bool
-) -> BlockReader:
-    contents = job.contents and job.contents._replace(ahead=not isolated)
-    lengths, limit = job.length_column, job.limit
-    return BlockReader(
-        job.types, folder, fit, resume=resume, lengths=lengths, limit=limit, order=order, contents=contents
-    )
 
 
 def _added_up(counts: Iterable[Mapping[str, int]]) -> dict[tuple[str, str], int]:

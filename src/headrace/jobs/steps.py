@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Container, Generator, Iterable, Iterator
 from contextlib import closing, suppress
 from functools import partial
 from itertools import chain
@@ -17,12 +17,13 @@ from headrace.jobs.files import Source
 from headrace.jobs.first_rows import FirstRows
 from headrace.jobs.input_order import InputOrder
 from headrace.jobs.input_share import following
-from headrace.jobs.job import CancelledError, cancelled, refuse_if_cancelled
+from headrace.jobs.job import CancelledError, Job, cancelled, refuse_if_cancelled
 from headrace.jobs.json_lines import JsonEncodeError
 from headrace.jobs.letter_order import LetterOrder
 from headrace.jobs.letters import LetterLines, unwritten
 from headrace.jobs.output_batches import (
     SCALARS,
+    Encode,
     OutputLine,
     OutputRows,
     batch_of_block,
@@ -42,7 +43,6 @@ from headrace.jobs.row_ranges import RowRanges
 from headrace.rows.blocks import Block, BlockRow, blocks_of, with_lengths
 from headrace.rows.examples import answer_of
 from headrace.rows.exploded import PREDICTION, exploded
-from headrace.rows.files import Contents
 from headrace.rows.fitting import Fit, fitted
 from headrace.runtime.bundle import AnyBundle
 from headrace.runtime.spec import SessionSpec
@@ -107,7 +107,7 @@ class SourceBundle:
         with closing(reader.read(index, source)) as blocks:
             for element, place in chain.from_iterable(map(reader.elements, first.noted(blocks))):
                 if cancelled:
-                    reader.refuse_if_cancelled()
+                    refuse_if_cancelled(reader.folder)
                 if order is not None and place is not None:
                     order.expect(place)
                 if outcomes := add(element, place):
@@ -126,40 +126,32 @@ class BlockReader:
     """Reads files into blocks of rows.
 
     Args:
-        types: of the columns of CSV files, but for those of text.
+        job: what to run.
         folder: of the output's parts.
         fit: what a model takes of blocks; None: it takes rows.
-        resume: whether to leave out the rows that earlier runs finished.
-        lengths: the column that says how long a row is, for a model that takes rows; None: none does.
-        limit: how many rows to read, of all files; None: all.
         order: of dead letters, in which their places are counted; None: as they come.
-        contents: how the contents of files that are rows are read; None: they are not.
+        resume: whether to leave out the rows that earlier runs finished.
+        reads_ahead: whether this process reads the contents of files that are rows.
     """
 
     def __init__(
         self,
-        types: Mapping[str, str],
+        job: Job,
         folder: str,
         fit: Fit | None,
+        order: LetterOrder | None = None,
         *,
         resume: bool,
-        lengths: str | None = None,
-        limit: int | None = None,
-        order: LetterOrder | None = None,
-        contents: Contents | None = None,
+        reads_ahead: bool = True,
     ) -> None:
-        self._left = sys.maxsize if limit is None else limit
-        self._types = dict(types)
-        self._folder = folder
+        self._left = sys.maxsize if job.limit is None else job.limit
+        self._types = dict(job.types)
+        self.folder = folder
         self._resume = resume
         self._fit = fit
-        self._lengths = lengths
+        self._lengths = job.length_column
         self._order = order
-        self._contents = contents
-
-    def refuse_if_cancelled(self) -> None:
-        """Raises CancelledError if the job was cancelled."""
-        refuse_if_cancelled(self._folder)
+        self._contents = job.contents and job.contents._replace(ahead=reads_ahead)
 
     def read(self, index: int, source: Source) -> Generator[Block, None, None]:
         """Yields blocks.
@@ -191,8 +183,8 @@ class BlockReader:
         return rows if self._contents is None else self._contents.of(rows)
 
     def _blocks(self, index: int, source: Source) -> Iterator[Block]:
-        done = load_done(self._folder) if self._resume else RowRanges()
-        share = following.get(self._folder)
+        done = load_done(self.folder) if self._resume else RowRanges()
+        share = following.get(self.folder)
         if source.letters:
             letters = read_dead_letters(source, self._types)
             if self._order is not None:
@@ -220,7 +212,7 @@ class OutcomeWriter:
         resume: whether parts are durable.
         all_may_fail: whether a bundle whose first rows all fail goes on.
         paid: whether predictions are paid for: durable parts write each at once, and interrupts wait for requests.
-        bytes_too: whether the output can hold bytes; if not, their rows become dead letters.
+        no_bytes: numbers of the sources whose output cannot hold bytes: rows with them become dead letters.
         explode: whether predictions of several values become several columns.
     """
 
@@ -232,25 +224,20 @@ class OutcomeWriter:
         resume: bool,
         all_may_fail: bool = False,
         paid: bool = False,
-        bytes_too: bool = True,
+        no_bytes: Container[int] = (),
         explode: bool = False,
     ) -> None:
         self._explode = explode
-        self._encode = encoded if bytes_too else encoded_without_bytes
-        self._doubtful = partial(columns_of_bytes, keep=() if bytes_too else keep)
+        self._no_bytes = no_bytes
         self._folder, self._keep = folder, keep
-        self._resume = resume
+        self.restores_order = self._resume = resume
+        """Whether rows may be written in any order: durable parts are read in that of the input."""
         self.all_may_fail = all_may_fail
         self.paid = paid
         self.first_rows = FirstRows(may_fail=all_may_fail)
         """Of the bundle."""
         self._parts: tuple[PartWriter, ...] = ()
         self._lines = LetterLines()
-
-    @property
-    def restores_order(self) -> bool:
-        """Whether rows may be written in any order: durable parts are read in that of the input."""
-        return self._resume
 
     def begin(self) -> None:
         """Starts a bundle's parts; those of a bundle that failed do not count."""
@@ -288,6 +275,12 @@ class OutcomeWriter:
         for part in parts:
             part.abandon()
 
+    def _encode(self, block: Block) -> Encode:
+        return encoded_without_bytes if block.source in self._no_bytes else encoded
+
+    def _doubtful(self, block: Block) -> tuple[str, ...]:
+        return columns_of_bytes(block, self._keep if block.source in self._no_bytes else ())
+
     def _write_predictions(self, rows: list[Any], values: list[Any], fallback: str | None) -> None:
         if rows[0] is None:
             for block, predictions, model_id in values:
@@ -318,9 +311,10 @@ class OutcomeWriter:
             model_id = fallback if model_id is None else model_id
             try:
                 kept = self._keep if row.block.batch is None else doubtful[row.block]
-                columns = {} if kept == () else encoded_record(row.row, kept, self._encode)
+                encode = self._encode(row.block)
+                columns = {} if kept == () else encoded_record(row.row, kept, encode)
                 some = exploded(prediction) if self._explode else {PREDICTION: prediction}
-                columns.update((name, self._encode(one)) for name, one in some.items())
+                columns.update((name, encode(one)) for name, one in some.items())
                 if model_id is not None:
                     columns["model_id"] = encoded(model_id)
             except JsonEncodeError as error:
@@ -331,7 +325,8 @@ class OutcomeWriter:
     def _write_block(self, block: Block, predictions: Any, model_id: str | None) -> None:
         """Writes rows; if that fails, halves the block until only the rows that cannot be written are left."""
         try:
-            batch = batch_of_block(block, self._keep, predictions, model_id, self._encode, explode=self._explode)
+            encode = self._encode(block)
+            batch = batch_of_block(block, self._keep, predictions, model_id, encode, explode=self._explode)
         except JsonEncodeError as error:
             middle = len(block) // 2
             if middle:

@@ -1,0 +1,282 @@
+"""An output that is a folder: a file for each input. Another run predicts only inputs that are new or have changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from headrace.core.errors import ConfigurationError
+from headrace.core.files import is_folder_name
+from headrace.jobs.durable import DurableRows
+from headrace.jobs.files import Source, absolute, dead_letters_path, failed_path, name_in_folder, stamp
+from headrace.jobs.job import Inputs
+from headrace.jobs.output import Output, unwritable
+from headrace.jobs.parts import OutputPart
+from headrace.jobs.pipes import as_name, is_pipe
+from headrace.jobs.positions import OutputPlaces
+from headrace.jobs.publishing import Move, put_in_place
+from headrace.jobs.resume import ResumableOutput, changed, digest, digests
+from headrace.jobs.storage import is_remote
+
+_MANIFEST = ".headrace.json"
+_VERSION = 1
+
+
+class FolderOutput(ResumableOutput):
+    """The outputs of inputs, in a folder with a manifest of what each was made of.
+
+    Args:
+        path: of the folder; local.
+        dead_letters: another folder, for the dead letters; None: those of an input are beside its output.
+        job: everything that determines the predictions, but for the inputs; values are JSON.
+        sources: the inputs.
+        file_format: of the outputs; None: each has its input's.
+        keeps: whether the next run continues.
+
+    Raises:
+        ConfigurationError: the inputs cannot have an output each, or are in the folder; or it is not local.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        dead_letters: str | None,
+        job: Mapping[str, Any],
+        sources: Sequence[Source],
+        file_format: str | None,
+        *,
+        keeps: bool,
+    ) -> None:
+        self._root, self._letters_root = absolute(path), absolute(dead_letters or path)
+        _refuse_remote_folders(path, dead_letters)
+        self.refuse_inputs(sources)
+        named = [(name_in_folder(source, file_format), source) for source in sources]
+        _refuse_twice(named, letters_apart=self._letters_root != self._root)
+        self._manifest = _Manifest(os.path.join(self._root, _MANIFEST), job)
+        entries = {name: self._manifest.entry_of(source) for name, source in named}
+        due = {name: source for name, source in named if not self._manifest.has(name, entries[name])}
+        self._was_there = os.path.isdir(self._root)
+        super().__init__(path, dead_letters, job, kind="folder", keeps=keeps)
+        begun = self._read_begun()
+        self._is_published = bool(begun) and all(self._manifest.has(name, entry) for name, entry in begun.items())
+        """Whether an earlier run was killed behind its last move."""
+        self._begun = {} if self._is_published else begun
+        """What an earlier run, whose rows are kept, was at work on, in its order."""
+        self._entries = {name: entries[name] for name in [*filter(due.__contains__, self._begun), *due]}
+        self.pending = tuple(due[name] for name in self._entries)
+        """The inputs that are new or have changed."""
+        for name, entry in self._begun.items():
+            if _file_of(self._entries.get(name, {})) != _file_of(entry):
+                self._fingerprint[f"the file {entry['input']}"] = "changed"
+        others = sorted(self._manifest.outputs.keys() - entries.keys())
+        self.inputs = Inputs(len(due), len(named) - len(due), others)
+        self.note = self._manifest.note(entries)
+        self._files = [
+            _File(os.path.join(self.path, name), os.path.join(self.dead_letters, dead_letters_path(name)), number)
+            for number, name in enumerate(self._entries)
+        ]
+
+    def _name_files(self, path: str, dead_letters: str | None, name: str) -> None:
+        self.path, self.dead_letters = os.path.join(self._root, ""), os.path.join(self._letters_root, "")
+        self.failed_letters = self.dead_letters
+        self.folder = os.path.join(self._root, f".headrace-{name}")
+        self._letters_scratch = os.path.join(self._letters_root, f".headrace-{name}")
+        self._letters_are_elsewhere = self._letters_scratch != self.folder
+
+    def refuse_inputs(self, sources: Sequence[Source]) -> None:
+        """Raises ConfigurationError if an input is among the outputs, or can have none of its own."""
+        for source in sources:
+            if source.files or is_pipe(source.path):
+                what = "with --format files all inputs" if source.files else as_name(source.path)
+                raise ConfigurationError(
+                    f"--output is a folder, for a file for each input, and {what} cannot have one; name a file."
+                )
+            for folder in (self._root, self._letters_root):
+                if source.path.startswith(os.path.join(folder, "")):
+                    raise ConfigurationError(
+                        f"{source.path} is an input, and in the folder of the outputs, {folder}: the next run would "
+                        "take them for inputs, too; choose another folder."
+                    )
+
+    @property
+    def csv_sources(self) -> Container[int]:
+        """The numbers of the sources whose output is a CSV file."""
+        return frozenset(number for number, file in enumerate(self._files) if file.format == "csv")
+
+    def prepare(self) -> None:
+        """Creates the scratch folders.
+
+        Raises:
+            ConfigurationError: nothing can be written there.
+        """
+        for folder, option in ((self._root, "--output"), (self._letters_scratch, "--dead-letters")):
+            try:
+                if folder == self._root or self._letters_are_elsewhere:
+                    os.makedirs(folder, exist_ok=True)
+            except OSError as error:
+                raise unwritable(option, folder, error) from error
+        try:
+            self._make_folder()
+        except OSError as error:
+            raise unwritable("--output", self._root, error) from error
+
+    def _make_folder(self) -> None:
+        super()._make_folder()
+        if self._read_begun() not in ({}, self._begun):  # which was read before this run had the folder
+            self.clean()
+            raise ConfigurationError(f"another run was at work in {self._root} until now; run the same command again.")
+        self._write_json(self._begun_path, self._entries)
+
+    def _start_or_resume(self) -> None:
+        if self._is_published:
+            with suppress(FileNotFoundError):
+                os.remove(self._job_path)
+        super()._start_or_resume()
+
+    def _read_begun(self) -> dict[str, Any]:
+        with suppress(FileNotFoundError), open(self._begun_path, encoding="utf-8") as file:
+            return dict(json.load(file)) if self._keeps else {}
+        return {}
+
+    @property
+    def _begun_path(self) -> str:
+        return os.path.join(self.folder, "inputs.json")
+
+    def clean(self) -> None:
+        """As of any output that can be resumed; a folder that nothing was written into goes, too."""
+        super().clean()
+        if not self._was_there:
+            with suppress(OSError):  # it holds something
+                os.rmdir(self._root)
+
+    def _clean_letters(self) -> None:
+        if self._letters_are_elsewhere:
+            shutil.rmtree(self._letters_scratch, ignore_errors=True)
+
+    def _joined(self, parts: list[OutputPart], check: Callable[[], None]) -> list[Move]:
+        found = DurableRows.find(self.folder)
+        moves: list[Move] = []
+        for number, file in enumerate(self._files):
+            places = self.folder, self._letters_scratch
+            moves += file.moves(found.of(number), *places, accepted=self.accepted, check=check)
+        for folder in {os.path.dirname(move.destination) for move in moves}:
+            os.makedirs(folder, exist_ok=True)
+        if not self.accepted:
+            return moves
+        # Until the last move, the manifest has nothing of outputs that may be replaced by then.
+        before, after = (os.path.join(self.folder, name) for name in ("before.json", "after.json"))
+        if self._manifest.outputs.keys() & self._entries.keys():
+            self._manifest.write(before, without=self._entries)
+            put_in_place([Move("the manifest", before, self._manifest.path)])
+        self._manifest.write(after, without=self._entries, more=self._entries)
+        return [*moves, Move("the manifest", after, self._manifest.path)]
+
+
+class _File(Output):
+    """The output of one input, made of its rows in the parts of all."""
+
+    def __init__(self, path: str, dead_letters: str, number: int) -> None:
+        super().__init__(path, dead_letters)
+        self._number = number
+
+    def moves(
+        self, rows: DurableRows, folder: str, letters_folder: str, *, accepted: bool, check: Callable[[], None]
+    ) -> list[Move]:
+        """Builds the finished files of rows in scratch folders; returns the moves that publish them."""
+        self._rows, self.folder, self.accepted = rows, folder, accepted
+        self._letters_are_elsewhere = letters_folder != folder
+        self._letters_scratch = os.path.join(letters_folder, f"{self._number}-{os.path.basename(self.dead_letters)}")
+        letters = len(rows.good.places | rows.bad.places) - len(rows.good.places)
+        if not letters and not self.accepted:
+            return []
+        return self._joined([OutputPart(False, "", {"rows": letters} if letters else {})], check)
+
+    def _tables(self, parts: list[OutputPart], *, predictions: bool) -> Iterable[Any]:
+        return self._rows.tables(predictions=predictions)
+
+    def _places(self, parts: list[OutputPart]) -> OutputPlaces:
+        return self._rows.places
+
+    def _scratch(self, path: str) -> str:
+        return os.path.join(self.folder, f"{self._number}-{os.path.basename(path)}")
+
+
+class _Manifest:
+    """Of each output in a folder: of which file it is, as that was then, and of which job."""
+
+    def __init__(self, path: str, job: Mapping[str, Any]) -> None:
+        self.path = path
+        self._now = digests({"the version": _VERSION, **job})
+        self._then: dict[str, str] = {}
+        self.outputs: dict[str, Any] = {}
+        """What was written by earlier runs, by its path below the folder."""
+        try:
+            with open(path, encoding="utf-8") as file:
+                found = json.load(file)
+                self._then, self.outputs = found["job"], found["outputs"]
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise ConfigurationError(
+                f"--output: cannot read {path}, which tells what the outputs beside it are of: {error}; remove it to "
+                "have all inputs predicted again."
+            ) from error
+
+    def entry_of(self, source: Source) -> dict[str, Any]:
+        """What an output of a file, as it is now, is written down as."""
+        try:
+            size, modified = stamp(source.path)
+        except OSError as error:
+            raise ConfigurationError(f"cannot read {source.path}: {error}.") from error
+        read_as = digest([source.format, source.delimiter, source.keys])
+        facts = {"input": source.path, "bytes": size, "modified": modified}
+        return {**facts, "read as": read_as, "job": digest(self._now)}
+
+    def has(self, name: str, entry: Mapping[str, Any]) -> bool:
+        """Whether the output is there, of the same file and the same job."""
+        return self.outputs.get(name) == entry and os.path.isfile(os.path.join(os.path.dirname(self.path), name))
+
+    def note(self, entries: Mapping[str, Any]) -> str | None:
+        """Says which values are not those of the outputs that are there, if any."""
+        is_other = any(self.outputs[name]["job"] != digest(self._now) for name in entries if name in self.outputs)
+        names = changed(self._then, self._now) if is_other else []
+        if not names:
+            return None
+        where = os.path.dirname(self.path)
+        return f"{', '.join(names)}: changed since the outputs in {where} were written, so all are predicted again."
+
+    def write(self, path: str, *, without: Iterable[str], more: Mapping[str, Any] | None = None) -> None:
+        """Writes a successor: without some outputs, and with others."""
+        outputs = {name: entry for name, entry in self.outputs.items() if name not in without} | dict(more or {})
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"job": self._now, "outputs": outputs}, file, indent=1)
+
+
+def _file_of(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """What a manifest says of an input, but for the job."""
+    return {name: value for name, value in entry.items() if name != "job"}
+
+
+def _refuse_remote_folders(path: str, dead_letters: str | None) -> None:
+    for folder, option in ((path, "--output"), (dead_letters, "--dead-letters")):
+        if folder is not None and is_remote(folder):
+            raise ConfigurationError(f"{option}: {folder} is no local folder; write into a local one, and copy it.")
+        if folder is not None and not is_folder_name(folder):
+            raise ConfigurationError(
+                f"{option}: {folder} is one file, and --output is a folder; name a folder: {folder}/."
+            )
+
+
+def _refuse_twice(named: Iterable[tuple[str, Source]], *, letters_apart: bool) -> None:
+    taken: dict[tuple[str, bool], Source] = {}
+    for name, source in named:
+        letters = dead_letters_path(name)
+        for place in ((name, False), (letters, letters_apart), (failed_path(letters), letters_apart)):
+            if (other := taken.setdefault(place, source)) is not source:
+                raise ConfigurationError(
+                    f"{other.path} and {source.path} would both have {place[0]} in the folder; run them into two."
+                )

@@ -1,0 +1,334 @@
+"""``--output FOLDER/``: a file for each input; another run predicts only those that are new or have changed."""
+
+import json
+import os
+import shutil
+import signal
+import sys
+
+import pytest
+
+from headrace.hosts.orphans import marked
+from waiting import wait_until
+
+LOGGED = '''
+import os
+import signal
+import time
+
+import headrace
+from headrace.jobs import durable, publishing
+
+durable._COMMIT_SECONDS = 0.05
+replace, moves = publishing._replace, []
+
+
+def replace_or_die(move):
+    moves.append(move)
+    if str(len(moves)) == os.environ.get("DIE_BEFORE_MOVE"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(move)
+
+
+publishing._replace = replace_or_die
+
+
+class Logged(headrace.ModelHandler):
+    """Ten times a number, but for sevens; notes in the file ``log`` what it predicts."""
+
+    def __init__(self, times=10):
+        super().__init__()
+        self.times = times
+
+    def load_model(self):
+        return "log"
+
+    def run_inference(self, batch, path, inference_args=None):
+        time.sleep(float(os.environ.get("PAUSE", 0)))
+        if any(row["n"] % 10 == 7 for row in batch):
+            raise ValueError("seven")
+        with open(path, "a") as log:
+            log.write("".join(f"{row['n']}\\n" for row in batch))
+        return [row["n"] * self.times for row in batch]
+'''
+RUN = ("run", "in/**/*.*", "--handler", "logged:Logged", "--max-batch-size=4", "--min-batch-size=4", "--output", "out/")
+
+
+class Work:
+    """A folder of inputs, and what was predicted of them."""
+
+    def __init__(self, folder, headrace):
+        self.path, self.names, self._rows, self._headrace = folder.path, folder.names, folder.rows, headrace
+        self._folder = folder
+
+    def write(self, name, *numbers):
+        """An input of these numbers."""
+        rows = "".join(f"{n}\n" for n in numbers)
+        self._folder.write(name, f"n\n{rows}" if name.endswith(".csv") else [{"n": n} for n in numbers])
+
+    def run(self, *more):
+        """Runs, and gives the result and what was predicted."""
+        result = self._headrace(*RUN, *more)
+        return result, self.log()
+
+    def log(self):
+        """What was predicted since it was asked for last."""
+        path = self.path / "log"
+        found = sorted(map(int, path.read_text().split())) if path.exists() else []
+        path.unlink(missing_ok=True)
+        return found
+
+    def outputs(self):
+        """The content of all files in the folder of the outputs, without what is Headrace's own."""
+        names = [name.removeprefix("out/") for name in self.names() if name.startswith("out/") and "/." not in name]
+        return {name: (self.path / "out" / name).read_bytes() for name in names}
+
+    def predictions(self, name, folder="out"):
+        """Of the rows of an output."""
+        if name.endswith(".csv"):
+            lines = (self.path / folder / name).read_text().splitlines()[1:]
+            return dict(tuple(map(int, line.split(","))) for line in lines)
+        return {row["n"]: row["prediction"] for row in self._rows(f"{folder}/{name}")}
+
+    def letters(self, name, folder="out"):
+        return self._rows(f"{folder}/{name}")
+
+
+@pytest.fixture
+def work(folder, headrace, monkeypatch):
+    folder.write("logged.py", LOGGED)
+    monkeypatch.syspath_prepend(str(folder.path))
+    monkeypatch.setenv("PYTHONPATH", str(folder.path), prepend=os.pathsep)
+    made = Work(folder, headrace)
+    made.write("in/a.csv", 1, 2, 7, 3)
+    made.write("in/s/b.csv", 17)
+    made.write("in/s/c.jsonl", 4, 5)
+    made.write("in/d.parquet", 6)
+    yield made
+    sys.modules.pop("logged", None)
+
+
+def test_each_input_has_its_output_and_its_dead_letters(work):
+    result, predicted = work.run()
+    assert (result.code, result.err, predicted) == (0, "", [1, 2, 3, 4, 5, 6])
+    assert result.summary["inputs"] == "4 predicted, 0 unchanged"
+    assert sorted(work.outputs()) == [
+        "a.csv", "a.dead-letters.jsonl", "d.parquet", "s/b.csv", "s/b.dead-letters.jsonl", "s/c.jsonl",
+    ]  # fmt: skip
+    assert work.predictions("a.csv") == {1: 10, 2: 20, 3: 30}
+    assert work.predictions("s/b.csv") == {}
+    assert work.predictions("s/c.jsonl") == {4: 40, 5: 50}
+    assert work.predictions("d.parquet") == {6: 60}
+    (letter,) = work.letters("a.dead-letters.jsonl")
+    position = {"file": str(work.path / "in/a.csv"), "row": 3, "before": 2, "of": 3}
+    assert letter["position"].items() >= position.items()
+
+
+def test_only_what_is_new_or_changed_is_predicted(work):
+    work.run()
+    before = work.outputs()
+    result, predicted = work.run()
+    assert (result.code, result.err, predicted, work.outputs()) == (0, "", [], before)
+    assert result.summary["inputs"] == "0 predicted, 4 unchanged"
+    work.write("in/s/b.csv", 18)
+    work.write("in/e.csv", 9)
+    os.remove(work.path / "in/d.parquet")
+    os.remove(work.path / "out/s/c.jsonl")
+    times = {name: (work.path / "out" / name).stat().st_mtime_ns for name in ("a.csv", "d.parquet")}
+    result, predicted = work.run()
+    assert (result.code, predicted) == (0, [4, 5, 9, 18])
+    assert result.summary["inputs"] == "3 predicted, 1 unchanged"
+    assert "other outputs  1 of inputs that are gone or not named, which stay: d.parquet" in result.out.replace(
+        "   ", " "
+    )
+    assert work.predictions("s/b.csv") == {18: 180}
+    after = work.outputs()
+    assert sorted(after) == ["a.csv", "a.dead-letters.jsonl", "d.parquet", "e.csv", "s/b.csv", "s/c.jsonl"]
+    assert times == {name: (work.path / "out" / name).stat().st_mtime_ns for name in times}
+    assert work.run()[1] == []
+
+
+def test_another_model_predicts_all_again_and_says_so(work):
+    work.run()
+    result, predicted = work.run("--handler-arg", "times=2")
+    assert predicted == [1, 2, 3, 4, 5, 6]
+    assert result.err.startswith("--handler-arg times: changed since the outputs in ")
+    assert work.predictions("d.parquet") == {6: 12}
+    assert work.run()[1] == [1, 2, 3, 4, 5, 6]
+    work.write("in/d.parquet", 8)
+    assert work.run("--handler-arg", "times=2")[1] == [1, 2, 3, 4, 5, 8]
+
+
+def test_the_format_and_the_folder_of_dead_letters_can_be_chosen(work):
+    result, _ = work.run("--output-format", "jsonl", "--dead-letters", "bad/")
+    assert result.code == 0
+    assert sorted(work.outputs()) == ["a.jsonl", "d.jsonl", "s/b.jsonl", "s/c.jsonl"]
+    assert work.predictions("a.jsonl") == {1: 10, 2: 20, 3: 30}
+    assert len(work.letters("a.dead-letters.jsonl", "bad")) == 1
+    assert [name for name in work.names() if name.startswith("bad/")] == [
+        "bad/a.dead-letters.jsonl", "bad/s/b.dead-letters.jsonl",
+    ]  # fmt: skip
+
+
+def test_a_dead_letter_goes_back_into_the_output_of_its_input(work, headrace):
+    work.run()
+    letters = work.path / "out/a.dead-letters.jsonl"
+    letters.write_text(letters.read_text().replace('"n": 7', '"n": 8'))
+    retry = ("retry", letters, "--handler", "logged:Logged", "--into", "out/a.csv")
+    assert headrace(*retry).code == 0
+    assert work.predictions("a.csv") == {1: 10, 2: 20, 8: 80, 3: 30}
+    work.log()
+    assert work.run()[1] == []
+
+
+def test_refused_predictions_leave_the_outputs(work):
+    work.run()
+    before = work.outputs()
+    work.write("in/a.csv", 7, 27)
+    result, _ = work.run("--threshold", "0.1")
+    assert result.code == 3
+    failed = {"a.dead-letters.failed.jsonl"}
+    assert {name: text for name, text in work.outputs().items() if name not in failed} == before
+    assert len(work.letters(*failed)) == 2
+    result, _ = work.run("--threshold", "1")
+    assert result.code == 0
+    assert len(work.letters("a.dead-letters.jsonl")) == 2
+    assert failed.isdisjoint(work.outputs())
+
+
+def test_folders_that_are_partitioned_give_their_columns(work, headrace):
+    shutil.rmtree(work.path / "in")
+    work.write("in/year=2023/x.csv", 1)
+    work.write("in/year=2024/x.csv", 2)
+    run = ("run", "in", "--handler", "logged:Logged", "--columns", "n,year", "--output", "out/")
+    assert headrace(*run).code == 0
+    assert (work.path / "out/year=2024/x.csv").read_text() == "n,year,prediction\n2,2024,20\n"
+    assert sorted(work.outputs()) == ["year=2023/x.csv", "year=2024/x.csv"]
+
+
+def test_workers_write_the_same(work, headrace):
+    for number in range(3):
+        work.write(f"in/w{number}.csv", *range(1000 * number + 100, 1000 * number + 190))
+    work.run()
+    expected = work.outputs()
+    shutil.rmtree(work.path / "out")
+    work.log()
+    result, predicted = work.run("--workers", "2")
+    assert result.code == 0
+    found = work.outputs()
+    assert found.keys() == expected.keys()
+    assert all(found[name] == expected[name] for name in expected if "dead" not in name)
+    assert len(set(predicted)) == len(predicted)
+    rows = {
+        name: [json.loads(line)["row"] for line in text.splitlines()] for name, text in found.items() if "dead" in name
+    }
+    assert rows["w1.dead-letters.jsonl"] == [{"n": n} for n in range(1107, 1190, 10)]
+
+
+def test_a_dry_run_says_what_is_due(work):
+    work.run()
+    work.write("in/e.csv", 9)
+    result, predicted = work.run("--dry-run")
+    assert (result.code, predicted) == (0, [])
+    assert result.out.startswith("inputs: 1 to predict, 4 unchanged\n")
+    assert "e.csv" not in work.outputs()
+
+
+def test_the_folder_may_come_from_the_file_of_options(work, headrace):
+    os.makedirs(work.path / "conf")
+    (work.path / "conf/headrace.toml").write_text('[run]\noutput = "out/"\noutput-format = "csv"\n')
+    assert headrace("run", "in/d.parquet", "--handler", "logged:Logged", "--config", "conf/headrace.toml").code == 0
+    assert work.predictions("d.csv", "conf/out") == {6: 60}
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("more", [(), ("--workers=2",)])
+def test_a_killed_run_goes_on_also_when_there_are_more_inputs(work, command, resumable, more):
+    numbers = [[1, 2, 7, 3], [6], [17], [4, 5], *(list(range(start + 10, start + 300)) for start in (0, 1000, 2000))]
+    for number in range(3):
+        work.write(f"in/w{number}.csv", *numbers[4 + number])
+    runs = resumable(1000)
+    command_of = (*RUN, "--resume", *more)
+    process = command(*command_of, PAUSE="0.02")
+    runs.path = work.path / "out"
+    runs.kill(process, "", 200)
+    assert wait_until(lambda: not [one for one in marked() if one.owner == process.pid])  # the workers, which go on
+    done = runs.done("")
+    before = work.log()
+    assert not work.outputs()
+    work.write("in/aa.csv", 9999)
+    result, after = work.run("--resume", *more)
+    assert (result.code, result.err) == (0, "")
+    assert result.summary["done before"] == str(len(done))
+    rest = {(file, row): n for file, some in enumerate(numbers) for row, n in enumerate(some) if n % 10 != 7}
+    for place in done:
+        rest.pop(divmod(place, 1000), None)
+    assert after == sorted([9999, *rest.values()])
+    assert before
+    for number in range(3):
+        expected = {n: 10 * n for n in numbers[4 + number] if n % 10 != 7}
+        assert work.predictions(f"w{number}.csv") == expected
+    assert work.run("--resume")[1] == []
+
+
+@pytest.mark.parametrize("resume", [(), ("--resume",)])
+@pytest.mark.parametrize("move", range(1, 9))
+def test_a_run_killed_while_it_moves_files_leaves_whole_outputs(work, command, move, resume):
+    work.run()
+    before = work.outputs()
+    for name in ("in/a.csv", "in/s/b.csv"):
+        work.write(name, 1, 7, 9)
+    process = command(*RUN, *resume, "--handler-arg=times=3", DIE_BEFORE_MOVE=str(move))
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    now = work.outputs()
+    assert {"a.csv", "s/b.csv", "s/c.jsonl", "d.parquet"} <= now.keys()
+    assert now["a.csv"] in (before["a.csv"], b"n,prediction\n1,3\n9,27\n")
+    work.log()
+    result, predicted = work.run(*resume, "--handler-arg=times=3")
+    assert result.code == 0
+    assert predicted == ([] if resume else [1, 1, 4, 5, 6, 9, 9])
+    assert work.predictions("a.csv") == work.predictions("s/b.csv") == {1: 3, 9: 27}
+    assert len(work.letters("a.dead-letters.jsonl")) == len(work.letters("s/b.dead-letters.jsonl")) == 1
+    assert not [name for name in os.listdir(work.path / "out") if name.startswith(".") and name != ".headrace.json"]
+    assert work.run(*resume, "--handler-arg=times=3")[1] == []
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["in/a.csv", "in/s/a.csv"], "in/a.csv and {}/in/s/a.csv would both have a.csv in the folder"),
+        (["in/a.csv", "in/a.dead-letters.jsonl"], "would both have a.dead-letters.jsonl in the folder"),
+        (["in/a.csv", "--dead-letters", "d.jsonl"], "d.jsonl is one file, and --output is a folder"),
+        (["in/a.csv", "--limit", "2"], "--limit is for a short run in this process; leave an --output that is"),
+        (["out/x.csv"], "out/x.csv is an input, and in the folder of the outputs"),
+        (["in/*", "--format", "files"], "with --format files all inputs cannot have one; name a file."),
+        (["in/a.csv", "--output", "gs://b/out/"], "gs://b/out/ is no local folder"),
+    ],
+)  # fmt: skip
+def test_what_cannot_have_an_output_each_is_refused(work, headrace, more, message):
+    for name in ("in/s/a.csv", "in/a.dead-letters.jsonl", "out/x.csv"):
+        work.write(name, 1)
+    names = work.names()
+    result = headrace("run", "--handler", "logged:Logged", "--output", "out/", *more)
+    assert result.code == 2
+    assert message.format(work.path) in result.error
+    assert (work.names(), work.log()) == (names, [])
+
+
+def test_a_manifest_that_cannot_be_read_is_named(work):
+    work.run()
+    (work.path / "out/.headrace.json").write_text("{")
+    result, _ = work.run()
+    assert (result.code, "out/.headrace.json, which tells what the outputs" in result.error) == (2, True)
+
+
+def test_runs_of_one_folder_come_one_after_the_other(work, command):
+    process = command(*RUN, PAUSE="60")
+    scratch = work.path / "out"
+    assert wait_until(lambda: scratch.exists() and any(scratch.glob(".headrace-*/lock")))
+    result, _ = work.run()
+    assert (result.code, "is at work in" in result.error) == (2, True)
+    process.kill()
+    process.communicate()
+    assert work.run()[0].code == 0
