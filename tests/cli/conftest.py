@@ -16,7 +16,7 @@ import pyarrow.parquet
 import pytest
 
 from headrace.cli.main import main
-from headrace.jobs.durable import DurableParts
+from headrace.jobs.stored_rows import StoredRows
 from waiting import wait_until
 
 HANDLERS = '''
@@ -282,11 +282,12 @@ class Resumable:
     def done(self, name: str) -> set[int]:
         """The numbers of the durable rows of the run whose output has that name."""
         return {
-            number + (place >> 40) * self.rows
+            (place & ((1 << 40) - 1)) + (place >> 40) * self.rows
             for path in self.path.glob(f".{name and name + '.'}headrace-*")
             for kind in (True, False, None)
-            for place, rows, _ in DurableParts.find(str(path), predictions=kind).runs.tolist()
-            for number in range(place & ((1 << 40) - 1), (place & ((1 << 40) - 1)) + rows)
+            for ranges in [StoredRows.find(str(path), predictions=kind).places]
+            for start, stop in zip(ranges.starts.tolist(), ranges.stops.tolist(), strict=True)
+            for place in range(start, stop)
         }
 
     def log(self) -> list[int]:

@@ -1,5 +1,6 @@
 """Models and the comparison of the two ways in which rows go through."""
 
+import itertools
 import json
 import pickle
 from dataclasses import replace
@@ -199,12 +200,15 @@ def written(tmp_path):
         write_manifest(output.manifest, [json.dumps(part) for part in parts])
         return output
 
+    places = itertools.count()
+
     def _part(output, rows, good):
         part = PartWriter(output.folder, predictions=good)
-        for some in output_rows(rows) if good else ():
-            part.write_rows(some, "what")
-        for row in rows if not good else ():
-            part.write_line(OutputLine(0, json.dumps(row)), "what")
+        for row, place in zip(rows, places):
+            if good:
+                part.write_rows(*output_rows([row], place), "what")
+            else:
+                part.write_line(OutputLine(place, json.dumps(row)), "what")
         return part.finish()
 
     return to

@@ -1,8 +1,7 @@
-"""What the index of a part says is in the part, wherever either of them breaks off."""
+"""Parts that are there are whole, and their rows are read in the order of the input."""
 
 import json
 import os
-import random
 from unittest import mock
 
 import numpy
@@ -14,9 +13,10 @@ from hypothesis import strategies as st
 from full_disk import full_disk
 from headrace.jobs import durable
 from headrace.jobs import parts as parts_module
-from headrace.jobs.durable import DurableParts, DurablePartWriter
+from headrace.jobs.durable import DurablePartWriter
 from headrace.jobs.output_batches import OutputLine, batch_of_block
 from headrace.jobs.row_ranges import RowRanges, place_at
+from headrace.jobs.stored_rows import StoredRows
 from headrace.jobs.tables import lines_of
 from headrace.rows.blocks import Block
 
@@ -37,7 +37,7 @@ def write(tmp_path):
 
 
 def rows_of(folder):
-    parts = DurableParts.find(str(folder), predictions=True)
+    parts = StoredRows.find(str(folder), predictions=True)
     lines = b"".join(lines_of(parts.tables())).splitlines()
     assert len(lines) == len(parts.places)
     return [json.loads(line)["n"] for line in lines]
@@ -58,7 +58,7 @@ def test_each_row_comes_once_and_in_order(tmp_path_factory, write, parts, waitin
 def test_rows_that_others_have_are_left_out(tmp_path_factory, write, numbers, others):
     folder = tmp_path_factory.mktemp("parts")
     write(numbers, folder)
-    found = DurableParts.find(str(folder), predictions=True)
+    found = StoredRows.find(str(folder), predictions=True)
     without = RowRanges(sorted(others), [n + 1 for n in sorted(others)])
     lines = b"".join(lines_of(found.tables(without=without))).splitlines()
     assert [json.loads(line)["n"] for line in lines] == sorted(set(numbers) - others)
@@ -70,36 +70,11 @@ def test_sources_keep_their_order(tmp_path, write):
     assert rows_of(tmp_path) == [0, 1, 2, 0, 1]
 
 
-def test_files_that_break_off_anywhere(tmp_path, write, monkeypatch):
-    """Random cuts, as a kill or a loss of power leaves them: what is found are the rows of streams that are whole."""
-    monkeypatch.setattr(parts_module, "_WAITING", 10)
-    monkeypatch.setattr(parts_module, "_ROWS", 20)
-    numbers = [n for n in range(400) if n % 3]
-    part = write(numbers)
-    sizes = {path: os.path.getsize(path) for path in (part.path, part.path + ".index")}
-    random.seed(5)
-    for path in [*random.choices(list(sizes), k=10), *sizes]:
-        os.truncate(path, random.randrange(sizes[path] + 1) if os.path.getsize(path) else 0)
-        found = rows_of(tmp_path)
-        assert found == numbers[: len(found)]
-        assert len(found) < len(numbers) or all(os.path.getsize(path) == size for path, size in sizes.items())
-
-
-def test_an_index_of_zeros_says_nothing(tmp_path, write):
-    """Some filesystems leave them after a loss of power."""
-    part = write([0, 1, 5])
-    with open(part.path + ".index", "ab") as file:
-        file.write(bytes(48))
-    assert rows_of(tmp_path) == [0, 1, 5]
-    os.remove(part.path + ".index")
-    assert rows_of(tmp_path) == []
-
-
 def test_a_row_is_durable_though_none_follows(tmp_path, monkeypatch):
     monkeypatch.setattr(durable, "_COMMIT_SECONDS", 0.01)
     writer = DurablePartWriter(str(tmp_path), predictions=True)
     writer.write_line(OutputLine(3, "{}"), "predictions")
-    while not len(DurableParts.find(str(tmp_path), predictions=True).places):
+    while not len(StoredRows.find(str(tmp_path), predictions=True).places):
         pass
     assert writer.finish().counts == {"predictions": 1}
 
@@ -191,7 +166,7 @@ def write_blocks(monkeypatch):
 
 
 def found(folder):
-    return DurableParts.find(str(folder), predictions=True)
+    return StoredRows.find(str(folder), predictions=True)
 
 
 def block_rows_of(folder):
@@ -211,19 +186,20 @@ def test_each_row_of_blocks_comes_once_and_in_order(tmp_path_factory, write_bloc
     assert block_rows_of(folder) == sorted(everything)
 
 
-def test_files_of_blocks_that_break_off_anywhere(tmp_path, write_blocks, monkeypatch):
+def test_what_a_killed_process_had_begun_is_no_part(tmp_path, monkeypatch):
+    """Nor does it stay: all that has the name of a part is whole."""
     monkeypatch.setattr(durable, "_COMMIT_SECONDS", 3600.0)
-    blocks = [(0, first, 5) for first in range(1, 1201, 30)]
-    part = write_blocks(tmp_path, blocks, 50)
-    written = [(0, first + n) for _, first, count in blocks for n in range(count)]
-    sizes = {path: os.path.getsize(path) for path in (part.path, part.path + ".index")}
-    random.seed(5)
-    for path in [*random.choices(list(sizes), k=10), *sizes]:
-        os.truncate(path, random.randrange(sizes[path] + 1) if os.path.getsize(path) else 0)
-        rows = block_rows_of(tmp_path)
-        assert rows == written[: len(rows)]
-        assert len(rows) % 50 == 0
-        assert len(rows) < len(written)
+    monkeypatch.setattr(parts_module, "_ROWS", 2)
+    writer = DurablePartWriter(str(tmp_path), predictions=True)
+    for first in (0, 5):
+        add(writer, Block(0, first, ("n",), pyarrow.record_batch({"n": range(first, first + 5)})), None, [0] * 5, None)
+        if not first:
+            writer._commit()
+    assert len(os.listdir(tmp_path)) == 2
+    assert found(tmp_path).places.stops.tolist() == [5]
+    durable.remove_open(str(tmp_path))
+    (part,) = os.listdir(tmp_path)
+    assert part.endswith(".predictions")
 
 
 def test_a_block_is_durable_though_none_follows(tmp_path, monkeypatch):

@@ -12,7 +12,8 @@ import pytest
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.output import Output
 from headrace.jobs.output_batches import OutputLine, OutputRows
-from headrace.jobs.parts import OutputPart, PartWriter, read_parts
+from headrace.jobs.parts import OutputPart, PartWriter
+from headrace.jobs.stored_rows import StoredRows
 from headrace.jobs.tables import lines_of
 from headrace.rows.blocks import Block, BlockRow
 
@@ -25,7 +26,7 @@ def test_a_part_counts_what_its_lines_are(tmp_path):
     assert finished.counts == {"x": 2, "y": 1}
     assert finished.messages == {"x: message of x": 2, "y: message of y": 1}
     assert not finished.predictions
-    assert b"".join(lines_of(read_parts([finished.path]))) == b'{"n": 0}\n{"n": 1}\n{"n": 2}\n'
+    assert b"".join(lines_of(StoredRows.of_parts([finished.path]).tables())) == b'{"n": 0}\n{"n": 1}\n{"n": 2}\n'
 
 
 def test_a_part_without_lines_is_no_file(tmp_path):
@@ -41,7 +42,7 @@ def test_a_long_part_does_not_wait_in_memory(tmp_path):
     (file,) = tmp_path.iterdir()
     assert file.stat().st_size > 30_000_000
     part.finish()
-    assert sum(table.num_rows for table in read_parts([str(file)])) == 60
+    assert sum(table.num_rows for table in StoredRows.of_parts([str(file)]).tables()) == 60
 
 
 def test_rows_of_many_blocks_do_not_keep_them_in_memory(tmp_path):
@@ -55,7 +56,7 @@ def test_rows_of_many_blocks_do_not_keep_them_in_memory(tmp_path):
         del block, row
         assert pyarrow.total_allocated_bytes() - before < 40_000_000
     finished = part.finish()
-    found = b"".join(lines_of(read_parts([finished.path]))).splitlines()
+    found = b"".join(lines_of(StoredRows.of_parts([finished.path]).tables())).splitlines()
     assert [json.loads(line) for line in found] == [{"x": float(n), "prediction": n} for n in range(200)]
 
 

@@ -13,8 +13,8 @@ from apache_beam.io.localfilesystem import LocalFileSystem
 
 from headrace.jobs import publishing
 from headrace.jobs.output import Output
-from headrace.jobs.parts import read_parts
 from headrace.jobs.publishing import Move, PublishError, put_in_place
+from headrace.jobs.stored_rows import StoredRows
 
 OLD, NEW = {"p": b"old predictions", "q": b"old letters"}, {"p": b"new predictions", "q": b"letters that are new"}
 
@@ -266,7 +266,7 @@ def test_parts_that_cannot_be_joined_stay(written):
         output.publish()
     output.clean()
     parts = [os.path.join(output.folder, one) for one in os.listdir(output.folder) if one.endswith(".predictions")]
-    rows = [row for table in read_parts(parts) for row in table.to_pylist()]
+    rows = [row for table in StoredRows.of_parts(parts).tables() for row in table.to_pylist()]
     assert sorted(row["n"] for row in rows) == [0, 1]
 
 

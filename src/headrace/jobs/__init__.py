@@ -13,12 +13,11 @@ run.py   Run.execute(Job from job.py), in the user's process: prepare the output
   |    predict  a bundle of the runtime takes rows, each tagged with its place in its block. headrace.rows wraps the
   |             handler: row -> example; columns.py for blocks, if it predicts the same from columns (column_blocks.py)
   |             first_rows.py ends a run whose first rows all fail
-  |             input_order.py: the outcomes of rows that are sorted by length, in the order of the input again
   |    write    output_batches.py: record batches of rows and predictions -> parts.py, or durable.py with --resume
-  '- output.py joins the parts as JSON lines, CSV or Parquet (tables.py, column_types.py); publishing.py moves the files
-     into place; letters.py, positions.py: dead letters, and where their rows belong; into.py puts them there, in the
-     order of letter_order.py; resume.py keeps the parts of a killed run for the next one (row_ranges.py: which rows
-     are done)
+  '- output.py joins the parts as JSON lines, CSV or Parquet (tables.py, column_types.py), in the order of the input
+     (stored_rows.py); publishing.py moves the files into place; letters.py, positions.py: dead letters, and where
+     their rows belong; into.py puts them there, in the order of letter_order.py; resume.py keeps the parts of a killed
+     run for the next one (row_ranges.py: which rows are done); folder.py: an output for each input
 
 predict_table.py, prediction_columns.py: of a table in memory, the same predictions as columns.
 

@@ -11,16 +11,14 @@ from typing import Any
 
 from headrace.core.errors import ConfigurationError
 from headrace.core.files import is_folder_name
-from headrace.jobs.durable import DurableRows
 from headrace.jobs.files import Source, absolute, dead_letters_path, failed_path, name_in_folder, stamp
 from headrace.jobs.job import Inputs
 from headrace.jobs.output import Output, unwritable
-from headrace.jobs.parts import OutputPart
 from headrace.jobs.pipes import as_name, is_pipe
-from headrace.jobs.positions import OutputPlaces
 from headrace.jobs.publishing import Move, put_in_place
 from headrace.jobs.resume import ResumableOutput, changed, digest, digests
 from headrace.jobs.storage import is_remote
+from headrace.jobs.stored_rows import StoredOutput
 
 _MANIFEST = ".headrace.json"
 _VERSION = 1
@@ -157,12 +155,11 @@ class FolderOutput(ResumableOutput):
         if self._letters_are_elsewhere:
             shutil.rmtree(self._letters_scratch, ignore_errors=True)
 
-    def _joined(self, parts: list[OutputPart], check: Callable[[], None]) -> list[Move]:
-        found = DurableRows.find(self.folder)
+    def _joined(self, stored: StoredOutput, check: Callable[[], None]) -> list[Move]:
         moves: list[Move] = []
         for number, file in enumerate(self._files):
             places = self.folder, self._letters_scratch
-            moves += file.moves(found.of(number), *places, accepted=self.accepted, check=check)
+            moves += file.moves(stored.of(number), *places, accepted=self.accepted, check=check)
         for folder in {os.path.dirname(move.destination) for move in moves}:
             os.makedirs(folder, exist_ok=True)
         if not self.accepted:
@@ -184,22 +181,13 @@ class _File(Output):
         self._number = number
 
     def moves(
-        self, rows: DurableRows, folder: str, letters_folder: str, *, accepted: bool, check: Callable[[], None]
+        self, rows: StoredOutput, folder: str, letters_folder: str, *, accepted: bool, check: Callable[[], None]
     ) -> list[Move]:
         """Builds the finished files of rows in scratch folders; returns the moves that publish them."""
-        self._rows, self.folder, self.accepted = rows, folder, accepted
+        self.folder, self.accepted = folder, accepted
         self._letters_are_elsewhere = letters_folder != folder
         self._letters_scratch = os.path.join(letters_folder, f"{self._number}-{os.path.basename(self.dead_letters)}")
-        letters = len(rows.good.places | rows.bad.places) - len(rows.good.places)
-        if not letters and not self.accepted:
-            return []
-        return self._joined([OutputPart(False, "", {"rows": letters} if letters else {})], check)
-
-    def _tables(self, parts: list[OutputPart], *, predictions: bool) -> Iterable[Any]:
-        return self._rows.tables(predictions=predictions)
-
-    def _places(self, parts: list[OutputPart]) -> OutputPlaces:
-        return self._rows.places
+        return self._joined(rows, check) if accepted or rows.letters else []
 
     def _scratch(self, path: str) -> str:
         return os.path.join(self.folder, f"{self._number}-{os.path.basename(path)}")

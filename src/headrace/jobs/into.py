@@ -11,15 +11,15 @@ from headrace.core.errors import ConfigurationError
 from headrace.jobs import storage
 from headrace.jobs.compression import create_compressed
 from headrace.jobs.csv_records import CsvRecords, csv_lines
-from headrace.jobs.durable import DurableParts
 from headrace.jobs.files import Source, delimiter_of, location, open_source, stamp
 from headrace.jobs.letter_order import LetterOrder
 from headrace.jobs.output_batches import batch_as_written
 from headrace.jobs.parquet_blocks import parquet_file, read_parquet
-from headrace.jobs.parts import OutputPart
 from headrace.jobs.positions import OutputPlaces
 from headrace.jobs.publishing import Move
 from headrace.jobs.resume import ResumableOutput
+from headrace.jobs.row_ranges import RowRanges
+from headrace.jobs.stored_rows import StoredOutput
 from headrace.jobs.tables import columns_of, csv_of, lines_of, write_parquet
 from headrace.jobs.text import open_text, whole_lines
 
@@ -62,25 +62,23 @@ class CompletedOutput(ResumableOutput):
             )
         return {location(self.dead_letters)}
 
-    def _places(self, parts: list[OutputPart]) -> OutputPlaces:
-        new = super()._places(parts) if self.accepted else OutputPlaces([])
+    def _places(self, stored: StoredOutput) -> OutputPlaces:
+        new = super()._places(stored) if self.accepted else OutputPlaces(RowRanges())
         return _PlacesInBoth(new, self._order)
 
-    def _joined(self, parts: list[OutputPart], check: Callable[[], None]) -> list[Move]:
+    def _joined(self, stored: StoredOutput, check: Callable[[], None]) -> list[Move]:
         """The output comes first: killed behind that, a retry leaves letters that are not of it, and no row is lost."""
-        return sorted(super()._joined(parts, check), key=lambda move: move.destination != self.path)
+        return sorted(super()._joined(stored, check), key=lambda move: move.destination != self.path)
 
-    def _join(
-        self, path: str, file_format: str, parts: list[OutputPart], check: Callable[[], None], *, good: bool
-    ) -> str:
+    def _join(self, path: str, file_format: str, stored: StoredOutput, check: Callable[[], None], *, good: bool) -> str:
         if not good:
-            return super()._join(path, file_format, parts, check, good=good)
-        done = DurableParts.find(self.folder, predictions=True).places
+            return super()._join(path, file_format, stored, check, good=good)
+        done = stored.good.places
         runs = zip(done.starts.tolist(), done.stops.tolist(), strict=True)
         befores = [before for start, stop in runs for before in self._order.befores[start:stop].tolist()]
 
         def new() -> Iterable[Any]:
-            return self._tables(parts, predictions=True)
+            return stored.good.tables()
 
         if file_format == "parquet":
             with storage.create(path) as file:

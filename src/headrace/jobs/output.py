@@ -17,10 +17,11 @@ from headrace.jobs.column_types import letter_types
 from headrace.jobs.compression import create_compressed
 from headrace.jobs.files import Source, absolute, dead_letters_path, delimiter_of, failed_path, location, output_format
 from headrace.jobs.job import Inputs
-from headrace.jobs.parts import KINDS, OutputPart, read_manifest, read_parts, read_runs
+from headrace.jobs.parts import KINDS, OutputPart, read_manifest
 from headrace.jobs.positions import OutputPlaces, completed
 from headrace.jobs.prefetch import prefetch
 from headrace.jobs.publishing import Move, PublishError, backup_path, put_in_place
+from headrace.jobs.stored_rows import StoredOutput, StoredRows
 from headrace.jobs.tables import csv_of, lines_of, write_parquet
 
 _LETTERS = "--output or --dead-letters"
@@ -151,7 +152,7 @@ class Output:
         try:
             parts = self._parts(check)
             self.accepted = accept is None or accept(parts)
-            moves = self._joined(parts, check)
+            moves = self._joined(self._stored(parts), check)
             with self._moving:
                 check()
                 put_in_place(moves)
@@ -207,15 +208,15 @@ class Output:
         except OSError as error:
             raise unwritable("--dead-letters", self.dead_letters, error) from error
 
-    def _joined(self, parts: list[OutputPart], check: Callable[[], None]) -> list[Move]:
+    def _joined(self, stored: StoredOutput, check: Callable[[], None]) -> list[Move]:
         """Builds the finished files; returns the moves that publish them."""
         letters = self._letters_scratch if self._letters_are_elsewhere else self._scratch(self.dead_letters)
-        has_letters = any(part.counts for part in parts if part.predictions is False)
+        has_letters = stored.letters > 0
         if has_letters:
-            self._join(letters, self.letters_format, parts, check, good=False)
+            self._join(letters, self.letters_format, stored, check, good=False)
         if not self.accepted:
             return [Move("the dead letters", letters, self.failed_letters)]
-        good = self._join(self._scratch(self.path), self.format, parts, check, good=True)
+        good = self._join(self._scratch(self.path), self.format, stored, check, good=True)
         bad = Move("the dead letters", letters, self.dead_letters, removes=not has_letters)
         failed = Move("dead letters", self._scratch_of_failed, self.failed_letters, removes=True)
         # What an end by force leaves is an earlier output and new letters, or a new output and earlier letters: a
@@ -230,24 +231,23 @@ class Output:
             f"(*.{KINDS[False]}). Those that manifest.json names have every row once; join them by hand."
         )
 
-    def _tables(self, parts: list[OutputPart], *, predictions: bool) -> Iterable[Any]:
-        """The rows of one kind."""
-        return read_parts(part.path for part in parts if part.predictions is predictions)
+    def _stored(self, parts: list[OutputPart]) -> StoredOutput:
+        """The rows of parts."""
+        paths = ([part.path for part in parts if part.predictions is kind] for kind in (True, False))
+        return StoredOutput(*map(StoredRows.of_parts, paths))
 
-    def _places(self, parts: list[OutputPart]) -> OutputPlaces:
+    def _places(self, stored: StoredOutput) -> OutputPlaces:
         """Where rows are in the output."""
-        return OutputPlaces(read_runs(part.path for part in parts if part.predictions))
+        return OutputPlaces(stored.good.places)
 
-    def _join(
-        self, path: str, file_format: str, parts: list[OutputPart], check: Callable[[], None], *, good: bool
-    ) -> str:
+    def _join(self, path: str, file_format: str, stored: StoredOutput, check: Callable[[], None], *, good: bool) -> str:
         """Writes the rows of one kind into one file; returns its path."""
 
         def tables() -> Iterable[Any]:
-            found = self._tables(parts, predictions=good)
+            found = stored.tables(predictions=good)
             return found if places is None else completed(found, places)
 
-        places = self._places(parts) if (self.accepted or self.completes) and not good else None
+        places = self._places(stored) if (self.accepted or self.completes) and not good else None
         types = None if good else letter_types()
         if file_format == "parquet":
             with storage.create(path) as file:

@@ -1,14 +1,14 @@
 """Parts of an output: files of record batches written by bundles, which become the output only if all bundles succeed.
 
-A part is a sequence of Arrow streams, each readable even if the next is cut off.
+A part is a sequence of Arrow streams; each record batch says where its rows are in the input.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
+from operator import attrgetter
 from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow
@@ -16,14 +16,15 @@ import pyarrow.ipc
 
 from headrace.jobs import storage
 from headrace.jobs.messages import Messages
-from headrace.jobs.output_batches import Json, OutputLine, OutputRows, Runs, batch_of_lines, batches_of_rows
+from headrace.jobs.output_batches import Json, OutputLine, OutputRows, Runs, batch_of_lines, batches_of_rows, in_order
 from headrace.rows.blocks import Block, blocks_of
 
 _ROWS = 1 << 16
 _BYTES = 1 << 24
 _WAITING = 1 << 12
 _TEXT = {str, Json}
-_RUNS = "runs"
+RUNS = "runs"
+"""The metadata of a record batch: places of neighbouring rows, the first one's and their number."""
 
 KINDS = {True: "predictions", False: "letters", None: "skipped"}
 """The extensions of parts, by ``OutputPart.predictions``."""
@@ -65,7 +66,7 @@ class Stream:
         """Writes the batches as one stream and clears them."""
         with pyarrow.ipc.new_stream(file, self.batches[0][1].schema) as writer:
             for runs, batch in self.batches:
-                writer.write_batch(batch, {_RUNS: json.dumps(runs)})
+                writer.write_batch(batch, {RUNS: json.dumps(runs)})
         self.batches = []
         self._rows = self._bytes = 0
 
@@ -80,6 +81,7 @@ class PartWriter:
     """
 
     def __init__(self, folder: str, *, predictions: bool | None, keep: tuple[str, ...] | None = None) -> None:
+        self._folder = folder
         self._path = storage.join(folder, f"{uuid.uuid4().hex}.{KINDS[predictions]}")
         self._predictions = predictions
         self._keep = keep
@@ -155,17 +157,16 @@ class PartWriter:
 
     def _settle(self) -> None:
         """Makes batches of the rows that wait."""
-        waiting = self._ordered(self._waiting)
+        waiting = self._waiting
         self._waiting, self._waiting_rows, self._waiting_bytes, self._blocks = [], 0, 0, set()
         if waiting and isinstance(waiting[0], OutputLine):
-            self._to_stream(*batch_of_lines(waiting))
+            self._to_stream(*batch_of_lines(sorted(waiting, key=attrgetter("place"))))
         else:
-            for runs, batch in batches_of_rows(waiting, self._keep):
+            for runs, batch in batches_of_rows(in_order(waiting), self._keep):
                 self._to_stream(runs, batch)
 
-    def _ordered(self, waiting: list[Any]) -> list[Any]:
-        """What waits, in the order in which it is to be written."""
-        return waiting
+    def _create(self) -> BinaryIO:
+        return storage.create(self._path)
 
     def _to_stream(self, runs: Runs, batch: Any) -> None:
         if not self._stream.suits(batch):
@@ -181,41 +182,8 @@ class PartWriter:
 
     def _write_stream(self) -> None:
         if self._file is None:
-            self._file = storage.create(self._path)
+            self._file = self._create()
         self._stream.write(self._file)
-
-
-def read_parts(paths: Iterable[str]) -> Iterator[Any]:
-    """The rows of parts as tables, in the order in which they were written."""
-    return map(table_of, _streams(paths))
-
-
-def read_runs(paths: Iterable[str]) -> Iterator[tuple[int, int]]:
-    """The places of the rows of parts, as runs of neighbours, in the order in which they were written."""
-    for stream in _streams(paths):
-        for one in stream.iter_batches_with_custom_metadata():
-            yield from json.loads(one.custom_metadata[_RUNS])
-
-
-def _streams(paths: Iterable[str]) -> Iterator[Any]:
-    for path in paths:
-        with storage.open_file(path) if storage.is_remote(path) else pyarrow.OSFile(path) as file:
-            while True:
-                try:
-                    reader = pyarrow.ipc.open_stream(file)
-                except (pyarrow.ArrowInvalid, EOFError):  # no further stream
-                    break
-                yield reader
-
-
-def table_of(stream: Any) -> Any:
-    """The rest of a stream as a table, dictionaries decoded."""
-    table = stream.read_all()
-    for place, field in enumerate(table.schema):
-        if pyarrow.types.is_dictionary(field.type):
-            plain = field.type.value_type
-            table = table.set_column(place, field.with_type(plain), table.column(place).cast(plain))
-    return table
 
 
 def write_manifest(path: str, parts: list[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
 from typing import Any
 
 import numpy
@@ -13,6 +12,7 @@ import pyarrow
 
 from headrace.jobs.neighbours import digest
 from headrace.jobs.output_batches import OutputLine, batch_of_lines, lines_in
+from headrace.jobs.row_ranges import RowRanges
 from headrace.rows.blocks import BlockRow
 from headrace.rows.records import BrokenLine, Row
 
@@ -24,16 +24,13 @@ class OutputPlaces:
     """Where rows are in an output, and where those would be that it lacks.
 
     Args:
-        runs: places of neighbouring rows in the output, in its order: the first one's, and their number.
+        there: places of the rows that it has.
     """
 
-    def __init__(self, runs: Iterable[tuple[int, int]]) -> None:
-        pairs = numpy.fromiter(chain.from_iterable(runs), numpy.int64).reshape(-1, 2)
-        firsts = numpy.cumsum(pairs[:, 1]) - pairs[:, 1]
-        order = numpy.argsort(pairs[:, 0], kind="stable")
-        self._starts, self._sizes = pairs[order].T
-        self._firsts = firsts[order]
-        self.total = int(pairs[:, 1].sum())
+    def __init__(self, there: RowRanges) -> None:
+        self._starts, self._sizes = there.starts, there.stops - there.starts
+        self._firsts = numpy.cumsum(self._sizes) - self._sizes
+        self.total = len(there)
         """How many rows the output has."""
 
     def before(self, places: Any) -> Any:

@@ -12,18 +12,18 @@ from contextlib import suppress
 from typing import Any, BinaryIO
 
 from headrace.core.errors import ConfigurationError
-from headrace.jobs.durable import DurableParts, DurableRows, recover
+from headrace.jobs.durable import recover, remove_open
 from headrace.jobs.files import absolute, location
 from headrace.jobs.messages import Messages
 from headrace.jobs.output import Output
 from headrace.jobs.output_batches import lines_in
 from headrace.jobs.parts import KINDS, OutputPart, read_manifest
-from headrace.jobs.positions import OutputPlaces
 from headrace.jobs.publishing import sync_folder
 from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.storage import is_remote
+from headrace.jobs.stored_rows import StoredOutput, StoredRows
 
-_VERSION = 2
+_VERSION = 3
 _LOCK = "lock"
 _in_use: set[str] = set()
 """Folders in use by runs of this process: file locks exclude only other processes."""
@@ -108,6 +108,7 @@ class ResumableOutput(Output):
                 then = json.load(file)
         except FileNotFoundError:  # no earlier run, or its folder was being removed
             then = None
+        remove_open(self.folder)
         done = self._find() if then is not None and self._keeps else RowRanges()
         self.earlier_rows = len(done)
         if self.earlier_rows:
@@ -140,12 +141,12 @@ class ResumableOutput(Output):
 
     def _find(self) -> RowRanges:
         recover(self.folder)
-        good, bad, none = (DurableParts.find(self.folder, predictions=kind).places for kind in KINDS)
+        good, bad, none = (StoredRows.find(self.folder, predictions=kind).places for kind in KINDS)
         return good | bad | none
 
     def _parts(self, check: Callable[[], None]) -> list[OutputPart]:
         """What the folder holds, as one part of each kind."""
-        good, bad, none = (DurableParts.find(self.folder, predictions=kind).places for kind in KINDS)
+        good, bad, none = (StoredRows.find(self.folder, predictions=kind).places for kind in KINDS)
         both = good | bad
         skipped = len(both | none) - len(both)
         is_cut = os.path.exists(self.manifest) and any(part.is_cut for part in read_manifest(self.manifest))
@@ -154,17 +155,12 @@ class ResumableOutput(Output):
             raise RuntimeError(f"rows before {gaps[0]:#x} have no result; this is a bug, please report it")
         return [
             OutputPart(True, "", {"predictions": len(good)}),
-            OutputPart(False, "", *_counts_of_letters(self._tables([], predictions=False), check), is_cut),
+            OutputPart(False, "", *_counts_of_letters(self._stored([]).tables(predictions=False), check), is_cut),
             *([OutputPart(None, "", {"skipped": skipped})] if skipped else []),
         ]
 
-    def _tables(self, parts: list[OutputPart], *, predictions: bool) -> Iterable[Any]:
-        """The rows of one kind, in input order."""
-        return DurableRows.find(self.folder).tables(predictions=predictions)
-
-    def _places(self, parts: list[OutputPart]) -> OutputPlaces:
-        """As those of ``_tables``."""
-        return DurableRows.find(self.folder).places
+    def _stored(self, parts: list[OutputPart]) -> StoredOutput:
+        return StoredOutput.find(self.folder)
 
     def _how_to_join(self, error: Exception) -> str:
         return f"the rows are done, but their files could not be joined ({type(error).__name__}: {error})."

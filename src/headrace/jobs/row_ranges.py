@@ -35,6 +35,11 @@ class RowRanges:
         before = int(numpy.searchsorted(self.starts, place, "right"))
         return before > 0 and place < int(self.stops[before - 1])
 
+    def have(self, places: Any) -> Any:
+        """For each of some places whether it is in the set."""
+        before = numpy.searchsorted(self.starts, places, "right")
+        return numpy.append(0, self.stops)[before] > places
+
     def __or__(self, other: RowRanges) -> RowRanges:
         return RowRanges(numpy.concatenate([self.starts, other.starts]), numpy.concatenate([self.stops, other.stops]))
 

@@ -15,7 +15,6 @@ from headrace.jobs.column_blocks import cut_by_time
 from headrace.jobs.durable import DurablePartWriter
 from headrace.jobs.files import Source
 from headrace.jobs.first_rows import FirstRows
-from headrace.jobs.input_order import InputOrder
 from headrace.jobs.input_share import following
 from headrace.jobs.job import CancelledError, Job, cancelled, refuse_if_cancelled
 from headrace.jobs.json_lines import JsonEncodeError
@@ -58,21 +57,16 @@ class RunSteps(NamedTuple):
 
     def bundle(self, bundle: AnyBundle) -> SourceBundle:
         """Starts on a bundle of sources with a new bundle of the runtime."""
-        order = InputOrder(self.writer.write) if self.spec.plan.reorders and not self.writer.restores_order else None
-        return SourceBundle(bundle, self.reader, self.writer, order)
+        return SourceBundle(bundle, self.reader, self.writer)
 
 
 class SourceBundle:
     """Reads sources into a bundle of the runtime, and writes its outcomes into parts; used by one thread."""
 
-    def __init__(
-        self, bundle: AnyBundle, reader: BlockReader, writer: OutcomeWriter, order: InputOrder | None = None
-    ) -> None:
+    def __init__(self, bundle: AnyBundle, reader: BlockReader, writer: OutcomeWriter) -> None:
         self._bundle = bundle
         self._reader = reader
         self._writer = writer
-        self._order = order
-        self._write = writer.write if order is None else order.write
         writer.begin()
 
     def run(self, index: int, source: Source) -> None:
@@ -96,11 +90,11 @@ class SourceBundle:
         except CancelledError:
             if self._writer.paid:
                 with suppress(BudgetError):  # of what was not sent
-                    self._write(self._bundle.finish())
+                    self._writer.write(self._bundle.finish())
             raise
 
     def _batches(self, index: int, source: Source) -> Iterator[None]:
-        add, write, reader, order = self._bundle.add, self._write, self._reader, self._order
+        add, write, reader = self._bundle.add, self._writer.write, self._reader
         first = self._writer.first_rows
         if first.were_last:
             return
@@ -108,8 +102,6 @@ class SourceBundle:
             for element, place in chain.from_iterable(map(reader.elements, first.noted(blocks))):
                 if cancelled:
                     refuse_if_cancelled(reader.folder)
-                if order is not None and place is not None:
-                    order.expect(place)
                 if outcomes := add(element, place):
                     write(outcomes)
                     if first.end():
@@ -118,7 +110,7 @@ class SourceBundle:
 
     def finish(self) -> list[OutputPart]:
         """Runs what still waits; returns the parts."""
-        self._write(self._bundle.finish())
+        self._writer.write(self._bundle.finish())
         return self._writer.finish()
 
 
@@ -230,8 +222,7 @@ class OutcomeWriter:
         self._explode = explode
         self._no_bytes = no_bytes
         self._folder, self._keep = folder, keep
-        self.restores_order = self._resume = resume
-        """Whether rows may be written in any order: durable parts are read in that of the input."""
+        self._resume = resume
         self.all_may_fail = all_may_fail
         self.paid = paid
         self.first_rows = FirstRows(may_fail=all_may_fail)

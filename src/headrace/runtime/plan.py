@@ -108,12 +108,6 @@ class Plan:
         return self.routed or config.sorts or config.sizes_are_weights or config.columnar
 
     @property
-    def reorders(self) -> bool:
-        """Whether the elements of one model come out in another order, since they are sorted, or run side by side."""
-        is_mixed = self.batching.sorts or bool(self.concurrent) or self.has_fallback
-        return is_mixed and not self.routed
-
-    @property
     def has_rows_in_elements(self) -> bool:
         """Whether an element holds many rows."""
         return self.prebatched or self.batching.columnar

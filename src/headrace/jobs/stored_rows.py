@@ -1,0 +1,184 @@
+"""Reads the rows of part files in the order of the input, in whatever order and by however many bundles they came."""
+
+from __future__ import annotations
+
+import glob
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy
+import pyarrow
+import pyarrow.ipc
+
+from headrace.jobs import storage
+from headrace.jobs.parts import KINDS, RUNS
+from headrace.jobs.row_ranges import RowRanges
+from headrace.rows.blocks import place_at
+
+_STREAMS_AT_ONCE = 4
+
+
+class _Stream(NamedTuple):
+    """A stream of record batches in a part."""
+
+    path: str
+    offset: int
+    starts: Any
+    """Places of the first rows of its runs, in their order."""
+    sizes: Any
+    """How many rows each run has."""
+
+
+class StoredRows:
+    """The rows of one kind in some parts.
+
+    Args:
+        streams: of the parts.
+        low: the lowest place that counts.
+        high: the place behind the last that counts.
+        load: reads a stream.
+    """
+
+    def __init__(
+        self, streams: Iterable[_Stream], low: int = 0, high: int = sys.maxsize, load: Callable[..., Any] | None = None
+    ) -> None:
+        self._streams = sorted(streams, key=lambda stream: int(stream.starts.min()))
+        self._low, self._high = low, high
+        self._load = load or lru_cache(_STREAMS_AT_ONCE)(_load)  # many small sources may be in one stream
+
+    @classmethod
+    def of_parts(cls, paths: Iterable[str]) -> StoredRows:
+        """Those in part files."""
+        return cls(chain.from_iterable(map(_streams_of, paths)))
+
+    @classmethod
+    def find(cls, folder: str, *, predictions: bool | None) -> StoredRows:
+        """Those in the parts of a local folder."""
+        return cls.of_parts(sorted(glob.glob(f"{glob.escape(folder)}/*.{KINDS[predictions]}")))
+
+    def of(self, source: int) -> StoredRows:
+        """Those of one source."""
+        low, high = place_at(source, 0), place_at(source + 1, 0)
+        some = [one for one in self._streams if ((one.starts >= low) & (one.starts < high)).any()]
+        return StoredRows(some, low, high, self._load)
+
+    @property
+    def places(self) -> RowRanges:
+        """Their places in the input."""
+        starts, sizes = (
+            numpy.concatenate([numpy.empty(0, numpy.int64), *column])
+            for column in ([one.starts for one in self._streams], [one.sizes for one in self._streams])
+        )
+        counts = (starts >= self._low) & (starts < self._high)  # a run is of one source
+        return RowRanges(starts[counts], (starts + sizes)[counts])
+
+    def tables(self, without: RowRanges | None = None) -> Iterator[Any]:
+        """The rows as tables, in input order, each once and without those at some places; holds what overlaps."""
+        held: list[tuple[Any, Any]] = []
+        for stream in self._streams:
+            yield from _taken(held, int(stream.starts.min()))
+            places, table = self._load(stream.path, stream.offset)
+            first, last = numpy.searchsorted(places, [self._low, self._high])
+            places, table = places[first:last], table.slice(first, last - first)
+            if without is not None and (outside := ~without.have(places)).any():
+                places, table = places[outside], table.filter(pyarrow.array(outside))
+            elif without is not None:
+                continue
+            held.append((places, table))
+        yield from _taken(held, sys.maxsize)
+
+
+class StoredOutput(NamedTuple):
+    """Predictions and dead letters; a row that has both, since a runner repeated its bundle, is predicted."""
+
+    good: StoredRows
+    bad: StoredRows
+
+    @classmethod
+    def find(cls, folder: str) -> StoredOutput:
+        """Those in a local folder."""
+        return cls(*(StoredRows.find(folder, predictions=kind) for kind in (True, False)))
+
+    def of(self, source: int) -> StoredOutput:
+        """Those of one source."""
+        return StoredOutput(self.good.of(source), self.bad.of(source))
+
+    @property
+    def letters(self) -> int:
+        """How many dead letters there are."""
+        good = self.good.places
+        return len(good | self.bad.places) - len(good)
+
+    def tables(self, *, predictions: bool) -> Iterator[Any]:
+        """The rows of one kind."""
+        if predictions:
+            return self.good.tables()
+        return self.bad.tables(self.good.places if self.letters < len(self.bad.places) else None)
+
+
+def _taken(held: list[tuple[Any, Any]], stop: int) -> Iterator[Any]:
+    """Takes the rows before a place out of sorted tables; gives them in order, those of one place once."""
+    ends = [int(numpy.searchsorted(places, stop)) for places, _ in held]
+    heads = [(places[:end], table.slice(0, end)) for (places, table), end in zip(held, ends, strict=True) if end]
+    held[:] = [
+        (places[end:], table.slice(end))
+        for (places, table), end in zip(held, ends, strict=True)
+        if end < len(places)
+    ]  # fmt: skip
+    if not heads:
+        return
+    sizes = [len(places) for places, _ in heads]
+    places = numpy.concatenate([places for places, _ in heads])
+    order = numpy.argsort(places, kind="stable")
+    order = order[numpy.diff(places[order], prepend=-1) != 0]
+    of_table = numpy.repeat(numpy.arange(len(heads)), sizes)[order]
+    begins = numpy.cumsum(sizes) - sizes
+    cuts = numpy.flatnonzero((numpy.diff(order) != 1) | (numpy.diff(of_table) != 0)) + 1
+    for start, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(order)], strict=True):
+        number = of_table[start]
+        yield heads[number][1].slice(int(order[start] - begins[number]), end - start)
+
+
+def _streams_of(path: str) -> Iterator[_Stream]:
+    with _opened(path) as file:
+        while True:
+            offset = file.tell()
+            try:
+                stream = pyarrow.ipc.open_stream(file)
+            except (pyarrow.ArrowInvalid, EOFError):  # no further stream
+                return
+            runs = _runs_of(stream.iter_batches_with_custom_metadata())
+            yield _Stream(path, offset, *runs.T)
+
+
+def _load(path: str, offset: int) -> tuple[Any, Any]:
+    """The rows of a stream, sorted, with their places; dictionaries decoded."""
+    with _opened(path) as file:
+        file.seek(offset)
+        stream = pyarrow.ipc.open_stream(file)
+        batches = list(stream.iter_batches_with_custom_metadata())
+    starts, sizes = _runs_of(batches).T
+    places = numpy.repeat(starts - (numpy.cumsum(sizes) - sizes), sizes) + numpy.arange(sizes.sum())
+    table = pyarrow.Table.from_batches([one.batch for one in batches], stream.schema)
+    for number, field in enumerate(table.schema):
+        if pyarrow.types.is_dictionary(field.type):
+            plain = field.type.value_type
+            table = table.set_column(number, field.with_type(plain), table.column(number).cast(plain))
+    if (numpy.diff(places) > 0).all():
+        return places, table
+    order = numpy.argsort(places, kind="stable")
+    return places[order], table.take(order)
+
+
+def _runs_of(batches: Iterable[Any]) -> Any:
+    """Places and numbers of rows of the runs of batches."""
+    runs = chain.from_iterable(json.loads(one.custom_metadata[RUNS]) for one in batches)
+    return numpy.array(list(runs), numpy.int64).reshape(-1, 2)
+
+
+def _opened(path: str) -> Any:
+    return storage.open_file(path) if storage.is_remote(path) else pyarrow.memory_map(path)
