@@ -20,7 +20,7 @@ from headrace.jobs.files import match
 from headrace.jobs.job import Job
 from headrace.jobs.output import Output
 from headrace.jobs.output_batches import OutputLine
-from headrace.jobs.parts import PartWriter, write_manifest
+from headrace.jobs.parts import BundleParts, PartWriter, write_manifest
 from headrace.jobs.reading import infer_schema
 from headrace.jobs.run import Run
 from headrace.rows.examples import Examples
@@ -197,7 +197,7 @@ def written(tmp_path):
         output = Output(str(tmp_path / "out" / name), dead_letters and str(tmp_path / dead_letters))
         output.prepare()
         parts = [_part(output, rows, True) for rows in predictions] + [_part(output, rows, False) for rows in letters]
-        write_manifest(output.manifest, [json.dumps(part) for part in parts])
+        write_manifest(output.manifest, [BundleParts(parts)])
         return output
 
     places = itertools.count()
@@ -206,9 +206,9 @@ def written(tmp_path):
         part = PartWriter(output.folder, predictions=good)
         for row, place in zip(rows, places):
             if good:
-                part.write_rows(*output_rows([row], place), "what")
+                part.write_rows(*output_rows([row], place))
             else:
-                part.write_line(OutputLine(place, json.dumps(row)), "what")
+                part.write_line(OutputLine(place, json.dumps(row)))
         return part.finish()
 
     return to

@@ -18,10 +18,3 @@ def test_messages_are_short():
     messages.add("reading E", "x" * 100_000)
     messages.add("reading E", "")
     assert sorted(map(len, messages.most_frequent())) == [9, 9 + 2 + 300]
-
-
-def test_those_of_parts_add_up():
-    messages = Messages()
-    messages.add_all({"a": 2, "b": 1})
-    messages.add_all({"b": 4})
-    assert messages.most_frequent(1) == {"b": 5}

@@ -12,21 +12,21 @@ import pytest
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.output import Output
 from headrace.jobs.output_batches import OutputLine, OutputRows
-from headrace.jobs.parts import OutputPart, PartWriter
-from headrace.jobs.stored_rows import StoredRows
+from headrace.jobs.parts import PartWriter
+from headrace.jobs.stored_rows import StoredOutput, StoredRows
 from headrace.jobs.tables import lines_of
 from headrace.rows.blocks import Block, BlockRow
 
 
-def test_a_part_counts_what_its_lines_are(tmp_path):
+def test_dead_letters_are_counted(tmp_path):
     part = PartWriter(str(tmp_path), predictions=False)
     for n, what in enumerate(["x", "y", "x"]):
-        part.write_line(OutputLine(n, f'{{"n": {n}}}'), what, f"message of {what}")
-    finished = part.finish()
-    assert finished.counts == {"x": 2, "y": 1}
-    assert finished.messages == {"x: message of x": 2, "y: message of y": 1}
-    assert not finished.predictions
-    assert b"".join(lines_of(StoredRows.of_parts([finished.path]).tables())) == b'{"n": 0}\n{"n": 1}\n{"n": 2}\n'
+        letter = {"stage": "inference", "error_type": what, "message": f"message of {what}"}
+        part.write_line(OutputLine(n, json.dumps(letter)))
+    counts = StoredOutput.of_parts([part.finish()]).counted(lambda: None)
+    assert counts.dead_letters == {("inference", "x"): 2, ("inference", "y"): 1}
+    assert counts.messages == {"inference x: message of x": 2, "inference y: message of y": 1}
+    assert (counts.predictions, counts.skipped, counts.rows) == (0, 0, 3)
 
 
 def test_a_part_without_lines_is_no_file(tmp_path):
@@ -38,7 +38,7 @@ def test_a_long_part_does_not_wait_in_memory(tmp_path):
     part = PartWriter(str(tmp_path), predictions=True)
     for n in range(60):
         row = BlockRow(Block(0, n, records=[{}]), n)
-        part.write_rows(OutputRows([row], {"prediction": ["x" * 1_000_000]}), "predictions")
+        part.write_rows(OutputRows([row], {"prediction": ["x" * 1_000_000]}))
     (file,) = tmp_path.iterdir()
     assert file.stat().st_size > 30_000_000
     part.finish()
@@ -52,11 +52,11 @@ def test_rows_of_many_blocks_do_not_keep_them_in_memory(tmp_path):
     for n in range(200):
         block = Block(0, n * 50_000, batch=pyarrow.record_batch({"x": numpy.full(50_000, n, float)}))
         row = BlockRow(block, block.place + 7)
-        part.write_rows(OutputRows([row], {"prediction": [n]}), "predictions")
+        part.write_rows(OutputRows([row], {"prediction": [n]}))
         del block, row
         assert pyarrow.total_allocated_bytes() - before < 40_000_000
     finished = part.finish()
-    found = b"".join(lines_of(StoredRows.of_parts([finished.path]).tables())).splitlines()
+    found = b"".join(lines_of(StoredRows.of_parts([finished]).tables())).splitlines()
     assert [json.loads(line) for line in found] == [{"x": float(n), "prediction": n} for n in range(200)]
 
 
@@ -67,14 +67,14 @@ def lines(path, opener=open):
 
 @pytest.mark.parametrize("parts", [[], [[{"n": 0}, {"n": 1}]], [[{"n": 0}], [{"n": 1}, {"n": 2}]]])
 def test_parts_become_two_files_and_nothing_else(written, parts):
-    output = written("a.jsonl", parts, [[{"bad": 1}]])
-    published = output.publish()
+    letter = {"stage": "inference", "error_type": "E"}
+    output = written("a.jsonl", parts, [[letter]])
+    counts = output.publish()
     output.clean()
     assert lines(output.path) == [row for rows in parts for row in rows]
-    assert lines(output.dead_letters) == [{"bad": 1}]
+    assert lines(output.dead_letters) == [letter]
     assert sorted(os.listdir(os.path.dirname(output.path))) == ["a.dead-letters.jsonl", "a.jsonl"]
-    assert all(isinstance(part, OutputPart) for part in published)
-    assert len(published) == len(parts) + 1
+    assert (counts.predictions, counts.dead_letters) == (sum(map(len, parts)), {("inference", "E"): 1})
 
 
 @pytest.mark.parametrize("letters", [None, "elsewhere/a.jsonl"])
@@ -138,7 +138,10 @@ def test_outputs_that_cannot_be_written(tmp_path):
         Output(str(tmp_path / "file" / "a.jsonl")).prepare()
 
 
-LETTERS = [{"row": {"n": 1}, "stage": "inference", "attempts": 2}, {"row": {"m": [1]}, "stage": "reading"}]
+LETTERS = [
+    {"row": {"n": 1}, "stage": "inference", "error_type": "E", "attempts": 2},
+    {"row": {"m": [1]}, "stage": "reading", "error_type": "E"},
+]
 
 
 @pytest.mark.parametrize("parts", [[], [LETTERS], [LETTERS[:1], LETTERS[1:]]])

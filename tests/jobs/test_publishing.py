@@ -247,7 +247,7 @@ def test_files_of_several_runs_do_not_mix(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
 def test_what_cannot_be_moved_stays_where_the_message_says(written, name):
-    output = written(name, [[{"n": 0}], [{"n": 1}]], [[{"bad": 1}]])
+    output = written(name, [[{"n": 0}], [{"n": 1}]], [[{"stage": "inference", "error_type": "E"}]])
     os.mkdir(output.path)
     with pytest.raises(PublishError) as caught:
         output.publish()

@@ -28,7 +28,7 @@ from headrace.core.events import FALLBACK
 from headrace.core.spelling import nearest
 from headrace.jobs.files import Part, Source
 from headrace.jobs.job import Job, refuse_if_cancelled
-from headrace.jobs.parts import write_manifest
+from headrace.jobs.parts import BundleParts, write_manifest
 from headrace.jobs.splits import Splits
 from headrace.jobs.steps import RunSteps
 from headrace.metrics.inference import usage_in
@@ -97,8 +97,7 @@ class _RunSources(SessionDoFn):
     def finish_bundle(self) -> Iterator[WindowedValue]:
         """Runs what still waits, closes the parts and emits their names."""
         # Emitted from finish_bundle, a value needs an explicit window and timestamp.
-        for part in self._sources.finish():
-            yield WindowedValue(json.dumps(part), MIN_TIMESTAMP, [GlobalWindow()])
+        yield WindowedValue(json.dumps(self._sources.finish()), MIN_TIMESTAMP, [GlobalWindow()])
 
     def teardown(self) -> None:
         """Keeps the durable rows of a bundle that failed, and releases the model."""
@@ -171,7 +170,7 @@ def _build(pipeline: beam.Pipeline, job: Job, steps: RunSteps, folder: str, mani
 
 def _write_manifest(parts: list[str], folder: str, path: str) -> None:
     refuse_if_cancelled(folder)
-    write_manifest(path, parts)
+    write_manifest(path, [BundleParts(*json.loads(part)) for part in parts])
 
 
 def _totals(result: Any) -> Totals:

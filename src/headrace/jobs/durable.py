@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from headrace.jobs.journal import Journal, journals, read_journal, remove_journal
 from headrace.jobs.output_batches import OutputLine, OutputRows, as_lines
-from headrace.jobs.parts import KINDS, OutputPart, PartWriter
+from headrace.jobs.parts import KINDS, PartWriter
 from headrace.jobs.publishing import sync_folder
 from headrace.jobs.stored_rows import StoredRows
 
@@ -30,7 +30,7 @@ class DurablePartWriter(PartWriter):
 
     Args:
         folder: of the parts; local.
-        predictions: as in ``OutputPart``.
+        predictions: as in ``KINDS``.
         keep: the input columns to output; None: all.
         paid: whether rows are in a journal at once, which outlives a process that is killed.
     """
@@ -39,28 +39,29 @@ class DurablePartWriter(PartWriter):
         self, folder: str, *, predictions: bool | None, keep: tuple[str, ...] | None = None, paid: bool = False
     ) -> None:
         super().__init__(folder, predictions=predictions, keep=keep)
+        self._kind = KINDS[predictions]
         self._journal = Journal(self._path) if paid else None
         self._timer: threading.Timer | None = None
         self._error: BaseException | None = None
         self._lock = threading.RLock()
         self._commit_lock = threading.Lock()
 
-    def write_rows(self, some: OutputRows, what: str) -> None:
+    def write_rows(self, some: OutputRows) -> None:
         """As ``PartWriter.write_rows``."""
         with self._lock:
             if self._journal is not None:
                 self._journal.add(as_lines(some, self._keep))
-            super().write_rows(some, what)
+            super().write_rows(some)
 
-    def write_line(self, line: OutputLine, what: str, message: str = "") -> None:
+    def write_line(self, line: OutputLine) -> None:
         """As ``PartWriter.write_line``."""
         with self._lock:
             if self._journal is not None:
                 self._journal.add([line])
-            super().write_line(line, what, message)
+            super().write_line(line)
 
-    def finish(self) -> OutputPart | None:
-        """Makes all durable; None if nothing was written."""
+    def finish(self) -> None:
+        """Makes all durable; the parts are those that are in the folder."""
         try:
             with self._lock:
                 if self._timer is not None:
@@ -72,7 +73,6 @@ class DurablePartWriter(PartWriter):
             with suppress(OSError):  # raised before
                 if self._file is not None:
                     self._file.close()
-        return self._part() if self._counts else None
 
     def abandon(self) -> None:
         """Ends with a bundle that failed: its rows count."""
@@ -125,7 +125,7 @@ class DurablePartWriter(PartWriter):
             remove_journal(noted)
 
     def _create(self) -> BinaryIO:
-        return open(os.path.join(self._folder, f"{uuid.uuid4().hex}.{KINDS[self._predictions]}{_OPEN}"), "xb")
+        return open(os.path.join(self._folder, f"{uuid.uuid4().hex}.{self._kind}{_OPEN}"), "xb")
 
     def _write_stream(self) -> None:
         """Writes the stream. The caller holds the lock."""
@@ -153,7 +153,7 @@ def recover(folder: str) -> None:
         part = DurablePartWriter(folder, predictions=kind)
         for line in chain.from_iterable(map(read_journal, paths)):
             if line.place not in known:
-                part.write_line(line, extension)
+                part.write_line(line)
         part.finish()
         for path in paths:
             remove_journal(path)

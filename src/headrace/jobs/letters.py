@@ -23,8 +23,8 @@ class LetterLines:
     def __init__(self) -> None:
         self._tracebacks: Counter[int] = Counter()
 
-    def line_of(self, place: BlockRow, letter: DeadLetter) -> tuple[OutputLine, str]:
-        """A letter's line, and under what it is counted."""
+    def line_of(self, place: BlockRow, letter: DeadLetter) -> OutputLine:
+        """A letter's line."""
         row = place.row
         is_broken = isinstance(row, BrokenLine)
         line = {
@@ -38,7 +38,7 @@ class LetterLines:
             "model_id": letter.model_id,
             "position": position_of(place),
         }
-        return OutputLine(place.place, as_line(line)[:-1].decode()), f"{line['stage']} {letter.error_type}"
+        return OutputLine(place.place, as_line(line)[:-1].decode())
 
     def _unless_known(self, letter: DeadLetter) -> str | None:
         """The traceback; None if it is that of several letters before, but for the message, which the letter has."""

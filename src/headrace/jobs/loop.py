@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack
 
 from headrace.core.events import BatchCompleted, Event
@@ -50,9 +49,9 @@ class Loop:
             bundle = self._steps.bundle(worker.bundle(FanOut(*observers)))
             for index, source in enumerate(self._sources):
                 bundle.run(index, source)
-            parts = bundle.finish()
+            written = bundle.finish()
         refuse_if_cancelled(self._folder)
-        write_manifest(self._manifest, [json.dumps(part) for part in parts])
+        write_manifest(self._manifest, [written])
         return totals
 
     def cancel(self) -> None:

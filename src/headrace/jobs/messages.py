@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 
 _DISTINCT = 100
 _CHARACTERS = 300
@@ -24,17 +23,9 @@ class Messages:
         words = " ".join(message[: 2 * _CHARACTERS].split())
         short = words if len(words) <= _CHARACTERS else words[: _CHARACTERS - 3] + "..."
         self._counts[f"{what}: {short}" if short else what] += 1
-        self._forget_the_rarest()
-
-    def add_all(self, counts: Mapping[str, int]) -> None:
-        """Adds the counts of a part."""
-        self._counts.update(counts)
-        self._forget_the_rarest()
+        if len(self._counts) > 2 * _DISTINCT:
+            self._counts = Counter(self.most_frequent())
 
     def most_frequent(self, number: int = _DISTINCT) -> dict[str, int]:
         """The ``number`` most frequent messages with their counts, most frequent first."""
         return dict(self._counts.most_common(number))
-
-    def _forget_the_rarest(self) -> None:
-        if len(self._counts) > 2 * _DISTINCT:
-            self._counts = Counter(self.most_frequent())

@@ -17,11 +17,11 @@ from headrace.jobs.column_types import letter_types
 from headrace.jobs.compression import create_compressed
 from headrace.jobs.files import Source, absolute, dead_letters_path, delimiter_of, failed_path, location, output_format
 from headrace.jobs.job import Inputs
-from headrace.jobs.parts import KINDS, OutputPart, read_manifest
+from headrace.jobs.parts import KINDS, read_manifest
 from headrace.jobs.positions import OutputPlaces, completed
 from headrace.jobs.prefetch import prefetch
 from headrace.jobs.publishing import Move, PublishError, backup_path, put_in_place
-from headrace.jobs.stored_rows import StoredOutput, StoredRows
+from headrace.jobs.stored_rows import Counts, StoredOutput
 from headrace.jobs.tables import csv_of, lines_of, write_parquet
 
 _LETTERS = "--output or --dead-letters"
@@ -61,6 +61,8 @@ class Output:
         """Whether the files are in place."""
         self.accepted = True
         """Whether the parts were accepted as output."""
+        self.is_cut = False
+        """Whether rows were left out since the first ones all failed."""
         self.keeps_parts = False
         """Whether finished parts or files remain in the folder, since they could not be moved into place."""
         self._moving = threading.Lock()
@@ -137,9 +139,9 @@ class Output:
             self._prepare_letters()
 
     def publish(
-        self, check: Callable[[], None] = lambda: None, accept: Callable[[list[OutputPart]], bool] | None = None
-    ) -> list[OutputPart]:
-        """Joins the parts and moves the files into place; returns the parts.
+        self, check: Callable[[], None] = lambda: None, accept: Callable[[Counts], bool] | None = None
+    ) -> Counts:
+        """Joins the parts and moves the files into place; returns what is in them.
 
         Args:
             check: called repeatedly until the files are moved; an exception from it stops the work.
@@ -150,9 +152,13 @@ class Output:
             PublishError: the files could not be joined or moved. Finished work remains in the folder.
         """
         try:
-            parts = self._parts(check)
-            self.accepted = accept is None or accept(parts)
-            moves = self._joined(self._stored(parts), check)
+            paths, self.is_cut = read_manifest(self.manifest)
+            stored = self._stored(paths)
+            if (gaps := stored.places.gaps()) and not self.is_cut:
+                raise RuntimeError(f"rows before {gaps[0]:#x} have no result; this is a bug, please report it")
+            counts = stored.counted(check)
+            self.accepted = accept is None or accept(counts)
+            moves = self._joined(stored, check)
             with self._moving:
                 check()
                 put_in_place(moves)
@@ -164,7 +170,7 @@ class Output:
             check()  # raises again if it was what failed
             self.keeps_parts = True
             raise PublishError(self._how_to_join(error)) from error
-        return parts
+        return counts
 
     def clean(self) -> None:
         """Removes the scratch folder unless its files are still needed; waits for files that are being moved."""
@@ -194,9 +200,6 @@ class Output:
 
     def _make_folder(self) -> None:
         storage.make_folder(self.folder)
-
-    def _parts(self, check: Callable[[], None]) -> list[OutputPart]:
-        return read_manifest(self.manifest)
 
     def _prepare_letters(self) -> None:
         """Makes sure, before the run, that the dead letters can be written to their folder."""
@@ -231,10 +234,9 @@ class Output:
             f"(*.{KINDS[False]}). Those that manifest.json names have every row once; join them by hand."
         )
 
-    def _stored(self, parts: list[OutputPart]) -> StoredOutput:
+    def _stored(self, paths: list[str]) -> StoredOutput:
         """The rows of parts."""
-        paths = ([part.path for part in parts if part.predictions is kind] for kind in (True, False))
-        return StoredOutput(*map(StoredRows.of_parts, paths))
+        return StoredOutput.of_parts(paths)
 
     def _places(self, stored: StoredOutput) -> OutputPlaces:
         """Where rows are in the output."""

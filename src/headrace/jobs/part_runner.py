@@ -15,7 +15,7 @@ from headrace.ipc.exceptions import stand_ins
 from headrace.ipc.progress import Activity, Progress
 from headrace.jobs.files import Source
 from headrace.jobs.job import CancelledError
-from headrace.jobs.parts import OutputPart
+from headrace.jobs.parts import BundleParts
 from headrace.jobs.steps import RunSteps, SourceBundle
 from headrace.runtime.observers import FanOut
 from headrace.runtime.open_worker import open_worker
@@ -49,7 +49,7 @@ class PartProgress(NamedTuple):
     """What a worker has done since it was asked: it answers a few times a second."""
 
     events: list[Event]
-    parts: list[OutputPart] | None = None
+    parts: BundleParts | None = None
     """Of the output; None: the part of the input is not finished."""
     caught: Caught | None = None
     """Why it failed, if it did."""
@@ -117,7 +117,7 @@ class PartRunner:
             self._worker.close()
             self._worker = None
 
-    def _go_on(self) -> list[OutputPart] | None:
+    def _go_on(self) -> BundleParts | None:
         until = time.monotonic() + _PAUSE_SECONDS
         for _ in self._batches:
             if time.monotonic() > until:
@@ -132,7 +132,7 @@ class PartRunner:
         self._bundle = self._steps.bundle(self._worker.bundle(FanOut(self)))
         self._batches = self._bundle.batches(head.number, head.source)
 
-    def _stop(self, *, keep: bool) -> list[OutputPart] | None:
+    def _stop(self, *, keep: bool) -> BundleParts | None:
         if keep:
             self._batches.close()
             return self._bundle.finish()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from operator import attrgetter
 from typing import Any, BinaryIO, NamedTuple
@@ -15,7 +16,6 @@ import pyarrow
 import pyarrow.ipc
 
 from headrace.jobs import storage
-from headrace.jobs.messages import Messages
 from headrace.jobs.output_batches import Json, OutputLine, OutputRows, Runs, batch_of_lines, batches_of_rows, in_order
 from headrace.rows.blocks import Block, blocks_of
 
@@ -27,19 +27,14 @@ RUNS = "runs"
 """The metadata of a record batch: places of neighbouring rows, the first one's and their number."""
 
 KINDS = {True: "predictions", False: "letters", None: "skipped"}
-"""The extensions of parts, by ``OutputPart.predictions``."""
+"""The extensions of parts: of predictions, of dead letters, and of rows that were skipped."""
 
 
-class OutputPart(NamedTuple):
-    """A finished part of the output, written by one bundle."""
+class BundleParts(NamedTuple):
+    """What a bundle has written."""
 
-    predictions: bool | None
-    """True: predictions; False: dead letters; None: only records skipped rows."""
-    path: str
-    counts: dict[str, int]
-    """Numbers of rows by kind; for dead letters, by stage and error type."""
-    messages: dict[str, int] = {}  # noqa: RUF012 - a NamedTuple's default, never modified
-    """For dead letters: counts of the most frequent messages."""
+    paths: list[str]
+    """Of parts; none where all parts of a folder count."""
     is_cut: bool = False
     """Whether the bundle's first rows all failed, and it left out others."""
 
@@ -76,17 +71,14 @@ class PartWriter:
 
     Args:
         folder: of the parts.
-        predictions: as in ``OutputPart``.
+        predictions: as in ``KINDS``.
         keep: the input columns to output; None: all.
     """
 
     def __init__(self, folder: str, *, predictions: bool | None, keep: tuple[str, ...] | None = None) -> None:
         self._folder = folder
         self._path = storage.join(folder, f"{uuid.uuid4().hex}.{KINDS[predictions]}")
-        self._predictions = predictions
         self._keep = keep
-        self._counts: dict[str, int] = {}
-        self._messages = Messages()
         self._file: BinaryIO | None = None
         self._stream = Stream()
         self._waiting: list[Any] = []
@@ -95,8 +87,8 @@ class PartWriter:
         self._blocks: set[Block] = set()
         """The blocks that rows keep in memory while they wait."""
 
-    def write_rows(self, some: OutputRows, what: str) -> None:
-        """Adds rows, counted under ``what``."""
+    def write_rows(self, some: OutputRows) -> None:
+        """Adds rows."""
         with self._taking():
             self._waiting.append(some)
             blocks = blocks_of(some.rows)
@@ -104,15 +96,13 @@ class PartWriter:
             self._blocks |= blocks
             for values in some.columns.values():
                 size += sum(len(value) for value in values if type(value) in _TEXT)
-            self._added(len(some.rows), size, what)
+            self._added(len(some.rows), size)
 
-    def write_line(self, line: OutputLine, what: str, message: str = "") -> None:
-        """Adds a line of JSON, counted under ``what``, and a dead letter's message."""
+    def write_line(self, line: OutputLine) -> None:
+        """Adds a line of JSON."""
         with self._taking():
             self._waiting.append(line)
-            if self._predictions is False:
-                self._messages.add(what, message)
-            self._added(1, len(line.text), what)
+            self._added(1, len(line.text))
 
     def write_batch(self, place: int, batch: Any) -> None:
         """Adds predictions of neighbouring rows as a record batch.
@@ -125,15 +115,14 @@ class PartWriter:
             if self._waiting:  # rows before these
                 self._settle()
             self._to_stream([(place, batch.num_rows)], batch)
-            self._counts["predictions"] = self._counts.get("predictions", 0) + batch.num_rows
 
-    def finish(self) -> OutputPart | None:
-        """Closes the part; None if nothing was written."""
+    def finish(self) -> str | None:
+        """Closes the part; returns its path, None if nothing was written."""
         self._write()
         if self._file is None:
             return None
         self._file.close()
-        return self._part()
+        return self._path
 
     def abandon(self) -> None:
         """Closes the part of a bundle that failed: it does not count."""
@@ -141,15 +130,11 @@ class PartWriter:
             if self._file is not None:
                 self._file.close()
 
-    def _part(self) -> OutputPart:
-        return OutputPart(self._predictions, self._path, self._counts, self._messages.most_frequent())
-
     def _taking(self) -> AbstractContextManager[None]:
         """Surrounds each acceptance of rows."""
         return nullcontext()
 
-    def _added(self, count: int, size: int, what: str) -> None:
-        self._counts[what] = self._counts.get(what, 0) + count
+    def _added(self, count: int, size: int) -> None:
         self._waiting_rows += count
         self._waiting_bytes += size
         if self._waiting_rows >= _WAITING or self._waiting_bytes >= _BYTES:
@@ -186,13 +171,14 @@ class PartWriter:
         self._stream.write(self._file)
 
 
-def write_manifest(path: str, parts: list[str]) -> None:
-    """Lists the parts of the output, each as JSON."""
+def write_manifest(path: str, bundles: Iterable[BundleParts]) -> None:
+    """Lists the parts of the output."""
     with storage.create(path) as file:
-        file.write(json.dumps(parts).encode())
+        file.write(json.dumps(list(bundles)).encode())
 
 
-def read_manifest(path: str) -> list[OutputPart]:
-    """The parts that a manifest lists."""
+def read_manifest(path: str) -> BundleParts:
+    """The parts that a manifest lists, together."""
     with storage.open_file(path) as file:
-        return [OutputPart(*json.loads(part)) for part in json.load(file)]
+        bundles = [BundleParts(*one) for one in json.load(file)]
+    return BundleParts([path for one in bundles for path in one.paths], any(one.is_cut for one in bundles))

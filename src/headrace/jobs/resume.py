@@ -7,21 +7,18 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, BinaryIO
 
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.durable import recover, remove_open
 from headrace.jobs.files import absolute, location
-from headrace.jobs.messages import Messages
 from headrace.jobs.output import Output
-from headrace.jobs.output_batches import lines_in
-from headrace.jobs.parts import KINDS, OutputPart, read_manifest
 from headrace.jobs.publishing import sync_folder
 from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.storage import is_remote
-from headrace.jobs.stored_rows import StoredOutput, StoredRows
+from headrace.jobs.stored_rows import Counts, StoredOutput
 
 _VERSION = 3
 _LOCK = "lock"
@@ -65,12 +62,12 @@ class ResumableOutput(Output):
                 )
 
     def publish(
-        self, check: Callable[[], None] = lambda: None, accept: Callable[[list[OutputPart]], bool] | None = None
-    ) -> list[OutputPart]:
+        self, check: Callable[[], None] = lambda: None, accept: Callable[[Counts], bool] | None = None
+    ) -> Counts:
         """Publishes like ``Output.publish``; afterwards the parts are disposable, unless predictions were refused."""
-        parts = super().publish(check, accept)
-        self._is_over = self.accepted or not any(part.counts.get("predictions") for part in parts)
-        return parts
+        counts = super().publish(check, accept)
+        self._is_over = self.accepted or not counts.predictions
+        return counts
 
     def clean(self) -> None:
         """Releases the folder; removes it if it is not needed any more or holds no durable row."""
@@ -141,25 +138,9 @@ class ResumableOutput(Output):
 
     def _find(self) -> RowRanges:
         recover(self.folder)
-        good, bad, none = (StoredRows.find(self.folder, predictions=kind).places for kind in KINDS)
-        return good | bad | none
+        return StoredOutput.find(self.folder).places
 
-    def _parts(self, check: Callable[[], None]) -> list[OutputPart]:
-        """What the folder holds, as one part of each kind."""
-        good, bad, none = (StoredRows.find(self.folder, predictions=kind).places for kind in KINDS)
-        both = good | bad
-        skipped = len(both | none) - len(both)
-        is_cut = os.path.exists(self.manifest) and any(part.is_cut for part in read_manifest(self.manifest))
-        gaps = (both | none).gaps()
-        if gaps and not is_cut:
-            raise RuntimeError(f"rows before {gaps[0]:#x} have no result; this is a bug, please report it")
-        return [
-            OutputPart(True, "", {"predictions": len(good)}),
-            OutputPart(False, "", *_counts_of_letters(self._stored([]).tables(predictions=False), check), is_cut),
-            *([OutputPart(None, "", {"skipped": skipped})] if skipped else []),
-        ]
-
-    def _stored(self, parts: list[OutputPart]) -> StoredOutput:
+    def _stored(self, paths: list[str]) -> StoredOutput:
         return StoredOutput.find(self.folder)
 
     def _how_to_join(self, error: Exception) -> str:
@@ -237,17 +218,3 @@ def _busy(folder: str, process: int | str) -> ConfigurationError:
     return ConfigurationError(
         f"another run (process {process}) is at work in {folder}; wait for its end, or choose another --output."
     )
-
-
-def _counts_of_letters(tables: Iterable[Any], check: Callable[[], None]) -> tuple[dict[str, int], dict[str, int]]:
-    """Counts of dead letters by stage and type, and of the most frequent messages."""
-    counts: dict[str, int] = {}
-    messages = Messages()
-    for table in tables:
-        check()
-        for line in lines_in(table) or ():
-            letter = json.loads(line)
-            what = f"{letter['stage']} {letter['error_type']}"
-            counts[what] = counts.get(what, 0) + 1
-            messages.add(what, letter.get("message", ""))
-    return counts, messages.most_frequent()

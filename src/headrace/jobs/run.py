@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -17,9 +17,7 @@ from headrace.jobs.into import CompletedOutput
 from headrace.jobs.job import Job, Report, cancelled, first_rows_failed, refuse_if_cancelled, too_many
 from headrace.jobs.letter_order import LetterOrder
 from headrace.jobs.loop import Loop
-from headrace.jobs.messages import Messages
 from headrace.jobs.output import Output
-from headrace.jobs.parts import OutputPart
 from headrace.jobs.pipes import as_name, is_pipe, was_empty
 from headrace.jobs.reading import read_blocks
 from headrace.jobs.resume import ResumableOutput
@@ -27,6 +25,7 @@ from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.splits import Splits
 from headrace.jobs.steps import BlockReader, OutcomeWriter, RunSteps
 from headrace.jobs.storage import is_remote
+from headrace.jobs.stored_rows import Counts
 from headrace.metrics.totals import Totals
 from headrace.rows.columns import over_blocks
 from headrace.rows.examples import (
@@ -132,28 +131,19 @@ class Run:
             inputs=self.output.inputs,
         )
 
-    def _accepts(self, parts: Iterable[OutputPart]) -> bool:
-        self._made = self._report(parts)
-        return self._made.refusal is None
-
-    def _report(self, parts: Iterable[OutputPart]) -> Report:
-        good, bad, none = ([part for part in parts if part.predictions is kind] for kind in (True, False, None))
-        messages = Messages()
-        for part in bad:
-            messages.add_all(part.messages)
-        unread = (
-            self._unread(sum(sum(part.counts.values()) for part in parts)) if any(part.is_cut for part in bad) else 0
-        )
+    def _accepts(self, counts: Counts) -> bool:
+        unread = self._unread(counts.rows) if self.output.is_cut else 0
         report = Report(
-            sum(sum(part.counts.values()) for part in good),
-            _added_up(part.counts for part in bad),
+            counts.predictions,
+            counts.dead_letters,
             Totals(),
-            messages=messages.most_frequent(),
-            skipped=sum(sum(part.counts.values()) for part in none),
+            messages=counts.messages,
+            skipped=counts.skipped,
             unread=unread,
         )
         refusal = too_many(report.failed, report.rows - report.skipped, self.job.threshold)
-        return report._replace(refusal=refusal if unread == 0 else first_rows_failed(unread))
+        self._made = report._replace(refusal=refusal if unread == 0 else first_rows_failed(unread))
+        return self._made.refusal is None
 
     def _unread(self, rows: int) -> int | None:
         """How many rows of the input are not among those that were read; None if counting them would take long."""
@@ -323,12 +313,3 @@ def _steps(job: Job, output: Output, order: LetterOrder | None) -> tuple[RunStep
         ),
     )
     return steps, fit is not None
-
-
-def _added_up(counts: Iterable[Mapping[str, int]]) -> dict[tuple[str, str], int]:
-    totals: dict[tuple[str, str], int] = {}
-    for part in counts:
-        for what, count in part.items():
-            stage, _, error_type = what.partition(" ")
-            totals[stage, error_type] = totals.get((stage, error_type), 0) + count
-    return totals

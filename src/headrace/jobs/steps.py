@@ -32,7 +32,7 @@ from headrace.jobs.output_batches import (
     encoded_without_bytes,
     rows_together,
 )
-from headrace.jobs.parts import OutputPart, PartWriter
+from headrace.jobs.parts import BundleParts, PartWriter
 from headrace.jobs.pipes import as_name, is_pipe
 from headrace.jobs.prefetch import prefetch
 from headrace.jobs.reading import placed, read_blocks
@@ -108,7 +108,7 @@ class SourceBundle:
                         return
                     yield
 
-    def finish(self) -> list[OutputPart]:
+    def finish(self) -> BundleParts:
         """Runs what still waits; returns the parts."""
         self._writer.write(self._bundle.finish())
         return self._writer.finish()
@@ -253,12 +253,12 @@ class OutcomeWriter:
                     self._write_letter(row, letter)
             else:
                 for row in outcome.tags:
-                    self._skipped.write_line(OutputLine(row.place, "{}"), "skipped")
+                    self._skipped.write_line(OutputLine(row.place, "{}"))
 
-    def finish(self) -> list[OutputPart]:
+    def finish(self) -> BundleParts:
         """Closes the parts; those without rows are no parts."""
-        parts, self._parts = [part.finish() for part in self._parts], ()
-        return [part._replace(is_cut=self.first_rows.were_last) for part in parts if part is not None]
+        paths, self._parts = [part.finish() for part in self._parts], ()
+        return BundleParts([path for path in paths if path is not None], self.first_rows.were_last)
 
     def abandon(self) -> None:
         """Closes the parts of a bundle that failed; if the run is resumable, their rows count."""
@@ -284,13 +284,13 @@ class OutcomeWriter:
             and SCALARS.issuperset(map(type, values))
             and all(block.batch is not None and not self._doubtful(block) for block in blocks_of(rows))
         ):
-            self._good.write_rows(OutputRows(rows, {PREDICTION: values}), "predictions")
+            self._good.write_rows(OutputRows(rows, {PREDICTION: values}))
         else:
             self._write_rows(rows, values, fallback)
 
     def _write_rows(self, rows: list[BlockRow], values: list[Any], fallback: str | None) -> None:
         for some in rows_together(self._encoded(rows, values, fallback)):
-            self._good.write_rows(some, "predictions")
+            self._good.write_rows(some)
 
     def _encoded(
         self, rows: list[BlockRow], values: list[Any], fallback: str | None
@@ -332,4 +332,4 @@ class OutcomeWriter:
 
     def _write_letter(self, place: BlockRow, letter: DeadLetter) -> None:
         self.first_rows.failed(place.place)
-        self._bad.write_line(*self._lines.line_of(place, letter), str(letter.message))
+        self._bad.write_line(self._lines.line_of(place, letter))

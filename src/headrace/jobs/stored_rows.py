@@ -5,7 +5,8 @@ from __future__ import annotations
 import glob
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
@@ -15,6 +16,8 @@ import pyarrow
 import pyarrow.ipc
 
 from headrace.jobs import storage
+from headrace.jobs.messages import Messages
+from headrace.jobs.output_batches import lines_in
 from headrace.jobs.parts import KINDS, RUNS
 from headrace.jobs.row_ranges import RowRanges
 from headrace.rows.blocks import place_at
@@ -92,20 +95,61 @@ class StoredRows:
         yield from _taken(held, sys.maxsize)
 
 
+class Counts(NamedTuple):
+    """How many rows of each kind there are."""
+
+    predictions: int
+    dead_letters: dict[tuple[str, str], int]
+    """By stage and error type."""
+    messages: dict[str, int]
+    """The most frequent ones of dead letters."""
+    skipped: int
+
+    @property
+    def rows(self) -> int:
+        """All."""
+        return self.predictions + sum(self.dead_letters.values()) + self.skipped
+
+
 class StoredOutput(NamedTuple):
-    """Predictions and dead letters; a row that has both, since a runner repeated its bundle, is predicted."""
+    """The rows of all kinds; one that has several, since a runner repeated its bundle, is what comes first here."""
 
     good: StoredRows
     bad: StoredRows
+    skipped: StoredRows
+
+    @classmethod
+    def of_parts(cls, paths: Sequence[str]) -> StoredOutput:
+        """Those in part files."""
+        return cls(*(StoredRows.of_parts(one for one in paths if one.endswith(f".{kind}")) for kind in KINDS.values()))
 
     @classmethod
     def find(cls, folder: str) -> StoredOutput:
         """Those in a local folder."""
-        return cls(*(StoredRows.find(folder, predictions=kind) for kind in (True, False)))
+        return cls.of_parts(sorted(glob.glob(f"{glob.escape(folder)}/*")))
 
     def of(self, source: int) -> StoredOutput:
         """Those of one source."""
-        return StoredOutput(self.good.of(source), self.bad.of(source))
+        return StoredOutput(*(rows.of(source) for rows in self))
+
+    @property
+    def places(self) -> RowRanges:
+        """The places of all rows."""
+        return self.good.places | self.bad.places | self.skipped.places
+
+    def counted(self, check: Callable[[], None]) -> Counts:
+        """Counts the rows; ``check`` is called repeatedly, and may raise."""
+        both = self.good.places | self.bad.places
+        letters: Counter[tuple[str, str]] = Counter()
+        messages = Messages()
+        for table in self.tables(predictions=False):
+            check()
+            for letter in map(json.loads, lines_in(table) or ()):
+                stage, error_type = letter["stage"], letter["error_type"]
+                letters[stage, error_type] += 1
+                messages.add(f"{stage} {error_type}", letter.get("message", ""))
+        skipped = len(self.places) - len(both)
+        return Counts(len(self.good.places), dict(letters), messages.most_frequent(), skipped)
 
     @property
     def letters(self) -> int:

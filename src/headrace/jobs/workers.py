@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
@@ -24,7 +23,7 @@ from headrace.ipc.unpicklable import pickle_or_explain
 from headrace.jobs.first_rows import FIRST_ROWS
 from headrace.jobs.job import cancelled, refuse_if_cancelled
 from headrace.jobs.part_runner import Begin, GoOn, PartProgress, PartRunner, Stop
-from headrace.jobs.parts import OutputPart, write_manifest
+from headrace.jobs.parts import BundleParts, write_manifest
 from headrace.jobs.splits import Splits
 from headrace.jobs.steps import RunSteps
 from headrace.metrics.totals import Totals
@@ -70,13 +69,12 @@ class Workers:
         self._steps = steps._replace(spec=replace(steps.spec, pipeline=uuid.uuid4().hex, linger_secs=0.0))
         self._folder = folder
         self._manifest = manifest
-        self._splits = enumerate(splits)
+        self._splits = iter(splits)
         self._workers = workers
         self._hosts = _Hosts(self._steps, workers)
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
-        self._parts: dict[int, list[OutputPart]] = {}
-        """By the number of the part of the input."""
+        self._parts: list[BundleParts] = []
         self._is_over = False
         """Whether the rest of the input is left out."""
         self._is_cut = False
@@ -104,8 +102,7 @@ class Workers:
         if self._error is not None:
             raise self._error
         refuse_if_cancelled(self._folder)
-        parts = [part._replace(is_cut=self._is_cut) for _, some in sorted(self._parts.items()) for part in some]
-        write_manifest(self._manifest, [json.dumps(part) for part in parts])
+        write_manifest(self._manifest, [part._replace(is_cut=self._is_cut) for part in self._parts])
         return self._totals
 
     def cancel(self) -> None:
@@ -127,7 +124,7 @@ class Workers:
         try:
             while (task := self._next()) is not None:
                 worker = worker or (self._hosts.worker(number) if measure is None else _Here(self._steps))
-                self._run(worker, *task, measure)
+                self._run(worker, task, measure)
         except BaseException as error:  # ``execute`` raises it
             self._error = self._error or error
             self._end()
@@ -135,18 +132,15 @@ class Workers:
             if worker is not None:
                 worker.leave()
 
-    def _next(self) -> tuple[int, Begin] | None:
+    def _next(self) -> Begin | None:
         with self._lock:
             found = None if self._stops() else next(self._splits, None)
-        if found is None:
-            return None
-        number, (index, source) = found
-        return number, Begin(index, source)
+        return None if found is None else Begin(*found)
 
     def _stops(self) -> bool:
         return self._is_over or self._folder in cancelled
 
-    def _run(self, worker: _Worker, number: int, task: Begin, measure: _Measure | None) -> None:
+    def _run(self, worker: _Worker, task: Begin, measure: _Measure | None) -> None:
         head: Begin | GoOn | Stop = task
         while True:
             done = worker.ask(head)
@@ -160,7 +154,7 @@ class Workers:
             if measure is not None:
                 self._start(measure.more_workers(done))
             if done.parts is not None:
-                self._parts[number] = done.parts
+                self._parts.append(done.parts)
             if done.parts is not None or isinstance(head, Stop):
                 return
             head = Stop(keep=self._is_cut) if self._stops() else GoOn()
