@@ -50,6 +50,8 @@ class StoredRows:
         self, streams: Iterable[_Stream], low: int = 0, high: int = sys.maxsize, load: Callable[..., Any] | None = None
     ) -> None:
         self._streams = sorted(streams, key=lambda stream: int(stream.starts.min()))
+        self._firsts = numpy.array([stream.starts.min() for stream in self._streams], numpy.int64)
+        self._lasts = numpy.array([stream.starts.max() for stream in self._streams], numpy.int64)
         self._low, self._high = low, high
         self._load = load or lru_cache(_STREAMS_AT_ONCE)(_load)  # many small sources may be in one stream
 
@@ -66,8 +68,8 @@ class StoredRows:
     def of(self, source: int) -> StoredRows:
         """Those of one source."""
         low, high = place_at(source, 0), place_at(source + 1, 0)
-        some = [one for one in self._streams if ((one.starts >= low) & (one.starts < high)).any()]
-        return StoredRows(some, low, high, self._load)
+        near = numpy.flatnonzero((self._firsts < high) & (self._lasts >= low)).tolist()
+        return StoredRows([self._streams[number] for number in near], low, high, self._load)
 
     @property
     def places(self) -> RowRanges:
@@ -82,8 +84,8 @@ class StoredRows:
     def tables(self, without: RowRanges | None = None) -> Iterator[Any]:
         """The rows as tables, in input order, each once and without those at some places; holds what overlaps."""
         held: list[tuple[Any, Any]] = []
-        for stream in self._streams:
-            yield from _taken(held, int(stream.starts.min()))
+        for stream, begin in zip(self._streams, self._firsts.tolist(), strict=True):
+            yield from _taken(held, begin)
             places, table = self._load(stream.path, stream.offset)
             first, last = numpy.searchsorted(places, [self._low, self._high])
             places, table = places[first:last], table.slice(first, last - first)
