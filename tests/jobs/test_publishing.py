@@ -261,7 +261,7 @@ def test_what_cannot_be_moved_stays_where_the_message_says(written, name):
 
 def test_parts_that_cannot_be_joined_stay(written):
     output = written("a.parquet", [[{"n": 0}], [{"n": 1}]])
-    os.mkdir(output._scratch(output.path))
+    os.mkdir(output._scratch(output.path, output.folder))
     with pytest.raises(PublishError, match=f"The parts stay in {output.folder} as record batches"):
         output.publish()
     output.clean()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -13,7 +12,7 @@ from headrace.core.errors import ConfigurationError
 from headrace.core.files import is_folder_name
 from headrace.jobs.files import Source, absolute, dead_letters_path, failed_path, name_in_folder, stamp
 from headrace.jobs.job import Inputs
-from headrace.jobs.output import Output, unwritable
+from headrace.jobs.output import Output
 from headrace.jobs.pipes import as_name, is_pipe
 from headrace.jobs.publishing import Move, put_in_place
 from headrace.jobs.resume import ResumableOutput, changed, digest, digests
@@ -82,8 +81,7 @@ class FolderOutput(ResumableOutput):
         self.path, self.dead_letters = os.path.join(self._root, ""), os.path.join(self._letters_root, "")
         self.failed_letters = self.dead_letters
         self.folder = os.path.join(self._root, f".headrace-{name}")
-        self._letters_scratch = os.path.join(self._letters_root, f".headrace-{name}")
-        self._letters_are_elsewhere = self._letters_scratch != self.folder
+        self._letters_folder = os.path.join(self._letters_root, f".headrace-{name}")
 
     def refuse_inputs(self, sources: Sequence[Source]) -> None:
         """Raises ConfigurationError if an input is among the outputs, or can have none of its own."""
@@ -105,22 +103,8 @@ class FolderOutput(ResumableOutput):
         """The numbers of the sources whose output is a CSV file."""
         return frozenset(number for number, file in enumerate(self._files) if file.format == "csv")
 
-    def prepare(self) -> None:
-        """Creates the scratch folders.
-
-        Raises:
-            ConfigurationError: nothing can be written there.
-        """
-        for folder, option in ((self._root, "--output"), (self._letters_scratch, "--dead-letters")):
-            try:
-                if folder == self._root or self._letters_are_elsewhere:
-                    os.makedirs(folder, exist_ok=True)
-            except OSError as error:
-                raise unwritable(option, folder, error) from error
-        try:
-            self._make_folder()
-        except OSError as error:
-            raise unwritable("--output", self._root, error) from error
+    def _refuse_other_kinds(self, path: str, option: str) -> None:
+        """Folders they may be."""
 
     def _make_folder(self) -> None:
         super()._make_folder()
@@ -151,15 +135,11 @@ class FolderOutput(ResumableOutput):
             with suppress(OSError):  # it holds something
                 os.rmdir(self._root)
 
-    def _clean_letters(self) -> None:
-        if self._letters_are_elsewhere:
-            shutil.rmtree(self._letters_scratch, ignore_errors=True)
-
     def _joined(self, stored: StoredOutput, check: Callable[[], None]) -> list[Move]:
         moves: list[Move] = []
         for number, file in enumerate(self._files):
-            places = self.folder, self._letters_scratch
-            moves += file.moves(stored.of(number), *places, accepted=self.accepted, check=check)
+            folders = self.folder, self._letters_folder
+            moves += file.moves(stored.of(number), *folders, accepted=self.accepted, check=check)
         for folder in {os.path.dirname(move.destination) for move in moves}:
             os.makedirs(folder, exist_ok=True)
         if not self.accepted:
@@ -184,13 +164,11 @@ class _File(Output):
         self, rows: StoredOutput, folder: str, letters_folder: str, *, accepted: bool, check: Callable[[], None]
     ) -> list[Move]:
         """Builds the finished files of rows in scratch folders; returns the moves that publish them."""
-        self.folder, self.accepted = folder, accepted
-        self._letters_are_elsewhere = letters_folder != folder
-        self._letters_scratch = os.path.join(letters_folder, f"{self._number}-{os.path.basename(self.dead_letters)}")
+        self.folder, self._letters_folder, self.accepted = folder, letters_folder, accepted
         return self._joined(rows, check) if accepted or rows.letters else []
 
-    def _scratch(self, path: str) -> str:
-        return os.path.join(self.folder, f"{self._number}-{os.path.basename(path)}")
+    def _scratch(self, path: str, folder: str) -> str:
+        return os.path.join(folder, f"{self._number}-{os.path.basename(path)}")
 
 
 class _Manifest:

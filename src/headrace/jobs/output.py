@@ -8,7 +8,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any
 
 from headrace.core.errors import ConfigurationError
@@ -20,7 +20,7 @@ from headrace.jobs.job import Inputs
 from headrace.jobs.parts import KINDS, read_manifest
 from headrace.jobs.positions import OutputPlaces, completed
 from headrace.jobs.prefetch import prefetch
-from headrace.jobs.publishing import Move, PublishError, backup_path, put_in_place
+from headrace.jobs.publishing import Move, PublishError, put_in_place
 from headrace.jobs.stored_rows import Counts, StoredOutput
 from headrace.jobs.tables import csv_of, lines_of, write_parquet
 
@@ -77,10 +77,11 @@ class Output:
         folder, output_name = storage.split(self.path)
         self.folder = storage.join(folder, f".{output_name}.headrace-{name}")
         """Holds the parts; beside the output, so that a finished file only has to be renamed."""
-        letters_folder, letters_name = storage.split(self.dead_letters)
-        self._letters_are_elsewhere = letters_folder != folder
-        self._letters_scratch = storage.join(letters_folder, f".headrace-{name}.{letters_name}")
-        """Beside the dead letters, if they are in another folder than the predictions."""
+        beside, letters_name = storage.split(self.dead_letters)
+        self._letters_folder = (
+            storage.join(beside, f".{letters_name}.headrace-{name}") if beside != folder else self.folder
+        )
+        """Holds the finished dead letters, beside them."""
 
     def _refuse_one_place(self) -> None:
         place = location(self.path)
@@ -127,16 +128,20 @@ class Output:
             ConfigurationError: the output cannot be written there.
         """
         for path, option in ((self.path, "--output"), (self.dead_letters, "--dead-letters")):
-            if os.path.exists(path) and not os.path.isfile(path):
-                kind = "a folder" if os.path.isdir(path) else "a pipe, a socket or a device"
-                raise ConfigurationError(f"{option} must be a file, and {path} is {kind}.")
-        try:
+            self._refuse_other_kinds(path, option)
+        with _writable("--output", self.path):
             self._make_folder()
             self._has_folder = True
-        except OSError as error:
-            raise unwritable("--output", self.path, error) from error
-        if self._letters_are_elsewhere:
-            self._prepare_letters()
+        if self._letters_folder != self.folder:
+            with _writable("--dead-letters", self.dead_letters):
+                if not storage.exists(self._letters_folder):  # that of a run that was killed may be there
+                    storage.make_folder(self._letters_folder)
+                storage.create(self._scratch(self.dead_letters, self._letters_folder)).close()
+
+    def _refuse_other_kinds(self, path: str, option: str) -> None:
+        if os.path.exists(path) and not os.path.isfile(path):
+            kind = "a folder" if os.path.isdir(path) else "a pipe, a socket or a device"
+            raise ConfigurationError(f"{option} must be a file, and {path} is {kind}.")
 
     def publish(
         self, check: Callable[[], None] = lambda: None, accept: Callable[[Counts], bool] | None = None
@@ -176,52 +181,25 @@ class Output:
         """Removes the scratch folder unless its files are still needed; waits for files that are being moved."""
         with self._moving:
             if self._has_folder and not self.keeps_parts:
-                self._remove()
-
-    def _remove(self) -> None:
-        try:
-            storage.delete_folder(self.folder)
-        except FileNotFoundError:  # another process removes it, too
-            pass
-        except Exception as error:  # the output is complete, or was never touched
-            _LOG.warning("cannot remove %s: %s", self.folder, error)
-        self._clean_letters()
-
-    def _clean_letters(self) -> None:
-        if not self._letters_are_elsewhere:
-            return
-        places = (self._letters_scratch, self._scratch_of_failed)
-        for path in (*places, *map(backup_path, places)):
-            try:
-                if storage.exists(path):
-                    storage.delete(path)
-            except Exception as error:
-                _LOG.warning("cannot remove %s: %s", path, error)
+                for folder in {self.folder, self._letters_folder}:
+                    _remove(folder)
 
     def _make_folder(self) -> None:
         storage.make_folder(self.folder)
 
-    def _prepare_letters(self) -> None:
-        """Makes sure, before the run, that the dead letters can be written to their folder."""
-        folder = storage.split(self.dead_letters)[0]
-        try:
-            if not storage.is_remote(folder):
-                os.makedirs(folder, exist_ok=True)
-            storage.create(self._letters_scratch).close()
-        except OSError as error:
-            raise unwritable("--dead-letters", self.dead_letters, error) from error
-
     def _joined(self, stored: StoredOutput, check: Callable[[], None]) -> list[Move]:
         """Builds the finished files; returns the moves that publish them."""
-        letters = self._letters_scratch if self._letters_are_elsewhere else self._scratch(self.dead_letters)
+        letters, old_failed = (
+            self._scratch(path, self._letters_folder) for path in (self.dead_letters, self.failed_letters)
+        )
         has_letters = stored.letters > 0
         if has_letters:
             self._join(letters, self.letters_format, stored, check, good=False)
         if not self.accepted:
             return [Move("the dead letters", letters, self.failed_letters)]
-        good = self._join(self._scratch(self.path), self.format, stored, check, good=True)
+        good = self._join(self._scratch(self.path, self.folder), self.format, stored, check, good=True)
         bad = Move("the dead letters", letters, self.dead_letters, removes=not has_letters)
-        failed = Move("dead letters", self._scratch_of_failed, self.failed_letters, removes=True)
+        failed = Move("dead letters", old_failed, self.failed_letters, removes=True)
         # What an end by force leaves is an earlier output and new letters, or a new output and earlier letters: a
         # file of letters is removed last.
         moves = sorted([bad, Move("the predictions", good, self.path), failed], key=lambda move: move.removes)
@@ -259,14 +237,9 @@ class Output:
             _write_chunks(path, chunks, check)
         return path
 
-    @property
-    def _scratch_of_failed(self) -> str:
-        """Where ``failed_letters`` of an earlier run wait to be deleted."""
-        return f"{self._letters_scratch}.failed" if self._letters_are_elsewhere else self._scratch(self.failed_letters)
-
-    def _scratch(self, path: str) -> str:
-        """The path of a finished file in the folder; its prefix avoids collisions, such as with ``manifest.json``."""
-        return storage.join(self.folder, f"joined-{storage.split(path)[1]}")
+    def _scratch(self, path: str, folder: str) -> str:
+        """The path of a finished file in a folder; its prefix avoids collisions, such as with ``manifest.json``."""
+        return storage.join(folder, f"joined-{storage.split(path)[1]}")
 
 
 def _write_chunks(path: str, chunks: Iterator[bytes], check: Callable[[], None]) -> None:
@@ -276,7 +249,22 @@ def _write_chunks(path: str, chunks: Iterator[bytes], check: Callable[[], None])
             file.write(chunk)
 
 
-def unwritable(option: str, path: str, error: OSError) -> ConfigurationError:
-    """Says so of the file that the user named, and not of the scratch file beside it that failed."""
-    reason = error.strerror or str(error)
-    return ConfigurationError(f"{option}: cannot write {path}: {reason}; name a place where a file can be made.")
+def _remove(folder: str) -> None:
+    try:
+        storage.delete_folder(folder)
+    except FileNotFoundError:  # another process removes it, too
+        pass
+    except Exception as error:  # the output is complete, or was never touched
+        _LOG.warning("cannot remove %s: %s", folder, error)
+
+
+@contextmanager
+def _writable(option: str, path: str) -> Iterator[None]:
+    """Says of the file that the user named, and not of the scratch file beside it, that it cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigurationError(
+            f"{option}: cannot write {path}: {reason}; name a place where a file can be made."
+        ) from error

@@ -45,12 +45,7 @@ class Move(NamedTuple):
     @property
     def earlier(self) -> str:
         """Where a replaced file waits, beside the finished one, in case it has to be restored."""
-        return backup_path(self.source)
-
-
-def backup_path(source: str) -> str:
-    """The path at which ``put_in_place`` keeps the file that a finished file replaces."""
-    return f"{source}.earlier"
+        return f"{self.source}.earlier"
 
 
 def put_in_place(moves: Sequence[Move]) -> None:

@@ -79,8 +79,8 @@ class ResumableOutput(Output):
                 with suppress(FileNotFoundError):
                     os.remove(self._job_path)  # first: without it, leftovers of a kill here are void
                 shutil.rmtree(self.folder, ignore_errors=True)
-            if not self.keeps_parts:
-                self._clean_letters()
+            if not self.keeps_parts and self._letters_folder != self.folder:
+                shutil.rmtree(self._letters_folder, ignore_errors=True)
             self._unlock()
 
     @property
