@@ -92,15 +92,15 @@ def test_a_disk_that_fails_is_an_error_of_who_writes_next(tmp_path, monkeypatch)
 
 
 class _NoMemory(DurablePartWriter):
-    """A part whose second flush fails with an error that is none of the disk."""
+    """Whose second part fails with an error that is none of the disk."""
 
-    flushes = 0
+    parts = 0
 
-    def _write_stream(self):
-        self.flushes += 1
-        if self.flushes == 2:
+    def _create(self):
+        self.parts += 1
+        if self.parts == 2:
             raise MemoryError("no memory")
-        super()._write_stream()
+        return super()._create()
 
 
 def test_any_error_of_a_flush_in_the_background_is_kept(tmp_path, monkeypatch):

@@ -239,7 +239,7 @@ def test_a_full_disk_leaves_everything_as_it_was(make, tmp_path, output, most, o
 def test_a_full_disk_costs_no_dead_letter_of_a_resumable_run(make, monkeypatch, options):
     """The part of predictions cannot be written; that of dead letters is closed durably all the same."""
     monkeypatch.setattr(durable, "_COMMIT_SECONDS", 1000)
-    job = make([*range(0, 16_000, 2), 7, 9], resume={"job": 1}, **options)
+    job = make([7, 9, *range(0, 16_000, 2)], resume={"job": 1}, **options)
     with full_disk(20_000), pytest.raises(Exception, match="too large"):
         Run(job).execute()
     assert Run(job).execute().earlier == 2

@@ -127,9 +127,9 @@ class DurablePartWriter(PartWriter):
     def _create(self) -> BinaryIO:
         return open(os.path.join(self._folder, f"{uuid.uuid4().hex}.{self._kind}{_OPEN}"), "xb")
 
-    def _write_stream(self) -> None:
-        """Writes the stream. The caller holds the lock."""
-        super()._write_stream()
+    def _end_stream(self) -> None:
+        """Ends the stream. The caller holds the lock."""
+        super()._end_stream()
         is_much = self._file is not None and self._file.tell() > _COMMIT_BYTES  # as a disk syncs at once
         if is_much and self._timer is not None:
             self._timer.cancel()

@@ -39,33 +39,6 @@ class BundleParts(NamedTuple):
     """Whether the bundle's first rows all failed, and it left out others."""
 
 
-class Stream:
-    """Record batches of one schema, each with the places of its rows, to be written as one stream."""
-
-    def __init__(self) -> None:
-        self.batches: list[tuple[Runs, Any]] = []
-        self._rows = self._bytes = 0
-
-    def suits(self, batch: Any) -> bool:
-        """Whether the batch has the stream's schema."""
-        return not self.batches or bool(self.batches[0][1].schema.equals(batch.schema, check_metadata=True))
-
-    def add(self, runs: Runs, batch: Any) -> bool:
-        """Adds a batch; returns whether the stream is large enough to write."""
-        self.batches.append((runs, batch))
-        self._rows += batch.num_rows
-        self._bytes += batch.nbytes
-        return self._rows >= _ROWS or self._bytes >= _BYTES
-
-    def write(self, file: BinaryIO) -> None:
-        """Writes the batches as one stream and clears them."""
-        with pyarrow.ipc.new_stream(file, self.batches[0][1].schema) as writer:
-            for runs, batch in self.batches:
-                writer.write_batch(batch, {RUNS: json.dumps(runs)})
-        self.batches = []
-        self._rows = self._bytes = 0
-
-
 class PartWriter:
     """Writes rows into a part file, which the first of them creates.
 
@@ -80,7 +53,11 @@ class PartWriter:
         self._path = storage.join(folder, f"{uuid.uuid4().hex}.{KINDS[predictions]}")
         self._keep = keep
         self._file: BinaryIO | None = None
-        self._stream = Stream()
+        self._stream: Any = None
+        """The stream that record batches of one schema are added to."""
+        self._schema: Any = None
+        self._rows = self._bytes = 0
+        """Of the stream."""
         self._waiting: list[Any] = []
         """``OutputRows``, or ``OutputLine``s in a part that has only those."""
         self._waiting_rows = self._waiting_bytes = 0
@@ -154,21 +131,27 @@ class PartWriter:
         return storage.create(self._path)
 
     def _to_stream(self, runs: Runs, batch: Any) -> None:
-        if not self._stream.suits(batch):
-            self._write_stream()
-        if self._stream.add(runs, batch):
-            self._write_stream()
+        if self._stream is not None and not self._schema.equals(batch.schema, check_metadata=True):
+            self._end_stream()
+        if self._file is None:
+            self._file = self._create()
+        if self._stream is None:
+            self._stream, self._schema = pyarrow.ipc.new_stream(self._file, batch.schema), batch.schema
+        self._stream.write_batch(batch, {RUNS: json.dumps(runs)})
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+        if self._rows >= _ROWS or self._bytes >= _BYTES:
+            self._end_stream()
 
     def _write(self) -> None:
         """Writes all that waits."""
         self._settle()
-        if self._stream.batches:
-            self._write_stream()
+        self._end_stream()
 
-    def _write_stream(self) -> None:
-        if self._file is None:
-            self._file = self._create()
-        self._stream.write(self._file)
+    def _end_stream(self) -> None:
+        stream, self._stream, self._rows, self._bytes = self._stream, None, 0, 0
+        if stream is not None:
+            stream.close()
 
 
 def write_manifest(path: str, bundles: Iterable[BundleParts]) -> None:
