@@ -122,9 +122,9 @@ def in_order(some: list[OutputRows]) -> list[OutputRows]:
     if all(map(int.__lt__, places, places[1:])):
         return some
     rows = [
-        (row, dict(zip(columns, values, strict=True)))
+        (row, {name: values[number] for name, values in columns.items()})
         for rows, columns in some
-        for row, values in zip(rows, zip(*columns.values(), strict=True), strict=True)
+        for number, row in enumerate(rows)
     ]
     return rows_together(sorted(rows, key=lambda row: row[0].place))
 
