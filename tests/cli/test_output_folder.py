@@ -316,6 +316,15 @@ def test_what_cannot_have_an_output_each_is_refused(work, headrace, more, messag
     assert (work.names(), work.log()) == (names, [])
 
 
+@pytest.mark.parametrize("output", ["link/", "in/s/../"])
+def test_inputs_under_another_name_are_not_overwritten(work, output):
+    os.symlink("in", work.path / "link")
+    names = work.names()
+    result, _ = work.run("--output", output)
+    assert (result.code, "in/a.csv is an input, and in the folder of the outputs" in result.error) == (2, True)
+    assert work.names() == names
+
+
 def test_a_manifest_that_cannot_be_read_is_named(work):
     work.run()
     (work.path / "out/.headrace.json").write_text("{")

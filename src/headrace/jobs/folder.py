@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace.core.errors import ConfigurationError
 from headrace.core.files import is_folder_name
-from headrace.jobs.files import Source, absolute, dead_letters_path, failed_path, name_in_folder, stamp
+from headrace.jobs.files import Source, absolute, dead_letters_path, failed_path, location, name_in_folder, stamp
 from headrace.jobs.job import Inputs
 from headrace.jobs.output import Output
 from headrace.jobs.pipes import as_name, is_pipe
@@ -91,8 +91,9 @@ class FolderOutput(ResumableOutput):
                 raise ConfigurationError(
                     f"--output is a folder, for a file for each input, and {what} cannot have one; name a file."
                 )
+            paths = [] if is_remote(source.path) else [location(source.path), os.path.realpath(source.path)]
             for folder in (self._root, self._letters_root):
-                if source.path.startswith(os.path.join(folder, "")):
+                if any(path.startswith(os.path.join(os.path.realpath(folder), "")) for path in paths):
                     raise ConfigurationError(
                         f"{source.path} is an input, and in the folder of the outputs, {folder}: the next run would "
                         "take them for inputs, too; choose another folder."
