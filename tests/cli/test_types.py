@@ -64,10 +64,14 @@ def test_texts_of_digits_stay_texts_in_tables(folder, run, model, kind):
 
 
 def test_a_frame_of_one_row_has_the_types_of_the_table(folder, run, monkeypatch):
-    """A data frame's rows are frames with its very dtypes; of other sources missing numbers are NaN."""
+    """The model sees a data frame's very dtypes; of other sources missing numbers are NaN."""
     handler = SklearnModelHandlerPandas(folder.path / "model.pkl")
+    seen = []
+    monkeypatch.setattr(type(handler.load_model()), "predict", lambda _, frame: seen.append(frame) or [1])
     [first] = predict(handler, FRAME[:1])
-    assert first.example.dtypes.equals(FRAME.dtypes)
+    assert seen[0].dtypes.equals(FRAME.dtypes)
+    assert first.example == FRAME[:1].to_dict("records")[0]
+    monkeypatch.undo()
     table = pyarrow.table({"zip": ["1"], "age": [None], "active": [True], "plan": ["pro"]})
     table = table.set_column(1, "age", pyarrow.array([None], pyarrow.int64()))
     [failure] = predict(handler, table, on_failure="yield")

@@ -7,14 +7,14 @@ import zipfile
 
 import pytest
 
-from headrace.core.errors import ConfigurationError
 from headrace.core.model_files import ModelFile
 from headrace.handlers.tensorflow_files import recognise
 from large import tensorflow
 
 
 def keras_file(path, *shapes):
-    layers = [{"class_name": "InputLayer", "config": {"batch_shape": shape}} for shape in shapes]
+    inputs = [{"batch_shape": shape, "name": name} for shape, name in zip(shapes, "ab", strict=False)]
+    layers = [{"class_name": "InputLayer", "config": config} for config in inputs]
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("config.json", json.dumps({"config": {"layers": [*layers, {"class_name": "Dense"}]}}))
     return ModelFile(str(path))
@@ -31,9 +31,10 @@ def test_an_older_file_of_keras_has_none(tmp_path):
     assert recognise(ModelFile(str(tmp_path / "model.h5"))).width is None
 
 
-def test_several_inputs_need_a_handler(tmp_path):
-    with pytest.raises(ConfigurationError, match="a model of Keras with 2 inputs, which needs a handler of your own"):
-        recognise(keras_file(tmp_path / "model.keras", [None, 1], [None, 1]))
+def test_several_inputs_are_columns(tmp_path):
+    known = recognise(keras_file(tmp_path / "model.keras", [None, 1], [None, 1]))
+    assert (known.arguments, known.columns) == ({"columns_are_inputs": True}, ("a", "b"))
+    assert known.what == "a model of Keras with 2 inputs"
 
 
 def test_other_files_are_none_of_these(tmp_path):
@@ -52,9 +53,9 @@ def test_what_keras_saves_has_a_width(tmp_path):
 
 
 @pytest.mark.large
-def test_several_inputs_of_a_saved_model_need_a_handler(tmp_path):
+def test_several_inputs_of_a_saved_model_are_columns(tmp_path):
     keras = tensorflow.keras
     inputs = [keras.Input((1,), name="age"), keras.Input((1,), name="income")]
     keras.Model(inputs, keras.layers.Add()(inputs)).export(tmp_path / "saved", verbose=False)
-    with pytest.raises(ConfigurationError, match="a SavedModel of TensorFlow with 2 inputs"):
-        recognise(ModelFile(str(tmp_path / "saved")))
+    known = recognise(ModelFile(str(tmp_path / "saved")))
+    assert (known.arguments, set(known.columns)) == ({"columns_are_inputs": True}, {"age", "income"})

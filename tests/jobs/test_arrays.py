@@ -8,7 +8,8 @@ from pathlib import Path
 import pyarrow
 import pytest
 
-from headrace.jobs.arrays import array_of, truths_of
+from headrace.jobs.arrays import array_of
+from headrace.rows.fitting import numbers_of
 
 HANDLER = """
 from headrace import ModelHandler
@@ -51,7 +52,7 @@ def test_array_of_refuses_what_arrow_cannot_hold():
 
 def test_truths_of_a_slice():
     truths = [True, False, True, True, False, False, True, False, True, True]
-    assert truths_of(pyarrow.array(truths)[3:]).tolist() == truths[3:]
+    assert numbers_of(pyarrow.array(truths)[3:]).tolist() == truths[3:]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from headrace.rows.fitting import Fit, fitted
 from headrace.rows.records import BrokenLine
 from tables_of_all_types import OUTPUTS, parquet
 
-NUMBERS = Fit((), frames=False)
+NUMBERS = Fit(("a", "b"))
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
@@ -138,7 +138,8 @@ def assert_same_rows(path, numbers):
     """In columns, in blocks and record by record."""
     source = Source(str(path), "csv")
     rows, place = [], 0
-    for block in fitted(read_blocks(source, 0, numbers, RowRanges(), tuple(numbers)), NUMBERS, all_finite=True):
+    names = tuple(numbers)
+    for block in fitted(read_blocks(source, 0, numbers, RowRanges(), names), Fit(names), all_finite=True):
         assert block.first == place
         place += len(block)
         rows += [block[index] for index in range(len(block))]
@@ -196,7 +197,7 @@ def test_rows_that_are_done_are_left_out(tmp_path, runs, group):
         blocks = list(
             fitted(
                 read_blocks(source, 1, {"a": "int", "b": "int"}, done, ("a", "b")),
-                Fit((), frames=False),
+                NUMBERS,
                 all_finite=True,
             )
         )

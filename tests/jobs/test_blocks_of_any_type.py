@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.linear_model import LinearRegression
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
+from headrace.core.columns import Takes
 from headrace.core.conversion import column_numbers
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy, SklearnModelHandlerPandas
 from tables_of_all_types import OUTPUTS, parquet
@@ -119,7 +120,7 @@ def test_frames_of_json_lines(both_ways, tmp_path, describing):
 class WithMissing(SklearnModelHandlerNumpy):
     """Gives its model NaN for missing numbers, as XGBoost's handlers do."""
 
-    takes_missing = True
+    takes = Takes(missing=True)
 
     def run_columns(self, columns, model, inference_args=None):
         """As that of its class."""

@@ -35,7 +35,7 @@ def row_by_row(source):
 
 def in_columns(source):
     blocks = read_blocks(source, 0, {"a": "int", "b": "int"}, RowRanges(), ("a", "b"))
-    return [row for block in fitted(blocks, Fit((), frames=False), all_finite=True) for row in block.rows()]
+    return [row for block in fitted(blocks, Fit(("a", "b")), all_finite=True) for row in block.rows()]
 
 
 @pytest.fixture(params=[row_by_row, in_columns])

@@ -179,6 +179,12 @@ def to_matrix(columns: Any, numpy: Any, dtype: str | None = None) -> Any:
     return matrix.astype(dtype, copy=False) if dtype else matrix
 
 
+def by_name(columns: Any) -> dict[str, Any]:
+    """The columns of a mapping, an Arrow table or record batch, or a data frame, by their names."""
+    names = columns.schema.names if hasattr(columns, "schema") else columns
+    return {str(name): columns[name] for name in names}
+
+
 def only_text(row: Mapping[str, Any]) -> str:
     """The text in a row's only column.
 

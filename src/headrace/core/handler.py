@@ -34,7 +34,8 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
     pickled to the workers, so it holds paths and settings; the model itself is made by ``load_model`` and may be any
     Python object. A handler that also accepts columnar elements (``BatchingConfig.columnar``) has a method
     ``run_columns(columns, model, inference_args=None)``, which returns an array, or a dict of arrays, with one
-    prediction for each row. A handler whose model pads the examples of a batch may have a method
+    prediction for each row; ``takes`` says in which form rows of files and tables come there
+    (``headrace.core.columns.Takes``). A handler whose model pads the examples of a batch may have a method
     ``default_length_fn()``, which returns the ``length_fn`` by which elements are sorted if no option says otherwise. A
     handler may have a method ``cache_key()``, which returns plain values that decide its predictions, for ``cache=``;
     by default its class, with the code of its methods, and its attributes do, without secrets.

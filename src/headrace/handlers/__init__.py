@@ -6,7 +6,7 @@
     <framework>_generation.py, <framework>_engine.py   the same for language models, over engines (core.engine)
     <framework>_arrays.py      how the framework's arrays travel between processes (an ArrayCodec of core.arrays)
     base.py                    what handlers share: where the model is, model ids
-    array_batches.py, torch_tensors.py, torch_devices.py       batches of examples, and where they go
+    array_batches.py, torch_tensors.py, torch_columns.py, torch_devices.py       batches of examples, and where they go
     sklearn_models.py, sklearn_pandas.py, huggingface_classes.py, huggingface_tasks.py, tensorflow_files.py,
     huggingface_engines.py, tensorrt_engine.py, vllm_server.py, vllm_guard.py          parts of one framework's handlers
     generation.py              what handlers of language models share: prompts, and what is made of them

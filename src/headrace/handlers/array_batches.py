@@ -6,13 +6,23 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headrace.core.conversion import FLOAT32_MAX, answer_with_rows, predict_by_kind, to_numbers
+from headrace.core.conversion import FLOAT32_MAX, answer_with_rows, column_numbers, predict_by_kind, to_numbers
 from headrace.core.errors import extra_required
 
 with extra_required("onnx"):
     import numpy
 
-__all__ = ["Array", "ArrayExamples", "Float32Rows", "fitted", "stacked_alike", "with_names"]
+__all__ = [
+    "Array",
+    "ArrayExamples",
+    "Float32Rows",
+    "arrays_in",
+    "arrays_of_row",
+    "fitted",
+    "predict_named",
+    "stacked_alike",
+    "with_names",
+]
 
 Array = numpy.ndarray[Any, Any]
 
@@ -64,6 +74,56 @@ def stacked_alike(
         return predict(_stacked(alike))
 
     return predict_by_kind(arrays, _kind, lambda alike: rows(answer_with_rows(ask, alike)))
+
+
+def arrays_of_row(row: Mapping[str, Any]) -> dict[str, Array]:
+    """A row's columns as arrays by name: a text as an object, numbers as they are, a list as a 1-D array.
+
+    Raises:
+        ValueError: a value is neither finite numbers nor a text; names the column.
+    """
+    return {name: _as_array(name, value) for name, value in row.items()}
+
+
+def _as_array(column: str, value: Any) -> Array:
+    if isinstance(value, str):
+        return numpy.array(value, dtype=object)
+    numbers = column_numbers(column, value)
+    is_plain = all(isinstance(one, bool | int | float) for one in (value if isinstance(value, list) else [value]))
+    return numpy.array(value if is_plain else numbers)
+
+
+def arrays_in(batch: Sequence[Any]) -> list[Any]:
+    """The arrays of examples, some of which may be dicts of arrays."""
+    return [one for example in batch for one in (example.values() if isinstance(example, Mapping) else [example])]
+
+
+def predict_named(batch: Any, inputs: Mapping[str, tuple[Any, int]], predict: Callable[[dict[str, Array]], Any]) -> Any:
+    """Predicts for arrays by the names of a model's inputs, with one call for those of one kind.
+
+    Args:
+        batch: dicts of arrays; or a dict of columns, which have a row for each example.
+        inputs: dtype, and number of axes, of each input by its name; columns that are none are left out.
+        predict: calls the model on arrays converted to these, as ``fitted`` does.
+    """
+
+    def call(columns: Mapping[str, Any]) -> Any:
+        return predict({name: _fed(values, *inputs[name]) for name, values in columns.items() if name in inputs})
+
+    def stack(alike: Sequence[Mapping[str, Any]]) -> Any:
+        return call({name: numpy.stack([numpy.asarray(example[name]) for example in alike]) for name in alike[0]})
+
+    return call(batch) if isinstance(batch, Mapping) else predict_by_kind(batch, _kind_of_named, stack)
+
+
+def _kind_of_named(example: Mapping[str, Any]) -> Any:
+    return tuple((name, numpy.asarray(value).dtype, numpy.shape(value)) for name, value in example.items())
+
+
+def _fed(values: Array, dtype: Any, axes: int) -> Array:
+    """Values for an input; in a column of their own where it has two axes."""
+    values = values if dtype is None else fitted(values, dtype)
+    return values[:, None] if values.ndim == 1 and axes == 2 else values
 
 
 def with_names(rows: Any, names: Sequence[Any]) -> Any:

@@ -21,13 +21,12 @@ with extra_required("huggingface"):
 
     from headrace.handlers.huggingface_classes import as_class, no_tensorflow, takes_token_ids
     from headrace.handlers.huggingface_tasks import PipelineTask, answers_alike_in_batches, reads_text
+    from headrace.handlers.torch_columns import KeyedTensorExamples, column_dtypes
     from headrace.handlers.torch_devices import AutoPlacement, device_named, device_of, load_onto
     from headrace.handlers.torch_tensors import (
-        KeyedTensorExamples,
         TensorExamples,
         answer_to,
         by_example,
-        column_dtypes,
         kind_of,
         most_numbers,
         owned,

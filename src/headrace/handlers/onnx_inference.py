@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from headrace.core.beams_attributes import with_beams_attributes
-from headrace.core.conversion import column_numbers, predict_by_kind, to_matrix, to_results
+from headrace.core.columns import Form, Takes
+from headrace.core.conversion import by_name, to_matrix, to_results
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
@@ -19,7 +20,7 @@ with extra_required("onnx"):
     import numpy
     import onnxruntime
 
-from headrace.handlers.array_batches import Float32Rows, fitted, stacked_alike
+from headrace.handlers.array_batches import Float32Rows, arrays_in, arrays_of_row, predict_named, stacked_alike
 
 __all__ = ["OnnxModelHandlerNumpy", "default_numpy_inference_fn"]
 
@@ -131,12 +132,17 @@ class OnnxModelHandlerNumpy(Float32Rows, UriModelHandler["numpy.ndarray[Any, Any
         """Predicts; arrays of equal shape go together."""
         return to_results(batch, self._inference_fn(model, batch, inference_args), self._model_uri)
 
+    @property
+    def takes(self) -> Takes:
+        """The inputs by name, or a matrix."""
+        return Takes(Form.ARRAYS if self._columns_are_inputs else Form.MATRIX)
+
     def run_columns(
         self, columns: Any, model: onnxruntime.InferenceSession, inference_args: dict[str, Any] | None = None
     ) -> PredictionResult:
         """Predicts for all rows of an array, or of columns that make a matrix of 32-bit floats, or are the inputs."""
         if self._columns_are_inputs:
-            rows: Any = {one.name: numpy.asarray(columns[one.name]) for one in model.get_inputs()}
+            rows: Any = {name: numpy.asarray(values) for name, values in by_name(columns).items()}
         else:
             rows = to_matrix(columns, numpy, "float32")
         return PredictionResult(columns, self._inference_fn(model, rows, inference_args), self._model_uri)
@@ -149,12 +155,11 @@ class OnnxModelHandlerNumpy(Float32Rows, UriModelHandler["numpy.ndarray[Any, Any
         """
         if not self._columns_are_inputs:
             return super().example_from_row(row)
-        return {name: _value(name, value) for name, value in row.items()}
+        return arrays_of_row(row)
 
     def get_num_bytes(self, batch: Sequence[Any]) -> int:
         """Bytes of the arrays' elements."""
-        arrays = [one for example in batch for one in (example.values() if isinstance(example, dict) else [example])]
-        return super().get_num_bytes(arrays)
+        return super().get_num_bytes(arrays_in(batch))
 
     def _usable_providers(self) -> list[Any] | None:
         """The given providers; of the default ones only those available, since onnxruntime warns about the others."""
@@ -166,34 +171,8 @@ class OnnxModelHandlerNumpy(Float32Rows, UriModelHandler["numpy.ndarray[Any, Any
 
 def _by_input(session: onnxruntime.InferenceSession, batch: Any, inference_args: Mapping[str, Any]) -> Any:
     """The model's first output for examples, or columns, by the names of the inputs."""
-    inputs = {one.name: one for one in session.get_inputs()}
-
-    def run(columns: Mapping[str, Any]) -> Any:
-        feeds = {name: _fed(values, inputs[name]) for name, values in columns.items() if name in inputs}
-        return session.run(None, {**feeds, **inference_args})[0]
-
-    def stack(alike: Sequence[Mapping[str, Any]]) -> Any:
-        return run({name: numpy.stack([numpy.asarray(example[name]) for example in alike]) for name in alike[0]})
-
-    return run(batch) if isinstance(batch, Mapping) else predict_by_kind(batch, _kind_of_inputs, stack)
-
-
-def _fed(values: Any, declared: Any) -> Any:
-    """Values for an input, converted to its dtype; in a column of their own where the input has two axes."""
-    values = fitted(values, _DTYPES.get(declared.type, values.dtype))
-    return values[:, None] if values.ndim == 1 and len(declared.shape) == 2 else values
-
-
-def _kind_of_inputs(example: Mapping[str, Any]) -> Any:
-    return tuple((name, numpy.asarray(value).dtype, numpy.shape(value)) for name, value in example.items())
-
-
-def _value(column: str, value: Any) -> Any:
-    """A text as an object, numbers as they are."""
-    if isinstance(value, str):
-        return numpy.array(value, dtype=object)
-    numbers = column_numbers(column, value)
-    return numpy.array(value if isinstance(value, bool | int | float) else numbers)
+    inputs = {one.name: (_DTYPES.get(one.type), len(one.shape)) for one in session.get_inputs()}
+    return predict_named(batch, inputs, lambda feeds: session.run(None, {**feeds, **inference_args})[0])
 
 
 def _in_batches_of(size: int, run: Callable[[Any], Any], rows: Any) -> Any:

@@ -10,21 +10,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from headrace.core.columns import Form, Takes
 from headrace.core.conversion import FLOAT32_MAX, predict_by_kind, to_matrix, to_numbers, to_results
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
 from headrace.handlers.base import UriModelHandler
 from headrace.handlers.cards import CARDS
+from headrace.handlers.torch_columns import KeyedTensorExamples, column_dtypes, column_limits, column_tensors
 from headrace.handlers.torch_devices import device_named, device_of, load_onto
 from headrace.handlers.torch_tensors import (
-    KeyedTensorExamples,
     TensorExamples,
     answer_to,
     call_model,
-    column_dtypes,
     kind_of,
     on_cpu,
+    on_device,
     rows,
 )
 
@@ -109,6 +110,26 @@ class _PytorchModelHandler(UriModelHandler[TensorT, torch.nn.Module]):
         """Predicts on the model's device; examples whose tensors have equal dtypes and shapes share a call."""
         device = device_of(model, self._device)
         return self._inference_fn(batch, model, device, inference_args or {}, self._model_uri or None)
+
+    def run_columns(
+        self, columns: Any, model: torch.nn.Module, inference_args: dict[str, Any] | None = None
+    ) -> PredictionResult:
+        """Predicts for all rows of columns, in one call.
+
+        An ``inference_fn`` that is not from this module gets what the model would as its batch.
+        """
+        device, path, function = device_of(model, self._device), self._model_uri or None, self._inference_fn
+        inputs = self._inputs_of(columns)
+        function, options = (function.func, function.keywords) if isinstance(function, partial) else (function, {})
+        if function is self._default_inference_fn:
+            answer = call_model(on_device(inputs, device), model, inference_args, **options)
+            return PredictionResult(columns, on_cpu(answer), path)
+        results = self._inference_fn(inputs, model, device, inference_args or {}, path)
+        return PredictionResult(columns, [result.inference for result in results], path)
+
+    def _inputs_of(self, columns: Any) -> Any:
+        """What the model is called with for columns."""
+        raise NotImplementedError
 
     def _check_model_arguments(self) -> None:
         """A subclass with a ``load_model`` of its own needs none of them."""
@@ -254,31 +275,15 @@ class PytorchModelHandlerTensor(TensorExamples, _PytorchModelHandler[torch.Tenso
     """
 
     card = CARDS["pytorch_inference.PytorchModelHandlerTensor"]
+    takes = Takes()
 
     _default_inference_fn = staticmethod(default_tensor_inference_fn)
 
-    def run_columns(
-        self, columns: Any, model: torch.nn.Module, inference_args: dict[str, Any] | None = None
-    ) -> PredictionResult:
-        """Predicts for all rows of a tensor or array, or of columns that make a matrix of 32-bit floats.
-
-        An ``inference_fn`` that is not from this module gets the tensor as its batch.
-        """
-        tensor: Any = columns
-        if not isinstance(columns, torch.Tensor):
-            tensor = torch.from_numpy(numpy.require(to_matrix(columns, numpy, "float32"), requirements="W"))
-        device, path, function = device_of(model, self._device), self._model_uri or None, self._inference_fn
-        function, options = (function.func, function.keywords) if isinstance(function, partial) else (function, {})
-        if function is default_tensor_inference_fn:
-            answer = call_model(tensor.to(device), model, inference_args, **options)
-            return PredictionResult(columns, on_cpu(answer), path)
-        results = self._inference_fn(tensor, model, device, inference_args or {}, path)
-        return PredictionResult(columns, [result.inference for result in results], path)
-
-    def columns_equal_rows(self) -> bool:
-        """Whether ``run_columns`` predicts what ``run_inference`` does; an ``inference_fn`` may need single rows."""
-        function = self._inference_fn.func if isinstance(self._inference_fn, partial) else self._inference_fn
-        return function is default_tensor_inference_fn
+    def _inputs_of(self, columns: Any) -> Any:
+        """A tensor; of an array, or of columns that make a matrix, of 32-bit floats."""
+        if isinstance(columns, torch.Tensor):
+            return columns
+        return torch.from_numpy(numpy.require(to_matrix(columns, numpy, "float32"), requirements="W"))
 
     def example_from_row(self, row: Mapping[str, Any]) -> torch.Tensor:
         """A row's columns, in their order, as a 1-D tensor of 32-bit floats.
@@ -326,3 +331,12 @@ class PytorchModelHandlerKeyedTensor(KeyedTensorExamples, _PytorchModelHandler[d
             **options,
         )
         self._dtypes = column_dtypes(dtypes)
+
+    @property
+    def takes(self) -> Takes:
+        """Numbers by name, each within its dtype."""
+        return Takes(Form.ARRAYS, limits=partial(column_limits, self._dtypes))
+
+    def _inputs_of(self, columns: Any) -> dict[str, torch.Tensor]:
+        """Tensors by name, of the dtypes that those of the rows would have."""
+        return column_tensors(columns, self._dtypes)

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.columns import Form, Takes
 from headrace.core.conversion import only_text, to_matrix, to_numbers
 from headrace.core.errors import extra_required
 from headrace.core.result import PredictionResult
@@ -89,18 +90,20 @@ class SklearnModelHandlerNumpy(ArrayExamples, SklearnModelHandler["numpy.ndarray
         )
         self._takes_texts = takes_texts
 
-    def columns_equal_rows(self) -> bool:
-        """Whether ``run_columns``, which takes numbers, predicts what ``run_inference`` does."""
-        return super().columns_equal_rows() and not self._takes_texts
+    @property
+    def takes(self) -> Takes:
+        """A matrix, or texts."""
+        return Takes(Form.TEXTS if self._takes_texts else Form.MATRIX)
 
     def run_columns(
         self, columns: Any, model: BaseEstimator, inference_args: dict[str, Any] | None = None
     ) -> PredictionResult:
-        """Predicts for all rows of a matrix, or of columns that make one of 64-bit floats.
+        """Predicts for all rows of a matrix, or of columns that make one of 64-bit floats; or of an array of texts.
 
         An ``inference_fn`` gets the matrix as its batch.
         """
-        predictions, _ = self._predict(model, to_matrix(columns, numpy, "float64"), inference_args)
+        rows = columns if self._takes_texts else to_matrix(columns, numpy, "float64")
+        predictions, _ = self._predict(model, rows, inference_args)
         return PredictionResult(columns, predictions, self._model_uri)
 
     def example_from_row(self, row: Mapping[str, Any]) -> numpy.ndarray[Any, Any]:

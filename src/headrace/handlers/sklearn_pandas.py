@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from headrace.core.columns import Form, Takes
 from headrace.core.errors import extra_required
 from headrace.core.result import PredictionResult
 from headrace.handlers.cards import CARDS
@@ -65,8 +66,7 @@ class SklearnModelHandlerPandas(SklearnModelHandler[pandas.DataFrame]):
 
     card = CARDS["sklearn_inference.SklearnModelHandlerPandas"]
 
-    takes_frames = True
-    """A one-row frame of a table is an example as it is, and so is a row."""
+    takes = Takes(Form.FRAME)
 
     _default_inference_fn = staticmethod(_predict_frames)
 

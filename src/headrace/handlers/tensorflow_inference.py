@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -11,11 +10,12 @@ from enum import Enum
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
+from headrace.core.columns import Form, Takes
 from headrace.core.conversion import (
     FLOAT32_MAX,
     answer_with_rows,
+    by_name,
     predict_by_kind,
-    single_output,
     to_matrix,
     to_numbers,
     to_results,
@@ -24,7 +24,6 @@ from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.result import PredictionResult
 from headrace.handlers.base import UriModelHandler, as_member
 from headrace.handlers.cards import CARDS
-from headrace.handlers.tensorflow_files import hub_path, local, without_scheme
 
 with extra_required("tensorflow"):
     import numpy
@@ -36,7 +35,24 @@ if "tensorflow" not in sys.modules:
 with extra_required("tensorflow"):
     import tensorflow
 
-from headrace.handlers.array_batches import Float32Rows, stacked_alike
+from headrace.handlers.array_batches import (
+    Float32Rows,
+    arrays_in,
+    arrays_of_row,
+    fitted,
+    predict_named,
+    stacked_alike,
+)
+from headrace.handlers.tensorflow_models import (
+    SavedModel,
+    answer_of,
+    arrays_of,
+    inputs_of,
+    kind_of,
+    load,
+    load_weights,
+    rows_of,
+)
 
 __all__ = [
     "ModelType",
@@ -45,11 +61,6 @@ __all__ = [
     "default_numpy_inference_fn",
     "default_tensor_inference_fn",
 ]
-
-_FILE = re.compile(r"\.(keras|h5|hdf5)$")
-_HUB = re.compile(r"^https?://")
-_SIGNATURE = "serving_default"
-_GRAPH = "_headrace_graph"
 
 ExampleT = TypeVar("ExampleT")
 
@@ -72,11 +83,13 @@ def default_numpy_inference_fn(
     """Calls the model on the stacked arrays; each example gets its row of the answer, on the CPU.
 
     Arrays of different dtypes or shapes run in groups of equal ones. If a SavedModel declares a dtype, numbers are
-    first converted to it, as ``headrace.handlers.array_batches.fitted`` does.
+    first converted to it, as ``headrace.handlers.array_batches.fitted`` does. Of examples that are dicts, each array is
+    the input of its name, converted to its dtype.
     """
-    dtype = model.input_dtype(inference_args or {}) if isinstance(model, _SavedModel) else None
-    predict = partial(_answer, model, inference_args=inference_args)
-    return to_results(batch, stacked_alike(batch, predict, dtype, _rows), model_id)
+    if _are_named(batch):
+        return to_results(batch, _named(model, batch, inference_args, rows_of), model_id)
+    predict = partial(answer_of, model, inference_args=inference_args)
+    return to_results(batch, stacked_alike(batch, predict, _declared(model, inference_args), rows_of), model_id)
 
 
 def default_tensor_inference_fn(
@@ -87,15 +100,30 @@ def default_tensor_inference_fn(
 ) -> Iterable[PredictionResult]:
     """Calls the model on the stacked tensors; each example gets its row of the answer, on the CPU.
 
-    Tensors of different dtypes or shapes run in groups of equal ones.
+    Tensors of different dtypes or shapes run in groups of equal ones. Examples may be dicts, as of arrays.
     """
+    if _are_named(batch):
+        return to_results(batch, _named(model, batch, inference_args, rows_of), model_id)
     tensors = [one if tensorflow.is_tensor(one) else tensorflow.convert_to_tensor(one) for one in batch]
 
     def ask(alike: Sequence[Any]) -> Any:
-        return _answer(model, tensorflow.stack(alike), inference_args)
+        return answer_of(model, tensorflow.stack(alike), inference_args)
 
-    predictions = predict_by_kind(tensors, _kind, lambda alike: _rows(answer_with_rows(ask, alike)))
+    predictions = predict_by_kind(tensors, kind_of, lambda alike: rows_of(answer_with_rows(ask, alike)))
     return to_results(batch, predictions, model_id)
+
+
+def _are_named(batch: Sequence[Any]) -> bool:
+    return bool(len(batch)) and isinstance(batch[0], Mapping)
+
+
+def _named(model: Any, batch: Any, inference_args: dict[str, Any] | None, rows: Callable[[Any], Any]) -> Any:
+    """The answers for examples, or columns, by the names of the model's inputs."""
+    return predict_named(batch, inputs_of(model), lambda feeds: rows(answer_of(model, feeds, inference_args)))
+
+
+def _declared(model: Any, inference_args: dict[str, Any] | None) -> Any:
+    return model.input_dtype(inference_args or {}) if isinstance(model, SavedModel) else None
 
 
 class _TFModelHandler(UriModelHandler[ExampleT, Any]):
@@ -117,9 +145,11 @@ class _TFModelHandler(UriModelHandler[ExampleT, Any]):
         load_model_args: dict[str, Any] | None = None,
         custom_weights: str | os.PathLike[str] = "",
         inference_fn: TensorInferenceFn | None = None,
+        columns_are_inputs: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(model_uri, inference_fn, **options)
+        self._columns_are_inputs = columns_are_inputs
         self._model_type = as_member(ModelType, model_type, "model_type")
         self._create_model_fn = create_model_fn
         self._load_model_args = load_model_args or {}
@@ -136,11 +166,11 @@ class _TFModelHandler(UriModelHandler[ExampleT, Any]):
         """
         if self._create_model_fn is not None:
             model = self._create_model_fn()
-            _load_weights(model, self._model_uri)
+            load_weights(model, self._model_uri)
             return model
-        model = _load(self._model_uri, self._load_model_args)
+        model = load(self._model_uri, self._load_model_args)
         if self._custom_weights:
-            _load_weights(model, self._custom_weights)
+            load_weights(model, self._custom_weights)
         return model
 
     def run_inference(
@@ -150,19 +180,30 @@ class _TFModelHandler(UriModelHandler[ExampleT, Any]):
         return self._inference_fn(model, batch, inference_args or {}, self._model_uri)
 
     def run_columns(self, columns: Any, model: Any, inference_args: dict[str, Any] | None = None) -> PredictionResult:
-        """Predicts for all rows of an array, or of columns that make a matrix of 32-bit floats.
+        """Predicts for all rows of an array, or of columns that make a matrix of 32-bit floats, or are the inputs.
 
-        An ``inference_fn`` of the user's gets the array, or the tensor, as its batch.
+        An ``inference_fn`` of the user's gets the array, the tensor or the dict as its batch.
         """
-        rows = self._as_batch(to_matrix(columns, numpy, "float32"))
-        if self.columns_equal_rows():
-            return PredictionResult(columns, _arrays(_answer(model, rows, inference_args)), self._model_uri)
-        results = self._inference_fn(model, rows, inference_args or {}, self._model_uri)
-        return PredictionResult(columns, [result.inference for result in results], self._model_uri)
+        rows: Any
+        if self._columns_are_inputs:
+            rows = {name: numpy.asarray(values) for name, values in by_name(columns).items()}
+        else:
+            rows = self._as_batch(model, to_matrix(columns, numpy, "float32"), inference_args)
+        if not self.columns_equal_rows():
+            results = self._inference_fn(model, rows, inference_args or {}, self._model_uri)
+            return PredictionResult(columns, [result.inference for result in results], self._model_uri)
+        if self._columns_are_inputs:
+            answer = _named(model, rows, inference_args, arrays_of)
+        else:
+            answer = arrays_of(answer_of(model, rows, inference_args))
+        return PredictionResult(columns, answer, self._model_uri)
 
-    def _as_batch(self, rows: numpy.ndarray[Any, Any]) -> Any:
+    def _takes(self) -> Takes:
+        return Takes(Form.ARRAYS if self._columns_are_inputs else Form.MATRIX)
+
+    def _as_batch(self, model: Any, rows: numpy.ndarray[Any, Any], inference_args: dict[str, Any] | None) -> Any:
         """A matrix as the model's handler passes batches."""
-        return rows
+        raise NotImplementedError
 
     def _check_arguments(self) -> None:
         """Also refuses arguments that would be ignored."""
@@ -198,6 +239,8 @@ class TFModelHandlerNumpy(Float32Rows, _TFModelHandler["numpy.ndarray[Any, Any]"
             ``tensorflow.saved_model.load`` if it is a SavedModel and Keras 3 is installed.
         custom_weights: path or URI of weights to load into a Keras model.
         inference_fn: ``(model, batch, inference_args, model_id)`` returns a PredictionResult for each example.
+        columns_are_inputs: for files and tables, whether each column is the input of its name, of any type; if not, all
+            columns together are the only input.
         options: those of ``headrace.ModelHandler``.
 
     Raises:
@@ -208,6 +251,23 @@ class TFModelHandlerNumpy(Float32Rows, _TFModelHandler["numpy.ndarray[Any, Any]"
 
     _metrics_namespace = "BeamML_TF_Numpy"
     _default_inference_fn = staticmethod(default_numpy_inference_fn)
+    takes = property(_TFModelHandler._takes)
+
+    def get_num_bytes(self, batch: Sequence[Any]) -> int:
+        """Bytes of the arrays' elements."""
+        return super().get_num_bytes(arrays_in(batch))
+
+    def example_from_row(self, row: Mapping[str, Any]) -> Any:
+        """A row's columns as a 1-D array of 32-bit floats; with ``columns_are_inputs`` as a dict of arrays.
+
+        Raises:
+            ValueError: a value is not a finite 32-bit number, and not a text for an input; names the column.
+        """
+        return arrays_of_row(row) if self._columns_are_inputs else super().example_from_row(row)
+
+    def _as_batch(self, model: Any, rows: numpy.ndarray[Any, Any], inference_args: dict[str, Any] | None) -> Any:
+        dtype = _declared(model, inference_args)
+        return rows if dtype is None else fitted(rows, dtype)
 
 
 class TFModelHandlerTensor(_TFModelHandler[tensorflow.Tensor]):
@@ -220,131 +280,22 @@ class TFModelHandlerTensor(_TFModelHandler[tensorflow.Tensor]):
 
     _metrics_namespace = "BeamML_TF_Tensor"
     _default_inference_fn = staticmethod(default_tensor_inference_fn)
+    takes = property(_TFModelHandler._takes)
 
-    def get_num_bytes(self, batch: Sequence[tensorflow.Tensor]) -> int:
+    def get_num_bytes(self, batch: Sequence[Any]) -> int:
         """Bytes of the tensors' elements; strings count as references."""
-        return sum(tensor.dtype.size * tensor.shape.num_elements() for tensor in batch)
+        tensors = map(tensorflow.convert_to_tensor, arrays_in(batch))
+        return sum(tensor.dtype.size * tensor.shape.num_elements() for tensor in tensors)
 
-    def example_from_row(self, row: Mapping[str, Any]) -> tensorflow.Tensor:
-        """A row's columns, in their order, as a 1-D tensor of 32-bit floats.
+    def example_from_row(self, row: Mapping[str, Any]) -> Any:
+        """A row's columns as a 1-D tensor of 32-bit floats; with ``columns_are_inputs`` as a dict of arrays.
 
         Raises:
-            ValueError: a value is not a finite 32-bit number; names the column and the value.
+            ValueError: a value is not a finite 32-bit number, and not a text for an input; names the column.
         """
+        if self._columns_are_inputs:
+            return arrays_of_row(row)
         return tensorflow.constant(to_numbers(row, FLOAT32_MAX), dtype=tensorflow.float32)
 
-    def _as_batch(self, rows: numpy.ndarray[Any, Any]) -> Any:
+    def _as_batch(self, model: Any, rows: numpy.ndarray[Any, Any], inference_args: dict[str, Any] | None) -> Any:
         return tensorflow.convert_to_tensor(rows)
-
-
-class _SavedModel:
-    """Calls a SavedModel like the model that was saved; attributes are those of the object that TensorFlow loads."""
-
-    def __init__(self, loaded: Any, uri: str) -> None:
-        self._loaded = loaded
-        signatures = getattr(loaded, "signatures", {})
-        if not callable(loaded) and _SIGNATURE not in signatures:
-            raise ValueError(
-                f"the SavedModel {uri} cannot be called, and it has no signature {_SIGNATURE!r}, only "
-                f"{sorted(signatures)}; save it with one, or give the handler a subclass whose load_model picks one."
-            )
-        self._signature = None if callable(loaded) else signatures[_SIGNATURE]
-
-    def input_dtype(self, arguments: Mapping[str, Any]) -> Any:
-        """The dtype, as numpy's, of the inputs besides the arguments; None if they have several."""
-        if self._signature is not None:
-            named = self._signature.structured_input_signature[1]
-            specs = [spec for name, spec in named.items() if name not in arguments]
-        else:
-            functions = getattr(type(self._loaded).__call__, "concrete_functions", ())
-            specs = [spec for function in functions for spec in function.structured_input_signature[0][:1]]
-        dtypes = {getattr(getattr(spec, "dtype", None), "as_numpy_dtype", None) for spec in specs}
-        return dtypes.pop() if len(dtypes) == 1 else None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_loaded"], name)
-
-    def __call__(self, inputs: Any, **arguments: Any) -> Any:
-        if self._signature is None:
-            return self._loaded(inputs, **arguments)
-        named = self._signature.structured_input_signature[1]
-        free = [name for name in named if name not in arguments]
-        if len(free) != 1:
-            raise ValueError(
-                f"the SavedModel's signature {_SIGNATURE!r} has the inputs {sorted(named)}; give all but the batch as "
-                "inference_args, or give the handler an inference_fn that calls model.signatures itself."
-            )
-        outputs = self._signature(**{free[0]: tensorflow.convert_to_tensor(inputs)}, **arguments)
-        return next(iter(outputs.values())) if len(outputs) == 1 else outputs
-
-
-def _load(uri: str, arguments: dict[str, Any]) -> Any:
-    if _FILE.search(uri) or os.path.isfile(uri):
-        with local(uri) as path:
-            return tensorflow.keras.models.load_model(path, **arguments)
-    path = hub_path(uri) if _HUB.match(uri) else without_scheme(uri)
-    if not tensorflow.io.gfile.exists(path):
-        raise FileNotFoundError(f"there is no model {uri!r}: no such file or folder.")
-    if tensorflow.keras.__version__.startswith("2."):
-        return tensorflow.keras.models.load_model(path, **arguments)
-    return _SavedModel(tensorflow.saved_model.load(path, **arguments), uri)
-
-
-def _load_weights(model: Any, uri: str) -> None:
-    if not hasattr(model, "load_weights"):
-        raise ValueError(
-            f"weights ({uri}) can only be given to a Keras model, not to a {type(model).__name__.lstrip('_')}; load "
-            "the model from a .keras file, or use ModelType.SAVED_WEIGHTS with create_model_fn."
-        )
-    if os.path.exists(f"{without_scheme(uri)}.index"):  # a checkpoint is several files with a common prefix
-        model.load_weights(without_scheme(uri))
-        return
-    with local(uri) as path:
-        model.load_weights(path)
-
-
-def _kind(tensor: Any) -> tuple[Any, ...]:
-    return type(tensor), tensor.dtype, tuple(tensor.shape)
-
-
-def _answer(model: Any, rows: Any, inference_args: dict[str, Any] | None) -> Any:
-    return _single(_called(model, rows, inference_args or {}))
-
-
-def _called(model: Any, rows: Any, arguments: Mapping[str, Any]) -> Any:
-    """The answer of a model; of Keras's as a graph, in half of the time, unless ``run_eagerly`` is set or it fails."""
-    if not isinstance(model, tensorflow.keras.Model) or model.run_eagerly:
-        return model(rows, **arguments)
-    kept = vars(model)  # so that the graph, which holds the model, ends with it
-    if _GRAPH not in kept:
-        kept[_GRAPH] = tensorflow.function(model, autograph=False, reduce_retracing=True)
-    try:
-        return kept[_GRAPH](rows, **arguments)
-    except Exception:
-        answer = model(rows, **arguments)  # or its own error
-        kept[_GRAPH] = model
-        return answer
-
-
-def _single(answer: Any) -> Any:
-    if isinstance(answer, Mapping):
-        return {name: _single(output) for name, output in answer.items()}
-    return single_output(tuple(answer) if isinstance(answer, list) else answer)  # Keras's several are a list
-
-
-def _arrays(answer: Any) -> Any:
-    if isinstance(answer, Mapping):
-        return {name: _arrays(output) for name, output in answer.items()}
-    return answer.numpy() if hasattr(answer, "numpy") else answer
-
-
-def _rows(answer: Any) -> Any:
-    """A tensor's rows, each in memory of its own: a slice may keep the whole batch alive."""
-    if isinstance(answer, Mapping):
-        return {name: _rows(output) for name, output in answer.items()}
-    if not isinstance(answer, tensorflow.Tensor) or not answer.ndim or not answer.dtype.is_numpy_compatible:
-        return answer
-    if answer.dtype == tensorflow.string:
-        return tensorflow.unstack(answer)
-    with tensorflow.device("CPU"):
-        return [tensorflow.constant(row.copy()) for row in answer.numpy()]

@@ -5,28 +5,27 @@ from __future__ import annotations
 import inspect
 import logging
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from headrace.core.conversion import answer_with_rows, column_integers, column_numbers, single_output
-from headrace.core.errors import ConfigurationError, PredictionCountError, extra_required
+from headrace.core.conversion import answer_with_rows, single_output
+from headrace.core.errors import PredictionCountError, extra_required
 
 with extra_required("pytorch"):
     import torch
 
+from headrace.handlers.torch_columns import is_of_ids
+
 __all__ = [
-    "KeyedTensorExamples",
     "TensorExamples",
     "answer_to",
     "by_example",
     "call_model",
-    "column_dtypes",
-    "column_tensor",
     "kind_of",
     "most_numbers",
     "num_bytes",
     "on_cpu",
+    "on_device",
     "owned",
     "rows",
     "settled",
@@ -48,28 +47,6 @@ class TensorExamples:
     def get_num_bytes(self, batch: Sequence[torch.Tensor]) -> int:
         """Bytes of the tensors' elements."""
         return sum(map(num_bytes, batch))
-
-
-class KeyedTensorExamples:
-    """For a handler whose examples are dicts of tensors."""
-
-    _dtypes: Mapping[str, torch.dtype]
-    """Dtypes of columns whose name does not imply them."""
-
-    def get_num_bytes(self, batch: Sequence[dict[str, torch.Tensor]]) -> int:
-        """Bytes of the tensors' elements."""
-        return sum(num_bytes(tensor) for example in batch for tensor in example.values())
-
-    def example_from_row(self, row: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        """A row's columns as tensors: a number without dimensions, a list as a 1-D tensor.
-
-        The dtype depends on the column, never on the row: that in ``dtypes``; else 64-bit integers if the column is
-        named like token ids and masks (``input_ids``, ``attention_mask``, ...); else 32-bit floats.
-
-        Raises:
-            ValueError: the column's dtype cannot hold a value; names the column and the value.
-        """
-        return {column: column_tensor(column, value, self._dtypes) for column, value in row.items()}
 
 
 def call_model(
@@ -112,6 +89,13 @@ def answer_to(
         return call_model(together(alike, device), model, inference_args, model_fn)
 
     return answer_with_rows(ask, examples)
+
+
+def on_device(inputs: Any, device: torch.device) -> Any:
+    """Moves a tensor, or tensors by name, to a device."""
+    if isinstance(inputs, torch.Tensor):
+        return inputs.to(device)
+    return {name: tensor.to(device) for name, tensor in inputs.items()}
 
 
 def on_cpu(answer: Any) -> Any:
@@ -227,39 +211,6 @@ def num_bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def column_dtypes(given: Mapping[str, Any] | None) -> dict[str, torch.dtype]:
-    """The user's dtypes of columns, given as torch's own or by name.
-
-    Raises:
-        ConfigurationError: one is not a dtype of real numbers.
-    """
-    dtypes: dict[str, torch.dtype] = {}
-    for name, asked in (given or {}).items():
-        dtype = getattr(torch, str(asked).removeprefix("torch."), None)
-        if not isinstance(dtype, torch.dtype) or dtype.is_complex:
-            raise ConfigurationError(f"dtypes must map columns to dtypes, such as 'int64', not {name!r} to {asked!r}.")
-        dtypes[name] = dtype
-    return dtypes
-
-
-def column_tensor(column: str, value: Any, dtypes: Mapping[str, torch.dtype]) -> torch.Tensor:
-    """A row's column as a tensor: a number without dimensions, a list as a 1-D tensor.
-
-    Its dtype depends on the column, never on the row: that in ``dtypes``; else 64-bit integers if the column is named
-    like the token ids and masks of Hugging Face's models (``input_ids``, ``attention_mask``, ...); else 32-bit floats.
-
-    Raises:
-        ValueError: the dtype cannot hold a value; names the column and the value.
-    """
-    value = value.tolist() if hasattr(value, "tolist") else value
-    dtype = dtypes.get(column) or (torch.int64 if _is_of_ids(column) else torch.float32)
-    if dtype.is_floating_point:
-        numbers: list[Any] = column_numbers(column, value, min(torch.finfo(dtype).max, sys.float_info.max))
-    else:
-        numbers = column_integers(column, value, f"; its dtype is {dtype} unless dtypes={{{column!r}: ...}} says other")
-    return torch.tensor(numbers if isinstance(value, list | tuple) else numbers[0], dtype=dtype)
-
-
 def settled(batch: Sequence[Any], model: Any) -> list[torch.Tensor]:
     """Converts tensors to the dtype that the model's first argument takes.
 
@@ -292,14 +243,10 @@ def _wanted(model: Any) -> torch.dtype | None:
         return _float_of(model)
     modules = model.modules() if isinstance(model, torch.nn.Module) else ()
     first = next((module for module in modules if module._parameters), None)
-    has_ids = (parameters and _is_of_ids(parameters[0])) or isinstance(first, torch.nn.Embedding)
+    has_ids = (parameters and is_of_ids(parameters[0])) or isinstance(first, torch.nn.Embedding)
     return torch.int64 if has_ids else None
 
 
 def _float_of(model: Any) -> torch.dtype:
     weights = model.parameters() if isinstance(model, torch.nn.Module) else ()
     return next((one.dtype for one in weights if one.is_floating_point()), torch.float32)
-
-
-def _is_of_ids(name: str) -> bool:
-    return name.endswith(("_ids", "_mask", "_positions")) or name in ("ids", "mask")

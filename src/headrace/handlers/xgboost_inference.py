@@ -11,6 +11,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from headrace.core.beams_attributes import with_beams_attributes
+from headrace.core.columns import Takes
 from headrace.core.conversion import FLOAT32_MAX, column_numbers, predict_by_kind, to_matrix
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
@@ -163,8 +164,7 @@ class XGBoostModelHandlerNumpy(ArrayExamples, XGBoostModelHandler["numpy.ndarray
 
     card = CARDS["xgboost_inference.XGBoostModelHandlerNumpy"]
 
-    takes_missing = True
-    """Missing numbers of a table are NaN."""
+    takes = Takes(missing=True)
 
     def run_columns(self, columns: Any, model: Any, inference_args: dict[str, Any] | None = None) -> PredictionResult:
         """Predicts for all rows of a matrix, or of columns that make one of 32-bit floats, as XGBoost computes.
@@ -190,8 +190,7 @@ class XGBoostModelHandlerPandas(XGBoostModelHandler[pandas.DataFrame]):
 
     card = CARDS["xgboost_inference.XGBoostModelHandlerPandas"]
 
-    takes_missing = True
-    """Missing numbers of a table are NaN."""
+    takes = Takes(missing=True)
 
     def run_columns(self, columns: Any, model: Any, inference_args: dict[str, Any] | None = None) -> PredictionResult:
         """Predicts for all rows of a data frame, or of columns that make one; it is the batch's only example."""

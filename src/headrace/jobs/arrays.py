@@ -44,11 +44,6 @@ def text_scalar(text: str) -> Any:
     return array_of([text], pyarrow.string())[0]
 
 
-def truths_of(column: Any) -> Any:
-    """Booleans without nulls as an array of numpy's."""
-    return numpy.from_dlpack(column.cast(pyarrow.uint8())).view(numpy.bool_)
-
-
 def vectors_of(column: Any) -> Any:
     """Lists of finite numbers as such; None if they are others."""
     has_floats = pyarrow.types.is_floating(column.type.value_type)

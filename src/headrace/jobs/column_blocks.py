@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from headrace.jobs.csv_types import NUMERIC
+from headrace.jobs.csv_types import TEXT
 from headrace.jobs.files import Source, open_source
 from headrace.jobs.parquet_blocks import parquet_file
 from headrace.jobs.pipes import is_pipe
 from headrace.rows.blocks import Block
-from headrace.rows.fitting import Fit, has_numbers
+from headrace.rows.fitting import Fit
+from headrace.rows.types import types_of_schema
 
-_NUMBERS_OF_JSON = {*NUMERIC, "list"}
 _PACE_SECONDS = 1.0
 
 
@@ -29,12 +29,8 @@ def fits_columns(sources: Sequence[Source], types: Mapping[str, str], stated: Ma
     formats = {source.format: source for source in reversed(sources)}
     if not fit.names or not sources or any(map(_needs_rows, sources)):
         return False
-    if fit.frames:
-        return True
-    fits_csv = "csv" not in formats or all(types.get(name) in NUMERIC for name in fit.names)
-    fits_json = "jsonl" not in formats or all(stated.get(name) in _NUMBERS_OF_JSON for name in fit.names)
-    fits_parquet = "parquet" not in formats or has_numbers(_schema_of(formats["parquet"]), fit.names)
-    return fits_csv and fits_json and fits_parquet
+    known = {"csv": {**dict.fromkeys(fit.names, TEXT), **types}, "jsonl": stated}
+    return all(fit.has_types(known[one] if one in known else _types_of(source)) for one, source in formats.items())
 
 
 def cut_by_time(blocks: Iterable[Block], clock: Callable[[], float] = time.monotonic) -> Iterator[Block]:
@@ -59,6 +55,6 @@ def _needs_rows(source: Source) -> bool:
     return source.letters or bool(source.files) or is_pipe(source.path)
 
 
-def _schema_of(source: Source) -> Any:
+def _types_of(source: Source) -> dict[str, str]:
     with open_source(source) as file:
-        return parquet_file(file).schema_arrow
+        return types_of_schema(parquet_file(file).schema_arrow)

@@ -11,13 +11,13 @@ import pyarrow
 import pyarrow.compute
 
 from headrace.jobs.arrays import array_of, text_scalar, truths
+from headrace.rows.fitting import NAN, numbers_of
 
 _ESCAPED = r'["\\\x00-\x1f]'
 _SMALL, LARGE = 1e-4, 1e10
 """From where on Arrow writes floats with an exponent, and Python does not."""
 _COMMA, _OPENS, _CLOSES = map(text_scalar, (", ", "[", "]"))
 _NO_LENGTH = array_of([0], pyarrow.int64()).cast(pyarrow.int32())
-_NAN = array_of([float("nan")], pyarrow.float64())[0]
 _NOTHING, _QUOTE, _NULL, _WHOLE = map(text_scalar, ("", '"', "null", ".0"))
 _TYPES = pyarrow.types
 
@@ -71,17 +71,12 @@ def texts_of_lists(column: Any) -> Any:
     return pyarrow.compute.if_else(column.is_valid(), texts, pyarrow.nulls(1, pyarrow.string())[0])
 
 
-def numbers_of(column: Any) -> Any:
-    """An array of doubles as numpy's, NaN at nulls. Arrow's ``to_numpy`` would import pandas."""
-    return numpy.from_dlpack(column.fill_null(_NAN))
-
-
 def texts_of_floats(column: Any, small: float = _SMALL) -> Any:
     """Floats as Python's ``repr`` writes them; Arrow's text differs for whole, very small and very large numbers.
 
     With ``small`` 0, numbers with a fraction are as Arrow writes them.
     """
-    numbers = numbers_of(column)
+    numbers = numbers_of(column.fill_null(NAN))
     texts = column.cast(pyarrow.string())
     whole = numpy.rint(numbers) == numbers
     if whole.any():

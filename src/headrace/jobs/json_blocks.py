@@ -20,10 +20,10 @@ import pyarrow.compute
 import pyarrow.json
 
 from headrace.core.conversion import DEEPEST, is_deep
-from headrace.jobs.arrays import truths_of
 from headrace.jobs.column_types import is_utf8
 from headrace.jobs.files import Source
 from headrace.jobs.text import not_utf8, open_text, whole_lines
+from headrace.rows.fitting import numbers_of
 from headrace.rows.records import BrokenLine, Record, Row
 
 _FEW_LINES = 64
@@ -128,7 +128,7 @@ class _Shape:
             found = pyarrow.compute.match_substring_regex(lines, self._pattern)
         except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError):  # too many names for a regular expression
             return None
-        return truths_of(found)
+        return numbers_of(found)
 
     def parsed(self, text: bytes) -> Any:
         """Lines of this shape as a record batch; None if Arrow refuses them."""

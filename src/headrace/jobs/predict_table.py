@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeVar
 
+from headrace.batching.columnar import rows_in
 from headrace.core.answer import SKIP, is_of_columns
 from headrace.core.arguments import refusing_unknown
 from headrace.core.budget import Budget
 from headrace.core.config import BatchingConfig, CacheConfig, RetryConfig
 from headrace.core.errors import BudgetError, ConfigurationError, as_type_name
-from headrace.core.result import DeadLetter, Failure
-from headrace.local.predict import predict_each
+from headrace.core.result import DeadLetter, Failure, Outcome, Predictions
+from headrace.local.tables import predicting
 from headrace.rows.examples import RESERVED, answer_of
 from headrace.rows.exploded import PREDICTION, exploded_all, naming_outputs, refuse_exploded
-from headrace.rows.frames import examples_of, names_of
+from headrace.rows.frames import names_of
 from headrace.runtime.prepare import InferenceRequest, Placement
 
 TableT = TypeVar("TableT")
@@ -52,7 +54,7 @@ def predict_table(
 
     Args:
         handler: a model handler, Headrace's or Beam's.
-        table: a frame of pandas or Polars (a lazy one is collected), an Arrow table or batch; the same kind comes back.
+        table: of pandas, Polars or Arrow; of a stream of Arrow's batches comes a RecordBatchReader, lazily.
         columns: those that the handler sees, a single one as its bare values. None: all.
         key: the column of the key, for a handler of keyed examples.
         inference_args: extra arguments for the model's call.
@@ -71,40 +73,54 @@ def predict_table(
         ConfigurationError: an argument is wrong, or the table has one of these columns already.
     """
     request = InferenceRequest(inference_args, placement, batching, retry, isolate, timeout, fallback, cache, budget)
-    return _as_given(table, partial(_with_predictions, handler, request, (columns, key), on_failure, explode=explode))
+    return _as_given(table, partial(_opened, handler, request, (columns, key), on_failure, explode=explode))
 
 
-def _with_predictions(
+Predicted = Callable[[Any], Any]
+"""Gives a table, or each of several with the same columns, back with its predictions."""
+
+
+@contextmanager
+def _opened(
     handler: Any, request: InferenceRequest, columns: tuple[Any, Any], on_failure: str, table: Any, *, explode: bool
-) -> Any:
-    from headrace.jobs.table_blocks import blocks_for, predicted_in_blocks  # noqa: PLC0415 - needs pyarrow
-
+) -> Iterator[Predicted]:
+    """A context with a worker for tables that have the columns of ``table``."""
     _refuse_mistakes(table, on_failure)
+    raises = on_failure == "raise"
     if explode:
         refuse_exploded(names_of(table))
         handler, request = naming_outputs(handler), replace(request, fallback=naming_outputs(request.fallback))
-    (chosen, key), failing = columns, _AS_OF_PREDICT[on_failure]
-    blocks = blocks_for(handler, table, request, examples_of(table, chosen, key))
-    if blocks is None:
-        added = _added(predict_each(handler, table, request, columns=chosen, key=key, on_failure=failing))
-    else:
-        added = dict(zip(_ADDED, predicted_in_blocks(blocks, request, failing, _row), strict=True))
-    if explode:
-        added = {**exploded_all(list(added.pop(PREDICTION))), **added}
-    return _with_columns(table, added, raises=on_failure == "raise")
+    with predicting(handler, table, request, columns, _AS_OF_PREDICT[on_failure]) as outcomes_of:
+
+        def predicted(some: Any) -> Any:
+            found = _added(outcomes_of(some), rows_in(some), raises=raises)
+            added = dict(zip(_ADDED, found, strict=True))
+            if explode:
+                added = {**exploded_all(list(added.pop(PREDICTION))), **added}
+            return _with_columns(some, added, raises=raises)
+
+        yield predicted
 
 
-def _as_given(table: TableT, predicted: Callable[[Any], Any]) -> TableT:
-    """What ``predicted`` makes of a table; of a frame of Polars, which it takes as an Arrow table, such a frame."""
-    found: TableT
-    if type(table).__module__.partition(".")[0] != "polars":
-        found = predicted(table)
-        return found
+def _as_given(table: TableT, opened: Callable[[Any], AbstractContextManager[Predicted]]) -> TableT:
+    """A table with its predictions, as one of its kind; frames of Polars go through as Arrow tables."""
     given: Any = table
-    is_lazy = hasattr(given, "collect")
-    frame = sys.modules["polars"].from_arrow(predicted((given.collect() if is_lazy else given).to_arrow()))
-    found = frame.lazy() if is_lazy else frame
-    return found
+    is_lazy, is_frame = hasattr(given, "collect"), type(table).__module__.partition(".")[0] == "polars"
+    result: TableT
+    if hasattr(given, "__arrow_c_stream__") and not (
+        is_frame or hasattr(given, "iloc") or hasattr(given, "num_columns")
+    ):
+        from headrace.jobs.predict_stream import predicted_stream  # noqa: PLC0415 - needs pyarrow
+
+        result = predicted_stream(given, opened)
+        return result
+    arrow = (given.collect() if is_lazy else given).to_arrow() if is_frame else given
+    with opened(arrow) as predicted:
+        found: Any = predicted(arrow)
+    if is_frame:
+        found = sys.modules["polars"].from_arrow(found)
+    result = found.lazy() if is_frame and is_lazy else found
+    return result
 
 
 def _with_columns(table: Any, added: dict[str, Any], *, raises: bool) -> Any:
@@ -133,13 +149,54 @@ def _nullable(predictions: list[Any]) -> Any:
     return found.reindex(range(len(predictions))).array
 
 
-def _added(answers: Iterable[Any]) -> dict[str, list[Any]]:
-    """The added columns, from what ``predict_each`` yields."""
-    columns: dict[str, list[Any]] = {name: [] for name in _ADDED}
-    for answer in answers:
-        for name, value in zip(_ADDED, _row(answer), strict=True):
-            columns[name].append(value)
-    return columns
+def _added(outcomes: Iterable[Outcome], total: int, *, raises: bool) -> Sequence[Any]:
+    """The added columns: each a list of the rows' values, an array, or one value that all rows have.
+
+    Args:
+        outcomes: of the rows, or of blocks of them.
+        total: how many rows there are.
+        raises: whether rows without an outcome are an error.
+    """
+    rows: dict[int, Any] = {}
+    blocks: list[Any] = []
+    left_out: BudgetError | None = None
+    try:
+        for outcome in outcomes:
+            if isinstance(outcome, Failure):
+                places = _places_of(outcome.element) if outcome.tag is None else [outcome.tag]
+                rows.update(dict.fromkeys(places, _row(outcome)))
+            elif not isinstance(outcome, Predictions):
+                rows.update(dict.fromkeys(outcome.tags, _row(SKIP)))
+            elif outcome.tags[:1] == [None]:
+                blocks += outcome.values
+            else:
+                rows.update(zip(outcome.tags, map(_row, outcome.values), strict=True))
+    except BudgetError as error:  # what is there was paid for
+        if raises:
+            raise
+        left_out = error
+    blocks.sort(key=lambda result: result.example.first)
+    column = None if rows else _one_array([result.inference for result in blocks])
+    if column is not None:
+        return column, blocks[0].model_id, "predicted", None
+    for block, predictions, model_id in blocks:
+        for place, prediction in zip(_places_of(block), predictions, strict=True):
+            value, own_id = answer_of(prediction)
+            rows[place] = value, own_id or model_id, "predicted", None
+    found = (rows[place] if place in rows else _row(left_out) for place in range(total))
+    return [list(values) for values in zip(*found, strict=True)] or [[] for _ in _ADDED]
+
+
+def _places_of(block: Any) -> range:
+    return range(block.first, block.first + len(block))
+
+
+def _one_array(arrays: list[Any]) -> Any:
+    """One array of arrays with a value for each row; None if they are none, or of several types."""
+    kinds = {(getattr(one, "ndim", 0), getattr(one, "dtype", None)) for one in arrays}
+    if len(kinds) != 1 or getattr(arrays[0], "ndim", 0) != 1 or arrays[0].dtype.kind not in "biufU":
+        return None
+    return sys.modules["numpy"].concatenate(arrays)
 
 
 def _row(answer: Any) -> tuple[Any, str | None, str, str | None]:

@@ -45,14 +45,10 @@ def _column(value: Any, rows: int) -> Any:
 
 
 def _appended(table: Any, arrays: dict[str, Any]) -> Any:
-    if isinstance(table, pyarrow.Table):
-        for name, array in arrays.items():
-            table = table.append_column(name, array)
-        return table
     schema = table.schema
     for name, array in arrays.items():
         schema = schema.append(pyarrow.field(name, array.type))
-    return pyarrow.RecordBatch.from_arrays([*table.columns, *arrays.values()], schema=schema)
+    return type(table).from_arrays([*table.columns, *arrays.values()], schema=schema)
 
 
 def _written(added: dict[str, list[Any]], name: str, *, raises: bool) -> list[Any]:

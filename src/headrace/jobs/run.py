@@ -32,9 +32,7 @@ from headrace.rows.examples import (
     batching_over_columns,
     batching_over_rows,
     over_rows,
-    takes_columns,
-    takes_frames,
-    takes_missing,
+    taken_of_blocks,
 )
 from headrace.rows.exploded import naming_outputs, refuse_exploded
 from headrace.rows.fitting import Fit
@@ -279,11 +277,12 @@ def _steps(job: Job, output: Output, order: LetterOrder | None) -> tuple[RunStep
     examples, fit = job.examples, None
     if job.length_column is not None:
         batching = batching.sorted_by(LengthOfTag())
-    elif job.columnar and examples.key is None and job.fallback is job.cache is None and takes_columns(job.handler):
-        fit = Fit(examples.seen, takes_frames(job.handler), job.reserved, takes_missing(job.handler))
-        fit = fit if fits_columns(job.sources, job.types, examples.types, fit) else None
+    elif job.columnar and examples.key is None and job.fallback is job.cache is None:
+        takes = taken_of_blocks(job.handler)
+        fit = takes and Fit(examples.seen, takes, job.reserved)
+        fit = fit if fit and fits_columns(job.sources, job.types, examples.types, fit) else None
     if fit is not None:
-        handler = over_blocks(job.handler, examples, job.reserved)
+        handler = over_blocks(job.handler, examples, fit)
         batching = batching_over_columns(batching)
     is_changed = bool(job.batch_sizes or job.length_column is not None or fit is not None)
     request = InferenceRequest(

@@ -21,7 +21,6 @@ from headrace.jobs.column_texts import (
     content_of,
     joined,
     json_texts,
-    numbers_of,
     texts_of_floats,
     texts_of_lists,
 )
@@ -40,7 +39,7 @@ from headrace.jobs.column_types import (
 )
 from headrace.jobs.output_batches import CANONICAL, is_json, lines_in
 from headrace.jobs.prefetch import prefetch
-from headrace.rows.fitting import is_vector
+from headrace.rows.fitting import NAN, is_vector, numbers_of
 
 _ROWS = 1 << 16
 _BYTES = 1 << 24
@@ -141,7 +140,7 @@ def _with_points(column: Any) -> Any:
     """The column, as decimals if it holds whole floats, which keep their point; None if it holds others, or lists."""
     if not _TYPES.is_floating(column.type):
         return None if _TYPES.is_list(column.type) else column
-    numbers = numbers_of(column.combine_chunks())
+    numbers = numbers_of(column.combine_chunks().fill_null(NAN))
     whole = numpy.rint(numbers) == numbers
     if not whole.any():
         return column

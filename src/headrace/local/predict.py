@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
-from headrace.core.answer import SKIP, is_of_columns
+from headrace.core.answer import SKIP
 from headrace.core.arguments import refusing_unknown
 from headrace.core.budget import Budget
 from headrace.core.config import BatchingConfig, CacheConfig, RetryConfig
 from headrace.core.declared_type import PredictingHandler
 from headrace.core.errors import BudgetError, ConfigurationError
 from headrace.core.handler import ModelHandler, PredictionT
-from headrace.core.result import Failure, Outcome, PredictionResult, Predictions, Skipped
-from headrace.rows.examples import answer_of, over_rows, takes_frames, without_keys
-from headrace.rows.frames import examples_of, frames_of, rows_of_table
+from headrace.core.result import Failure, Outcome, Skipped
+from headrace.local.elements import elements_of, frames_in_blocks, results_of_rows
 from headrace.runtime.bundle import AnyBundle
 from headrace.runtime.observers import FanOut
 from headrace.runtime.open_worker import open_worker
@@ -131,34 +131,6 @@ def predict(
     return _predictions(handler, iterable, request, (columns, key), ordered=ordered, on_failure=on_failure)
 
 
-def predict_each(
-    handler: Any,
-    table: Any,
-    request: InferenceRequest,
-    *,
-    columns: str | Sequence[str] | None,
-    key: str | None,
-    on_failure: str,
-) -> Iterator[Any]:
-    """As ``predict`` for the rows of a table, in order, with ``SKIP`` for each that is skipped.
-
-    Once the budget is spent, and failures are yielded, each row that was left out has the ``BudgetError``.
-    """
-    handler, elements, types = _elements(handler, table, columns, key, request.batching)
-    request = replace(request, column_types=types)
-    return _of_each(_prepared(handler, request, on_failure), elements, len(table), raises=on_failure == "raise")
-
-
-def predict_blocks(
-    handler: Any, blocks: Iterable[Any], request: InferenceRequest, *, on_failure: str
-) -> Iterator[Outcome]:
-    """What becomes of blocks of rows, by a handler that takes them; other arguments are those of ``predict``."""
-    with _opened(_prepared(handler, request, on_failure)) as bundle:
-        for block in blocks:
-            yield from bundle.add(block, None)
-        yield from bundle.finish()
-
-
 def _predictions(
     handler: Any,
     iterable: Iterable[Any],
@@ -168,57 +140,26 @@ def _predictions(
     ordered: bool,
     on_failure: str,
 ) -> Iterator[Any]:
-    handler, elements, types = _elements(handler, iterable, *columns, request.batching)
-    spec = _prepared(handler, replace(request, column_types=types), on_failure)
+    if (given := frames_in_blocks(handler, iterable, request, columns)) is not None:
+        over, blocks, request, example_of = given
+        return _ordered(prepared(over, request, on_failure), blocks, partial(results_of_rows, example_of))
+    handler, elements, types = elements_of(handler, iterable, *columns, request.batching)
+    spec = prepared(handler, replace(request, column_types=types), on_failure)
     is_ordered = ordered and not spec.plan.has_rows_in_elements
-    return _ordered(spec, elements) if is_ordered else _as_finished(spec, elements)
+    return _ordered(spec, elements, _tagged) if is_ordered else _as_finished(spec, elements)
 
 
-def _prepared(handler: Any, request: InferenceRequest, on_failure: str) -> SessionSpec:
+def prepared(handler: Any, request: InferenceRequest, on_failure: str) -> SessionSpec:
+    """What a worker needs, of the arguments of ``predict``."""
     if on_failure not in ("raise", "yield"):
         raise ConfigurationError(f"on_failure must be 'raise' or 'yield', not {on_failure!r}.")
     spec = stoppable(prepare(handler, request))
     return catching(spec, Exception) if on_failure == "yield" else spec
 
 
-def _elements(
-    handler: Any, given: Any, columns: Any, key: str | None, batching: BatchingConfig | None
-) -> tuple[Any, Iterable[Any], Mapping[str, Any]]:
-    """The handler for the elements, these, and what their columns hold: of a table its rows."""
-    if not is_of_columns(given):
-        _refuse_what_is_no_iterable_of_elements(given)
-        if columns is not None or key is not None:
-            raise ConfigurationError(
-                "columns and key choose from the columns of a data frame or an Arrow table; choose from other rows in "
-                "with_preprocess_fn."
-            )
-        return handler, given, {}
-    if batching is not None and batching.columnar:
-        raise ConfigurationError(
-            f"with BatchingConfig(columnar=True) an element is many rows: give a list of a {type(given).__name__}, or "
-            "leave columnar out, and each row is an element."
-        )
-    examples = examples_of(given, columns, key)
-    if hasattr(given, "iloc") and takes_frames(handler):
-        return without_keys(handler, examples.key), frames_of(given, examples), examples.types
-    return over_rows(handler, examples), rows_of_table(given), examples.types
-
-
-def _refuse_what_is_no_iterable_of_elements(given: Any) -> None:
-    """Refuses strings and mappings: iterating them yields characters or keys, not elements."""
-    if isinstance(given, str | bytes | bytearray):
-        problem = f"a {type(given).__name__}, which would be taken for its letters: put a single element into a list"
-    elif isinstance(given, Mapping):
-        problem = "a mapping, which would be taken for its keys: put a single element into a list"
-    elif not hasattr(type(given), "__iter__") and not hasattr(type(given), "__getitem__"):
-        problem = f"{given!r:.80}"
-    else:
-        return
-    raise ConfigurationError(f"predict needs an iterable of elements, not {problem}.")
-
-
 @contextmanager
-def _opened(spec: SessionSpec) -> Iterator[AnyBundle]:
+def opened(spec: SessionSpec) -> Iterator[AnyBundle]:
+    """A bundle of a worker that ends with the context."""
     worker = open_worker(spec)
     try:
         yield worker.bundle(FanOut())
@@ -230,7 +171,7 @@ def _opened(spec: SessionSpec) -> Iterator[AnyBundle]:
 def _as_finished(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
     waiting: set[int] = set()
     read = 0
-    with _opened(spec) as bundle:
+    with opened(spec) as bundle:
         try:
             for place, element in enumerate(iterable):
                 read = place + 1
@@ -240,7 +181,7 @@ def _as_finished(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
         except BudgetError as error:
             raise _with_places(error, sorted(waiting), read) from None
         except KeyboardInterrupt:
-            yield from _answers(_drained(spec, bundle), waiting)
+            yield from _answers(drained(spec, bundle), waiting)
             raise
 
 
@@ -252,30 +193,32 @@ def _answers(outcomes: Iterable[Outcome], waiting: set[int]) -> Iterator[Any]:
             yield value
 
 
-def _ordered(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
+def _ordered(
+    spec: SessionSpec, iterable: Iterable[Any], tagged: Callable[[Iterable[Outcome]], Iterable[tuple[Any, Any]]]
+) -> Iterator[Any]:
     """Tags each element with its position; early outcomes wait for those before them."""
     early: dict[int, Any] = {}
     due = read = 0
-    with _opened(spec) as bundle:
+    with opened(spec) as bundle:
         try:
             for place, element in enumerate(iterable):
                 read = place + 1
-                early.update(_tagged(bundle.add(element, place)))
+                early.update(tagged(bundle.add(element, place)))
                 # One slow batch may hold back many outcomes: run what is queued, rather than let them pile up.
                 if len(early) > _LONGEST_QUEUE and due not in early:
-                    early.update(_tagged(bundle.finish()))
+                    early.update(tagged(bundle.finish()))
                 while due in early:
                     if (value := early.pop(due)) is not SKIP:
                         yield value
                     due += 1
-            early.update(_tagged(bundle.finish()))
+            early.update(tagged(bundle.finish()))
             yield from _in_order(early)
         except BudgetError as error:
             left_out = [place for place in range(due, read) if place not in early]
             yield from _in_order(early)  # also what follows an element that was left out: it was paid for
             raise _with_places(error, left_out, read) from None
         except KeyboardInterrupt:
-            early.update(_tagged(_drained(spec, bundle)))
+            early.update(tagged(drained(spec, bundle)))
             if spec.budget is not None:
                 yield from _in_order(early)
             raise
@@ -285,7 +228,7 @@ def _in_order(early: dict[int, Any]) -> Iterator[Any]:
     return (value for place in sorted(early) if (value := early.pop(place)) is not SKIP)
 
 
-def _drained(spec: SessionSpec, bundle: AnyBundle) -> Iterator[Outcome]:
+def drained(spec: SessionSpec, bundle: AnyBundle) -> Iterator[Outcome]:
     """After an interrupt, what requests in flight are answered within a few seconds: they are paid for."""
     if spec.budget is not None:
         stop_requests(spec, _DRAIN_SECS)
@@ -299,36 +242,6 @@ def _with_places(error: BudgetError, left_out: Sequence[int], read: int) -> Budg
         return error
     said = f"{len(left_out):,} of the {read:,} elements that were read have no outcome; the error's left_out lists them"
     return BudgetError(f"{error} {said}.", left_out, read)
-
-
-def _of_each(spec: SessionSpec, elements: Iterable[Any], total: int, *, raises: bool) -> Iterator[Any]:
-    """What became of each of ``total`` elements, once all is known."""
-    found: dict[int, Any] = {}
-    left_out: BudgetError | None = None
-    with _opened(spec) as bundle:
-        try:
-            for place, element in enumerate(elements):
-                found.update(_tagged(_named(bundle.add(element, place))))
-            found.update(_tagged(_named(bundle.finish())))
-        except BudgetError as error:  # what is there was paid for
-            if raises:
-                raise
-            left_out = error
-        except KeyboardInterrupt:
-            found.update(_tagged(_named(_drained(spec, bundle))))  # a cache keeps it
-            raise
-    yield from (found.get(place, left_out) for place in range(total))
-
-
-def _named(outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
-    """The outcomes; a fallback's predictions say who answered, whatever they are."""
-    for outcome in outcomes:
-        if isinstance(outcome, Predictions) and outcome.fallback is not None:
-            answers = map(answer_of, outcome.values)
-            named = [PredictionResult(None, value, model_id or outcome.fallback) for value, model_id in answers]
-            yield outcome._replace(values=named)
-        else:
-            yield outcome
 
 
 def _tagged(outcomes: Iterable[Outcome]) -> Iterator[tuple[Any, Any]]:

@@ -6,7 +6,7 @@ This module also runs in model hosts: it must not import Beam.
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -18,23 +18,16 @@ import pyarrow
 
 from headrace.batching.columnar import concatenate
 from headrace.core.answer import predictions_of
-from headrace.core.conversion import to_results
+from headrace.core.columns import Form
+from headrace.core.conversion import places_by, to_results
 from headrace.core.result import PredictionResult
 from headrace.rows.blocks import Block
-from headrace.rows.examples import ExampleOfRow, Examples, rows_are_examples
-from headrace.rows.fitting import is_vector, width_of
+from headrace.rows.examples import ExampleOfRow, Examples
+from headrace.rows.fitting import NAN, Fit, is_text, is_vector, numbers_of, plain, width_of
 from headrace.runtime.plan import make_plan
 
-_PLAIN = {
-    pyarrow.int64(), pyarrow.float64(), pyarrow.bool_(), pyarrow.string(), pyarrow.large_string(), pyarrow.null(),
-    pyarrow.date32(),
-}  # fmt: skip
-_OF_NULLS = {
-    "int": pyarrow.float64(),
-    "float": pyarrow.float64(),
-    "str": pyarrow.string(),
-    "datetime": pyarrow.timestamp("us"),
-}
+_MOMENT = pyarrow.timestamp("us")
+_OF_NULLS = {"int": pyarrow.float64(), "float": pyarrow.float64(), "str": pyarrow.string(), "datetime": _MOMENT}
 """What a column without values is in a frame, by what it holds in other rows."""
 _NAMES: dict[Any, tuple[str, ...]] = {
     pyarrow.int64(): ("int", "float"),
@@ -43,21 +36,20 @@ _NAMES: dict[Any, tuple[str, ...]] = {
     pyarrow.string(): ("str",),
     pyarrow.large_string(): ("str",),
     pyarrow.date32(): ("date",),
+    _MOMENT: ("datetime",),
 }
 """The names of ``headrace.rows.types`` that columns with nulls may have."""
 
 
-def over_blocks(handler: Any, examples: Examples, reserved: Collection[str] = ()) -> Any:
-    """Wraps a handler that ``takes_columns`` so that its elements are blocks.
+def over_blocks(handler: Any, examples: Examples, fit: Fit) -> Any:
+    """Wraps a handler so that its elements are blocks of rows that ``fit``.
 
-    A preprocessing function makes the example of a row that does not fit into columns; it refuses ``reserved`` columns.
+    A preprocessing function makes the example of a row that does not fit into columns; it refuses reserved columns.
     """
     inner = make_plan(handler).handler
     over = _new(type(inner))
     vars(over).update(vars(inner))
-    over.rows_as = RowsAs(
-        ExampleOfRow(examples, inner, reserved), frames=rows_are_examples(inner), types=examples.types
-    )
+    over.rows_as = RowsAs(ExampleOfRow(examples, inner, fit.reserved), fit.takes.form, examples.types)
     return over.with_preprocess_fn(_Prepare(over.rows_as.of_row))
 
 
@@ -65,9 +57,26 @@ class RowsAs(NamedTuple):
     """What becomes of the rows of blocks before the model."""
 
     of_row: ExampleOfRow
-    frames: bool
+    form: Form
     types: Mapping[str, Any]
     """What the columns hold."""
+
+    def columns(self, blocks: Sequence[Block]) -> Any:
+        """What a handler takes of blocks of one kind; None: their rows, as examples."""
+        if blocks[0].batch is None:
+            return None
+        batch = _joined(blocks)
+        if hasattr(batch, "iloc"):
+            return batch
+        columns = dict(zip(batch.schema.names, map(plain, batch.columns), strict=True))
+        if self.form is Form.FRAME:
+            settled = {name: _in_frame(column, self.types.get(name)) for name, column in columns.items()}
+            are_all = all(column is not None for column in settled.values())
+            return pyarrow.RecordBatch.from_pydict(settled) if are_all else None
+        if batch.num_rows == 1:  # of which a model may drop the axis of the rows
+            return None
+        arrays = {name: as_array(column) for name, column in columns.items()}
+        return next(iter(arrays.values())) if self.form is Form.TEXTS else arrays
 
 
 class _Prepare:
@@ -95,9 +104,7 @@ class _OverBlocks:
             handler: Any = super()
             return handler.run_columns(blocks, model, inference_args)
         blocks = [blocks] if isinstance(blocks, Block) else blocks
-        together: dict[Any, list[int]] = {}
-        for place, block in enumerate(blocks):
-            together.setdefault(block.kind, []).append(place)
+        together = places_by(block.kind for block in blocks)
         if len(together) == 1:
             return self._answer(blocks, model, inference_args)
         results: list[list[Any]] = [[] for _ in range(len(blocks) + 1)]
@@ -110,27 +117,14 @@ class _OverBlocks:
 
     def _answer(self, blocks: list[Block], model: Any, inference_args: dict[str, Any] | None) -> Any:
         handler: Any = super()
-        columns = self._columns(blocks)
+        columns = self.rows_as.columns(blocks)
         if columns is None:
             examples = list(chain.from_iterable(map(self._examples, blocks)))
-            answer = handler.run_inference(examples, model, inference_args)
-            return predictions_of(answer, self, len(examples))
+            answer = predictions_of(handler.run_inference(examples, model, inference_args), self, len(examples))
+            return [
+                one._replace(inference=_of_numpy(one.inference)) if hasattr(one, "model_id") else one for one in answer
+            ]
         return _as_column(handler.run_columns(columns, model, inference_args))
-
-    def _columns(self, blocks: list[Block]) -> Any:
-        """The model's columns of blocks of one kind; None if they go to the model as examples."""
-        if blocks[0].batch is None:
-            return None
-        batch = _joined(blocks)
-        if hasattr(batch, "iloc"):
-            return batch
-        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        if not self.rows_as.frames:
-            return {name: as_numbers(column) for name, column in columns.items()}
-        types = self.rows_as.types
-        settled = {name: _settled(column, types.get(name)) for name, column in columns.items()}
-        are_plain = all(_is_plain(column, types.get(name)) for name, column in settled.items())
-        return pyarrow.RecordBatch.from_pydict(settled) if are_plain else None
 
     def _examples(self, block: Block) -> Iterable[Any]:
         return map(self.rows_as.of_row, block.rows()) if block.example is None else [block.example]
@@ -166,66 +160,54 @@ def _joined(blocks: Sequence[Block]) -> Any:
     return batches[0] if len(batches) == 1 else pyarrow.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
-def _settled(column: Any, kind: str | None) -> Any:
-    """A column for a frame: numbers of 64 bits, text without dictionaries, and of the type that all rows have.
+def _in_frame(column: Any, kind: str | None) -> Any:
+    """A column for a frame, of the type that all rows have; None if the frame takes Python's values, row by row.
+
+    Nulls are missing values of the type that all rows have, so that has to be known, and be that of these rows.
 
     Args:
         column: of some rows.
         kind: what the column holds, in all rows.
     """
-    types = pyarrow.types
-    if types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    if str(column.type) == "string_view":  # of Polars
-        return column.cast(pyarrow.large_string())
-    if types.is_integer(column.type) and kind != "float":
-        return column if column.type == pyarrow.uint64() else column.cast(pyarrow.int64())
-    if types.is_floating(column.type) or types.is_integer(column.type):
-        return column.cast(pyarrow.float64(), safe=False)  # as Python rounds
-    if types.is_null(column.type):
+    of, types = column.type, pyarrow.types
+    if types.is_null(of):
         return column.cast(_OF_NULLS[kind]) if kind in _OF_NULLS else column
-    if types.is_timestamp(column.type) and column.type.unit in ("s", "ms"):
-        return column.cast(pyarrow.timestamp("us", column.type.tz))
-    return column
+    if kind == "float" and types.is_integer(of):
+        return column.cast(pyarrow.float64(), safe=False)  # as Python rounds
+    if column.null_count:
+        return column if kind in _NAMES.get(of, ()) else None
+    return column if of in _NAMES or (types.is_timestamp(of) and of.unit == "us") else None
 
 
-def _is_plain(column: Any, kind: str | None) -> bool:
-    """Whether a frame may take a column as it is; of others it takes Python's values, row by row.
+def as_array(column: Any) -> Any:
+    """A column of numbers as an array of int64, float64 or bool; of vectors as a matrix, of texts of objects.
 
-    Nulls are missing values of the type that all rows have, so that has to be known, and be that of these rows.
+    Missing numbers are NaN.
     """
-    is_moment = pyarrow.types.is_timestamp(column.type)
-    if not column.null_count or pyarrow.types.is_null(column.type):
-        return column.type in _PLAIN or (is_moment and column.type.unit == "us")
-    if is_moment:
-        return column.type == pyarrow.timestamp("us") and kind == "datetime"
-    return column.type in _PLAIN and kind in _NAMES.get(column.type, ())
-
-
-def as_numbers(column: Any) -> Any:
-    """A column of numbers as an array of int64, float64 or bool; of vectors as a matrix. Nulls are NaN."""
     kind = column.type
+    if is_text(kind):
+        return numpy.array(column.to_pylist(), dtype=object)
     if column.null_count:
         column = column.cast(pyarrow.uint8()) if pyarrow.types.is_boolean(kind) else column
-        return column.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False)
+        return numbers_of(column.cast(pyarrow.float64(), safe=False).fill_null(NAN))
     if is_vector(kind):
-        return as_numbers(column.flatten()).reshape(len(column), width_of(column))
-    if pyarrow.types.is_integer(kind):
-        column = column.cast(pyarrow.int64())
-    elif pyarrow.types.is_floating(kind):
-        column = column.cast(pyarrow.float64())
-    return column.to_numpy(zero_copy_only=False)
+        return as_array(plain(column.flatten())).reshape(len(column), width_of(column))
+    return numbers_of(column.cast(pyarrow.int64()) if kind == pyarrow.uint64() else column)
 
 
 def _as_column(answer: Any) -> Any:
     """The answer with its predictions as an array if possible; otherwise a list of results, one for each row."""
-    predictions = getattr(answer, "inference", answer)
-    if hasattr(predictions, "detach"):
-        with suppress(TypeError, RuntimeError):  # a type that numpy lacks, such as bfloat16
-            predictions = predictions.detach().numpy()
+    predictions = _of_numpy(getattr(answer, "inference", answer))
     if isinstance(predictions, numpy.ndarray) and predictions.ndim and predictions.dtype.isnative:
         return PredictionResult(None, predictions, getattr(answer, "model_id", None))
     return _row_by_row(answer)
+
+
+def _of_numpy(prediction: Any) -> Any:
+    """A tensor of PyTorch's as an array or scalar of numpy's, unless numpy lacks its type, such as bfloat16."""
+    with suppress(TypeError, RuntimeError):
+        return prediction.detach().numpy()[()] if hasattr(prediction, "detach") else prediction
+    return prediction
 
 
 def _row_by_row(answer: Any) -> list[Any]:

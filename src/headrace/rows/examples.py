@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from headrace.core.columns import Form, Takes
 from headrace.core.config import BatchingConfig
 from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ModelHandler
@@ -94,14 +95,16 @@ def batching_over_rows(handler: Any, sizes: Mapping[str, int]) -> BatchingConfig
     return replace(own, **changes)
 
 
-def takes_columns(handler: Any) -> bool:
-    """Whether the handler predicts the same from columns (or frames) as from rows, and nothing else needs rows."""
+def taken_of_blocks(handler: Any) -> Takes | None:
+    """What the handler takes of a block of rows, predicting the same; None: it, or an option, needs the rows."""
     plan = make_plan(handler)
     rows_are_needed = plan.keyed or plan.prebatched or plan.preprocess or plan.postprocess
     if rows_are_needed or plan.batching.element_size_fn or plan.batching.length_fn:
-        return False
+        return None
     answers_alike = getattr(plan.handler, "columns_equal_rows", None)
-    return answers_alike is not None and _columns_match_rows(type(plan.handler)) and bool(answers_alike())
+    if answers_alike is None or not _columns_match_rows(type(plan.handler)) or not answers_alike():
+        return None
+    return _declared(plan.handler)
 
 
 def takes_frames(handler: Any) -> bool:
@@ -115,15 +118,15 @@ def takes_frames(handler: Any) -> bool:
     return rows_are_examples(next(iter(plan.models.values()))) and not plan.preprocess
 
 
-def takes_missing(handler: Any) -> bool:
-    """Whether a handler of numbers takes NaN for those that are missing."""
-    return bool(getattr(make_plan(handler).handler, "takes_missing", False))
-
-
 def rows_are_examples(model: Any) -> bool:
     """Whether a model's handler takes rows, and frames of rows, for its examples: no subclass makes others of them."""
     cls = type(model)
-    return bool(getattr(cls, "takes_frames", False)) and _depth(cls, "takes_frames") <= _depth(cls, "example_from_row")
+    return _declared(model).form is Form.FRAME and _depth(cls, "takes") <= _depth(cls, "example_from_row")
+
+
+def _declared(model: Any) -> Takes:
+    found = getattr(model, "takes", None)
+    return found if isinstance(found, Takes) else Takes()
 
 
 def answer_of(prediction: Any) -> tuple[Any, str | None]:
@@ -134,9 +137,10 @@ def answer_of(prediction: Any) -> tuple[Any, str | None]:
 
 
 def _columns_match_rows(cls: type) -> bool:
-    """Whether no subclass overrides how rows are predicted or made into examples without doing so for columns."""
-    of_columns, *of_rows = (_depth(cls, method) for method in ("run_columns", "run_inference", "example_from_row"))
-    return of_columns <= min(of_rows)
+    """Whether no subclass overrides how rows are predicted or made into examples and says nothing of columns."""
+    names = ("takes", "run_columns", "run_inference", "example_from_row")
+    declared, of_columns, *of_rows = (_depth(cls, name) for name in names)
+    return hasattr(cls, "run_columns") and min(declared, of_columns) <= min(of_rows)
 
 
 def _depth(cls: type, method: str) -> int:
@@ -157,7 +161,7 @@ class ExampleOfRow:
         self._bare = from_row is None and len(examples.columns or ()) == 1
         self._from_row = None if is_row else from_row
         self._key = examples.key
-        self._types = examples.types if getattr(handler, "takes_frames", False) else {}
+        self._types = examples.types if _declared(handler).form is Form.FRAME else {}
 
     def __call__(self, row: Record) -> Any:
         """The row's example; without chosen columns the row itself.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -10,9 +11,19 @@ import numpy
 import pyarrow
 import pyarrow.compute
 
+from headrace.core.columns import Form, Takes
 from headrace.core.conversion import FLOAT32_MAX
 from headrace.rows.blocks import Block
+from headrace.rows.types import types_of_schema
 from headrace.rows.values import as_values
+
+_LIMITS = -FLOAT32_MAX, FLOAT32_MAX
+_NUMBERS = {"int", "float", "bool", "list"}
+_LISTS = "list<", "large_list<", "fixed_size_list<"
+"""How the names of Arrow's types of lists begin."""
+_PAIR = numpy.array([0.0, math.nan])
+ZERO, NAN = pyarrow.Array.from_buffers(pyarrow.float64(), 2, [None, pyarrow.py_buffer(_PAIR)])
+"""Scalars of Arrow's, which would import pandas for Python's numbers."""
 
 
 class Fit(NamedTuple):
@@ -20,12 +31,22 @@ class Fit(NamedTuple):
 
     names: tuple[str, ...]
     """The columns that it sees, in its order."""
-    frames: bool
-    """Whether it takes columns of all types, as a frame; else finite numbers without nulls, as a matrix."""
+    takes: Takes = Takes()
+    """In which form; but in a frame, columns are without nulls."""
     reserved: Collection[str] = ()
     """Columns that no row may have."""
-    missing: bool = False
-    """Whether a model of numbers takes NaN for those that are missing."""
+
+    def has_types(self, types: Mapping[str, str]) -> bool:
+        """Whether columns of these types, named as in ``headrace.rows.types``, may be all that the model sees."""
+        form, kinds = self.takes.form, {types.get(name, "") for name in self.names}
+        if form is Form.TEXTS:
+            return len(self.names) == 1 and kinds == {"str"}
+        known = _NUMBERS | {"str"} if form is Form.ARRAYS and self.takes.limits is None else _NUMBERS
+        return form is Form.FRAME or all(kind in known or kind.startswith(_LISTS) for kind in kinds)
+
+    def limits_of(self, name: str) -> tuple[float, float]:
+        """The least and the largest number of a column; integers if it takes whole numbers only."""
+        return self.takes.limits(name) if self.takes.limits is not None and name in self.names else _LIMITS
 
 
 def fitted(blocks: Iterable[Block], fit: Fit, *, all_finite: bool = False) -> Iterator[Block]:
@@ -38,7 +59,7 @@ def fitted(blocks: Iterable[Block], fit: Fit, *, all_finite: bool = False) -> It
             have been text.
     """
     for block in blocks:
-        if fit.frames:
+        if fit.takes.form is Form.FRAME:
             unfit = _unfit_for_frame(block, fit.reserved)
         else:
             unfit = numpy.ones(len(block), bool) if block.batch is None else _unfit(block, fit, all_finite)
@@ -55,15 +76,40 @@ def fitted(blocks: Iterable[Block], fit: Fit, *, all_finite: bool = False) -> It
             start = place + 1
 
 
-def has_numbers(schema: Any, names: Sequence[str]) -> bool:
-    """Whether all columns exist and hold numbers, or lists of numbers."""
-    kinds = (schema.field(name).type for name in names)
-    return set(names) <= set(schema.names) and all(_is_number(kind) or is_vector(kind) for kind in kinds)
+def plain(column: Any) -> Any:
+    """A column without a dictionary; numbers have 64 bits, times are in microseconds, rounded as Python does."""
+    column = column.dictionary_decode() if pyarrow.types.is_dictionary(column.type) else column
+    kind = _plain_type(column.type)
+    return column if kind == column.type else column.cast(kind, safe=False)
+
+
+def numbers_of(column: Any) -> Any:
+    """Numbers without nulls as an array of numpy's. Arrow's ``to_numpy`` would import pandas if it is installed."""
+    if pyarrow.types.is_boolean(column.type):
+        return numpy.from_dlpack(column.cast(pyarrow.uint8())).view(numpy.bool_)
+    return numpy.from_dlpack(column)
+
+
+def _plain_type(kind: Any) -> Any:
+    types = pyarrow.types
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    if types.is_floating(kind):
+        return pyarrow.float64()
+    if types.is_integer(kind):
+        return kind if kind == pyarrow.uint64() else pyarrow.int64()
+    if types.is_timestamp(kind) and kind.unit in ("s", "ms"):
+        return pyarrow.timestamp("us", kind.tz)
+    return pyarrow.large_string() if str(kind) == "string_view" else kind  # of Polars
 
 
 def _is_number(kind: Any) -> bool:
     types = pyarrow.types
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+
+
+def is_text(kind: Any) -> bool:
+    """Whether a column of Arrow's holds texts."""
+    return bool(pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind))
 
 
 def is_vector(kind: Any) -> bool:
@@ -98,19 +144,22 @@ def _unfit_for_frame(block: Block, reserved: Collection[str]) -> Any:
 
 
 def _unfit(block: Block, fit: Fit, all_finite: bool) -> Any:
-    """A boolean array of the rows that do not fit into the model's matrix; None: all do."""
+    """A boolean array of the rows that do not fit into the model's arrays; None: all do."""
     batch = block.batch
-    if not has_numbers(batch.schema, block.names):
+    if not fit.has_types(types_of_schema(batch.schema)):
         return numpy.ones(len(block), bool)
     wrong = None if all_finite else _unreadable(batch)
     unfit: Any = None if wrong is None else numpy.array(wrong)
     for name in batch.schema.names if all_finite else block.names:
-        column = batch.column(batch.schema.get_field_index(name))
-        is_seen = name in block.names
+        column = plain(batch.column(batch.schema.get_field_index(name)))
+        is_seen, limits = name in fit.names, fit.limits_of(name)
         if is_vector(column.type):
-            bad = _wrong_vectors(column, nulls=is_seen)
+            bad = _wrong_vectors(column, limits) if is_seen else None
+        elif is_seen and column.type.num_fields:  # lists of others
+            return numpy.ones(len(block), bool)
         else:
-            bad = _wrong(column, nulls=is_seen and not fit.missing, nan=not (is_seen and fit.missing))
+            missing = is_seen and fit.takes.missing
+            bad = _wrong(column, limits, nulls=is_seen and not missing, nan=not missing)
         if bad is not None:
             unfit = bad if unfit is None else unfit | bad
     return unfit
@@ -127,9 +176,10 @@ def _unreadable(batch: Any) -> list[bool] | None:
 
 
 def _is_readable(column: Any) -> bool:
-    types = pyarrow.types
     try:
-        if types.is_string(column.type) or types.is_large_string(column.type):
+        if pyarrow.types.is_dictionary(column.type):
+            return _is_readable(column.dictionary)
+        if is_text(column.type):
             column.validate(full=True)  # only checks UTF-8: much faster
         else:
             as_values(column)
@@ -138,37 +188,33 @@ def _is_readable(column: Any) -> bool:
     return True
 
 
-def _wrong_vectors(column: Any, *, nulls: bool) -> Any:
+def _wrong_vectors(column: Any, limits: tuple[float, float]) -> Any:
     """Marks vectors that differ in length from most, or hold a wrong number; None: there are none."""
-    if not nulls:
-        return None
-    lengths = pyarrow.compute.fill_null(pyarrow.compute.list_value_length(column), -1).to_numpy(zero_copy_only=False)
+    lengths = numbers_of(pyarrow.compute.fill_null(pyarrow.compute.list_value_length(column), -1))
     width = numpy.bincount(lengths[lengths >= 0]).argmax() if (lengths >= 0).any() else 0
     unfit = lengths != width
     numbers = column.filter(pyarrow.array(~unfit)) if unfit.any() else column
-    bad = _wrong(numbers.flatten(), nulls=True)
+    bad = _wrong(plain(numbers.flatten()), limits, nulls=True)
     if bad is not None:
         unfit[numpy.flatnonzero(~unfit)[bad.reshape(-1, width).any(axis=1)]] = True
     return unfit if unfit.any() or not width else None
 
 
-def _wrong(column: Any, *, nulls: bool, nan: bool = True) -> Any:
-    """Marks nulls (if ``nulls``), NaN (if ``nan``) and numbers that not every handler accepts; None: there are none."""
-    missing = column.is_null().to_numpy(zero_copy_only=False) if nulls and column.null_count else None
-    kind = column.type
+def _wrong(column: Any, limits: tuple[float, float], *, nulls: bool, nan: bool = True) -> Any:
+    """Marks nulls (if ``nulls``), NaN (if ``nan``) and numbers beyond the limits; None: there are none."""
+    missing = numbers_of(column.is_null()) if nulls and column.null_count else None
+    kind, (least, most), whole = column.type, limits, isinstance(limits[1], int)
     if pyarrow.types.is_floating(kind):
-        largest = FLOAT32_MAX
-    elif kind == pyarrow.uint64():
-        largest = 2**63 - 1
+        most = math.nextafter(most + 1, 0) if whole else most
+    elif kind == pyarrow.uint64() or (limits != _LIMITS and pyarrow.types.is_integer(kind)):
+        least, most = max(least, -(2**63)), min(most, 2**63 - 1)
     else:
         return missing
-    if pyarrow.types.is_float16(kind):
-        column = column.cast(pyarrow.float32())
-    values = column.fill_null(0) if column.null_count else column
-    values = values.to_numpy(zero_copy_only=False)
-    if not len(values) or (values.max() <= largest and values.min() >= -largest):  # false if there is a NaN
+    values = numbers_of(column.fill_null(ZERO.cast(kind)) if column.null_count else column)
+    broken = numpy.trunc(values) != values if whole and values.dtype.kind == "f" else numpy.False_
+    if not len(values) or (values.max() <= most and values.min() >= least and not broken.any()):  # false if NaN
         return missing
-    wrong = ~(values <= largest) | ~(values >= -largest)
+    wrong = ~(values <= most) | ~(values >= least) | broken
     if not nan:
         wrong &= ~numpy.isnan(values)
     return wrong if missing is None else wrong | missing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from headrace.batching.columnar import rows_in, slice_rows
@@ -55,39 +56,21 @@ def examples_of(table: Any, columns: Any, key: str | None) -> Examples:
 
 def rows_of_table(table: Any) -> Iterator[Record]:
     """The rows in order, each a dict; one that has a value without Python equivalent is a ``BrokenLine``."""
-    from headrace.rows.values import rows_of, values_of_series  # noqa: PLC0415 - needs pyarrow
-
-    if _is_arrow(table):
-        table = _arrow(table)
-        for start in range(0, table.num_rows, _ROWS_AT_ONCE):
-            for batch in _batches_of(table.slice(start, _ROWS_AT_ONCE)):
-                yield from rows_of(batch, _WHERE, start)
-                start += batch.num_rows  # noqa: PLW2901 - of the next batch
-        return
-    names = names_of(table)
-    for start in range(0, len(table), _ROWS_AT_ONCE):
-        some = table.iloc[start : start + _ROWS_AT_ONCE]
-        columns = [values_of_series(some.iloc[:, place]) for place in range(len(names))]
-        yield from (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+    return chain.from_iterable(block.rows() for block in blocks_of_table(table, (), _ROWS_AT_ONCE))
 
 
-def blocks_of_table(table: Any, names: Sequence[str], *, frames: bool) -> Iterator[Block]:
+def blocks_of_table(table: Any, names: Sequence[str], rows: int = _ROWS_OF_BLOCK) -> Iterator[Block]:
     """The rows of a table in blocks.
 
     Args:
         table: of Arrow's or of pandas'.
         names: of the columns that the model sees.
-        frames: whether the model takes those of pandas as they are.
+        rows: the most of a block.
     """
-    if hasattr(table, "iloc") and not frames:
-        import pyarrow  # noqa: PLC0415 - only a model that takes arrays needs it
-
-        table = pyarrow.Table.from_pandas(table[list(names)], preserve_index=False)
-    elif _is_arrow(table):
-        table = _arrow(table)
-    for start in range(0, rows_in(table), _ROWS_OF_BLOCK):
-        for some in _batches_of(slice_rows(table, start, start + _ROWS_OF_BLOCK)):
-            yield Block(0, start, tuple(names), some)
+    table = _arrow(table) if _is_arrow(table) else table
+    for start in range(0, rows_in(table), rows):
+        for some in _batches_of(slice_rows(table, start, start + rows)):
+            yield Block(0, start, tuple(names), some, path=_WHERE)
             start += rows_in(some)  # noqa: PLW2901 - of the next batch
 
 

@@ -28,7 +28,7 @@ def rows_of(batch: Any, path: str, first: int) -> list[Record]:
     """The rows of a record batch as Python values; one that has a value without Python equivalent is a ``BrokenLine``.
 
     Args:
-        batch: neighbouring rows.
+        batch: neighbouring rows; of a data frame, too.
         path: of their file.
         first: the number of the first row in the file, counted from 0.
     """
@@ -49,7 +49,10 @@ def _row_of(batch: Any, path: str, place: int) -> Record:
 
 
 def as_rows(batch: Any) -> list[Row]:
-    """The rows of a record batch."""
+    """The rows of a record batch or a data frame."""
+    if hasattr(batch, "iloc"):
+        columns = [values_of_series(batch.iloc[:, place]) for place in range(batch.shape[1])]
+        return [dict(zip(batch.columns, row, strict=True)) for row in zip(*columns, strict=True)]
     names = batch.schema.names
     if not names:
         rows: list[Row] = batch.to_pylist()
@@ -61,9 +64,21 @@ def values_of_series(series: Any) -> list[Any]:
     """The values of a column of a data frame; missing ones are None. Objects are the frame's own."""
     if series.dtype != object:
         with suppress(pyarrow.ArrowException, TypeError, OverflowError):  # intervals, complex numbers
-            array = pyarrow.array(series, from_pandas=True)
-            return as_values(array.combine_chunks() if isinstance(array, pyarrow.ChunkedArray) else array)
+            return as_values(_array_of_series(series))
     return [None if _is_missing(value) else value for value in series]
+
+
+def batch_of_frame(frame: Any) -> Any:
+    """A data frame as a record batch; None if Arrow cannot have it, or its columns are not named by texts."""
+    with suppress(pyarrow.ArrowException, TypeError, ValueError, OverflowError):
+        arrays = [_array_of_series(frame.iloc[:, place]) for place in range(frame.shape[1])]
+        return pyarrow.RecordBatch.from_arrays(arrays, names=list(frame.columns))
+    return None
+
+
+def _array_of_series(series: Any) -> Any:
+    array = pyarrow.array(series, from_pandas=True)
+    return array.combine_chunks() if isinstance(array, pyarrow.ChunkedArray) else array
 
 
 def _is_missing(value: Any) -> bool:

@@ -66,7 +66,8 @@ def _read(random: Random, path: Path) -> None:
     expected = [as_json(record) for record, is_readable in zip(made.records, readable, strict=True) if is_readable]
     lines = [json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n" for row in expected]
     assert [as_line(row) for row in rows] == lines
-    blocks = list(fitted(read_blocks(source, 0, {}, RowRanges(), tuple(made.numbers[:1])), Fit((), frames=False)))
+    names = tuple(made.numbers[:1])
+    blocks = list(fitted(read_blocks(source, 0, {}, RowRanges(), names), Fit(names)))
     broken = [block.first for block in blocks if block.batch is None and isinstance(block.records[0], BrokenLine)]
     assert broken == [place for place, is_readable in enumerate(readable) if not is_readable]
     blocks = [block for block in blocks if block.first not in broken]

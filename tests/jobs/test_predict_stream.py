@@ -1,0 +1,72 @@
+"""Of a reader of Arrow's batches a reader comes back, which predicts when it is read."""
+
+import pickle
+
+import pyarrow
+import pytest
+from sklearn.linear_model import LinearRegression
+
+from headrace import ConfigurationError, predict_table
+from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
+from toys import Acting
+
+
+@pytest.fixture
+def doubling(tmp_path):
+    (tmp_path / "double.pkl").write_bytes(pickle.dumps(LinearRegression().fit([[0], [1]], [0, 2])))
+    return SklearnModelHandlerNumpy(str(tmp_path / "double.pkl"))
+
+
+class Stream:
+    """Has batches of Arrow's, and counts those that were read."""
+
+    def __init__(self, sizes, make=float):
+        self.sizes, self.read, self.make = sizes, 0, make
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        schema = pyarrow.schema([("n", pyarrow.float64()), ("t", pyarrow.string())])
+        return pyarrow.RecordBatchReader.from_batches(schema, self._batches(schema)).__arrow_c_stream__()
+
+    def _batches(self, schema):
+        for size in self.sizes:
+            self.read += 1
+            values = list(map(self.make, range(size)))
+            yield pyarrow.record_batch([pyarrow.array(values), pyarrow.repeat("t", size)], schema=schema)
+
+
+def test_batches_of_a_reader_come_back_one_by_one(doubling):
+    stream = Stream([3, 0, 2] + [5] * 20)
+    found = predict_table(doubling, stream, columns="n")
+    assert isinstance(found, pyarrow.RecordBatchReader)
+    assert found.schema.names == ["n", "t", "prediction", "model_id", "outcome", "error"]
+    assert stream.read == 1
+    first = found.read_next_batch()
+    assert stream.read <= 2
+    assert first["prediction"].to_pylist() == pytest.approx([0, 2, 4])
+    rest = found.read_all()
+    assert rest.num_rows == 102
+    assert rest["prediction"].to_pylist() == pytest.approx([2 * n for n in rest["n"].to_pylist()])
+
+
+def refusing_two(batch):
+    if 2 in batch:
+        raise ValueError("two")
+    return batch
+
+
+def test_readers_of_rows_and_of_no_rows(doubling):
+    found = predict_table(Acting(refusing_two), Stream([2, 3]), columns="n", on_failure="mark").read_all()
+    assert found["outcome"].to_pylist() == ["predicted"] * 4 + ["failed"]
+    assert found["prediction"].to_pylist() == [0, 1, 0, 1, None]
+    assert predict_table(doubling, Stream([]), columns="n").read_all().to_pylist() == []
+    with pytest.raises(ConfigurationError, match="no column 'm'"):
+        predict_table(doubling, Stream([1]), columns="m")
+
+
+def test_types_of_a_reader_are_those_of_the_first_row_that_is_predicted(doubling):
+    found = predict_table(doubling, Stream([2, 2], lambda _: None), columns="n", on_failure="mark").read_all()
+    assert found["outcome"].to_pylist() == ["failed"] * 4
+    handler = Acting(lambda batch: [{"a": n} if n else None for n in batch])
+    found = predict_table(handler, Stream([1, 3]), columns="n", explode=True).read_all()
+    assert found.schema.names[2:4] == ["prediction_a", "model_id"]
+    assert found["prediction_a"].to_pylist() == [None, None, 1.0, 2.0]
