@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import pyarrow.parquet
 
 from headrace import SKIP
+from headrace.core.columns import Form, Takes
 from headrace.core.handler import ModelHandler
 from headrace.jobs.csv_types import NUMERIC
 from headrace.jobs.files import match
@@ -108,6 +109,35 @@ class Adder(Teller):
         return total
 
 
+class Namer(Teller):
+    """Tells something of numbers and texts by name, in columns too."""
+
+    takes = Takes(Form.ARRAYS)
+
+    def example_from_row(self, row: Any) -> dict[str, Any]:
+        return named(row)
+
+    def columns_equal_rows(self) -> bool:
+        return True
+
+    def run_inference(self, batch: Any, model: Any, inference_args: Any = None) -> list[Any]:
+        found = ["skipped" if one is SKIP else one for one in map(tell, map(as_json, batch))]
+        if any(isinstance(one, ValueError) for one in found):
+            raise ValueError("too much")
+        return found
+
+    def run_columns(self, columns: Any, model: Any, inference_args: Any = None) -> Any:
+        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+        return self.run_inference([named(dict(zip(columns, row, strict=True))) for row in rows], model)
+
+
+def named(row: dict[str, Any]) -> dict[str, Any]:
+    """Texts as they are, and numbers as floats."""
+    if None in row.values():
+        raise TypeError("a value is missing")
+    return {name: value if isinstance(value, str) else float(value) for name, value in row.items()}
+
+
 def _as_float(value: Any) -> float:
     if isinstance(value, str) or value is None:
         raise TypeError(f"{value!r} is no number")
@@ -167,15 +197,18 @@ def run(seed: int, cases: int) -> None:
 def _case(random: Random, folder: Path) -> None:
     inputs = _write_inputs(random, folder)
     adds = bool(inputs.numbers) and random.random() < 0.6
-    names = tuple(random.sample(inputs.numbers, random.randint(1, len(inputs.numbers)))) if adds else None
+    tells = bool(inputs.numbers) and not adds and random.random() < 0.6
+    known = inputs.numbers + tuple(name for name in inputs.columns if inputs.csv_types and name not in inputs.csv_types)
+    known = known if tells else inputs.numbers
+    names = tuple(random.sample(known, random.randint(1, len(known)))) if adds or tells else None
     some = tuple(random.sample(inputs.columns, random.randint(0, len(inputs.columns))))
     keep = None if random.random() < 0.6 else some
     output = folder / "out" / ("p" + random.choice([".jsonl", ".jsonl.gz", ".parquet", ".csv", ".csv.gz"]))
     threshold = random.choice([None, None, None, 0.0, 0.3, 1.0])
     resume = random.random() < 0.4
-    stops = random.randint(1, 4) if resume and not adds else 0
+    stops = random.randint(1, 4) if resume and not (adds or tells) else 0
     job = Job(
-        Adder() if adds else Teller(stops),
+        Adder() if adds else Namer() if tells else Teller(stops),
         match([str(folder / "*.*")], delimiter=_delimiter(folder)),
         str(output),
         Examples(names, inputs.columns),
@@ -191,7 +224,8 @@ def _case(random: Random, folder: Path) -> None:
     os.makedirs(output.parent)
     output.write_text("old")
     bytes_too = ".csv" not in output.name
-    expected = _expected(inputs.records, names, keep, str(job.sources[0].path), bytes_too=bytes_too)
+    told = _named if tells else _added
+    expected = _expected(inputs.records, names, keep, str(job.sources[0].path), told, bytes_too=bytes_too)
     report, done = _run(job, random)
     counts = (len(expected.predictions), len(expected.letters), expected.skipped)
     assert (report.predictions, report.failed, report.skipped) == counts, (report, counts, output, keep)
@@ -253,14 +287,14 @@ def _write_inputs(random: Random, folder: Path) -> Input:
     return Input(made.columns, numbers, csv_types, made.records)
 
 
-def _expected(records: list[Any], names: Any, keep: Any, path: str, *, bytes_too: bool) -> Outcomes:
+def _expected(records: list[Any], names: Any, keep: Any, path: str, told: Any, *, bytes_too: bool) -> Outcomes:
     predictions, letters, skipped = [], [], 0
     for record in records:
         if isinstance(record, text_files.Wrong):
             letters.append({"line": record.text, "file": path, "line_number": record.line})
             continue
         row = as_json(record)
-        prediction = tell(row) if names is None else _added(record, names)
+        prediction = tell(row) if names is None else told(record, names)
         if prediction is SKIP:
             skipped += 1
         elif isinstance(prediction, Exception) or (not bytes_too and _has_bytes(record, keep)):
@@ -275,6 +309,14 @@ def _has_bytes(value: Any, keep: Any = None) -> bool:
     if isinstance(value, dict):
         return any(_has_bytes(one) for name, one in value.items() if keep is None or name in keep)
     return any(map(_has_bytes, value)) if isinstance(value, list | tuple) else isinstance(value, bytes)
+
+
+def _named(record: dict[str, Any], names: tuple[str, ...]) -> Any:
+    try:
+        found = tell(as_json(named({name: record[name] for name in names})))
+    except (TypeError, ValueError, OverflowError, KeyError) as error:
+        return error
+    return "skipped" if found is SKIP else found
 
 
 def _added(record: dict[str, Any], names: tuple[str, ...]) -> Any:
