@@ -5,10 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy
 import pyarrow
 import pytest
 
-from headrace.jobs.arrays import array_of
+from headrace.jobs.arrays import array_of, numbers_as_array
 from headrace.rows.fitting import numbers_of
 
 HANDLER = """
@@ -17,6 +18,21 @@ from headrace import ModelHandler
 class Lengths(ModelHandler):
     def load_model(self): return None
     def run_inference(self, batch, model, inference_args=None): return [len(row) for row in batch]
+"""
+BY_NAME = """
+import numpy
+from headrace import ModelHandler
+from headrace.core.columns import Form, Takes
+
+class Lengths(ModelHandler):
+    takes = Takes(Form.ARRAYS)
+    def load_model(self): return None
+    def columns_equal_rows(self): return True
+    def example_from_row(self, row): return row
+    def run_inference(self, batch, model, inference_args=None): return [0.5 for _ in batch]
+    def run_columns(self, columns, model, inference_args=None):
+        assert isinstance(columns["name"][0], str)
+        return numpy.full(len(columns["x"]), 0.5)
 """
 RUN = """
 import sys
@@ -55,6 +71,7 @@ def test_truths_of_a_slice():
     assert numbers_of(pyarrow.array(truths)[3:]).tolist() == truths[3:]
 
 
+@pytest.mark.parametrize("handler", [HANDLER, BY_NAME], ids=["rows", "columns"])
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -62,11 +79,17 @@ def test_truths_of_a_slice():
         ("rows.csv", 'id,x,name\n1,0.5,a\n2,,"""é"\n'),
     ],
 )
-def test_run_over_text_files_does_not_import_pandas(tmp_path: Path, name, text):
+def test_run_over_text_files_does_not_import_pandas(tmp_path: Path, name, text, handler):
     pytest.importorskip("pandas")
-    (tmp_path / "lengths.py").write_text(HANDLER)
-    (tmp_path / name).write_text(text)
+    (tmp_path / "lengths.py").write_text(handler)
+    (tmp_path / name).write_text(text * 100 if name.endswith("l") else text + 200 * "3,0.25,c\n")
     command = [sys.executable, "-c", RUN, name, "out.jsonl"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 2
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) > 100
+
+
+@pytest.mark.parametrize("kind", ["bool", "int8", "uint64", "float16", "float32", "float64"])
+def test_numbers_of_numpy_are_those_of_arrow(kind):
+    for numbers in (numpy.arange(9).astype(kind)[1::2], numpy.zeros(0, kind)):
+        assert numbers_as_array(numbers).equals(pyarrow.array(numbers))

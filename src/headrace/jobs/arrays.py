@@ -34,6 +34,14 @@ def array_of(values: list[Any], kind: Any) -> Any:
     return pyarrow.Array.from_buffers(kind, len(values), [validity, *buffers])
 
 
+def numbers_as_array(numbers: Any) -> Any:
+    """A one-dimensional array of numpy's as Arrow's; it keeps its memory."""
+    if numbers.dtype.kind == "b":
+        return truths(numbers)
+    buffers = [None, pyarrow.py_buffer(numpy.ascontiguousarray(numbers))]
+    return pyarrow.Array.from_buffers(pyarrow.from_numpy_dtype(numbers.dtype), len(numbers), buffers)
+
+
 def truths(mask: Any) -> Any:
     """A boolean array of numpy's as Arrow's."""
     return pyarrow.Array.from_buffers(pyarrow.bool_(), len(mask), [None, _bits(mask)])

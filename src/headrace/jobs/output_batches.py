@@ -17,7 +17,7 @@ import numpy
 import pyarrow
 import pyarrow.compute
 
-from headrace.jobs.arrays import array_of, vectors_of, without_infinities
+from headrace.jobs.arrays import array_of, numbers_as_array, vectors_of, without_infinities
 from headrace.jobs.column_types import is_utf8
 from headrace.jobs.json_lines import as_line
 from headrace.rows.blocks import Block, BlockRow
@@ -191,8 +191,8 @@ def batch_of_block(
         some = exploded_array(predictions) if explode else {PREDICTION: predictions}
         columns.update((name, _of_predictions(values, encode)) for name, values in some.items())
         if model_id is not None:
-            places = pyarrow.repeat(pyarrow.scalar(0, pyarrow.int8()), len(block))
-            columns["model_id"] = pyarrow.DictionaryArray.from_arrays(places, [model_id]), False
+            places, ids = numpy.zeros(len(block), numpy.int8), array_of([model_id], pyarrow.string())
+            columns["model_id"] = pyarrow.DictionaryArray.from_arrays(numbers_as_array(places), ids), False
     return _as_batch(columns)
 
 
@@ -298,9 +298,9 @@ def _of_results(results: list[Any], encode: Encode, explode: bool) -> dict[str, 
 
 def _of_predictions(predictions: Any, encode: Encode) -> _Column:
     if getattr(predictions, "ndim", 0) == 1 and predictions.dtype.kind in "biuf":
-        return _of_column(pyarrow.array(predictions))
+        return _of_column(numbers_as_array(predictions))
     if getattr(predictions, "ndim", 0) == 2 and predictions.size and predictions.dtype.kind in "iuf":
-        lists = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(predictions.ravel()), predictions.shape[1])
+        lists = pyarrow.FixedSizeListArray.from_arrays(numbers_as_array(predictions.ravel()), predictions.shape[1])
         return _of_column(lists, encode)
     is_text = getattr(getattr(predictions, "dtype", None), "kind", "") == "U"
     return _of_values(predictions.tolist() if is_text else list(predictions), encode)
@@ -314,7 +314,7 @@ def _of_column(column: Any, encode: Encode = encoded) -> _Column:
         return column, False
     if _TYPES.is_floating(kind):
         return without_infinities(column.cast(pyarrow.float64())), False
-    if kind == pyarrow.large_string() or kind == pyarrow.string_view() or _TYPES.is_integer(kind):
+    if kind == pyarrow.large_string() or str(kind) == "string_view" or _TYPES.is_integer(kind):
         try:
             return column.cast(pyarrow.string() if not _TYPES.is_integer(kind) else pyarrow.int64()), False
         except pyarrow.ArrowInvalid:  # an integer needs more than signed 64 bits
