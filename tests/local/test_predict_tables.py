@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import pickle
+from typing import ClassVar
 
 import pandas
+import polars
 import pyarrow
 import pyarrow.parquet
 import pytest
+from sklearn.base import BaseEstimator
 
 from headrace import SKIP, BatchingConfig, ConfigurationError, Failure, KeyedModelHandler, predict
+from headrace.handlers.sklearn_inference import SklearnModelHandlerPandas
 from headrace.jobs.files import match
 from headrace.jobs.job import Job
 from headrace.jobs.run import Run
@@ -102,3 +107,36 @@ def test_mistaken_arguments_are_refused_at_once():
         predict(Acting(), ROWS, columns=["text"])
     with pytest.raises(ConfigurationError, match="5 is no model handler"):
         predict(5, frame)
+
+
+class Adds(BaseEstimator):
+    """Adds two columns, and counts its calls; fails where it sees 13."""
+
+    calls: ClassVar[list[int]] = []
+
+    def predict(self, frame):
+        """The sums."""
+        self.calls.append(len(frame))
+        if (frame["a"] == 13).any():
+            raise ValueError("13 again")
+        return (frame["a"] + frame["b"]).to_numpy()
+
+
+@pytest.mark.parametrize(
+    "make", [lambda frame: frame, pyarrow.Table.from_pandas, polars.from_pandas], ids=["pandas", "arrow", "polars"]
+)
+def test_frames_go_to_the_model_in_blocks_and_come_back_row_by_row(tmp_path, make):
+    (tmp_path / "model.pkl").write_bytes(pickle.dumps(Adds()))
+    handler = SklearnModelHandlerPandas(str(tmp_path / "model.pkl"))
+    frame = pandas.DataFrame({"t": "x", "a": range(3000), "b": 0.5}, index=range(3000, 0, -1))
+    Adds.calls.clear()
+    results = list(predict(handler, make(frame), columns=["a", "b"], on_failure="yield"))
+    assert len(Adds.calls) < 100
+    bad = results.pop(13)
+    assert isinstance(bad, Failure)
+    assert (str(bad.error), bad.element["a"], bad.tag) == ("13 again", 13, 13)
+    assert [result.inference for result in results] == [n + 0.5 for n in range(3000) if n != 13]
+    assert results[5].example == {"a": 5, "b": 0.5}
+    assert results[5].model_id == str(tmp_path / "model.pkl")
+    with pytest.raises(ValueError, match="13 again"):
+        list(predict(handler, make(frame), columns=["a", "b"]))
