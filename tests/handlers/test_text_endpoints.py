@@ -156,7 +156,7 @@ def test_beams_handler_has_a_refusal_of_one_prompt_as_its_own(answers, monkeypat
     fault = lambda asked, before: refusal if not answers or asked["messages"][0]["content"] == "a" else None  # noqa: E731
     with serving(anthropic_endpoint.speaking(fault=fault)) as server:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
-        handler = AnthropicModelHandler("m", message_from_string, min_batch_size=8, max_batch_size=8)
+        handler = AnthropicModelHandler(f"m{answers}", message_from_string, min_batch_size=4, max_batch_size=4)
         if answers:
             found = list(predict(handler, EIGHT, on_failure="yield"))
             assert [failure.element for failure in failures_among(found)] == ["a"]

@@ -24,7 +24,7 @@ from headrace import (
 )
 from headrace.core.events import BatchCompleted, BatchFailed, BatchRetried
 from headrace.runtime.open_worker import open_worker
-from headrace.runtime.prepare import InferenceRequest, prepare
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from http_endpoint import (
     Answer,
     AsyncRemote,
@@ -199,12 +199,69 @@ def test_bad_request_is_neither_retried_nor_bisected():
     assert [event.examples for event in events.of(BatchFailed)] == [3]
 
 
-@pytest.mark.parametrize("status", [401, 403, 404])
-def test_wrong_key_url_or_model_is_one_error_at_the_first_request(status):
+REFUSALS = pytest.mark.parametrize("status", [401, 403, 404])
+
+
+@REFUSALS
+@pytest.mark.parametrize(("on_failure", "requests"), [("yield", 2), ("raise", 1)])
+def test_wrong_key_url_or_model_is_one_error_at_the_first_requests(status, on_failure, requests):
+    """The second one tells whether the first one alone was refused, unless that one's error ends everything."""
     with serving(lambda examples, before: Answer(status)) as server:
         with pytest.raises(EndpointError, match=rf"Remote: the endpoint refused the first request.*{status}"):
-            list(predict(Remote(server.url), range(100), on_failure="yield"))
-        assert len(server.requests) == 1
+            list(predict(Remote(server.url), range(100), on_failure=on_failure))
+        assert len(server.requests) == requests
+
+
+@BOTH
+@REFUSALS
+def test_refusal_of_the_first_element_alone_is_its_dead_letter(kind, status):
+    with serving(for_example(0, Answer(status))) as server:
+        failure, *others = predict(kind(server.url), range(100), on_failure="yield")
+        assert sorted(server.requests) == [[element] for element in range(100)]
+    assert (failure.element, failure.attempts, failure.error.status_code) == (0, 1, status)
+    assert others == [2 * element for element in range(1, 100)]
+
+
+def test_refusals_of_equal_requests_do_not_tell_that_all_are_refused():
+    with serving(for_example(3, Answer(404))) as server:
+        *failures, other = predict(Remote(server.url), [3, 3, 3, 4], on_failure="yield")
+    assert ([failure.element for failure in failures], other) == ([3] * 3, 8)
+
+
+def test_refusals_that_do_not_follow_each_other_do_not_tell_that_all_are_refused():
+    replies = {0: Answer(404), 1: Answer(400), 2: Answer(404)}
+    with serving(lambda examples, before: replies.get(examples[0], Answer())) as server:
+        *failures, other = predict(Remote(server.url), range(4), on_failure="yield")
+    assert ([failure.element for failure in failures], other) == ([0, 1, 2], 6)
+
+
+@REFUSALS
+def test_endpoint_that_has_answered_another_session_is_not_wrong(status):
+    with serving(lambda examples, before: Answer() if examples[0] < 300 else Answer(status)) as server:
+        handler = Remote(server.url)
+        for first in (0, 300):
+            failures = list(predict(handler, range(first, first + 5), on_failure="yield"))
+    assert [failure.error.status_code for failure in failures] == [status] * 5
+
+
+def test_bundles_of_one_element_that_are_all_refused_end_at_the_second():
+    spec = catching(prepare(Remote("http://127.0.0.1/"), InferenceRequest()), Exception)
+    with serving(lambda examples, before: Answer(403)) as server:
+        spec.plan.handler.url = server.url
+        (failure,) = run_alone(spec, 0)
+        assert failure.error.status_code == 403
+        for element in (1, 2):
+            with pytest.raises(EndpointError, match="refused the first request"):
+                run_alone(spec, element)
+        assert len(server.requests) == 3
+
+
+def run_alone(spec, element):
+    worker = open_worker(spec)
+    try:
+        return run(worker, [element])
+    finally:
+        worker.close()
 
 
 def test_model_not_found_later_is_that_elements_failure():

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Set
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from headrace.core.errors import ConfigurationError, EndpointError, PredictionCountError
+from headrace.core.errors import ConfigurationError, EndpointError, PredictionCountError, as_type_name
 from headrace.core.rate_limits import lower_case
 from headrace.core.remote import ElementRetry
 from headrace.failures.rate_headers import allowances
@@ -173,6 +173,47 @@ def _chain(error: BaseException) -> Iterator[Any]:
         parts = attribute(link, "exceptions")  # of a group: one for each address that was tried
         left += [link.__cause__ or link.__context__, *(parts if isinstance(parts, tuple) else ())]
         left.append(attribute(link, "reason"))  # of urllib's URLError
+
+
+class EndpointRecord:
+    """What an endpoint has said in the life of this process: whether all requests to it are in vain."""
+
+    def __init__(self) -> None:
+        self.has_answered = False
+        """Whether it has ever done the work of a request."""
+        self._refused: list[object] = []
+        """The last requests that were refused as all may be, at most two."""
+
+    def may_refuse_all(self, error: BaseException) -> bool:
+        """Whether the error of a request may be that of all."""
+        return not self.has_answered and concerns_all(error)
+
+    def error_of_all(
+        self, error: BaseException, request: object, who: str, *, waited_secs: float | None, is_caught: bool
+    ) -> EndpointError | None:
+        """Says that no request would succeed, while none has; None: others may, or nobody knows yet.
+
+        Two different requests that are refused in a row show that all are. That nobody is there shows when one has
+        waited for as long as it may.
+
+        Args:
+            error: of a request that is not sent again.
+            request: stands for its content.
+            who: the handler.
+            waited_secs: how long requests wait, if this one has waited for an endpoint that is not there.
+            is_caught: whether there would be another request.
+        """
+        said = f"{as_type_name(error)}: {error}"
+        if self.may_refuse_all(error):
+            self._refused = [*(one for one in self._refused if one != request), request][-2:]
+            is_sure = len(self._refused) == 2 or not is_caught or _is_untrusted(error)
+            return EndpointError(who, said) if is_sure else None
+        if verdict_of(error) is Verdict.DECLINED:
+            self._refused.clear()
+        if waited_secs is None or not nobody_is_there(error):
+            return None
+        cure = "Check the URL, or wait for longer with RetryConfig(timeout_secs=...)."
+        return EndpointError(f"{who}: nobody has answered for {waited_secs:g} s: {said}. {cure}")
 
 
 class RetryTokens:

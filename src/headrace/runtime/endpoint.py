@@ -7,13 +7,13 @@ import math
 from collections import deque
 from typing import Any
 
-from headrace.core.errors import EndpointError, as_type_name
+from headrace.core.errors import EndpointError
 from headrace.core.remote import ElementRetry, pause_before_retry
 from headrace.failures.concurrency import ConcurrencyLimit
 from headrace.failures.endpoint_board import Board
 from headrace.failures.fixed_limit import FixedLimit
 from headrace.failures.refusals import Verdict
-from headrace.failures.replies import Judgement, RetryTokens, concerns_all, judge, judge_element, nobody_is_there
+from headrace.failures.replies import EndpointRecord, Judgement, RetryTokens, judge, judge_element
 from headrace.runtime.endpoint_calls import Delivery, EndpointCall, Rules
 from headrace.runtime.endpoint_log import EndpointLog
 from headrace.runtime.event_loop import Alarm, Ended, EventLoop
@@ -47,9 +47,12 @@ class Endpoint:
         event_loop: on whose thread everything here happens.
         rules: how requests are sent.
         board: shared with the machine's other processes; None: with nobody.
+        record: shared with this process's other sessions; None: with none.
     """
 
-    def __init__(self, event_loop: EventLoop, rules: Rules, board: Board | None = None) -> None:
+    def __init__(
+        self, event_loop: EventLoop, rules: Rules, board: Board | None = None, record: EndpointRecord | None = None
+    ) -> None:
         self._event_loop = event_loop
         self._loop = event_loop.loop
         self._rules = rules
@@ -72,7 +75,7 @@ class Endpoint:
         self._waiting = WaitingCalls(for_engine=rules.max_concurrent is not None)
         self._tasks: dict[EndpointCall, asyncio.Task[None]] = {}
         self._pumps, self._shows = Alarm(self._loop, self._pump), Alarm(self._loop, self._show)
-        self._has_worked = rules.max_concurrent is not None
+        self._record = record or EndpointRecord()
         self._last_error: BaseException | None = None
         """Of the endpoint, while it answers nothing."""
         self._log = EndpointLog(rules.who)
@@ -208,36 +211,28 @@ class Endpoint:
             self._fail(call, ended.error, seconds, has_waited=judgement.waits and not self._rules.has_fallback)
 
     def _fail(self, call: EndpointCall, error: BaseException, seconds: float, *, has_waited: bool) -> None:
-        """Delivers an error; if nothing has ever worked, and nothing will, it is that of all the bundle's calls.
+        """Delivers an error; if no request would succeed, it is that of all the bundle's calls.
 
-        That nobody is there is known after the request has waited for as long as it may, unless there is a fallback.
         An EndpointError of the handler's own is that of all at any time: it knows its endpoint.
         """
-        refusal = error
-        if not isinstance(error, EndpointError):
-            found = self._error_of_all(error, has_waited=has_waited)
-            if found is None:
-                self._deliver(call, [], error, seconds)
-                return
-            refusal = found
-            refusal.__cause__ = error
-        call.inbox.refusal = refusal
-        for one in (call, *self._waiting.remove(lambda one: one.inbox is call.inbox)):
-            self._deliver(one, [], refusal, seconds)
-        self._waiting.begin_anew()  # another bundle's first one goes alone, too
+        is_of_all = isinstance(error, EndpointError)
+        refusal = error if is_of_all else self._error_of_all(call, error, has_waited=has_waited)
+        for one in (call, *self._waiting.remove(lambda one: refusal is not None and one.inbox is call.inbox)):
+            self._deliver(one, [], refusal or error, seconds)
+        call.inbox.refusal = call.inbox.refusal or refusal
+        if refusal is not None or (self._rules.max_concurrent is None and self._record.may_refuse_all(error)):
+            self._waiting.begin_anew()  # the next one goes alone, too, be it another bundle's
 
-    def _error_of_all(self, error: BaseException, *, has_waited: bool) -> EndpointError | None:
-        """If none has ever succeeded, and none would: the error that says so; None: others may succeed."""
-        if self._has_worked:
+    def _error_of_all(self, call: EndpointCall, error: BaseException, *, has_waited: bool) -> EndpointError | None:
+        """What says so, if no request would succeed; None: others may."""
+        if self._rules.max_concurrent is not None or self._record.has_answered:
             return None
-        who, said = self._rules.who.partition(".")[0], f"{as_type_name(error)}: {error}"
-        if concerns_all(error):
-            return EndpointError(who, said)
-        if has_waited and nobody_is_there(error):
-            secs = self._rules.patience_secs
-            cure = "Check the URL, or wait for longer with RetryConfig(timeout_secs=...)."
-            return EndpointError(f"{who}: nobody has answered for {secs:g} s: {said}. {cure}")
-        return None
+        who, secs = self._rules.who.partition(".")[0], self._rules.patience_secs if has_waited else None
+        is_caught = isinstance(error, self._rules.caught)
+        found = self._record.error_of_all(error, call.content(), who, waited_secs=secs, is_caught=is_caught)
+        if found is not None:
+            found.__cause__ = error
+        return found
 
     def _finish(
         self, call: EndpointCall, started: float, verdict: Verdict, delay_secs: float, told: Told, *, error: Any = None
@@ -258,7 +253,7 @@ class Endpoint:
         again = [place for place, one in enumerate(predictions) if type(one) is ElementRetry]
         if not again:
             self._finish(call, started, Verdict.ANSWERED, 0.0, told)
-            self._has_worked = True
+            self._record.has_answered = True
             self._tokens.succeeded()
             if self._rules.tokens_per_minute is not None and not told.tokens:
                 self._log.miss_tokens(predictions)

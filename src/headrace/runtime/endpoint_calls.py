@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from headrace.batching.batcher import Batch
 from headrace.core.engine import EngineModelHandler, predict_each
 from headrace.core.events import HandlerMetric
+from headrace.core.fingerprint import fingerprint
 from headrace.core.remote import RemoteModelHandler
 from headrace.failures.retry import is_retryable
 from headrace.runtime.plan import is_async
@@ -45,6 +46,8 @@ class Rules(NamedTuple):
     """Says when nothing more may be sent."""
     max_concurrent: int | None = None
     """How many requests may be in flight, if the handler says so; None: found out by feedback."""
+    caught: type[BaseException] | tuple[type[BaseException], ...] = Exception
+    """Errors that do not end the bundle."""
 
 
 def rules_of(spec: SessionSpec, handler: Any) -> Rules:
@@ -75,6 +78,7 @@ def rules_of(spec: SessionSpec, handler: Any) -> Rules:
         has_fallback=spec.plan.has_fallback,
         usage=meter_of(spec),
         max_concurrent=handler.max_concurrent if is_engine or is_remote else None,
+        caught=spec.caught,
     )
 
 
@@ -115,6 +119,13 @@ class EndpointCall:
     retried: list[BaseException] = field(default_factory=list)
     """The errors that led to another try."""
     records: list[HandlerMetric] = field(default_factory=list)
+
+    def content(self) -> object:
+        """What tells the call from others with different examples."""
+        try:
+            return fingerprint(self.examples)
+        except Exception:
+            return object()  # nobody can tell: it is taken for different
 
     def part(self, positions: Sequence[int]) -> EndpointCall:
         """The call for some of its elements, with its tries so far."""

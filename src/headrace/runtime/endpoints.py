@@ -5,15 +5,18 @@ from __future__ import annotations
 import inspect
 import os
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Hashable
 from typing import Any
 
 from headrace.failures.endpoint_board import Board
+from headrace.failures.replies import EndpointRecord
 from headrace.hosts.system import why_no_hosts
 from headrace.runtime.endpoint import Endpoint
 from headrace.runtime.endpoint_calls import rules_of
 from headrace.runtime.event_loop import EventLoop, close_loop, open_loop
 from headrace.runtime.spec import SessionSpec
+
+_MOST_RECORDS = 1000
 
 
 class Endpoints:
@@ -36,7 +39,9 @@ class Endpoints:
         with self._lock:
             if name not in self._endpoints:
                 rules = rules_of(self._spec, self._spec.plan.models[name])
-                self._endpoints[name] = Endpoint(event_loop, rules, _board_of(dict(self._spec.quota_names).get(name)))
+                quota = dict(self._spec.quota_names).get(name)
+                record = _record_of(quota or (self._spec.transform, name))
+                self._endpoints[name] = Endpoint(event_loop, rules, _board_of(quota), record)
             return self._endpoints[name]
 
     def resolved(self, model: Any) -> Any:
@@ -68,6 +73,16 @@ class Endpoints:
         self._lock = threading.Lock()
         self._loop = None
         self._endpoints: dict[Any, Endpoint] = {}
+
+
+_records: dict[Hashable, EndpointRecord] = {}
+"""Of the endpoints that this process has used lately, by quota, or else by transform and model."""
+
+
+def _record_of(key: Hashable) -> EndpointRecord:
+    if key not in _records and len(_records) >= _MOST_RECORDS:
+        _records.pop(next(iter(_records)), None)
+    return _records.setdefault(key, EndpointRecord())
 
 
 def _board_of(quota_name: str | None) -> Board | None:
