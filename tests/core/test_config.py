@@ -72,5 +72,7 @@ def test_placement_and_retry_options_are_checked():
     for seconds in (0, -1, float("inf"), float("nan"), "45"):
         with pytest.raises(ConfigurationError, match="timeout_secs must be a positive number of seconds"):
             RetryConfig(timeout_secs=seconds)
+        with pytest.raises(ConfigurationError, match="max_retry_after_secs must be a number of seconds"):
+            RetryConfig(max_retry_after_secs=seconds or "0")
     with pytest.raises(ConfigurationError, match="retryable must be a function"):
         RetryConfig(retryable=ConnectionError())

@@ -25,9 +25,10 @@ _EACH = 0.02
 class Failed(Exception):
     """As clients raise it."""
 
-    def __init__(self, status):
+    def __init__(self, status, retry_after=0):
         super().__init__(f"status {status}")
         self.status_code = status
+        self.retry_after = retry_after
 
 
 class Scene:
@@ -245,3 +246,34 @@ def test_log_says_once_that_an_endpoint_is_down_and_once_that_it_answers_again(c
         f"H.request: the endpoint is down ({__name__}.Failed: status 503). Requests wait until it answers.",
         "H.request: the endpoint answers again.",
     ]
+
+
+def test_endpoint_that_asks_all_to_wait_is_waited_for_and_the_log_says_so(caplog):
+    """For longer than the patience: who has asked to wait fails nothing meanwhile, sent or not."""
+    asks = lambda element, now, before: Failed(429, 200) if 1 <= now < 190 else None  # noqa: E731
+    found = Scene(asks).play(300)
+    assert not found.failed
+    assert 200 < found.secs < 250
+    (said,) = caplog.messages
+    why = f"{__name__}.Failed: status 429"
+    assert said == f"H.request: the endpoint asks to wait for 200 s ({why}); such requests wait."
+
+
+@pytest.mark.parametrize("delay", [99_999_999, 10**400])
+def test_request_that_is_asked_to_wait_for_too_long_is_given_up_alone(delay, caplog):
+    found = Scene(lambda element, now, before: Failed(429, delay) if element == 5 else None).play(100)
+    assert found.failed == {5: 1}
+    assert found.secs < 10
+    assert "such requests are given up: RetryConfig(max_retry_after_secs=300) is less" in caplog.text
+
+
+def test_longest_wait_that_an_endpoint_may_ask_for_is_an_option():
+    asks = lambda element, now, before: Failed(429, 400) if not before else None  # noqa: E731
+    assert Scene(asks, max_retry_after_secs=300.0).play(3).failed == {0: 1}
+    assert not Scene(asks, max_retry_after_secs=400.0).play(3).failed
+
+
+def test_endpoint_that_asks_all_to_wait_for_too_long_fails_them_soon():
+    found = Scene(lambda element, now, before: Failed(429, 99_999_999)).play(300)
+    assert len(found.failed) == 300
+    assert found.secs < 60

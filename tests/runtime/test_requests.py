@@ -98,6 +98,13 @@ def test_delay_longer_than_the_patience_is_no_failure():
 
 
 @BOTH
+def test_delay_of_years_costs_its_own_element_only(kind):
+    with serving(for_example(3, Answer(429, headers={"Retry-After": "99999999"}))) as server:
+        *others, failure = predict(kind(server.url), [*range(3), 4, 3], on_failure="yield")
+    assert (others, failure.element, failure.attempts) == ([0, 2, 4, 8], 3, 1)
+
+
+@BOTH
 def test_server_that_is_not_there_yet_is_waited_for(kind):
     with serving() as server:
         address = server.server_address

@@ -228,13 +228,17 @@ class RetryConfig:
     retryable: Callable[[BaseException], bool] | None = None
     """Whether an exception is transient. None: lost connections, timeouts, errors with an HTTP or gRPC status that says
     so (429, 503, UNAVAILABLE, ...), and exceptions whose attribute ``retryable`` is True."""
+    max_retry_after_secs: float = 300.0
+    """The longest that a request waits because its endpoint asks for it (Retry-After); beyond, it is not retried."""
 
     def __post_init__(self) -> None:
-        attempts, timeout_secs, retryable = (getattr(self, field.name) for field in fields(self))
+        attempts, timeout_secs, retryable, longest = (getattr(self, field.name) for field in fields(self))
         if not isinstance(attempts, int) or attempts < 1:
             raise ConfigurationError(f"attempts must be an int, at least 1, not {attempts!r}.")
         if not isinstance(timeout_secs, int | float) or not 0 < timeout_secs < math.inf:
             raise ConfigurationError(f"timeout_secs must be a positive number of seconds, not {timeout_secs!r}.")
+        if not isinstance(longest, int | float) or not 0 <= longest < math.inf:
+            raise ConfigurationError(f"max_retry_after_secs must be a number of seconds, at least 0, not {longest!r}.")
         if retryable is not None and not callable(retryable):
             raise ConfigurationError(f"retryable must be a function of an exception, not {retryable!r}.")
 

@@ -47,7 +47,7 @@ class ElementRetry:
     def __post_init__(self) -> None:
         _refuse_no_error(self, self.error)
         secs = self.delay_secs
-        if secs is not None and (not isinstance(secs, int | float) or math.isnan(secs)):
+        if secs is not None and (not isinstance(secs, int | float) or secs != secs):  # noqa: PLR0124 - not a number
             raise ConfigurationError(f"ElementRetry: delay_secs must be a number of seconds, not {secs!r:.80}.")
 
 

@@ -31,6 +31,8 @@ _PASSING = {408, 409, 425, 429}
 _FOR_ALL = {401, 403, 404, "UNAUTHENTICATED", "PERMISSION_DENIED", "NOT_FOUND"}
 """A wrong key, URL or model: no request will succeed."""
 _FINAL = {"INVALID_ARGUMENT", "UNIMPLEMENTED", "OUT_OF_RANGE", "FAILED_PRECONDITION", "ALREADY_EXISTS"} | _FOR_ALL
+_NEVER_SECS = 1e9
+"""A longer delay is as good as this one."""
 
 
 class Judgement(NamedTuple):
@@ -69,7 +71,8 @@ def judge(error: BaseException, retry_filter: Callable[[Exception], bool]) -> Ju
 def judge_element(answer: ElementRetry) -> Judgement:
     """Judges the answer for an element that is to be requested again."""
     verdict = verdict_of(answer.error)
-    delay = retry_after(answer.error) if answer.delay_secs is None else max(0.0, answer.delay_secs)
+    given = answer.delay_secs
+    delay = retry_after(answer.error) if given is None else max(0.0, min(given, _NEVER_SECS))
     return Judgement(verdict, True, delay)
 
 
@@ -138,7 +141,7 @@ def retry_after(error: BaseException, wall_clock: Callable[[], float] = time.tim
             return _seconds(headers["retry-after"], wall_clock)
         used_up = max((one.wait(1) for one in allowances(headers, wall_clock)), default=used_up)
     own = attribute(error, "retry_after")
-    return float(own) if isinstance(own, int | float) and 0 < own < math.inf else used_up
+    return float(min(own, _NEVER_SECS)) if isinstance(own, int | float) and 0 < own < math.inf else used_up
 
 
 def headers_of(error: BaseException) -> Iterator[dict[str, str]]:
@@ -155,9 +158,9 @@ def _seconds(value: str, wall_clock: Callable[[], float]) -> float:
     except ValueError:
         try:
             seconds = email.utils.parsedate_to_datetime(value).timestamp() - wall_clock()
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError, OSError):
             return 0.0
-    return max(0.0, seconds) if math.isfinite(seconds) else 0.0
+    return max(0.0, min(seconds, _NEVER_SECS)) if math.isfinite(seconds) else 0.0
 
 
 def _chain(error: BaseException) -> Iterator[Any]:

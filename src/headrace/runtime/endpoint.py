@@ -76,6 +76,8 @@ class Endpoint:
         self._tasks: dict[EndpointCall, asyncio.Task[None]] = {}
         self._pumps, self._shows = Alarm(self._loop, self._pump), Alarm(self._loop, self._show)
         self._record = record or EndpointRecord()
+        self._named_until = -math.inf
+        """Until when the endpoint has asked to wait, as its outage began."""
         self._last_error: BaseException | None = None
         """Of the endpoint, while it answers nothing."""
         self._log = EndpointLog(rules.who)
@@ -202,13 +204,20 @@ class Endpoint:
         if ended.error is None:
             self._answered(call, started, ended.result, told, seconds)
             return
-        judgement = judge(ended.error, self._rules.retry_filter)
+        judgement = self._bounded(judge(ended.error, self._rules.retry_filter), ended.error)
         if not in_time:  # it may have been billed
             judgement = judgement._replace(retries=False, verdict=Verdict.NOTHING)
         told.learn_from(ended.error)
         self._finish(call, started, judgement.verdict, judgement.delay_secs, told, error=ended.error)
         if not self._sends_again(call, ended.error, judgement):
             self._fail(call, ended.error, seconds, has_waited=judgement.waits and not self._rules.has_fallback)
+
+    def _bounded(self, judgement: Judgement, error: BaseException) -> Judgement:
+        """The judgement, unless the endpoint asks to wait for too long: then the request is given up."""
+        longest = self._rules.max_retry_after_secs
+        if judgement.retries:
+            self._log.note_delay(self._loop.time(), judgement.delay_secs, longest, error)
+        return judgement if judgement.delay_secs <= longest else judgement._replace(retries=False, delay_secs=0.0)
 
     def _fail(self, call: EndpointCall, error: BaseException, seconds: float, *, has_waited: bool) -> None:
         """Delivers an error; if no request would succeed, it is that of all the bundle's calls.
@@ -259,8 +268,9 @@ class Endpoint:
                 self._log.miss_tokens(predictions)
             self._deliver(call, predictions, None, seconds)
             return
-        worst = max(map(judge_element, (predictions[place] for place in again)), key=_urgency)
-        error: BaseException = predictions[again[0]].error
+        answers: list[ElementRetry] = [predictions[place] for place in again]
+        worst = max((self._bounded(judge_element(one), one.error) for one in answers), key=_urgency)
+        error = answers[0].error
         is_part = not self._rules.prebatched and len(again) < len(predictions)
         works = worst.verdict in (Verdict.NOTHING, Verdict.DECLINED) or (is_part and worst.verdict is Verdict.FAILED)
         self._finish(call, started, Verdict.ANSWERED if works else worst.verdict, worst.delay_secs, told, error=error)
@@ -286,8 +296,10 @@ class Endpoint:
             judgement = judgement.while_gone()
         if math.isinf(call.deadline):
             call.deadline = now + self._rules.patience_secs
-        if not self._rules.has_fallback:
-            call.deadline += judgement.delay_secs  # the endpoint's wish is not the request's fault
+        if judgement.delay_secs and not self._rules.has_fallback:  # it is no request's fault, sent or not
+            call.deadline += judgement.delay_secs
+            if self._named_until < (self._limit.outage_began or now):
+                self._named_until = now + judgement.delay_secs
         if judgement.waits:
             call.refusals += 1
             longest = _REFUSED_SECS if judgement.verdict is Verdict.REFUSED else _UNAVAILABLE_SECS
@@ -319,10 +331,8 @@ class Endpoint:
 
     def _give_up_on_late(self, now: float, outage_began: float) -> None:
         """Fails what has waited for too long for an endpoint that answers nothing."""
-        patience = self._rules.patience_secs
-        self._give_up_on(
-            self._waiting.remove(lambda one: now > min(one.deadline, max(one.queued, outage_began) + patience))
-        )
+        patience, began = self._rules.patience_secs, max(outage_began, self._named_until)
+        self._give_up_on(self._waiting.remove(lambda one: now > min(one.deadline, max(one.queued, began) + patience)))
 
     def _give_up_on(self, calls: list[EndpointCall]) -> None:
         for call in calls:

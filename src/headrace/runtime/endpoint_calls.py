@@ -46,6 +46,8 @@ class Rules(NamedTuple):
     """Says when nothing more may be sent."""
     max_concurrent: int | None = None
     """How many requests may be in flight, if the handler says so; None: found out by feedback."""
+    max_retry_after_secs: float = 300.0
+    """The longest wait that the endpoint may ask for: a request that would have to wait longer is given up."""
     caught: type[BaseException] | tuple[type[BaseException], ...] = Exception
     """Errors that do not end the bundle."""
 
@@ -78,6 +80,7 @@ def rules_of(spec: SessionSpec, handler: Any) -> Rules:
         has_fallback=spec.plan.has_fallback,
         usage=meter_of(spec),
         max_concurrent=handler.max_concurrent if is_engine or is_remote else None,
+        max_retry_after_secs=spec.retry.max_retry_after_secs,
         caught=spec.caught,
     )
 

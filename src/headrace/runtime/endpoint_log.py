@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +12,8 @@ from headrace.core.errors import as_type_name
 from headrace.core.remote import ElementFailure
 
 _LOGGER = logging.getLogger(__name__)
+
+_WORTH_SAYING_SECS = 10.0
 
 
 class EndpointLog:
@@ -23,6 +26,7 @@ class EndpointLog:
     def __init__(self, who: str) -> None:
         self._who = who
         self._has_missed_tokens = False
+        self._waits_until = -math.inf
         self.is_down = False
         """Whether the last word was that the endpoint is down."""
 
@@ -34,6 +38,24 @@ class EndpointLog:
         elif self.is_down and not is_down:
             _LOGGER.warning("%s: the endpoint answers again.", self._who)
         self.is_down = is_down
+
+    def note_delay(self, now: float, secs: float, longest_secs: float, error: BaseException) -> None:
+        """Takes down how long the endpoint asks to wait; says so once while it lasts, unless it is short.
+
+        Args:
+            now: the time in seconds.
+            secs: how long.
+            longest_secs: no request waits longer.
+            error: of the request that the endpoint refused.
+        """
+        if secs < _WORTH_SAYING_SECS or now < self._waits_until:
+            return
+        self._waits_until = now + min(secs, longest_secs)
+        what = "such requests wait"
+        if secs > longest_secs:
+            what = f"such requests are given up: RetryConfig(max_retry_after_secs={longest_secs:g}) is less"
+        said = f"{as_type_name(error)}: {error}"
+        _LOGGER.warning("%s: the endpoint asks to wait for %.0f s (%s); %s.", self._who, secs, said, what)
 
     def miss_tokens(self, predictions: Iterable[Any]) -> None:
         """An answer of which no tokens were reported, although they are limited; one without predictions has none."""
