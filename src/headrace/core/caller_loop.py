@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 _lock = threading.Lock()
@@ -18,6 +19,18 @@ def result_of(awaitable: Awaitable[Any]) -> Any:
     return asyncio.run_coroutine_threadsafe(_awaited(awaitable), _loop()).result()
 
 
+def run_on(loop: asyncio.AbstractEventLoop, is_over: Callable[[], bool] = lambda: False) -> None:
+    """Runs a loop until it is stopped when that is wanted: a task that raises SystemExit, or stops it, does not end it.
+
+    Args:
+        loop: of this thread.
+        is_over: whether it is to end.
+    """
+    while not is_over():
+        with suppress(SystemExit, KeyboardInterrupt):  # whoever waits for the task gets it
+            loop.run_forever()
+
+
 async def _awaited(awaitable: Awaitable[Any]) -> Any:
     return await awaitable
 
@@ -26,7 +39,7 @@ def _loop() -> asyncio.AbstractEventLoop:
     with _lock:
         if os.getpid() not in _loops:
             loop = _loops[os.getpid()] = asyncio.new_event_loop()
-            threading.Thread(target=loop.run_forever, name="headrace-callers", daemon=True).start()
+            threading.Thread(target=run_on, args=(loop,), name="headrace-callers", daemon=True).start()
         return _loops[os.getpid()]
 
 

@@ -50,6 +50,15 @@ class Judgement(NamedTuple):
         return self._replace(verdict=Verdict.UNAVAILABLE) if self.verdict is Verdict.FAILED else self
 
     @property
+    def urgency(self) -> tuple[bool, float]:
+        """Orders judgements of one request: what makes it wait, and for how long."""
+        return self.waits, self.delay_secs
+
+    def within(self, longest_secs: float) -> Judgement:
+        """The same, unless the endpoint asks to wait for longer: then the request is given up."""
+        return self if self.delay_secs <= longest_secs else self._replace(retries=False, delay_secs=0.0)
+
+    @property
     def waits(self) -> bool:
         """Whether the request has to wait for the endpoint, which spends no retry."""
         return self.retries and self.verdict in (Verdict.REFUSED, Verdict.UNAVAILABLE)
@@ -187,10 +196,6 @@ class EndpointRecord:
         self._refused: list[object] = []
         """The last requests that were refused as all may be, at most two."""
 
-    def may_refuse_all(self, error: BaseException) -> bool:
-        """Whether the error of a request may be that of all."""
-        return not self.has_answered and concerns_all(error)
-
     def error_of_all(
         self, error: BaseException, request: object, who: str, *, waited_secs: float | None, is_caught: bool
     ) -> EndpointError | None:
@@ -206,17 +211,19 @@ class EndpointRecord:
             waited_secs: how long requests wait, if this one has waited for an endpoint that is not there.
             is_caught: whether there would be another request.
         """
-        said = f"{as_type_name(error)}: {error}"
-        if self.may_refuse_all(error):
+        found, said = None, f"{as_type_name(error)}: {error}"
+        if concerns_all(error):
             self._refused = [*(one for one in self._refused if one != request), request][-2:]
-            is_sure = len(self._refused) == 2 or not is_caught or _is_untrusted(error)
-            return EndpointError(who, said) if is_sure else None
-        if verdict_of(error) is Verdict.DECLINED:
+            if len(self._refused) == 2 or not is_caught or _is_untrusted(error):
+                found = EndpointError(who, said)
+        elif verdict_of(error) is Verdict.DECLINED:
             self._refused.clear()
-        if waited_secs is None or not nobody_is_there(error):
-            return None
-        cure = "Check the URL, or wait for longer with RetryConfig(timeout_secs=...)."
-        return EndpointError(f"{who}: nobody has answered for {waited_secs:g} s: {said}. {cure}")
+        elif waited_secs is not None and nobody_is_there(error):
+            cure = "Check the URL, or wait for longer with RetryConfig(timeout_secs=...)."
+            found = EndpointError(f"{who}: nobody has answered for {waited_secs:g} s: {said}. {cure}")
+        if found is not None:
+            found.__cause__ = error
+        return found
 
 
 class RetryTokens:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
+from collections.abc import Callable
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from headrace.core.errors import EndpointError
@@ -13,7 +16,7 @@ from headrace.failures.concurrency import ConcurrencyLimit
 from headrace.failures.endpoint_board import Board
 from headrace.failures.fixed_limit import FixedLimit
 from headrace.failures.refusals import Verdict
-from headrace.failures.replies import EndpointRecord, Judgement, RetryTokens, judge, judge_element
+from headrace.failures.replies import EndpointRecord, Judgement, RetryTokens, concerns_all, judge, judge_element
 from headrace.runtime.endpoint_calls import Delivery, EndpointCall, Rules
 from headrace.runtime.endpoint_log import EndpointLog
 from headrace.runtime.event_loop import Alarm, Ended, EventLoop
@@ -73,8 +76,11 @@ class Endpoint:
         self._is_hungry = True
         """Whether the next one would leave at once, so that who brings it has to wake the loop."""
         self._waiting = WaitingCalls(for_engine=rules.max_concurrent is not None)
+        self._calls: set[EndpointCall] = set()
+        """All that have been admitted, and not yet delivered: they wait, are in flight, or pause before another try."""
+        self._paused: set[EndpointCall] = set()
         self._tasks: dict[EndpointCall, asyncio.Task[None]] = {}
-        self._pumps, self._shows = Alarm(self._loop, self._pump), Alarm(self._loop, self._show)
+        self._pumps, self._shows = Alarm(self._loop, self._pump), Alarm(self._loop, self._pump)
         self._record = record or EndpointRecord()
         self._named_until = -math.inf
         """Until when the endpoint has asked to wait, as its outage began."""
@@ -108,20 +114,38 @@ class Endpoint:
 
     def cancel_abandoned(self) -> None:
         """Forgets calls whose bundle was abandoned. A blocking request that is in flight goes on unheard."""
-        self._event_loop.call(self._drop)
+        self._event_loop.call(self._guarded, self._drop)
 
     def close(self) -> None:
         """Leaves the machine's other processes their part; call it on the loop's thread."""
         self._shows.stop()
         self._limit.board.close()
 
+    def _guarded(self, step: Callable[[], object]) -> None:
+        """Takes a step on the loop's thread; if it raises, what is not in flight fails: nothing else would end it."""
+        try:
+            step()
+        except BaseException as error:
+            self._is_hungry = True
+            while self._submitted:
+                self._calls.add(self._submitted.popleft())
+            self._waiting.remove()
+            self._end_lost(error)
+
+    def _end_lost(self, error: BaseException) -> None:
+        """Ends the requests that nothing else would end any more, since a step was left in its middle."""
+        self._limit.in_flight = min(self._limit.in_flight, len(self._tasks))
+        for call in self._calls - self._tasks.keys() - self._paused - set(self._waiting):
+            self._deliver(call, [], error, 0.0)
+
     def _drop(self) -> None:
         self._admit()
         for call, task in self._tasks.items():
             if call.inbox.abandoned:
                 self._loop.call_soon(task.cancel)  # not at once: a task that has not begun would never end its request
+        self._calls = {call for call in self._calls if not call.inbox.abandoned}
         self._waiting.abandon()
-        self._pump()
+        self._start_ready()
 
     def _admit(self) -> None:
         """Queues what was submitted."""
@@ -129,6 +153,7 @@ class Endpoint:
         now = self._loop.time()
         while self._submitted:
             call = self._submitted.popleft()
+            self._calls.add(call)
             if call.inbox.refusal is not None:
                 self._deliver(call, [], call.inbox.refusal, 0.0)
                 continue
@@ -136,11 +161,15 @@ class Endpoint:
             self._waiting.append(call)
 
     def _enqueue_again(self, call: EndpointCall) -> None:
-        if not call.inbox.abandoned:
+        self._paused.discard(call)
+        if call in self._calls:
             self._waiting.put_in_front(call)
-            self._pump()
+            self._start_ready()
 
     def _pump(self) -> None:
+        self._guarded(self._start_ready)
+
+    def _start_ready(self) -> None:
         """Starts what may start, and sets a timer for what may start later."""
         self._pumps.stop()
         self._admit()
@@ -149,29 +178,22 @@ class Endpoint:
             self._log.note(is_down=self._limit.is_gone, error=self._last_error)
         if began is not None:
             self._give_up_on_late(now, began)
-        self._keep_to_budget()
+        if self._rules.usage is not None and self._rules.usage.error is not None:
+            for call in self._waiting.remove():  # the budget is spent
+                self._deliver(call, [], self._rules.usage.error, 0.0)
         ready = self._waiting.ready()
         left, wait = self._limit.take(now, ready)
         for _ in range(left):
-            self._start(self._waiting.take(newest=self._limit.is_gone), now)
+            call = self._waiting.take(newest=self._limit.is_gone)
+            self._tasks[call] = call.context.run(self._loop.create_task, self._perform(call, now))
         if left < ready and math.isfinite(wait):
             self._pumps.set(now + max(min(wait, self._patience(now)), _SHORTEST_WAIT_SECS))
         if self._waiting and self._patience(now) <= 0:
-            self._give_up_on(self._waiting.remove())
+            self._give_up_on(lambda _: True)
         self._is_hungry = not self._waiting
         self._throttled.note(now, is_throttled=bool(self._waiting) and self._limit.is_throttled(now))
         if self._limit.board.is_shared and not self._shows.rings_by(math.inf) and (self._tasks or self._waiting):
             self._shows.set(now + _SHOWN_SECS)
-
-    def _keep_to_budget(self) -> None:
-        """Sends back what waits, once the budget is spent."""
-        spent = None if self._rules.usage is None else self._rules.usage.error
-        for call in self._waiting.remove() if spent is not None else ():
-            self._deliver(call, [], spent, 0.0)
-
-    def _show(self) -> None:
-        self._shows.stop()
-        self._pump()
 
     def _patience(self, now: float) -> float:
         """Seconds until what waits is left to a fallback. A quota may be free again soon, an outage is one at once."""
@@ -180,23 +202,16 @@ class Endpoint:
             return math.inf
         return 0.0 if self._limit.is_gone else began + self._rules.patience_secs - now
 
-    def _start(self, call: EndpointCall, now: float) -> None:
-        self._tasks[call] = call.context.run(self._loop.create_task, self._perform(call, now))
-
     async def _perform(self, call: EndpointCall, started: float) -> None:
-        told = Told.in_this_task()
         try:
+            told = Told.in_this_task()
             ended, in_time = await self._sender.try_in_time(call)
-        except asyncio.CancelledError:
-            self._finish(call, started, Verdict.NOTHING, 0.0, told)
-            raise
-        try:
             self._settle(call, started, ended, told, in_time=in_time)
-        except Exception as error:  # of Headrace's own; nobody else would end the request
-            if call in self._tasks:
-                self._finish(call, started, Verdict.NOTHING, 0.0, Told())
+        except BaseException as error:  # it was cancelled, or Headrace itself raises: nothing else ends the request
+            if self._tasks.pop(call, None) is not None:
+                self._guarded(lambda: self._finish(call, started, Verdict.NOTHING, 0.0, Told()))
+            self._end_lost(error)
             self._pumps.set(self._loop.time())
-            self._deliver(call, [], error, 0.0)
 
     def _settle(self, call: EndpointCall, started: float, ended: Ended, told: Told, *, in_time: bool) -> None:
         """Delivers what came of a try, or queues the call again."""
@@ -214,39 +229,31 @@ class Endpoint:
 
     def _bounded(self, judgement: Judgement, error: BaseException) -> Judgement:
         """The judgement, unless the endpoint asks to wait for too long: then the request is given up."""
-        longest = self._rules.max_retry_after_secs
         if judgement.retries:
-            self._log.note_delay(self._loop.time(), judgement.delay_secs, longest, error)
-        return judgement if judgement.delay_secs <= longest else judgement._replace(retries=False, delay_secs=0.0)
+            self._log.note_delay(self._loop.time(), judgement.delay_secs, self._rules.max_retry_after_secs, error)
+        return judgement.within(self._rules.max_retry_after_secs)
 
     def _fail(self, call: EndpointCall, error: BaseException, seconds: float, *, has_waited: bool) -> None:
         """Delivers an error; if no request would succeed, it is that of all the bundle's calls.
 
         An EndpointError of the handler's own is that of all at any time: it knows its endpoint.
         """
-        is_of_all = isinstance(error, EndpointError)
-        refusal = error if is_of_all else self._error_of_all(call, error, has_waited=has_waited)
+        rules, refusal = self._rules, error if isinstance(error, EndpointError) else None
+        may_be_of_all = rules.max_concurrent is None and not self._record.has_answered
+        if refusal is None and may_be_of_all:
+            who, waited_secs = rules.who.partition(".")[0], rules.patience_secs if has_waited else None
+            is_caught, content = isinstance(error, rules.caught), call.content()
+            refusal = self._record.error_of_all(error, content, who, waited_secs=waited_secs, is_caught=is_caught)
         for one in (call, *self._waiting.remove(lambda one: refusal is not None and one.inbox is call.inbox)):
             self._deliver(one, [], refusal or error, seconds)
         call.inbox.refusal = call.inbox.refusal or refusal
-        if refusal is not None or (self._rules.max_concurrent is None and self._record.may_refuse_all(error)):
+        if refusal is not None or (may_be_of_all and concerns_all(error)):
             self._waiting.begin_anew()  # the next one goes alone, too, be it another bundle's
-
-    def _error_of_all(self, call: EndpointCall, error: BaseException, *, has_waited: bool) -> EndpointError | None:
-        """What says so, if no request would succeed; None: others may."""
-        if self._rules.max_concurrent is not None or self._record.has_answered:
-            return None
-        who, secs = self._rules.who.partition(".")[0], self._rules.patience_secs if has_waited else None
-        is_caught = isinstance(error, self._rules.caught)
-        found = self._record.error_of_all(error, call.content(), who, waited_secs=secs, is_caught=is_caught)
-        if found is not None:
-            found.__cause__ = error
-        return found
 
     def _finish(
         self, call: EndpointCall, started: float, verdict: Verdict, delay_secs: float, told: Told, *, error: Any = None
     ) -> None:
-        del self._tasks[call]
+        self._tasks.pop(call, None)
         self._last_error = error
         now, size, tokens = self._loop.time(), call.batch.total, told.tokens
         has_failed = call.failures > 0
@@ -269,26 +276,24 @@ class Endpoint:
             self._deliver(call, predictions, None, seconds)
             return
         answers: list[ElementRetry] = [predictions[place] for place in again]
-        worst = max((self._bounded(judge_element(one), one.error) for one in answers), key=_urgency)
+        worst = max((self._bounded(judge_element(one), one.error) for one in answers), key=attrgetter("urgency"))
         error = answers[0].error
         is_part = not self._rules.prebatched and len(again) < len(predictions)
         works = worst.verdict in (Verdict.NOTHING, Verdict.DECLINED) or (is_part and worst.verdict is Verdict.FAILED)
         self._finish(call, started, Verdict.ANSWERED if works else worst.verdict, worst.delay_secs, told, error=error)
         rest = call.part(again) if is_part else call
-        is_sent_again = self._sends_again(rest, error, worst)  # first: if it raises, nothing is delivered yet
         if is_part:
             kept = sorted(set(range(len(predictions))) - set(again))
             call.keep(kept)
+            self._calls.add(rest)
             self._deliver(call, [predictions[place] for place in kept], None, seconds, rest)
-        if not is_sent_again:
+        if not self._sends_again(rest, error, worst):
             self._deliver(rest, [], error, seconds)
 
     def _sends_again(self, call: EndpointCall, error: BaseException, judgement: Judgement) -> bool:
         """Queues a call again, if that is allowed."""
-        if not judgement.retries or call.inbox.abandoned:
-            return False
         now = self._loop.time()
-        if self._patience(now) <= 0:
+        if not judgement.retries or call.inbox.abandoned or self._patience(now) <= 0:
             return False
         if judgement.verdict is Verdict.FAILED:
             self._waiting.end_first()  # others show whether the endpoint is down
@@ -314,7 +319,8 @@ class Endpoint:
             return False
         call.tries += 1
         call.retried.append(error)
-        self._loop.call_later(pause, self._enqueue_again, call)
+        self._paused.add(call)
+        self._loop.call_later(pause, self._guarded, partial(self._enqueue_again, call))
         return True
 
     def _deliver(
@@ -325,20 +331,19 @@ class Endpoint:
         seconds: float,
         rest: EndpointCall | None = None,
     ) -> None:
-        self._waiting.end_first()
+        if call not in self._calls:
+            return  # it has its outcome
+        self._calls.discard(call)
         call.client = None  # an error refers to the call, and whoever keeps it would keep the client
         call.inbox.put(Delivery(call, predictions, error, seconds, rest))
+        self._waiting.end_first()
 
     def _give_up_on_late(self, now: float, outage_began: float) -> None:
         """Fails what has waited for too long for an endpoint that answers nothing."""
         patience, began = self._rules.patience_secs, max(outage_began, self._named_until)
-        self._give_up_on(self._waiting.remove(lambda one: now > min(one.deadline, max(one.queued, began) + patience)))
+        self._give_up_on(lambda one: now > min(one.deadline, max(one.queued, began) + patience))
 
-    def _give_up_on(self, calls: list[EndpointCall]) -> None:
-        for call in calls:
+    def _give_up_on(self, which: Callable[[EndpointCall], bool]) -> None:
+        for call in self._waiting.remove(which):
             error = self._last_error or TimeoutError(f"{self._rules.who}: no answer.")
             self._fail(call, error, 0.0, has_waited=not self._rules.has_fallback)
-
-
-def _urgency(judgement: Judgement) -> tuple[bool, float]:
-    return judgement.waits, judgement.delay_secs

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Awaitable, Hashable
 from typing import Any
 
+from headrace.core.remote import RemoteModelHandler
 from headrace.failures.endpoint_board import Board
 from headrace.failures.replies import EndpointRecord
 from headrace.hosts.system import why_no_hosts
@@ -17,6 +18,8 @@ from headrace.runtime.event_loop import EventLoop, close_loop, open_loop
 from headrace.runtime.spec import SessionSpec
 
 _MOST_RECORDS = 1000
+_LONGEST_CREATION_SECS = 300.0
+"""How long making a client may take."""
 
 
 class Endpoints:
@@ -44,11 +47,30 @@ class Endpoints:
                 self._endpoints[name] = Endpoint(event_loop, rules, _board_of(quota), record)
             return self._endpoints[name]
 
-    def resolved(self, model: Any) -> Any:
-        """What ``load_model`` returned; if that has to be awaited, its result. It is closed with the event loop."""
-        if inspect.isawaitable(model):
-            model = self._opened().wait_for(_awaited(model))
-        self._opened().close_at_end(model)
+    def check(self) -> None:
+        """Raises an error if requests have nowhere to run any more.
+
+        Raises:
+            RuntimeError: the event loop has ended.
+        """
+        if self._loop is not None:
+            self._loop.check()
+
+    def loaded(self, handler: Any) -> Any:
+        """What ``load_model`` returns; if that has to be awaited, its result. It is closed with the event loop.
+
+        Raises:
+            TimeoutError: a client takes too long.
+            Exception: what ``load_model`` raises.
+        """
+        event_loop = self._opened()
+        if isinstance(handler, RemoteModelHandler):
+            name = f"{type(handler).__qualname__}.create_client"
+            model = event_loop.wait_for(_created(handler, event_loop), _LONGEST_CREATION_SECS, name)
+        else:
+            model = handler.load_model()
+            model = event_loop.wait_for(_awaited(model)) if inspect.isawaitable(model) else model
+        event_loop.close_at_end(model)
         return model
 
     def close(self) -> None:
@@ -92,6 +114,13 @@ def _board_of(quota_name: str | None) -> Board | None:
     from headrace.machine.limit_file import shared_board  # noqa: PLC0415 - the system has what this module needs
 
     return shared_board(quota_name)
+
+
+async def _created(handler: RemoteModelHandler[Any, Any, Any], event_loop: EventLoop) -> Any:
+    ended = await event_loop.in_thread(handler.load_model)
+    if ended.error is not None:
+        raise ended.error
+    return await ended.result if inspect.isawaitable(ended.result) else ended.result
 
 
 async def _awaited(model: Awaitable[Any]) -> Any:

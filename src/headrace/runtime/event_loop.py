@@ -5,20 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import logging
+import math
 import os
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import wait
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
+from headrace.core.caller_loop import run_on
 from headrace.core.registry import Registry
 
+_LOGGER = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 
 _CLOSING_SECS = 5.0
-"""How long to wait for cancelled requests that do not end."""
+"""How long to wait for cancelled requests that do not end, and clients that do not close."""
+_LOOK_SECS = 0.25
+"""How often who waits for the loop looks whether it still runs."""
 
 
 class Ended(NamedTuple):
@@ -35,16 +43,55 @@ class EventLoop:
         self.loop = asyncio.new_event_loop()
         self._threads = _BlockingCalls(self.loop)
         self._clients: list[Any] = []
+        self._is_over = False
+        self._error: BaseException | None = None
+        """What has ended it."""
         self._thread = threading.Thread(target=self._run, name="headrace-requests", daemon=True)
         self._thread.start()
 
     def call(self, function: Callable[..., object], *args: Any) -> None:
-        """Calls a function on the loop's thread, soon."""
-        self.loop.call_soon_threadsafe(function, *args)
+        """Calls a function on the loop's thread, soon; who waits for that has to ``check``."""
+        with suppress(RuntimeError):  # the loop has ended
+            self.loop.call_soon_threadsafe(function, *args)
 
-    def wait_for(self, coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """Runs a coroutine to its end and returns its result; not for the loop's own thread."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
+    def check(self) -> None:
+        """Raises an error if nothing runs here any more: who waits would wait for ever.
+
+        Raises:
+            RuntimeError: the loop has ended.
+        """
+        if not self._thread.is_alive():
+            raise RuntimeError("The event loop of Headrace's requests has ended.") from self._error
+
+    def wait_for(
+        self, coroutine: Coroutine[Any, Any, ResultT], limit_secs: float = math.inf, name: str = ""
+    ) -> ResultT:
+        """Runs a coroutine to its end and returns its result; not for the loop's own thread.
+
+        Args:
+            coroutine: what to run.
+            limit_secs: how long it may take, in seconds.
+            name: its own, for errors.
+
+        Raises:
+            TimeoutError: it takes longer, and is cancelled.
+            RuntimeError: the loop has ended.
+        """
+        try:
+            self.check()
+            future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        except RuntimeError:
+            coroutine.close()
+            raise
+        ends = time.monotonic() + limit_secs
+        while not wait([future], min(_LOOK_SECS, ends - time.monotonic())).done:
+            self.check()
+            if time.monotonic() >= ends:
+                future.cancel()
+                error = TimeoutError(f"{name} took longer than {limit_secs:g} s.")
+                vars(error)["retryable"] = False  # the next try would cost the same time
+                raise error
+        return future.result()
 
     async def in_thread(self, function: Callable[[], Any]) -> Ended:
         """Runs a function that blocks on another thread, in the caller's context. Cancelling does not stop it."""
@@ -57,26 +104,37 @@ class EventLoop:
 
     def close(self) -> None:
         """Cancels what is running, closes the clients and ends the thread."""
+        self._is_over = True
         self.call(self.loop.stop)
         self._thread.join(_CLOSING_SECS)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
-            self.loop.run_forever()
-            self.loop.run_until_complete(self._end_tasks())
+            run_on(self.loop, lambda: self._is_over)
+            ending = self.loop.create_task(self._end_tasks())
+            ending.add_done_callback(lambda _: self.loop.stop())
+            run_on(self.loop, ending.done)
+        except Exception as error:
+            self._error = error
+            _LOGGER.error("The event loop of Headrace's requests has failed.", exc_info=True)
         finally:
             self._threads.close()
             self.loop.close()
 
     async def _end_tasks(self) -> None:
+        """Cancels all tasks and closes the clients; waits for a while only."""
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        closing = [close() for close in map(_closing, self._clients) if close is not None]
-        await asyncio.gather(*closing, return_exceptions=True)
-        await self.loop.shutdown_asyncgens()
+        await _for_a_while(*tasks)
+        await _for_a_while(*(close() for close in map(_closing, self._clients) if close is not None))
+        await _for_a_while(self.loop.shutdown_asyncgens())
+
+
+async def _for_a_while(*ending: Awaitable[Any]) -> None:
+    """Waits for what is to end, whatever it raises."""
+    await asyncio.wait({asyncio.gather(*ending, return_exceptions=True)}, timeout=_CLOSING_SECS / 4)
 
 
 class Alarm:
@@ -84,7 +142,7 @@ class Alarm:
 
     Args:
         loop: of the thread.
-        function: to call; stops the alarm, before anything else.
+        function: to call.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
@@ -95,7 +153,12 @@ class Alarm:
     def set(self, when: float) -> None:
         """Has the function called then, by the loop's clock, and at no other time."""
         self.stop()
-        self._timer = self._loop.call_at(when, self._function)
+        if not self._loop.is_closed():
+            self._timer = self._loop.call_at(when, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._function()
 
     def stop(self) -> None:
         """Has it not called any more."""

@@ -25,7 +25,7 @@ from headrace.runtime.queues import AnyBatch
 from headrace.runtime.steps import ModelAccess, Steps
 
 _LOOK_SECS = 0.25
-"""How often a bundle that waits looks whether it was interrupted."""
+"""How often a bundle that waits looks whether it was interrupted, and whether the event loop still runs."""
 
 
 class RequestSource(ModelAccess, Protocol):
@@ -198,10 +198,12 @@ class RequestExecutor:
         return delivery
 
     def _wait(self) -> Delivery | None:
-        usage = self._session.usage
+        usage, endpoints = self._session.usage, self._session.endpoints
         while usage is None or not usage.is_late:
             with suppress(Empty):
-                return self._inbox.get(timeout=None if usage is None else _LOOK_SECS)
+                return self._inbox.get(timeout=_LOOK_SECS)
+            assert endpoints is not None
+            endpoints.check()
         return None
 
     def _late(self) -> BudgetError:

@@ -84,13 +84,20 @@ class Sender:
                 ended = ended if ended.error is not None else Ended(rules.send(examples, call.client))
             if ended.error is None and inspect.isawaitable(ended.result):
                 ended = Ended(await ended.result)
-            return Ended(self._checked(ended.result, call)) if ended.error is None else ended
-        except asyncio.CancelledError as error:
-            if call.inbox.abandoned:
-                raise
-            return Ended(error=error)
+            ended = Ended(self._checked(ended.result, call)) if ended.error is None else ended
         except BaseException as error:
-            return Ended(error=error)
+            if call.inbox.abandoned and isinstance(error, asyncio.CancelledError):
+                raise
+            return Ended(error=self._not_cancelled(error))
+        return ended if ended.error is None else Ended(error=self._not_cancelled(ended.error))
+
+    def _not_cancelled(self, error: BaseException) -> BaseException:
+        """The error, or what stands for it if a client has cancelled the request: this process did not."""
+        if not isinstance(error, asyncio.CancelledError):
+            return error
+        failure = RuntimeError(f"{self._rules.who} was cancelled by what it calls.")
+        failure.__cause__ = error
+        return failure
 
     async def _permitted(self, call: EndpointCall) -> Ended:
         if self._rules.ask_rate_limiter is None:

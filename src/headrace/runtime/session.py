@@ -244,9 +244,9 @@ class InferenceSession:
         failed = 0
         while True:
             try:
-                model = handler.load_model()
+                model = handler.load_model() if self.endpoints is None else self.endpoints.loaded(handler)
                 self._refuse_types(handler, model)
-                return model if self.endpoints is None else self.endpoints.resolved(model)
+                return model
             except Exception as error:
                 failed += 1
                 if device_loss(error) or not budget.allows_retry(error, failed):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 
 from headrace.runtime.endpoint_calls import EndpointCall
@@ -30,6 +30,9 @@ class WaitingCalls:
 
     def __len__(self) -> int:
         return len(self._calls)
+
+    def __iter__(self) -> Iterator[EndpointCall]:
+        return iter(self._calls)
 
     def append(self, call: EndpointCall) -> None:
         """Adds a call at the back."""

@@ -1,0 +1,165 @@
+"""The loop that serves requests: nothing that runs on it ends it, and whoever waits for it learns when it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from headrace import EngineModelHandler, Failure, RemoteModelHandler, predict
+from headrace.runtime import event_loop as of_requests
+from headrace.runtime.event_loop import EventLoop
+from toys import Acting
+from waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("requests_end")
+
+_PATIENCE_SECS = 60
+ENDINGS = pytest.mark.parametrize("ending", [SystemExit, KeyboardInterrupt])
+
+
+async def fail(error):
+    raise error
+
+
+class Gathering(RemoteModelHandler):
+    """Its requests are tasks of their own; that of element 2 raises.
+
+    Args:
+        error: what.
+    """
+
+    def __init__(self, error):
+        super().__init__(num_retries=0)
+        self.error = error
+
+    async def create_client(self):
+        return None
+
+    async def request(self, batch, model, inference_args=None):
+        if batch == [2]:
+            await asyncio.gather(fail(self.error()), asyncio.sleep(0))
+        return batch
+
+    def batch_elements_kwargs(self):
+        return {"max_batch_size": 1}
+
+
+class GatheringEngine(EngineModelHandler):
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def load_model(self):
+        return object()
+
+    async def submit(self, example, model, inference_args=None):
+        if example == 2:
+            await asyncio.gather(fail(self.error()), asyncio.sleep(0))
+        return example
+
+
+@pytest.mark.parametrize("kind", [Gathering, GatheringEngine])
+@ENDINGS
+def test_what_would_end_the_loop_is_raised_where_its_outcome_is_awaited(kind, ending):
+    with pytest.raises(ending):
+        list(predict(kind(ending), [1, 2, 3]))
+    assert list(predict(kind(ending), [1, 3])) == [1, 3]
+
+
+def test_task_of_an_isolated_engine_that_raises_system_exit_ends_its_own_request_only():
+    found = list(predict(GatheringEngine(SystemExit), [1, 3], isolate=True, timeout=_PATIENCE_SECS))
+    assert found == [1, 3]
+    with pytest.raises(SystemExit):
+        list(predict(GatheringEngine(SystemExit), [1, 2, 3], isolate=True, timeout=_PATIENCE_SECS))
+
+
+@pytest.mark.parametrize("kind", [Gathering, GatheringEngine])
+def test_request_that_its_client_cancels_is_a_dead_letter(kind):
+    found = list(predict(kind(asyncio.CancelledError), [1, 2, 3], on_failure="yield"))
+    (failure,) = (one for one in found if isinstance(one, Failure))
+    assert (failure.element, [one for one in found if one is not failure]) == (2, [1, 3])
+    assert "was cancelled by what it calls" in str(failure.error)
+
+
+def test_loop_that_a_request_stops_goes_on():
+    class Stopping(Gathering):
+        async def request(self, batch, model, inference_args=None):
+            asyncio.get_running_loop().stop()
+            return batch
+
+    assert list(predict(Stopping(None), [1, 2, 3])) == [1, 2, 3]
+
+
+def test_loop_that_has_ended_is_an_error_of_those_who_wait():
+    class Fatal(Gathering):
+        async def request(self, batch, model, inference_args=None):
+            asyncio.get_running_loop()._run_once = broken
+            await asyncio.sleep(_PATIENCE_SECS)
+
+    def broken():
+        raise OSError("no selector")
+
+    with pytest.raises(RuntimeError, match="event loop of Headrace's requests has ended"):
+        list(predict(Fatal(None), [1, 2, 3]))
+
+
+def test_waiting_for_a_loop_that_has_ended_is_an_error():
+    loop = EventLoop()
+    loop.close()
+    waiting = asyncio.sleep(0)
+    with pytest.raises(RuntimeError):
+        loop.wait_for(waiting)
+    waiting.close()
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_client_that_is_never_made_is_an_error(is_async, monkeypatch):
+    class Endless(Gathering):
+        if is_async:
+
+            async def create_client(self):
+                await asyncio.sleep(_PATIENCE_SECS * 60)
+        else:
+
+            def create_client(self):
+                go_on.wait(_PATIENCE_SECS)
+
+    go_on = threading.Event()
+    monkeypatch.setattr("headrace.runtime.endpoints._LONGEST_CREATION_SECS", 0.2)
+    with pytest.raises(TimeoutError, match=r"Endless\.create_client took longer than 0\.2 s"):
+        list(predict(Endless(None), [1], on_failure="yield"))
+    go_on.set()
+
+
+@pytest.mark.parametrize("error", [None, SystemExit, ValueError])
+def test_client_that_never_closes_keeps_no_thread(error, monkeypatch):
+    class Client:
+        async def aclose(self):
+            closing.append(self)
+            if error is not None:
+                raise error
+            await asyncio.sleep(_PATIENCE_SECS * 60)
+
+    class Closing(Gathering):
+        async def create_client(self):
+            return Client()
+
+    closing = []
+    monkeypatch.setattr(of_requests, "_CLOSING_SECS", 0.2)
+    assert list(predict(Closing(None), [1])) == [1]
+    assert wait_until(lambda: not [one for one in threading.enumerate() if one.name == "headrace-requests"])
+    assert len(closing) == 1
+
+
+def test_model_that_is_loaded_asynchronously_may_take_its_time(monkeypatch):
+    class Slow(Acting):
+        async def load_model(self):
+            await asyncio.sleep(0.1)
+
+        async def run_inference(self, batch, model, inference_args=None):
+            return batch
+
+    monkeypatch.setattr("headrace.runtime.endpoints._LONGEST_CREATION_SECS", 0.0)
+    assert list(predict(Slow(), [1])) == [1]
