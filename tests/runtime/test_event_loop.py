@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from headrace import EngineModelHandler, Failure, RemoteModelHandler, predict
+from headrace import EngineModelHandler, Failure, RemoteModelHandler, RetryConfig, predict
 from headrace.runtime import event_loop as of_requests
 from headrace.runtime.event_loop import EventLoop
 from toys import Acting
@@ -163,3 +163,74 @@ def test_model_that_is_loaded_asynchronously_may_take_its_time(monkeypatch):
 
     monkeypatch.setattr("headrace.runtime.endpoints._LONGEST_CREATION_SECS", 0.0)
     assert list(predict(Slow(), [1])) == [1]
+
+
+class Blocking(Gathering):
+    """Requests block; elements from 3 on wait for a gate.
+
+    Args:
+        gate: a threading.Event.
+    """
+
+    def create_client(self):
+        return None
+
+    def request(self, batch, model, inference_args=None):
+        sent.append(batch[0])
+        if batch[0] >= 3:
+            self.error.wait(_PATIENCE_SECS)
+        return batch
+
+
+sent = []
+
+
+def request_threads():
+    return sum(one.name.startswith("headrace-request-") for one in threading.enumerate())
+
+
+def test_threads_of_blocking_requests_that_took_too_long_are_bounded(monkeypatch):
+    gate = threading.Event()
+    monkeypatch.setattr(of_requests, "_MOST_GIVEN_UP", 5)
+    found, most = [], 0
+    handler, patience = Blocking(gate), RetryConfig(timeout_secs=0.2)
+    for one in predict(handler, range(60), on_failure="yield", timeout=0.1, retry=patience):
+        found.append(one)
+        most = max(most, request_threads())
+    gate.set()
+    assert found[:3] == [0, 1, 2]
+    assert {type(one.error) for one in found[3:]} == {TimeoutError}
+    assert "still run on their threads" in str(found[-1].error)
+    assert most < 30
+
+
+def test_thread_that_cannot_be_started_costs_nothing_while_there_are_others(monkeypatch):
+    start, begun = threading.Thread.start, []
+
+    def fail_sometimes(thread):
+        if thread.name.startswith("headrace-request-"):
+            begun.append(thread)
+            if len(begun) > 2:
+                raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail_sometimes)
+    sent.clear()
+    assert list(predict(Blocking(threading.Event()), [0, 1, 2] * 50)) == [0, 1, 2] * 50
+    assert len(sent) == 150
+    assert len(begun) > 2
+
+
+def test_thread_that_can_never_be_started_is_the_requests_error(monkeypatch):
+    start = threading.Thread.start
+
+    def fail(thread):
+        if thread.name.startswith("headrace-request-"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    sent.clear()
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        list(predict(Blocking(threading.Event()), [1]))
+    assert not sent

@@ -25,6 +25,8 @@ ResultT = TypeVar("ResultT")
 
 _CLOSING_SECS = 5.0
 """How long to wait for cancelled requests that do not end, and clients that do not close."""
+_MOST_GIVEN_UP = 256
+"""On how many threads calls may still run that were given up."""
 _LOOK_SECS = 0.25
 """How often who waits for the loop looks whether it still runs."""
 
@@ -96,6 +98,14 @@ class EventLoop:
     async def in_thread(self, function: Callable[[], Any]) -> Ended:
         """Runs a function that blocks on another thread, in the caller's context. Cancelling does not stop it."""
         return await self._threads.run(function)
+
+    async def has_thread(self, patience_secs: float) -> bool:
+        """Whether calls may have threads: waits while hundreds run calls that were given up.
+
+        Args:
+            patience_secs: how long to wait for one of those to end.
+        """
+        return await _GIVEN_UP.have_room(patience_secs)
 
     def close_at_end(self, client: Any) -> None:
         """Closes a client with the loop, if it has an asynchronous method for that: it can't be used with another."""
@@ -177,6 +187,49 @@ def _closing(client: Any) -> Callable[[], Coroutine[Any, Any, Any]] | None:
     return next((method for method in methods if inspect.iscoroutinefunction(method)), None)
 
 
+class _GivenUp:
+    """The threads of this process on which a call still runs that was given up. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._threads: set[threading.Thread] = set()
+        self._changed = time.monotonic()
+
+    def add(self, call: _BlockingCall) -> None:
+        """Notes a call that nobody waits for any more."""
+        if call.thread is not None:
+            self._changed = time.monotonic()
+            self._threads.add(call.thread)
+            if call.is_over:
+                self._threads.discard(call.thread)
+
+    def discard(self, thread: threading.Thread) -> None:
+        """The thread's call has ended, be it one that was given up."""
+        if thread in self._threads:
+            self._changed = time.monotonic()
+            self._threads.discard(thread)
+
+    async def have_room(self, patience_secs: float) -> bool:
+        """Waits while there are too many; False: none of them has ended for so long."""
+        while len(self._threads) >= _MOST_GIVEN_UP:
+            if time.monotonic() > self._changed + patience_secs:
+                return False
+            await asyncio.sleep(_LOOK_SECS)
+        return True
+
+
+_GIVEN_UP = _GivenUp()
+
+
+class _BlockingCall:
+    def __init__(self, future: asyncio.Future[Ended], function: Callable[[], Any]) -> None:
+        self.future = future
+        self.context = contextvars.copy_context()
+        self.function = function
+        self.thread: threading.Thread | None = None
+        """On which it runs, or did."""
+        self.is_over = False
+
+
 class _BlockingCalls:
     """Daemon threads, as many as there are calls at a time; those of ``concurrent.futures`` would delay the exit.
 
@@ -185,41 +238,63 @@ class _BlockingCalls:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._calls: SimpleQueue[_BlockingCall | None] = SimpleQueue()
         self._ended: deque[tuple[asyncio.Future[Ended], Ended]] = deque()
         self._is_awake = False
         """Whether the loop is about to look at what has ended."""
         self._count = 0
         self._idle = 0
+        """How many threads have nothing to do; negative: so many calls wait for one."""
 
-    def run(self, function: Callable[[], Any]) -> asyncio.Future[Ended]:
-        """Starts a call."""
-        future: asyncio.Future[Ended] = self._loop.create_future()
-        context = contextvars.copy_context()
-        self._calls.put(lambda: self._call(future, context, function))
-        if self._idle:
-            self._idle -= 1
-        else:
-            self._count += 1
-            threading.Thread(target=self._work, name=f"headrace-request-{self._count}", daemon=True).start()
-        return future
+    async def run(self, function: Callable[[], Any]) -> Ended:
+        """Runs a call; if no further thread can be started, on the next one that is free.
+
+        Raises:
+            RuntimeError: there is none.
+        """
+        if self._idle <= 0:
+            self._add_thread()
+        self._idle -= 1
+        call = _BlockingCall(self._loop.create_future(), function)
+        self._calls.put(call)
+        try:
+            return await call.future
+        except asyncio.CancelledError:
+            if call.future.cancelled():
+                _GIVEN_UP.add(call)
+            raise
 
     def close(self) -> None:
         """Ends the threads, each after its call."""
         for _ in range(self._count):
             self._calls.put(None)
 
+    def _add_thread(self) -> None:
+        thread = threading.Thread(target=self._work, name=f"headrace-request-{self._count + 1}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            if not self._count:
+                raise
+        else:
+            self._count += 1
+            self._idle += 1
+
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
-            call()
+            self._call(call)
             del call  # or an idle thread would keep its last request
 
-    def _call(self, future: asyncio.Future[Ended], context: contextvars.Context, function: Callable[[], Any]) -> None:
+    def _call(self, call: _BlockingCall) -> None:
+        call.thread, ended = threading.current_thread(), Ended()
         try:
-            ended = Ended(context.run(function))
+            if not call.future.cancelled():
+                ended = Ended(call.context.run(call.function))
         except BaseException as error:
             ended = Ended(error=error)
-        self._ended.append((future, ended))
+        call.is_over = True
+        _GIVEN_UP.discard(call.thread)
+        self._ended.append((call.future, ended))
         if not self._is_awake:
             self._is_awake = True
             with suppress(RuntimeError):  # the loop is closed, and nobody waits

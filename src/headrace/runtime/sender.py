@@ -62,7 +62,11 @@ class Sender:
 
     async def try_in_time(self, call: EndpointCall) -> tuple[Ended, bool]:
         """The end of one try, and whether it came in time."""
-        limit = self._rules.timeout_secs
+        limit, rules = self._rules.timeout_secs, self._rules
+        needs_thread = not rules.sends_async or rules.ask_rate_limiter is not None
+        if needs_thread and not await self._event_loop.has_thread(rules.patience_secs):
+            said = f"{rules.who} was not called: too many calls that were given up still run on their threads."
+            return Ended(error=TimeoutError(f"{said} Give the client a time limit of its own.")), False
         if limit is None:
             return await self._try(call), True
         task = asyncio.ensure_future(self._try(call))
