@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from contextlib import closing
+from itertools import count
 
 import pytest
 
@@ -23,6 +24,7 @@ from headrace import (
     predict,
 )
 from headrace.core.events import CacheUsed
+from headrace.runtime import prediction_cache, prediction_store
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prediction_store import PredictionStore
 from headrace.runtime.prepare import InferenceRequest, prepare
@@ -175,6 +177,31 @@ def test_file_that_breaks_while_workers_run_costs_requests_and_no_outcome(tmp_pa
 
     assert list(predict(Metered(), elements(), cache=str(path))) == [2, 4, 6, 8, 10, 12]
     assert "requests are sent, and paid for, without it" in caplog.text
+
+
+@BOTH
+def test_file_that_others_have_locked_for_too_long_is_used_again_when_they_let_go(
+    kind, ask, tmp_path, caplog, monkeypatch
+):
+    monkeypatch.setattr(prediction_store, "_BUSY_SECS", 0.1)
+    monkeypatch.setattr(prediction_cache, "_PAUSE_SECS", 0.0)
+    path = tmp_path / "cache"
+    ask(kind(), range(5))
+
+    def elements():
+        with closing(sqlite3.connect(path)) as database:
+            database.execute("BEGIN IMMEDIATE")
+            while "failed" not in caplog.text:
+                yield 0
+                yield next(numbers)
+        while "works again" not in caplog.text:
+            yield next(numbers)
+        end.append(next(numbers))
+        yield from range(end[0], end[0] + 100)
+
+    numbers, end = count(100), []
+    ask(kind(), elements())
+    assert ask(kind(), range(end[0], end[0] + 100))[1] == []
 
 
 def test_file_that_is_damaged_before_workers_open_it_costs_requests_and_no_outcome(tmp_path, caplog):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
 import pickle
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -29,6 +31,8 @@ _VERSION = 1
 """Of the keys and values: others are not found."""
 _DUMPS: tuple[Callable[..., bytes], ...] = (pickle.dumps, cloudpickle.dumps)
 """The second, slower one takes objects of classes that cannot be imported, too."""
+_PAUSE_SECS, _LONGEST_PAUSE_SECS, _PAUSE_FACTOR = 1.0, 60.0, 3.0
+"""How long to go without a file that has failed: doubles unless it is only locked; at least thrice what a try took."""
 
 
 def cache_spec(plan: Plan, cache: str | CacheConfig | None, inference_args: dict[str, Any] | None) -> CacheSpec | None:
@@ -82,7 +86,7 @@ class Found(NamedTuple):
 class PredictionCache:
     """The cache of one session. Thread-safe.
 
-    A file that cannot be read or written, once workers run, is logged, and costs requests: nothing else.
+    A file that cannot be read or written, once workers run, is logged, and costs requests until it can be.
 
     Args:
         spec: of the session.
@@ -98,7 +102,9 @@ class PredictionCache:
             for name, identity in cache.models
         }
         self._store: PredictionStore | None = None
-        self._is_broken = False
+        self._again_at: float | None = None
+        """When the file that has failed is tried again; None: it works."""
+        self._pause_secs = _PAUSE_SECS
         self._has_warned = False
         self._lock = threading.Lock()
 
@@ -179,20 +185,39 @@ class PredictionCache:
 
     def _opened(self) -> PredictionStore | None:
         with self._lock:
-            if self._store is None and not self._is_broken:
-                try:
-                    self._store = PredictionStore(self._spec.path, self._spec.max_bytes)
-                except ConfigurationError as error:
-                    self._is_broken = True
-                    _LOGGER.error("%s Requests are sent, and paid for, without it.", error)
-            return None if self._is_broken else self._store
+            if self._again_at is None:
+                return self._store or self._tried()
+            if time.monotonic() < self._again_at:
+                return None
+            self._again_at = math.inf  # one thread tries, and the others go on meanwhile
+        return self._tried()
 
-    def _break(self, error: Exception) -> None:
-        """Goes on without the file."""
-        with self._lock:
-            self._is_broken = True
-        path = self._spec.path
-        _LOGGER.error("The cache %s failed (%s): requests are sent, and paid for, without it.", path, error)
+    def _tried(self) -> PredictionStore | None:
+        """The file, if it can be used now."""
+        began = time.monotonic()
+        try:
+            if self._store is None:
+                self._store = PredictionStore(self._spec.path, self._spec.max_bytes)
+            elif self._again_at is not None:
+                self._store.check()
+        except (sqlite3.Error, ConfigurationError) as error:
+            self._break(error, time.monotonic() - began)
+            return None
+        if self._again_at is not None:
+            self._again_at = None
+            _LOGGER.warning("The cache %s works again.", self._spec.path)
+        return self._store
+
+    def _break(self, error: Exception, took_secs: float = 0.0) -> None:
+        """Goes on without the file for a while."""
+        if self._again_at is None:
+            said = "The cache %s failed (%s): requests are sent, and paid for, without it until it can be used."
+            _LOGGER.error(said, self._spec.path, error)
+        if "locked" not in str(error):
+            self._pause_secs = min(2 * self._pause_secs, _LONGEST_PAUSE_SECS)
+            if self._store is not None:
+                self._store.close()  # what is under its path now may be another file
+        self._again_at = time.monotonic() + max(self._pause_secs, _PAUSE_FACTOR * took_secs)
 
     def _log_once(self, what: str, error: Exception) -> None:
         with self._lock:

@@ -81,6 +81,20 @@ class PredictionStore:
                 raise
             database.execute("COMMIT")
 
+    def check(self) -> None:
+        """Finds out whether the file can be written now, without much waiting.
+
+        Raises:
+            sqlite3.Error: it cannot.
+        """
+        with self._opened() as database:
+            database.execute("PRAGMA busy_timeout = 100")
+            try:
+                database.execute("BEGIN IMMEDIATE")
+                database.execute("ROLLBACK")
+            finally:
+                database.execute(f"PRAGMA busy_timeout = {int(_BUSY_SECS * 1000)}")
+
     def close(self) -> None:
         """Closes the file; the next use opens it again."""
         if self._process != os.getpid():
