@@ -94,17 +94,23 @@ class RequestExecutor:
             outcomes += self._start_released()
         return outcomes
 
-    def _start(self, name: Any, batch: AnyBatch) -> list[Outcome]:
-        """Starts a request for what is not known already; returns the outcomes of what is."""
+    def _start(self, name: Any, batch: AnyBatch, *, waits: bool = True) -> list[Outcome]:
+        """Starts a request for what is not known already; returns the outcomes of what is.
+
+        Args:
+            name: of the model.
+            batch: elements.
+            waits: whether those wait whose equal is on its way. They do once: it may have failed.
+        """
         outcomes, rest = self._steps.look_up(name, batch)
-        if rest is not None and self._session.predictions is not None:
+        if waits and rest is not None and self._session.predictions is not None:
             assert isinstance(rest, Batch)
             rest = self._duplicates.hold(name, rest)
         return outcomes if rest is None else [*outcomes, *self._request(name, rest)]
 
     def _start_released(self) -> list[Outcome]:
         released, self._released = self._released, []
-        return [outcome for one in released for outcome in self._start(*one)]
+        return [outcome for one in released for outcome in self._start(*one, waits=False)]
 
     def _request(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         assert isinstance(batch, Batch)
