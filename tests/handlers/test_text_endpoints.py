@@ -136,6 +136,19 @@ def test_refusal_of_all_texts_is_one_error(status):
         assert len(server.requests) == 2
 
 
+@pytest.mark.parametrize(
+    "api", [APIS["chat"], APIS["completions"], APIS["anthropic"], EMBEDDINGS]
+)  # Gemini's escapes it
+@BATCHES
+def test_text_with_half_of_a_surrogate_pair_is_a_dead_letter_and_costs_the_others_nothing(api, size):
+    with api.refusing(None) as server:
+        found = list(predict(api.handler(server, max_batch_size=size), ["a", "\ud800", "b"], on_failure="yield"))
+        assert len(server.requests) <= 2
+    (failure,) = failures_among(found)
+    assert (failure.element, failure.attempts, type(failure.error)) == ("\ud800", 1, UnicodeEncodeError)
+    assert len(found) == 3
+
+
 def test_texts_that_were_embedded_are_not_paid_again_if_the_others_have_to_wait():
     busy = [openai_endpoint.refusing(429), openai_endpoint.refusing(500)]
 

@@ -383,3 +383,13 @@ def test_error_ends_the_bundles_requests_to_all_endpoints_of_the_same_namespace(
         run(worker, [("refused", 1), ("failing", 1)])
     assert sorted(run(worker, [("refused", "end"), ("failing", "end")])) == [("failing", "end"), ("refused", "end")]
     worker.close()
+
+
+@BOTH
+def test_request_that_cannot_be_written_is_a_dead_letter_at_once(kind):
+    class Writing(kind):
+        async def request(self, batch, model, inference_args=None):
+            return [one.encode() for one in batch]
+
+    failure, other = predict(Writing("http://127.0.0.1:9/"), ["\ud800", "a"], on_failure="yield")
+    assert (failure.attempts, type(failure.error), other) == (1, UnicodeEncodeError, b"a")

@@ -112,8 +112,12 @@ def nobody_is_there(error: BaseException) -> bool:
 
 
 def is_final(error: BaseException) -> bool:
-    """Whether the same request would fail again: the endpoint says so, or the handler is at fault."""
-    if isinstance(error, PredictionCountError | ConfigurationError | EndpointError) or _is_untrusted(error):
+    """Whether the same request would fail again: the endpoint says so, the handler is at fault, or it cannot be sent.
+
+    A UnicodeEncodeError is of a text with half of a surrogate pair, which no encoding has.
+    """
+    of_no_try = PredictionCountError | ConfigurationError | EndpointError | UnicodeEncodeError
+    if isinstance(error, of_no_try) or _is_untrusted(error):
         return True
     statuses = statuses_of(error)
     return bool(_client_errors(statuses) - _PASSING or statuses & _FINAL)

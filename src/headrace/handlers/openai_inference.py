@@ -305,7 +305,9 @@ class OpenAIEmbeddingsModelHandler(_OpenAITextHandler):
         texts: dict[int, str] = {}
         for place, example in enumerate(batch):
             try:
-                texts[place] = self._prompts.text(example)
+                text = self._prompts.text(example)
+                text.encode()  # one that cannot be would fail the others in its request
+                texts[place] = text
             except (TypeError, ValueError) as error:
                 found[place] = ElementFailure(error)
         if texts:
