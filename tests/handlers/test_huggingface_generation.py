@@ -269,3 +269,27 @@ def test_model_needs_a_name():
 def test_inference_args_are_checked_beforehand(saved_llama):
     with pytest.raises(ConfigurationError, match=r"not \['temperature'\].*generation_args="):
         predict(make(saved_llama), [], inference_args={"temperature": 1.0})
+
+
+@pytest.mark.parametrize(("raised", "seen"), [(SystemExit, SystemExit), (StopIteration, RuntimeError)])
+def test_whatever_is_raised_over_one_prompt_leaves_no_other_waiting(raised, seen):
+    class Model:
+        device = "cpu"
+
+        def generate(self, input_ids, **options):
+            if 13 in input_ids:
+                raise raised("13")
+            return torch.cat([input_ids, torch.full((len(input_ids), 1), 5)], dim=1)
+
+    async def generated(engine, token):
+        try:
+            return (await engine.generate([token], 1)).ids
+        except BaseException as error:
+            return type(error)
+
+    async def ask():
+        engine = huggingface_engines.BatchedEngine(Model(), transformers.GenerationConfig(pad_token_id=0), 8)
+        first = await asyncio.gather(*(generated(engine, token) for token in (11, 12, 13, 14)))
+        return [*first, await generated(engine, 15)]
+
+    assert asyncio.run(ask()) == [[5], [5], seen, [5], [5]]

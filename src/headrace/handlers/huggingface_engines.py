@@ -205,6 +205,8 @@ class _Request:
     def _end(self, tokens: Tokens | None, error: BaseException | None) -> None:
         if self.result.done():
             return
+        if isinstance(error, StopIteration):
+            error = RuntimeError(f"{type(error).__qualname__}: {error}")  # no future takes it
         if error is not None:
             self.result.set_exception(error)
         elif tokens is not None:
@@ -272,7 +274,7 @@ def _try(batch: Sequence[_Request], generate: Callable[[Sequence[_Request]], Non
         return
     try:
         generate(batch)
-    except Exception as error:
+    except BaseException as error:  # SystemExit, too: without this thread, all would wait for ever
         if len(batch) == 1:
             batch[0].end(None, error)
             return
