@@ -168,6 +168,14 @@ def test_waiting_has_a_limit(ends):
     assert other.receive(0.01) == ("late", [])
 
 
+def test_waiting_for_more_of_a_message_that_has_begun_has_a_limit_of_its_own(ends):
+    one, other = ends
+    with raw(one) as naked:
+        naked.sendall((struct.pack("!QQ", 1000, 0) + bytes(1000))[:300])
+    with pytest.raises(TimeoutError):
+        other.receive(stall_secs=0.01)
+
+
 def test_waiting_for_the_rest_of_a_message_has_a_limit(ends):
     one, other = ends
     with raw(one) as naked:

@@ -11,6 +11,11 @@ import pytest
 
 from headrace import predict
 from headrace.core.errors import HostDiedError, HostStartError
+from headrace.hosts.provider import HostFailure
+from headrace.ipc.progress import Activity, ActivitySnapshot
+from headrace.runtime import engine_starter
+from headrace.runtime.plan import ONLY
+from headrace.runtime.prepare import InferenceRequest, prepare
 from toy_engine import Engine, dead, die, double, loads_once, outcomes_of
 from toys import Unloadable, with_attributes
 
@@ -69,3 +74,26 @@ def test_engine_that_cannot_be_loaded_again_fails_what_is_left(tmp_path):
         die()
 
     assert dead(outcomes_of(act, [1, 2], loads_once(tmp_path))) == {1: LookupError, 2: LookupError}
+
+
+def test_shared_engine_that_always_dies_of_others_is_given_up(monkeypatch):
+    """Another process's request is at fault each time, as far as its progress page shows."""
+
+    class Lost:
+        def __init__(self, provider, timeout_secs):
+            begun.append(self)
+
+        def receive(self):
+            serving = ActivitySnapshot(0, Activity.INFERENCE, 0, 0, 0)
+            return HostFailure(serving, timed_out=False, exit_text="died")
+
+        def end(self):
+            pass
+
+    begun, spec = [], prepare(Engine(double, large_model=True), InferenceRequest())
+    monkeypatch.setattr(engine_starter, "HostStream", Lost)
+    monkeypatch.setattr(engine_starter, "pause_before_retry", lambda *_, **__: 0.0)
+    starter = engine_starter.EngineStarter(spec, ONLY, None, lambda events: None)
+    with pytest.raises(HostDiedError, match="died"):
+        starter.start(lambda stream: None)
+    assert 2 < len(begun) < 100

@@ -103,6 +103,28 @@ def test_clients_that_want_to_be_alone_take_turns(at_a_table):
     assert at_a_table(game) == [ONE, EVERYBODY, OTHER, EVERYBODY]
 
 
+def test_client_that_makes_no_use_of_being_alone_loses_it(at_a_table, monkeypatch):
+    async def have_alone(turns):
+        async with turns.alone(ONE):
+            await turns.idle()
+
+    async def game(table, turns):
+        turn = asyncio.create_task(have_alone(turns))
+        await table.settled()
+        await table.come("a", turns.place(ONE))
+        await table.come("b", turns.place(OTHER))
+        for _ in range(10):
+            await asyncio.sleep(0.01)
+        assert (turn.done(), table.inside) == (False, ["a"])
+        await table.leave("a")
+        await turn
+        await table.settled()
+        assert table.inside == ["b"]
+
+    monkeypatch.setattr("headrace.runtime.engine_turns._IDLE_SECS", 0.01)
+    assert at_a_table(game) == [ONE, EVERYBODY]
+
+
 def test_client_that_leaves_before_its_turn_keeps_nothing(at_a_table):
     async def game(table, turns):
         await table.come("a", turns.place(OTHER))

@@ -164,6 +164,30 @@ def test_worker_that_is_killed_while_it_has_the_engine_alone_gives_it_back(tmp_p
 
 
 @pytest.mark.large
+def test_worker_that_is_stopped_while_it_has_the_engine_alone_holds_up_nobody_for_long(tmp_path, worker_process):
+    async def act(example, engine):
+        if example == 13 and not (tmp_path / "died").exists():
+            engine.note("died")
+            die()
+        if example == 13:
+            engine.note("alone")
+            await engine.wait_for("stopped")
+        return example
+
+    stopped, other = [worker_process(spec) for spec in [spec_of(act, partial(Noting, tmp_path))] * 2]
+    assert other.run([1]).good == [1]
+    stopped.begin([13])
+    assert wait_until((tmp_path / "alone").exists)
+    os.kill(stopped.number, signal.SIGSTOP)
+    try:
+        (tmp_path / "stopped").touch()
+        assert other.run([2]).good == [2]
+    finally:
+        os.kill(stopped.number, signal.SIGCONT)
+    assert stopped.outcomes().good == [13]
+
+
+@pytest.mark.large
 def test_worker_that_reads_nothing_holds_up_nobody(worker_process):
     async def act(example, engine):
         return bytes(5_000_000) if example < 0 else example

@@ -234,9 +234,11 @@ class HostConnection:
 
     def _receive(self) -> None:
         try:
-            self._accept(*self._channel.receive())
+            self._accept(*self._channel.receive(stall_secs=self._timeout_secs))
         except EOFError:
             self._handle_exit()
+        except TimeoutError:  # it was stopped in the middle of a message
+            self._kill_late()
         except BaseException:  # Ctrl-C, or too many open files: a response is lost
             self._disconnect()
             raise
@@ -305,9 +307,12 @@ class HostConnection:
     def _kill_if_late(self, timeout_secs: float) -> None:
         late = self._progress.read()
         if self._seconds_busy(late) > timeout_secs:
-            self._provider.reap(self.process, late=True)
-            self.exit_text = self._late_ending
-            self._find_culprit(timed_out=True, late=late)
+            self._kill_late(late)
+
+    def _kill_late(self, late: ActivitySnapshot | None = None) -> None:
+        self._provider.reap(self.process, late=True)
+        self.exit_text = self._late_ending
+        self._find_culprit(timed_out=True, late=late)
 
     @property
     def _late_ending(self) -> str:
@@ -334,7 +339,7 @@ class HostConnection:
         # Take the responses that the host sent before it exited: those requests succeeded.
         with contextlib.suppress(EOFError, OSError):
             while not self._is_disconnected and self._channel_file in [file for file, _ in self._poll.poll(0)]:
-                self._accept(*self._channel.receive())
+                self._accept(*self._channel.receive(stall_secs=self._timeout_secs))
         snapshot = self._progress.read()
         with self._lock:
             self.has_begun = self.has_begun or self._progress.marks > _MARKS_AT_START

@@ -102,9 +102,13 @@ class HostStream:
         while True:
             files = {file for file, _ in self._poll.poll(self._poll_timeout_ms())}
             if self._channel.fileno() in files:
-                with contextlib.suppress(EOFError):
-                    (number, content), _ = self._channel.receive()
-                    return StreamedAnswer(number, content)
+                try:
+                    (number, content), _ = self._channel.receive(stall_secs=self._timeout_secs)
+                except EOFError:
+                    return self._ended()
+                except TimeoutError:  # it was stopped in the middle of a message
+                    return self.kill(self._late_ending, timed_out=True)
+                return StreamedAnswer(number, content)
             if files:
                 return self._ended()
             if self._timeout_secs is not None and self._silent_secs() > self._timeout_secs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import contextlib
 import errno
+import math
 import os
 import pickle
 import select
@@ -21,6 +22,8 @@ _SHORTEST = 256
 """Bytes. Shorter messages are padded, so that one system call receives a small message and nothing of the next one."""
 _BUFFER = 1 << 18
 """Bytes that may be under way in each direction; systems have limits of their own."""
+_LONGEST_POLL_SECS = 86_400
+"""Keeps the milliseconds within a C int, as poll() requires."""
 _MOST_FILES = 8
 _ROOM_FOR_FILES = socket.CMSG_LEN(_MOST_FILES * array.array("i").itemsize)
 _CLOSE_ON_EXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
@@ -90,12 +93,16 @@ class Channel:
                 self.shut_down()
                 raise
 
-    def receive(self, timeout_secs: float | None = None) -> tuple[Any, list[int]]:
+    def receive(self, timeout_secs: float | None = None, *, stall_secs: float | None = None) -> tuple[Any, list[int]]:
         """Waits for the next message; returns it and its file descriptors, which the caller must close.
+
+        Args:
+            timeout_secs: how long the whole message may take; None: for ever.
+            stall_secs: how long nothing more may come of a message that has begun; None: for ever.
 
         Raises:
             EOFError: the other end is closed.
-            TimeoutError: the message did not arrive completely in time; without ``timeout_secs``, never.
+            TimeoutError: the message did not arrive completely in time.
             OSError: this process has too many open files to accept the descriptors.
         """
         if self._is_broken:
@@ -114,10 +121,10 @@ class Channel:
             if not start:
                 raise EOFError
             if len(start) < _SHORTEST:
-                start += self._exactly(_SHORTEST - len(start), deadline)
+                start += self._exactly(_SHORTEST - len(start), deadline, stall_secs)
             size, number = _HEADER.unpack_from(start)
             more = size + _HEADER.size - _SHORTEST
-            whole = start + self._exactly(more, deadline) if more > 0 else start
+            whole = start + self._exactly(more, deadline, stall_secs) if more > 0 else start
             content = memoryview(whole)[_HEADER.size : _HEADER.size + size]
             return (number, content) if number else pickle.loads(content), files
         except BaseException as error:
@@ -144,11 +151,12 @@ class Channel:
         """Closes this process's descriptor; the connection stays open while another process has a copy."""
         self._socket.close()
 
-    def _exactly(self, size: int, deadline: float | None) -> bytes:
+    def _exactly(self, size: int, deadline: float | None, stall_secs: float | None) -> bytes:
         parts: list[bytes] = []
         while size:
-            if deadline is not None:
-                self._await(deadline)
+            if deadline is not None or stall_secs is not None:
+                stalls = math.inf if stall_secs is None else time.monotonic() + stall_secs
+                self._await(min(stalls, math.inf if deadline is None else deadline))
             part = self._socket.recv(size)
             if not part:
                 raise EOFError
@@ -162,7 +170,7 @@ class Channel:
         """Waits until there is something to receive."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
-        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+        if not poll.poll(min(max(0.0, deadline - time.monotonic()), _LONGEST_POLL_SECS) * 1000):
             raise TimeoutError
 
 

@@ -230,10 +230,11 @@ class EngineClient:
         self._tasks.clear()
 
     async def _have_alone(self, number: int) -> None:
-        """Says when the client has the engine, and keeps it until that is taken back."""
+        """Says when the client has the engine, and keeps it until that is taken back, or the client is idle."""
         async with self._engine.turns.alone(self._number):
             self._answers.send(number, EngineAnswer())
-            await asyncio.Future()
+            await self._engine.turns.idle()
+        del self._tasks[number]
 
     async def _answer(self, number: int, request: Decoded, used: list[UsageReported]) -> None:
         async with self._engine.turns.place(self._number):

@@ -9,6 +9,7 @@ from typing import Any
 
 from headrace.core.errors import HostStartError
 from headrace.core.events import Event, HostLost
+from headrace.core.remote import pause_before_retry
 from headrace.failures.load_policy import LoadPolicy, load_error
 from headrace.hosts.provider import HostFailure, HostProvider
 from headrace.hosts.stream import HostStream
@@ -21,6 +22,8 @@ from headrace.runtime.spec import SessionSpec
 _LOGGER = logging.getLogger(__name__)
 _SERVING = (Activity.DECODING, Activity.INFERENCE)
 """What a shared host does whose engine is loaded: if it dies then, a request of another process was at fault."""
+_MOST_LOST = 50
+"""How often in a row another process may be at fault, before this one gives up."""
 
 
 class EngineStarter:
@@ -48,7 +51,7 @@ class EngineStarter:
         """Starts or joins a host and waits until it has loaded the engine; starts another if it dies of that, once.
 
         Args:
-            keep: is given each host as soon as it runs.
+            keep: is given each host as soon as it runs; may raise, which ends the host.
 
         Raises:
             HostStartError: no host can be started.
@@ -57,13 +60,16 @@ class EngineStarter:
         standing = self._loads.current_error()
         if standing is not None:
             raise standing
+        lost = 0
         while True:
             began = time.monotonic()
             answer = self._answer(keep)
             seconds = time.monotonic() - began
             if isinstance(answer, EngineAnswer):
                 break
-            if self._is_shared and answer.snapshot.activity in _SERVING:
+            if self._is_shared and answer.snapshot.activity in _SERVING and lost < _MOST_LOST:
+                lost += 1
+                time.sleep(pause_before_retry(lost, first=0.05, longest=1.0))
                 continue
             error = load_error(answer, self._name, self._timeout_secs)
             self._report([HostLost(self._label, answer.timed_out, answer.exit_text)])

@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 
 EVERYBODY = 1
 """The number of all clients; it is also that of the first answer, so that no single client has it."""
+_IDLE_SECS = 3.0
+"""Who has an engine alone, and gives it nothing for longer, loses it."""
 
 
 class EngineTurns:
@@ -26,12 +28,19 @@ class EngineTurns:
         self._line = asyncio.Lock()
         self._room = asyncio.Semaphore(limit)
         self._alone = EVERYBODY
+        self._taken = self._in_use = 0
+        """How many requests of clients that were alone there were, and are."""
 
     @asynccontextmanager
     async def place(self, client: int) -> AsyncIterator[None]:
         """A place for one request, once there is one."""
         if client == self._alone:  # it has taken all
-            yield
+            self._taken += 1
+            self._in_use += 1
+            try:
+                yield
+            finally:
+                self._in_use -= 1
             return
         async with self._line:
             await self._room.acquire()
@@ -56,6 +65,13 @@ class EngineTurns:
                 self._take(EVERYBODY)
             for _ in range(taken):
                 self._room.release()
+
+    async def idle(self) -> None:
+        """Waits until whoever has the engine alone makes no use of it, such as a process that was stopped."""
+        before = -1
+        while self._in_use or self._taken != before:
+            before = self._taken
+            await asyncio.sleep(_IDLE_SECS)
 
     def _take(self, client: int) -> None:
         self._alone = client

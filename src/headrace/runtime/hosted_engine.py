@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from itertools import count
 from typing import Any
 
-from headrace.core.errors import HostDiedError
+from headrace.core.errors import HostDiedError, HostStartError
 from headrace.core.events import Event, HostLost
 from headrace.core.result import Stage
 from headrace.core.usage import report_used
@@ -94,12 +94,7 @@ class EngineHosts:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Loads the engine in a host.
-
-        Raises:
-            HostStartError: no host can be started.
-            Exception: the engine cannot be loaded.
-        """
+        """Loads the engine in a host; raises why it cannot."""
         self._load()
 
     async def predict(self, examples: Iterable[Any], inference_args: dict[str, Any] | None) -> list[Any]:
@@ -217,8 +212,8 @@ class EngineHosts:
         """From now on what comes waits; returns the requests that the host has not answered."""
         with self._changed:
             self._takes_requests = False
-            left, self._in_flight = list(self._in_flight.values()), {}
-            return [request for request in left if not request.answer.done()]
+            left, self._in_flight = self._in_flight, {}
+            return [request for request in left.values() if not request.answer.done()]
 
     def _send(self, requests: Iterable[Submitted]) -> None:
         assert self._stream is not None
@@ -293,14 +288,16 @@ class EngineHosts:
 
     def _try(self, requests: Sequence[Submitted]) -> HostFailure | None:
         """Gives requests to the engine, with no others, also not of other processes; returns how the host was lost."""
-        turn = self._have_alone()
-        with self._changed:
-            self._send(requests)
-        failure = self._await_answers(lambda: all(request.answer.done() for request in requests))
-        with self._changed:
-            self._in_flight = {}
-            self._drop(turn)
-        return failure
+        while True:
+            turn = self._have_alone()
+            with self._changed:
+                self._send(requests)
+            failure = self._await_answers(lambda: all(request.answer.done() for request in requests))
+            with self._changed:
+                self._in_flight = {}
+                self._drop(turn)
+            if failure is None or not self._is_shared or failure.snapshot.call != EVERYBODY:
+                return failure  # else this process had lost its turn, since it was idle or stopped
 
     def _have_alone(self) -> Submitted:
         """Asks for the engine until this process has it; to be taken back."""
@@ -343,8 +340,8 @@ class EngineHosts:
             raise
 
     def _keep(self, stream: HostStream) -> None:
-        """Takes a host that has just been started: ``close`` may end it while it loads the engine."""
+        """Takes a host that has just been started, which ``close`` may end while it loads; raises once closed."""
         with self._changed:
             self._stream = stream
             if self._is_closed:
-                stream.hang_up()
+                raise HostStartError(self._name, "nobody needs it any more.")
