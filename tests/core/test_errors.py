@@ -97,3 +97,34 @@ def test_beams_callers_may_catch_the_exceptions_they_used_to():
 def test_type_names_are_qualified_unless_builtin():
     assert errors.as_type_name(ValueError()) == "ValueError"
     assert errors.as_type_name(errors.HeadraceError) == "headrace.core.errors.HeadraceError"
+
+
+class Odd(Exception):
+    """Cannot be made from its arguments."""
+
+    def __init__(self, number, *, name):
+        super().__init__(f"{name} {number}")
+        self.number = number
+
+
+class Attributed(ValueError):
+    pass
+
+
+def test_copy_of_an_error_has_all_but_its_traceback():
+    try:
+        try:
+            raise Attributed("no", 7)
+        except ValueError as error:
+            error.code = 5
+            raise error from KeyError("why")
+    except ValueError as caught:
+        error = caught
+    copied = errors.copy_of(error)
+    assert (type(copied), copied.args, copied.code) == (Attributed, ("no", 7), 5)
+    assert (copied is not error, copied.__cause__ is error.__cause__, copied.__traceback__) == (True, True, None)
+
+
+def test_error_that_cannot_be_copied_is_its_own_copy():
+    error = Odd(1, name="a")
+    assert errors.copy_of(error) is error

@@ -28,10 +28,10 @@ def stop_in_the_middle():
 
     def send(channel, parts, files):
         framed = b"".join(parts)
-        if len(framed) < SIZE:
-            return whole(channel, parts, files)
-        channel._socket.sendall(framed[: SIZE // 2])
-        os.kill(os.getpid(), signal.SIGSTOP)
+        if len(framed) >= SIZE:
+            channel._socket.sendall(framed[: SIZE // 2])
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return whole(channel, parts, files)
 
     Channel._send = send
 

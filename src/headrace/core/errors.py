@@ -30,9 +30,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import ClassVar
+from copy import copy
+from typing import ClassVar, TypeVar
 
 from headrace.core.extras import install_command
+
+ErrorT = TypeVar("ErrorT", bound=BaseException)
 
 
 class HeadraceError(Exception):
@@ -245,3 +248,18 @@ def as_type_name(error: BaseException | type[BaseException]) -> str:
     """The name under which an error is reported: its class, qualified unless built in."""
     cls = error if isinstance(error, type) else type(error)
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def copy_of(error: ErrorT) -> ErrorT:
+    """A copy of an error, without its traceback, for one that is raised more than once; itself if it has no copy.
+
+    A traceback grows each time that its error is raised, and keeps what its frames refer to.
+    """
+    try:
+        copied = copy(error)
+    except Exception:
+        return error
+    if type(copied) is not type(error) or str(copied) != str(error):
+        return error
+    BaseException.__setattr__(copied, "__cause__", error.__cause__)  # works for frozen dataclasses, too
+    return copied

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from headrace.core.errors import DeviceLostError, HostDiedError
+from headrace.core.errors import DeviceLostError, HostDiedError, copy_of
 
 T = TypeVar("T")
 
@@ -81,9 +81,9 @@ class LoadPolicy:
         self._pause_secs = 0.0
 
     def current_error(self) -> BaseException | None:
-        """The error with which batches should fail without a new load; None: load."""
+        """A copy of the error with which batches should fail without a new load; None: load."""
         with self._lock:
-            return self._error if self._error is not None and self._now_ns() < self._until_ns else None
+            return copy_of(self._error) if self._error is not None and self._now_ns() < self._until_ns else None
 
     @property
     def fresh_secs(self) -> float:
@@ -113,6 +113,6 @@ class LoadPolicy:
             self._pause(error, max(pause, seconds * _PAUSE_FACTOR))
 
     def _pause(self, error: BaseException, seconds: float) -> None:
-        self._error = error
+        self._error = copy_of(error)
         self._pause_secs = seconds
         self._until_ns = self._now_ns() + int(seconds * 1e9)

@@ -10,7 +10,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from headrace.core.errors import EndpointError
+from headrace.core.errors import EndpointError, copy_of
 from headrace.core.remote import ElementRetry, pause_before_retry
 from headrace.failures.concurrency import ConcurrencyLimit
 from headrace.failures.endpoint_board import Board
@@ -136,7 +136,7 @@ class Endpoint:
         """Ends the requests that nothing else would end any more, since a step was left in its middle."""
         self._limit.in_flight = min(self._limit.in_flight, len(self._tasks))
         for call in self._calls - self._tasks.keys() - self._paused - set(self._waiting):
-            self._deliver(call, [], error, 0.0)
+            self._deliver(call, [], copy_of(error), 0.0)
 
     def _drop(self) -> None:
         self._admit()
@@ -345,5 +345,5 @@ class Endpoint:
 
     def _give_up_on(self, which: Callable[[EndpointCall], bool]) -> None:
         for call in self._waiting.remove(which):
-            error = self._last_error or TimeoutError(f"{self._rules.who}: no answer.")
+            error = copy_of(self._last_error or TimeoutError(f"{self._rules.who}: no answer."))
             self._fail(call, error, 0.0, has_waited=not self._rules.has_fallback)

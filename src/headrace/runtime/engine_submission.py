@@ -6,6 +6,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from headrace.core.errors import copy_of
 from headrace.core.result import Caught
 from headrace.ipc.codec import Message
 from headrace.runtime.messages import EngineAnswer
@@ -24,5 +25,5 @@ class Submitted(NamedTuple):
             self.answer.set_result((answer, predictions))
 
     def fail(self, error: BaseException) -> None:
-        """Not as the future's exception: asyncio makes another of some classes."""
-        self.end(EngineAnswer(Caught(error, [])), [])
+        """A copy, not as the future's exception: asyncio makes another of some classes."""
+        self.end(EngineAnswer(Caught(copy_of(error), [])), [])

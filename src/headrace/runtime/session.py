@@ -7,7 +7,8 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -110,9 +111,8 @@ class InferenceSession:
         """Batching across concurrent bundles; None if bundles do not wait for each other."""
         room = MemoryBudget() if plan.routed and not spec.shared else None  # the manager admits shared models
         self._names = [model.cache_key for model in self.models.values()]
-        with _CACHES.lock:
-            self._cache = _CACHES.open(spec.cache_name, lambda: ModelCache(plan.model_limit, room))
-            self._cache.claim(self._names)
+        self._cache = _CACHES.open(spec.cache_name, lambda: ModelCache(plan.model_limit, room))
+        self._cache.claim(self._names)
         self.events: deque[Event] = deque()
         """What happened outside a bundle or in another thread, and what was used; ``report_events`` empties it."""
         self._lock = threading.Lock()
@@ -166,9 +166,8 @@ class InferenceSession:
 
     def close(self) -> None:
         """Releases the models."""
-        with _CACHES.lock:
-            _CACHES.close(self.spec.cache_name)
-            self._cache.disclaim(self._names)
+        self._cache.disclaim(self._names)  # first: who opens the cache meanwhile waits for the models to be gone
+        _CACHES.close(self.spec.cache_name)
         if self.endpoints is not None:
             self.endpoints.close()
         if self.predictions is not None:
@@ -266,17 +265,22 @@ class _Sessions:
     """The process's sessions, by transform; during a refresh, one for each version in use.
 
     A session closed to linger stays until another transform opens one: some engines close and reopen workers between
-    bundles, and that must not reload the model.
+    bundles, and that must not reload the model. The sessions of a transform and its fallbacks open and close one after
+    another, beside those of other transforms.
     """
 
     def __init__(self) -> None:
         self._open: Registry[str, InferenceSession] = Registry()
+        self._turns: Registry[str, threading.RLock] = Registry()
+        """By transform."""
         self._lingering: dict[str, InferenceSession] = {}
         """By the name in the spec: that of one transform, and that of its fallback."""
 
     def open(self, spec: SessionSpec) -> InferenceSession:
         """The process's session for a spec; close it once for each call."""
-        return self._open.open(spec.identity, lambda: self._resume(spec) or InferenceSession(spec))
+        self._end_others(spec)  # another version of the same transform leaves the lingering one alone
+        with self._turn(spec):
+            return self._open.open(spec.identity, lambda: self._resume(spec) or InferenceSession(spec))
 
     def close(self, session: InferenceSession, *, linger: bool = False) -> None:
         """Ends one use of a session; the last one releases it.
@@ -285,29 +289,40 @@ class _Sessions:
             session: from ``open``.
             linger: whether the models may stay until another transform opens a session.
         """
-        with self._open.lock:
-            if self._open.close(session.spec.identity) is None:
-                return
-            ending: InferenceSession | None = session
-            if linger:
-                self._end_others(session.spec)
-                ending = self._lingering.pop(session.spec.transform, None)
-                self._lingering[session.spec.transform] = session
+        with self._turn(session.spec):
+            with self._open.lock:
+                if self._open.close(session.spec.identity) is None:
+                    return
+                ending: InferenceSession | None = session
+                if linger:
+                    ending = self._lingering.pop(session.spec.transform, None)
+                    self._lingering[session.spec.transform] = session
             if ending is not None:
                 ending.close()
+        if linger:
+            self._end_others(session.spec)
+
+    @contextmanager
+    def _turn(self, spec: SessionSpec) -> Iterator[None]:
+        try:
+            with self._turns.open(spec.own_transform, threading.RLock):
+                yield
+        finally:
+            self._turns.close(spec.own_transform)
 
     def _resume(self, spec: SessionSpec) -> InferenceSession | None:
-        # A new transform ends the lingering one; another version of the same transform leaves it alone.
-        self._end_others(spec)
         session = self._lingering.get(spec.transform)
         if session is None or session.spec.identity != spec.identity:
             return None
         return self._lingering.pop(spec.transform)
 
     def _end_others(self, spec: SessionSpec) -> None:
-        for name, session in list(self._lingering.items()):
-            if not session.spec.is_of_same_transform(spec):
-                del self._lingering[name]
+        """Ends the lingering sessions of other transforms; not within a turn, since each has one of its own."""
+        with self._open.lock:
+            others = [name for name, one in self._lingering.items() if not one.spec.is_of_same_transform(spec)]
+            ending = [self._lingering.pop(name) for name in others]
+        for session in ending:
+            with self._turn(session.spec):
                 session.close()
 
 

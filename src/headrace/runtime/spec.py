@@ -162,4 +162,9 @@ class SessionSpec:
 
     def is_of_same_transform(self, other: SessionSpec) -> bool:
         """Whether both belong to one transform: as versions of its models, or as model and fallback."""
-        return self.transform.partition(_OF_FALLBACK)[0] == other.transform.partition(_OF_FALLBACK)[0]
+        return self.own_transform == other.own_transform
+
+    @property
+    def own_transform(self) -> str:
+        """The name of the transform, of its fallbacks' sessions, too."""
+        return self.transform.partition(_OF_FALLBACK)[0]
