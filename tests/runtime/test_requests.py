@@ -312,6 +312,7 @@ def _broken(*_, **__):
     "where",
     [
         "runtime.endpoint.judge",
+        "runtime.endpoint.ConcurrencyLimit.take",
         "runtime.endpoint.ConcurrencyLimit.told",
         "runtime.endpoint.Told.learn_from",
         "failures.refusals.RefusalBreaker.answered",
