@@ -84,6 +84,8 @@ class Simulation:
         retry_after: what a refusal asks for, in seconds.
         bad: which part of the requests has ``verdict``.
         verdict: what the endpoint says of a bad request.
+        at_random: which part of the requests it refuses whatever they are, before it counts them.
+        latency_refused: how long a refusal takes, in seconds.
         tokens: what a request takes; takes a random generator.
     """
 
@@ -101,13 +103,16 @@ class Simulation:
         retry_after=0.0,
         bad=0.0,
         verdict=Verdict.DECLINED,
+        at_random=0.0,
+        latency_refused=None,
         most=1000,
         tokens=lambda rng: 0,
         **options,
     ):
         self._rng = random.Random(7)
         self._quota, self._latency, self._outage, self._retry_after = quota, latency, outage, retry_after
-        self._tokens, self._bad, self._verdict = tokens, bad, verdict
+        self._tokens, self._bad, self._verdict, self._at_random = tokens, bad, verdict, at_random
+        self._latency_refused = LATENCY if latency_refused is None else latency_refused
         self._free = [0.0] * workers
         self._events, self._numbers = [], itertools.count()
         self._joins = joins or [0.0] * (clients * processes)
@@ -160,9 +165,11 @@ class Simulation:
         if self._outage[0] <= now < self._outage[1]:
             self.unheard.append(now)
             self._push(now + _THERE, client, (now, Verdict.UNAVAILABLE, 0.0, 0))
-        elif self._quota is not None and not self._quota.accepts(now):
+        elif (self._at_random and self._rng.random() < self._at_random) or (
+            self._quota is not None and not self._quota.accepts(now)
+        ):
             self.refused.append(now)
-            self._push(now + LATENCY, client, (now, Verdict.REFUSED, self._retry_after, 0))
+            self._push(now + self._latency_refused, client, (now, Verdict.REFUSED, self._retry_after, 0))
         else:
             end = self._end(now, self._latency(self._rng))
             self.accepted.append(now)

@@ -17,7 +17,8 @@ Pure: calls, clocks and sleeping are passed in. Steps, and so recovery, run in h
     concurrency    how many requests to an endpoint may be in flight, and how fast they may follow each other
        |--> latency          how many it answers side by side         |
        |--> quota            how many a second it accepts             |--> endpoint_board   what the processes of a
-       |--> minute_budget    how many a minute the user allows        |                     machine know together
+       |     '--> chance     which refusals say nothing about that    |                     machine know together
+       |--> minute_budget    how many a minute the user allows        |
        |--> refusals         how it is probed while it answers none   |
        |--> failure_streak   whether it is down, or requests are bad  |
        '--> rate_headers     what it says is left

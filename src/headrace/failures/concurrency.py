@@ -24,7 +24,7 @@ class ConcurrencyLimit:
     ::
 
         LatencyLimit     how many in flight    from latencies
-        QuotaRate        how many a second     from refusals
+        QuotaRate        how many a second     from refusals, but for those by chance (ChanceRefusals)
         MinuteBudget     how many a minute     from the user
         RefusalBreaker   nothing but probes    while all are refused
         FailureStreak    as if refused         while all fail
@@ -45,6 +45,8 @@ class ConcurrencyLimit:
     _LONGEST_HOLD_SECS = 60.0
     _WINDOW_SECS = 1.0
     """How long an endpoint that counts the requests of a second may refuse all of them."""
+    _ROUND_TRIP = 8
+    """This many refusals in a row, and a delay that the endpoint names is one for all requests."""
     _LOOK_SECS = 0.004
     """How soon to look again for what other processes have left; 20 ms later it would be lost."""
     _OUTAGE_LOOK_SECS = 0.25
@@ -264,11 +266,12 @@ class ConcurrencyLimit:
         was_open = bool(self.board.breaker.opened_at)
         if reply is Verdict.REFUSED:
             self._quota.refused(now, started)
-            if now - self._quota.accepted_at < self._WINDOW_SECS:
-                retry_after = 0.0  # only this request waits so long: the next window may begin sooner
+            is_new = self.board.breaker.in_a_row + 1 < self._ROUND_TRIP
+            if is_new or now - self._quota.accepted_at < self._WINDOW_SECS:
+                retry_after = 0.0  # only this request waits so long: others may be accepted sooner
         elif self._own_breaker.refused(now, started, reply, retry_after, is_known=is_known):
             self._restarted, self.in_flight = now, 0
         if self._breaker.refused(now, started, reply, retry_after):
-            self._quota.hold()
+            self._quota.pause(now, started)
             if reply is Verdict.UNAVAILABLE and not was_open:
                 self._latency.restart(now)

@@ -54,6 +54,7 @@ class EndpointState(ctypes.Structure):
 
     _NAMES = (
         *("is_known", "members", "quota", "cut_at", "known_since", "accepts", "next_at", "first_cut_at", "lately"),
+        *("chance", "counted", "by_chance", "share_before", "surplus", "cuts", "news", "was_refused"),
         *("limit", "calm", "alone", "rounds", "full", "size_class", "turned_at"),
         *("held_until", "request_at", "token_at", "tokens"),
     )
@@ -77,6 +78,22 @@ class EndpointState(ctypes.Structure):
     """When the quota was last lowered for the first time in a unit of time."""
     lately: float
     """Requests a second accepted in the unit before a refusal: the least of those since then."""
+    chance: float
+    """Which share of all requests is refused however few there are."""
+    counted: float
+    """How many requests have left since that was last found out, while there cannot have been too many."""
+    by_chance: float
+    """How many of those were refused."""
+    share_before: float
+    """The share that was found before the last one."""
+    surplus: float
+    """The sum that tells whether more are refused."""
+    cuts: float
+    """How often the quota was lowered."""
+    news: float
+    """How long it takes until a refusal is known, in seconds."""
+    was_refused: float
+    """Whether the latest one was refused."""
     limit: float
     """How many requests may be in flight."""
     calm: float

@@ -81,11 +81,11 @@ class LatencyLimit:
     """How many requests may be in flight: as many as the endpoint answers side by side without letting them wait.
 
     At first, each answer that comes as soon as the others lets half a request more leave; beyond a limit of 12 it is 6
-    for a round trip, and beyond 75, 8 % of the limit. Once latency rises, each round of answers sets the limit to
-    ``g * limit + sqrt(limit) / 2``, where ``g = min(1, 1.5 * alone / latency)``: the gradient of Netflix's
-    concurrency-limits. ``latency`` is the round's mean, and ``alone`` that of an endpoint at which little waits. It
-    follows lower means, and is measured anew now and then, in a round at a third of the limit. A round that uses less
-    than half of the limit says nothing about it.
+    for a round trip, and beyond 75, 8 % of the limit if that takes 50 ms, up to all of it if it takes longer. Once
+    latency rises, each round of answers sets the limit to ``g * limit + sqrt(limit) / 2``, where ``g = min(1, 1.5 *
+    alone / latency)``: the gradient of Netflix's concurrency-limits. ``latency`` is the round's mean, and ``alone``
+    that of an endpoint at which little waits. It follows lower means, and is measured anew now and then, in a round at
+    a third of the limit. A round that uses less than half of the limit says nothing about it.
 
     Args:
         board: where the members of a machine keep the limit.
@@ -96,8 +96,8 @@ class LatencyLimit:
     _GROWTH, _STEP = 1.25, 2
     _SOON = 1.25
     """How much of the mean latency an answer may take at first that lets more requests leave."""
-    _MOST_EACH, _FOR_ALL, _LEAST_EACH = 0.5, 6, 0.08
-    """How many more: for an answer at most, for as many answers as the limit, and for an answer at least."""
+    _MOST_EACH, _FOR_ALL, _LEAST_EACH = 0.5, 6, 1.6
+    """How many more: for an answer, for as many answers as the limit, and for each second that an answer takes."""
     _CALM = 4
     """This many rounds without a rise in latency, and the limit grows by 2 and a quarter with each."""
     _BETWEEN_LOOKS = 50
@@ -149,7 +149,7 @@ class LatencyLimit:
         state = self._board.state
         if self._in_flight < state.limit / 2 or latency > self._SOON * (state.alone or self._round.mean):
             return
-        step = min(self._MOST_EACH, max(self._FOR_ALL / state.limit, self._LEAST_EACH))
+        step = max(min(self._MOST_EACH, self._FOR_ALL / state.limit), min(1.0, self._LEAST_EACH * latency))
         state.limit = min(state.limit + step, self._bound(now))
 
     def _keep_up(self, now: float) -> None:

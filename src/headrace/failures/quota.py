@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections import deque
 from operator import itemgetter
 
+from headrace.failures.chance import ChanceRefusals
 from headrace.failures.endpoint_board import Board
 
 LAG_SECS = 0.02
@@ -18,11 +19,12 @@ _MUCH_LESS = 0.75
 class QuotaRate:
     """How many requests a second to send to an endpoint that refuses some.
 
-    Unlimited until the first refusal. Then the rate at which the endpoint has lately accepted requests is the estimate
-    ``q`` of its quota, and ``t`` seconds later the rate is ``q * (0.97 + exp((t - 4) / 0.8))``: 2 % below the quota at
-    once, 5 % above it after two seconds, four times as much after five, until the next refusal. Where requests are
-    rare, the unit is not a second but the time of 20 of them. For large quotas the exponential counts down to 0.7 times
-    as much: of machines that know nothing of each other, the one with the smaller part probes for more.
+    Unlimited until the first refusal that is not by chance (``ChanceRefusals``). Then the rate at which the endpoint
+    has lately accepted requests is the estimate ``q`` of its quota, and ``t`` seconds later the rate is ``q * (0.97 +
+    exp((t - 4) / 0.8))``: 2 % below the quota at once, 5 % above it after two seconds, four times as much after five,
+    until the next refusal. Where requests are rare, or refusals slow, the unit is not a second but the time of 20
+    requests, or twice that of a refusal. For large quotas the exponential counts down to 0.7 times as much: of machines
+    that know nothing of each other, the one with the smaller part probes for more.
 
     That estimate looks back over a second, and the quota may just have been lowered, or a reserve used up. So what
     becomes of the requests that left between the first that was refused and the news of it is counted, too: if much
@@ -37,14 +39,17 @@ class QuotaRate:
         board: where the members of a machine keep what they have found out.
     """
 
-    _BELOW = 0.03
+    _BELOW, _DIP = 0.03, 0.06
+    """How much lower than the quota the rate is at first, and how much more if a share by chance is tested."""
     _PROBING = 4.0, 0.8
     """When probing reaches twice the quota, and in which time it grows by a factor of e, in units."""
     _MODEST, _LEAST_EAGER = 200.0, 0.7
     """Above how many requests a second the exponential counts less, and how little at least."""
     _LARGEST_CUT = 0.5
-    _UNIT = 20
-    """How many requests have to fit into the unit of time."""
+    _ROUND_TRIPS, _NEWEST = 2, 0.1
+    """How many of the time that refusals take; how much the latest one counts in it."""
+    _UNIT, _UNIT_BY_CHANCE = 20, 80
+    """How many requests have to fit into the unit of time; how many if some are refused by chance."""
 
     def __init__(self, now: float, board: Board) -> None:
         self._board = board
@@ -52,6 +57,7 @@ class QuotaRate:
         self._totals = deque([(now, board.accepted(now), 0)])
         """Times, how many requests of all members had been accepted then, and how many of this one since it came."""
         self._settling: _Settling | None = None
+        self._chance = ChanceRefusals(board)
         self._rated, self._rated_for = math.inf, (-math.inf, math.inf)
         """The rate, at a time and for a quota."""
 
@@ -62,6 +68,7 @@ class QuotaRate:
     def started(self, now: float) -> None:
         """A request has left."""
         state = self._board.state
+        self._chance.started(calm=self._is_calm(now))
         if state.quota == math.inf:
             return
         if (now, state.quota) != self._rated_for:  # else it leaves together with others
@@ -75,6 +82,7 @@ class QuotaRate:
         board, totals = self._board, self._totals
         board.own.accepted += 1
         board.state.accepts = 1.0
+        self._chance.accepted()
         totals.append((now, board.accepted(now), totals[-1][2] + 1))
         first = now - self._unit()
         while totals[1][0] < first:
@@ -87,18 +95,28 @@ class QuotaRate:
         if self._settling is not None:
             self._settle(self._settling, now, started, accepted=False)
         state, unit = self._board.state, self._unit()
+        state.news += self._NEWEST * (now - started - state.news)
         lately, _ = self._accepted_since(now - unit, now)
         state.lately = min(state.lately, lately)
         if started <= state.known_since or not state.accepts:
             return
+        below = lately < state.quota / 2
+        if self._chance.refused(self._rate(now), calm=self._is_calm(started), below=below):
+            self._cut(now, started, lately)
+
+    def _cut(self, now: float, started: float, lately: float) -> None:
+        state, unit = self._board.state, self._unit()
         rate, (measured, own) = self._rate(now), self._measured(now)
         was_steady = rate < math.inf and now - state.cut_at >= unit
         if now - state.first_cut_at >= unit:
             state.first_cut_at, state.lately = now, lately
-        cut = measured if math.isinf(rate) else min(rate, max(measured, self._LARGEST_CUT * rate))
+        share = self._chance.share
+        found = (max(measured, lately) if share and rate < math.inf else measured) / (1 - share)
+        cut = found if math.isinf(rate) else min(rate, max(found, self._LARGEST_CUT * rate))
         state.quota = cut
         state.cut_at = state.next_at = state.known_since = now
         self.hold()
+        self._chance.cut()
         self._settling = _Settling(started, now, own / measured, was_steady=was_steady)
 
     @property
@@ -110,6 +128,12 @@ class QuotaRate:
         """Refusals teach nothing new before anything is accepted again."""
         self._board.state.accepts = 0.0
 
+    def pause(self, now: float, started: float) -> None:
+        """Many in a row are refused, this one the last: that is no chance."""
+        if started > self._board.state.known_since and self._board.state.accepts:
+            self._cut(now, started, self._accepted_since(now - self._unit(), now)[0])
+        self.hold()
+
     def _settle(self, settling: _Settling, now: float, started: float, *, accepted: bool) -> None:
         """Learns from what left before the last cut and after the first refusal."""
         is_over = started > settling.until
@@ -117,29 +141,39 @@ class QuotaRate:
             return
         if not is_over:
             settling.count(started, accepted=accepted)
-        found, state = settling.quota(is_over=is_over), self._board.state
+        found, state = settling.quota(is_over=is_over) / (1 - self._chance.share), self._board.state
         if found < _MUCH_LESS * state.quota:
             state.quota, state.known_since = found, now
         if is_over:
             if settling.was_steady or settling.took_none:
-                state.quota = min(state.quota, max(state.lately, self._LARGEST_CUT * state.quota))
+                state.quota = min(
+                    state.quota, max(state.lately / (1 - self._chance.share), self._LARGEST_CUT * state.quota)
+                )
             self._settling = None
+
+    def _is_calm(self, started: float) -> bool:
+        """Whether a request left when the rate was below the quota, as far as that is known."""
+        state = self._board.state
+        return math.isinf(state.quota) or started - state.cut_at < self._unit()
 
     def _unit(self) -> float:
         """Seconds over which to measure and to grow."""
-        return max(1.0, self._UNIT / self._board.state.quota)
+        state = self._board.state
+        requests = self._UNIT if not state.chance else self._UNIT_BY_CHANCE
+        return max(1.0, requests / state.quota, self._ROUND_TRIPS * state.news)
 
     def _rate(self, now: float) -> float:
         state = self._board.state
         if state.quota < _MUCH_LESS * state.lately and now - state.first_cut_at >= self._unit():
-            state.quota = state.lately
+            state.quota = state.lately / (1 - self._chance.share)
         quota = state.quota
         if math.isinf(quota):
             return quota
         twice, growth = self._PROBING
         since = min((now - state.cut_at) / self._unit(), 2 * twice)
         eagerness = max(self._LEAST_EAGER, min(1.0, math.pow(self._MODEST / quota, 0.25)))
-        probing = quota * (1 - self._BELOW + eagerness * math.exp((since - twice) / growth))
+        below = self._BELOW + (self._DIP if since < 1 and self._chance.is_tested else 0.0)
+        probing = quota * (1 - below + eagerness * math.exp((since - twice) / growth))
         return min(probing, max(quota, 2 * self._measured(now)[0]))
 
     def _measured(self, now: float) -> tuple[float, float]:

@@ -1,0 +1,134 @@
+"""Requests that an endpoint refuses by chance: they are sent again, and slow nothing down."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.failures.chance import ChanceRefusals
+from headrace.failures.endpoint_board import Board
+from headrace.failures.refusals import Verdict
+from simulated_endpoint import LATENCY, Simulation, SlidingWindow, TokenBucket, Windows, steps
+
+
+def small_bucket(quota):
+    return TokenBucket(quota, burst=0.1)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.02, 0.05])
+@pytest.mark.parametrize(
+    ("quota", "each", "processes", "used", "refused"),
+    [
+        (small_bucket, 200, 1, 0.95, 0.025),
+        (small_bucket, 200, 4, 0.95, 0.03),
+        (small_bucket, 1000, 1, 0.93, 0.02),
+        (TokenBucket, 200, 1, 0.95, 0.045),
+        (TokenBucket, 1000, 1, 0.95, 0.035),
+        (Windows, 200, 1, 0.92, 0.035),
+        (Windows, 1000, 1, 0.9, 0.03),
+        (SlidingWindow, 200, 1, 0.9, 0.03),
+    ],
+)
+def test_quota_is_used_although_some_are_refused_by_chance(quota, each, processes, used, refused, share):
+    seconds = 60 if each == 200 else 40
+    found = Simulation(quota(steps((0, each))), processes=processes, at_random=share).run(seconds)
+    assert found.rate(0, seconds) >= used * each
+    assert found.share_refused - share < refused
+
+
+@pytest.mark.parametrize("share", [0.02, 0.05])
+@pytest.mark.parametrize(("each", "used"), [(5, 0.8), (20, 0.93)])
+def test_quota_of_few_requests_is_used_although_some_are_refused_by_chance(each, used, share):
+    found = Simulation(TokenBucket(steps((0, each))), at_random=share).run(10_000 / each)
+    assert found.rate(0, 10_000 / each) >= used * each
+    assert found.share_refused - share < 0.045
+
+
+@pytest.mark.parametrize("share", [0.02, 0.05])
+def test_endpoint_that_refuses_by_chance_alone_is_used(share):
+    found = Simulation(at_random=share, most=100).run(30)
+    assert found.rate(15, 30) >= 0.9 * 100 / LATENCY * (1 - share)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.05])
+def test_endpoint_that_queues_and_refuses_by_chance_is_kept_busy(share):
+    found = Simulation(workers=20, at_random=share).run(60)
+    assert found.rate(20, 60) >= 0.9 * 20 / LATENCY
+
+
+@pytest.mark.parametrize("share", [0.02, 0.05])
+def test_quota_that_changes_is_followed_although_some_are_refused_by_chance(share):
+    found = Simulation(small_bucket(steps((0, 1000), (20, 200), (40, 1000))), at_random=share).run(60)
+    assert found.rate(10, 20) >= 0.9 * 1000
+    assert 0.85 * 200 <= found.rate(30, 40) <= 1.05 * 200
+    assert found.rate(50, 60) >= 0.85 * 1000
+
+
+def test_outage_is_over_although_some_are_refused_by_chance():
+    found = Simulation(TokenBucket(steps((0, 400))), outage=(10, 40), at_random=0.02).run(60)
+    assert found.rate(45, 60) >= 0.9 * 400
+
+
+@pytest.mark.parametrize("refused", [LATENCY, 1.0])
+def test_slow_answers_do_not_matter(refused):
+    found = Simulation(
+        TokenBucket(steps((0, 200))), latency=lambda rng: 1.0, latency_refused=refused, at_random=0.02
+    ).run(100)
+    assert found.rate(40, 100) >= 0.9 * 200
+
+
+def test_length_of_answers_does_not_matter():
+    found = Simulation(
+        small_bucket(steps((0, 200))), latency=lambda rng: LATENCY * rng.choice([1, 2, 4, 8, 16]), at_random=0.02
+    ).run(90)
+    assert found.rate(30, 90) >= 0.88 * 200
+
+
+def phase(chance, refused, of=200):
+    """Has so many requests refused, one in a row, in the time after a cut."""
+    every = of // refused if refused else of + 1
+    for number in range(1, of + 1):
+        chance.started(calm=True)
+        if number % every:
+            chance.accepted()
+        else:
+            chance.refused(200.0, calm=True)
+
+
+def test_share_is_believed_when_it_was_found_twice():
+    chance = ChanceRefusals(Board(0.0))
+    phase(chance, refused=10, of=200)
+    assert chance.share == 0
+    phase(chance, refused=8, of=400)
+    assert 0.015 < chance.share < 0.045
+
+
+def test_runs_of_refusals_are_no_chance():
+    chance = ChanceRefusals(Board(0.0))
+    for _ in range(10):
+        for _ in range(190):
+            chance.started(calm=True)
+            chance.accepted()
+        for _ in range(10):
+            chance.started(calm=True)
+            chance.refused(200.0, calm=True)
+    assert chance.share < 0.006
+
+
+def test_each_refusal_is_one_too_many_while_no_share_is_known():
+    chance = ChanceRefusals(Board(0.0))
+    chance.started(calm=False)
+    assert chance.refused(200.0, calm=False)
+
+
+def test_one_refusal_after_a_cut_may_be_chance_and_several_are_not():
+    chance = ChanceRefusals(Board(0.0))
+    found = []
+    for _ in range(4):
+        chance.started(calm=True)
+        found.append(chance.refused(200.0, calm=True))
+    assert (found[0], found[-1]) == (False, True)
+
+
+def test_verdict_of_a_request_that_fails_by_itself_is_no_refusal():
+    found = Simulation(small_bucket(steps((0, 200))), bad=0.05, verdict=Verdict.FAILED, at_random=0.02).run(60)
+    assert found.rate(0, 60) >= 0.93 * 200
