@@ -30,9 +30,7 @@ def test_ray_is_left_out_where_it_is_not_installed(remote_ray, tmp_path, monkeyp
     monkeypatch.setenv("HEADRACE_BENCHMARK_RAY", str(tmp_path / "python"))
 
     assert remote_ray.sides(1000) == {}
-    assert capsys.readouterr().err == (
-        f"remote: without Ray Data, for there is no {tmp_path}/python; `make ray` makes it\n"
-    )
+    assert capsys.readouterr().err == (f"without ray, for there is no {tmp_path}/python; `make ray` makes it\n")
 
 
 @pytest.mark.parametrize(("quota", "told"), [(1000, "13 1000"), (200, "3 200")])
