@@ -44,6 +44,7 @@ WORKLOADS = (
     "remote",
     "remote_changes",
     "remote_queue",
+    "remote_refusals",
     "generation",
     "sharing_classifier",
     "sharing_transformer",

@@ -1,15 +1,17 @@
-"""An HTTP server with a latency and a quota, in its own process: ``python -m elsewhere.quota_server QUOTA [AT_ONCE]``.
+"""An HTTP server with a latency and a quota: ``python -m elsewhere.quota_server QUOTA [AT_ONCE [CHANCE]]``.
 
 QUOTA is requests a second, or several for a quota that changes: ``1000,10:200,20:1000`` is 200 from ten seconds after
 the first request on. A quota of 0 is an outage: requests get 503 at once. It prints its port. A POST costs a token of a
 bucket that holds those of a tenth of a second, or is answered with 429. With AT_ONCE, no more requests are worked on at
-once, and the others wait in a queue. A GET answers with what it has counted.
+once, and the others wait in a queue. With CHANCE, this share of all requests is answered with 429, whatever there is in
+the bucket. A GET answers with what it has counted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import random
 import sys
 import time
 from collections import Counter
@@ -25,13 +27,22 @@ class QuotaServer:
     Args:
         steps: quotas, and since when they hold, in seconds after the first request.
         at_once: how many requests are worked on side by side; the others wait.
+        chance: the share of requests that are refused at random.
     """
 
-    def __init__(self, steps: list[tuple[float, float]], at_once: int = sys.maxsize) -> None:
-        self._steps = steps
+    def __init__(self, steps: list[tuple[float, float]], at_once: int = sys.maxsize, chance: float = 0.0) -> None:
+        self._steps, self._chance = steps, chance
+        self._random = random.Random(7)
         self._tokens, self._at = steps[0][1] * _BURST_SECS, time.monotonic()
         self._places = asyncio.Semaphore(at_once)
-        self._counts: dict[str, float] = {"accepted": 0, "refused": 0, "first": 0.0, "last": 0.0, "inside": 0.0}
+        self._counts: dict[str, float] = {
+            "accepted": 0,
+            "refused": 0,
+            "by_chance": 0,
+            "first": 0.0,
+            "last": 0.0,
+            "inside": 0.0,
+        }
         self._seconds: dict[int, Counter[int]] = {200: Counter(), 429: Counter(), 503: Counter()}
         """How many requests of each status there were in each second since the first one."""
 
@@ -57,7 +68,9 @@ class QuotaServer:
         self._counts["first"] = self._counts["first"] or now
         since = now - self._counts["first"]
         quota = next(quota for begin, quota in reversed(self._steps) if since >= begin)
-        status = 503 if quota == 0 else 200 if self._takes_token(now, quota) else 429
+        by_chance = self._random.random() < self._chance
+        self._counts["by_chance"] += by_chance
+        status = 503 if quota == 0 else 200 if not by_chance and self._takes_token(now, quota) else 429
         self._seconds[status][int(since)] += 1
         self._counts["accepted"] += status == 200
         self._counts["refused"] += status == 429
@@ -87,7 +100,7 @@ def parsed(quota: str) -> list[tuple[float, float]]:
 
 
 async def main() -> None:
-    endpoint = QuotaServer(parsed(sys.argv[1]), *map(int, sys.argv[2:]))
+    endpoint = QuotaServer(parsed(sys.argv[1]), *map(int, sys.argv[2:3]), *map(float, sys.argv[3:]))
     server = await asyncio.start_server(endpoint.serve, "127.0.0.1", 0, backlog=1024)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
