@@ -125,6 +125,24 @@ def test_copy_of_an_error_has_all_but_its_traceback():
     assert (copied is not error, copied.__cause__ is error.__cause__, copied.__traceback__) == (True, True, None)
 
 
-def test_error_that_cannot_be_copied_is_its_own_copy():
-    error = Odd(1, name="a")
+def test_copy_of_an_error_has_the_one_that_it_was_raised_after():
+    try:
+        try:
+            raise ConnectionRefusedError("nobody")
+        except OSError:
+            raise Attributed("no")
+    except ValueError as caught:
+        error = caught
+    copied = errors.copy_of(error)
+    assert isinstance(copied.__context__, ConnectionRefusedError)
+    assert not copied.__suppress_context__
+
+
+class Speechless(ValueError):
+    def __str__(self):
+        raise KeyError("text")
+
+
+@pytest.mark.parametrize("error", [Odd(1, name="a"), Speechless()])
+def test_error_that_cannot_be_copied_is_its_own_copy(error):
     assert errors.copy_of(error) is error

@@ -240,6 +240,16 @@ def test_host_that_was_never_there_is_one_error_when_the_first_request_has_waite
     assert found.ended[0][0] == pytest.approx(10, abs=2)
 
 
+def test_host_that_was_never_there_is_known_from_the_error_that_the_clients_own_was_raised_after():
+    def refuse(element, now, before):
+        error = OSError("the client has failed")
+        error.__context__ = ConnectionRefusedError("gone")
+        return error
+
+    found = Scene(refuse, patience=10.0).play(5)
+    assert {type(delivery.error) for _, delivery in found.ended.values()} == {EndpointError}
+
+
 def test_log_says_once_that_an_endpoint_is_down_and_once_that_it_answers_again(caplog):
     Scene(during_outage(status(503))).play(2000)
     assert caplog.messages == [

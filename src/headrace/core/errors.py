@@ -257,9 +257,10 @@ def copy_of(error: ErrorT) -> ErrorT:
     """
     try:
         copied = copy(error)
+        if type(copied) is not type(error) or str(copied) != str(error):
+            return error
     except Exception:
         return error
-    if type(copied) is not type(error) or str(copied) != str(error):
-        return error
-    BaseException.__setattr__(copied, "__cause__", error.__cause__)  # works for frozen dataclasses, too
+    for name in ("__cause__", "__context__", "__suppress_context__"):
+        BaseException.__setattr__(copied, name, getattr(error, name))  # works for frozen dataclasses, too
     return copied
