@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+import warnings
 
 import pytest
 
@@ -202,6 +204,21 @@ def test_threads_of_blocking_requests_that_took_too_long_are_bounded(monkeypatch
     assert {type(one.error) for one in found[3:]} == {TimeoutError}
     assert "still run on their threads" in str(found[-1].error)
     assert most < 30
+
+
+def test_forked_child_has_none_of_the_threads_that_its_parents_requests_keep(monkeypatch):
+    gate = threading.Event()
+    monkeypatch.setattr(of_requests, "_MOST_GIVEN_UP", 1)
+    found = list(predict(Blocking(gate), [3], on_failure="yield", timeout=0.1))
+    assert isinstance(found[0], Failure)
+    patience = RetryConfig(timeout_secs=0.2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # a fork of a process with threads
+        child = os.fork()
+    if not child:
+        os._exit(list(predict(Blocking(gate), [1], on_failure="yield", retry=patience)) != [1])
+    gate.set()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_thread_that_cannot_be_started_costs_nothing_while_there_are_others(monkeypatch):

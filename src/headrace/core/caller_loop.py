@@ -16,22 +16,18 @@ _loops: dict[int, asyncio.AbstractEventLoop] = {}
 
 def result_of(awaitable: Awaitable[Any]) -> Any:
     """Awaits something on the process's loop for callers; not to be called from that loop."""
-    return asyncio.run_coroutine_threadsafe(_awaited(awaitable), _loop()).result()
+    return asyncio.run_coroutine_threadsafe(awaited(awaitable), _loop()).result()
 
 
 def run_on(loop: asyncio.AbstractEventLoop, is_over: Callable[[], bool] = lambda: False) -> None:
-    """Runs a loop until it is stopped when that is wanted: a task that raises SystemExit, or stops it, does not end it.
-
-    Args:
-        loop: of this thread.
-        is_over: whether it is to end.
-    """
+    """Runs this thread's loop until it stops when it is over: a task that raises SystemExit, or stops it, can't end it."""
     while not is_over():
         with suppress(SystemExit, KeyboardInterrupt):  # whoever waits for the task gets it
             loop.run_forever()
 
 
-async def _awaited(awaitable: Awaitable[Any]) -> Any:
+async def awaited(awaitable: Awaitable[Any]) -> Any:
+    """What an awaitable returns, as a coroutine."""
     return await awaitable
 
 

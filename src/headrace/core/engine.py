@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import concurrent.futures
-import functools
 import inspect
-import os
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace.core.answer import wrong_count
+from headrace.core.caller_loop import result_of
 from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ExampleT, ModelHandler, ModelT, PredictionT
 
@@ -102,8 +99,7 @@ class EngineModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
         Raises:
             Exception: that of the first example that failed.
         """
-        predictions: list[PredictionT]
-        predictions = _own_loop(os.getpid()).wait_for(predict_each(self, batch, model, inference_args))
+        predictions: list[PredictionT] = result_of(predict_each(self, batch, model, inference_args))
         return predictions
 
 
@@ -141,20 +137,3 @@ async def _predict(handler: EngineModelHandler[Any, Any, Any], example: Any, eng
     if prediction is _NOTHING:
         raise wrong_count(who, 1, 0)
     return prediction
-
-
-class _OwnLoop:
-    """An event loop for callers of ``run_inference``, one at a time: engines belong to the loop that they began in."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._lock = threading.Lock()
-        atexit.register(self._loop.close)
-
-    def wait_for(self, coroutine: Any) -> Any:
-        with self._lock:
-            return self._loop.run_until_complete(coroutine)
-
-
-_own_loop: Callable[[int], _OwnLoop] = functools.cache(lambda _: _OwnLoop())
-"""By process: a forked child inherits neither the engine's loop nor the lock's owner."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import os
 import threading
-from collections.abc import Awaitable, Hashable
+from collections.abc import Hashable
 from typing import Any
 
+from headrace.core.caller_loop import awaited
 from headrace.core.remote import RemoteModelHandler
 from headrace.failures.endpoint_board import Board
 from headrace.failures.replies import EndpointRecord
@@ -69,7 +70,7 @@ class Endpoints:
             model = event_loop.wait_for(_created(handler, event_loop), _LONGEST_CREATION_SECS, name)
         else:
             model = handler.load_model()
-            model = event_loop.wait_for(_awaited(model)) if inspect.isawaitable(model) else model
+            model = event_loop.wait_for(awaited(model)) if inspect.isawaitable(model) else model
         event_loop.close_at_end(model)
         return model
 
@@ -121,7 +122,3 @@ async def _created(handler: RemoteModelHandler[Any, Any, Any], event_loop: Event
     if ended.error is not None:
         raise ended.error
     return await ended.result if inspect.isawaitable(ended.result) else ended.result
-
-
-async def _awaited(model: Awaitable[Any]) -> Any:
-    return await model

@@ -22,7 +22,7 @@ from headrace.ipc.codec import Decoded, RequestColumns, decode, encode
 from headrace.ipc.exceptions import stand_ins
 from headrace.ipc.progress import Activity, Progress
 from headrace.runtime.engine_turns import EVERYBODY, EngineTurns
-from headrace.runtime.event_loop import Ended, close_loop, open_loop
+from headrace.runtime.event_loop import Ended, close_loop, ended_in_time, open_loop
 from headrace.runtime.messages import EngineAnswer, EngineLost
 from headrace.runtime.request_handler import why_unsendable
 from headrace.runtime.spec import SessionSpec
@@ -141,17 +141,14 @@ class RunningEngine:
     async def answer(self, request: Decoded, used: list[UsageReported]) -> tuple[EngineAnswer, Sequence[Any]]:
         """The engine's answer to a request, and its predictions; ``used`` gets what is reported meanwhile."""
         succeeded = self._succeeded
-        task = asyncio.ensure_future(self._submit(request))
         self._in_flight += 1
         try:
-            done, _ = await asyncio.wait({task}, timeout=self._timeout_secs)
-            if not done:
+            ended = await ended_in_time(self._submit(request), self._timeout_secs)
+            if ended is None:
                 self._hangs |= succeeded == self._succeeded or self._is_silent()
                 return self._too_late(used), ()
         finally:
             self._in_flight -= 1
-            task.cancel()  # no effect once it has ended
-        ended = task.result()
         if ended.error is not None:
             return EngineAnswer(Caught.of(ended.error), used=used), ()
         self._succeeded += 1

@@ -44,7 +44,7 @@ class EventLoop:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self._threads = _BlockingCalls(self.loop)
-        self._clients: list[Any] = []
+        self._closings: list[Callable[[], Coroutine[Any, Any, Any]]] = []
         self._is_over = False
         self._error: BaseException | None = None
         """What has ended it."""
@@ -79,12 +79,8 @@ class EventLoop:
             TimeoutError: it takes longer, and is cancelled.
             RuntimeError: the loop has ended.
         """
-        try:
-            self.check()
-            future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
-        except RuntimeError:
-            coroutine.close()
-            raise
+        self.check()
+        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         ends = time.monotonic() + limit_secs
         while not wait([future], min(_LOOK_SECS, ends - time.monotonic())).done:
             self.check()
@@ -100,17 +96,16 @@ class EventLoop:
         return await self._threads.run(function)
 
     async def has_thread(self, patience_secs: float) -> bool:
-        """Whether calls may have threads: waits while hundreds run calls that were given up.
-
-        Args:
-            patience_secs: how long to wait for one of those to end.
-        """
+        """Whether calls may have threads: waits so long for one of hundreds to end whose calls were given up."""
         return await _GIVEN_UP.have_room(patience_secs)
 
     def close_at_end(self, client: Any) -> None:
-        """Closes a client with the loop, if it has an asynchronous method for that: it can't be used with another."""
-        if _closing(client) is not None:
-            self._clients.append(client)
+        """Closes a client with the loop, if it has an asynchronous method for that, as those of httpx and openai have.
+
+        It can't be used with another loop.
+        """
+        methods = (getattr(client, name, None) for name in ("aclose", "close"))
+        self._closings += [method for method in methods if inspect.iscoroutinefunction(method)][:1]
 
     def close(self) -> None:
         """Cancels what is running, closes the clients and ends the thread."""
@@ -138,8 +133,18 @@ class EventLoop:
         for task in tasks:
             task.cancel()
         await _for_a_while(*tasks)
-        await _for_a_while(*(close() for close in map(_closing, self._clients) if close is not None))
+        await _for_a_while(*(close() for close in self._closings))
         await _for_a_while(self.loop.shutdown_asyncgens())
+
+
+async def ended_in_time(attempt: Coroutine[Any, Any, Ended], limit_secs: float | None) -> Ended | None:
+    """How an attempt ends; None: not in time, and it is cancelled."""
+    task = asyncio.ensure_future(attempt)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=limit_secs)
+    finally:
+        task.cancel()  # no effect once it has ended
+    return task.result() if done else None
 
 
 async def _for_a_while(*ending: Awaitable[Any]) -> None:
@@ -181,12 +186,6 @@ class Alarm:
         return self._timer is not None and self._timer.when() <= when
 
 
-def _closing(client: Any) -> Callable[[], Coroutine[Any, Any, Any]] | None:
-    """The method that closes an asynchronous client, as those of httpx, aiohttp, openai and anthropic have one."""
-    methods = (getattr(client, name, None) for name in ("aclose", "close"))
-    return next((method for method in methods if inspect.iscoroutinefunction(method)), None)
-
-
 class _GivenUp:
     """The threads of this process on which a call still runs that was given up. Safe for threads."""
 
@@ -196,11 +195,12 @@ class _GivenUp:
 
     def add(self, call: _BlockingCall) -> None:
         """Notes a call that nobody waits for any more."""
-        if call.thread is not None:
+        thread = call.thread
+        if thread is not None:
             self._changed = time.monotonic()
-            self._threads.add(call.thread)
-            if call.is_over:
-                self._threads.discard(call.thread)
+            self._threads.add(thread)
+            if call.thread is None:  # it has ended meanwhile
+                self._threads.discard(thread)
 
     def discard(self, thread: threading.Thread) -> None:
         """The thread's call has ended, be it one that was given up."""
@@ -226,8 +226,7 @@ class _BlockingCall:
         self.context = contextvars.copy_context()
         self.function = function
         self.thread: threading.Thread | None = None
-        """On which it runs, or did."""
-        self.is_over = False
+        """On which it runs now."""
 
 
 class _BlockingCalls:
@@ -286,14 +285,15 @@ class _BlockingCalls:
             del call  # or an idle thread would keep its last request
 
     def _call(self, call: _BlockingCall) -> None:
-        call.thread, ended = threading.current_thread(), Ended()
+        call.thread = thread = threading.current_thread()
+        ended = Ended()
         try:
             if not call.future.cancelled():
                 ended = Ended(call.context.run(call.function))
         except BaseException as error:
             ended = Ended(error=error)
-        call.is_over = True
-        _GIVEN_UP.discard(call.thread)
+        call.thread = None
+        _GIVEN_UP.discard(thread)
         self._ended.append((call.future, ended))
         if not self._is_awake:
             self._is_awake = True
@@ -326,8 +326,8 @@ def close_loop() -> None:
 
 
 def _forget() -> None:
-    global _LOOPS  # noqa: PLW0603 - another thread of the parent may have held its lock
-    _LOOPS = Registry()
+    global _LOOPS, _GIVEN_UP
+    _LOOPS, _GIVEN_UP = Registry(), _GivenUp()  # none of its parent's threads ends here
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork

@@ -17,7 +17,7 @@ from headrace.failures.rate_headers import Allowance, allowances
 from headrace.failures.replies import headers_of
 from headrace.runtime.endpoint_calls import EndpointCall, Rules
 from headrace.runtime.engine_metrics import EngineMetrics
-from headrace.runtime.event_loop import Ended, EventLoop
+from headrace.runtime.event_loop import Ended, EventLoop, ended_in_time
 
 
 class Told:
@@ -62,21 +62,14 @@ class Sender:
 
     async def try_in_time(self, call: EndpointCall) -> tuple[Ended, bool]:
         """The end of one try, and whether it came in time."""
-        limit, rules = self._rules.timeout_secs, self._rules
+        rules, limit = self._rules, self._rules.timeout_secs
         needs_thread = not rules.sends_async or rules.ask_rate_limiter is not None
         if needs_thread and not await self._event_loop.has_thread(rules.patience_secs):
             said = f"{rules.who} was not called: too many calls that were given up still run on their threads."
             return Ended(error=TimeoutError(f"{said} Give the client a time limit of its own.")), False
-        if limit is None:
-            return await self._try(call), True
-        task = asyncio.ensure_future(self._try(call))
-        try:
-            done, _ = await asyncio.wait({task}, timeout=limit)
-        finally:
-            task.cancel()  # no effect once it has ended
-        if done:
-            return task.result(), True
-        return Ended(error=TimeoutError(f"{self._rules.who} took longer than {limit:g} s.")), False
+        ended = await (self._try(call) if limit is None else ended_in_time(self._try(call), limit))
+        late = TimeoutError(f"{rules.who} took longer than {limit or 0:g} s.")
+        return (Ended(error=late), False) if ended is None else (ended, True)
 
     async def _try(self, call: EndpointCall) -> Ended:
         rules, examples = self._rules, call.examples if self._rules.prebatched else list(call.examples)
@@ -92,16 +85,12 @@ class Sender:
         except BaseException as error:
             if call.inbox.abandoned and isinstance(error, asyncio.CancelledError):
                 raise
-            return Ended(error=self._not_cancelled(error))
-        return ended if ended.error is None else Ended(error=self._not_cancelled(ended.error))
-
-    def _not_cancelled(self, error: BaseException) -> BaseException:
-        """The error, or what stands for it if a client has cancelled the request: this process did not."""
-        if not isinstance(error, asyncio.CancelledError):
-            return error
-        failure = RuntimeError(f"{self._rules.who} was cancelled by what it calls.")
-        failure.__cause__ = error
-        return failure
+            ended = Ended(error=error)
+        if isinstance(ended.error, asyncio.CancelledError):  # by a client: this process has not cancelled it
+            failure = RuntimeError(f"{rules.who} was cancelled by what it calls.")
+            failure.__cause__ = ended.error
+            return Ended(error=failure)
+        return ended
 
     async def _permitted(self, call: EndpointCall) -> Ended:
         if self._rules.ask_rate_limiter is None:
