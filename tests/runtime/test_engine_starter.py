@@ -14,6 +14,8 @@ from headrace.core.errors import HostDiedError, HostStartError
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.progress import Activity, ActivitySnapshot
 from headrace.runtime import engine_starter
+from headrace.runtime.engine_turns import EVERYBODY
+from headrace.runtime.hosted_engine import EngineHosts
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, prepare
 from toy_engine import Engine, dead, die, double, loads_once, outcomes_of
@@ -97,3 +99,13 @@ def test_shared_engine_that_always_dies_of_others_is_given_up(monkeypatch):
     with pytest.raises(HostDiedError, match="died"):
         starter.start(lambda stream: None)
     assert 2 < len(begun) < 100
+
+
+def test_request_is_not_blamed_for_a_host_that_another_process_lost_while_it_had_the_engine():
+    hosts = EngineHosts(prepare(Engine(double), InferenceRequest(isolate=True)), ONLY, None, lambda events: None)
+    with_attributes(hosts, _is_shared=True, _have_alone=lambda: None, _send=lambda requests: None)
+    calls = [hosts._client + 1, EVERYBODY, hosts._client]
+    lost = [HostFailure(ActivitySnapshot(call, Activity.INFERENCE, -1, 0, 0), False, "died") for call in calls]
+    left = list(lost)
+    with_attributes(hosts, _await_answers=lambda is_settled: left.pop(0))
+    assert hosts._try([]) is lost[-1]

@@ -20,7 +20,7 @@ def result_of(awaitable: Awaitable[Any]) -> Any:
 
 
 def run_on(loop: asyncio.AbstractEventLoop, is_over: Callable[[], bool] = lambda: False) -> None:
-    """Runs this thread's loop until it stops when it is over: a task that raises SystemExit, or stops it, can't end it."""
+    """Runs this thread's loop until it is over: a task that raises SystemExit, or stops the loop, does not end it."""
     while not is_over():
         with suppress(SystemExit, KeyboardInterrupt):  # whoever waits for the task gets it
             loop.run_forever()

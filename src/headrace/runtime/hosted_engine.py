@@ -296,8 +296,8 @@ class EngineHosts:
             with self._changed:
                 self._in_flight = {}
                 self._drop(turn)
-            if failure is None or not self._is_shared or failure.snapshot.call != EVERYBODY:
-                return failure  # else this process had lost its turn, since it was idle or stopped
+            if failure is None or not self._is_shared or failure.snapshot.call in (0, self._client):
+                return failure  # else this process had lost its turn, since it was idle or stopped, perhaps to another
 
     def _have_alone(self) -> Submitted:
         """Asks for the engine until this process has it; to be taken back."""
