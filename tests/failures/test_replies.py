@@ -12,10 +12,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace import ElementRetry, PredictionCountError
+from headrace import ElementRetry, EndpointError, PredictionCountError
 from headrace.core.remote import always_retry
 from headrace.failures.refusals import Verdict
-from headrace.failures.replies import Judgement, RetryTokens, concerns_all, is_final, judge, judge_element, retry_after
+from headrace.failures.replies import (
+    EndpointRecord,
+    Judgement,
+    RetryTokens,
+    concerns_all,
+    is_final,
+    judge,
+    judge_element,
+    retry_after,
+)
 
 
 class ClientError(Exception):
@@ -167,3 +176,17 @@ def test_error_that_cannot_be_read_is_judged_nevertheless():
 
     assert judge(Unreadable("lost"), lambda _: True) == Judgement(Verdict.NOTHING, True, 0.0)
     assert not concerns_all(Unreadable("lost"))
+
+
+def test_requests_are_told_apart_only_where_that_matters():
+    def error_of(error, key):
+        return record.error_of_all(error, lambda: keys.append(key) or key, "H", waited_secs=None, is_caught=True)
+
+    record, keys = EndpointRecord(), []
+    assert error_of(ValueError(), 1) is error_of(ClientError(status_code=500), 2) is None
+    assert keys == []
+    assert error_of(ClientError(status_code=401), 3) is error_of(ClientError(status_code=401), 3) is None
+    assert isinstance(error_of(ClientError(status_code=404), 4), EndpointError)
+    assert isinstance(error_of(ClientError(status_code=404), 5), EndpointError)
+    assert keys == [3, 3, 4]
+    assert error_of(ClientError(status_code=400), 6) is error_of(ClientError(status_code=404), 6) is None

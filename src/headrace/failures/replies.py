@@ -197,11 +197,11 @@ class EndpointRecord:
     def __init__(self) -> None:
         self.has_answered = False
         """Whether it has ever done the work of a request."""
-        self._refused: list[object] = []
-        """The last requests that were refused as all may be, at most two."""
+        self._refused: set[object] = set()
+        """Requests in a row that were refused as all may be: at most two."""
 
     def error_of_all(
-        self, error: BaseException, request: object, who: str, *, waited_secs: float | None, is_caught: bool
+        self, error: BaseException, key: Callable[[], object], who: str, *, waited_secs: float | None, is_caught: bool
     ) -> EndpointError | None:
         """Says that no request would succeed, while none has; None: others may, or nobody knows yet.
 
@@ -210,14 +210,15 @@ class EndpointRecord:
 
         Args:
             error: of a request that is not sent again.
-            request: stands for its content.
+            key: returns what tells it from other requests, which may take time.
             who: the handler.
             waited_secs: how long requests wait, if this one has waited for an endpoint that is not there.
             is_caught: whether there would be another request.
         """
         found, said = None, f"{as_type_name(error)}: {error}"
         if concerns_all(error):
-            self._refused = [*(one for one in self._refused if one != request), request][-2:]
+            if len(self._refused) < 2:
+                self._refused.add(key())
             if len(self._refused) == 2 or not is_caught or _is_untrusted(error):
                 found = EndpointError(who, said)
         elif verdict_of(error) is Verdict.DECLINED:

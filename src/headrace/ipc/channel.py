@@ -107,8 +107,9 @@ class Channel:
         """
         if self._is_broken:
             raise EOFError
-        deadline = None if timeout_secs is None else time.monotonic() + timeout_secs
-        if deadline is not None:
+        deadline = math.inf
+        if timeout_secs is not None:
+            deadline = time.monotonic() + timeout_secs
             self._await(deadline)
         files: list[int] = []
         try:
@@ -151,12 +152,12 @@ class Channel:
         """Closes this process's descriptor; the connection stays open while another process has a copy."""
         self._socket.close()
 
-    def _exactly(self, size: int, deadline: float | None, stall_secs: float | None) -> bytes:
+    def _exactly(self, size: int, deadline: float, stall_secs: float | None) -> bytes:
         parts: list[bytes] = []
         while size:
-            if deadline is not None or stall_secs is not None:
-                stalls = math.inf if stall_secs is None else time.monotonic() + stall_secs
-                self._await(min(stalls, math.inf if deadline is None else deadline))
+            limit = deadline if stall_secs is None else min(deadline, time.monotonic() + stall_secs)
+            if limit < math.inf:
+                self._await(limit)
             part = self._socket.recv(size)
             if not part:
                 raise EOFError

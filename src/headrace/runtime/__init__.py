@@ -13,8 +13,7 @@ adapters (beam/, local/, jobs/)
         HostExecutor       (host_executor.py)   ->  hosted_models.py  = messages.py =>  request_handler.py in the host:
                                                                               Worker and steps.py
         RequestExecutor    (request_executor.py) -> endpoint.py on event_loop.py (endpoint_calls.py, sender.py,
-                                                                              small_bundles.py, endpoints.py,
-                                                                              endpoint_log.py);
+                                                                              endpoints.py, endpoint_log.py);
                            of an engine in a host hosted_engine.py (engine_starter.py, engine_submission.py)
                                                                           = messages.py =>  engine_host.py,
                                                                               of one that processes share

@@ -21,7 +21,6 @@ from headrace.runtime.endpoint_calls import Delivery, EndpointCall, Rules
 from headrace.runtime.endpoint_log import EndpointLog
 from headrace.runtime.event_loop import Alarm, Ended, EventLoop
 from headrace.runtime.sender import Sender, Told
-from headrace.runtime.small_bundles import SmallBundles
 from headrace.runtime.throttled_time import ThrottledTime
 from headrace.runtime.waiting_calls import WaitingCalls
 
@@ -88,18 +87,17 @@ class Endpoint:
         """Of the endpoint, while it answers nothing."""
         self._log = EndpointLog(rules.who)
         self._throttled = ThrottledTime()
-        self.small_bundles = SmallBundles(rules.who)
 
     @property
     def room(self) -> int:
         """How many batches a bundle may have here at a time."""
         return 2 * self._limit.limit + _WAITING
 
-    @property
-    def could_send_more(self) -> bool:
-        """Whether the endpoint takes more requests than there are."""
+    def note_bundle(self, requests: int) -> None:
+        """Notes that a bundle now waits for the requests that it has sent."""
         limit = self._limit
-        return not self._waiting and limit.in_flight < limit.limit and not limit.is_throttled(self._loop.time())
+        takes_more = not self._waiting and limit.in_flight < limit.limit and not limit.is_throttled(self._loop.time())
+        self._log.note_bundle(is_too_small=requests == 1 and takes_more)
 
     def throttled_secs(self) -> float:
         """For how long requests have waited because the endpoint refuses some, or all, in seconds."""
@@ -242,11 +240,13 @@ class Endpoint:
         may_be_of_all = rules.max_concurrent is None and not self._record.has_answered
         if refusal is None and may_be_of_all:
             who, waited_secs = rules.who.partition(".")[0], rules.patience_secs if has_waited else None
-            is_caught, content = isinstance(error, rules.caught), call.content()
-            refusal = self._record.error_of_all(error, content, who, waited_secs=waited_secs, is_caught=is_caught)
-        for one in (call, *self._waiting.remove(lambda one: refusal is not None and one.inbox is call.inbox)):
-            self._deliver(one, [], refusal or error, seconds)
-        call.inbox.refusal = call.inbox.refusal or refusal
+            is_caught = isinstance(error, rules.caught)
+            refusal = self._record.error_of_all(error, call.content, who, waited_secs=waited_secs, is_caught=is_caught)
+        self._deliver(call, [], refusal or error, seconds)
+        if refusal is not None:
+            call.inbox.refusal = call.inbox.refusal or refusal
+            for one in self._waiting.remove(lambda one: one.inbox is call.inbox):
+                self._deliver(one, [], refusal, seconds)
         if refusal is not None or (may_be_of_all and concerns_all(error)):
             self._waiting.begin_anew()  # the next one goes alone, too, be it another bundle's
 

@@ -1,4 +1,4 @@
-"""What the log says of an endpoint: that it is down, that it answers again, that its handler does not report tokens."""
+"""What the log says of an endpoint: that it is down, that it answers again, that it gets less than it could take."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from headrace.core.remote import ElementFailure
 _LOGGER = logging.getLogger(__name__)
 
 _WORTH_SAYING_SECS = 10.0
+_SMALL_IN_A_ROW = 50
 
 
 class EndpointLog:
-    """Warns of each outage once, and of tokens that are not reported once.
+    """Warns of each outage once; once of tokens that are not reported, and of bundles that keep it from being busy.
 
     Args:
         who: the handler, and its method that sends requests.
@@ -27,6 +28,8 @@ class EndpointLog:
         self._who = who
         self._has_missed_tokens = False
         self._waits_until = -math.inf
+        self._small_bundles = 0
+        """How many were too small, in a row; or more than enough, once the log has said so."""
         self.is_down = False
         """Whether the last word was that the endpoint is down."""
 
@@ -67,3 +70,16 @@ class EndpointLog:
             "it.",
             self._who,
         )
+
+    def note_bundle(self, *, is_too_small: bool) -> None:
+        """Notes a bundle; too small is one of a single request while the endpoint would take more."""
+        if self._small_bundles < _SMALL_IN_A_ROW:
+            self._small_bundles = self._small_bundles + 1 if is_too_small else 0
+            if self._small_bundles == _SMALL_IN_A_ROW:
+                _LOGGER.warning(
+                    "%s: the endpoint would take more requests at a time than it gets. The runner hands over bundles "
+                    "of one request each, and each thread waits for its own: give workers more threads "
+                    "(--number_of_worker_harness_threads), or, if a request may hold several elements, let them wait "
+                    "for each other (max_batch_duration_secs).",
+                    self._who,
+                )

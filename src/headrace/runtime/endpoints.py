@@ -6,6 +6,7 @@ import inspect
 import os
 import threading
 from collections.abc import Hashable
+from functools import lru_cache
 from typing import Any
 
 from headrace.core.caller_loop import awaited
@@ -18,7 +19,6 @@ from headrace.runtime.endpoint_calls import rules_of
 from headrace.runtime.event_loop import EventLoop, close_loop, open_loop
 from headrace.runtime.spec import SessionSpec
 
-_MOST_RECORDS = 1000
 _LONGEST_CREATION_SECS = 300.0
 """How long making a client may take."""
 
@@ -98,14 +98,10 @@ class Endpoints:
         self._endpoints: dict[Any, Endpoint] = {}
 
 
-_records: dict[Hashable, EndpointRecord] = {}
-"""Of the endpoints that this process has used lately, by quota, or else by transform and model."""
-
-
-def _record_of(key: Hashable) -> EndpointRecord:
-    if key not in _records and len(_records) >= _MOST_RECORDS:
-        _records.pop(next(iter(_records)), None)
-    return _records.setdefault(key, EndpointRecord())
+@lru_cache(1000)
+def _record_of(_: Hashable) -> EndpointRecord:
+    """That of an endpoint which this process has used lately, by quota, or else by transform and model."""
+    return EndpointRecord()
 
 
 def _board_of(quota_name: str | None) -> Board | None:

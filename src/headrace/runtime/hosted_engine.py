@@ -95,7 +95,11 @@ class EngineHosts:
 
     def start(self) -> None:
         """Loads the engine in a host; raises why it cannot."""
-        self._load()
+        try:
+            self._starter.start(self._keep)
+        except BaseException:
+            self._stream = None
+            raise
 
     async def predict(self, examples: Iterable[Any], inference_args: dict[str, Any] | None) -> list[Any]:
         """The engine's predictions; what it reports meanwhile is reported here.
@@ -172,7 +176,7 @@ class EngineHosts:
         while self._is_wanted():
             try:
                 if self._stream is None:
-                    self._load()
+                    self.start()
                 self._take_requests()
                 failure = self._await_answers(lambda: False)
                 if failure is not None and not self._is_closed:
@@ -303,7 +307,7 @@ class EngineHosts:
         """Asks for the engine until this process has it; to be taken back."""
         while True:
             if self._stream is None:
-                self._load()
+                self.start()
             turn = Submitted(next(self._numbers), encode(EngineRequest(alone=self._client), []), Future())
             with self._changed:
                 self._send([turn])
@@ -331,13 +335,6 @@ class EngineHosts:
         error = late if failure.timed_out else HostDiedError(text)
         vars(error)["retryable"] = False  # it is tried again here
         return LostBatch(error, failure.timed_out, Stage.INFERENCE, too_large=failure.out_of_memory)
-
-    def _load(self) -> None:
-        try:
-            self._starter.start(self._keep)
-        except BaseException:
-            self._stream = None
-            raise
 
     def _keep(self, stream: HostStream) -> None:
         """Takes a host that has just been started, which ``close`` may end while it loads; raises once closed."""

@@ -97,10 +97,7 @@ class RequestExecutor:
     def _start(self, name: Any, batch: AnyBatch, *, waits: bool = True) -> list[Outcome]:
         """Starts a request for what is not known already; returns the outcomes of what is.
 
-        Args:
-            name: of the model.
-            batch: elements.
-            waits: whether those wait whose equal is on its way. They do once: it may have failed.
+        Elements wait whose equal is on its way, if ``waits``: only once, since it may have failed.
         """
         outcomes, rest = self._steps.look_up(name, batch)
         if waits and rest is not None and self._session.predictions is not None:
@@ -161,7 +158,7 @@ class RequestExecutor:
             BudgetError: at the end, if the budget was spent before all were sent.
         """
         for endpoint in self._used:
-            endpoint.small_bundles.note(self._sent, could_send_more=endpoint.could_send_more)
+            endpoint.note_bundle(self._sent)
         while self._calls or self._released:
             yield from self._start_released()
             if self._calls:

@@ -72,13 +72,16 @@ class Sender:
         return (Ended(error=late), False) if ended is None else (ended, True)
 
     async def _try(self, call: EndpointCall) -> Ended:
-        rules, examples = self._rules, call.examples if self._rules.prebatched else list(call.examples)
+        rules, ended = self._rules, Ended()
+        examples = call.examples if rules.prebatched else list(call.examples)
         try:
             if not rules.sends_async:
                 ended = await self._event_loop.in_thread(partial(self._send, call, examples))
             else:
-                ended = await self._permitted(call)
-                ended = ended if ended.error is not None else Ended(rules.send(examples, call.client))
+                if rules.ask_rate_limiter is not None:
+                    ended = await self._event_loop.in_thread(partial(self._ask_rate_limiter, call))
+                if ended.error is None:
+                    ended = Ended(rules.send(examples, call.client))
             if ended.error is None and inspect.isawaitable(ended.result):
                 ended = Ended(await ended.result)
             ended = Ended(self._checked(ended.result, call)) if ended.error is None else ended
@@ -91,11 +94,6 @@ class Sender:
             failure.__cause__ = ended.error
             return Ended(error=failure)
         return ended
-
-    async def _permitted(self, call: EndpointCall) -> Ended:
-        if self._rules.ask_rate_limiter is None:
-            return Ended()
-        return await self._event_loop.in_thread(partial(self._ask_rate_limiter, call))
 
     def _ask_rate_limiter(self, call: EndpointCall) -> None:
         if self._rules.ask_rate_limiter is not None:
