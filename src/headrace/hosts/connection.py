@@ -13,7 +13,8 @@ from typing import Any
 from weakref import ref
 
 from headrace.hosts.calls import LONGEST_INLINE, Call, ClientChannel, HostReply, HostRequest, PendingRequest
-from headrace.hosts.provider import ExitCause, HostFailure, HostProvider, describe_exit
+from headrace.hosts.provider import ExitCause, HostFailure, HostProvider, await_exit, describe_exit
+from headrace.ipc.channel import milliseconds
 from headrace.ipc.codec import Decoded, Message, decode
 from headrace.ipc.progress import ActivitySnapshot, Progress
 from headrace.ipc.segment import PeerSegments, Reply, Segment, SegmentPool
@@ -22,14 +23,10 @@ _MAX_IN_FLIGHT = 32
 """Limit of requests without a response. More could fill the socket: the sender would block, and check no time limit."""
 _MAX_INLINE = 8
 """As many requests without a response, and their responses, may be in the socket with their content."""
-_EXIT_GRACE_MS = 1000
-"""How long a host that has closed its connection may take to exit by itself."""
 _LONGEST_START_SECS = 600
 """Extra time before a host's first mark: it may have to import the handler's modules."""
 _MARKS_AT_START = 1
 """Marks on the progress page of a host that has begun no request."""
-_LONGEST_POLL_SECS = 86_400
-"""Keeps the milliseconds within a C int, as poll() requires."""
 
 
 class HostConnection:
@@ -247,8 +244,7 @@ class HostConnection:
         """Milliseconds until the current operation exceeds the time limit; None: no limit."""
         if self._timeout_secs is None:
             return None
-        left = self._timeout_secs - max(0.0, self._seconds_busy(self._progress.read()))
-        return int(min(max(0, left), _LONGEST_POLL_SECS) * 1000) + 1
+        return milliseconds(self._timeout_secs - max(0.0, self._seconds_busy(self._progress.read())))
 
     def _accept(self, received: tuple[Any, ...], files: list[int]) -> None:
         reply = HostReply(*received)
@@ -281,7 +277,7 @@ class HostConnection:
             with self._lock:
                 self.release()
             return
-        has_ended = self._await_end()
+        has_ended = await_exit(self.pidfd)
         ended = self._provider.reap(self.process)
         if has_ended is None:  # unknown without a pidfd, but reap() has killed it unless others use it
             has_ended = ended is not None or not self._is_shared
@@ -295,14 +291,6 @@ class HostConnection:
             self._is_out_of_memory = True
             self.exit_text += ", since the machine had run out of memory"
         self._find_culprit(timed_out=was_late)
-
-    def _await_end(self) -> bool | None:
-        """Waits a moment for the process to exit, so that its own exit code survives; None: cannot be known."""
-        if self.pidfd is None:
-            return None
-        poll = select.poll()
-        poll.register(self.pidfd, select.POLLIN)
-        return bool(poll.poll(_EXIT_GRACE_MS))
 
     def _kill_if_late(self, timeout_secs: float) -> None:
         late = self._progress.read()

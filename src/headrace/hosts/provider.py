@@ -7,9 +7,12 @@ import signal
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from headrace.ipc.channel import Channel
+from headrace.ipc.channel import Channel, is_readable
 from headrace.ipc.progress import ActivitySnapshot
 from headrace.ipc.segment import Segment
+
+_EXIT_GRACE_SECS = 1.0
+"""How long a host that has closed its connection may take to exit by itself."""
 
 
 class HostHandle(NamedTuple):
@@ -92,6 +95,11 @@ class HostProvider(Protocol):
     def after_fork(self) -> None:
         """In a forked child: closes what belongs to the parent, and starts afresh."""
         ...
+
+
+def await_exit(pidfd: int | None) -> bool | None:
+    """Waits a moment for a process to exit, so that its own exit code survives; None: cannot be known."""
+    return None if pidfd is None else is_readable(pidfd, _EXIT_GRACE_SECS)
 
 
 def describe_exit(code: int | None) -> str:

@@ -11,14 +11,9 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import NamedTuple
 
-from headrace.hosts.provider import ExitCause, HostExit, HostFailure, HostProvider, describe_exit
-from headrace.ipc.channel import Channel
+from headrace.hosts.provider import ExitCause, HostExit, HostFailure, HostProvider, await_exit, describe_exit
+from headrace.ipc.channel import Channel, milliseconds
 from headrace.ipc.progress import ActivitySnapshot, Progress
-
-_EXIT_GRACE_MS = 1000
-"""How long a host that has closed its connection may take to exit by itself."""
-_LONGEST_POLL_SECS = 86_400
-"""Keeps the milliseconds within a C int, as poll() requires."""
 
 Content = Sequence[bytes | bytearray]
 """An encoded message, in pieces."""
@@ -146,10 +141,7 @@ class HostStream:
         if self._is_shared and self._has_hung_up:
             self._release()
             return HostFailure(snapshot, timed_out=False, exit_text="was left to others")
-        if self._pidfd is not None:
-            poll = select.poll()
-            poll.register(self._pidfd, select.POLLIN)
-            poll.poll(_EXIT_GRACE_MS)
+        await_exit(self._pidfd)
         snapshot = self._progress.read()
         ended = self._provider.reap(self.process) or HostExit(None)
         self._release()
@@ -178,8 +170,7 @@ class HostStream:
     def _poll_timeout_ms(self) -> int | None:
         if self._timeout_secs is None:
             return None
-        left = self._timeout_secs - self._silent_secs()
-        return int(min(max(0.0, left), _LONGEST_POLL_SECS) * 1000) + 1
+        return milliseconds(self._timeout_secs - self._silent_secs())
 
     def _release(self) -> None:
         self._is_over = True

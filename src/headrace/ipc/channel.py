@@ -23,7 +23,6 @@ _SHORTEST = 256
 _BUFFER = 1 << 18
 """Bytes that may be under way in each direction; systems have limits of their own."""
 _LONGEST_POLL_SECS = 86_400
-"""Keeps the milliseconds within a C int, as poll() requires."""
 _MOST_FILES = 8
 _ROOM_FOR_FILES = socket.CMSG_LEN(_MOST_FILES * array.array("i").itemsize)
 _CLOSE_ON_EXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
@@ -169,10 +168,20 @@ class Channel:
 
     def _await(self, deadline: float) -> None:
         """Waits until there is something to receive."""
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        if not poll.poll(min(max(0.0, deadline - time.monotonic()), _LONGEST_POLL_SECS) * 1000):
+        if not is_readable(self.fileno(), deadline - time.monotonic()):
             raise TimeoutError
+
+
+def is_readable(file: int, secs: float) -> bool:
+    """Whether a descriptor becomes readable within so many seconds."""
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    return bool(poll.poll(milliseconds(secs)))
+
+
+def milliseconds(secs: float) -> int:
+    """A time for ``poll()``, which takes no more than a C int."""
+    return int(min(max(0.0, secs), _LONGEST_POLL_SECS) * 1000) + 1
 
 
 def _files_in(rights: list[tuple[int, int, bytes]]) -> list[int]:

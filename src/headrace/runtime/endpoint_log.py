@@ -43,14 +43,7 @@ class EndpointLog:
         self.is_down = is_down
 
     def note_delay(self, now: float, secs: float, longest_secs: float, error: BaseException) -> None:
-        """Takes down how long the endpoint asks to wait; says so once while it lasts, unless it is short.
-
-        Args:
-            now: the time in seconds.
-            secs: how long.
-            longest_secs: no request waits longer.
-            error: of the request that the endpoint refused.
-        """
+        """Takes down how long the endpoint asks to wait, and requests do at most; says so once, unless it is short."""
         if secs < _WORTH_SAYING_SECS or now < self._waits_until:
             return
         self._waits_until = now + min(secs, longest_secs)
