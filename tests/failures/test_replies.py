@@ -142,8 +142,8 @@ def test_element_that_is_to_be_requested_again_may_name_its_delay():
 
 def test_failure_waits_while_the_endpoint_is_down():
     failed = judge(ClientError(status_code=500), always_retry)
-    assert (failed.waits, failed.while_gone().waits) == (False, True)
-    assert judge(ValueError(), always_retry).while_gone().waits is False
+    assert (failed.waits, failed.while_down().waits) == (False, True)
+    assert judge(ValueError(), always_retry).while_down().waits is False
 
 
 def test_retries_cost_more_than_successes_bring_back():

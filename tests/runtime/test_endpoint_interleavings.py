@@ -57,14 +57,14 @@ class EndpointInTurn(Endpoint):
         self._submitted = Submitted(self._turns)
 
     @property
-    def _is_hungry(self):
+    def _needs_wakeup(self):
         self._turns.switch()
-        return self._hungry
+        return self._wakeup
 
-    @_is_hungry.setter
-    def _is_hungry(self, value):
+    @_needs_wakeup.setter
+    def _needs_wakeup(self, value):
         self._turns.switch()
-        self._hungry = value
+        self._wakeup = value
         self._turns.switch()
 
 

@@ -314,7 +314,7 @@ def _broken(*_, **__):
         "runtime.endpoint.judge",
         "runtime.endpoint.ConcurrencyLimit.take",
         "runtime.endpoint.ConcurrencyLimit.told",
-        "runtime.endpoint.Told.learn_from",
+        "runtime.endpoint.RequestReport.add_headers_of",
         "failures.refusals.RefusalBreaker.answered",
     ],
 )

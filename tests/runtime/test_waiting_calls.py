@@ -22,7 +22,7 @@ def waiting():
     waiting = WaitingCalls(for_engine=False)
     for name in "bca":
         waiting.append(call_for(name))
-    waiting.end_first()
+    waiting.finish_canary()
     return waiting
 
 
@@ -44,7 +44,7 @@ def test_call_that_is_sent_again_goes_first_but_is_the_last_to_be_a_probe(waitin
 
 
 def test_first_call_goes_alone_until_it_is_over(waiting):
-    waiting.begin_anew()
+    waiting.reset_canary()
     assert waiting.ready() == 1
     first = waiting.take(newest=False)
     assert waiting.ready() == 0
@@ -52,12 +52,12 @@ def test_first_call_goes_alone_until_it_is_over(waiting):
     waiting.append(first)
     assert waiting.ready() == 1
     assert waiting.take(newest=True) is first
-    waiting.end_first()
+    waiting.finish_canary()
     assert (waiting.ready(), names(waiting)) == (3, "zca")
 
 
 def test_first_call_whose_bundle_is_abandoned_makes_room_for_another_one(waiting):
-    waiting.begin_anew()
+    waiting.reset_canary()
     first = waiting.take(newest=False)
     first.inbox.abandoned = True
     waiting.append(first)

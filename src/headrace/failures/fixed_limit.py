@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from headrace.failures.endpoint_board import Board
 from headrace.failures.rate_headers import Allowance
-from headrace.failures.refusals import Verdict
 
 
 class FixedLimit:
@@ -37,17 +36,7 @@ class FixedLimit:
         """False: an engine refuses nothing."""
         return False
 
-    def finished(
-        self,
-        now: float,
-        started: float,
-        reply: Verdict,
-        *,
-        retry_after: float = 0.0,
-        size: int = 1,
-        tokens: int = 0,
-        has_failed: bool = False,
-    ) -> None:
+    def finished(self, *_: object, **__: object) -> None:
         """A request is over, whatever came of it."""
         self.in_flight -= 1
 

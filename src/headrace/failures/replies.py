@@ -45,7 +45,7 @@ class Judgement(NamedTuple):
     delay_secs: float
     """How long the endpoint asked to wait; 0: it did not."""
 
-    def while_gone(self) -> Judgement:
+    def while_down(self) -> Judgement:
         """The same while the endpoint is down: a failure is not the request's own."""
         return self._replace(verdict=Verdict.UNAVAILABLE) if self.verdict is Verdict.FAILED else self
 
@@ -97,7 +97,7 @@ def verdict_of(error: BaseException) -> Verdict:
     statuses = statuses_of(error)
     if statuses & _REFUSED:
         return Verdict.REFUSED
-    if statuses & _UNAVAILABLE or nobody_is_there(error):
+    if statuses & _UNAVAILABLE or is_unreachable(error):
         return Verdict.UNAVAILABLE
     has_failed = any(isinstance(status, int) and 500 <= status < 600 for status in statuses)
     if has_failed or statuses & _FAILED or any(map(is_lost, _chain(error))):
@@ -106,7 +106,7 @@ def verdict_of(error: BaseException) -> Verdict:
     return Verdict.DECLINED if has_looked and not statuses & _FOR_ALL else Verdict.NOTHING
 
 
-def nobody_is_there(error: BaseException) -> bool:
+def is_unreachable(error: BaseException) -> bool:
     """Whether there is no such host, or nothing that listens."""
     return any(isinstance(link, _NOT_CONNECTED) for link in _chain(error))
 
@@ -201,7 +201,7 @@ class EndpointRecord:
         """Requests in a row that were refused as all may be: at most two."""
 
     def error_of_all(
-        self, error: BaseException, key: Callable[[], object], who: str, *, waited_secs: float | None, is_caught: bool
+        self, error: BaseException, key: Callable[[], object], name: str, *, waited_secs: float | None, is_caught: bool
     ) -> EndpointError | None:
         """Says that no request would succeed, while none has; None: others may, or nobody knows yet.
 
@@ -211,7 +211,7 @@ class EndpointRecord:
         Args:
             error: of a request that is not sent again.
             key: returns what tells it from other requests, which may take time.
-            who: the handler.
+            name: the handler's.
             waited_secs: how long requests wait, if this one has waited for an endpoint that is not there.
             is_caught: whether there would be another request.
         """
@@ -220,12 +220,12 @@ class EndpointRecord:
             if len(self._refused) < 2:
                 self._refused.add(key())
             if len(self._refused) == 2 or not is_caught or _is_untrusted(error):
-                found = EndpointError(who, said)
+                found = EndpointError(name, said)
         elif verdict_of(error) is Verdict.DECLINED:
             self._refused.clear()
-        elif waited_secs is not None and nobody_is_there(error):
+        elif waited_secs is not None and is_unreachable(error):
             cure = "Check the URL, or wait for longer with RetryConfig(timeout_secs=...)."
-            found = EndpointError(f"{who}: nobody has answered for {waited_secs:g} s: {said}. {cure}")
+            found = EndpointError(f"{name}: nobody has answered for {waited_secs:g} s: {said}. {cure}")
         if found is not None:
             found.__cause__ = error
         return found

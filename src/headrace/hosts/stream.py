@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from headrace.hosts.provider import ExitCause, HostExit, HostFailure, HostProvider, await_exit, describe_exit
 from headrace.ipc.channel import Channel, milliseconds
-from headrace.ipc.progress import ActivitySnapshot, Progress
+from headrace.ipc.progress import Progress
 
 Content = Sequence[bytes | bytearray]
 """An encoded message, in pieces."""
@@ -145,9 +145,6 @@ class HostStream:
         snapshot = self._progress.read()
         ended = self._provider.reap(self.process) or HostExit(None)
         self._release()
-        return self._failure(snapshot, ended)
-
-    def _failure(self, snapshot: ActivitySnapshot, ended: HostExit) -> HostFailure:
         is_late = ended.cause is ExitCause.LATE  # another process had it killed
         is_out_of_memory = ended.cause is ExitCause.MEMORY
         exit_text = self._late_ending if is_late else describe_exit(ended.code)

@@ -20,7 +20,7 @@ from headrace.failures.replies import EndpointRecord, Judgement, RetryTokens, co
 from headrace.runtime.endpoint_calls import Delivery, EndpointCall, Rules
 from headrace.runtime.endpoint_log import EndpointLog
 from headrace.runtime.event_loop import Alarm, Ended, EventLoop
-from headrace.runtime.sender import Sender, Told
+from headrace.runtime.sender import RequestReport, Sender
 from headrace.runtime.throttled_time import ThrottledTime
 from headrace.runtime.waiting_calls import WaitingCalls
 
@@ -34,6 +34,8 @@ _SHORTEST_WAIT_SECS = 0.004
 """What may leave within this time leaves together: waking up costs more than sending."""
 _SHOWN_SECS = 0.5
 """How often an endpoint that has requests shows the machine's other processes that it is there."""
+_ANSWERED = Judgement(Verdict.ANSWERED, retries=False, delay_secs=0.0)
+_UNKNOWN = Judgement(Verdict.NOTHING, retries=False, delay_secs=0.0)
 
 
 class Endpoint:
@@ -72,8 +74,8 @@ class Endpoint:
         self._tokens = RetryTokens()
         self._submitted: deque[EndpointCall] = deque()
         """What other threads have brought, and this one has not looked at yet."""
-        self._is_hungry = True
-        """Whether the next one would leave at once, so that who brings it has to wake the loop."""
+        self._needs_wakeup = True
+        """Whether the next submit must wake the loop: it would leave at once."""
         self._waiting = WaitingCalls(for_engine=rules.max_concurrent is not None)
         self._calls: set[EndpointCall] = set()
         """All that have been admitted, and not yet delivered: they wait, are in flight, or pause before another try."""
@@ -85,7 +87,7 @@ class Endpoint:
         """Until when the endpoint has asked to wait, as its outage began."""
         self._last_error: BaseException | None = None
         """Of the endpoint, while it answers nothing."""
-        self._log = EndpointLog(rules.who)
+        self._log = EndpointLog(rules.caller)
         self._throttled = ThrottledTime()
 
     @property
@@ -106,8 +108,8 @@ class Endpoint:
     def submit(self, call: EndpointCall) -> None:
         """Queues a call; it comes back through its inbox, perhaps in parts."""
         self._submitted.append(call)
-        if self._is_hungry:
-            self._is_hungry = False
+        if self._needs_wakeup:
+            self._needs_wakeup = False
             self._event_loop.call(self._pump)
 
     def cancel_abandoned(self) -> None:
@@ -124,7 +126,7 @@ class Endpoint:
         try:
             step()
         except BaseException as error:
-            self._is_hungry = True
+            self._needs_wakeup = True
             while self._submitted:
                 self._calls.add(self._submitted.popleft())
             self._waiting.remove()
@@ -134,7 +136,7 @@ class Endpoint:
         """Ends the requests that nothing else would end any more, since a step was left in its middle."""
         self._limit.in_flight = min(self._limit.in_flight, len(self._tasks))
         for call in self._calls - self._tasks.keys() - self._paused - set(self._waiting):
-            self._deliver(call, [], copy_of(error), 0.0)
+            self._deliver(Delivery(call, [], copy_of(error), 0.0))
 
     def _drop(self) -> None:
         self._admit()
@@ -147,13 +149,13 @@ class Endpoint:
 
     def _admit(self) -> None:
         """Queues what was submitted."""
-        self._is_hungry = True  # first: who submits meanwhile wakes the loop once too often, not once too little
+        self._needs_wakeup = True  # first: a submit meanwhile wakes the loop once too often, not once too little
         now = self._loop.time()
         while self._submitted:
             call = self._submitted.popleft()
             self._calls.add(call)
             if call.inbox.refusal is not None:
-                self._deliver(call, [], call.inbox.refusal, 0.0)
+                self._deliver(Delivery(call, [], call.inbox.refusal, 0.0))
                 continue
             call.queued = now
             self._waiting.append(call)
@@ -178,7 +180,7 @@ class Endpoint:
             self._give_up_on_late(now, began)
         if self._rules.usage is not None and self._rules.usage.error is not None:
             for call in self._waiting.remove():  # the budget is spent
-                self._deliver(call, [], self._rules.usage.error, 0.0)
+                self._deliver(Delivery(call, [], self._rules.usage.error, 0.0))
         ready = self._waiting.ready()
         left, wait = self._limit.take(now, ready)
         for _ in range(left):
@@ -188,7 +190,7 @@ class Endpoint:
             self._pumps.set(now + max(min(wait, self._patience(now)), _SHORTEST_WAIT_SECS))
         if self._waiting and self._patience(now) <= 0:
             self._give_up_on(lambda _: True)
-        self._is_hungry = not self._waiting
+        self._needs_wakeup = not self._waiting
         self._throttled.note(now, is_throttled=bool(self._waiting) and self._limit.is_throttled(now))
         if self._limit.board.is_shared and not self._shows.rings_by(math.inf) and (self._tasks or self._waiting):
             self._shows.set(now + _SHOWN_SECS)
@@ -202,26 +204,26 @@ class Endpoint:
 
     async def _perform(self, call: EndpointCall, started: float) -> None:
         try:
-            told = Told.in_this_task()
+            report = RequestReport.in_this_task()
             ended, in_time = await self._sender.try_in_time(call)
-            self._settle(call, started, ended, told, in_time=in_time)
+            self._tried(call, started, ended, report, in_time=in_time)
         except BaseException as error:  # it was cancelled, or Headrace itself raises: nothing else ends the request
             if self._tasks.pop(call, None) is not None:
-                self._guarded(lambda: self._finish(call, started, Verdict.NOTHING, 0.0, Told()))
+                self._guarded(lambda: self._finish(call, started, _UNKNOWN, RequestReport()))
             self._end_lost(error)
             self._pumps.set(self._loop.time())
 
-    def _settle(self, call: EndpointCall, started: float, ended: Ended, told: Told, *, in_time: bool) -> None:
+    def _tried(self, call: EndpointCall, started: float, ended: Ended, report: RequestReport, *, in_time: bool) -> None:
         """Delivers what came of a try, or queues the call again."""
         seconds = self._loop.time() - started
         if ended.error is None:
-            self._answered(call, started, ended.result, told, seconds)
+            self._answered(call, started, ended.result, report)
             return
         judgement = self._bounded(judge(ended.error, self._rules.retry_filter), ended.error)
         if not in_time:  # it may have been billed
             judgement = judgement._replace(retries=False, verdict=Verdict.NOTHING)
-        told.learn_from(ended.error)
-        self._finish(call, started, judgement.verdict, judgement.delay_secs, told, error=ended.error)
+        report.add_headers_of(ended.error)
+        self._finish(call, started, judgement, report, ended.error)
         if not self._sends_again(call, ended.error, judgement):
             self._fail(call, ended.error, seconds, has_waited=judgement.waits and not self._rules.has_fallback)
 
@@ -239,56 +241,57 @@ class Endpoint:
         rules, refusal = self._rules, error if isinstance(error, EndpointError) else None
         may_be_of_all = rules.max_concurrent is None and not self._record.has_answered
         if refusal is None and may_be_of_all:
-            who, waited_secs = rules.who.partition(".")[0], rules.patience_secs if has_waited else None
+            name, waited_secs = rules.caller.partition(".")[0], rules.patience_secs if has_waited else None
             is_caught = isinstance(error, rules.caught)
-            refusal = self._record.error_of_all(error, call.content, who, waited_secs=waited_secs, is_caught=is_caught)
-        self._deliver(call, [], refusal or error, seconds)
+            refusal = self._record.error_of_all(error, call.content, name, waited_secs=waited_secs, is_caught=is_caught)
+        self._deliver(Delivery(call, [], refusal or error, seconds))
         if refusal is not None:
             call.inbox.refusal = call.inbox.refusal or refusal
             for one in self._waiting.remove(lambda one: one.inbox is call.inbox):
-                self._deliver(one, [], refusal, seconds)
+                self._deliver(Delivery(one, [], refusal, seconds))
         if refusal is not None or (may_be_of_all and concerns_all(error)):
-            self._waiting.begin_anew()  # the next one goes alone, too, be it another bundle's
+            self._waiting.reset_canary()  # the next one goes alone, too, be it another bundle's
 
     def _finish(
-        self, call: EndpointCall, started: float, verdict: Verdict, delay_secs: float, told: Told, *, error: Any = None
+        self, call: EndpointCall, started: float, judgement: Judgement, report: RequestReport, error: Any = None
     ) -> None:
         self._tasks.pop(call, None)
         self._last_error = error
-        now, size, tokens = self._loop.time(), call.batch.total, told.tokens
-        has_failed = call.failures > 0
+        now, wait, has_failed = self._loop.time(), judgement.delay_secs, call.failures > 0
+        size, tokens = call.batch.total, report.tokens
         self._limit.finished(
-            now, started, verdict, retry_after=delay_secs, size=size, tokens=tokens, has_failed=has_failed
+            now, started, judgement.verdict, retry_after=wait, size=size, tokens=tokens, has_failed=has_failed
         )
-        self._limit.told(now, told.allowances)
+        self._limit.told(now, report.allowances)
         if not self._pumps.rings_by(now + _SHORTEST_WAIT_SECS):
             self._pumps.set(now)  # when what is sent again waits, too
 
-    def _answered(self, call: EndpointCall, started: float, predictions: list[Any], told: Told, seconds: float) -> None:
+    def _answered(self, call: EndpointCall, started: float, predictions: list[Any], report: RequestReport) -> None:
         """Delivers predictions; sends again what the handler says is to be requested again."""
+        seconds = self._loop.time() - started
         again = [place for place, one in enumerate(predictions) if type(one) is ElementRetry]
         if not again:
-            self._finish(call, started, Verdict.ANSWERED, 0.0, told)
+            self._finish(call, started, _ANSWERED, report)
             self._record.has_answered = True
             self._tokens.succeeded()
-            if self._rules.tokens_per_minute is not None and not told.tokens:
+            if self._rules.tokens_per_minute is not None and not report.tokens:
                 self._log.miss_tokens(predictions)
-            self._deliver(call, predictions, None, seconds)
+            self._deliver(Delivery(call, predictions, None, seconds))
             return
         answers: list[ElementRetry] = [predictions[place] for place in again]
         worst = max((self._bounded(judge_element(one), one.error) for one in answers), key=attrgetter("urgency"))
         error = answers[0].error
         is_part = not self._rules.prebatched and len(again) < len(predictions)
         works = worst.verdict in (Verdict.NOTHING, Verdict.DECLINED) or (is_part and worst.verdict is Verdict.FAILED)
-        self._finish(call, started, Verdict.ANSWERED if works else worst.verdict, worst.delay_secs, told, error=error)
+        self._finish(call, started, worst._replace(verdict=Verdict.ANSWERED) if works else worst, report, error)
         rest = call.part(again) if is_part else call
         if is_part:
             kept = sorted(set(range(len(predictions))) - set(again))
             call.keep(kept)
             self._calls.add(rest)
-            self._deliver(call, [predictions[place] for place in kept], None, seconds, rest)
+            self._deliver(Delivery(call, [predictions[place] for place in kept], None, seconds, rest))
         if not self._sends_again(rest, error, worst):
-            self._deliver(rest, [], error, seconds)
+            self._deliver(Delivery(rest, [], error, seconds))
 
     def _sends_again(self, call: EndpointCall, error: BaseException, judgement: Judgement) -> bool:
         """Queues a call again, if that is allowed."""
@@ -296,9 +299,9 @@ class Endpoint:
         if not judgement.retries or call.inbox.abandoned or self._patience(now) <= 0:
             return False
         if judgement.verdict is Verdict.FAILED:
-            self._waiting.end_first()  # others show whether the endpoint is down
+            self._waiting.finish_canary()  # others show whether the endpoint is down
         if self._limit.is_gone and self._rules.num_retries:  # 0: nothing that may have been billed is sent again
-            judgement = judgement.while_gone()
+            judgement = judgement.while_down()
         if math.isinf(call.deadline):
             call.deadline = now + self._rules.patience_secs
         if judgement.delay_secs and not self._rules.has_fallback:  # it is no request's fault, sent or not
@@ -323,20 +326,14 @@ class Endpoint:
         self._loop.call_later(pause, self._guarded, partial(self._enqueue_again, call))
         return True
 
-    def _deliver(
-        self,
-        call: EndpointCall,
-        predictions: list[Any],
-        error: BaseException | None,
-        seconds: float,
-        rest: EndpointCall | None = None,
-    ) -> None:
+    def _deliver(self, delivery: Delivery) -> None:
+        call = delivery.call
         if call not in self._calls:
             return  # it has its outcome
         self._calls.discard(call)
         call.client = None  # an error refers to the call, and whoever keeps it would keep the client
-        call.inbox.put(Delivery(call, predictions, error, seconds, rest))
-        self._waiting.end_first()
+        call.inbox.put(delivery)
+        self._waiting.finish_canary()
 
     def _give_up_on_late(self, now: float, outage_began: float) -> None:
         """Fails what has waited for too long for an endpoint that answers nothing."""
@@ -345,5 +342,5 @@ class Endpoint:
 
     def _give_up_on(self, which: Callable[[EndpointCall], bool]) -> None:
         for call in self._waiting.remove(which):
-            error = copy_of(self._last_error or TimeoutError(f"{self._rules.who}: no answer."))
+            error = copy_of(self._last_error or TimeoutError(f"{self._rules.caller}: no answer."))
             self._fail(call, error, 0.0, has_waited=not self._rules.has_fallback)

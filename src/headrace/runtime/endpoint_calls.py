@@ -24,7 +24,7 @@ from headrace.runtime.usage_meter import UsageMeter, meter_of
 class Rules(NamedTuple):
     """How the requests of one model are sent."""
 
-    who: str
+    caller: str
     """The handler's method, for errors."""
     send: Callable[[Any, Any], Any]
     """Sends the examples with the client; may return an awaitable."""
@@ -66,7 +66,7 @@ def rules_of(spec: SessionSpec, handler: Any) -> Rules:
         return method(examples, client, spec.inference_args)
 
     return Rules(
-        who=f"{type(handler).__qualname__}.{'request' if is_remote else 'submit' if is_engine else 'run_inference'}",
+        caller=f"{type(handler).__qualname__}.{'request' if is_remote else 'submit' if is_engine else 'run_inference'}",
         send=send,
         sends_async=is_hosted or is_async(method),
         prebatched=spec.plan.prebatched,

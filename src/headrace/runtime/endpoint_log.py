@@ -21,11 +21,11 @@ class EndpointLog:
     """Warns of each outage once; once of tokens that are not reported, and of bundles that keep it from being busy.
 
     Args:
-        who: the handler, and its method that sends requests.
+        caller: the handler, and its method that sends requests.
     """
 
-    def __init__(self, who: str) -> None:
-        self._who = who
+    def __init__(self, caller: str) -> None:
+        self._caller = caller
         self._has_missed_tokens = False
         self._waits_until = -math.inf
         self._small_bundles = 0
@@ -37,9 +37,9 @@ class EndpointLog:
         """Takes down whether the endpoint is down, and its last error."""
         if is_down and not self.is_down:
             why = "" if error is None else f" ({as_type_name(error)}: {error})"
-            _LOGGER.warning("%s: the endpoint is down%s. Requests wait until it answers.", self._who, why)
+            _LOGGER.warning("%s: the endpoint is down%s. Requests wait until it answers.", self._caller, why)
         elif self.is_down and not is_down:
-            _LOGGER.warning("%s: the endpoint answers again.", self._who)
+            _LOGGER.warning("%s: the endpoint answers again.", self._caller)
         self.is_down = is_down
 
     def note_delay(self, now: float, secs: float, longest_secs: float, error: BaseException) -> None:
@@ -51,7 +51,7 @@ class EndpointLog:
         if secs > longest_secs:
             what = f"such requests are given up: RetryConfig(max_retry_after_secs={longest_secs:g}) is less"
         said = f"{as_type_name(error)}: {error}"
-        _LOGGER.warning("%s: the endpoint asks to wait for %.0f s (%s); %s.", self._who, secs, said, what)
+        _LOGGER.warning("%s: the endpoint asks to wait for %.0f s (%s); %s.", self._caller, secs, said, what)
 
     def miss_tokens(self, predictions: Iterable[Any]) -> None:
         """An answer of which no tokens were reported, although they are limited; one without predictions has none."""
@@ -61,7 +61,7 @@ class EndpointLog:
         _LOGGER.warning(
             "%s does not report what requests use, so tokens_per_minute has no effect: call headrace.report_usage in "
             "it.",
-            self._who,
+            self._caller,
         )
 
     def note_bundle(self, *, is_too_small: bool) -> None:
@@ -74,5 +74,5 @@ class EndpointLog:
                     "of one request each, and each thread waits for its own: give workers more threads "
                     "(--number_of_worker_harness_threads), or, if a request may hold several elements, let them wait "
                     "for each other (max_batch_duration_secs).",
-                    self._who,
+                    self._caller,
                 )

@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from queue import Empty
-from typing import Any, Protocol
+from typing import Any
 
 from headrace.batching.batcher import Batch
 from headrace.core.engine import EngineModelHandler
 from headrace.core.errors import BudgetError, EndpointError, HostStartError
-from headrace.core.events import BatchCompleted, BatchRetried, Observer, RequestsThrottled
+from headrace.core.events import BatchRetried, Observer, RequestsThrottled
 from headrace.core.remote import ElementFailure
 from headrace.core.result import Caught, Outcome
 from headrace.core.tries import begin_tries
@@ -26,20 +26,6 @@ from headrace.runtime.steps import ModelAccess, Steps
 
 _LOOK_SECS = 0.25
 """How often a bundle that waits looks whether it was interrupted, and whether the event loop still runs."""
-
-
-class RequestSource(ModelAccess, Protocol):
-    """What the executor needs from a worker."""
-
-    def split_keys(self, elements: Sequence[Any]) -> tuple[Sequence[Any] | None, Any]:
-        """The keys, if elements have some, and the examples."""
-        ...
-
-    def completed(
-        self, name: Any, elements: Sequence[Any], keys: Sequence[Any] | None, predictions: list[Any], seconds: float
-    ) -> tuple[list[Any], BatchCompleted]:
-        """Predictions with their keys, and the event."""
-        ...
 
 
 class Throttling:
@@ -68,7 +54,7 @@ class RequestExecutor:
 
     preprocess_here = True
 
-    def __init__(self, worker: RequestSource, observer: Observer, throttling: Throttling) -> None:
+    def __init__(self, worker: ModelAccess, observer: Observer, throttling: Throttling) -> None:
         self._worker = worker
         self._observer = observer
         self._throttling = throttling

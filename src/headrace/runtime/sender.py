@@ -20,7 +20,7 @@ from headrace.runtime.engine_metrics import EngineMetrics
 from headrace.runtime.event_loop import Ended, EventLoop, ended_in_time
 
 
-class Told:
+class RequestReport:
     """What a handler has reported during one request."""
 
     def __init__(self) -> None:
@@ -28,14 +28,14 @@ class Told:
         self.allowances: list[Allowance] = []
 
     @classmethod
-    def in_this_task(cls) -> Told:
+    def in_this_task(cls) -> RequestReport:
         """That of the current task, from now on."""
-        told = cls()
-        usage_goes_to_also(told._used)
-        headers_go_to(told._answered)
-        return told
+        report = cls()
+        usage_goes_to_also(report._used)
+        headers_go_to(report._answered)
+        return report
 
-    def learn_from(self, error: BaseException) -> None:
+    def add_headers_of(self, error: BaseException) -> None:
         """Adds the headers of the answer that the error holds."""
         for headers in headers_of(error):
             self._answered(headers)
@@ -65,10 +65,10 @@ class Sender:
         rules, limit = self._rules, self._rules.timeout_secs
         needs_thread = not rules.sends_async or rules.ask_rate_limiter is not None
         if needs_thread and not await self._event_loop.has_thread(rules.patience_secs):
-            said = f"{rules.who} was not called: too many calls that were given up still run on their threads."
+            said = f"{rules.caller} was not called: too many calls that were given up still run on their threads."
             return Ended(error=TimeoutError(f"{said} Give the client a time limit of its own.")), False
         ended = await (self._try(call) if limit is None else ended_in_time(self._try(call), limit))
-        late = TimeoutError(f"{rules.who} took longer than {limit or 0:g} s.")
+        late = TimeoutError(f"{rules.caller} took longer than {limit or 0:g} s.")
         return (Ended(error=late), False) if ended is None else (ended, True)
 
     async def _try(self, call: EndpointCall) -> Ended:
@@ -90,7 +90,7 @@ class Sender:
                 raise
             ended = Ended(error=error)
         if isinstance(ended.error, asyncio.CancelledError):  # by a client: this process has not cancelled it
-            failure = RuntimeError(f"{rules.who} was cancelled by what it calls.")
+            failure = RuntimeError(f"{rules.caller} was cancelled by what it calls.")
             failure.__cause__ = ended.error
             return Ended(error=failure)
         return ended
@@ -125,7 +125,7 @@ class Sender:
             PredictionCountError: the handler returned anything but a prediction for each example.
         """
         size = None if self._rules.prebatched else call.batch.total
-        predictions = answer if type(answer) is list else predictions_of(answer, self._rules.who, size)
+        predictions = answer if type(answer) is list else predictions_of(answer, self._rules.caller, size)
         if size is not None and len(predictions) != size:
-            raise wrong_count(self._rules.who, size, len(predictions), predictions)
+            raise wrong_count(self._rules.caller, size, len(predictions), predictions)
         return predictions

@@ -58,6 +58,16 @@ class ModelAccess(Protocol):
         """Calls the model once; returns predictions, an event, and the seconds for the size controller."""
         ...
 
+    def split_keys(self, elements: Sequence[Any]) -> tuple[Sequence[Any] | None, Any]:
+        """The keys, if elements have some, and the examples."""
+        ...
+
+    def completed(
+        self, name: Any, elements: Sequence[Any], keys: Sequence[Any] | None, predictions: list[Any], seconds: float
+    ) -> tuple[list[Any], BatchCompleted]:
+        """Predictions with their keys, and the event."""
+        ...
+
 
 class KnownPredictions(Operations):
     """Hands out the predictions that the cache knows; used by one thread.

@@ -24,9 +24,9 @@ class WaitingCalls:
         self._for_engine = for_engine
         self._sorted = 0
         """How many of them, at the front, are sorted by prefix."""
-        self._first: EndpointCall | None = None
+        self._canary: EndpointCall | None = None
         """The one that goes alone."""
-        self._first_is_over = for_engine
+        self._canary_done = for_engine
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -44,9 +44,9 @@ class WaitingCalls:
 
     def ready(self) -> int:
         """How many may leave as far as the first one is concerned, which goes before all others."""
-        if self._first_is_over or not self._calls:
+        if self._canary_done or not self._calls:
             return len(self._calls)
-        first = self._first
+        first = self._canary
         if first is not None and first in self._calls:
             self._calls.remove(first)
             self._calls.appendleft(first)
@@ -60,13 +60,13 @@ class WaitingCalls:
         Args:
             newest: the one at the back, rather than one that is sent again: each probe is another request.
         """
-        if self._sorted <= 0 and self._for_engine and self._first is None:
+        if self._sorted <= 0 and self._for_engine and self._canary is None:
             self._calls = deque(sorted(self._calls, key=attrgetter("prefix")))
             self._sorted = len(self._calls)
         self._sorted -= 1
-        call = self._calls.pop() if newest and self._first is None else self._calls.popleft()
-        if not self._first_is_over:
-            self._first = self._first or call
+        call = self._calls.pop() if newest and self._canary is None else self._calls.popleft()
+        if not self._canary_done:
+            self._canary = self._canary or call
         return call
 
     def remove(self, which: Callable[[EndpointCall], bool] = lambda _: True) -> list[EndpointCall]:
@@ -79,16 +79,16 @@ class WaitingCalls:
     def abandon(self) -> None:
         """Forgets the calls of bundles that were abandoned."""
         self.remove(_is_abandoned)
-        if self._first is not None and _is_abandoned(self._first):
-            self._first = None
+        if self._canary is not None and _is_abandoned(self._canary):
+            self._canary = None
 
-    def end_first(self) -> None:
+    def finish_canary(self) -> None:
         """Lets all others go: the first one has shown what it could."""
-        self._first, self._first_is_over = None, True
+        self._canary, self._canary_done = None, True
 
-    def begin_anew(self) -> None:
+    def reset_canary(self) -> None:
         """Has the next one go alone, too."""
-        self._first, self._first_is_over = None, False
+        self._canary, self._canary_done = None, False
 
 
 def _is_abandoned(call: EndpointCall) -> bool:
