@@ -49,11 +49,7 @@ class Endpoints:
             return self._endpoints[name]
 
     def check(self) -> None:
-        """Raises an error if requests have nowhere to run any more.
-
-        Raises:
-            RuntimeError: the event loop has ended.
-        """
+        """Raises RuntimeError if the event loop has ended: requests have nowhere to run any more."""
         if self._loop is not None:
             self._loop.check()
 

@@ -28,7 +28,7 @@ _CLOSING_SECS = 5.0
 _MOST_GIVEN_UP = 256
 """On how many threads calls may still run that were given up."""
 _LOOK_SECS = 0.25
-"""How often who waits for the loop looks whether it still runs."""
+"""How often a caller that waits for the loop looks whether it still runs."""
 
 
 class Ended(NamedTuple):
@@ -52,31 +52,22 @@ class EventLoop:
         self._thread.start()
 
     def call(self, function: Callable[..., object], *args: Any) -> None:
-        """Calls a function on the loop's thread, soon; who waits for that has to ``check``."""
+        """Calls a function on the loop's thread, soon; a caller that waits for that has to ``check``."""
         with suppress(RuntimeError):  # the loop has ended
             self.loop.call_soon_threadsafe(function, *args)
 
     def check(self) -> None:
-        """Raises an error if nothing runs here any more: who waits would wait for ever.
-
-        Raises:
-            RuntimeError: the loop has ended.
-        """
+        """Raises RuntimeError if the loop has ended: a caller that waits would wait for ever."""
         if not self._thread.is_alive():
             raise RuntimeError("The event loop of Headrace's requests has ended.") from self._error
 
     def wait_for(
         self, coroutine: Coroutine[Any, Any, ResultT], limit_secs: float = math.inf, name: str = ""
     ) -> ResultT:
-        """Runs a coroutine to its end and returns its result; not for the loop's own thread.
-
-        Args:
-            coroutine: what to run.
-            limit_secs: how long it may take, in seconds.
-            name: its own, for errors.
+        """Runs a coroutine, named in errors, to its end and returns its result; not for the loop's own thread.
 
         Raises:
-            TimeoutError: it takes longer, and is cancelled.
+            TimeoutError: it takes longer than the limit, and is cancelled.
             RuntimeError: the loop has ended.
         """
         self.check()
@@ -153,12 +144,7 @@ async def _for_a_while(*ending: Awaitable[Any]) -> None:
 
 
 class Alarm:
-    """Calls a function on the loop's thread at one time: another one takes its place. For that thread only.
-
-    Args:
-        loop: of the thread.
-        function: to call.
-    """
+    """Calls a function on the loop's thread at one time: another one takes its place. For that thread only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
         self._loop = loop

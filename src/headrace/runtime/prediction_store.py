@@ -82,11 +82,7 @@ class PredictionStore:
             database.execute("COMMIT")
 
     def check(self) -> None:
-        """Finds out whether the file can be written now, without much waiting.
-
-        Raises:
-            sqlite3.Error: it cannot.
-        """
+        """Raises sqlite3.Error if the file cannot be written now; waits for a moment only."""
         with self._opened() as database:
             database.execute("PRAGMA busy_timeout = 100")
             try:

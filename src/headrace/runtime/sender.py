@@ -48,12 +48,7 @@ class RequestReport:
 
 
 class Sender:
-    """Sends the requests for one model.
-
-    Args:
-        event_loop: on whose thread asynchronous requests run.
-        rules: how requests are sent.
-    """
+    """Sends the requests for one model, as its rules say; asynchronous ones on the event loop's thread."""
 
     def __init__(self, event_loop: EventLoop, rules: Rules) -> None:
         self._event_loop = event_loop
