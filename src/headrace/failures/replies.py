@@ -49,11 +49,6 @@ class Judgement(NamedTuple):
         """The same while the endpoint is down: a failure is not the request's own."""
         return self._replace(verdict=Verdict.UNAVAILABLE) if self.verdict is Verdict.FAILED else self
 
-    @property
-    def urgency(self) -> tuple[bool, float]:
-        """Orders judgements of one request: what makes it wait, and for how long."""
-        return self.waits, self.delay_secs
-
     def within(self, longest_secs: float) -> Judgement:
         """The same, unless the endpoint asks to wait for longer: then the request is given up."""
         return self if self.delay_secs <= longest_secs else self._replace(retries=False, delay_secs=0.0)

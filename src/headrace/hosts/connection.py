@@ -226,8 +226,8 @@ class HostConnection:
             self._receive()
         elif ready:
             self._handle_exit()  # the process has exited, and every message that it sent has been read
-        elif self._timeout_secs is not None:
-            self._kill_if_late(self._timeout_secs)
+        elif self._timeout_secs is not None and self._seconds_busy(late := self._progress.read()) > self._timeout_secs:
+            self._kill_late(late)
 
     def _receive(self) -> None:
         try:
@@ -291,11 +291,6 @@ class HostConnection:
             self._is_out_of_memory = True
             self.exit_text += ", since the machine had run out of memory"
         self._find_culprit(timed_out=was_late)
-
-    def _kill_if_late(self, timeout_secs: float) -> None:
-        late = self._progress.read()
-        if self._seconds_busy(late) > timeout_secs:
-            self._kill_late(late)
 
     def _kill_late(self, late: ActivitySnapshot | None = None) -> None:
         self._provider.reap(self.process, late=True)

@@ -7,7 +7,6 @@ import math
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from operator import attrgetter
 from typing import Any
 
 from headrace.core.errors import EndpointError, copy_of
@@ -176,8 +175,9 @@ class Endpoint:
         now, began = self._loop.time(), self._limit.outage_began
         if began is not None or self._log.is_down:
             self._log.note(is_down=self._limit.is_gone, error=self._last_error)
-        if began is not None:
-            self._give_up_on_late(now, began)
+        if began is not None:  # what has waited for too long for an endpoint that answers nothing
+            patience, since = self._rules.patience_secs, max(began, self._named_until)
+            self._give_up_on(lambda one: now > min(one.deadline, max(one.queued, since) + patience))
         if self._rules.usage is not None and self._rules.usage.error is not None:
             for call in self._waiting.remove():  # the budget is spent
                 self._deliver(Delivery(call, [], self._rules.usage.error, 0.0))
@@ -279,7 +279,8 @@ class Endpoint:
             self._deliver(Delivery(call, predictions, None, seconds))
             return
         answers: list[ElementRetry] = [predictions[place] for place in again]
-        worst = max((self._bounded(judge_element(one), one.error) for one in answers), key=attrgetter("urgency"))
+        judged = [self._bounded(judge_element(one), one.error) for one in answers]
+        worst = max(judged, key=lambda one: (one.waits, one.delay_secs))
         error = answers[0].error
         is_part = not self._rules.prebatched and len(again) < len(predictions)
         works = worst.verdict in (Verdict.NOTHING, Verdict.DECLINED) or (is_part and worst.verdict is Verdict.FAILED)
@@ -334,11 +335,6 @@ class Endpoint:
         call.client = None  # an error refers to the call, and whoever keeps it would keep the client
         call.inbox.put(delivery)
         self._waiting.finish_canary()
-
-    def _give_up_on_late(self, now: float, outage_began: float) -> None:
-        """Fails what has waited for too long for an endpoint that answers nothing."""
-        patience, began = self._rules.patience_secs, max(outage_began, self._named_until)
-        self._give_up_on(lambda one: now > min(one.deadline, max(one.queued, began) + patience))
 
     def _give_up_on(self, which: Callable[[EndpointCall], bool]) -> None:
         for call in self._waiting.remove(which):
