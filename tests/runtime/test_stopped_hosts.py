@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
+import threading
 
 import cloudpickle
 import pytest
@@ -30,7 +30,7 @@ def stop_in_the_middle():
         framed = b"".join(parts)
         if len(framed) >= SIZE:
             channel._socket.sendall(framed[: SIZE // 2])
-            os.kill(os.getpid(), signal.SIGSTOP)
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # before this thread goes on
         return whole(channel, parts, files)
 
     Channel._send = send
