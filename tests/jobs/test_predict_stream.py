@@ -1,5 +1,6 @@
 """Of a reader of Arrow's batches a reader comes back, which predicts when it is read."""
 
+import itertools
 import pickle
 
 import pyarrow
@@ -70,3 +71,38 @@ def test_types_of_a_reader_are_those_of_the_first_row_that_is_predicted(doubling
     found = predict_table(handler, Stream([1, 3]), columns="n", explode=True).read_all()
     assert found.schema.names[2:4] == ["prediction_a", "model_id"]
     assert found["prediction_a"].to_pylist() == [None, None, 1.0, 2.0]
+
+
+def one_after_the_other(*predictions):
+    numbers = itertools.count()
+    stream = Stream([1] * len(predictions), lambda _: float(next(numbers)))
+    return predict_table(Acting(lambda batch: [predictions[int(n)] for n in batch]), stream, columns="n")
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [
+        (1, 2.5),
+        (True, 5),
+        (False, "x"),
+        ("x", 1),
+        (1, "5"),
+        ({"a": 1}, {"b": 1}),
+        ([1], [0.5]),
+        ([], [1]),
+        (0.5, 2**53 + 1),
+    ],
+)
+def test_values_that_the_first_type_cannot_hold_are_an_error_and_not_other_values(first, later):
+    found = one_after_the_other(first, later)
+    assert found.read_next_batch()["prediction"].to_pylist() == [first]
+    with pytest.raises(ValueError, match=r"'prediction' is .* in the first batches and .* in a later one"):
+        found.read_all()
+
+
+@pytest.mark.parametrize(
+    ("first", "later"), [(0.5, 2), (1, None), ([1], []), ({"a": 1, "b": 2}, {"a": 1, "b": None}), ("x", "y")]
+)
+def test_values_that_the_first_type_holds_get_it(first, later):
+    found = one_after_the_other(first, later)
+    assert found.read_all()["prediction"].to_pylist() == [first, later]

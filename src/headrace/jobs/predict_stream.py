@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from itertools import chain
 from typing import Any
 
@@ -36,11 +36,25 @@ def _cast(batch: Any, schema: Any) -> Any:
     """A record batch with the columns of a schema.
 
     Raises:
-        ValueError: it has others.
+        ValueError: it has others, or values that the schema's types cannot hold.
     """
-    names = batch.schema.names
-    if unknown := [one for one in batch.schema if one.name not in schema.names and str(one.type) != "null"]:
+    given = batch.schema
+    if unknown := [one for one in given if one.name not in schema.names and not pyarrow.types.is_null(one.type)]:
         raise ValueError(f"the first batches have no column {unknown[0].name!r}; leave explode out.")
-    fields = zip(schema.names, schema.types, strict=True)
-    columns = [batch.column(name).cast(kind) if name in names else [None] * len(batch) for name, kind in fields]
+    columns = [
+        _held(batch.column(field.name), field) if field.name in given.names else pyarrow.nulls(len(batch), field.type)
+        for field in schema
+    ]
     return type(batch).from_arrays(columns, schema=schema)
+
+
+def _held(column: Any, field: Any) -> Any:
+    """A column cast to the type of a field, if that holds all of its values."""
+    with suppress(pyarrow.ArrowException):
+        both = [pyarrow.schema([field]), pyarrow.schema([(field.name, column.type)])]
+        if pyarrow.unify_schemas(both, promote_options="permissive").types == [field.type]:
+            return column.cast(field.type)
+    raise ValueError(
+        f"column {field.name!r} is {field.type} in the first batches and {column.type} in a later one, and a reader's "
+        "types cannot change; have the handler return values of one type, or read all into one table before."
+    )

@@ -211,7 +211,7 @@ def _row(answer: Any) -> tuple[Any, str | None, str, str | None]:
 def _refuse_mistakes(table: Any, on_failure: str) -> None:
     if on_failure not in ("raise", "mark"):
         raise ConfigurationError(f"on_failure must be 'raise' or 'mark', not {on_failure!r}.")
-    kinds = "a pandas.DataFrame, a frame of Polars, a pyarrow.Table or a pyarrow.RecordBatch"
+    kinds = "a pandas.DataFrame, a frame of Polars, a table or record batch of Arrow's, or a reader of such batches"
     if not is_of_columns(table) or not (hasattr(table, "iloc") or hasattr(table, "num_columns")):
         raise ConfigurationError(
             f"predict_table takes {kinds}, not a {type(table).__qualname__}; of other rows, predict yields predictions."
