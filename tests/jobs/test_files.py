@@ -307,6 +307,22 @@ def test_outputs_of_no_known_format(output):
 
 
 @pytest.mark.parametrize(
+    ("name", "option", "hint"),
+    [
+        ("out", "--output", "; or end it in a slash for a file for each input."),
+        ("out/", "--output", "."),
+        ("out", "--dead-letters", "."),
+    ],
+)
+def test_a_folder_is_no_file(tmp_path, monkeypatch, name, option, hint):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ConfigurationError) as caught:
+        output_format(name, option)
+    assert str(caught.value).endswith(f"is a folder; name a file in it, such as out/predictions.jsonl{hint}")
+
+
+@pytest.mark.parametrize(
     ("name", "wrap", "line"), [("a b.tsv", bytes, "é\tx"), ("a.jsonl.gz", gzip.compress, '{"é": 1, "b": 2}')]
 )
 def test_latin_1_is_converted_by_the_command_that_a_row_says(write, tmp_path, name, wrap, line):

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import BinaryIO, NamedTuple
 
 from headrace.core.errors import ConfigurationError
-from headrace.core.files import FileInfo, file_info, files_below
+from headrace.core.files import FileInfo, file_info, files_below, is_folder_name
 from headrace.core.spelling import no_file
 from headrace.jobs import pipes, storage
 from headrace.jobs.compression import compression_of, decompressed
@@ -214,9 +214,10 @@ def output_format(path: str, option: str = "--output") -> str:
     kind = _FORMATS.get(extension)
     if not storage.is_remote(path) and os.path.isdir(path):
         example = os.path.join(path, "predictions.jsonl")
+        may_be_folder = option == "--output" and not is_folder_name(path)
+        more = "; or end it in a slash for a file for each input." if may_be_folder else "."
         raise ConfigurationError(
-            f"{option} must be a file, and {path} is a folder; name a file in it, such as {example}; or end it in a "
-            "slash for a file for each input."
+            f"{option} must be a file, and {path} is a folder; name a file in it, such as {example}{more}"
         )
     if kind is None or (kind == "parquet" and compression):
         raise ConfigurationError(f"{option} must end in .jsonl, .csv (both also .gz) or .parquet, not {path!r}.")
