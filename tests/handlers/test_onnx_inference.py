@@ -306,6 +306,8 @@ def test_an_input_that_does_not_fit_fails_alone(mixed_uri):
     examples = [handler.example_from_row(row) for row in (good, {**good, "age": 0.5}, good, {**good, "city": 7})]
     outcomes = list(predict(handler, examples, on_failure="yield"))
     assert [isinstance(outcome, Failure) for outcome in outcomes] == [False, True, False, True]
+    assert str(outcomes[1].error).startswith("input 'age': the model takes int64, which cannot hold 0.5;")
+    assert str(outcomes[3].error).startswith("input 'city': the model takes texts, and an example is of int64;")
     with pytest.raises(ValueError, match="column 'age' holds None"):
         handler.example_from_row({**good, "age": None})
 

@@ -105,10 +105,13 @@ def predict_named(batch: Any, inputs: Mapping[str, tuple[Any, int]], predict: Ca
         batch: dicts of arrays; or a dict of columns, which have a row for each example.
         inputs: dtype, and number of axes, of each input by its name; columns that are none are left out.
         predict: calls the model on arrays converted to these, as ``fitted`` does.
+
+    Raises:
+        TypeError, ValueError: an array cannot be converted; names the input.
     """
 
     def call(columns: Mapping[str, Any]) -> Any:
-        return predict({name: _fed(values, *inputs[name]) for name, values in columns.items() if name in inputs})
+        return predict({name: _fed(name, values, *inputs[name]) for name, values in columns.items() if name in inputs})
 
     def stack(alike: Sequence[Mapping[str, Any]]) -> Any:
         return call({name: numpy.stack([numpy.asarray(example[name]) for example in alike]) for name in alike[0]})
@@ -120,9 +123,12 @@ def _kind_of_named(example: Mapping[str, Any]) -> Any:
     return tuple((name, numpy.asarray(value).dtype, numpy.shape(value)) for name, value in example.items())
 
 
-def _fed(values: Array, dtype: Any, axes: int) -> Array:
+def _fed(name: str, values: Array, dtype: Any, axes: int) -> Array:
     """Values for an input; in a column of their own where it has two axes."""
-    values = values if dtype is None else fitted(values, dtype)
+    try:
+        values = values if dtype is None else fitted(values, dtype)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"input {name!r}: {error}") from error
     return values[:, None] if values.ndim == 1 and axes == 2 else values
 
 
@@ -155,7 +161,8 @@ def fitted(array: Array, dtype: Any) -> Array:
         return array
     values = _numbers(array)
     if values is None or dtype.kind not in "biuf":
-        raise TypeError(f"the model takes {dtype}, and an example is of {array.dtype}; convert it before.")
+        wanted = "texts" if dtype.kind == "O" else dtype
+        raise TypeError(f"the model takes {wanted}, and an example is of {array.dtype}; convert it before.")
     with numpy.errstate(all="ignore"):
         converted = values.astype(dtype)
         if dtype.kind == "f":
@@ -163,7 +170,8 @@ def fitted(array: Array, dtype: Any) -> Array:
         else:
             fits = (converted == values) & numpy.isfinite(values)
     if not fits.all():
-        raise ValueError(f"the model takes {dtype}, which cannot hold {values[~fits].flat[0]!r}; convert it before.")
+        wrong = values[~fits].flat[0].item()
+        raise ValueError(f"the model takes {dtype}, which cannot hold {wrong!r}; convert it before.")
     return converted
 
 
