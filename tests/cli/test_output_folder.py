@@ -124,6 +124,13 @@ def test_each_input_has_its_output_and_its_dead_letters(work):
     assert letter["position"].items() >= position.items()
 
 
+def test_each_file_of_dead_letters_has_its_tracebacks(work):
+    for name in "efgh":
+        work.write(f"in/{name}.csv", 27)
+    work.run()
+    assert all(work.letters(f"{name}.dead-letters.jsonl")[0]["traceback"] for name in "aefgh")
+
+
 def test_only_what_is_new_or_changed_is_predicted(work):
     work.run()
     before = work.outputs()

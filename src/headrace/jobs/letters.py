@@ -18,7 +18,7 @@ _DISTINCT_TRACEBACKS = 1000
 
 
 class LetterLines:
-    """Makes the lines of one part: a traceback that many letters have is in the first of them only."""
+    """Makes the lines of one part: a traceback that many letters of a source have is in the first of them only."""
 
     def __init__(self) -> None:
         self._tracebacks: Counter[int] = Counter()
@@ -33,18 +33,18 @@ class LetterLines:
             "operation": letter.index,
             "error_type": letter.error_type,
             "message": letter.message,
-            "traceback": self._unless_known(letter),
+            "traceback": self._unless_known(place.block.source, letter),
             "attempts": getattr(row, "attempts", 0) + letter.attempts,
             "model_id": letter.model_id,
             "position": position_of(place),
         }
         return OutputLine(place.place, as_line(line)[:-1].decode())
 
-    def _unless_known(self, letter: DeadLetter) -> str | None:
+    def _unless_known(self, source: int, letter: DeadLetter) -> str | None:
         """The traceback; None if it is that of several letters before, but for the message, which the letter has."""
         if len(self._tracebacks) > _DISTINCT_TRACEBACKS:
             self._tracebacks.clear()
-        key = hash(letter.traceback.replace(letter.message, ""))
+        key = hash((source, letter.traceback.replace(letter.message, "")))
         self._tracebacks[key] += 1
         return letter.traceback if self._tracebacks[key] <= _SAME_TRACEBACKS else None
 
