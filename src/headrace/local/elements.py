@@ -57,13 +57,13 @@ def frames_in_blocks(
     handler: Any, given: Any, request: InferenceRequest, columns: tuple[Any, Any]
 ) -> tuple[Any, Iterable[Any], InferenceRequest, Callable[[Any], Any]] | None:
     """A handler of blocks, those of a table, how it runs, and what makes an example of a row; None: it needs rows."""
-    if not is_of_columns(given):
+    if not is_of_columns(given) or not takes_frames(handler):
         return None
     from headrace.rows.table_blocks import blocks_for  # noqa: PLC0415 - needs pyarrow
 
     examples = examples_of(given, *columns)
     found = blocks_for(handler, given, request, examples)
-    if found is None or not takes_frames(handler):
+    if found is None:
         return None
     return found.handler, found.of(given), found.request, ExampleOfRow(examples, make_plan(handler).handler)
 
