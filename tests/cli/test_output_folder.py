@@ -166,6 +166,14 @@ def test_another_model_predicts_all_again_and_says_so(work):
     assert work.run("--handler-arg", "times=2")[1] == [1, 2, 3, 4, 5, 8]
 
 
+def test_a_file_that_changes_the_types_of_columns_predicts_all_again_and_says_so(work, headrace):
+    work.run()
+    work.write("in/e.csv", 1.5)
+    result = headrace(*RUN)
+    assert result.err.startswith("the types of CSV columns (--types): changed since the outputs in ")
+    assert result.summary["inputs"] == "5 predicted, 0 unchanged"
+
+
 def test_the_format_and_the_folder_of_dead_letters_can_be_chosen(work):
     result, _ = work.run("--output-format", "jsonl", "--dead-letters", "bad/")
     assert result.code == 0

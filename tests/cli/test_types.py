@@ -194,7 +194,9 @@ def test_a_run_goes_on_only_with_the_same_types(folder, headrace, handlers):
     arguments = ("run", "in.csv", "--handler", f"{handlers}:Add", "--threshold", 0, "--resume", "--output", "p.jsonl")
     folder.write("in.csv", "n,m\n1,1\n2,2\nx,3\n4,4\n")
     assert headrace(*arguments).code == 3
-    assert "these have changed since: --types" in headrace(*arguments, "--types", "m=float").err
+    assert (
+        "these have changed since: the types of CSV columns (--types)" in headrace(*arguments, "--types", "m=float").err
+    )
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def decisive(
         "--keep": keep,
         **({"--explode": True} if args.explode else {}),
         "--key": args.key,
-        "--types": types,
+        "the types of CSV columns (--types)": types,
     }
 
 
