@@ -3,6 +3,7 @@
 import itertools
 import pickle
 
+import numpy
 import pyarrow
 import pytest
 from sklearn.linear_model import LinearRegression
@@ -106,3 +107,14 @@ def test_values_that_the_first_type_cannot_hold_are_an_error_and_not_other_value
 def test_values_that_the_first_type_holds_get_it(first, later):
     found = one_after_the_other(first, later)
     assert found.read_all()["prediction"].to_pylist() == [first, later]
+
+
+def test_columns_that_python_cannot_make_come_back():
+    tensors = pyarrow.FixedShapeTensorArray.from_numpy_ndarray(numpy.ones((2, 3)))
+    union = pyarrow.UnionArray.from_sparse(
+        pyarrow.array([0, 1], "int8"), [pyarrow.array([1, 2]), pyarrow.array(["a", "b"])]
+    )
+    table = pyarrow.table({"n": [1, 2], "tensors": tensors, "union": union})
+    found = predict_table(Acting(), table.to_reader(), columns="n").read_all()
+    assert found.select(table.schema.names).equals(table)
+    assert found["prediction"].to_pylist() == [1, 2]

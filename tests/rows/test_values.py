@@ -164,3 +164,19 @@ def test_whether_pandas_is_installed_makes_no_difference(tmp_path):
         return subprocess.run(command, capture_output=True, check=True, text=True).stdout
 
     assert told("without") == told("with") != ""
+
+
+class Celsius(pyarrow.ExtensionType):
+    """A type that Python code adds to Arrow's; it is not hashable."""
+
+    def __init__(self):
+        super().__init__(pyarrow.float64(), "test.celsius")
+
+    def __arrow_ext_serialize__(self):
+        return b""
+
+
+def test_values_of_a_type_that_python_code_adds():
+    column = pyarrow.ExtensionArray.from_storage(Celsius(), pyarrow.array([20.5, None]))
+    assert as_values(column) == [20.5, None]
+    assert as_values(pyarrow.StructArray.from_arrays([column], ["t"])) == [{"t": 20.5}, {"t": None}]

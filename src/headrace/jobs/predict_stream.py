@@ -18,7 +18,8 @@ def predicted_stream(given: Any, opened: Opened) -> Any:
     reader = pyarrow.RecordBatchReader.from_stream(given)
 
     def batches() -> Iterator[Any]:
-        empty = pyarrow.RecordBatch.from_pylist([], schema=reader.schema)
+        columns = [pyarrow.nulls(0, kind) for kind in reader.schema.types]
+        empty = pyarrow.RecordBatch.from_arrays(columns, schema=reader.schema)
         with opened(empty) as predicted:
             yield from map(predicted, reader)
             yield predicted(empty)  # there may be no other
@@ -50,6 +51,8 @@ def _cast(batch: Any, schema: Any) -> Any:
 
 def _held(column: Any, field: Any) -> Any:
     """A column cast to the type of a field, if that holds all of its values."""
+    if column.type == field.type:
+        return column
     with suppress(pyarrow.ArrowException):
         both = [pyarrow.schema([field]), pyarrow.schema([(field.name, column.type)])]
         if pyarrow.unify_schemas(both, promote_options="permissive").types == [field.type]:

@@ -107,11 +107,15 @@ def as_values(column: Any) -> list[Any]:
     return _of_lists(column) if kind.num_fields else _of_times(column)
 
 
-@lru_cache(1000)
 def _is_plain(kind: Any) -> bool:
     """Whether pyarrow's own conversion of the type is exact."""
-    if isinstance(kind, pyarrow.BaseExtensionType):
-        return _is_plain(kind.storage_type)
+    while isinstance(kind, pyarrow.BaseExtensionType):  # which may not be hashable
+        kind = kind.storage_type
+    return _is_plain_storage(kind)
+
+
+@lru_cache(1000)
+def _is_plain_storage(kind: Any) -> bool:
     if _TYPES.is_dictionary(kind):
         return _is_plain(kind.value_type)
     if kind.num_fields:
