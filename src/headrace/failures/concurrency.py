@@ -272,6 +272,8 @@ class ConcurrencyLimit:
         elif self._own_breaker.refused(now, started, reply, retry_after, is_known=is_known):
             self._restarted, self.in_flight = now, 0
         if self._breaker.refused(now, started, reply, retry_after):
-            self._quota.pause(now, started)
+            if reply is Verdict.REFUSED:
+                self._quota.all_refused(now, started)
+            self._quota.hold()
             if reply is Verdict.UNAVAILABLE and not was_open:
                 self._latency.restart(now)

@@ -128,11 +128,10 @@ class QuotaRate:
         """Refusals teach nothing new before anything is accepted again."""
         self._board.state.accepts = 0.0
 
-    def pause(self, now: float, started: float) -> None:
+    def all_refused(self, now: float, started: float) -> None:
         """Many in a row are refused, this one the last: that is no chance."""
         if started > self._board.state.known_since and self._board.state.accepts:
             self._cut(now, started, self._accepted_since(now - self._unit(), now)[0])
-        self.hold()
 
     def _settle(self, settling: _Settling, now: float, started: float, *, accepted: bool) -> None:
         """Learns from what left before the last cut and after the first refusal."""
