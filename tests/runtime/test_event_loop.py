@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 import warnings
 
+import cloudpickle
 import pytest
 
 from headrace import EngineModelHandler, Failure, RemoteModelHandler, RetryConfig, predict
@@ -15,6 +17,7 @@ from headrace.runtime.event_loop import EventLoop
 from toys import Acting
 from waiting import wait_until
 
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.usefixtures("requests_end")
 
 _PATIENCE_SECS = 60
