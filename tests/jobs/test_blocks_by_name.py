@@ -207,8 +207,7 @@ def test_a_model_that_drops_the_axis_of_a_single_row(both_ways, tmp_path):
 @pytest.fixture(scope="module")
 def of_keras(tmp_path_factory):
     """The files of a model with a number, a text and a vector for its inputs, and with several outputs."""
-    from large import tensorflow
-
+    tensorflow = pytest.importorskip("tensorflow")
     keras, folder = tensorflow.keras, tmp_path_factory.mktemp("keras")
     kinds = {"n": ((1,), "float32"), "t": ((1,), "string"), "v": ((2,), "float32")}
     inputs = {name: keras.Input(shape, name=name, dtype=kind) for name, (shape, kind) in kinds.items()}
@@ -244,10 +243,9 @@ def test_inputs_of_keras_by_name(both_ways, tmp_path, of_keras, name, of_tensors
 @pytest.mark.large
 @pytest.mark.parametrize("of_tensors", [False, True], ids=["arrays", "tensors"])
 def test_matrices_of_keras(both_ways, tmp_path, of_tensors):
+    keras = pytest.importorskip("tensorflow").keras
     from headrace.handlers.tensorflow_inference import TFModelHandlerNumpy, TFModelHandlerTensor
-    from large import tensorflow
 
-    keras = tensorflow.keras
     dtype = "float32" if of_tensors else "float64"
     model = keras.Sequential([keras.Input((2,), dtype=dtype), keras.layers.Dense(1, dtype=dtype)])
     model.export(tmp_path / "saved", verbose=False)

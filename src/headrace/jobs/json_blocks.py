@@ -110,7 +110,8 @@ class _Shape:
     @classmethod
     def of(cls, lines: Any) -> _Shape | None:
         """The shape of most of a sample of lines; None if Arrow cannot have it."""
-        sample = [line.as_py() for line in lines[:: max(1, len(lines) // _FEW_LINES)]]
+        places = range(0, len(lines), max(1, len(lines) // _FEW_LINES))
+        sample = [lines[place].as_py() for place in places]  # to slice in steps, pyarrow 16 imports pandas
         rows = [row for row in map(_row_or_none, sample) if row]
         if not rows:
             return None

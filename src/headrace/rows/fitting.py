@@ -80,7 +80,12 @@ def plain(column: Any) -> Any:
     """A column without a dictionary; numbers have 64 bits, times are in microseconds, rounded as Python does."""
     column = column.dictionary_decode() if pyarrow.types.is_dictionary(column.type) else column
     kind = _plain_type(column.type)
-    return column if kind == column.type else column.cast(kind, safe=False)
+    if kind == column.type:
+        return column
+    try:
+        return column.cast(kind, safe=False)
+    except pyarrow.ArrowNotImplementedError:  # text of Polars, with pyarrow 16
+        return pyarrow.array(column.to_pylist(), kind)
 
 
 def numbers_of(column: Any) -> Any:
