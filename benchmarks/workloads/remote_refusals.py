@@ -17,7 +17,7 @@ from workloads.remote import counted, serving
 TITLE = "An endpoint that refuses some requests at random"
 
 _QUOTA = 400
-_SECS = 30
+_SECS = 20
 _CHANCES = (0.0, 0.01, 0.02, 0.05)
 _SEMAPHORES = (8, 32, 128)
 _OURS, _BY_HAND = "Headrace", "by hand"
