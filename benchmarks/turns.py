@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from goals import interval
+from goals import Goal, interval, ratio
 
 ELSEWHERE = Path(__file__).parent / "elsewhere"
 """Where the processes run."""
@@ -28,6 +28,17 @@ def headrace(*words: str | Path) -> Command:
 def program(name: str, *words: str | Path) -> Command:
     """A program of the folder elsewhere."""
     return [sys.executable, f"{name}.py", *words]
+
+
+def way(table: str, side: str) -> str:
+    """The name of what a side does with a table."""
+    return f"{table}, {side}"
+
+
+def seconds_beside(what: str, table: str, ours: str, other: str, most: float) -> Goal:
+    """How many times another side's seconds ours are at most."""
+    figures = ratio(way(table, ours), way(table, other), "seconds")
+    return Goal(f"{what}, {table}: seconds, {ours} / {other}", figures, at_most=most)
 
 
 def take_turns(

@@ -15,7 +15,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 import turns
-from goals import INTERVALS, Goal, ratio
+from goals import INTERVALS
 from peers import python_of
 from sklearn.linear_model import LogisticRegression
 
@@ -39,19 +39,12 @@ _ROWS = {"rows, JSON lines": 200_000}
 _SUFFIXES = {"Parquet": "parquet", "CSV": "csv", "JSON lines": "jsonl"}
 
 
-def _way(table: str, who: str) -> str:
-    return f"{table}, {who}"
-
-
-def _seconds(table: str, other: str, most: float) -> Goal:
-    figures = ratio(_way(table, _OURS), _way(table, other), "seconds")
-    return Goal(f"Files, {table}: seconds, headrace run / {other}", figures, at_most=most)
-
+_seconds = partial(turns.seconds_beside, "Files")
 
 GOALS = [
-    *(_seconds(table, other, most) for table in _NUMBERS for other, most in ((_BY_HAND, 1.0), (_DAFT, 0.95))),
-    *(_seconds(table, _BY_HAND, 1.1) for table in _VECTORS),
-    *(_seconds(table, _BEAM, 0.25) for table in _ROWS),
+    *(_seconds(table, _OURS, other, most) for table in _NUMBERS for other, most in ((_BY_HAND, 1.0), (_DAFT, 0.95))),
+    *(_seconds(table, _OURS, _BY_HAND, 1.1) for table in _VECTORS),
+    *(_seconds(table, _OURS, _BEAM, 0.25) for table in _ROWS),
 ]
 
 _COLUMNS = [f"x{index}" for index in range(20)]
@@ -68,8 +61,8 @@ def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]
         _WRITERS[kind](source, count)
         suffix = ".parquet" if kind == "numbers" else source.suffix
         outputs = {who: folder / f"{who}, {kind}{suffix}" for who in (_OURS, _BY_HAND, _DAFT, _BEAM)}
-        ways = {_way(table, who): one for who, one in _ways(kind, source, models.get(kind), outputs).items()}
-        runs = turns.take_turns(ways, repeats, peers=[_way(table, _DAFT)])
+        ways = {turns.way(table, who): one for who, one in _ways(kind, source, models.get(kind), outputs).items()}
+        runs = turns.take_turns(ways, repeats, peers=[turns.way(table, _DAFT)])
         _compare({way: outputs[way.rpartition(", ")[2]] for way in ways})
         yield from turns.facts(runs, count)
         source.unlink()

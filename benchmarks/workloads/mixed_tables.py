@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas
 import turns
-from goals import INTERVALS, Goal, difference, ratio
+from goals import INTERVALS, Goal, difference
 from peers import python_of
 from sklearn.compose import make_column_transformer
 from sklearn.linear_model import LogisticRegression
@@ -39,35 +39,29 @@ _FEW, _MANY = 300_000, 2_000_000
 _OURS, _BY_HAND, _PEERS = "headrace", "by hand", {"Daft": "daft", "Ray Data": "ray"}
 
 
-def _way(table: str, who: str) -> str:
-    return f"{table}, {who}"
+_seconds = partial(turns.seconds_beside, "Mixed table")
 
 
 def _named(kind: str, count: int) -> str:
     return f"{kind}, {count:,} rows"
 
 
-def _seconds(table: str, other: str, most: float) -> Goal:
-    figures = ratio(_way(table, _OURS), _way(table, other), "seconds")
-    return Goal(f"Mixed table, {table}: seconds, headrace / {other}", figures, at_most=most)
-
-
 GOALS = [
     *(
-        _seconds(_named(kind, _MANY), other, most)
+        _seconds(_named(kind, _MANY), _OURS, other, most)
         for kind in _FORMATS
         for other, most in ((_BY_HAND, 1.1), *((peer, 1.0) for peer in _PEERS))
     ),
     *(
         Goal(
             f"Mixed table, {_named(kind, _FEW)}: headrace - by hand",
-            difference(*(_way(_named(kind, _FEW), who) for who in (_OURS, _BY_HAND)), "seconds"),
+            difference(*(turns.way(_named(kind, _FEW), who) for who in (_OURS, _BY_HAND)), "seconds"),
             at_most=0.5,
             unit=" s",
         )
         for kind in _FORMATS
     ),
-    _seconds("in memory", _BY_HAND, 1.2),
+    _seconds("in memory", _OURS, _BY_HAND, 1.2),
 ]
 
 
@@ -126,8 +120,8 @@ def _of_files(folder: Path, kind: str, model: Path, table: str, repeats: int) ->
     for peer, name in _PEERS.items():
         if python := python_of(name):
             ways[peer] = [python, f"table_with_{name}.py", source, model, outputs[peer]]
-    named = {_way(table, who): command for who, command in ways.items()}
-    runs = turns.take_turns(named, repeats, peers=[_way(table, peer) for peer in _PEERS])
+    named = {turns.way(table, who): command for who, command in ways.items()}
+    runs = turns.take_turns(named, repeats, peers=[turns.way(table, peer) for peer in _PEERS])
     expected = _predictions(outputs[_BY_HAND], kind)
     for way in ways:
         assert _predictions(outputs[way], kind) == expected, f"{kind}, {way}: predictions differ"
@@ -149,13 +143,13 @@ def _in_memory(path: Path, count: int, repeats: int) -> Iterator[dict[str, Any]]
 
     model, rows, handler = pickle.loads(path.read_bytes()), table(count), SklearnModelHandlerPandas(str(path))
     calls = {_BY_HAND: lambda: model.predict(rows), _OURS: lambda: predict_table(handler, rows)["prediction"]}
-    runs: dict[str, list[dict[str, float]]] = {_way("in memory", who): [] for who in calls}
+    runs: dict[str, list[dict[str, float]]] = {turns.way("in memory", who): [] for who in calls}
     for turn in range(repeats):
         answers = []
         for who in list(calls)[:: 1 if turn % 2 == 0 else -1]:
             started, cpu = time.perf_counter(), time.process_time()
             answers.append(calls[who]())
             figures = {"seconds": time.perf_counter() - started, "cpu": time.process_time() - cpu}
-            runs[_way("in memory", who)].append(figures)
+            runs[turns.way("in memory", who)].append(figures)
         assert (answers[0] == answers[1]).all()
     yield from turns.facts(runs, count)

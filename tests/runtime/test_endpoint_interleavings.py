@@ -177,19 +177,24 @@ MODULES = {
 }
 
 
+def check(scene, seed):
+    """Checks a scene that has been played, and closes its loop."""
+    try:
+        scene.check()
+    except AssertionError as error:
+        raise AssertionError(f"seed {seed}") from error
+    finally:
+        asyncio.set_event_loop(None)
+        scene.event_loop.loop.close()
+
+
 @pytest.mark.parametrize("first", range(0, 200, 50))
 def test_requests_all_have_an_outcome_wherever_headrace_itself_raises(first):
     for seed in range(first, first + 50):
         scene = Scene(seed)
         with raising(random.Random(seed).randrange(1500)):
             scene.play()
-        try:
-            scene.check()
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}") from error
-        finally:
-            asyncio.set_event_loop(None)
-            scene.event_loop.loop.close()
+        check(scene, seed)
 
 
 @pytest.mark.parametrize("first", range(0, 200, 50))
@@ -197,13 +202,7 @@ def test_requests_all_come_back_once_in_whichever_order_things_happen(first):
     for seed in range(first, first + 50):
         scene = Scene(seed)
         scene.play()
-        try:
-            scene.check()
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}") from error
-        finally:
-            asyncio.set_event_loop(None)
-            scene.event_loop.loop.close()
+        check(scene, seed)
 
 
 def test_first_request_is_not_held_up_by_the_next_try_of_an_earlier_one():
