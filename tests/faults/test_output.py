@@ -69,11 +69,11 @@ def close_descriptors(text):
 
 
 def flood(text):
-    """Two batches print 100 MB."""
+    """Two batches print 2 MB."""
     if text == "loading":
         return
-    block = b"".join(b"%09d " % number + b"x" * 89 + b"\n" for number in range(10_000))
-    for _ in range(50):
+    block = b"".join(b"%09d " % number + b"x" * 89 + b"\n" for number in range(1_000))
+    for _ in range(10):
         sys.stdout.buffer.write(block)
     sys.stdout.flush()
 

@@ -48,7 +48,7 @@ class Holder(DoublingHandler):
     ids=["isolated", "timed", "isolated in Beam", "placed in Beam", "timed in Beam", "in Beam's words"],
 )
 def test_unpicklable_handlers_are_refused_at_construction(construct):
-    with pytest.raises(ConfigurationError, match=r"generator.*does not pickle.*load_model") as caught:
+    with pytest.raises(ConfigurationError, match=r"does not pickle.*generator.*load_model") as caught:
         construct()
     assert "\n" not in str(caught.value)
     assert RunInference(Holder())
@@ -56,13 +56,13 @@ def test_unpicklable_handlers_are_refused_at_construction(construct):
 
 
 def test_the_unpicklable_attribute_is_named():
-    with pytest.raises(ConfigurationError, match=r"Holder\.state\['rows'\], of type generator, does not pickle"):
+    with pytest.raises(ConfigurationError, match=r"Holder\.state, of type dict, does not pickle .*generator"):
         predict(Holder(), [1], isolate=True)
 
 
 def test_unpicklable_functions_are_named():
     handler = DoublingHandler().with_preprocess_fn((row for row in ()).send)
-    with pytest.raises(ConfigurationError, match=r"preprocess\[0\], .*, does not pickle"):
+    with pytest.raises(ConfigurationError, match=r"DoublingHandler.*, does not pickle .*generator"):
         predict(handler, [1], isolate=True)
 
 

@@ -10,7 +10,7 @@ client.ModelHosts
     fork_server_client -------------------> fork_server ---------- fork -------> (inherits modules and weights)
       fork_server_process, with __main__      preloads, forks, reaps; fork_server_messages
       spare: one that imports ahead
-output.OutputReader <---------------------- redirect <-------------------------- prints and log records
+output.OutputReader <---------------------- output.redirect_output <------------ prints and log records
 
 environment.py     what the fork server takes over from its owner: search path, directory, variables; each copy's GPU
 pending.py         what another thread works out; a wait for it may be interrupted

@@ -34,8 +34,8 @@ from headrace.hosts.fork_server_messages import (
 )
 from headrace.hosts.host import serve
 from headrace.hosts.orphans import is_manager
+from headrace.hosts.output import redirect_output
 from headrace.hosts.provider import ExitCause, HostExit
-from headrace.hosts.redirect import redirect_output
 from headrace.hosts.system import adopt_orphans, children, die_with_parent, has_ended, raise_oom_score
 from headrace.hosts.thread_budget import inherit_page, limit_threads
 from headrace.ipc.channel import Channel

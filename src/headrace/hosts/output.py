@@ -1,4 +1,4 @@
-"""Passes what a model's hosts print and log to the logging of their owner, with limits on volume and memory."""
+"""Passes what a model's hosts print and log to the logging of their owner, line by line."""
 
 from __future__ import annotations
 
@@ -7,155 +7,49 @@ import fcntl
 import json
 import logging
 import os
-import re
-import selectors
+import select
+import sys
 import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 
-from headrace.core.clock import Clock, SystemClock
-
-_PRINTS = logging.getLogger("headrace.host")
-
-_SECOND = 1_000_000_000
-_LINES_A_SECOND = 1_000
-_LINE_BYTES = 64 * 1024
-_RECORD_BYTES = 8 * _LINE_BYTES
-"""Longest line on the pipe of log records: JSON may take six bytes per character."""
-_PIPE_BYTES = 256 * 1024
-"""Room for bursts. Linux limits all pipes of a user together to 64 MB."""
-_READS = 16
-"""How often one pipe is read before the other's turn; at close, enough to drain a pipe."""
+_PRINTS = "headrace.host"
+_READ_BYTES = 64 * 1024
+_LONGEST_TEXT = 64 * 1024
+"""Characters of a log record; JSON may take six bytes for each."""
+_LONGEST_LINE = 8 * _LONGEST_TEXT
+"""Bytes after which a line is split."""
+_LAST_READS = 2
+"""How often a pipe is read at close: enough to drain it."""
 _LAST_SECS = 0.5
-_NAME_CHARS = 256
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-
-
-class _OutputStream:
-    """Splits the bytes of one pipe into lines, in bounded memory; passes on 1,000 a second, and counts the rest.
-
-    Args:
-        pass_on: called with each line (without the newline), and how many of its bytes were cut off.
-        tell: called with the number of lines dropped.
-        clock: measures seconds, and how long an unfinished line waits.
-        longest: the length, in bytes, at which a line is cut.
-        patience: how long an unfinished line waits for its newline, in nanoseconds.
-    """
-
-    def __init__(
-        self,
-        pass_on: Callable[[bytes, int], None],
-        tell: Callable[[int], None],
-        clock: Clock,
-        longest: int,
-        patience: int,
-    ) -> None:
-        self._pass_on = pass_on
-        self._tell = tell
-        self._clock = clock
-        self._longest = longest
-        self._patience = patience
-        self._pending = bytearray()
-        """The beginning of a line, since ``_since``; ``_cut`` more bytes of it are too many."""
-        self._cut = self._since = 0
-        self._passed = self._dropped = 0
-        """Lines of the second that began at ``_second``."""
-        self._second = clock.time_ns()
-
-    def feed(self, data: bytes) -> None:
-        """Takes the next bytes; passes on the lines that they complete."""
-        start = 0
-        while (end := data.find(b"\n", start)) >= 0:
-            if self._has_room():
-                self._keep(data[start:end])
-                self._finish()
-            else:  # count the remaining lines without splitting them
-                self._dropped += data.count(b"\n", start)
-                self._pending, self._cut = bytearray(), 0
-                end = data.rfind(b"\n")
-            start = end + 1
-        if start < len(data):
-            self._keep(data[start:])
-
-    def tick(self) -> None:
-        """Does what is due: passes on a line that has waited long enough, reports dropped lines."""
-        has_room = self._has_room()
-        if self._pending and self._clock.time_ns() >= self._since + self._patience:
-            self._dropped += not has_room
-            self._finish() if has_room else self._pending.clear()
-
-    def due(self) -> int | None:
-        """When to call ``tick`` next, in the clock's nanoseconds; None: no need."""
-        moments = [self._since + self._patience] if self._pending else []
-        moments += [self._second + _SECOND] if self._dropped else []
-        return min(moments, default=None)
-
-    def end(self) -> None:
-        """Passes on what is left, at the end of the stream."""
-        if self._pending:
-            self._finish()
-        self._begin_second()
-
-    def _has_room(self) -> bool:
-        """Whether one more line may be passed on in this second."""
-        if self._clock.time_ns() >= self._second + _SECOND:
-            self._begin_second()
-        return self._passed < _LINES_A_SECOND
-
-    def _begin_second(self) -> None:
-        dropped, self._dropped, self._passed, self._second = self._dropped, 0, 0, self._clock.time_ns()
-        if dropped:
-            self._tell(dropped)
-
-    def _keep(self, piece: bytes) -> None:
-        if not self._pending:
-            self._since = self._clock.time_ns()
-        taken = piece[: self._longest - len(self._pending)]
-        self._pending += taken
-        self._cut += len(piece) - len(taken)
-
-    def _finish(self) -> None:
-        line, cut = bytes(self._pending), self._cut
-        self._pending, self._cut = bytearray(), 0
-        self._passed += 1
-        self._pass_on(line, cut)
 
 
 class OutputReader:
     """Owner's side: reads what a model's hosts print and log, on its own daemon thread.
 
     Printed lines go to the logger ``headrace.host`` at INFO, log records to the logger of their name at their level,
-    each prefixed with the model's name. About 1,000 lines per second of either kind are passed on; the rest is
-    counted.
+    each prefixed with the model's name. A host that prints faster than the owner logs waits.
 
     Args:
         name: the model's name.
-        clock: measures that limit, and how long an unfinished line waits for its newline (0.5 s).
         log: called instead of this process's logging, with logger name, level and text.
-
-    Attributes:
-        name: the model's name; it may change.
 
     Raises:
         OSError: too many files are open.
     """
 
-    def __init__(
-        self, name: str, clock: Clock | None = None, log: Callable[[str, int, str], None] | None = None
-    ) -> None:
+    def __init__(self, name: str, log: Callable[[str, int, str], None] | None = None) -> None:
         self.name = name
         self._log_here = log or self._log_to_logger
-        self._clock: Clock = clock or SystemClock()
         self._process = os.getpid()
         self._open: set[int] = set()
         """Open descriptors. Remove one before closing it, so that no thread closes a reused number."""
-        self._failed = False
         self._thread = threading.Thread(target=self._run, name=f"headrace output of {name}", daemon=True)
         try:
             self._printed_read, self.printed = self._pipe()
             self._logged_read, self.logged = self._pipe()
-            self._wake_read, self._wake = self._pipe(1)
+            self._wake_read, self._wake = self._pipe()
             self._thread.start()
         except BaseException:
             self._close(*self._open)
@@ -179,27 +73,20 @@ class OutputReader:
             return
         self.release()
         self._join(timeout_secs)
-        with suppress(KeyError):
-            self._open.remove(self._wake)
-            with suppress(OSError):  # the thread has ended
+        with suppress(OSError):  # the thread has ended
+            if self._wake in self._open:
                 os.write(self._wake, b"end")  # closing is not enough: forked children may have copies
-            os.close(self._wake)
+        self._close(self._wake)
         self._join(_LAST_SECS)
 
     def _join(self, timeout_secs: float) -> None:
         if threading.current_thread() is not self._thread:  # a garbage collection may call close() on any thread
             self._thread.join(timeout_secs)
 
-    def _pipe(self, size: int = _PIPE_BYTES) -> tuple[int, int]:
-        ends = os.pipe()
-        self._open.update(ends)
-        read, write = (lifted(end) for end in ends)
+    def _pipe(self) -> tuple[int, int]:
+        read, write = os.pipe()
         self._open.update((read, write))
-        self._close(*set(ends) - {read, write})
         os.set_blocking(read, False)
-        if hasattr(fcntl, "F_SETPIPE_SZ"):
-            with suppress(OSError):  # the user has reached the limit for all pipes
-                fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, size)
         return read, write
 
     def _close(self, *descriptors: int) -> None:
@@ -209,63 +96,37 @@ class OutputReader:
                 os.close(descriptor)
 
     def _run(self) -> None:
-        try:
-            with selectors.PollSelector() as selector:  # unlike epoll, it needs no descriptor
-                self._pump(selector)
-        finally:
-            self._close(self._printed_read, self._logged_read, self._wake_read)
-
-    def _pump(self, selector: selectors.BaseSelector) -> None:
-        tell, clock = self._tell_dropped, self._clock
         streams = {
-            self._printed_read: _OutputStream(self._pass_on_print, tell, clock, _LINE_BYTES, _SECOND // 2),
-            self._logged_read: _OutputStream(self._pass_on_record, tell, clock, _RECORD_BYTES, 5 * _SECOND),
+            self._logged_read: _OutputPipe(self._logged_read, self._pass_on_record),
+            self._printed_read: _OutputPipe(self._printed_read, self._pass_on_print),
         }
-        for descriptor in (*streams, self._wake_read):
-            selector.register(descriptor, selectors.EVENT_READ)
+        poll = select.poll()
+        for file in (*streams, self._wake_read):
+            poll.register(file, select.POLLIN)
         while streams:
-            ready = {key.fd for key, _ in selector.select(self._patience(streams))}
-            closing = self._wake_read in ready  # close() has waited long enough: read what has come, then stop
-            for descriptor in [number for number in streams if closing or number in ready]:
-                if not self._read(descriptor, streams[descriptor]) or closing:
-                    selector.unregister(descriptor)
-                    streams.pop(descriptor).end()
-            for stream in streams.values():
-                stream.tick()
+            ready = {file for file, _ in poll.poll()}
+            is_closing = self._wake_read in ready
+            for file in [one for one in streams if is_closing or one in ready]:
+                if not streams[file].read(_LAST_READS if is_closing else 1):
+                    poll.unregister(file)
+                    del streams[file]
+            if is_closing:
+                break
+        for stream in streams.values():
+            stream.end()
+        self._close(self._printed_read, self._logged_read, self._wake_read)
 
-    def _patience(self, streams: dict[int, _OutputStream]) -> float | None:
-        """Seconds until a ``tick`` is due; None: wait for data only."""
-        moment = min((due for stream in streams.values() if (due := stream.due()) is not None), default=None)
-        return None if moment is None else max(0.0, (moment - self._clock.time_ns()) / _SECOND)
+    def _pass_on_print(self, line: bytes) -> None:
+        last = line.rstrip(b"\r").rpartition(b"\r")[2]  # a progress bar's final state
+        self._log(_PRINTS, logging.INFO, last.decode("utf-8", "backslashreplace"))
 
-    def _read(self, descriptor: int, stream: _OutputStream) -> bool:
-        """Reads what is available, up to a limit; returns False at the end of the stream."""
-        for _ in range(_READS):
-            try:
-                data = os.read(descriptor, _LINE_BYTES)
-            except BlockingIOError:
-                return True
-            stream.feed(data)
-            if len(data) < _LINE_BYTES:  # the pipe is empty for now or, without any data, closed
-                return bool(data)
-        return True
-
-    def _pass_on_print(self, line: bytes, cut: int) -> None:
-        shown = line[:_LINE_BYTES]
-        cut += len(line) - len(shown)
-        text = _legible(shown.rstrip(b"\r").rpartition(b"\r")[2])  # a progress bar's final state
-        self._log(_PRINTS.name, logging.INFO, f"{text} ... ({cut:,} more bytes)" if cut else text)
-
-    def _pass_on_record(self, line: bytes, cut: int) -> None:
-        if record := _parsed(line):
-            level, name, text = record
-            self._log(name, level, text)
+    def _pass_on_record(self, line: bytes) -> None:
+        try:
+            level, logger, text = json.loads(line)
+        except (ValueError, TypeError, RecursionError):  # a program that inherited the pipe wrote something else
+            self._pass_on_print(line)
         else:
-            self._pass_on_print(line, cut)
-
-    def _tell_dropped(self, lines: int) -> None:
-        text = f"{lines:,} more lines were dropped; at most {_LINES_A_SECOND:,} a second are passed on."
-        self._log(_PRINTS.name, logging.WARNING, text)
+            self._log(str(logger), level if isinstance(level, int) else logging.INFO, str(text))
 
     def _log_to_logger(self, logger: str, level: int, text: str) -> None:
         logging.getLogger(logger).log(level, "%s: %s", self.name, text)
@@ -274,45 +135,108 @@ class OutputReader:
         try:
             self._log_here(logger, level, text)
         except BaseException:  # this thread must survive any logging handler: hosts would block on an unread pipe
-            if not self._failed:  # report it once
-                self._failed = True
-                with suppress(Exception):
-                    traceback.print_exc()
+            with suppress(Exception):
+                traceback.print_exc()
+
+
+class _OutputPipe:
+    """Splits the bytes of one pipe into lines.
+
+    Args:
+        file: the pipe's descriptor, which does not block.
+        pass_on: called with each line, without the newline.
+    """
+
+    def __init__(self, file: int, pass_on: Callable[[bytes], None]) -> None:
+        self._file = file
+        self._pass_on = pass_on
+        self._pending = b""
+
+    def read(self, times: int) -> bool:
+        """Reads so many times, unless there is nothing more now; returns False at the end of the stream."""
+        for _ in range(times):
+            try:
+                data = os.read(self._file, _READ_BYTES)
+            except BlockingIOError:
+                return True
+            if not data:
+                self.end()
+                return False
+            *lines, self._pending = (self._pending + data).split(b"\n")
+            for line in lines:
+                self._pass_on(line)
+            if len(self._pending) >= _LONGEST_LINE:
+                self.end()
+        return True
+
+    def end(self) -> None:
+        """Passes on what has come of an unfinished line."""
+        pending, self._pending = self._pending, b""
+        if pending:
+            self._pass_on(pending)
 
 
 def record_line(level: int, logger: str, text: str) -> bytes:
-    """Encodes a log record for an ``OutputReader``'s pipe of records."""
-    return f"{json.dumps([level, logger[:_NAME_CHARS], _shortened(text)])}\n".encode()
+    """Encodes a log record for an ``OutputReader``'s pipe of records; a long one loses its middle."""
+    half = _LONGEST_TEXT // 2
+    if len(text) > _LONGEST_TEXT:
+        text = f"{text[:half]}\n... ({len(text) - 2 * half:,} more characters) ...\n{text[-half:]}"
+    return f"{json.dumps([level, logger, text])}\n".encode()
 
 
-def _parsed(line: bytes) -> tuple[int, str, str] | None:
-    """The level, logger name and text of a line from ``record_line``; None for any other line."""
-    level = name = text = None
-    with suppress(ValueError, TypeError, RecursionError):
-        level, name, text = json.loads(line)
-    if not (isinstance(level, int) and isinstance(name, str) and isinstance(text, str)):
-        return None
-    # lone surrogates, which the owner's logging handlers could not encode, become escapes
-    name, text = (words.encode("utf-8", "backslashreplace").decode() for words in (name[:_NAME_CHARS], text))
-    return level, name, text
+def redirect_output(printed: int, logged: int, level: int) -> None:
+    """Host's side: redirects everything that this process prints and logs to its owner's ``OutputReader``.
+
+    Descriptors 1 and 2, ``sys.stdout`` and ``sys.stderr`` (line buffered) go to ``printed``, in child programs, too;
+    standard input becomes empty. The root logger gets a single handler, which sends records to ``logged`` as lines of
+    JSON; child programs do not inherit that descriptor. Call it in a single-threaded process.
+
+    Args:
+        printed: the reader's ``printed`` descriptor, or a copy of it; stays open.
+        logged: the reader's ``logged`` descriptor, or a copy of it; stays open.
+        level: the root logger's new level.
+    """
+    target, sink, nothing = (_lifted(number) for number in (printed, logged, os.open(os.devnull, os.O_RDONLY)))
+    for number, source, name in ((0, nothing, "stdin"), (1, target, "stdout"), (2, target, "stderr")):
+        os.dup2(source, number)
+        mode, buffering = ("w", 1) if number else ("r", -1)
+        stream = open(number, mode, buffering, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115 - stays open
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    for copy in {nothing, target} - {printed}:
+        os.close(copy)
+    logging.root.handlers[:] = [_RecordSender(sink)]
+    logging.root.setLevel(level)
 
 
-def _shortened(text: str) -> str:
-    """Cuts the middle out of a text that is too long; the last lines of a traceback say most."""
-    half = _LINE_BYTES // 2
-    if len(text) <= 2 * half:
-        return text
-    return f"{text[:half]}\n... ({len(text) - 2 * half:,} more characters) ...\n{text[-half:]}"
-
-
-def _legible(line: bytes) -> str:
-    """Decodes a line; invalid bytes and control characters become escapes."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", line.decode("utf-8", "backslashreplace"))
-
-
-def lifted(descriptor: int) -> int:
-    """Returns the descriptor, or a duplicate above 2 if it is 0, 1 or 2; child programs do not inherit it."""
+def _lifted(descriptor: int) -> int:
+    """The descriptor, or a duplicate above 2 if it is 0, 1 or 2; child programs do not inherit it."""
     if descriptor > 2:
         os.set_inheritable(descriptor, False)
         return descriptor
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+
+
+class _RecordSender(logging.Handler):
+    """Writes each log record to a pipe as one line of JSON: level, logger name and text."""
+
+    def __init__(self, logged: int) -> None:
+        super().__init__()
+        self._logged = logged
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._write(record_line(record.levelno, record.name, self.format(record)))
+        except Exception:
+            self.handleError(record)  # prints to stderr, like every standard handler
+
+    def _write(self, line: bytes) -> None:
+        """Writes a whole line. The handler's lock keeps threads apart, the file lock forked processes."""
+        with suppress(OSError):  # some systems cannot lock a pipe
+            fcntl.lockf(self._logged, fcntl.LOCK_EX)
+        try:
+            while line:
+                line = line[os.write(self._logged, line) :]
+        finally:
+            with suppress(OSError):
+                fcntl.lockf(self._logged, fcntl.LOCK_UN)
