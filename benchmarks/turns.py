@@ -15,6 +15,8 @@ from goals import Goal, interval, ratio
 ELSEWHERE = Path(__file__).parent / "elsewhere"
 """Where the processes run."""
 ROUNDS_OF_PEERS = 3
+_TRIES_OF_PEERS = 3
+"""Daft at times dies of a signal, in the midst or once it has written all."""
 _HEADRACE = "import sys; from headrace.cli.main import main; sys.exit(main())"
 
 Command = Sequence[str | Path]
@@ -44,7 +46,7 @@ def seconds_beside(what: str, table: str, ours: str, other: str, most: float) ->
 def take_turns(
     ways: Mapping[str, Command], rounds: int, peers: Collection[str] = ()
 ) -> dict[str, list[dict[str, float]]]:
-    """The seconds and the CPU seconds of each run; peers take part in the first rounds only.
+    """The seconds and the CPU seconds of each run; peers take part in the first rounds only, and run again if they die.
 
     Raises:
         RuntimeError: a process failed; has the end of what it said.
@@ -53,7 +55,7 @@ def take_turns(
     for turn in range(rounds):
         for way in list(ways)[:: 1 if turn % 2 == 0 else -1]:
             if way not in peers or turn < ROUNDS_OF_PEERS:
-                runs[way].append(_run(ways[way]))
+                runs[way].append(_run(ways[way], tries=_TRIES_OF_PEERS if way in peers else 1))
                 print(f"round {turn + 1}: {way} {runs[way][-1]['seconds']:.1f} s", file=sys.stderr, flush=True)
     return runs
 
@@ -73,10 +75,13 @@ def facts(runs: Mapping[str, Sequence[Mapping[str, float]]], rows: int) -> Itera
         }
 
 
-def _run(command: Command) -> dict[str, float]:
+def _run(command: Command, tries: int) -> dict[str, float]:
     before, started = os.times(), time.perf_counter()
     done = subprocess.run(list(map(str, command)), cwd=ELSEWHERE, capture_output=True, text=True, check=False)
     seconds, after = time.perf_counter() - started, os.times()
+    if done.returncode < 0 and tries > 1:
+        print(f"died of signal {-done.returncode}, runs again: {command[1]}", file=sys.stderr, flush=True)
+        return _run(command, tries - 1)
     if done.returncode:
         raise RuntimeError(f"{' '.join(map(str, command))} failed: {done.stderr[-2000:]}")
     cpu = after.children_user + after.children_system - before.children_user - before.children_system
