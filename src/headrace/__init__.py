@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace.core.answer import SKIP
     from headrace.core.budget import Budget, Price
-    from headrace.core.card import HandlerCard
     from headrace.core.config import BatchingConfig, CacheConfig, PlacementConfig, RetryConfig
     from headrace.core.engine import EngineModelHandler
     from headrace.core.errors import (
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
         UnknownKeyError,
         UnsupportedError,
     )
-    from headrace.core.handler import ModelHandler
+    from headrace.core.handler import HandlerCard, ModelHandler
     from headrace.core.keyed import (
         KeyedModelHandler,
         KeyModelMapping,
@@ -42,11 +41,10 @@ if TYPE_CHECKING:
     )
     from headrace.core.lengths import text_length
     from headrace.core.model_files import KnownModel, ModelFile
-    from headrace.core.rate_limits import report_rate_limit
     from headrace.core.remote import ElementFailure, ElementRetry, RemoteModelHandler
+    from headrace.core.request_context import report_generation, report_rate_limit, report_usage
     from headrace.core.result import ErrorRecord, Failure, ModelMetadata, PredictionResult, Stage
     from headrace.core.sources import with_sources
-    from headrace.core.usage import report_generation, report_usage
     from headrace.jobs.files import read_files
     from headrace.jobs.predict_table import predict_table
     from headrace.local.predict import predict
@@ -67,7 +65,7 @@ _HOME = {
     "ErrorRecord": "core.result",
     "Failure": "core.result",
     "FallbackError": "core.errors",
-    "HandlerCard": "core.card",
+    "HandlerCard": "core.handler",
     "HeadraceError": "core.errors",
     "HostDiedError": "core.errors",
     "HostError": "core.errors",
@@ -96,9 +94,9 @@ _HOME = {
     "predict": "local.predict",
     "predict_table": "jobs.predict_table",
     "read_files": "jobs.files",
-    "report_generation": "core.usage",
-    "report_rate_limit": "core.rate_limits",
-    "report_usage": "core.usage",
+    "report_generation": "core.request_context",
+    "report_rate_limit": "core.request_context",
+    "report_usage": "core.request_context",
     "text_length": "core.lengths",
     "with_sources": "core.sources",
 }

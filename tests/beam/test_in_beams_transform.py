@@ -9,7 +9,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
 
 from headrace import KeyedModelHandler, KeyModelMapping, KeyModelPathMapping, PredictionResult, UnsupportedError
-from headrace.core import callers
+from headrace.core import beam_compat
 from headrace.testing import DoublingHandler
 from toys import Poisoned
 
@@ -18,7 +18,7 @@ MAPPINGS = [KeyModelMapping(["a", "b"], DoublingHandler()), KeyModelMapping(["c"
 
 @pytest.fixture(autouse=True)
 def _is_meant(monkeypatch):
-    monkeypatch.setattr(callers, "_warned", True)
+    monkeypatch.setattr(beam_compat, "_warned", True)
 
 
 def test_keyed_handler_of_several_models_runs_in_beams_transform():

@@ -1,10 +1,76 @@
-"""Mistyped names find the one that was meant, and no other."""
+"""Names that users mistype or misplace find what was meant, and no other; those that Beam ignores are warned of."""
+
+from __future__ import annotations
 
 import os
+from typing import ClassVar
 
 import pytest
 
-from headrace.core.spelling import did_you_mean, nearest, no_file
+from headrace import BatchingConfig, ConfigurationError, ModelHandler
+from headrace.core.errors import NotYetHonouredWarning
+from headrace.core.spelling import did_you_mean, nearest, no_file, unknown_arguments
+
+
+class Mapped(ModelHandler):
+    _ignored_arguments: ClassVar = {"device": "the model chooses it"}
+
+    def __init__(self, path, device_map=None, **options):
+        super().__init__(**options)
+
+
+class Wrapped(Mapped):
+    def __init__(self, path, **options):
+        super().__init__(path, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("max_batchsize", "; did you mean 'max_batch_size'?"),
+        ("device_mapp", "; did you mean 'device_map'?"),
+        ("batch_size", ": use max_batch_size=... of the model handler (for a fixed size, an equal"),
+        ("timeout", ": it belongs to RunInference(...).with_exception_handling(timeout=...) or headrace.predict("),
+        ("threshold", ": it belongs to RunInference(...).with_exception_handling(threshold=...)."),
+        ("isolate", ": it belongs to RunInference(isolate=...) or headrace.predict(isolate=...)."),
+        ("model_identifier", ": it belongs to RunInference(model_identifier=...)."),
+        ("columnar", ": it belongs to BatchingConfig(columnar=...), given as batching."),
+        ("attempts", ": it belongs to RetryConfig(attempts=...), given as retry."),
+        ("linger_secs", ": it belongs to PlacementConfig(linger_secs=...), given as placement."),
+        ("tresholds", "; did you mean 'threshold', which belongs to RunInference(...).with_exception_handling("),
+        ("zzz", "; it has batch_bucket_boundaries, batch_length_fn, bucket_boundaries, device_map, element_size_fn, "),
+    ],
+)
+def test_unknown_argument_of_a_handler_is_an_error_with_the_cure(name, advice):
+    with pytest.raises(ConfigurationError) as caught:
+        Wrapped("path", **{name: 1})
+    assert str(caught.value).startswith(f"Wrapped has no argument {name!r}{advice}")
+
+
+def test_each_unknown_argument_is_named():
+    with pytest.raises(ConfigurationError, match=r"no argument 'batch_size': .* no argument 'timeout': "):
+        ModelHandler(timeout=3, batch_size=4)
+
+
+def test_every_option_of_a_configuration_has_a_place():
+    for name in BatchingConfig.__dataclass_fields__:
+        with pytest.raises(ConfigurationError, match=r"it belongs to (BatchingConfig|the model handler|RunIn)"):
+            raise unknown_arguments("RunInference", [name], [])
+
+
+def test_argument_that_beam_ignores_is_a_warning_where_the_user_makes_the_handler():
+    with pytest.warns(NotYetHonouredWarning) as warned:
+        handler = Wrapped("path", device="GPU", max_batch_size=3)
+    (one,) = warned
+    assert str(one.message) == "Wrapped(device=...) has no effect, here or with Beam; the model chooses it."
+    assert one.filename == __file__
+    assert handler.batch_elements_kwargs() == {"max_batch_size": 3}
+
+
+def test_argument_that_one_handler_ignores_is_an_error_of_another():
+    with pytest.raises(ConfigurationError, match="no argument 'device'"):
+        ModelHandler(device="GPU")
+
 
 KNOWN = ("columns", "Keep", "text-columns", "model")
 

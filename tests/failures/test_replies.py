@@ -18,7 +18,6 @@ from headrace.failures.refusals import Verdict
 from headrace.failures.replies import (
     EndpointRecord,
     Judgement,
-    RetryTokens,
     concerns_all,
     is_final,
     judge,
@@ -144,14 +143,6 @@ def test_failure_waits_while_the_endpoint_is_down():
     failed = judge(ClientError(status_code=500), always_retry)
     assert (failed.waits, failed.while_down().waits) == (False, True)
     assert judge(ValueError(), always_retry).while_down().waits is False
-
-
-def test_retries_cost_more_than_successes_bring_back():
-    tokens = RetryTokens()
-    assert sum(tokens.take(ValueError()) for _ in range(200)) == 100
-    for _ in range(10):
-        tokens.succeeded()
-    assert [tokens.take(TimeoutError()), tokens.take(ValueError())] == [True, False]
 
 
 class CertificateErrorOfAClient(ssl.SSLError):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headrace import RetryConfig
 from headrace.core.errors import HostDiedError, PredictionCountError
-from headrace.failures.retry import RetryBudget, is_retryable, is_transient
+from headrace.failures.retry import RetryBudget, RetryTokens, is_retryable, is_transient
 from headrace.testing import FakeClock
 
 
@@ -125,3 +125,11 @@ def test_both_bounds_hold(attempts, timeout_secs, jitter):
         failed += 1
     assert failed <= attempts
     assert clock.seconds() - before <= timeout_secs + 1e-3
+
+
+def test_retries_cost_more_than_successes_bring_back():
+    tokens = RetryTokens()
+    assert sum(tokens.take(ValueError()) for _ in range(200)) == 100
+    for _ in range(10):
+        tokens.succeeded()
+    assert [tokens.take(TimeoutError()), tokens.take(ValueError())] == [True, False]

@@ -10,7 +10,7 @@ import pytest
 
 from headrace import ConfigurationError, EndpointError, KeyedModelHandler, PredictionResult, predict
 from headrace.core.events import UsageReported
-from headrace.core.rate_limits import headers_go_to
+from headrace.core.request_context import also_report_to
 from headrace.handlers.openai_inference import (
     OpenAIChatModelHandler,
     OpenAICompletionsModelHandler,
@@ -330,7 +330,7 @@ def test_headers_about_rate_limits_are_reported(kind):
     found = []
 
     async def ask(handler):
-        headers_go_to(found.append)
+        also_report_to(lambda _: None, found.append)
         async with handler.create_client() as client:
             await handler.request(["a"], client)
 

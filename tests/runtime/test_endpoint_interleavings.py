@@ -172,7 +172,7 @@ MODULES = {
     for name in (
         *("runtime.endpoint", "runtime.endpoint_calls", "runtime.endpoint_log", "runtime.event_loop", "runtime.sender"),
         *("runtime.throttled_time", "runtime.waiting_calls", "failures.concurrency", "failures.fixed_limit"),
-        *("failures.replies", "core.remote", "core.usage", "core.rate_limits"),
+        *("failures.replies", "core.remote", "core.request_context"),
     )
 }
 

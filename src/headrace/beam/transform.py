@@ -21,7 +21,6 @@ from headrace.beam.refresh import as_updates, watch_files
 from headrace.beam.results import SeveralResults, dead_letters_of
 from headrace.beam.runner import bound_to
 from headrace.beam.threshold import check_threshold
-from headrace.core.arguments import constructor_arguments, unknown_arguments, warn_ignored
 from headrace.core.budget import Budget
 from headrace.core.clock import Clock
 from headrace.core.config import BatchingConfig, CacheConfig, RetryConfig
@@ -29,6 +28,7 @@ from headrace.core.declared_type import PredictingHandler
 from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ExampleT, ModelHandler, PredictionT
 from headrace.core.result import Stage
+from headrace.core.spelling import constructor_arguments, unknown_arguments, warn_ignored
 from headrace.runtime.prepare import InferenceRequest, Placement, catching, isolated, prepare
 from headrace.runtime.spec import SessionSpec
 

@@ -20,9 +20,9 @@ from typing import Any
 from rich.console import Console
 
 from headrace.cli.handlers import GROUP, factory_place, no_handler
-from headrace.core.card import HandlerCard
 from headrace.core.errors import ConfigurationError, as_type_name
 from headrace.core.extras import install_command, requirements
+from headrace.core.handler import HandlerCard
 from headrace.handlers.cards import CARDS
 
 OURS = "headrace.handlers."

@@ -10,15 +10,13 @@ from typing import Any, Final
 
 from headrace.core.errors import PredictionCountError
 
-_RULE = "it must return one prediction for each example, in their order, and headrace.SKIP for one that has none"
+_RULE = (
+    "it must return one prediction for each example, in their order, and headrace.SKIP for one that has none. "
+    "`headrace.core.conversion.to_results(batch, outputs)` makes such a list of the model's array, or dict of arrays; "
+    "a model that takes one example at a time needs max_batch_size=1."
+)
 _LISTS = {list, tuple, map, GeneratorType}
 """The types of most answers; answers of other types are inspected."""
-_IN_A_LIST = "; a single prediction goes into a list"
-_ONE_BY_ONE = (
-    "; call the model for each example, or have batches of one: "
-    "`def batch_elements_kwargs(self): return {'max_batch_size': 1}`"
-)
-_TO_RESULTS = "return `headrace.core.conversion.to_results(batch, outputs)`"
 _SHOWN = 5
 """How many keys of a mapping an error message lists."""
 
@@ -98,11 +96,9 @@ def predictions_of(answer: Any, who: object, examples: int | None = None) -> lis
         Exception: whatever a lazy answer raises.
     """
     if type(answer) not in _LISTS:
-        for is_it, describe, cure in _NO_LISTS:
+        for is_it, describe in _NO_LISTS:
             if is_it(answer):
-                several = cure is _IN_A_LIST and examples is not None and examples > 1
-                told = _cure_of_no_list(answer, examples or 0) if several else f"; {_RULE}{cure}"
-                raise PredictionCountError(f"{_described(who, examples)} returned {describe(answer)}{told}.")
+                raise PredictionCountError(f"{_described(who, examples)} returned {describe(answer)}; {_RULE}")
     return list(answer)
 
 
@@ -115,76 +111,19 @@ def predictions_for(handler: Any, examples: Sequence[Any], model: Any, args: dic
     """
     predictions = predictions_of(handler.run_inference(examples, model, args), handler, len(examples))
     if len(predictions) != len(examples):
-        raise wrong_count(handler, len(examples), len(predictions), predictions)
+        raise wrong_count(handler, len(examples), len(predictions))
     return predictions
 
 
-def wrong_count(
-    who: object, examples: int, found: int, predictions: Sequence[Any] | None = None
-) -> PredictionCountError:
+def wrong_count(who: object, examples: int, found: int) -> PredictionCountError:
     """The error for too few or too many predictions.
 
     Args:
         who: a handler, or text that names a function.
         examples: how many there were.
         found: how many predictions there are.
-        predictions: if they are known, the message has the line that mends a common mistake.
     """
-    cure = f"; {_RULE}" if predictions is None else _cure(predictions, examples)
-    return PredictionCountError(f"{_described(who, examples)} returned {_counted(found, 'prediction')}{cure}.")
-
-
-def _cure(predictions: Sequence[Any], examples: int) -> str:
-    found = len(predictions)
-    if found < examples and (cure := _cure_of_outputs(predictions, examples)):
-        return cure
-    if found == 1 < examples:
-        return _cure_of_one(predictions[0], examples)
-    if found > examples and not found % examples:
-        each = found // examples
-        line = f"[predictions[i : i + {each}] for i in range(0, len(predictions), {each})]"
-        return f"; if the model predicts {each} for each example, return `{line}`"
-    return f"; {_RULE}"
-
-
-def _cure_of_outputs(predictions: Sequence[Any], examples: int) -> str:
-    """What to do if the examples were zipped with a dict of outputs, or with a tuple of them; empty: they were not."""
-    are_results = all(map(_is_result, map(type, predictions)))
-    values = [one.inference for one in predictions] if are_results else predictions
-    if are_results and values and all(isinstance(one, str) and one.isidentifier() for one in values):
-        return f"; if {values[0]!r} is the name of an output, {_TO_RESULTS}"
-    if len(values) > 1 and all(_has_items(one, examples) for one in values):
-        line = "[PredictionResult(x, y) for x, y in zip(batch, zip(*outputs))]" if are_results else "[*zip(*outputs)]"
-        return f", each of {examples} items; if they are the outputs of the model, return `{line}`"
-    return ""
-
-
-def _cure_of_one(prediction: Any, examples: int) -> str:
-    """What to do about one prediction for several examples."""
-    kind: Any = type(prediction)
-    is_result = _is_result(kind)
-    inference = prediction.inference if is_result else prediction
-    if isinstance(inference, Mapping):
-        of_all = bool(inference) and all(_has_items(output, examples) for output in inference.values())
-        return f", a dict of outputs for all {examples}: {_TO_RESULTS}" if of_all else _ONE_BY_ONE
-    if not _has_items(inference, examples):
-        return _ONE_BY_ONE
-    if is_result:
-        line = "[PredictionResult(x, y) for x, y in zip(batch, predictions)]"
-        return f", whose inference has {examples} items: return `{line}`"
-    return f", which has {examples} items: return `predictions`, not `[predictions]`"
-
-
-def _cure_of_no_list(answer: Any, examples: int) -> str:
-    kind: Any = type(answer)
-    return _cure_of_one(answer, examples) if _is_result(kind) else _ONE_BY_ONE
-
-
-def _has_items(value: Any, number: int) -> bool:
-    try:
-        return not isinstance(value, str | bytes | Mapping) and len(value) == number
-    except TypeError:  # it has no length
-        return False
+    return PredictionCountError(f"{_described(who, examples)} returned {_counted(found, 'prediction')}; {_RULE}")
 
 
 def no_columns(who: object, rows: int, answer: Any) -> PredictionCountError:
@@ -237,17 +176,13 @@ def _keys(answer: Mapping[Any, Any]) -> str:
     return f"{_name(answer)} with the keys {', '.join(keys) or '(none)'}"
 
 
-_NO_LISTS: tuple[tuple[Callable[[Any], bool], Callable[[Any], str], str], ...] = (
-    (lambda answer: answer is None, repr, ""),
-    (
-        lambda answer: isinstance(answer, Mapping),
-        _keys,
-        "; of a dict of arrays, headrace.core.conversion.to_results(batch, outputs) makes such a list",
-    ),
-    (lambda answer: isinstance(answer, str | bytes | bytearray), _name, _IN_A_LIST),
-    (lambda answer: isinstance(answer, set | frozenset), lambda answer: f"{_name(answer)}, which has no order", ""),
-    (is_of_columns, _name, "; of a data frame, frame.to_dict('records') makes such a list"),
-    (_is_of_fields, _name, _IN_A_LIST),
-    (_has_no_rows, lambda answer: f"{_name(answer)} without a dimension for the examples", _IN_A_LIST),
+_NO_LISTS: tuple[tuple[Callable[[Any], bool], Callable[[Any], str]], ...] = (
+    (lambda answer: answer is None, repr),
+    (lambda answer: isinstance(answer, Mapping), _keys),
+    (lambda answer: isinstance(answer, str | bytes | bytearray), _name),
+    (lambda answer: isinstance(answer, set | frozenset), lambda answer: f"{_name(answer)}, which has no order"),
+    (is_of_columns, _name),
+    (_is_of_fields, _name),
+    (_has_no_rows, lambda answer: f"{_name(answer)} without a dimension for the examples"),
 )
-"""What is no list of predictions though most of it is iterable: a test, a description, and advice."""
+"""What is no list of predictions though most of it is iterable: a test, and a description."""

@@ -29,3 +29,11 @@ def sleep_of(clock: Clock) -> Callable[[float], None]:
     """The clock's own ``sleep``, or else ``time.sleep``."""
     own: Callable[[float], None] = getattr(clock, "sleep", time.sleep)
     return own
+
+
+def backoff(failed: int, first: float = 1.0, longest: float = 20.0) -> float:
+    """Seconds to wait after the ``failed``-th failure in a row: ``first``, then twice as long each, up to ``longest``.
+
+    Many clients of one server multiply it by a random number, so as not to return all at once.
+    """
+    return float(min(first * 2.0 ** min(failed - 1, 1000), longest))

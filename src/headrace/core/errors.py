@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from headrace.core.extras import install_command
 
@@ -248,6 +248,34 @@ def as_type_name(error: BaseException | type[BaseException]) -> str:
     """The name under which an error is reported: its class, qualified unless built in."""
     cls = error if isinstance(error, type) else type(error)
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def causes(error: BaseException, *, suppressed: bool = False) -> Iterator[BaseException]:
+    """The error, and those that led to it: causes, contexts, those of a group, and the reasons of urllib's.
+
+    Args:
+        error: of any library.
+        suppressed: whether to include contexts that ``raise ... from None`` hides.
+    """
+    left: list[object] = [error]
+    seen: set[int] = set()
+    while left:
+        link = left.pop()
+        if not isinstance(link, BaseException) or id(link) in seen:
+            continue
+        seen.add(id(link))
+        yield link
+        parts = attribute(link, "exceptions")
+        left += [attribute(link, "reason"), *(parts if isinstance(parts, tuple) else ())]
+        left.append(link.__cause__ or (link.__context__ if suppressed or not link.__suppress_context__ else None))
+
+
+def attribute(value: object, name: str) -> Any:
+    """An attribute of an object of any library; None if there is none, or reading it raises something."""
+    try:
+        return getattr(value, name, None)
+    except Exception:
+        return None
 
 
 def copy_of(error: ErrorT) -> ErrorT:

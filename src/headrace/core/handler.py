@@ -11,13 +11,11 @@ import functools
 import os
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from headrace.core.arguments import HANDLER_OPTIONS, constructor_arguments, unknown_arguments, warn_ignored
-from headrace.core.callers import warn_of_beams_transform
-from headrace.core.card import HandlerCard
+from headrace.core.beam_compat import constructed, describe_as, warn_of_beams_transform
 from headrace.core.errors import ConfigurationError
-from headrace.core.specs import constructed, describe_as
+from headrace.core.spelling import HANDLER_OPTIONS, constructor_arguments, unknown_arguments, warn_ignored
 
 ModelT = TypeVar("ModelT")
 ExampleT = TypeVar("ExampleT")
@@ -25,6 +23,26 @@ PreProcessT = TypeVar("PreProcessT")
 PredictionT = TypeVar("PredictionT")
 PostProcessT = TypeVar("PostProcessT")
 KeyT = TypeVar("KeyT")
+
+
+class HandlerCard(NamedTuple):
+    """A handler's row in the documentation's table, a few words of Markdown each; and what the command line says."""
+
+    example: str
+    """What an example is: "a numpy array"."""
+    prediction: str
+    """What ``PredictionResult.inference`` contains."""
+    weights: str
+    """Where the weights live with ``large_model``: mapped into every process, or in one host, and why."""
+    threads: str
+    """Whether several threads may run one model at the same time."""
+    extra: str
+    """The extra of the handler's package that brings its framework; empty: none."""
+    summary: str = ""
+    """What the handler runs, in one line: "a PyTorch model; a row is a tensor"."""
+    command: str = ""
+    """For the example of ``headrace run`` in its description: an input and what goes with it, without ``--handler`` and
+    ``--output``."""
 
 
 class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):

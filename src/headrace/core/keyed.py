@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 from headrace.core.answer import SKIP, SomeSkipped, mark_skips, predictions_for
-from headrace.core.beams_attributes import with_beams_attributes
+from headrace.core.beam_compat import with_beams_attributes
 from headrace.core.config import OF_THE_TRANSFORM
 from headrace.core.conversion import places_by
 from headrace.core.errors import ConfigurationError, UnknownKeyError, UnsupportedError

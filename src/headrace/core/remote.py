@@ -13,10 +13,10 @@ from itertools import count
 from typing import Any
 
 from headrace.core.caller_loop import result_of
+from headrace.core.clock import backoff
 from headrace.core.errors import ConfigurationError, RateLimitExceeded
 from headrace.core.handler import ExampleT, ModelHandler, ModelT, PredictionT
 
-_LONGEST_PAUSE_SECS = 20.0
 HOW_TO_SEND = {
     *("namespace", "num_retries", "throttle_delay_secs", "retry_filter", "window_ms", "bucket_ms", "overload_ratio"),
     *("rate_limiter", "requests_per_minute", "tokens_per_minute", "max_concurrent"),
@@ -57,9 +57,9 @@ def _refuse_no_error(answer: ElementFailure | ElementRetry, error: Any) -> None:
         raise ConfigurationError(f"{name} needs an exception, not {error!r:.80}; write {name}(ValueError('...')).")
 
 
-def pause_before_retry(failed: int, first: float = 1.0, longest: float = _LONGEST_PAUSE_SECS) -> float:
-    """Seconds to wait after the ``failed``-th failure: a random part of ``first``, which doubles up to ``longest``."""
-    return random.random() * min(first * 2.0 ** (failed - 1), longest)  # noqa: S311 - jitter keeps no secret
+def pause_before_retry(failed: int, first: float = 1.0, longest: float = 20.0) -> float:
+    """Seconds to wait after the ``failed``-th failure: a random part of the back-off."""
+    return random.random() * backoff(failed, first, longest)  # noqa: S311 - jitter keeps no secret
 
 
 def always_retry(_: Exception) -> bool:

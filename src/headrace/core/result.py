@@ -11,7 +11,7 @@ from enum import Enum
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from headrace.core.errors import as_type_name
+from headrace.core.errors import as_type_name, causes
 from headrace.core.transferable import short_repr
 
 _LONGEST_MESSAGE = 500
@@ -90,10 +90,8 @@ class Caught(NamedTuple):
     def of(cls, error: BaseException) -> Caught:
         """Removes the traceback from an exception and from those that led to it."""
         lines = [*_folded(traceback.format_exception(type(error), error, error.__traceback__))]
-        link: BaseException | None = error
-        while link is not None and link.__traceback__ is not None:
+        for link in causes(error, suppressed=True):
             BaseException.__setattr__(link, "__traceback__", None)  # works for frozen dataclasses, too
-            link = link.__cause__ if link.__cause__ is not None else link.__context__
         return cls(error, lines)
 
 

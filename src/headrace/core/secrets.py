@@ -6,12 +6,12 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-from headrace.core.errors import ConfigurationError
+from headrace.core.errors import ConfigurationError, causes
 
 KeySource = str | Callable[[], str] | None
 """What a handler takes for its API key: the key, a function that returns it, or None: the environment has it."""
@@ -97,7 +97,7 @@ class ApiKey:
 
     def mask_error(self, error: BaseException) -> None:
         """Takes the key out of an error and those that led to it: their texts, and the headers of their requests."""
-        for link in _chain(error):
+        for link in causes(error, suppressed=True):
             _mask_headers(getattr(link, "request", None))
             with suppress(Exception):  # some errors have attributes that cannot be set
                 link.args = tuple(self._masked(one) for one in link.args)
@@ -169,19 +169,6 @@ class ApiKey:
 
 def _is(one: Any, other: Any) -> bool:
     return one is other
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, and those that led to it."""
-    left: list[Any] = [error]
-    seen: set[int] = set()
-    while left:
-        link = left.pop()
-        if isinstance(link, BaseException) and id(link) not in seen:
-            seen.add(id(link))
-            yield link
-            parts = getattr(link, "exceptions", None)  # of a group
-            left += [link.__cause__, link.__context__, *(parts if isinstance(parts, tuple) else ())]
 
 
 def _mask_headers(request: Any) -> None:

@@ -1,11 +1,129 @@
-"""The name that a mistyped one was most likely meant to be."""
+"""Names that users mistype, or give in the wrong place: what they most likely meant."""
 
 from __future__ import annotations
 
+import functools
 import glob
+import inspect
 import os
 import shlex
-from collections.abc import Iterable
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from typing import ParamSpec, TypeVar
+
+from headrace.core.config import BatchingConfig, PlacementConfig, RetryConfig
+from headrace.core.errors import ConfigurationError, NotYetHonouredWarning
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_DEAD_LETTERS = ("exc_class", "threshold", "use_subprocess")
+_OF_BOTH = ("batching", "inference_args", "isolate", "placement", "retry")
+_OF_THE_TRANSFORM = (
+    "clock",
+    "metrics_namespace",
+    "model_identifier",
+    "model_metadata_pcoll",
+    "monitoring_transform",
+    "watch_model_pattern",
+)
+HANDLER_OPTIONS = (
+    "batch_bucket_boundaries",
+    "batch_length_fn",
+    "bucket_boundaries",
+    "element_size_fn",
+    "env_vars",
+    "large_model",
+    "length_fn",
+    "max_batch_duration_secs",
+    "max_batch_size",
+    "max_batch_weight",
+    "min_batch_size",
+    "model_copies",
+    "sort_by_length",
+)
+"""The options of all model handlers."""
+_PLACES: Mapping[str, str] = {
+    **{field.name: f"RetryConfig({field.name}=...), given as retry" for field in fields(RetryConfig)},
+    **{field.name: f"PlacementConfig({field.name}=...), given as placement" for field in fields(PlacementConfig)},
+    **{field.name: f"BatchingConfig({field.name}=...), given as batching" for field in fields(BatchingConfig)},
+    **{name: f"the model handler: SomeModelHandler(..., {name}=...)" for name in HANDLER_OPTIONS},
+    **{name: f"RunInference(...).with_exception_handling({name}=...)" for name in _DEAD_LETTERS},
+    **{name: f"RunInference({name}=...)" for name in _OF_THE_TRANSFORM},
+    **{name: f"RunInference({name}=...) or headrace.predict({name}=...)" for name in _OF_BOTH},
+    "timeout": "RunInference(...).with_exception_handling(timeout=...) or headrace.predict(timeout=...)",
+}
+"""Where options belong."""
+_MEANT: Mapping[str, str] = {
+    "batch_size": "max_batch_size=... of the model handler (for a fixed size, an equal min_batch_size=..., too)",
+    "on_failure": "RunInference(...).with_exception_handling(), and take its two results apart",
+}
+"""What to give in place of options that exist nowhere, or not in a pipeline."""
+
+
+def unknown_arguments(who: str, given: Iterable[str], known: Iterable[str]) -> ConfigurationError:
+    """The error for keyword arguments that ``who`` does not have; says where each belongs, or how it is spelt.
+
+    Args:
+        who: the class.
+        given: the arguments' names, at least one.
+        known: the names that it has.
+    """
+    known = sorted(known)
+    return ConfigurationError(" ".join(f"{who} has no argument {name!r}{_advice(name, known)}" for name in given))
+
+
+def constructor_arguments(cls: type) -> set[str]:
+    """The names of the arguments of a class's constructor and of its base classes'."""
+    inits = [vars(base)["__init__"] for base in cls.__mro__[:-1] if "__init__" in vars(base)]
+    found = {one.name: one for init in inits for one in inspect.signature(init).parameters.values()}
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {name for name, one in found.items() if one.kind not in variadic} - {"self"}
+
+
+def refusing_unknown(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorates a function: keyword arguments that it does not have raise ``unknown_arguments`` of those it has."""
+    parameters = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        unknown = [name for name in kwargs if name not in parameters]
+        if unknown:
+            known = [one.name for one in parameters.values() if one.kind is one.KEYWORD_ONLY]
+            raise unknown_arguments(function.__name__, unknown, known)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _advice(name: str, known: list[str]) -> str:
+    if name in _MEANT:
+        return f": use {_MEANT[name]}."
+    if name in _PLACES:
+        return f": it belongs to {_PLACES[name]}."
+    if meant := nearest(name, known):
+        return f"; did you mean {meant!r}?"
+    if meant := nearest(name, _PLACES):
+        return f"; did you mean {meant!r}, which belongs to {_PLACES[meant]}?"
+    return f"; it has {', '.join(known)}."
+
+
+def warn_ignored(made: object, name: str, cure: str) -> None:
+    """Warns, where the user makes an object, of an argument that Beam ignores and published pipelines give.
+
+    Args:
+        made: the object; its constructor calls this function.
+        name: the argument's name.
+        cure: what to do instead.
+    """
+    frame, level = sys._getframe(1), 2
+    while frame.f_locals.get("self") is made and frame.f_back is not None:  # constructors of subclasses
+        frame, level = frame.f_back, level + 1
+    text = f"{type(made).__qualname__}({name}=...) has no effect, here or with Beam; {cure}."
+    warnings.warn(text, NotYetHonouredWarning, stacklevel=level)
+
 
 _LIKE_FILES = 0.75
 """Extensions make names alike that are not."""

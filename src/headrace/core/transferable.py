@@ -1,11 +1,18 @@
-"""Replaces by text the parts of a value that cannot be sent to another process."""
+"""Values on their way to another process: new locks for old ones, and text for parts that cannot be sent."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection
-from typing import Any
+import threading
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
 
+LOCKS: Final[Mapping[type, Callable[[Any], Any]]] = {
+    type(threading.Lock()): lambda _: (threading.Lock, ()),
+    type(threading.RLock()): lambda _: (threading.RLock, ()),
+}
+"""Entries for a pickler's ``dispatch_table``: as with Beam's pickler, what a lock guards is copied, too, so nobody else
+holds the new one."""
 _LONGEST_TEXT = 200
 """Most characters of a replacement text; a string that cannot be encoded is not shortened."""
 _DEEPEST = 10

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from itertools import takewhile
 
-from headrace.core.errors import DeviceLostError, HostError, as_type_name
+from headrace.core.errors import DeviceLostError, HostError, as_type_name, causes
 
 _FRAMEWORKS = {"cupy", "cupy_backends", "jaxlib", "numba", "onnxruntime", "pycuda", "tensorflow", "torch", "xgboost"}
 """Packages whose errors count even if they are not RuntimeErrors."""
@@ -57,22 +57,13 @@ def device_loss(error: BaseException) -> BaseException | None:
     None for others: they are transient, such as lack of memory; or about the program, such as "no kernel image"; or
     they ended a host, which takes its lost device with it.
     """
-    return next(filter(_is_device_loss, _chain(error)), None)
+    before_a_host = takewhile(lambda link: not isinstance(link, HostError), causes(error))
+    return next(filter(_is_device_loss, before_a_host), None)
 
 
 def one_line(error: BaseException) -> str:
     """An error's class and the first line of its message."""
     return f"{as_type_name(error)}: {next(iter(_text(error).splitlines()), '')}"
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and its causes and contexts, up to one that says that a host ended."""
-    seen: set[int] = set()
-    link: BaseException | None = error
-    while link is not None and id(link) not in seen and not isinstance(link, HostError):
-        yield link
-        seen.add(id(link))
-        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
 
 
 def _is_device_loss(error: BaseException) -> bool:

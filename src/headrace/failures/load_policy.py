@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from headrace.core.clock import backoff
 from headrace.core.errors import DeviceLostError, HostDiedError, copy_of
 
 T = TypeVar("T")
@@ -108,8 +109,8 @@ class LoadPolicy:
     def raised(self, error: BaseException, seconds: float) -> None:
         """Notes that loading raised an error after ``seconds``."""
         with self._lock:
-            pause = min(_SHORTEST_SECS * 2**self._raised_in_a_row, _LONGEST_SECS)
             self._raised_in_a_row += 1
+            pause = backoff(self._raised_in_a_row, _SHORTEST_SECS, _LONGEST_SECS)
             self._pause(error, max(pause, seconds * _PAUSE_FACTOR))
 
     def _pause(self, error: BaseException, seconds: float) -> None:

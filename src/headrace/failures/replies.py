@@ -11,12 +11,19 @@ from collections.abc import Callable, Iterator, Set
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from headrace.core.errors import ConfigurationError, EndpointError, PredictionCountError, as_type_name
-from headrace.core.rate_limits import lower_case
+from headrace.core.errors import (
+    ConfigurationError,
+    EndpointError,
+    PredictionCountError,
+    as_type_name,
+    attribute,
+    causes,
+)
 from headrace.core.remote import ElementRetry
+from headrace.core.request_context import lower_case
 from headrace.failures.rate_headers import allowances
 from headrace.failures.refusals import Verdict
-from headrace.failures.retry import attribute, is_lost, statuses_of
+from headrace.failures.retry import is_lost, statuses_of
 
 _REFUSED = {429, "RESOURCE_EXHAUSTED"}
 _UNAVAILABLE = {503, 529, "UNAVAILABLE"}
@@ -95,7 +102,7 @@ def verdict_of(error: BaseException) -> Verdict:
     if statuses & _UNAVAILABLE or is_unreachable(error):
         return Verdict.UNAVAILABLE
     has_failed = any(isinstance(status, int) and 500 <= status < 600 for status in statuses)
-    if has_failed or statuses & _FAILED or any(map(is_lost, _chain(error))):
+    if has_failed or statuses & _FAILED or any(map(is_lost, causes(error))):
         return Verdict.FAILED
     has_looked = _client_errors(statuses) or statuses & _FINAL
     return Verdict.DECLINED if has_looked and not statuses & _FOR_ALL else Verdict.NOTHING
@@ -103,7 +110,7 @@ def verdict_of(error: BaseException) -> Verdict:
 
 def is_unreachable(error: BaseException) -> bool:
     """Whether there is no such host, or nothing that listens."""
-    return any(isinstance(link, _NOT_CONNECTED) for link in _chain(error))
+    return any(isinstance(link, _NOT_CONNECTED) for link in causes(error))
 
 
 def is_final(error: BaseException) -> bool:
@@ -128,7 +135,7 @@ def concerns_all(error: BaseException) -> bool:
 
 
 def _is_untrusted(error: BaseException) -> bool:
-    links = [link for link in _chain(error) if isinstance(link, ssl.SSLError)]
+    links = [link for link in causes(error) if isinstance(link, ssl.SSLError)]
     return any(attribute(link, "reason") in _UNTRUSTED for link in links)  # aiohttp's has none, but its cause has
 
 
@@ -171,21 +178,6 @@ def _seconds(value: str, wall_clock: Callable[[], float]) -> float:
     return max(0.0, min(seconds, _NEVER_SECS)) if math.isfinite(seconds) else 0.0
 
 
-def _chain(error: BaseException) -> Iterator[Any]:
-    """The error, and those that led to it."""
-    left: list[Any] = [error]
-    seen: set[int] = set()
-    while left:
-        link = left.pop()
-        if not isinstance(link, BaseException) or id(link) in seen:
-            continue
-        seen.add(id(link))
-        yield link
-        parts = attribute(link, "exceptions")  # of a group: one for each address that was tried
-        left += [link.__cause__ or link.__context__, *(parts if isinstance(parts, tuple) else ())]
-        left.append(attribute(link, "reason"))  # of urllib's URLError
-
-
 class EndpointRecord:
     """What an endpoint has said in the life of this process: whether all requests to it are in vain."""
 
@@ -224,29 +216,3 @@ class EndpointRecord:
         if found is not None:
             found.__cause__ = error
         return found
-
-
-class RetryTokens:
-    """How many requests to an endpoint may be repeated: while most fail, repeating them all would only add load.
-
-    A retry costs 5 tokens of 500, after a timeout 10; a success brings one back (as in botocore's standard mode).
-    """
-
-    _MOST = 500
-    _RETRY = 5
-    _AFTER_TIMEOUT = 10
-
-    def __init__(self) -> None:
-        self._left = self._MOST
-
-    def take(self, error: BaseException) -> bool:
-        """Pays for a retry after this error; returns whether there was enough."""
-        cost = self._AFTER_TIMEOUT if isinstance(error, TimeoutError) else self._RETRY
-        if cost > self._left:
-            return False
-        self._left -= cost
-        return True
-
-    def succeeded(self) -> None:
-        """Brings a token back."""
-        self._left = min(self._left + 1, self._MOST)

@@ -7,12 +7,12 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from headrace.core.clock import backoff
 from headrace.core.config import RetryConfig
-from headrace.core.errors import as_type_name
+from headrace.core.errors import as_type_name, attribute
 
 _LOGGER = logging.getLogger(__name__)
 
-_LONGEST_PAUSE_SECS = 20.0
 _CLASSES = {
     *("APIConnectionError", "ConnectionError", "Timeout", "TransportError"),  # openai, anthropic, requests, httpx
     *("ClientConnectionError", "ChunkedEncodingError", "IncompleteRead", "IncompleteReadError"),  # aiohttp and others
@@ -58,14 +58,6 @@ def statuses_of(error: BaseException) -> set[Any]:
     """The HTTP statuses and names of gRPC codes that an error of a client has, whatever the client calls them."""
     found = [attribute(error, name) for name in ("status_code", "code", "status")]
     return {_plain(status) for status in (*found, attribute(attribute(error, "response"), "status_code"))} - {None}
-
-
-def attribute(error: Any, name: str) -> Any:
-    """An attribute of an error of any client; None if there is none, or reading it raises something."""
-    try:
-        return getattr(error, name, None)
-    except Exception:
-        return None
 
 
 def _plain(status: Any) -> Any:
@@ -125,8 +117,34 @@ class RetryBudget:
         now = self._now_ns()
         if self._ends_ns is None:
             self._ends_ns = now + int(self._config.timeout_secs * 1e9)
-        pause = self._jitter() * min(2.0 ** (failed - 1), _LONGEST_PAUSE_SECS)
+        pause = self._jitter() * backoff(failed)
         if now + int(pause * 1e9) > self._ends_ns:
             return False
         self._sleep(pause)
         return True
+
+
+class RetryTokens:
+    """How many requests to an endpoint may be repeated: while most fail, repeating them all would only add load.
+
+    A retry costs 5 tokens of 500, after a timeout 10; a success brings one back (as in botocore's standard mode).
+    """
+
+    _MOST = 500
+    _RETRY = 5
+    _AFTER_TIMEOUT = 10
+
+    def __init__(self) -> None:
+        self._left = self._MOST
+
+    def take(self, error: BaseException) -> bool:
+        """Pays for a retry after this error; returns whether there was enough."""
+        cost = self._AFTER_TIMEOUT if isinstance(error, TimeoutError) else self._RETRY
+        if cost > self._left:
+            return False
+        self._left -= cost
+        return True
+
+    def succeeded(self) -> None:
+        """Brings a token back."""
+        self._left = min(self._left + 1, self._MOST)

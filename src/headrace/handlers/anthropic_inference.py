@@ -10,9 +10,9 @@ from headrace.core.answer import predictions_of, wrong_count
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.handler import ModelHandler
 from headrace.core.remote import ElementFailure, ElementRetry, RemoteModelHandler
+from headrace.core.request_context import report_usage
 from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey, KeySource
-from headrace.core.usage import report_usage
 from headrace.handlers.batch_requests import MAX_WAIT_SECS, BatchOptions
 from headrace.handlers.cards import CARDS
 from headrace.handlers.chat_endpoints import ChatHandler, ModelReply

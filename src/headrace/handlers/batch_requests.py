@@ -18,7 +18,7 @@ from typing import Any
 
 from headrace.core.errors import ConfigurationError, EndpointError, extra_required
 from headrace.core.remote import ElementFailure
-from headrace.core.usage import usage_was_paid_before
+from headrace.core.request_context import usage_was_paid_before
 from headrace.handlers.batch_jobs import BatchAnswer, BatchJobs, BatchUnfinishedError
 from headrace.handlers.client_errors import is_final
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.core.card import HandlerCard
+from headrace.core.handler import HandlerCard
 
 __all__ = ["CARDS"]
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from headrace.core.handler import ModelT
 from headrace.core.remote import ElementFailure
+from headrace.core.request_context import kept_for_next_try
 from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey
-from headrace.core.tries import kept_for_next_try
 from headrace.handlers.batch_requests import BatchOptions
 from headrace.handlers.json_answers import InvalidAnswerError, JsonSchema
 from headrace.handlers.prompts import Prompts

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.core.errors import ConfigurationError, as_type_name, extra_required
+from headrace.core.request_context import report_generation
 from headrace.core.result import PredictionResult
-from headrace.core.usage import report_generation
 from headrace.handlers.cards import CARDS
 from headrace.handlers.generation import Generated, GenerationModelHandler, Prompt, as_messages
 

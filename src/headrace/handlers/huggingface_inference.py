@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from headrace.core.answer import predictions_of
-from headrace.core.beams_attributes import with_beams_attributes
+from headrace.core.beam_compat import with_beams_attributes
 from headrace.core.conversion import FLOAT32_MAX, predict_by_kind, to_numbers, to_results
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.lengths import text_length

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from headrace.core.errors import EndpointAnswerError, extra_required
-from headrace.core.rate_limits import report_rate_limit
+from headrace.core.request_context import report_rate_limit
 from headrace.handlers.json_answers import InvalidAnswerError
 
 with extra_required("kserve"):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from headrace.core.beams_attributes import with_beams_attributes
+from headrace.core.beam_compat import with_beams_attributes
 from headrace.core.columns import Form, Takes
 from headrace.core.conversion import by_name, to_matrix, to_results
 from headrace.core.errors import ConfigurationError, extra_required

@@ -9,7 +9,7 @@ from contextlib import suppress
 from enum import Enum
 from typing import Any, BinaryIO, TypeVar
 
-from headrace.core.beams_attributes import with_beams_attributes
+from headrace.core.beam_compat import with_beams_attributes
 from headrace.core.conversion import single_output, to_results
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri

@@ -12,15 +12,14 @@ from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
-from headrace.core.cache_key import default_cache_key
 from headrace.core.errors import ConfigurationError, EndpointError, PredictionCountError, as_type_name
+from headrace.core.fingerprint import default_cache_key
 from headrace.core.handler import ModelHandler, ModelT
-from headrace.core.rate_limits import report_rate_limit
 from headrace.core.remote import RemoteModelHandler
+from headrace.core.request_context import report_rate_limit, report_usage
 from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey
 from headrace.core.spelling import did_you_mean
-from headrace.core.usage import report_usage
 from headrace.handlers.batch_api import BatchApi
 from headrace.handlers.batch_jobs import BatchJobs
 from headrace.handlers.batch_requests import BatchOptions, BatchRequests

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.conversion import to_results
 from headrace.core.errors import ConfigurationError, EndpointAnswerError, extra_required
 from headrace.core.remote import RemoteModelHandler
+from headrace.core.request_context import report_usage
 from headrace.core.result import PredictionResult
-from headrace.core.usage import report_usage
 from headrace.handlers.cards import CARDS
 
 with extra_required("vertex"):

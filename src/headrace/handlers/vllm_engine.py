@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from headrace.core.errors import ConfigurationError, extra_required
+from headrace.core.request_context import report_generation
 from headrace.core.result import PredictionResult
-from headrace.core.usage import report_generation
 from headrace.handlers.cards import CARDS
 from headrace.handlers.generation import EngineLostError, Generated, GenerationModelHandler, Prompt, as_messages
 

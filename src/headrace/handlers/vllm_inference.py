@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from headrace.core.beams_attributes import with_beams_attributes
+from headrace.core.beam_compat import with_beams_attributes
 from headrace.core.errors import ConfigurationError, UnsupportedError, extra_required
 from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult

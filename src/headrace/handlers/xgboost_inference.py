@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from headrace.core.beams_attributes import with_beams_attributes
+from headrace.core.beam_compat import with_beams_attributes
 from headrace.core.columns import Takes
 from headrace.core.conversion import FLOAT32_MAX, column_numbers, predict_by_kind, to_matrix
 from headrace.core.errors import ConfigurationError, extra_required

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import cloudpickle
 
 from headrace.core.errors import ConfigurationError, as_type_name
-from headrace.core.locks import LOCKS
+from headrace.core.transferable import LOCKS
 
 PROTOCOL = 5
 

@@ -11,11 +11,11 @@ from typing import Any, Literal, TypeVar
 
 from headrace.batching.columnar import rows_in
 from headrace.core.answer import SKIP, is_of_columns
-from headrace.core.arguments import refusing_unknown
 from headrace.core.budget import Budget
 from headrace.core.config import BatchingConfig, CacheConfig, RetryConfig
 from headrace.core.errors import BudgetError, ConfigurationError, as_type_name
 from headrace.core.result import DeadLetter, Failure, Outcome, Predictions
+from headrace.core.spelling import refusing_unknown
 from headrace.local.tables import predicting
 from headrace.rows.examples import RESERVED, answer_of
 from headrace.rows.exploded import PREDICTION, exploded_all, naming_outputs, refuse_exploded

@@ -10,13 +10,13 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 from headrace.core.answer import SKIP
-from headrace.core.arguments import refusing_unknown
 from headrace.core.budget import Budget
 from headrace.core.config import BatchingConfig, CacheConfig, RetryConfig
 from headrace.core.declared_type import PredictingHandler
 from headrace.core.errors import BudgetError, ConfigurationError
 from headrace.core.handler import ModelHandler, PredictionT
 from headrace.core.result import Failure, Outcome, Skipped
+from headrace.core.spelling import refusing_unknown
 from headrace.local.elements import elements_of, frames_in_blocks, results_of_rows
 from headrace.runtime.bundle import AnyBundle
 from headrace.runtime.observers import FanOut

@@ -15,7 +15,8 @@ from headrace.failures.concurrency import ConcurrencyLimit
 from headrace.failures.endpoint_board import Board
 from headrace.failures.fixed_limit import FixedLimit
 from headrace.failures.refusals import Verdict
-from headrace.failures.replies import EndpointRecord, Judgement, RetryTokens, concerns_all, judge, judge_element
+from headrace.failures.replies import EndpointRecord, Judgement, concerns_all, judge, judge_element
+from headrace.failures.retry import RetryTokens
 from headrace.runtime.endpoint_calls import Delivery, EndpointCall, Rules
 from headrace.runtime.endpoint_log import EndpointLog
 from headrace.runtime.event_loop import Alarm, Ended, EventLoop

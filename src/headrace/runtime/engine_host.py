@@ -13,8 +13,8 @@ from typing import Any
 from headrace.core.engine import EngineModelHandler, predict_each
 from headrace.core.events import UsageReported
 from headrace.core.remote import ElementFailure, ElementRetry
+from headrace.core.request_context import request_context
 from headrace.core.result import Caught
-from headrace.core.usage import context_reporting_to
 from headrace.failures.device import device_loss, one_line
 from headrace.hosts.stream import Content
 from headrace.ipc.channel import Channel
@@ -209,7 +209,7 @@ class EngineClient:
 
     def _start(self, number: int, request: Decoded) -> None:
         used: list[UsageReported] = []
-        context = context_reporting_to(used.append)
+        context = request_context(used.append)
         self._number = request.head.alone or self._number
         work = self._have_alone(number) if request.head.alone else self._answer(number, request, used)
         self._tasks[number] = context.run(self._engine.event_loop.loop.create_task, work)

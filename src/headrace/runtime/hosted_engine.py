@@ -16,8 +16,8 @@ from typing import Any
 
 from headrace.core.errors import HostDiedError, HostStartError
 from headrace.core.events import Event, HostLost
+from headrace.core.request_context import report_used
 from headrace.core.result import Stage
-from headrace.core.usage import report_used
 from headrace.failures.fatal_search import InjectedFailure, LostBatch
 from headrace.failures.isolate_fatal import isolate_fatal, parts_after_timeout
 from headrace.hosts.provider import HostFailure, HostProvider

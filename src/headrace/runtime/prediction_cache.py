@@ -17,10 +17,9 @@ import cloudpickle
 
 from headrace.batching.batcher import Batch
 from headrace.core.answer import SKIP, mark_skips, signed
-from headrace.core.cache_key import default_cache_key, file_stamps
 from headrace.core.config import CacheConfig
 from headrace.core.errors import ConfigurationError
-from headrace.core.fingerprint import fingerprint
+from headrace.core.fingerprint import default_cache_key, file_stamps, fingerprint
 from headrace.core.keyed import NO_PAIRS, with_keys
 from headrace.runtime.plan import Plan
 from headrace.runtime.prediction_store import PredictionStore

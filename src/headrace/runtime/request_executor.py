@@ -13,9 +13,8 @@ from headrace.core.engine import EngineModelHandler
 from headrace.core.errors import BudgetError, EndpointError, HostStartError
 from headrace.core.events import BatchRetried, Observer, RequestsThrottled
 from headrace.core.remote import ElementFailure
+from headrace.core.request_context import request_context
 from headrace.core.result import Caught, Outcome
-from headrace.core.tries import begin_tries
-from headrace.core.usage import context_reporting_to
 from headrace.runtime.bundle import Executor
 from headrace.runtime.devices import catches
 from headrace.runtime.duplicates import Duplicates, NamedBatch
@@ -119,8 +118,7 @@ class RequestExecutor:
         except Exception as error:
             self._release(batch)
             return self._failed(name, batch, error, 1)
-        context = context_reporting_to(self._session.record_usage)
-        context.run(begin_tries)
+        context = request_context(self._session.record_usage)
         call = EndpointCall(name, batch, keys, examples, client, self._inbox, context, prefix)
         self._calls.add(call)
         self._sent += 1

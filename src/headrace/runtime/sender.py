@@ -11,8 +11,7 @@ from typing import Any
 
 from headrace.core.answer import predictions_of, wrong_count
 from headrace.core.events import HandlerMetric, UsageReported
-from headrace.core.rate_limits import headers_go_to
-from headrace.core.usage import usage_goes_to_also
+from headrace.core.request_context import also_report_to
 from headrace.failures.rate_headers import Allowance, allowances
 from headrace.failures.replies import headers_of
 from headrace.runtime.endpoint_calls import EndpointCall, Rules
@@ -31,8 +30,7 @@ class RequestReport:
     def in_this_task(cls) -> RequestReport:
         """That of the current task, from now on."""
         report = cls()
-        usage_goes_to_also(report._used)
-        headers_go_to(report._answered)
+        also_report_to(report._used, report._answered)
         return report
 
     def add_headers_of(self, error: BaseException) -> None:
@@ -122,5 +120,5 @@ class Sender:
         size = None if self._rules.prebatched else call.batch.total
         predictions = answer if type(answer) is list else predictions_of(answer, self._rules.caller, size)
         if size is not None and len(predictions) != size:
-            raise wrong_count(self._rules.caller, size, len(predictions), predictions)
+            raise wrong_count(self._rules.caller, size, len(predictions))
         return predictions

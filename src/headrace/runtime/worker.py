@@ -21,8 +21,8 @@ from headrace.core.answer import (
 from headrace.core.events import BatchCompleted, Observer
 from headrace.core.keyed import NO_PAIRS, not_pairs, with_keys
 from headrace.core.model_cache import Slot
+from headrace.core.request_context import usage_to
 from headrace.core.result import PredictionResult
-from headrace.core.usage import usage_to
 from headrace.failures.retry import is_retryable
 from headrace.runtime.background import BackgroundExecutor, BackgroundThread
 from headrace.runtime.bundle import AnyBundle, Bundle, Executor, InlineExecutor
@@ -246,7 +246,7 @@ class Worker(AnyWorker):
         self.computed += seconds
         learnt = learning_clock() - began if learning_clock else seconds
         if len(predictions) != len(elements) and not self.plan.prebatched:
-            raise wrong_count(handler, len(elements), len(predictions), predictions)
+            raise wrong_count(handler, len(elements), len(predictions))
         predictions, event = self.completed(name, elements, keys, predictions, seconds)
         return predictions, event, learnt
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from headrace.core.answer import predictions_of
 from headrace.core.errors import NotYetHonouredWarning
-from headrace.core.locks import LOCKS
 from headrace.core.result import Failure
+from headrace.core.transferable import LOCKS
 from headrace.local.predict import predict
 from headrace.testing.compare import nearly_equal
 

@@ -1,4 +1,4 @@
-"""What requests used reaches the run's metrics, wherever the handler reports it from, and however the request ends."""
+"""What a handler reports during a request reaches the run's metrics and the request's limit, however it ends."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from headrace import ConfigurationError, RemoteModelHandler, report_generation, report_usage
+from headrace import ConfigurationError, RemoteModelHandler, report_generation, report_rate_limit, report_usage
 from headrace.core.events import UsageReported
-from headrace.core.usage import context_reporting_to, usage_to
+from headrace.core.request_context import also_report_to, request_context, usage_to
 from http_endpoint import events_and_outcomes, failures_among
 from toys import Acting
 
@@ -45,6 +45,7 @@ class AsyncMetered(Metered):
 
 def test_report_outside_a_request_does_nothing():
     assert report_usage("m", input_tokens=1) is None
+    assert report_rate_limit({"x-ratelimit-remaining": "0"}) is None
 
 
 @pytest.mark.parametrize("wrong", [{"model": ""}, {"model": None}, {"input_tokens": -1}, {"output_tokens": 1.5}])
@@ -70,7 +71,7 @@ def test_generation_is_usage_with_times():
 
 def test_report_goes_to_the_sink_of_its_context_only():
     mine, others = [], []
-    context = context_reporting_to(others.append)
+    context = request_context(others.append)
     with usage_to(mine.append):
         report_usage("a", input_tokens=1)
         context.run(report_usage, "b")
@@ -138,3 +139,23 @@ def test_calls_of_an_isolated_model_are_counted_by_its_owner():
 
     events, _ = events_and_outcomes(Acting(act, min_batch_size=2, max_batch_size=2), [1, 2], isolate=True)
     assert used(events) == [UsageReported("local", 2, 0)]
+
+
+def test_headers_go_to_the_request_of_their_context_and_usage_to_the_run_as_well():
+    of_the_run, of_the_request, headers = [], [], []
+
+    def request():
+        also_report_to(of_the_request.append, headers.append)
+        report_rate_limit({"X-RateLimit-Remaining": 5})
+        report_usage("m")
+
+    request_context(of_the_run.append).run(request)
+    report_rate_limit({"X-RateLimit-Remaining": 6})
+    assert headers == [{"x-ratelimit-remaining": "5"}]
+    assert of_the_run == of_the_request == [UsageReported("m", 0, 0)]
+
+
+@pytest.mark.parametrize("wrong", [None, 5, "text", ["a"]], ids=repr)
+def test_headers_that_are_no_mapping_are_refused(wrong):
+    with pytest.raises(ConfigurationError, match="report_rate_limit needs an answer's headers"):
+        report_rate_limit(wrong)

@@ -1,0 +1,170 @@
+"""What a handler reports during a request, and what it keeps for the next try of it: one context variable."""
+
+from __future__ import annotations
+
+import contextvars
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from operator import index
+from typing import Any
+
+from headrace.core.errors import ConfigurationError
+from headrace.core.events import UsageReported
+
+UsageSink = Callable[[UsageReported], None]
+"""Receives reports on the thread that the handler runs on; must neither block nor raise."""
+HeadersSink = Callable[[dict[str, str]], None]
+"""Receives an answer's headers by their names in lower case, on the thread that the handler runs on."""
+
+
+@dataclass(frozen=True)
+class _Request:
+    usage_sinks: tuple[UsageSink, ...] = ()
+    headers_sink: HeadersSink | None = None
+    is_paid: bool = False
+    """Whether an earlier request has paid for the answers that are reported."""
+    kept: dict[Any, Any] = field(default_factory=dict)
+
+
+_NO_REQUEST = _Request()
+_current: contextvars.ContextVar[_Request] = contextvars.ContextVar("headrace_request", default=_NO_REQUEST)
+
+
+def report_usage(model: str, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
+    """Counts what one request used; a handler calls it in ``request`` or ``run_inference``, plain or ``async``.
+
+    Call it once for each request that the provider bills, whatever comes of it: before an error about the answer is
+    raised, too. What a run has used is shown in its metrics and in the summary of ``headrace run``. Outside a request
+    it does nothing.
+
+    Args:
+        model: the name by which the user knows the model.
+        input_tokens: tokens of the prompt.
+        output_tokens: tokens of the answer, including hidden ones.
+
+    Raises:
+        ConfigurationError: the model is not named, or a number of tokens is negative or not an integer.
+    """
+    report_used(_used(model, input_tokens, output_tokens))
+
+
+def report_generation(
+    model: str, *, input_tokens: int, output_tokens: int, seconds: float, first_token_secs: float | None = None
+) -> None:
+    """As ``report_usage``, for a language model's engine in this process, which knows how long a request took, too.
+
+    Args:
+        model: the name by which the user knows the model.
+        input_tokens: tokens of the prompt.
+        output_tokens: tokens of the answer.
+        seconds: from when the engine got the request to its last token.
+        first_token_secs: from when the engine got it to its first token; None: not known.
+
+    Raises:
+        ConfigurationError: as ``report_usage``; or a time is no number of seconds.
+    """
+    used = _used(model, input_tokens, output_tokens)
+    times = {"seconds": seconds} | ({} if first_token_secs is None else {"first_token_secs": first_token_secs})
+    for name, given in times.items():
+        if not isinstance(given, int | float) or not 0 <= given < math.inf:
+            raise ConfigurationError(f"report_generation: {name} must be a number of at least 0, not {given!r:.80}.")
+    report_used(replace(used, seconds=seconds, first_token_secs=first_token_secs))
+
+
+def _used(model: str, input_tokens: int, output_tokens: int) -> UsageReported:
+    if not isinstance(model, str) or not model:
+        raise ConfigurationError(f"report_usage needs the model's name, not {model!r:.80}.")
+    return UsageReported(model, _tokens("input_tokens", input_tokens), _tokens("output_tokens", output_tokens))
+
+
+def _tokens(name: str, given: int) -> int:
+    try:
+        tokens = index(given)
+    except TypeError:
+        tokens = -1
+    if tokens < 0:
+        raise ConfigurationError(f"report_usage: {name} must be an int of at least 0, not {given!r:.80}.")
+    return tokens
+
+
+def report_used(used: UsageReported) -> None:
+    """Hands on a report, such as one that comes from another process."""
+    request = _current.get()
+    if request.is_paid:
+        used = replace(used, requests=0, input_tokens=0, output_tokens=0)
+    for sink in request.usage_sinks:
+        sink(used)
+
+
+def report_rate_limit(headers: Mapping[str, str]) -> None:
+    """Reports the headers of an endpoint's answer; a handler calls it in ``request``, plain or ``async``.
+
+    If they say that nothing is left of a rate limit, no request leaves before there is enough for one again. Known are
+    ``x-ratelimit-remaining-requests`` and ``-tokens``, ``anthropic-ratelimit-*-remaining``, and ``ratelimit-remaining``
+    with or without ``x-``, each with its ``limit`` and ``reset``. The headers of an exception that ``request`` raises
+    count without being reported. Outside a request it does nothing.
+
+    Args:
+        headers: all headers of the answer; others are ignored.
+
+    Raises:
+        ConfigurationError: they are no mapping.
+    """
+    try:
+        found = lower_case(headers)
+    except (TypeError, ValueError):
+        raise ConfigurationError(
+            f"report_rate_limit needs an answer's headers, by name, not {type(headers).__name__}."
+        ) from None
+    sink = _current.get().headers_sink
+    if sink is not None:
+        sink(found)
+
+
+def lower_case(headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers by their names in lower case.
+
+    Raises:
+        TypeError, ValueError: they are no mapping.
+    """
+    return {str(name).lower(): str(value) for name, value in dict(headers).items()}
+
+
+def kept_for_next_try() -> dict[Any, Any]:
+    """What earlier tries of this request have put there, such as an answer that was paid for; outside, nothing."""
+    request = _current.get()
+    return {} if request is _NO_REQUEST else request.kept
+
+
+@contextmanager
+def usage_to(sink: UsageSink) -> Iterator[None]:
+    """A context within which reports of usage go to ``sink``."""
+    token = _current.set(_Request((sink,)))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def request_context(usage: UsageSink) -> contextvars.Context:
+    """A copy of the current context variables for one request, with all its tries: its usage goes to ``usage``."""
+    context = contextvars.copy_context()
+    context.run(_current.set, _Request((usage,)))
+    return context
+
+
+def also_report_to(usage: UsageSink, headers: HeadersSink) -> None:
+    """From now on, reports in the current context go to these sinks; those of usage to the earlier ones, too."""
+    request = _current.get()
+    _current.set(replace(request, usage_sinks=(usage, *request.usage_sinks), headers_sink=headers))
+
+
+def usage_was_paid_before(is_paid: bool) -> None:
+    """From now on, reports in the current context are of answers that an earlier request paid for: they count nothing.
+
+    Args:
+        is_paid: False: of answers that cost something, as always.
+    """
+    _current.set(replace(_current.get(), is_paid=is_paid))
