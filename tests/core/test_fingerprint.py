@@ -128,7 +128,7 @@ def test_values_without_content_are_refused():
             fingerprint(value)
 
 
-class Asks(RemoteModelHandler):
+class Remote(RemoteModelHandler):
     def __init__(self, model="m", url="u", api_key="k", temperature=0.0, **options):
         super().__init__(**options)
         self.model = model
@@ -156,12 +156,12 @@ def key(handler):
 
 @pytest.mark.parametrize("other", [{"model": "n"}, {"url": "v"}, {"temperature": 1.0}])
 def test_model_endpoint_and_parameters_decide(other):
-    assert key(Asks(**other)) != key(Asks())
+    assert key(Remote(**other)) != key(Remote())
 
 
 @pytest.mark.parametrize("other", [{"api_key": "l"}, {"num_retries": 1}, {"namespace": "n"}, {"retry_filter": bool}])
 def test_secrets_and_ways_to_ask_do_not_decide(other):
-    assert key(Asks(**other)) == key(Asks())
+    assert key(Remote(**other)) == key(Remote())
 
 
 def test_batch_sizes_and_functions_before_and_after_do_not_decide():
@@ -170,10 +170,10 @@ def test_batch_sizes_and_functions_before_and_after_do_not_decide():
 
 
 def test_class_decides():
-    class Others(Asks):
+    class Others(Remote):
         pass
 
-    assert key(Others()) != key(Asks())
+    assert key(Others()) != key(Remote())
 
 
 def test_file_that_changes_decides(tmp_path):
@@ -202,9 +202,9 @@ def test_stamps_are_those_of_existing_files_only(tmp_path):
 
 
 def test_attribute_that_cannot_be_compared_is_an_error_with_its_cure():
-    handler = Asks()
+    handler = Remote()
     handler.lock = threading.Lock()
-    with pytest.raises(ConfigurationError, match=r"predictions of Asks, .* 'lock' cannot be compared .* cache_key\(\)"):
+    with pytest.raises(ConfigurationError, match=r"predictions of Remote, .* 'lock' cannot be compared .* cache_key\(\)"):
         default_cache_key(handler)
 
 
