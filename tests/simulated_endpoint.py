@@ -11,7 +11,7 @@ from collections import deque
 
 from headrace.failures.concurrency import ConcurrencyLimit
 from headrace.failures.endpoint_board import Board, Memory
-from headrace.failures.refusals import Verdict
+from headrace.failures.outages import Verdict
 
 LATENCY = 0.05
 _THERE = 0.0005

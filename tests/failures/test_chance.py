@@ -6,7 +6,7 @@ import pytest
 
 from headrace.failures.chance import ChanceRefusals
 from headrace.failures.endpoint_board import Board
-from headrace.failures.refusals import Verdict
+from headrace.failures.outages import Verdict
 from simulated_endpoint import LATENCY, Simulation, SlidingWindow, TokenBucket, Windows, steps
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from headrace.failures.concurrency import ConcurrencyLimit
 from headrace.failures.endpoint_board import Board, Memory
-from headrace.failures.rate_headers import Allowance
-from headrace.failures.refusals import Verdict
+from headrace.failures.known_rates import Allowance
+from headrace.failures.outages import Verdict
 from simulated_endpoint import LATENCY, Simulation, SlidingWindow, TokenBucket, Windows, steps
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.failures.failure_streak import FailureStreak
+from headrace.failures.outages import FailureStreak
 
 
 def fails(streak, in_flight=0):

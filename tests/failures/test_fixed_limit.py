@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from headrace.failures.fixed_limit import FixedLimit
-from headrace.failures.rate_headers import Allowance
-from headrace.failures.refusals import Verdict
+from headrace.failures.concurrency import FixedLimit
+from headrace.failures.known_rates import Allowance
+from headrace.failures.outages import Verdict
 
 
 def test_limit_is_kept_and_never_moves():

@@ -7,7 +7,7 @@ from bisect import bisect_left
 import pytest
 
 from headrace.failures.endpoint_board import Board, Memory
-from headrace.failures.minute_budget import MinuteBudget
+from headrace.failures.known_rates import MinuteBudget
 from simulated_endpoint import Simulation
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.failures.rate_headers import Allowance, allowances
+from headrace.failures.known_rates import Allowance, allowances
 
 NOW = 1_700_000_000.0
 

@@ -14,7 +14,7 @@ import pytest
 
 from headrace import ElementRetry, EndpointError, PredictionCountError
 from headrace.core.remote import always_retry
-from headrace.failures.refusals import Verdict
+from headrace.failures.outages import Verdict
 from headrace.failures.replies import (
     EndpointRecord,
     Judgement,

@@ -171,7 +171,7 @@ MODULES = {
     f"headrace.{name}"
     for name in (
         *("runtime.endpoint", "runtime.endpoint_calls", "runtime.endpoint_log", "runtime.event_loop", "runtime.sender"),
-        *("runtime.throttled_time", "runtime.waiting_calls", "failures.concurrency", "failures.fixed_limit"),
+        *("runtime.throttled_time", "runtime.waiting_calls", "failures.concurrency", "failures.concurrency"),
         *("failures.replies", "core.remote", "core.request_context"),
     )
 }

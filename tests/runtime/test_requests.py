@@ -315,7 +315,7 @@ def _broken(*_, **__):
         "runtime.endpoint.ConcurrencyLimit.take",
         "runtime.endpoint.ConcurrencyLimit.told",
         "runtime.endpoint.RequestReport.add_headers_of",
-        "failures.refusals.RefusalBreaker.answered",
+        "failures.outages.RefusalBreaker.answered",
     ],
 )
 def test_request_whose_answer_headrace_cannot_handle_ends_with_the_error(kind, where, monkeypatch):

@@ -6,13 +6,11 @@ import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 
-from headrace.failures.endpoint_board import Board, Member, OwnBreaker
-from headrace.failures.failure_streak import FailureStreak
+from headrace.failures.endpoint_board import Board, BreakerState, Member
+from headrace.failures.known_rates import Allowance, MinuteBudget
 from headrace.failures.latency import LatencyLimit
-from headrace.failures.minute_budget import MinuteBudget
+from headrace.failures.outages import FailureStreak, RefusalBreaker, Verdict
 from headrace.failures.quota import QuotaRate
-from headrace.failures.rate_headers import Allowance
-from headrace.failures.refusals import RefusalBreaker, Verdict
 
 _MOST_TURNS_MISSED = 50
 """A member that has tried this often in vain goes ahead without a turn: the one that has it may be stopped."""
@@ -70,10 +68,10 @@ class ConcurrencyLimit:
         self._budget: MinuteBudget | None = None
         if requests_per_minute is not None or tokens_per_minute is not None:
             self._budget = MinuteBudget(self.board, requests_per_minute, tokens_per_minute)
-        self._breaker = RefusalBreaker(self.board, jitter)
-        self._own = OwnBreaker()
+        self._breaker = RefusalBreaker(lambda: self.board.breaker, jitter)
+        self._own = BreakerState()
         """For outages that others do not have: of this process's connection."""
-        self._own_breaker = RefusalBreaker(self._own, jitter)
+        self._own_breaker = RefusalBreaker(lambda: self._own, jitter)
         self._streak = FailureStreak(patience_secs)
         self._restarted = -math.inf
         self._turns_missed = 0
@@ -88,13 +86,13 @@ class ConcurrencyLimit:
     @property
     def outage_began(self) -> float | None:
         """Since when the endpoint has answered nothing; None: it answers."""
-        opened = self.board.breaker.opened_at, self._own.breaker.opened_at
+        opened = self.board.breaker.opened_at, self._own.opened_at
         return min(filter(None, (*opened, self._streak.began))) if any(opened) else None
 
     @property
     def is_gone(self) -> bool:
         """Whether the endpoint answers nothing because it does not work, rather than since it refuses all."""
-        return any(0 < one.opened_at <= one.gone_at for one in (self.board.breaker, self._own.breaker))
+        return any(0 < one.opened_at <= one.gone_at for one in (self.board.breaker, self._own))
 
     def take(self, now: float, waiting: int) -> tuple[int, float]:
         """Lets requests leave.
@@ -277,3 +275,38 @@ class ConcurrencyLimit:
             self._quota.hold()
             if reply is Verdict.UNAVAILABLE and not was_open:
                 self._latency.restart(now)
+
+
+class FixedLimit:
+    """A fixed number of requests in flight, at any rate; has the methods of ``ConcurrencyLimit``. Pure.
+
+    Args:
+        limit: how many.
+    """
+
+    is_gone = False
+    outage_began: float | None = None
+    """An engine in this process has no outages."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.in_flight = 0
+        self.board = Board(0.0)
+        """Of nobody else."""
+
+    def take(self, now: float, waiting: int) -> tuple[int, float]:
+        """How many of those that wait leave now; and infinity: the next one not before another is finished."""
+        left = max(0, min(waiting, self.limit - self.in_flight))
+        self.in_flight += left
+        return left, math.inf
+
+    def is_throttled(self, now: float) -> bool:
+        """False: an engine refuses nothing."""
+        return False
+
+    def finished(self, *_: object, **__: object) -> None:
+        """A request is over, whatever came of it."""
+        self.in_flight -= 1
+
+    def told(self, now: float, allowed: Iterable[Allowance]) -> None:
+        """An engine has no quota."""

@@ -7,7 +7,9 @@ import math
 import random
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import ClassVar
+from typing import ClassVar, TypeVar
+
+StructureT = TypeVar("StructureT", bound=ctypes.Structure)
 
 MEMBERS = 128
 """How many may share a board; further ones take the rows of those that have been silent for longest."""
@@ -19,15 +21,21 @@ _PRESENT_SECS = 0.25
 """For how long after a member was last seen the others let it go first: one that is killed must not stop them."""
 _LOOK_SECS = 0.002
 """For how long what was read of the other members is good enough."""
+LAG_SECS = 0.02
+"""How far sending may be behind its schedule and still catch up."""
 _AHEAD = 16
 """How many turns a member may be ahead of another one: those between two looks of a slow one."""
 
 
+def _of_numbers(cls: type[StructureT]) -> type[StructureT]:
+    """Makes a field, 8 bytes of floating point, of each annotation."""
+    cls._fields_ = [(name, ctypes.c_double) for name in cls.__annotations__]
+    return cls
+
+
+@_of_numbers
 class BreakerState(ctypes.Structure):
     """How an endpoint that answers nothing is probed. Times are in seconds."""
-
-    _NAMES = ("in_a_row", "pauses", "paused_at", "paused_until", "opened_at", "gone_at")
-    _fields_: ClassVar = [(name, ctypes.c_double) for name in _NAMES]
 
     in_a_row: float
     """How many requests in a row nobody took."""
@@ -42,23 +50,9 @@ class BreakerState(ctypes.Structure):
     """When it was last found not to work at all; 0: never."""
 
 
-class OwnBreaker:
-    """Keeps what no other process sees."""
-
-    def __init__(self) -> None:
-        self.breaker = BreakerState()
-
-
+@_of_numbers
 class EndpointState(ctypes.Structure):
     """What was found out about the endpoint. Times are in seconds, of a clock that all members share."""
-
-    _NAMES = (
-        *("is_known", "members", "quota", "cut_at", "known_since", "accepts", "next_at", "first_cut_at", "lately"),
-        *("chance", "counted", "by_chance", "share_before", "surplus", "cuts", "news", "was_refused"),
-        *("limit", "calm", "alone", "rounds", "full", "size_class", "turned_at"),
-        *("held_until", "request_at", "token_at", "tokens"),
-    )
-    _fields_: ClassVar = [(name, ctypes.c_double) for name in _NAMES]
 
     is_known: float
     """Whether any of the others means anything."""
@@ -117,11 +111,9 @@ class EndpointState(ctypes.Structure):
     """The mean number of tokens of a request; 0: not known yet."""
 
 
+@_of_numbers
 class Member(ctypes.Structure):
     """What a process shows the others. It alone writes its row."""
-
-    _NAMES = ("owner", "seen", "accepted", "in_flight", "waiting", "turns", "is_paced", "unused")
-    _fields_: ClassVar = [(name, ctypes.c_double) for name in _NAMES]
 
     owner: float
     """Identifies it; 0: the row is free."""
@@ -135,6 +127,7 @@ class Member(ctypes.Structure):
     """How many requests have left while others waited, too."""
     is_paced: float
     """Whether its requests wait for their time, and for nothing else."""
+    unused: float
 
 
 class Memory(ctypes.Structure):
@@ -147,7 +140,7 @@ class Memory(ctypes.Structure):
     members: Sequence[Member]
 
 
-LAYOUT = repr([BreakerState._NAMES, EndpointState._NAMES, Member._NAMES, MEMBERS])
+LAYOUT = repr([BreakerState._fields_, EndpointState._fields_, Member._fields_, MEMBERS])
 """Processes with another one cannot share a board."""
 
 

@@ -8,10 +8,8 @@ from collections import deque
 from operator import itemgetter
 
 from headrace.failures.chance import ChanceRefusals
-from headrace.failures.endpoint_board import Board
+from headrace.failures.endpoint_board import LAG_SECS, Board
 
-LAG_SECS = 0.02
-"""How far sending may be behind its schedule and still catch up."""
 _MUCH_LESS = 0.75
 """What part of an estimate has to be found for another one to replace it."""
 

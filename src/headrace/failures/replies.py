@@ -21,8 +21,8 @@ from headrace.core.errors import (
 )
 from headrace.core.remote import ElementRetry
 from headrace.core.request_context import lower_case
-from headrace.failures.rate_headers import allowances
-from headrace.failures.refusals import Verdict
+from headrace.failures.known_rates import allowances
+from headrace.failures.outages import Verdict
 from headrace.failures.retry import is_lost, statuses_of
 
 _REFUSED = {429, "RESOURCE_EXHAUSTED"}

@@ -11,10 +11,9 @@ from typing import Any
 
 from headrace.core.errors import EndpointError, copy_of
 from headrace.core.remote import ElementRetry, pause_before_retry
-from headrace.failures.concurrency import ConcurrencyLimit
+from headrace.failures.concurrency import ConcurrencyLimit, FixedLimit
 from headrace.failures.endpoint_board import Board
-from headrace.failures.fixed_limit import FixedLimit
-from headrace.failures.refusals import Verdict
+from headrace.failures.outages import Verdict
 from headrace.failures.replies import EndpointRecord, Judgement, concerns_all, judge, judge_element
 from headrace.failures.retry import RetryTokens
 from headrace.runtime.endpoint_calls import Delivery, EndpointCall, Rules

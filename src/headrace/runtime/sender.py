@@ -12,7 +12,7 @@ from typing import Any
 from headrace.core.answer import predictions_of, wrong_count
 from headrace.core.events import HandlerMetric, UsageReported
 from headrace.core.request_context import also_report_to
-from headrace.failures.rate_headers import Allowance, allowances
+from headrace.failures.known_rates import Allowance, allowances
 from headrace.failures.replies import headers_of
 from headrace.runtime.endpoint_calls import EndpointCall, Rules
 from headrace.runtime.engine_metrics import EngineMetrics
