@@ -17,10 +17,10 @@ from headrace.machine.runtime_directory import is_at, runtime_directory, secure_
 
 LIMIT, BUDGET = ".limit", ".budget"
 """The kinds of files, as the ends of their names."""
-OWN = 3
+OWN = 2
 """The first byte whose lock is for the file's kind to use."""
-_USED, _MADE = 1, 2
-"""Bytes that are locked by all who use the file, and by who makes it."""
+_USED = 1
+"""The byte that is locked by all who use the file."""
 _TRIES = 200
 _POLL_SECS = 0.005
 _KEPT_SECS = {LIMIT: 0.0, BUDGET: 3600.0}
@@ -120,23 +120,21 @@ def _opened(path: str, size: int) -> int:
         with contextlib.ExitStack() as undo, contextlib.suppress(FileNotFoundError):
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             undo.callback(os.close, file)
-            if _lock(file, fcntl.LOCK_SH, _USED) and is_at(file, path) and _made(file, size):
+            if _lock(file, fcntl.LOCK_SH, _USED) and is_at(file, path):
+                _extend(file, size)
                 undo.pop_all()
                 return file
-        time.sleep(_POLL_SECS)  # who removes it, or makes it, tells nobody
-    raise TimeoutError(f"{path} is being made or removed by another process all the time; remove it.")
+        time.sleep(_POLL_SECS)  # who removes it tells nobody
+    raise TimeoutError(f"{path} is being removed by another process all the time; remove it.")
 
 
-def _made(file: int, size: int) -> bool:
-    """Whether the file is as long as it has to be; makes it so, unless another process does."""
-    if os.fstat(file).st_size >= size:
-        return True
-    if not _lock(file, fcntl.LOCK_EX, _MADE):
-        return False
+def _extend(file: int, size: int) -> None:
+    """Makes the file long enough; not by a hole: on a full disk, writing into one would kill the process."""
     if os.fstat(file).st_size < size:
-        os.pwrite(file, bytes(size), 0)  # not a hole: on a full disk, writing into one would kill the process
-    fcntl.lockf(file, fcntl.LOCK_UN, 1, _MADE)
-    return True
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file, 0, size)
+        else:  # macOS
+            os.ftruncate(file, size)
 
 
 def _lock(file: int, kind: int, byte: int) -> bool:
