@@ -204,9 +204,7 @@ def test_stamps_are_those_of_existing_files_only(tmp_path):
 def test_attribute_that_cannot_be_compared_is_an_error_with_its_cure():
     handler = Remote()
     handler.lock = threading.Lock()
-    with pytest.raises(
-        ConfigurationError, match=r"of Remote, .* 'lock' cannot be compared .* cache_key\(\)"
-    ):
+    with pytest.raises(ConfigurationError, match=r"of Remote, .* 'lock' cannot be compared .* cache_key\(\)"):
         default_cache_key(handler)
 
 

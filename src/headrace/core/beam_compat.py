@@ -13,6 +13,8 @@ from functools import partial
 from types import FrameType
 from typing import Any, TypeVar
 
+from headrace.core.errors import level_of_the_user
+
 ClassT = TypeVar("ClassT", bound=type)
 
 
@@ -71,13 +73,12 @@ def warn_of_beams_transform(handler: object) -> None:
     if (_BEAMS, "expand") not in nearest or any(module.startswith(_NO_CHOICE) for module, _ in callers):
         return
     _warned = True
-    users = [not module.startswith(("apache_beam.", "headrace.")) for module, _ in callers]
     warnings.warn(
         f"apache_beam's own RunInference runs {type(handler).__qualname__}, a handler of Headrace's: bad elements fail "
         "their whole batch there, and options such as isolate are missing. Import RunInference from headrace.beam "
         "(`headrace migrate PATH` changes the imports of whole projects).",
         UserWarning,
-        stacklevel=3 + (users.index(True) if True in users else 0),
+        stacklevel=level_of_the_user(),
     )
 
 

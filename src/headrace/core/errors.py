@@ -28,9 +28,11 @@ raise ``type(error)(text)``, so that ``except PredictionCountError`` around a pi
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
+from types import FrameType
 from typing import Any, ClassVar, TypeVar
 
 from headrace.core.extras import install_command
@@ -242,6 +244,15 @@ class RateLimitExceeded(RuntimeError):
 
 class NotYetHonouredWarning(UserWarning):
     """An option is accepted for compatibility, but has no effect in this version."""
+
+
+def level_of_the_user() -> int:
+    """The ``stacklevel`` of a warning by the calling function to name the first code outside of Headrace and Beam."""
+    frame: FrameType | None = sys._getframe(1)
+    level = 1
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith(("headrace.", "apache_beam.")):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def as_type_name(error: BaseException | type[BaseException]) -> str:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from types import FrameType
 from typing import Any
 
-from headrace.core.errors import ConfigurationError, causes
+from headrace.core.errors import ConfigurationError, causes, level_of_the_user
+from headrace.core.transferable import with_parts
 
 KeySource = str | Callable[[], str] | None
 """What a handler takes for its API key: the key, a function that returns it, or None: the environment has it."""
@@ -51,7 +50,7 @@ class ApiKey:
                 f"{who}: the API key is in the pickle of the pipeline, for all to read who can read that. Leave "
                 f"api_key out and set {variable} in the workers' environment, or give a function that returns it.",
                 UserWarning,
-                stacklevel=_level_of_the_user(),
+                stacklevel=level_of_the_user(),
             )
         elif given is not None and not callable(given):
             raise ConfigurationError(
@@ -155,20 +154,7 @@ class ApiKey:
 
     def _masked(self, value: Any) -> Any:
         """The value itself if the key is not in it."""
-        if isinstance(value, str):
-            masked = self.mask(value)
-            return masked if masked != value else value
-        if type(value) in (list, tuple):
-            masked = type(value)(map(self._masked, value))
-            return value if all(map(_is, masked, value)) else masked
-        if type(value) is dict:
-            by_name = {name: self._masked(one) for name, one in value.items()}
-            return value if all(map(_is, by_name.values(), value.values())) else by_name
-        return value
-
-
-def _is(one: Any, other: Any) -> bool:
-    return one is other
+        return self.mask(value) if isinstance(value, str) else with_parts(value, self._masked)
 
 
 def _mask_headers(request: Any) -> None:
@@ -177,12 +163,3 @@ def _mask_headers(request: Any) -> None:
         with suppress(Exception):
             if headers is not None and name in headers:
                 headers[name] = MASK
-
-
-def _level_of_the_user() -> int:
-    """The ``stacklevel`` of a warning by the calling function that names the first code outside of Headrace."""
-    frame: FrameType | None = sys._getframe(1)
-    level = 1
-    while frame is not None and str(frame.f_globals.get("__name__")).startswith("headrace."):
-        frame, level = frame.f_back, level + 1
-    return level

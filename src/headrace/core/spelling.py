@@ -7,14 +7,13 @@ import glob
 import inspect
 import os
 import shlex
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import ParamSpec, TypeVar
 
 from headrace.core.config import BatchingConfig, PlacementConfig, RetryConfig
-from headrace.core.errors import ConfigurationError, NotYetHonouredWarning
+from headrace.core.errors import ConfigurationError, NotYetHonouredWarning, level_of_the_user
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -114,15 +113,12 @@ def warn_ignored(made: object, name: str, cure: str) -> None:
     """Warns, where the user makes an object, of an argument that Beam ignores and published pipelines give.
 
     Args:
-        made: the object; its constructor calls this function.
+        made: the object.
         name: the argument's name.
         cure: what to do instead.
     """
-    frame, level = sys._getframe(1), 2
-    while frame.f_locals.get("self") is made and frame.f_back is not None:  # constructors of subclasses
-        frame, level = frame.f_back, level + 1
     text = f"{type(made).__qualname__}({name}=...) has no effect, here or with Beam; {cure}."
-    warnings.warn(text, NotYetHonouredWarning, stacklevel=level)
+    warnings.warn(text, NotYetHonouredWarning, stacklevel=level_of_the_user())
 
 
 _LIKE_FILES = 0.75

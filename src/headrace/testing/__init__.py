@@ -2,9 +2,8 @@
 
 ::
 
-    clock.py      FakeClock
-    fakes.py      handlers that work; faults.py: handlers and functions that fail, hang, or kill their process
-    contract.py   HandlerContract, the suite (contract_tools.py: its parts; compare.py: predictions nearly equal)
+    fakes.py      FakeClock, and handlers that work; faults.py: what fails, hangs, or kills its process
+    contract.py   HandlerContract, the suite (contract_tools.py: its parts)
 
 Only ``HandlerContract`` needs pytest (the extra ``test``).
 """
@@ -13,9 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.testing.clock import FakeClock
-from headrace.testing.compare import nearly_equal
-from headrace.testing.fakes import DoublingHandler, LoadCountingHandler, SlowHandler
+from headrace.testing.contract_tools import nearly_equal
+from headrace.testing.fakes import DoublingHandler, FakeClock, LoadCountingHandler, SlowHandler
 from headrace.testing.faults import (
     BrokenGeneratorHandler,
     BrokenLoadHandler,

@@ -12,7 +12,6 @@ from headrace.core.config import BatchingConfig
 from headrace.core.errors import extra_required
 from headrace.core.keyed import KeyedModelHandler
 from headrace.core.result import Failure
-from headrace.testing.compare import nearly_equal
 from headrace.testing.contract_tools import (
     Wrapped,
     batches_of,
@@ -21,6 +20,7 @@ from headrace.testing.contract_tools import (
     infer,
     inference_of,
     mixtures,
+    nearly_equal,
     objects_calling,
     pickled,
     run_predict,
