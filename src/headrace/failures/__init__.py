@@ -18,12 +18,9 @@ Pure: calls, clocks and sleeping are passed in. Steps, and so recovery, run in h
        |--> latency          how many it answers side by side         |
        |--> quota            how many a second it accepts             |--> endpoint_board   what the processes of a
        |     '--> chance     which refusals say nothing about that    |                     machine know together
-       |--> minute_budget    how many a minute the user allows        |
-       |--> refusals         how it is probed while it answers none   |
-       |--> failure_streak   whether it is down, or requests are bad  |
-       '--> rate_headers     what it says is left
+       |--> known_rates      what the user and its answers say of it  |
+       '--> outages          whether it is down; how it is probed     |
     replies        what the error of a request says
-    fixed_limit    in place of concurrency: how many requests an engine in this process takes
     load_policy    what follows a load that fails        (for sessions, fork servers and the machine's clients)
     device         errors after which no call succeeds   (worker and host processes)
 """

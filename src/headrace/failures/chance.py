@@ -17,23 +17,23 @@ class ChanceRefusals:
     another client's doing.
 
     Then a cumulative sum (CUSUM) tells whether more are refused: each refusal adds, and each request takes away, how
-    much likelier it is if a tenth more of all are refused. While no share is known, that goes for the unit after a cut,
+    much likelier it is if a twentieth more of all are refused. While no share is known, that goes for the unit after a cut,
     and for the time before the first one; at other times each refusal is one too many.
 
     Args:
         board: where the members of a machine keep what they have found out.
     """
 
-    _MORE = 0.1
+    _MORE = 0.05
     """How much more is refused if there are too many, as the sum has it."""
-    _FALSE_ALARMS = 1.0, 200, 5000
+    _FALSE_ALARMS = 2.0, 400, 10_000
     """In which time chance alone makes the sum too high once, about, in seconds; in how many requests at least, and at
     most."""
     _LEAST, _GREATEST = 0.005, 0.08
     """A lower share counts as none; a greater one is not believed."""
     _UNKNOWN = 0.02
     """The share while none is known."""
-    _TESTED = 2
+    _TESTED = 3
     """In how many cuts a share that is believed is tested once."""
     _PHASE, _LONGEST, _FEWEST = 100, 600, 3
     """How many requests tell the share if so many of them are refused, or would be; how many tell it in any case."""

@@ -26,7 +26,8 @@ class QuotaRate:
 
     That estimate looks back over a second, and the quota may just have been lowered, or a reserve used up. So what
     becomes of the requests that left between the first that was refused and the news of it is counted, too: if much
-    less of it is accepted, that is the quota.
+    less of it is accepted, that is the quota. If not, and some requests are refused by chance, the estimate is lowered
+    by a fiftieth at most: it was made while fewer left than the endpoint accepts, and each false alarm would lower it.
 
     Endpoints that count the requests of a second, of the clock or of the last one, accept all until it is full, then
     few or none, whatever the quota. So what was accepted in the whole unit before the last refusal limits the estimate
@@ -43,7 +44,8 @@ class QuotaRate:
     """When probing reaches twice the quota, and in which time it grows by a factor of e, in units."""
     _MODEST, _LEAST_EAGER = 200.0, 0.7
     """Above how many requests a second the exponential counts less, and how little at least."""
-    _LARGEST_CUT = 0.5
+    _LARGEST_CUT, _CUT_BY_CHANCE = 0.5, 0.98
+    """What is left of the estimate at least; where some are refused by chance."""
     _ROUND_TRIPS, _NEWEST = 2, 0.1
     """How many of the time that refusals take; how much the latest one counts in it."""
     _UNIT, _UNIT_BY_CHANCE = 20, 80
@@ -52,16 +54,14 @@ class QuotaRate:
     def __init__(self, now: float, board: Board) -> None:
         self._board = board
         self._began = now
-        self._totals = deque([(now, board.accepted(now), 0)])
-        """Times, how many requests of all members had been accepted then, and how many of this one since it came."""
+        self._totals = deque([(now, board.accepted(now))])
+        """Times, and how many requests of all members had been accepted then."""
+        self.accepted_at = -math.inf
+        """When a request of this member was last accepted."""
         self._settling: _Settling | None = None
         self._chance = ChanceRefusals(board)
         self._rated, self._rated_for = math.inf, (-math.inf, math.inf)
         """The rate, at a time and for a quota."""
-
-    def wait(self, now: float) -> float:
-        """Seconds until the next request may leave."""
-        return max(0.0, self._board.state.next_at - now)
 
     def started(self, now: float) -> None:
         """A request has left."""
@@ -81,7 +81,8 @@ class QuotaRate:
         board.own.accepted += 1
         board.state.accepts = 1.0
         self._chance.accepted()
-        totals.append((now, board.accepted(now), totals[-1][2] + 1))
+        self.accepted_at = now
+        totals.append((now, board.accepted(now)))
         first = now - self._unit()
         while totals[1][0] < first:
             totals.popleft()
@@ -94,7 +95,7 @@ class QuotaRate:
             self._settle(self._settling, now, started, accepted=False)
         state, unit = self._board.state, self._unit()
         state.news += self._NEWEST * (now - started - state.news)
-        lately, _ = self._accepted_since(now - unit, now)
+        lately = self._accepted_since(now - unit, now)
         state.lately = min(state.lately, lately)
         if started <= state.known_since or not state.accepts:
             return
@@ -104,23 +105,23 @@ class QuotaRate:
 
     def _cut(self, now: float, started: float, lately: float) -> None:
         state, unit = self._board.state, self._unit()
-        rate, (measured, own) = self._rate(now), self._measured(now)
+        rate, measured, share = self._rate(now), self._measured(now), self._chance.share
         was_steady = rate < math.inf and now - state.cut_at >= unit
         if now - state.first_cut_at >= unit:
             state.first_cut_at, state.lately = now, lately
-        share = self._chance.share
-        found = (max(measured, lately) if share and rate < math.inf else measured) / (1 - share)
-        cut = found if math.isinf(rate) else min(rate, max(found, self._LARGEST_CUT * rate))
-        state.quota = cut
+        if math.isinf(rate):
+            state.quota = measured / (1 - share)
+        elif share:
+            found = max(max(measured, lately) / (1 - share), self._CUT_BY_CHANCE * state.quota)
+            state.quota = min(rate, found)
+        else:
+            state.quota = min(rate, max(measured, self._LARGEST_CUT * rate))
         state.cut_at = state.next_at = state.known_since = now
         self.hold()
         self._chance.cut()
-        self._settling = _Settling(started, now, own / measured, was_steady=was_steady)
-
-    @property
-    def accepted_at(self) -> float:
-        """When a request of this member was last accepted; minus infinity: never."""
-        return self._totals[-1][0] if self._totals[-1][2] else -math.inf
+        self._settling = _Settling(
+            started, now, 1 / (1 + len(self._board.others(now))), was_steady=was_steady and not share
+        )
 
     def hold(self) -> None:
         """Refusals teach nothing new before anything is accepted again."""
@@ -129,7 +130,7 @@ class QuotaRate:
     def all_refused(self, now: float, started: float) -> None:
         """Many in a row are refused, this one the last: that is no chance."""
         if started > self._board.state.known_since and self._board.state.accepts:
-            self._cut(now, started, self._accepted_since(now - self._unit(), now)[0])
+            self._cut(now, started, self._accepted_since(now - self._unit(), now))
 
     def _settle(self, settling: _Settling, now: float, started: float, *, accepted: bool) -> None:
         """Learns from what left before the last cut and after the first refusal."""
@@ -143,9 +144,8 @@ class QuotaRate:
             state.quota, state.known_since = found, now
         if is_over:
             if settling.was_steady or settling.took_none:
-                state.quota = min(
-                    state.quota, max(state.lately / (1 - self._chance.share), self._LARGEST_CUT * state.quota)
-                )
+                lately = state.lately / (1 - self._chance.share)
+                state.quota = min(state.quota, max(lately, self._LARGEST_CUT * state.quota))
             self._settling = None
 
     def _is_calm(self, started: float) -> bool:
@@ -171,28 +171,25 @@ class QuotaRate:
         eagerness = max(self._LEAST_EAGER, min(1.0, math.pow(self._MODEST / quota, 0.25)))
         below = self._BELOW + (self._DIP if since < 1 and self._chance.is_tested else 0.0)
         probing = quota * (1 - below + eagerness * math.exp((since - twice) / growth))
-        return min(probing, max(quota, 2 * self._measured(now)[0]))
+        return min(probing, max(quota, 2 * self._measured(now)))
 
-    def _measured(self, now: float) -> tuple[float, float]:
-        """Requests accepted a second, from all members and from this one, lately.
+    def _measured(self, now: float) -> float:
+        """Requests of all members accepted a second, lately.
 
         That is since the last cut, or in the last three eighths of all time if that is short: at first, rates grow.
         """
         since = max(self._board.state.cut_at, now - self._unit(), self._began + 5 / 8 * (now - self._began))
         return self._accepted_since(since, now)
 
-    def _accepted_since(self, since: float, now: float) -> tuple[float, float]:
-        """Requests accepted a second, from all members and from this one."""
+    def _accepted_since(self, since: float, now: float) -> float:
+        """Requests of all members accepted a second."""
         totals = self._totals
         at = bisect_left(totals, since, key=itemgetter(0))
         if at < len(totals) and now - totals[at][0] > (now - since) / 2:
             since = totals[at][0]  # members accept by turns: what was accepted before may have been since the last look
         else:
             at = max(0, at - 1)
-        all_members = self._board.accepted(now) - totals[at][1]
-        own = totals[-1][2] - totals[at][2]
-        seconds = max(0.02, now - since)
-        return max(1, all_members) / seconds, max(1, own) / seconds
+        return max(1, self._board.accepted(now) - totals[at][1]) / max(0.02, now - since)
 
 
 class _Settling:
@@ -201,7 +198,7 @@ class _Settling:
     Args:
         first: when the first one left, which was refused.
         until: when that was known.
-        share: how much of all accepted requests are this member's.
+        share: how much of all requests are this member's.
         was_steady: whether the rate was much the same for a unit of time before.
     """
 
