@@ -24,16 +24,16 @@ class ChanceRefusals:
         board: where the members of a machine keep what they have found out.
     """
 
-    _MORE = 0.05
+    _MORE = 0.1
     """How much more is refused if there are too many, as the sum has it."""
-    _FALSE_ALARMS = 2.0, 400, 10_000
+    _FALSE_ALARMS = 1.0, 200, 5000
     """In which time chance alone makes the sum too high once, about, in seconds; in how many requests at least, and at
     most."""
     _LEAST, _GREATEST = 0.005, 0.08
     """A lower share counts as none; a greater one is not believed."""
     _UNKNOWN = 0.02
     """The share while none is known."""
-    _TESTED = 3
+    _TESTED = 2
     """In how many cuts a share that is believed is tested once."""
     _PHASE, _LONGEST, _FEWEST = 100, 600, 3
     """How many requests tell the share if so many of them are refused, or would be; how many tell it in any case."""

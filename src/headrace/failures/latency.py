@@ -8,28 +8,22 @@ from headrace.failures.endpoint_board import Board
 
 
 class _Round:
-    """The latencies of requests that left one after the other: of all, since those that end first are the short ones.
+    """The latencies of requests that left after the last round.
 
     Args:
         began: when the first may leave.
-        size: how many there are.
+        size: how many answers there are at least.
     """
 
     _FEWEST, _MOST = 8, 128
     """The fewest answers that mean anything, and the most that are waited for to be precise."""
     _PRECISION = 0.1
     """The standard error of the mean, relative to it."""
-    _OVERDUE = 4
-    """A round waits for its answers until this many times its size have come: what is missing then may hang."""
 
     def __init__(self, began: float, size: float) -> None:
         self.began = began
-        self._size = math.ceil(size)
-        self._last = math.inf
-        """When the last one left."""
-        self._left = self._ended = self._answers = 0
+        self._size = max(size, self._FEWEST)
         self._count = 0
-        """How many of them were answered."""
         self._sum = self._squares = 0.0
         self.in_flight = 0
         """At most."""
@@ -41,40 +35,18 @@ class _Round:
 
     @property
     def is_over(self) -> bool:
-        """Whether all have ended, or nearly all."""
-        return self._ended >= self._left >= self._size or self._answers >= self._OVERDUE * self._size + self._FEWEST
+        """Whether there are enough answers for the mean to be known well."""
+        if self._count < self._size:
+            return False
+        variance = self._squares / self._count - self.mean**2
+        return self._count >= self._MOST or variance <= self._count * (self._PRECISION * self.mean) ** 2
 
-    def started(self, now: float, in_flight: int) -> None:
-        """A request has left."""
-        if self._left < self._size:
-            self._left += 1
-            self.in_flight = max(self.in_flight, in_flight)
-            self._last = now if self._left == self._size else math.inf
-
-    def finished(self, now: float, started: float, *, answered: bool) -> None:
-        """A request is over."""
-        self._answers += 1
-        if self.began <= started <= self._last:
-            self._ended += 1
-            if answered:
-                self._add(now - started)
-
-    def is_precise(self) -> bool:
-        """Whether the mean is known well enough."""
-        if not self._FEWEST <= self._count < self._MOST:
-            return self._count >= self._MOST
-        return self._squares / self._count - self.mean**2 <= self._count * (self._PRECISION * self.mean) ** 2
-
-    def go_on(self, size: float) -> None:
-        """Lets more requests take part."""
-        self._last = math.inf
-        self._answers = 0
-        self._size = self._left + math.ceil(size)
-
-    def _add(self, latency: float) -> None:
-        self._count += 1
-        self._sum += latency
-        self._squares += latency**2
+    def answered(self, now: float, started: float) -> None:
+        """A request was answered."""
+        if started >= self.began:
+            self._count += 1
+            self._sum += now - started
+            self._squares += (now - started) ** 2
 
 
 class LatencyLimit:
@@ -120,7 +92,7 @@ class LatencyLimit:
         """A request has left; ``in_flight`` counts it, too."""
         self._keep_up(now)
         self._in_flight = in_flight
-        self._round.started(now, in_flight)
+        self._round.in_flight = max(self._round.in_flight, in_flight)
 
     def finished(self, now: float, started: float, size: int, *, answered: bool) -> None:
         """Learns from a request that is over.
@@ -137,12 +109,12 @@ class LatencyLimit:
             state.size_class, state.alone = size.bit_length(), 0.0
             state.limit, state.full = state.full or state.limit, 0.0
             self._turn(started)
-            self._round.started(started, 1)
-        self._round.finished(now, started, answered=answered)
-        if answered and math.isinf(state.calm):
-            self._grow(now, now - started)
-        if self._round.is_over:
-            self._end_round(now)
+        if answered:
+            self._round.answered(now, started)
+            if math.isinf(state.calm):
+                self._grow(now, now - started)
+            if self._round.is_over:
+                self._end_round(now)
 
     def _grow(self, now: float, latency: float) -> None:
         """Lets more requests leave after an answer, if the limit is used and latency has not risen."""
@@ -168,14 +140,8 @@ class LatencyLimit:
     def _end_round(self, now: float) -> None:
         state, mean = self._board.state, self._round.mean
         used = self._round.in_flight >= state.limit / 2
-        if not state.alone:  # the first answers count as undisturbed, though the limit grows meanwhile
-            self._round.go_on(self._part(now))
-            if not self._round.is_precise():
-                return
+        if not state.alone:
             state.alone = mean
-        elif not self._round.is_precise():
-            self._round.go_on(self._part(now))
-            return
         elif state.full:
             state.limit, state.full, state.alone = state.full, 0.0, mean
         elif used:

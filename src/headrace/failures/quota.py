@@ -44,6 +44,7 @@ class QuotaRate:
     """When probing reaches twice the quota, and in which time it grows by a factor of e, in units."""
     _MODEST, _LEAST_EAGER = 200.0, 0.7
     """Above how many requests a second the exponential counts less, and how little at least."""
+    _MILD = 0.9
     _LARGEST_CUT, _CUT_BY_CHANCE = 0.5, 0.98
     """What is left of the estimate at least; where some are refused by chance."""
     _ROUND_TRIPS, _NEWEST = 2, 0.1
@@ -112,8 +113,10 @@ class QuotaRate:
         if math.isinf(rate):
             state.quota = measured / (1 - share)
         elif share:
-            found = max(max(measured, lately) / (1 - share), self._CUT_BY_CHANCE * state.quota)
-            state.quota = min(rate, found)
+            found = max(measured, lately) / (1 - share)
+            if found > self._MILD * state.quota:
+                found = max(found, self._CUT_BY_CHANCE * state.quota)
+            state.quota = min(rate, max(found, self._LARGEST_CUT * rate))
         else:
             state.quota = min(rate, max(measured, self._LARGEST_CUT * rate))
         state.cut_at = state.next_at = state.known_since = now
