@@ -17,7 +17,7 @@ class ChanceRefusals:
     another client's doing.
 
     Then a cumulative sum (CUSUM) tells whether more are refused: each refusal adds, and each request takes away, how
-    much likelier it is if a twentieth more of all are refused. While no share is known, that goes for the unit after a cut,
+    much likelier it is if a tenth more of all are refused. While no share is known, that goes for the unit after a cut,
     and for the time before the first one; at other times each refusal is one too many.
 
     Args:

@@ -26,8 +26,7 @@ class QuotaRate:
 
     That estimate looks back over a second, and the quota may just have been lowered, or a reserve used up. So what
     becomes of the requests that left between the first that was refused and the news of it is counted, too: if much
-    less of it is accepted, that is the quota. If not, and some requests are refused by chance, the estimate is lowered
-    by a fiftieth at most: it was made while fewer left than the endpoint accepts, and each false alarm would lower it.
+    less of it is accepted, that is the quota.
 
     Endpoints that count the requests of a second, of the clock or of the last one, accept all until it is full, then
     few or none, whatever the quota. So what was accepted in the whole unit before the last refusal limits the estimate
@@ -44,9 +43,7 @@ class QuotaRate:
     """When probing reaches twice the quota, and in which time it grows by a factor of e, in units."""
     _MODEST, _LEAST_EAGER = 200.0, 0.7
     """Above how many requests a second the exponential counts less, and how little at least."""
-    _MILD = 0.9
-    _LARGEST_CUT, _CUT_BY_CHANCE = 0.5, 0.98
-    """What is left of the estimate at least; where some are refused by chance."""
+    _LARGEST_CUT = 0.5
     _ROUND_TRIPS, _NEWEST = 2, 0.1
     """How many of the time that refusals take; how much the latest one counts in it."""
     _UNIT, _UNIT_BY_CHANCE = 20, 80
@@ -110,21 +107,12 @@ class QuotaRate:
         was_steady = rate < math.inf and now - state.cut_at >= unit
         if now - state.first_cut_at >= unit:
             state.first_cut_at, state.lately = now, lately
-        if math.isinf(rate):
-            state.quota = measured / (1 - share)
-        elif share:
-            found = max(measured, lately) / (1 - share)
-            if found > self._MILD * state.quota:
-                found = max(found, self._CUT_BY_CHANCE * state.quota)
-            state.quota = min(rate, max(found, self._LARGEST_CUT * rate))
-        else:
-            state.quota = min(rate, max(measured, self._LARGEST_CUT * rate))
+        found = (max(measured, lately) if share and rate < math.inf else measured) / (1 - share)
+        state.quota = found if math.isinf(rate) else min(rate, max(found, self._LARGEST_CUT * rate))
         state.cut_at = state.next_at = state.known_since = now
         self.hold()
         self._chance.cut()
-        self._settling = _Settling(
-            started, now, 1 / (1 + len(self._board.others(now))), was_steady=was_steady and not share
-        )
+        self._settling = _Settling(started, now, 1 / (1 + len(self._board.others(now))), was_steady=was_steady)
 
     def hold(self) -> None:
         """Refusals teach nothing new before anything is accepted again."""
