@@ -20,7 +20,7 @@ HeadersSink = Callable[[dict[str, str]], None]
 
 
 @dataclass(frozen=True)
-class _Request:
+class _RequestState:
     usage_sinks: tuple[UsageSink, ...] = ()
     headers_sink: HeadersSink | None = None
     is_paid: bool = False
@@ -28,8 +28,8 @@ class _Request:
     kept: dict[Any, Any] = field(default_factory=dict)
 
 
-_NO_REQUEST = _Request()
-_current: contextvars.ContextVar[_Request] = contextvars.ContextVar("headrace_request", default=_NO_REQUEST)
+_NO_REQUEST = _RequestState()
+_current: contextvars.ContextVar[_RequestState] = contextvars.ContextVar("headrace_request", default=_NO_REQUEST)
 
 
 def report_usage(model: str, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
@@ -141,7 +141,7 @@ def kept_for_next_try() -> dict[Any, Any]:
 @contextmanager
 def usage_to(sink: UsageSink) -> Iterator[None]:
     """A context within which reports of usage go to ``sink``."""
-    token = _current.set(_Request((sink,)))
+    token = _current.set(_RequestState((sink,)))
     try:
         yield
     finally:
@@ -151,7 +151,7 @@ def usage_to(sink: UsageSink) -> Iterator[None]:
 def request_context(usage: UsageSink) -> contextvars.Context:
     """A copy of the current context variables for one request, with all its tries: its usage goes to ``usage``."""
     context = contextvars.copy_context()
-    context.run(_current.set, _Request((usage,)))
+    context.run(_current.set, _RequestState((usage,)))
     return context
 
 
