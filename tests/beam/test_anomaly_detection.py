@@ -14,7 +14,7 @@ from apache_beam.testing.util import assert_that, equal_to
 
 import headrace
 from headrace import PredictionResult
-from headrace.ipc.unpicklable import pickle_or_explain
+from headrace.ipc.serialization import pickle_or_explain
 
 pytestmark = pytest.mark.since_beam("2.66", reason="Beam has no offline detectors before")
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.transferable import transferable, with_parts
-from headrace.ipc.unpicklable import pickle_or_explain
+from headrace.ipc.serialization import pickle_or_explain
 from headrace.testing.contract_tools import pickled
 
 

@@ -14,7 +14,7 @@ from toy_hosts import double, hang, process, wait_for
 def test_ctrl_c_in_a_wait_harms_nothing(host, tmp_path, ctrl_c_in):
     call = host.tell(wait_for(tmp_path / "gate"), 1)
     for _ in range(3):
-        ctrl_c_in(HostConnection._wait)
+        ctrl_c_in(HostConnection.wait_until)
         with pytest.raises(KeyboardInterrupt):
             host.result(call)
     (tmp_path / "gate").touch()
@@ -26,7 +26,7 @@ def test_ctrl_c_in_the_main_threads_wait_leaves_other_threads_waiting(host, tmp_
     with ThreadPoolExecutor(3) as pool:
         for _ in range(3):
             pool.submit(lambda: results.append(host.ask(double, 1).rows))
-        ctrl_c_in(HostConnection._wait)
+        ctrl_c_in(HostConnection.wait_until)
         with pytest.raises(KeyboardInterrupt):
             host.result(call)
         (tmp_path / "gate").touch()
@@ -35,7 +35,7 @@ def test_ctrl_c_in_the_main_threads_wait_leaves_other_threads_waiting(host, tmp_
 
 def test_a_host_can_be_closed_after_ctrl_c(host, ctrl_c_in):
     call = host.tell(hang)
-    ctrl_c_in(HostConnection._wait)
+    ctrl_c_in(HostConnection.wait_until)
     with pytest.raises(KeyboardInterrupt):
         host.result(call)
     host.close()
@@ -43,7 +43,7 @@ def test_a_host_can_be_closed_after_ctrl_c(host, ctrl_c_in):
 
 def test_ctrl_c_in_a_start_ends_it(new_host, new_module, marked, ctrl_c_in):
     host = new_host(imports=new_module("import signal; signal.pause()"))
-    ctrl_c_in(ForkServerProcess.ready)
+    ctrl_c_in(ForkServerProcess.configure)
     with pytest.raises(KeyboardInterrupt):
         host.ask(double)
     assert marked() == []
@@ -58,11 +58,11 @@ def test_an_interrupted_message_costs_the_host_and_fails_no_request(host, monkey
     connection = host._connections[0]
     original, broken = getattr(connection, when), []
 
-    def interrupted(*args):
+    def interrupted(*args, **options):
         if not broken:
             broken.append(args)
             raise KeyboardInterrupt
-        return original(*args)
+        return original(*args, **options)
 
     monkeypatch.setattr(connection, when, interrupted)
     with pytest.raises(KeyboardInterrupt):

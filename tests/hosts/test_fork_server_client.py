@@ -13,7 +13,6 @@ import pytest
 from headrace.core.errors import HostStartError
 from headrace.hosts import fork_server_process as module
 from headrace.hosts.fork_server_client import ForkServerClient
-from headrace.hosts.pending import Pending
 from headrace.hosts.provider import ExitCause, describe_exit
 from headrace.hosts.system import children, fields_of
 from headrace.ipc.channel import Channel
@@ -153,18 +152,18 @@ def test_a_fork_server_that_does_not_answer_is_replaced(client, born, monkeypatc
 
 def test_fork_servers_that_do_not_answer_are_given_up(client, monkeypatch):
     monkeypatch.setattr(module, "_LONGEST_ANSWER_SECS", 0.2)
-    monkeypatch.setattr(module.ForkServerProcess, "ready", stopped(module.ForkServerProcess.ready))
+    monkeypatch.setattr(module.ForkServerProcess, "configure", stopped(module.ForkServerProcess.configure))
     with files() as pair, pytest.raises(HostStartError, match=r"that forks it did not answer for 0\.2 s, 3 times"):
         client.fork(*pair)
 
 
-def stopped(ready):
-    def ready_and_stopped(fork_server):
-        answer = ready(fork_server)
+def stopped(configure):
+    def configured_and_stopped(fork_server, config):
+        answer = configure(fork_server, config)
         os.kill(fork_server._process.pid, signal.SIGSTOP)
         return answer
 
-    return ready_and_stopped
+    return configured_and_stopped
 
 
 @pytest.mark.parametrize("executable", ["/not/there", "/dev/null"])
@@ -200,18 +199,16 @@ def test_too_many_open_files_are_an_error(client, no_more_files, descriptors, mo
     assert len(failures) > 8
 
 
-@pytest.mark.parametrize("name", ["headrace output of toy", "headrace starts fork servers"])
-def test_too_many_threads_are_an_error(client, monkeypatch, name, descriptors):
+def test_too_many_threads_are_an_error(client, monkeypatch, descriptors):
     """As when the program ends: since Python 3.12 there are no new ones then."""
     started = threading.Thread.start
 
     def start(thread):
-        if thread.name == name:
+        if thread.name == "headrace output of toy":
             raise RuntimeError("can't start new thread")
         started(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    monkeypatch.setattr(module, "STARTER", module.ForkServerStarter())
     before = descriptors()
     with files() as pair, pytest.raises(HostStartError, match="can't start new thread"):
         client.fork(*pair)
@@ -263,7 +260,7 @@ def test_closing_ends_a_start_in_progress(new_client, new_module, wait_until):
 def test_ctrl_c_ends_a_start_in_progress(new_client, new_module, ctrl_c_in, marked, monkeypatch):
     monkeypatch.setattr(module, "_LONGEST_ANSWER_SECS", 10_000)  # nobody waits for one that is of no use
     client = new_client(new_module(HANGS))
-    ctrl_c_in(module.ForkServerProcess.ready)
+    ctrl_c_in(module.ForkServerProcess.configure)
     with files() as pair, pytest.raises(KeyboardInterrupt):
         client.fork(*pair)
     assert marked() == []
@@ -284,36 +281,12 @@ def test_ctrl_c_ends_a_fork_server_that_has_not_answered(client, born, ctrl_c_in
         assert fields_of(client.fork(*pair))[1] == str(fork_server_of(client)) != str(fork_server)
 
 
-def test_ctrl_c_during_the_start_of_a_process_leaves_none(ctrl_c_in, popen, wait_until):
-    """The thread that starts it sees to it."""
-    may_start, processes = threading.Event(), []
-
-    def start():
-        may_start.wait()
-        processes.append(popen(["sleep", "1000"]))
-        return processes[0]
-
-    ctrl_c_in(Pending.result)
-    with pytest.raises(KeyboardInterrupt):
-        module.STARTER.run(start)
-    may_start.set()
-    assert wait_until(lambda: processes and processes[0].returncode == -signal.SIGKILL)
-
-
 def test_orphans_are_looked_for_once(client, monkeypatch):
     looked = []
-    monkeypatch.setattr(module, "kill_orphans", lambda: looked.append(threading.current_thread().name))
-    monkeypatch.setattr(module.STARTER, "_has_looked_for_orphans", False)
+    monkeypatch.setattr(module, "kill_orphans", lambda: looked.append(True))
+    module._kill_orphans_once.cache_clear()
     for _ in range(2):
         with files() as pair:
             client.fork(*pair)
         client._end_fork_server()
-    assert looked == ["headrace starts fork servers"]
-
-
-def test_fork_servers_are_all_started_by_one_thread(new_client):
-    for client in (new_client(), new_client()):
-        with files() as pair:
-            client.fork(*pair)
-    names = [thread.name for thread in threading.enumerate()]
-    assert names.count("headrace starts fork servers") == 1
+    assert looked == [True]

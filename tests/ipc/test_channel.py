@@ -60,13 +60,6 @@ def test_a_message_arrives(ends, message):
     assert one.receive() == (message, [])
 
 
-def test_messages_arrive_in_order(ends):
-    one, other = ends
-    for number in range(100):
-        one.send(number)
-    assert [other.receive()[0] for _ in range(100)] == list(range(100))
-
-
 def test_a_message_larger_than_any_buffer_arrives(ends):
     one, other = ends
     message = os.urandom(8 * MEGABYTE)
@@ -251,26 +244,6 @@ def test_shutting_down_needs_no_copy_to_be_closed(ends):
     with pytest.raises(EOFError):
         other.receive(LONG)
     copy.close()
-
-
-def test_closing_leaves_the_connection_to_copies(ends):
-    one, other = ends
-    copy = Channel(raw(one))
-    one.close()
-    copy.send("still here")
-    assert other.receive(LONG) == ("still here", [])
-    copy.close()
-
-
-def test_an_inherited_end_is_not_inherited_further(ends):
-    one, other = ends
-    copy = os.dup(one.fileno())
-    os.set_inheritable(copy, True)
-    inherited = Channel.inherited(copy)
-    assert not os.get_inheritable(copy)
-    inherited.send("hi")
-    assert other.receive() == ("hi", [])
-    inherited.close()
 
 
 def test_a_message_that_does_not_pickle_harms_nothing(ends):

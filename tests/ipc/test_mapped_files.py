@@ -82,15 +82,6 @@ def test_weights_that_are_mapped_from_a_file_are_not_copied(exported, weights):
     assert [int(part.sum()) for part in attach(files, layout)] == [2 * MB, 2 * MB, 7 * MB]
 
 
-def test_parts_of_a_file_keep_what_they_share(exported, weights):
-    [whole] = weights()
-    files, layout = exported([whole, whole[MB:], whole[100 : MB // 2]])
-    assert copied(layout) == 0
-    again = attach(files, layout)
-    again[1][0] = 9
-    assert again[0][MB] == 9
-
-
 def test_weights_that_were_changed_in_memory_are_copied(exported, weights):
     changed, unchanged = weights(2)
     changed[5] = 3
@@ -116,12 +107,6 @@ def test_weights_whose_file_was_replaced_are_those_of_the_file_that_was_mapped(e
     assert int(attach(files, layout)[0].sum()) == 2 * MB
 
 
-def test_weights_stay_when_their_file_is_deleted_later(exported, weights, tmp_path):
-    files, layout = exported(weights())
-    (tmp_path / "weights-0").unlink()
-    assert int(attach(files, layout)[0].sum()) == 2 * MB
-
-
 def test_weights_in_too_many_files_are_copied_but_for_the_largest(exported, weights):
     value = weights(MOST_FILES + 1)
     files, layout = exported(value)
@@ -143,15 +128,3 @@ def test_weights_are_copied_where_the_system_does_not_tell(exported, weights, mo
         monkeypatch.setattr(mapped_files, missing, tmp_path / "none")
     _, layout = exported(weights())
     assert copied(layout) == 2 * MB
-
-
-def test_files_are_closed_when_the_export_fails(weights, monkeypatch):
-    before = len(os.listdir("/dev/fd"))
-
-    def full(*_):
-        raise OSError("disk full")
-
-    monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(OSError, match="disk full"):
-        export([*weights(), numpy.ones(MB)], destroys=False)
-    assert len(os.listdir("/dev/fd")) == before

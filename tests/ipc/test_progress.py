@@ -24,10 +24,6 @@ def progress(memory):
     return Progress(memory)
 
 
-def test_at_first_nothing_is_done(memory):
-    assert Progress(memory).read() == ActivitySnapshot(0, Activity.NOTHING, 0, 0, 0)
-
-
 def test_marks_are_read(memory, progress):
     progress.begin(7)
     before = time.monotonic_ns()
@@ -47,14 +43,6 @@ def test_marks_of_work_elsewhere_become_work_here(progress):
     assert there == ActivitySnapshot(7, Activity.LOADING, 5, 2, there.since_ns, is_elsewhere=True)
     assert here == ActivitySnapshot(7, Activity.LOADING, 5, 2, here.since_ns)
     assert here.since_ns >= there.since_ns
-
-
-@pytest.mark.parametrize("activity", Activity)
-def test_a_mark_without_details_is_of_all_rows(progress, activity):
-    progress.begin(7)
-    progress.mark(activity)
-    snapshot = progress.read()
-    assert (snapshot.call, snapshot.activity, snapshot.position, snapshot.index) == (7, activity, -1, 0)
 
 
 def test_a_request_begins_with_being_read_and_ends(progress):

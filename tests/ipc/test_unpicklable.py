@@ -6,7 +6,7 @@ import pytest
 
 from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ModelHandler
-from headrace.ipc.unpicklable import pickle_or_explain
+from headrace.ipc.serialization import pickle_or_explain
 
 ROWS = (row for row in ())
 

@@ -150,13 +150,6 @@ def test_memory_stays_for_as_long_as_something_refers_to_it(census):
     assert first.sum() == numbers().sum()
 
 
-def test_many_values_leave_no_descriptors(census):
-    for _ in range(50):
-        files, description = export(numbers(), destroys=True)
-        attach(files, description)
-        close(files)
-
-
 UNMAPPABLE = {
     "lock": (threading.Lock, r"^it does not pickle \(TypeError: cannot pickle '_thread.lock' object\)$"),
     "objects": (
@@ -298,11 +291,3 @@ def failing_write(write, file, memory, offset):
     if offset:
         raise OSError("disk full")
     return write(file, memory, offset)
-
-
-def test_the_description_is_small_and_pickles(exported):
-    files, description = exported([numbers()] + [numbers() for _ in range(100)])
-    again = pickle.loads(pickle.dumps(description))
-    assert len(pickle.dumps(description)) < 20_000
-    assert again == copy.copy(description)
-    assert attach(files, again)[100].tolist() == numbers().tolist()

@@ -15,7 +15,6 @@ import tempfile
 import pytest
 
 from endpoints import running_managers, stale_endpoints
-from headrace.core.errors import ConfigurationError
 from headrace.machine.discovery import ManagerEndpoint, find, find_or_launch
 
 NOBODY = 65534
@@ -350,50 +349,3 @@ def test_waiting_with_too_many_others_times_out(take_endpoint, directory):
 
         with pytest.raises(TimeoutError, match=r"m\.sock has let nobody in for 0\.05 s"):
             crowd()
-
-
-STRANGER = """
-os.setgid(65534)
-os.setuid(65534)
-connection = socket.socket(socket.AF_UNIX)
-connection.connect(directory + "/m.sock")
-say("connected")
-say(greeting(connection))
-"""
-
-
-def test_a_process_of_another_user_is_turned_away(start, take_endpoint, directory, caplog):
-    endpoint = take_endpoint()
-    os.chmod(directory, 0o777)
-    os.chmod(os.path.join(directory, "m.sock"), 0o666)
-    strangers = [start(STRANGER) for _ in range(2)] if IS_ROOT else []
-    assert [stranger.stdout.readline() for stranger in strangers] == ["connected\n"] * len(strangers)
-    with find(directory, "m") as client, endpoint.accept() as served:
-        served.sendall(b"own")
-        assert client.recv(100) == b"own"
-    assert [stranger.stdout.readline() for stranger in strangers] == ["b''\n"] * len(strangers)
-    warning = f"Turned a process of user {NOBODY} away from {directory}/m.sock, which serves user 0 only."
-    assert caplog.messages == [warning] * len(strangers)
-
-
-IMPOSTOR = """
-listening = socket.socket(socket.AF_UNIX)
-listening.bind(directory + "/m.sock")
-os.setgid(65534)
-os.setuid(65534)
-listening.listen()
-say("listening")
-input()
-"""
-
-
-def test_a_listener_of_another_user_is_not_trusted(start, take_endpoint, directory):
-    if not IS_ROOT:  # no process of this user's can be another's
-        take_endpoint()
-        find(directory, "m").close()
-        return
-    impostor = start(IMPOSTOR)
-    assert impostor.stdout.readline() == "listening\n"
-    for seek in (lambda: find(directory, "m"), lambda: find_or_launch(directory, "m", no_launch)):
-        with pytest.raises(ConfigurationError, match=f"user {NOBODY} listens at .*m.sock; set HEADRACE_RUNTIME_DIR"):
-            seek()

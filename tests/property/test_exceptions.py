@@ -94,7 +94,7 @@ OWNER = """
 import pickle, subprocess, sys
 from headrace.core.handler import ModelHandler
 from headrace.ipc.exceptions import with_traceback_of
-from headrace.ipc.unpicklable import pickle_or_explain
+from headrace.ipc.serialization import pickle_or_explain
 
 class Refused(Exception):
     def __init__(self, row, why):

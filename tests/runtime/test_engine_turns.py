@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from headrace.runtime.engine_turns import EVERYBODY, EngineTurns
+from headrace.runtime.engine_host import EVERYBODY, EngineTurns
 
 ONE, OTHER = EVERYBODY + 1, EVERYBODY + 2
 
@@ -62,7 +62,7 @@ def at_a_table():
 def test_places_are_limited_and_given_in_order(at_a_table):
     async def game(table, turns):
         for name in "abcde":
-            await table.come(name, turns.place(0))
+            await table.come(name, turns.place(ONE))
         assert table.inside == ["a", "b", "c"]
         await table.leave("b")
         assert table.inside == ["a", "c", "d"]
@@ -121,7 +121,7 @@ def test_client_that_makes_no_use_of_being_alone_loses_it(at_a_table, monkeypatc
         await table.settled()
         assert table.inside == ["b"]
 
-    monkeypatch.setattr("headrace.runtime.engine_turns._IDLE_SECS", 0.01)
+    monkeypatch.setattr("headrace.runtime.engine_host._IDLE_SECS", 0.01)
     assert at_a_table(game) == [ONE, EVERYBODY]
 
 

@@ -13,7 +13,7 @@ from headrace import KeyedModelHandler, KeyModelMapping
 from headrace.core.errors import HostStartError
 from headrace.core.events import BatchCompleted, ModelLoaded
 from headrace.hosts.fork_server_client import ForkServerClient
-from headrace.hosts.pending import Pending
+from headrace.runtime.hosted_models import Pending
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from toy_hosts import has_ended

@@ -16,7 +16,7 @@ from headrace.core.result import Stage
 from headrace.failures.fatal_search import InjectedFailure
 from headrace.ipc.codec import decode, encode
 from headrace.ipc.progress import Activity, Progress
-from headrace.ipc.unpicklable import pickle_or_explain
+from headrace.ipc.serialization import pickle_or_explain
 from headrace.runtime.messages import Raised, Unreadable, Work
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, catching, prepare

@@ -8,12 +8,11 @@ client.ModelHosts
   provider.HostProvider, one of:                                                 host.RequestHandler:
     machine/lease, for shared hosts                                              runtime/request_handler
     fork_server_client -------------------> fork_server ---------- fork -------> (inherits modules and weights)
-      fork_server_process, with __main__      preloads, forks, reaps; fork_server_messages
+      fork_server_process, with __main__      preloads, forks, reaps
       spare: one that imports ahead
 output.OutputReader <---------------------- output.redirect_output <------------ prints and log records
 
 environment.py     what the fork server takes over from its owner: search path, directory, variables; each copy's GPU
-pending.py         what another thread works out; a wait for it may be interrupted
 orphans.py         kills what killed owners left behind, before a process starts its first fork server
 system.py          system calls: parent-death signals, subreaper, pidfd, out-of-memory score
 thread_budget.py   divides the cores among all processes that compute with the manager's models

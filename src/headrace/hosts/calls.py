@@ -67,6 +67,9 @@ class Call:
         self.files: list[int] = []
         """Descriptors that came with the response; the caller must close them."""
 
+    def answered(self) -> None:
+        """Called by the reading thread once there is a response."""
+
 
 class PendingRequest(NamedTuple):
     """A request without a response."""

@@ -29,26 +29,41 @@ class ModelHosts:
         name: the model's name, for the log and for errors.
         timeout_secs: time limit for each operation of a host; None: no limit.
         copies: number of hosts.
+        side_by_side: whether a host answers any number of requests at once, as engines do.
     """
 
-    def __init__(self, provider: HostProvider, name: str, timeout_secs: float | None, copies: int = 1) -> None:
+    def __init__(
+        self,
+        provider: HostProvider,
+        name: str,
+        timeout_secs: float | None,
+        copies: int = 1,
+        *,
+        side_by_side: bool = False,
+    ) -> None:
         self._provider = provider
         self._name = name
         self._timeout_secs = timeout_secs
         self.copies = copies
+        self._side_by_side = side_by_side
         self._connections: list[HostConnection | None] = [None] * copies
         self._is_closed = False
         self._begin()
         _ALL.add(self)
 
     def _begin(self) -> None:
-        # Call numbers start at random, since every client of a shared host sees the current one and must know its own.
-        self._numbers = count(secrets.randbits(31) << 32 | 1)
+        # Call numbers begin with their client's, since every client of a shared host sees the current one.
+        self.client = secrets.randbits(31) or 1
+        self._numbers = count(first_call_of(self.client))
         self._changing = threading.Lock()
         self._failed_starts = 0
         for connection in self._connections:
             if connection is not None:
                 connection.release()
+
+    def next_number(self) -> int:
+        """The next call's number; ``client_of`` tells whose it is."""
+        return next(self._numbers)
 
     def submit(self, head: Any, rows: list[Any]) -> Call:
         """Sends a request to the least loaded host, which processes its requests in turn.
@@ -80,8 +95,8 @@ class ModelHosts:
                 connection.wait(call)
             if call.reply is not None:
                 return connection.read(call)
-            if connection.host_failure is not None and connection.host_failure.snapshot.call == call.number:
-                return connection.host_failure
+            if connection.failure is not None and connection.failure.snapshot.call == call.number:
+                return connection.failure
             self._send(call)
 
     def is_ready(self, call: Call) -> bool:
@@ -121,6 +136,14 @@ class ModelHosts:
         return [
             connection.process for connection in self._connections if connection is not None and not connection.is_over
         ]
+
+    def hang_up(self) -> None:
+        """As ``close``, without waiting; ``close`` is still necessary."""
+        self._is_closed = True
+        self._provider.cancel_waits()
+        for connection in self._connections:
+            if connection is not None:
+                connection.hang_up()
 
     def close(self) -> None:
         """Ends the hosts (shared ones keep running for others) and starts no more; waits up to a second for each."""
@@ -170,7 +193,9 @@ class ModelHosts:
     def _restart(self, number: int) -> HostConnection:
         self._count_failed_start(number)
         try:
-            connection = self._connections[number] = HostConnection(self._provider, number, self._timeout_secs)
+            connection = self._connections[number] = HostConnection(
+                self._provider, number, self._timeout_secs, side_by_side=self._side_by_side
+            )
         except OSError as error:
             raise HostStartError(self._name, f"{error}.") from error
         return connection
@@ -178,11 +203,20 @@ class ModelHosts:
     def _count_failed_start(self, number: int) -> None:
         connection = self._connections[number]
         self._failed_starts = self._failed_starts + 1 if connection and not connection.has_begun else 0
-        if connection and self._failed_starts >= _MOST_FAILED_STARTS:
+        if connection and connection.failure and self._failed_starts >= _MOST_FAILED_STARTS:
             self._connections[number], self._failed_starts = None, 0  # the next request may try again
-            raise HostStartError(
-                self._name, f"it {connection.exit_text} before its first request, {_MOST_FAILED_STARTS} times."
-            )
+            why = f"it {connection.failure.exit_text} before its first request, {_MOST_FAILED_STARTS} times."
+            raise HostStartError(self._name, why)
+
+
+def first_call_of(client: int) -> int:
+    """The number of a client's first call."""
+    return client << 32 | 1
+
+
+def client_of(call: int) -> int:
+    """The number of the client (its ``ModelHosts``) that made a call; 0: none, or all of them."""
+    return call >> 32
 
 
 _ALL: WeakSet[ModelHosts] = WeakSet()

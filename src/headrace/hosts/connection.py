@@ -9,12 +9,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from weakref import ref
 
 from headrace.hosts.calls import LONGEST_INLINE, Call, ClientChannel, HostReply, HostRequest, PendingRequest
-from headrace.hosts.provider import ExitCause, HostFailure, HostProvider, await_exit, describe_exit
-from headrace.ipc.channel import milliseconds
+from headrace.hosts.provider import ExitCause, HostExit, HostFailure, HostProvider, await_exit, describe_exit
+from headrace.ipc.channel import Outgoing, milliseconds
 from headrace.ipc.codec import Decoded, Message, decode
 from headrace.ipc.progress import ActivitySnapshot, Progress
 from headrace.ipc.segment import PeerSegments, Reply, Segment, SegmentPool
@@ -25,8 +26,6 @@ _MAX_INLINE = 8
 """As many requests without a response, and their responses, may be in the socket with their content."""
 _LONGEST_START_SECS = 600
 """Extra time before a host's first mark: it may have to import the handler's modules."""
-_MARKS_AT_START = 1
-"""Marks on the progress page of a host that has begun no request."""
 
 
 class HostConnection:
@@ -38,12 +37,14 @@ class HostConnection:
         provider: starts the host, or gives access to it.
         number: which of the provider's hosts.
         timeout_secs: time limit for each operation of the host; None: no limit.
+        side_by_side: whether the host answers any number of requests at once, as engines do; then sending never waits.
     """
 
-    def __init__(self, provider: HostProvider, number: int, timeout_secs: float | None) -> None:
+    def __init__(
+        self, provider: HostProvider, number: int, timeout_secs: float | None, *, side_by_side: bool = False
+    ) -> None:
         self._provider = provider
         self._timeout_secs = timeout_secs
-        self._is_out_of_memory = False
         self._requests = SegmentPool()
         self._answers = PeerSegments()
         self._pending: dict[int, PendingRequest] = {}
@@ -62,11 +63,11 @@ class HostConnection:
         """Whether the host has ever begun a request."""
         self.is_over = False
         """Whether the host has exited or this client has left it."""
-        self.host_failure: HostFailure | None = None
-        """The host's failure, if a request of this client was in progress."""
-        self.exit_text = ""
+        self.failure: HostFailure | None = None
+        """How the host was lost; its snapshot names the call at fault, if any."""
         self.process, self._channel, self._progress_segment, self.pidfd, self._is_shared = provider.host(number)
         self._progress = Progress(self._progress_segment.memory)
+        self._outgoing = Outgoing(self._channel) if side_by_side else None
         self._poll = select.poll()
         self._channel_file = self._channel.fileno()
         for file in (self._channel_file, self.pidfd):
@@ -76,10 +77,8 @@ class HostConnection:
     @property
     def load(self) -> int:
         """How many requests it has to process: this client's, and the current one if it is another client's."""
-        snapshot = self._progress.read()
-        return len(self._pending) + (
-            snapshot.call not in self._pending and snapshot.call not in (0, self._last_answered)
-        )
+        current = self._progress.read().call
+        return len(self._pending) + (current not in self._pending and current not in (0, self._last_answered))
 
     @property
     def progress_file(self) -> int:
@@ -94,14 +93,13 @@ class HostConnection:
         """
         self._channel.send(ClientChannel(), [file])
 
-    def update(self) -> None:
-        """Updates ``is_over`` without waiting, unless another thread is reading already."""
-        self._try_read(lambda: not self.is_over)
-
     def send(self, call: Call) -> bool:
-        """Sends a request, after waiting until fewer than 32 have no response; returns False if the host is gone."""
+        """Sends a request, after others have been answered if 32 wait; returns False if the host is gone."""
+        if self._outgoing is not None:
+            with self._lock:
+                return self._send(call, call.message.content(), may_inline=True)
         if len(self._pending) >= _MAX_IN_FLIGHT:
-            self._wait(lambda: len(self._pending) < _MAX_IN_FLIGHT)
+            self.wait_until(lambda: len(self._pending) < _MAX_IN_FLIGHT)
         is_small = call.message.nbytes <= LONGEST_INLINE
         where = call.message.content() if is_small else self._in_segment(call.message)
         with self._lock:
@@ -109,40 +107,41 @@ class HostConnection:
             if is_small and not may_inline:
                 where = self._in_segment(call.message)
             try:
-                return self._send(call, where, may_inline)
+                return self._send(call, where, may_inline=may_inline)
             except OSError:
                 return False
             except BaseException:  # Ctrl-C: the host may have received any part of the message
-                self._disconnect()
+                self.hang_up()
                 raise
+
+    def post(self, number: int, message: Message) -> None:
+        """Sends one more message about a call that is answered side by side with others."""
+        if self._outgoing is not None:
+            self._outgoing.send(number, message.content())
 
     def _in_segment(self, message: Message) -> Segment:
         with self._lock:
             segment = self._requests.take(message.nbytes)
-        try:
-            message.write(segment.memory)
-        except BaseException:
-            with self._lock:
-                self._requests.drop(segment)
-            raise
+        message.write(segment.memory)
         return segment
 
     def wait(self, call: Call | None) -> None:
         """Waits until the call has its response or the host has exited; None: only for the exit."""
-        self._wait(lambda: call is not None and call.reply is not None)
+        self.wait_until(lambda: call is not None and call.reply is not None)
 
     def is_ready(self, call: Call) -> bool:
         """Whether ``wait`` would return at once."""
-        self._try_read(lambda: call.reply is None and not self.is_over)
+        if call.reply is None:
+            self.update()
         return call.reply is not None or self.is_over
 
-    def _try_read(self, is_open: Callable[[], bool]) -> None:
-        """Reads at most one message, without blocking, if ``is_open`` and no other thread is reading."""
+    def update(self) -> None:
+        """Reads at most one message, without waiting, unless another thread is reading already."""
         leads = False
         try:
             with self._lock:
-                if not self._has_reader and is_open():
-                    leads = self._has_reader = True
+                leads = not self._has_reader and not self.is_over
+                self._has_reader = self._has_reader or leads
             if leads:
                 self._read_once(block=False)
         finally:
@@ -156,16 +155,29 @@ class HostConnection:
         known = call.message.columns
         return decode(reply.memory if isinstance(reply, Reply) else memoryview(reply), known=known, own=True)
 
+    def hang_up(self) -> None:
+        """Closes the connection, which ends an unshared host; whoever waits notices."""
+        self._is_disconnected = True
+        self._channel.shut_down()
+
     def leave(self) -> None:
         """Closes the connection and waits until that has ended the host, or left it to others."""
         if not self.is_over:
-            self._disconnect()
+            self.hang_up()
             self.wait(None)
+
+    def kill(self, exit_text: str, *, timed_out: bool, device_lost: bool) -> None:
+        """Ends a host that has said that it is of no more use, also for others."""
+        snapshot = self._progress.read()
+        self._provider.reap(self.process, late=True)
+        self._end(HostFailure(snapshot, timed_out, exit_text, device_lost=device_lost))
 
     def release(self) -> None:
         """Closes every descriptor and segment, except the memory of responses that have not been read."""
         if not self.is_over:
             self.is_over = True
+            if self._outgoing is not None:
+                self._outgoing.end()
             self._channel.close()
             if self.pidfd is not None:
                 os.close(self.pidfd)
@@ -174,12 +186,15 @@ class HostConnection:
             self._pending.clear()
             self._progress_segment.close()
 
-    def _send(self, call: Call, where: list[bytes | bytearray] | Segment, may_inline: bool) -> bool:
+    def _send(self, call: Call, where: list[bytes | bytearray] | Segment, *, may_inline: bool) -> bool:
         if self.is_over or self._is_disconnected:
             return False
         number, size, call.connection = call.number, call.message.nbytes, self
-        segment = where if isinstance(where, Segment) else None
-        self._pending[number] = PendingRequest(ref(call), segment, size, time.monotonic())
+        sent = time.monotonic()
+        self._pending[number] = PendingRequest(ref(call), where if isinstance(where, Segment) else None, size, sent)
+        if self._outgoing is not None and not isinstance(where, Segment):
+            self._outgoing.send(number, where)
+            return True
         free = [self._free.popleft() for _ in range(len(self._free))] if self._free else []
         dropped, self._requests.dropped = self._requests.dropped, []
         if isinstance(where, Segment):
@@ -191,16 +206,10 @@ class HostConnection:
             self._channel.send_content(number, where)
         return True
 
-    def _disconnect(self) -> None:
-        """Closes the connection, which ends an unshared host; the next read notices."""
-        self._is_disconnected = True
-        self._channel.shut_down()
-
-    def _wait(self, is_settled: Callable[[], bool]) -> None:
+    def wait_until(self, is_settled: Callable[[], bool]) -> None:
         """Waits until ``is_settled`` or the host has exited."""
         # Leader and followers: the thread that sets _has_reader polls the channel, outside the lock, and dispatches one
-        # message to whichever call it answers; the others wait for the condition. Then it hands over and wakes all:
-        # those whose response has come return, and one of the rest reads next. An exception hands over, too.
+        # message; the others wait. Then it hands over and wakes all: one whose response has not come reads next.
         while not (self.is_over or is_settled()):
             leads = False
             try:
@@ -237,7 +246,7 @@ class HostConnection:
         except TimeoutError:  # it was stopped in the middle of a message
             self._kill_late()
         except BaseException:  # Ctrl-C, or too many open files: a response is lost
-            self._disconnect()
+            self.hang_up()
             raise
 
     def _poll_timeout_ms(self) -> int | None:
@@ -250,52 +259,49 @@ class HostConnection:
         reply = HostReply(*received)
         with self._lock:
             self.has_begun = True
-            request = self._pending.pop(reply.call)
+            request = self._pending.pop(reply.call, None)
             self._last_answered = reply.call
             if reply.dropped:
                 self._answers.drop(reply.dropped)
-            if request.segment and reply.kept:  # the handler kept an array of the batch: leave it that memory
-                self._requests.drop(request.segment)
-            elif request.segment:
+            if request is not None and request.segment and reply.kept:
+                self._requests.drop(request.segment)  # the handler kept an array of the batch: leave it that memory
+            elif request is not None and request.segment:
                 self._requests.give_back(request.segment, request.size)
             if reply.content is None:
                 answer = self._answers.segment(reply.segment, files)  # files left over are from the request handler
                 memory: Reply | bytes | memoryview = Reply(answer, reply.size, reply.call, self._free)
             else:
                 memory = reply.content
-            call = request.call()
+            call = None if request is None else request.call()
             if call is not None:
                 call.files, call.reply = files, memory  # in this order: other threads look at the reply
-                return
-            for file in files:  # its bundle was abandoned
-                os.close(file)
+            else:
+                for file in files:  # its bundle was abandoned
+                    os.close(file)
+        if call is not None:
+            call.answered()
 
     def _handle_exit(self) -> None:
         """Reaps a host that has exited or closed its connection, and finds out why."""
         if self._is_disconnected and self._is_shared:  # it keeps running for others
-            self.exit_text = "was left"
-            with self._lock:
-                self.release()
+            self._lost("was left")
             return
         has_ended = await_exit(self.pidfd)
         ended = self._provider.reap(self.process)
         if has_ended is None:  # unknown without a pidfd, but reap() has killed it unless others use it
             has_ended = ended is not None or not self._is_shared
-        code, cause = (None, ExitCause.OTHER) if ended is None else (ended.code, ended.cause)
-        was_late = cause is ExitCause.LATE and self._timeout_secs is not None  # another client had it killed
-        if was_late:
-            self.exit_text = self._late_ending
-        else:
-            self.exit_text = describe_exit(code) if has_ended else "closed the connection to its owner"
-        if cause is ExitCause.MEMORY:
-            self._is_out_of_memory = True
-            self.exit_text += ", since the machine had run out of memory"
-        self._find_culprit(timed_out=was_late)
+        code, cause = ended or HostExit(None)
+        if cause is ExitCause.LATE and self._timeout_secs is not None:  # another client had it killed
+            self._lost(self._late_ending, timed_out=True)
+            return
+        text = describe_exit(code) if has_ended else "closed the connection to its owner"
+        is_out_of_memory = cause is ExitCause.MEMORY
+        why = ", since the machine had run out of memory" if is_out_of_memory else ""
+        self._lost(text + why, out_of_memory=is_out_of_memory)
 
     def _kill_late(self, late: ActivitySnapshot | None = None) -> None:
         self._provider.reap(self.process, late=True)
-        self.exit_text = self._late_ending
-        self._find_culprit(timed_out=True, late=late)
+        self._lost(self._late_ending, timed_out=True, late=late)
 
     @property
     def _late_ending(self) -> str:
@@ -314,7 +320,14 @@ class HostConnection:
         # (since_ns is 0) the host may still be importing modules, which gets an allowance.
         return min(snapshot.seconds, waiting) if snapshot.since_ns else waiting - _LONGEST_START_SECS
 
-    def _find_culprit(self, *, timed_out: bool, late: ActivitySnapshot | None = None) -> None:
+    def _lost(
+        self,
+        exit_text: str,
+        *,
+        timed_out: bool = False,
+        out_of_memory: bool = False,
+        late: ActivitySnapshot | None = None,
+    ) -> None:
         """Blames the request on the progress page, and closes the connection.
 
         No request is at fault if that one was answered, or the host had moved on since it was found to be ``late``.
@@ -324,9 +337,12 @@ class HostConnection:
             while not self._is_disconnected and self._channel_file in [file for file, _ in self._poll.poll(0)]:
                 self._accept(*self._channel.receive(stall_secs=self._timeout_secs))
         snapshot = self._progress.read()
+        self.has_begun = self.has_begun or self._progress.marks > 1  # the first says that it is ready
+        if self._is_disconnected or late not in (None, snapshot):
+            snapshot = replace(snapshot, call=0)
+        self._end(HostFailure(snapshot, timed_out, exit_text, out_of_memory))
+
+    def _end(self, failure: HostFailure) -> None:
         with self._lock:
-            self.has_begun = self.has_begun or self._progress.marks > _MARKS_AT_START
-            request = self._pending.get(snapshot.call)
-            if request and request.call() and late in (None, snapshot) and not self._is_disconnected:
-                self.host_failure = HostFailure(snapshot, timed_out, self.exit_text, self._is_out_of_memory)
+            self.failure = failure
             self.release()

@@ -22,15 +22,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 from headrace.core.files import keep_copies
-from headrace.hosts.fork_server_messages import (
+from headrace.hosts.fork_server_process import (
     Failed,
     Fork,
     ForkServerConfig,
     ForkServerSetup,
     HasThreads,
-    Preloaded,
     PreloadRequest,
-    Ready,
 )
 from headrace.hosts.host import serve
 from headrace.hosts.orphans import is_manager
@@ -38,17 +36,15 @@ from headrace.hosts.output import redirect_output
 from headrace.hosts.provider import ExitCause, HostExit
 from headrace.hosts.system import adopt_orphans, children, die_with_parent, has_ended, raise_oom_score
 from headrace.hosts.thread_budget import inherit_page, limit_threads
-from headrace.ipc.channel import Channel
+from headrace.ipc.channel import Channel, is_readable
 from headrace.ipc.serialization import all_reducers
 from headrace.ipc.weights_file import attach
 from headrace.models.memory import oom_kills
 
 _EXIT_GRACE_SECS = 1.0
 """How long a host that has closed its connection may take to exit by itself."""
-
-
-class _OwnerEnded(BaseException):
-    pass
+_OWNER_CHECK_SECS = 1.0
+_LONGEST_STALL_SECS = 60.0
 
 
 class ForkServer:
@@ -56,11 +52,13 @@ class ForkServer:
 
     Args:
         channel: to the owner.
-        config: the owner's first message.
+        owner: the owner's process id.
+        config: the owner's message about the hosts.
     """
 
-    def __init__(self, channel: Channel, config: ForkServerConfig) -> None:
+    def __init__(self, channel: Channel, owner: int, config: ForkServerConfig) -> None:
         self._channel = channel
+        self._owner = owner
         self._config = config
         self._request_handler: Any = None
         self._model_for_hosts: tuple[PreloadRequest, list[int]] | None = None
@@ -72,8 +70,8 @@ class ForkServer:
         self._helpers: set[int] = set()
         """Processes started by modules while they were imported."""
 
-    def prepare(self) -> Ready | HasThreads | Failed:
-        """Unpickles the request handler, unless hosts do it, and so imports the handler's modules."""
+    def prepare(self) -> HasThreads | Failed | None:
+        """Unpickles the request handler, unless hosts do it, which imports the handler's modules; None: it can fork."""
         if self._config.imports:
             try:
                 with _without_collections():
@@ -87,19 +85,16 @@ class ForkServer:
             self._helpers = set(children())
         gc.collect()
         gc.freeze()  # a collection in a host would write to every object's header, and so copy the shared pages
-        return Ready()
+        return None
 
     def run(self) -> None:
-        """Serves the owner until it closes the channel or ends (SIGTERM); then kills all that was started here."""
-        signal.signal(signal.SIGTERM, _end)
+        """Serves the owner until it closes the channel or ends; then kills all that was started here."""
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # the kernel would reap children before waitpid()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        with contextlib.suppress(_OwnerEnded):  # SIGTERM may also come after the channel's end was noticed
-            with contextlib.suppress(EOFError, OSError):
-                self._serve()
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        with contextlib.suppress(EOFError, OSError):
+            self._serve()
         for host in list(self._hosts):
             self._reap(host)
         self.kill_helpers()
@@ -114,7 +109,7 @@ class ForkServer:
 
     def _serve(self) -> NoReturn:
         while True:
-            request, files = self._channel.receive()
+            request, files = _next_message(self._channel, self._owner)
             answer: Any
             if isinstance(request, Fork):
                 answer = self._fork(request, *files)
@@ -124,15 +119,15 @@ class ForkServer:
                 answer = self._reap(request.host, only_if_exited=request.only_if_exited)
             self._channel.send(answer)
 
-    def _preload_model(self, request: PreloadRequest, files: list[int]) -> Preloaded | Failed:
+    def _preload_model(self, request: PreloadRequest, files: list[int]) -> Failed | None:
         if request.has_page:
             inherit_page(files.pop(0))
         if request.layout is None:
             keep_copies(dict(zip(request.copies, files, strict=True)))
-            return Preloaded()
+            return None
         if self._request_handler is None:
             self._model_for_hosts = request, files
-            return Preloaded()
+            return None
         try:
             _preload_model(self._request_handler, request, files)
         except Exception:
@@ -143,11 +138,10 @@ class ForkServer:
         self._has_model = True
         gc.collect()
         gc.freeze()
-        return Preloaded()
+        return None
 
     def _fork(self, request: Fork, channel: int, progress: int) -> int | Failed:
         fork_server, killed = os.getpid(), oom_kills()
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # the child must not run this process's handler
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # native threads: their libraries survive forks
@@ -159,7 +153,6 @@ class ForkServer:
         except OSError:
             return Failed(traceback.format_exc().splitlines())
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
             os.close(channel)
             os.close(progress)
         with contextlib.suppress(OSError):  # parent and child both do this, since either may run first
@@ -240,9 +233,7 @@ def _lead_own_group(fork_server: int) -> None:
     die_with_parent(signal.SIGKILL, fork_server)
     adopt_orphans()
     raise_oom_score()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 
 
 def _preload_model(request_handler: Any, request: PreloadRequest, files: list[int]) -> None:
@@ -270,8 +261,17 @@ def _import_ahead(modules: Iterable[str]) -> None:
                 importlib.import_module(module)
 
 
-def _end(*_: object) -> NoReturn:
-    raise _OwnerEnded
+def _next_message(channel: Channel, owner: int) -> tuple[Any, list[int]]:
+    """Waits for the owner's next message.
+
+    Raises:
+        EOFError: the owner has closed the channel, or has ended while its forks hold the channel open.
+        TimeoutError: half a message came.
+    """
+    while not is_readable(channel.fileno(), _OWNER_CHECK_SECS):
+        if os.getppid() != owner:  # the kernel tells only of the end of the thread that started this process
+            raise EOFError
+    return channel.receive(stall_secs=_LONGEST_STALL_SECS)
 
 
 def _flush() -> None:
@@ -283,7 +283,6 @@ def _flush() -> None:
 def main() -> None:
     """Entry point; the arguments are the owner's process id and the channel's descriptor."""
     owner, descriptor = map(int, sys.argv[1:])
-    die_with_parent(signal.SIGTERM, owner)
     adopt_orphans()
     channel = Channel.inherited(descriptor)
     setup: ForkServerSetup
@@ -292,13 +291,15 @@ def main() -> None:
     faulthandler.enable(2)
     setup.environment.take(setup.environment)
     _import_ahead(setup.modules)
-    config: ForkServerConfig = channel.receive()[0]
+    try:
+        config: ForkServerConfig = _next_message(channel, owner)[0]
+    except (EOFError, OSError):  # nobody has needed it
+        return
     config.environment.take(setup.environment)
-    fork_server = ForkServer(channel, config)
+    fork_server = ForkServer(channel, owner, config)
     answer = fork_server.prepare()
-    if isinstance(answer, Ready):
-        channel.send(answer)
-        fork_server.run()
-    else:
+    if answer is not None:
         fork_server.kill_helpers()
-        channel.send(answer)
+    channel.send(answer)
+    if answer is None:
+        fork_server.run()

@@ -10,8 +10,15 @@ from typing import NamedTuple, TypeVar
 from headrace.core.errors import HostStartError
 from headrace.failures.load_policy import survive_one_death
 from headrace.hosts.environment import ProcessEnvironment
-from headrace.hosts.fork_server_messages import Failed, Fork, HasThreads, PreloadRequest, Ready, Reap
-from headrace.hosts.fork_server_process import ForkServerProcess
+from headrace.hosts.fork_server_process import (
+    Failed,
+    Fork,
+    ForkServerConfig,
+    ForkServerProcess,
+    HasThreads,
+    PreloadRequest,
+    Reap,
+)
 from headrace.hosts.output import OutputReader
 from headrace.hosts.provider import HostExit, HostHandle
 from headrace.hosts.spare import SPARE
@@ -208,29 +215,30 @@ class ForkServerClient:
         )
         if isinstance(answer, str):
             raise self._failed_start(answer)
-        if isinstance(answer, Ready):
-            try:
-                if self._preload_config is not None:
-                    _preload(fork_server, self._preload_config, self._name)
-            except BaseException:
-                fork_server.close(0)
-                raise
-            return fork_server
-        fork_server.close(_EXIT_GRACE_SECS)
         if isinstance(answer, Failed):
+            fork_server.close(_EXIT_GRACE_SECS)
             raise HostStartError(self._name, "the handler cannot be unpickled there.", answer.lines)
-        _LOGGER.info(
-            "%s: its modules have started threads (%s) as they were imported, so each host imports them itself.",
-            self._name,
-            ", ".join(answer.threads),
-        )
-        self._imports = False
-        return self._new_fork_server()
-
-    def _start(self) -> tuple[ForkServerProcess, Ready | HasThreads | Failed | str]:
-        """Starts a fork server; returns its answer after its imports, or a text that says how it ended before."""
+        if isinstance(answer, HasThreads):
+            fork_server.close(_EXIT_GRACE_SECS)
+            _LOGGER.info(
+                "%s: its modules have started threads (%s) as they were imported, so each host imports them itself.",
+                self._name,
+                ", ".join(answer.threads),
+            )
+            self._imports = False
+            return self._new_fork_server()
         try:
-            environment = self._environment or ProcessEnvironment.here()
+            if self._preload_config is not None:
+                _preload(fork_server, self._preload_config, self._name)
+        except BaseException:
+            fork_server.close(0)
+            raise
+        return fork_server
+
+    def _start(self) -> tuple[ForkServerProcess, HasThreads | Failed | str | None]:
+        """Starts a fork server; returns its answer after its imports, or a text that says how it ended before."""
+        environment = self._environment or ProcessEnvironment.here()
+        try:
             spare = SPARE.take(self._name) if self._imports and SPARE.suits(self._environment) else None
             self._starting = fork_server = spare or ForkServerProcess(self._output(), environment)
         except EOFError as error:
@@ -240,8 +248,9 @@ class ForkServerClient:
         try:
             if self._is_closed:
                 raise EOFError
-            fork_server.configure(self._request_handler, environment, imports=self._imports)
-            return fork_server, fork_server.ready()
+            return fork_server, fork_server.configure(
+                ForkServerConfig(self._request_handler, environment, self._imports)
+            )
         except TimeoutError as error:
             fork_server.close(0)
             raise self._failed_start(str(error)) from None

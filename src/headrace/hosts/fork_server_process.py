@@ -1,32 +1,19 @@
-"""The owner's side of one fork server: starts it, sends it requests, ends it."""
+"""The owner's side of one fork server, and the messages between the two."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from queue import SimpleQueue
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
 
 from headrace.hosts.environment import ProcessEnvironment
-from headrace.hosts.fork_server_messages import (
-    Failed,
-    Fork,
-    ForkServerConfig,
-    ForkServerSetup,
-    HasThreads,
-    Preloaded,
-    PreloadRequest,
-    Ready,
-    Reap,
-)
 from headrace.hosts.orphans import MARK, kill_marked, kill_orphans, new_mark
 from headrace.hosts.output import OutputReader
-from headrace.hosts.pending import Pending
-from headrace.hosts.provider import HostExit, describe_exit
+from headrace.hosts.provider import describe_exit
 from headrace.ipc.channel import Channel
+from headrace.ipc.weights_file import WeightsLayout
 
 _LONGEST_IMPORT_SECS = 600
 """How long the imports of the handler's modules may take."""
@@ -34,72 +21,67 @@ _LONGEST_ANSWER_SECS = 60
 """Far more than a fork server needs: reaping a host takes 20 ms per GB of its memory."""
 
 
-def start_fork_server(channel: Channel, environment: ProcessEnvironment, mark: str) -> subprocess.Popen[bytes]:
-    """Starts a fork server; run this on ``STARTER``'s thread.
+class ForkServerSetup(NamedTuple):
+    """The first message from owner to fork server; the descriptors of an ``OutputReader`` are attached."""
 
-    Linux sends the parent-death signal when the thread that started a process ends, so that thread must live on.
+    environment: ProcessEnvironment
+    modules: Sequence[str] = ()
+    """Modules to import before the configuration is known."""
+
+
+class ForkServerConfig(NamedTuple):
+    """The second message; the answer is None once hosts can be forked."""
+
+    request_handler: bytes
+    """The pickled request handler of every host."""
+    environment: ProcessEnvironment
+    imports: bool
+    """Whether the fork server unpickles the request handler, which imports its modules; else each host does."""
+
+
+class HasThreads(NamedTuple):
+    """The fork server's answer: importing the modules started threads, which do not survive a fork; it exits."""
+
+    threads: list[str]
+
+
+class Failed(NamedTuple):
+    """The fork server's answer: unpickling the request handler or the model, or forking a host, has failed."""
+
+    lines: list[str]
+    """Lines of the traceback."""
+
+
+class PreloadRequest(NamedTuple):
+    """The owner's request to preload what future hosts inherit; the answer is None.
+
+    Descriptors are attached in this order: the computing page, the layout's files, the copies.
     """
-    STARTER.kill_orphans_once()
-    command = [environment.executable, "-m", "headrace.hosts", str(os.getpid()), str(channel.fileno())]
-    return subprocess.Popen(  # noqa: S603 - this Python, with our own module
-        command,
-        env={**environment.variables, "PYTHONPATH": environment.python_path, MARK: mark},
-        cwd=os.sep,  # "-m" puts the working directory first on sys.path: files in the owner's may shadow our imports
-        stdin=subprocess.DEVNULL,
-        pass_fds=[channel.fileno()],
-        start_new_session=True,  # the terminal's Ctrl-C does not reach it: its owner decides when it ends
-    )
+
+    layout: WeightsLayout | None
+    """Description of what to map; None: nothing."""
+    work: bytes
+    """Pickled head of the request with which the model was loaded."""
+    copies: Sequence[str]
+    """URIs of remote files with a local copy."""
+    has_page: bool = False
+    """Whether the first descriptor is a ``ComputingPage``."""
 
 
-class ForkServerStarter:
-    """Runs the starts of fork servers on one daemon thread, which lives until the process exits."""
+class Fork(NamedTuple):
+    """The owner's request for a host; the answer is its process id. Attached: its channel, and its progress page."""
 
-    def __init__(self) -> None:
-        self.begin()
-
-    def begin(self) -> None:
-        """Resets all state, also in a forked child: threads do not survive a fork."""
-        self._lock = threading.Lock()
-        self._tasks: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._has_looked_for_orphans = False
-
-    def run(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-        """Runs ``start`` on the thread and returns its process; an interrupted wait (Ctrl-C) kills the process."""
-        with self._lock:
-            if self._thread is None:
-                thread = threading.Thread(target=self._work, name="headrace starts fork servers", daemon=True)
-                thread.start()
-                self._thread = thread
-        started: Pending[subprocess.Popen[bytes]] = Pending()
-        try:
-            self._tasks.put(lambda: started.run(start))
-            return started.result()
-        except BaseException:
-            self._tasks.put(lambda: _undo(started))  # after the start
-            raise
-
-    def kill_orphans_once(self) -> None:
-        """On the first call, kills processes that killed owners have left behind."""
-        if not self._has_looked_for_orphans:
-            self._has_looked_for_orphans = True
-            kill_orphans()
-
-    def _work(self) -> None:
-        while True:
-            self._tasks.get()()
+    environment: Mapping[str, str]
+    """Additional environment variables of this host."""
 
 
-def _undo(started: Pending[subprocess.Popen[bytes]]) -> None:
-    with suppress(BaseException):  # it has raised
-        if started.is_over():
-            process = started.result()
-            process.kill()
-            process.wait()
+class Reap(NamedTuple):
+    """The owner's request to kill a host and the processes that it started; the answer is a ``HostExit`` or None."""
 
-
-STARTER = ForkServerStarter()
-os.register_at_fork(after_in_child=STARTER.begin)
+    host: int
+    """Its process id."""
+    only_if_exited: bool = False
+    """Whether a host that does not exit by itself within a second is left running."""
 
 
 class ForkServerProcess:
@@ -137,30 +119,18 @@ class ForkServerProcess:
         """Names the model whose hosts it is going to fork, for the log."""
         self._output.name = name
 
-    def configure(self, request_handler: bytes, environment: ProcessEnvironment, *, imports: bool) -> None:
-        """Sends the configuration.
-
-        Args:
-            request_handler: the pickled request handler.
-            environment: the environment it runs in from now on.
-            imports: whether it imports the request handler's modules before it forks; else each host does.
+    def configure(self, config: ForkServerConfig) -> HasThreads | Failed | None:
+        """Sends the configuration, and waits until everything is imported.
 
         Raises:
-            OSError: it has died.
-        """
-        self._channel.send(ForkServerConfig(request_handler, environment, imports))
-
-    def ready(self) -> Ready | HasThreads | Failed:
-        """Waits for its answer to the configuration, after it has imported everything.
-
-        Raises:
-            EOFError: it has died.
+            EOFError, OSError: it has died.
             TimeoutError: it takes longer than 600 s.
         """
-        answer: Ready | HasThreads | Failed = self._receive(_LONGEST_IMPORT_SECS, "its imports took")
+        self._channel.send(config)
+        answer: HasThreads | Failed | None = self._receive(_LONGEST_IMPORT_SECS, "its imports took")
         return answer
 
-    def ask(self, request: Fork | Reap | PreloadRequest, *files: int) -> int | HostExit | Preloaded | Failed | None:
+    def ask(self, request: Fork | Reap | PreloadRequest, *files: int) -> Any:
         """Returns the answer to a request; for ``Reap``, None if the host still runs or is not this fork server's.
 
         Raises:
@@ -168,8 +138,7 @@ class ForkServerProcess:
             OSError: it cannot be reached, or does not answer within 60 s.
         """
         self._channel.send(request, files)
-        answer: int | HostExit | Preloaded | Failed | None = self._receive(_LONGEST_ANSWER_SECS, "did not answer for")
-        return answer
+        return self._receive(_LONGEST_ANSWER_SECS, "did not answer for")
 
     def _receive(self, timeout_secs: float, problem: str) -> Any:
         try:
@@ -210,13 +179,28 @@ class ForkServerProcess:
         return describe_exit(self._process.returncode)
 
 
+@cache
+def _kill_orphans_once() -> None:
+    """Before the first start, kills processes that killed owners have left behind."""
+    kill_orphans()
+
+
 def _spawned(environment: ProcessEnvironment, mark: str) -> tuple[subprocess.Popen[bytes], Channel]:
-    """Starts a fork server; returns its process and the channel to it."""
+    """Starts a fork server; returns its process and the channel to it, whose end ends the process."""
+    _kill_orphans_once()
     mine, theirs = Channel.pair()
     try:
-        return STARTER.run(lambda: start_fork_server(theirs, environment, mark)), mine
+        process = subprocess.Popen(  # noqa: S603 - this Python, with our own module
+            [environment.executable, "-m", "headrace.hosts", str(os.getpid()), str(theirs.fileno())],
+            env={**environment.variables, "PYTHONPATH": environment.python_path, MARK: mark},
+            cwd=os.sep,  # "-m" puts the directory first on sys.path: files in the owner's may shadow our imports
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,  # the terminal's Ctrl-C does not reach it: its owner decides when it ends
+        )
     except BaseException:
         mine.close()
         raise
     finally:
         theirs.close()
+    return process, mine

@@ -7,17 +7,18 @@ import pickle
 import select
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from headrace.core.files import keep_copies, kept_copies
 from headrace.hosts.calls import LONGEST_INLINE, ClientChannel, HostReply, HostRequest
-from headrace.ipc.channel import Channel
+from headrace.ipc.channel import Channel, Outgoing
 from headrace.ipc.codec import Message, RequestColumns, decode, encode
 from headrace.ipc.progress import Activity, Progress
 from headrace.ipc.segment import PeerSegments, Segment, SegmentPool
 from headrace.ipc.weights_file import NotMappableError, WeightsLayout, export
 from headrace.models.memory import peak_bytes
 
+Send: TypeAlias = Callable[[int, Sequence[bytes | bytearray]], None]
 _MOST_COPIES = 4
 """Limit of local copies of remote files sent with a message, which carries at most 8 descriptors in all."""
 
@@ -92,25 +93,32 @@ class RequestHandler(Protocol):
 
 
 @runtime_checkable
-class StreamHandler(Protocol):
-    """Answers many requests side by side, in place of a ``RequestHandler``; for the owner alone."""
+class EngineHost(RequestHandler, Protocol):
+    """A request handler that loads an engine in turn, which then answers many requests of all clients side by side."""
 
-    def serve_stream(self, channel: Channel, progress: Progress) -> None:
-        """Serves the owner (a ``HostStream``) until it has closed its connection; marks ``progress`` all the while."""
+    @property
+    def is_running(self) -> bool:
+        """Whether the engine is loaded; it then marks the progress page itself."""
+        ...
+
+    def begin(self, number: int, content: memoryview, progress: Progress, send: Send) -> bool:
+        """Begins to answer a request, or returns False if it is to be answered in turn.
+
+        Args:
+            number: of the call.
+            content: the request.
+            progress: to mark from now on.
+            send: sends the response, in pieces, with the call's number; any thread may.
+        """
+        ...
+
+    def leave(self, number: int) -> None:
+        """Drops the requests of the client that made this call, which has left."""
         ...
 
 
-@runtime_checkable
-class SharedStreamHandler(RequestHandler, Protocol):
-    """Answers the owner in turn, and many requests of each of the owner's clients side by side."""
-
-    def add_stream(self, channel: Channel, progress: Progress) -> bool:
-        """Serves one more client (a ``HostStream``) until it leaves; False: this host is of no use to any client."""
-        ...
-
-
-def serve(request_handler: RequestHandler | StreamHandler, channel: Channel, progress_file: int) -> None:
-    """Serves the owner and the clients that it introduces, one request at a time unless the handler streams.
+def serve(request_handler: RequestHandler, channel: Channel, progress_file: int) -> None:
+    """Serves the owner and the clients that it introduces: one request at a time, but for those to an engine.
 
     Returns when the owner (``channel``) has closed its connection, or after a response with ``is_last``. Closes the
     request handler, unless its model was exported, which destroys it here. Takes ownership of ``progress_file``.
@@ -118,35 +126,25 @@ def serve(request_handler: RequestHandler | StreamHandler, channel: Channel, pro
     shared = Segment(0, progress_file, os.fstat(progress_file).st_size)
     progress = Progress(shared.memory)
     progress.end()  # ready to begin
-    if isinstance(request_handler, StreamHandler):
-        request_handler.serve_stream(channel, progress)
-    else:
-        _serve_in_turn(request_handler, channel, progress)
-
-
-def _serve_in_turn(request_handler: RequestHandler, channel: Channel, progress: Progress) -> None:
     owner = channel.fileno()
     clients = {owner: _Client(request_handler, progress, channel)}
     poll = select.poll()
     poll.register(owner, select.POLLIN)
-    is_wanted = True
-    while is_wanted:
+    has_exported = False
+    while owner in clients:
         for file, _ in poll.poll() if len(clients) > 1 else [(owner, 0)]:  # reading waits, too
-            new_clients = clients[file].serve()
-            if clients[file].is_last:
+            client = clients[file]
+            new_clients = client.serve()
+            if client.is_last:
                 return  # its device is lost: closing the request handler could hang or raise
-            if new_clients is None and file == owner:
-                is_wanted = False
-            elif new_clients is None:
+            if new_clients is None:
                 poll.unregister(file)
                 clients.pop(file).close()
             for new_client in map(Channel.inherited, new_clients or ()):
-                if not isinstance(request_handler, SharedStreamHandler):
-                    clients[new_client.fileno()] = _Client(request_handler, progress, new_client)
-                    poll.register(new_client.fileno(), select.POLLIN)
-                elif not request_handler.add_stream(new_client, progress):
-                    return
-    if not any(client.has_exported for client in clients.values()):
+                clients[new_client.fileno()] = _Client(request_handler, progress, new_client)
+                poll.register(new_client.fileno(), select.POLLIN)
+            has_exported = has_exported or client.has_exported
+    if not has_exported:
         request_handler.close()
 
 
@@ -155,6 +153,11 @@ class _Client:
 
     def __init__(self, request_handler: RequestHandler, progress: Progress, channel: Channel) -> None:
         self._request_handler = request_handler
+        self._engine = request_handler if isinstance(request_handler, EngineHost) else None
+        self._outgoing: Outgoing | None = None
+        """What an engine sends."""
+        self._latest = 0
+        """The number of the latest call."""
         self._progress = progress
         self._channel = channel
         self._requests = PeerSegments()
@@ -175,18 +178,38 @@ class _Client:
         if isinstance(received, ClientChannel):
             return files
         request = HostRequest(*received)
-        self._progress.begin(request.call)
+        self._latest = request.call
+        if self._is_in_turn:
+            self._progress.begin(request.call)
         is_here = True
         try:
-            self._handle(request, files)
+            if not self._is_for_engine(request):
+                self._handle(request, files)
         except ConnectionError:  # the client left without waiting for the response
             is_here = False
-        self._progress.end()  # only now: if the host dies before it has responded, this request is at fault
+        if self._is_in_turn:
+            self._progress.end()  # only now: if the host dies before it has responded, this request is at fault
         return [] if is_here else None
 
     def close(self) -> None:
         """Closes the connection."""
+        if self._engine is not None:
+            self._engine.leave(self._latest)
+        if self._outgoing is not None:
+            self._outgoing.end()
         self._channel.close()
+
+    @property
+    def _is_in_turn(self) -> bool:
+        return self._engine is None or not self._engine.is_running
+
+    def _is_for_engine(self, request: HostRequest) -> bool:
+        """Gives an engine a request that is for it."""
+        if self._engine is None or request.content is None:
+            return False
+        self._outgoing = self._outgoing or Outgoing(self._channel)
+        content = memoryview(request.content)
+        return self._engine.begin(request.call, content, self._progress, self._outgoing.send)
 
     def _handle(self, request: HostRequest, files: list[int]) -> None:
         if request.dropped:
@@ -242,7 +265,8 @@ class _Client:
             else:
                 answer = self._request_handler.answer(head, rows, self._progress)
             del rows
-        self._progress.mark(Activity.ANSWERING)
+        if self._is_in_turn:
+            self._progress.mark(Activity.ANSWERING)
         try:
             message = _encode(answer, known)
         except Exception as error:

@@ -6,13 +6,12 @@ variable, the mark, that names the fork server's owner; ``/proc`` is searched fo
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from headrace.hosts.system import fields_of, kill, processes
 
@@ -22,15 +21,16 @@ MARK = "HEADRACE_HOST_OF"
 MANAGER = "headrace.machine.manager"
 """The manager's module: a manager outlives the process that launched it, whose mark it may carry."""
 
-_FORM = re.compile(r"(?P<namespace>\d*):(?P<owner>\d+):(?P<start>\d*):\d+", re.ASCII)
+_FORM = re.compile(r"(?P<namespace>\d+):(?P<owner>\d+):(?P<start>\d+):\d+", re.ASCII)
 _STARTED = 19
-"""Index of the start time in ``fields_of``, which begins with the state."""
+"""Index of the start time, in clock ticks since boot, in ``fields_of``, which begins with the state."""
 _numbers = count(1)
 
 
 def new_mark() -> str:
     """A new mark, for the next fork server of this process."""
-    return f"{namespace()}:{os.getpid()}:{_start('self') or ''}:{next(_numbers)}"
+    fields = fields_of("self")
+    return f"{namespace()}:{os.getpid()}:{fields[_STARTED] if fields else ''}:{next(_numbers)}"
 
 
 def kill_marked(mark: str) -> None:
@@ -44,12 +44,7 @@ def kill_orphans() -> None:
     """Kills every process of this user whose mark names an owner that is no longer alive."""
     for one in marked():
         if one.is_orphan:
-            kill(one.process, _is_orphan)
-
-
-def _is_orphan(process: int) -> bool:
-    mark = _mark_of(process)
-    return mark is not None and not _owner_lives(mark)
+            kill(one.process, lambda process: _is_orphan(_mark_of(process)))
 
 
 class Marked(NamedTuple):
@@ -68,7 +63,7 @@ def marked() -> Iterator[Marked]:
         mark = _mark_of(process)
         if mark is not None:
             owner = _owner_of(mark)
-            yield Marked(process, int(owner["owner"]) if owner else 0, not _owner_lives(mark))
+            yield Marked(process, int(owner["owner"]) if owner else 0, _is_orphan(mark))
 
 
 def is_manager(process: int) -> bool:
@@ -92,34 +87,19 @@ def _mark_of(process: int) -> str | None:
     return found[len(prefix) :].decode(errors="replace") if found is not None else None
 
 
-def _owner_lives(mark: str) -> bool:
-    """Whether the owner is alive, or cannot be checked from here."""
-    owner = _owner_of(mark)
-    return owner is None or _start(int(owner["owner"])) in (owner["start"], None)
+def _is_orphan(mark: str | None) -> bool:
+    """Whether the mark's owner is certainly dead."""
+    owner = None if mark is None else _owner_of(mark)
+    if owner is None:
+        return False
+    fields = fields_of(int(owner["owner"]))
+    return not fields or fields[0] in "ZX" or fields[_STARTED] != owner["start"]
 
 
 def _owner_of(mark: str) -> re.Match[str] | None:
     """Parses a mark; None: malformed, from another pid namespace, or made where there is no /proc."""
     found = _FORM.fullmatch(mark)
-    return found if found and found["start"] and found["namespace"] == namespace() else None
-
-
-def _start(process: int | Literal["self"]) -> str | None:
-    """The process's start time, in clock ticks since boot; empty: it has exited; None: unknown."""
-    fields = fields_of(process)
-    if fields:
-        return "" if fields[0] in "ZX" else fields[_STARTED]
-    return "" if process != "self" and _is_gone(process) else None
-
-
-def _is_gone(process: int) -> bool:
-    """Whether the process does not exist, rather than being hidden in /proc."""
-    with contextlib.suppress(PermissionError):
-        try:
-            os.kill(process, 0)
-        except (ProcessLookupError, OverflowError):
-            return True
-    return False
+    return found if found and found["namespace"] == namespace() else None
 
 
 def namespace() -> str:

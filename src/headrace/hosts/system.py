@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import os
 import signal
 import socket
@@ -23,7 +22,6 @@ _KILLED_FIRST = 500
 """Added to a host's oom_score_adj (at most 1000), so that the kernel kills it before its owner."""
 _SCORE = Path("/proc/self/oom_score_adj")
 _POLL_SECS = 0.005
-_oom_score_raise = 0
 
 _prctl = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
 
@@ -56,23 +54,19 @@ def adopt_orphans() -> None:
 
 def raise_oom_score() -> None:
     """Raises this process's oom_score_adj: out of memory, the kernel kills it before its owner (Linux only)."""
-    global _oom_score_raise  # noqa: PLW0603 - process-wide state
+    _change_oom_score(_KILLED_FIRST)
+
+
+def lower_oom_score() -> None:
+    """Takes back what ``raise_oom_score`` has done to the host that started this process, if one did."""
+    _change_oom_score(-_KILLED_FIRST)
+
+
+def _change_oom_score(by: int) -> None:
     with contextlib.suppress(OSError, ValueError):
-        before = int(_SCORE.read_text())
-        _SCORE.write_text(str(min(1000, before + _KILLED_FIRST)))
-        _oom_score_raise = min(1000, before + _KILLED_FIRST) - before
-
-
-def oom_score_raise() -> int:
-    """By how much ``raise_oom_score`` raised this process's oom_score_adj."""
-    return _oom_score_raise
-
-
-def lower_oom_score(offer: int) -> None:
-    """Lowers oom_score_adj by what a host that started this process had raised it by (its ``oom_score_raise``)."""
-    with contextlib.suppress(OSError, ValueError):
-        if offer:
-            _SCORE.write_text(str(int(_SCORE.read_text()) - offer))
+        score = int(_SCORE.read_text()) + by
+        if score >= 0:
+            _SCORE.write_text(str(min(1000, score)))
 
 
 def allowed_cores() -> int:
@@ -104,23 +98,15 @@ def kill(process: int, is_meant: Callable[[int], bool]) -> None:
     """Kills a process if ``is_meant`` confirms it; never another one that has got its process id since (Linux)."""
     held = watch(process)  # a pidfd refers to one process even after its id is reused
     try:
-        if not is_meant(process):
-            return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if held is None or not _sent(held):
-                os.kill(process, signal.SIGKILL)
+        if is_meant(process):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if held is None:
+                    os.kill(process, signal.SIGKILL)
+                else:
+                    signal.pidfd_send_signal(held, signal.SIGKILL)
     finally:
         if held is not None:
             os.close(held)
-
-
-def _sent(held: int) -> bool:
-    """Kills the process of a pidfd; returns False if the system refuses the call."""
-    try:
-        signal.pidfd_send_signal(held, signal.SIGKILL)
-    except OSError as error:
-        return error.errno == errno.ESRCH
-    return True
 
 
 def watch(process: int) -> int | None:

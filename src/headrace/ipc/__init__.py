@@ -13,6 +13,5 @@ Response:  the same from right to left; exceptions.py makes errors picklable in 
            traceback in the client
 
 progress.py      a host marks what it is doing; its clients read it, even when the host hangs or is dead
-unpicklable.py   a worker process pickles the handler for the fork server, or names the attribute that does not pickle
 weights_file.py  a host moves a loaded model into a file; fork servers, other hosts and worker processes map it
 """

@@ -14,6 +14,7 @@ import struct
 import threading
 import time
 from collections.abc import Sequence
+from queue import SimpleQueue
 from typing import Any
 
 _HEADER = struct.Struct("!QQ")
@@ -23,6 +24,7 @@ _SHORTEST = 256
 _BUFFER = 1 << 18
 """Bytes that may be under way in each direction; systems have limits of their own."""
 _LONGEST_POLL_SECS = 86_400
+_LONGEST_LAST_SEND_SECS = 1.0
 _MOST_FILES = 8
 _ROOM_FOR_FILES = socket.CMSG_LEN(_MOST_FILES * array.array("i").itemsize)
 _CLOSE_ON_EXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
@@ -170,6 +172,36 @@ class Channel:
         """Waits until there is something to receive."""
         if not is_readable(self.fileno(), deadline - time.monotonic()):
             raise TimeoutError
+
+
+class Outgoing:
+    """Sends content on a thread of its own, so that whoever has something to send never waits for a full socket.
+
+    Args:
+        channel: where to; once it is shut down, what is sent is dropped.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._messages: SimpleQueue[tuple[int, Sequence[bytes | bytearray]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="headrace sends", daemon=True)
+        self._thread.start()
+
+    def send(self, number: int, pieces: Sequence[bytes | bytearray]) -> None:
+        """As ``Channel.send_content``, after what was sent before; any thread may."""
+        self._messages.put((number, pieces))
+
+    def end(self) -> None:
+        """Shuts the channel down and ends the thread; a forked child, which has no such thread, does nothing."""
+        if self._thread.is_alive():
+            self._channel.shut_down()
+            self._messages.put(None)
+            self._thread.join(_LONGEST_LAST_SEND_SECS)
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):  # the other end is closed, which whoever receives notices
+            while (message := self._messages.get()) is not None:
+                self._channel.send_content(*message)
 
 
 def is_readable(file: int, secs: float) -> bool:

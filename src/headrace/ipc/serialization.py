@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import copyreg
 import importlib.metadata
+import io
 import pickle
 import sys
 import threading
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, lru_cache
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import cloudpickle
 
 from headrace.core.arrays import LARGE, ArrayCodec
-from headrace.core.errors import ConfigurationError
+from headrace.core.errors import ConfigurationError, as_type_name
+from headrace.core.transferable import LOCKS
 
 Reducers = Mapping[type, Callable[[Any], Any]]
 
 _GROUP = "headrace.arrays"
 _LONGEST_FRAME = 1 << 17
 """Bytes. The pickler ends a frame once it exceeds half of this, after the current object."""
+
+PROTOCOL = 5
 
 _making_classes = threading.RLock()
 
@@ -208,7 +214,7 @@ def _dump(
 
 
 def _by_name(file: Any, reducers: Reducers, keep_within: Callable[[pickle.PickleBuffer], bool]) -> pickle.Pickler:
-    pickler = pickle.Pickler(file, protocol=5, buffer_callback=keep_within)
+    pickler = pickle.Pickler(file, protocol=PROTOCOL, buffer_callback=keep_within)
     pickler.dispatch_table = reducers
     return pickler
 
@@ -221,7 +227,7 @@ class _ByValue(cloudpickle.Pickler):  # type: ignore[misc]
 
     def __init__(self, file: Any, reducers: Reducers, keep_within: Callable[[pickle.PickleBuffer], bool]) -> None:
         self.dispatch_table = {**cloudpickle.Pickler.dispatch_table, **reducers}  # super().__init__ reads it
-        super().__init__(file, protocol=5, buffer_callback=keep_within)
+        super().__init__(file, protocol=PROTOCOL, buffer_callback=keep_within)
 
     def reducer_override(self, obj: Any) -> Any:
         """Reduces a by-value class to its identity and definition; everything else as cloudpickle does."""
@@ -236,3 +242,56 @@ def _known_or_made(identity: str, definition: bytes) -> Any:
     with _making_classes:
         known = cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.get(identity)
         return pickle.loads(definition) if known is None else known
+
+
+def pickle_or_explain(value: Any, name: str, part: Any = None) -> bytes:
+    """Pickles a value for another process; functions and classes that cannot be imported there go by value.
+
+    Locks arrive as new ones.
+
+    Args:
+        value: a handler, or an object that contains one.
+        name: what error messages call it: the handler's class.
+        part: the handler inside ``value``, whose attributes are searched; None: ``value`` is the handler.
+
+    Raises:
+        ConfigurationError: it does not pickle; the message names the attribute at fault.
+    """
+    try:
+        return _handler_pickled(value)
+    except Exception as error:
+        culprit, where = _culprit(value if part is None else part, name)
+        raise ConfigurationError(
+            f"{name} cannot go to the process in which its model is to live: {where}, of type "
+            f"{as_type_name(type(culprit))}, does not pickle ({as_type_name(error)}: {str(error)[:10_000]}). "
+            "Make it in load_model, which runs in that process; or leave it out of the constructor, or out "
+            "of what __getstate__ returns."
+        ) from error
+
+
+class _HandlerPickler(cloudpickle.Pickler):  # type: ignore[misc]
+    dispatch_table: ClassVar[Any] = ChainMap(dict(LOCKS), *cloudpickle.Pickler.dispatch_table.maps)
+
+
+def _handler_pickled(value: Any) -> bytes:
+    content = io.BytesIO()
+    _HandlerPickler(content, PROTOCOL).dump(value)
+    return content.getvalue()
+
+
+def _culprit(value: Any, name: str) -> tuple[Any, str]:
+    """The first attribute that does not pickle, and what to call it; the value itself if none is found."""
+    with contextlib.suppress(Exception):  # user objects may raise at any attribute access
+        state = value.__reduce_ex__(PROTOCOL)[2]
+        for attribute, part in state.items():
+            if not _pickles(part):
+                return part, f"{name}.{attribute}"
+    return value, name
+
+
+def _pickles(value: Any) -> bool:
+    try:
+        _handler_pickled(value)
+    except Exception:
+        return False
+    return True

@@ -19,7 +19,7 @@ from headrace.hosts.environment import ProcessEnvironment, gpu_of, has_accelerat
 from headrace.hosts.fork_server_client import ForkServerClient
 from headrace.hosts.system import allowed_cores, why_no_hosts
 from headrace.ipc.codec import encode
-from headrace.ipc.unpicklable import pickle_or_explain
+from headrace.ipc.serialization import pickle_or_explain
 from headrace.jobs.first_rows import FIRST_ROWS
 from headrace.jobs.job import cancelled, refuse_if_cancelled
 from headrace.jobs.part_runner import Begin, GoOn, PartProgress, PartRunner, Stop
@@ -214,7 +214,8 @@ class _Hosted:
         else:
             self._connection.wait(None)
         if call.reply is None:
-            raise HostDiedError(f"worker {self._number + 1} {self._connection.exit_text}.")
+            assert self._connection.failure is not None
+            raise HostDiedError(f"worker {self._number + 1} {self._connection.failure.exit_text}.")
         done: PartProgress = self._connection.read(call).head
         return done
 

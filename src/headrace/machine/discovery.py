@@ -1,35 +1,24 @@
 """How the processes of one user find their machine's manager: through its endpoint in a private directory.
 
 An endpoint is two files: ``<name>.lock``, which the manager keeps locked for life, and ``<name>.sock``, on which it
-listens. A process that finds no manager and gets the lock launches one; the manager inherits both descriptors.
+listens. A process that finds no manager and gets the lock launches one; the manager inherits both descriptors. No other
+user can connect, or listen, since the directory is this user's alone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import logging
 import os
 import socket
-import struct
-import sys
 import time
 from collections.abc import Callable
 
-from headrace.machine.runtime_directory import DIRECTORY_VARIABLE, SOCKET, address, is_at, secure_directory, unusable
+from headrace.machine.runtime_directory import DIRECTORY_VARIABLE, SOCKET, address, is_at, secure_directory
 
 _LOCK = ".lock"
 _WAITING_CLIENTS = 128
 _POLL_SECS = 0.005
-if sys.platform == "linux":
-    _PEER = (socket.SOL_SOCKET, socket.SO_PEERCRED)
-else:
-    _PEER = (0, 1)
-"""Socket level and option that return the peer's credentials: SO_PEERCRED, or LOCAL_PEERCRED on macOS and the BSDs."""
-_IDS = struct.Struct("II")
-"""The first two fields of both structures: process id (Linux) or structure version (BSD), then user id."""
-
-_LOGGER = logging.getLogger(__name__)
 
 
 class ManagerEndpoint:
@@ -62,7 +51,7 @@ class ManagerEndpoint:
         return self._listening.fileno()
 
     def accept(self) -> socket.socket:
-        """Waits for the next client of this user; refuses other users.
+        """Waits for the next client.
 
         Raises:
             OSError: the endpoint was removed, or this process has too many open files.
@@ -70,16 +59,8 @@ class ManagerEndpoint:
         while True:
             with contextlib.suppress(ConnectionAbortedError):
                 client, _ = self._listening.accept()
-                if (user := _user_of(client)) == os.geteuid():
-                    client.settimeout(None)
-                    return client
-                client.close()
-                _LOGGER.warning(
-                    "Turned a process of %s away from %s, which serves user %d only.",
-                    "an unknown user" if user is None else f"user {user}",
-                    address(self._directory, self._name),
-                    os.geteuid(),
-                )
+                client.settimeout(None)
+                return client
 
     def remove(self) -> None:
         """Removes the endpoint's files, and the directory if it is then empty. Idempotent.
@@ -116,27 +97,21 @@ def find(directory: str, name: str, timeout_secs: float = 30.0) -> socket.socket
     """Connects to the manager at an endpoint; returns None if no manager listens there.
 
     Raises:
-        ConfigurationError: a process of another user listens there.
         TimeoutError: the backlog stayed full for ``timeout_secs`` seconds.
     """
     place = address(directory, name)
     deadline = time.monotonic() + timeout_secs
-    with contextlib.ExitStack() as undo:
-        undo.enter_context(contextlib.suppress(ConnectionError, FileNotFoundError))
-        connection = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        try:
-            while not _connect(connection, place):
-                _pause(deadline, f"The manager at {place} has let nobody in for {timeout_secs:g} s.")
-        except PermissionError as error:
-            raise unusable(directory, f"this user may not connect to {place}", "a directory of your own") from error
-        user = _user_of(connection)
-        if user == os.geteuid():
-            undo.pop_all()
-            connection.settimeout(None)
-            return connection
-        if user is not None:
-            raise unusable(directory, f"user {user} listens at {place}", "a directory of your own")
-    return None
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        while not _connect(connection, place):
+            _pause(deadline, f"The manager at {place} has let nobody in for {timeout_secs:g} s.")
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, ConnectionError | FileNotFoundError):
+            return None
+        raise
+    connection.settimeout(None)
+    return connection
 
 
 def find_or_launch(
@@ -152,7 +127,7 @@ def find_or_launch(
         timeout_secs: how long to wait, in seconds, for another process to launch the manager or for an old one to end.
 
     Raises:
-        ConfigurationError: other users own the directory or can access it, or another user's process listens there.
+        ConfigurationError: other users own the directory or can access it.
         TimeoutError: a process holds the lock, but none listens.
         Exception: whatever ``launch`` raises.
     """
@@ -236,14 +211,6 @@ def _connect(connection: socket.socket, place: str) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _user_of(connection: socket.socket) -> int | None:
-    """User id of the peer: the process that connected, or the one that listens. None: it is gone."""
-    try:
-        return int(_IDS.unpack_from(connection.getsockopt(_PEER[0], _PEER[1], 128))[1])
-    except OSError:
-        return None
 
 
 def _pause(deadline: float, message: str) -> None:

@@ -21,7 +21,6 @@ from headrace.hosts.host import Exported
 from headrace.hosts.orphans import MANAGER, MARK
 from headrace.hosts.output import OutputReader
 from headrace.hosts.provider import HostExit, HostFailure, HostHandle, died
-from headrace.hosts.system import oom_score_raise
 from headrace.ipc.channel import Channel
 from headrace.ipc.segment import Segment
 from headrace.machine.discovery import find_or_launch
@@ -254,7 +253,7 @@ def _launch(directory: str, name: str, lock: int, listening: int) -> None:
     here = ProcessEnvironment.here()
     environment = {key: value for key, value in here.variables.items() if key != MARK}
     process = subprocess.Popen(  # noqa: S603 - this Python, with our own module
-        [sys.executable, "-m", MANAGER, directory, name, str(lock), str(listening), str(oom_score_raise())],
+        [sys.executable, "-m", MANAGER, directory, name, str(lock), str(listening)],
         env={**environment, "PYTHONPATH": here.python_path},
         cwd=os.sep,
         stdin=subprocess.DEVNULL,

@@ -101,12 +101,9 @@ class Manager:
 
 
 def main() -> None:
-    """Arguments: the runtime directory, the endpoint's name, the descriptors of its lock and its socket, an offer.
-
-    The offer is by how much a launching host had raised its own out-of-memory score; ``lower_oom_score`` takes it off.
-    """
-    directory, name, lock, listening, offer = sys.argv[1:]
-    lower_oom_score(int(offer))
+    """Arguments: the runtime directory, the endpoint's name, the descriptors of its lock and its socket."""
+    directory, name, lock, listening = sys.argv[1:]
+    lower_oom_score()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # macOS allows fewer than it reports

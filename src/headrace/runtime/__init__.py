@@ -14,10 +14,7 @@ adapters (beam/, local/, jobs/)
                                                                               Worker and steps.py
         RequestExecutor    (request_executor.py) -> endpoint.py on event_loop.py (endpoint_calls.py, sender.py,
                                                                               endpoints.py, endpoint_log.py);
-                           of an engine in a host hosted_engine.py (engine_starter.py, engine_submission.py)
-                                                                          = messages.py =>  engine_host.py,
-                                                                              of one that processes share
-                                                                              shared_engine_host.py (engine_turns.py)
+                           of an engine in a host hosted_engine.py  = messages.py =>  engine_host.py
     fallback.py, fallback_plan.py   a second worker, for what the first one's models cannot do
     switching_worker.py, refresh.py, refresh_policy.py, versions.py   other models or arguments while the transform runs
 Shared by the threads of a process:

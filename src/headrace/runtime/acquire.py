@@ -18,17 +18,17 @@ from headrace.hosts.orphans import new_mark
 from headrace.hosts.provider import HostFailure, died
 from headrace.ipc.codec import decode
 from headrace.ipc.exceptions import with_traceback_of
-from headrace.ipc.unpicklable import PROTOCOL, pickle_or_explain
+from headrace.ipc.serialization import PROTOCOL, pickle_or_explain
 from headrace.ipc.weights_file import WeightsLayout, attach
 from headrace.machine.lease import Lease
 from headrace.machine.messages import LoadRequest, ModelGrant
 from headrace.models.memory import memory_of
+from headrace.runtime.engine_host import NOT_MAPPED, EngineRequestHandler
 from headrace.runtime.local_load import LocalLoad
 from headrace.runtime.messages import DeviceLost, Done, Work
 from headrace.runtime.model_files import bytes_of_model_files
 from headrace.runtime.model_source import Loaded
 from headrace.runtime.request_handler import BatchRequestHandler
-from headrace.runtime.shared_engine_host import NOT_MAPPED, SharedEngineRequestHandler
 from headrace.runtime.spec import SessionSpec
 
 _LOGGER = logging.getLogger(__name__)
@@ -158,8 +158,7 @@ def load_request_for(spec: SessionSpec, name: Any, identifier: str) -> LoadReque
     if spec.plan.routed:  # HostedModelProxy in the calling process handles failures
         there = replace(there, caught=(), plan=replace(there.plan, remote=frozenset(there.plan.models)))
     label = spec.plan.label(name)
-    serves_streams = spec.has_engines_in_hosts
-    handler = SharedEngineRequestHandler(there, name) if serves_streams else BatchRequestHandler(there)
+    handler = EngineRequestHandler(there, name) if spec.has_engines_in_hosts else BatchRequestHandler(there)
     return LoadRequest(
         key=f"{spec.pipeline}\0{identifier}\0{spec.plan.cache_key(name)!r}",  # a label would not distinguish 1 from "1"
         variant=variant_of(spec),

@@ -1,41 +1,43 @@
-"""An engine's side of its host: loads it, and has it answer the requests that come, side by side."""
+"""An engine's side of its host: loads it, and has it answer the requests of all clients, side by side."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 from headrace.core.engine import EngineModelHandler, predict_each
 from headrace.core.events import UsageReported
+from headrace.core.model_cache import Slot
 from headrace.core.remote import ElementFailure, ElementRetry
-from headrace.core.request_context import request_context
 from headrace.core.result import Caught
+from headrace.core.request_context import request_context
 from headrace.failures.device import device_loss, one_line
-from headrace.hosts.stream import Content
-from headrace.ipc.channel import Channel
-from headrace.ipc.codec import Decoded, RequestColumns, decode, encode
+from headrace.hosts.client import client_of, first_call_of
+from headrace.hosts.host import Response, Send
+from headrace.ipc.codec import Decoded, Message, RequestColumns, decode, encode
 from headrace.ipc.exceptions import stand_ins
 from headrace.ipc.progress import Activity, Progress
-from headrace.runtime.engine_turns import EVERYBODY, EngineTurns
 from headrace.runtime.event_loop import Ended, close_loop, ended_in_time, open_loop
-from headrace.runtime.messages import EngineAnswer, EngineLost
-from headrace.runtime.request_handler import why_unsendable
+from headrace.runtime.messages import Done, EngineAnswer, EngineLost, EngineRequest, Raised, Work
+from headrace.runtime.request_handler import BatchRequestHandler, why_unsendable
 from headrace.runtime.spec import SessionSpec
-from headrace.runtime.worker import Worker
 
-LOADING = EVERYBODY
-"""The number of the first answer, which nobody has asked for: what became of loading the engine."""
 _BEATS_PER_LIMIT, _LONGEST_BEAT_SECS = 20, 1.0
 """How often the event loop shows within the time limit that it turns, and at least how often."""
+EVERYBODY = 0
+"""Stands for all clients; no single client has this number."""
+_IDLE_SECS = 3.0
+"""Who has an engine alone, and gives it nothing for longer, loses it."""
+NOT_MAPPED = "it is an engine, which takes the requests of all processes itself"
+"""Why the weights of a shared engine are not in shared memory."""
 
 
-class EngineRequestHandler:
-    """Holds an engine and gives it requests; pickled to the host, where it is a ``StreamHandler``.
+class EngineRequestHandler(BatchRequestHandler):
+    """Loads an engine in turn, as any model, and then gives it the requests of all clients; an ``EngineHost``.
 
     Args:
         spec: of the session.
@@ -43,66 +45,62 @@ class EngineRequestHandler:
     """
 
     def __init__(self, spec: SessionSpec, name: Any) -> None:
-        self._spec = replace(spec.for_host(), cache=None)
+        super().__init__(replace(spec, cache=None))
         self._name = name
+        self._slot: Slot | None = None
+        self._engine: RunningEngine | None = None
 
-    def serve_stream(self, channel: Channel, progress: Progress) -> None:
-        """Loads the engine and serves the owner until it has closed its connection."""
-        progress.begin(LOADING)
-        progress.mark(Activity.LOADING)
-        answers = EngineAnswers(channel.send_content)
+    @property
+    def is_running(self) -> bool:
+        """Whether the engine is loaded."""
+        return self._engine is not None
+
+    def answer(self, head: Work, rows: list[Any], progress: Progress) -> Response:
+        """Loads the engine, unless it is."""
+        if self._engine is not None:
+            return Response(Done((), [], [], []))
+        response = super().answer(head, rows, progress)
+        if isinstance(response.head, Done):
+            assert self._worker is not None
+            self._slot = self._worker.borrow(self._name)
+            handler, engine = self._worker.plan.models[self._name], self._slot.model.model
+            self._engine = RunningEngine(handler, engine, progress, self._spec.timeout_secs)
+        return response
+
+    def begin(self, number: int, content: memoryview, progress: Progress, send: Send) -> bool:
+        """Gives the engine a request, and loads it first in a host that replaced the one where it was."""
         try:
-            worker = Worker(self._spec)
-            held = worker.borrow(self._name)
+            request = decode(content, own=True)
         except Exception as error:
-            answers.failed(LOADING, error)
-            return
-        engine = RunningEngine(worker.plan.models[self._name], held.model.model, progress, self._spec.timeout_secs)
-        try:
-            answers.send(LOADING, EngineAnswer(events=list(worker.session.events)))
-            EngineClient(engine, answers).serve(channel)
-        finally:
-            engine.close()
-            del engine
-            held.release()
-            worker.close()
-            del held
-            gc.collect()  # so that finalizers run
+            send(number, _failed(error).content())
+            return True
+        if not isinstance(request.head, EngineRequest):
+            return False
+        loaded = self.answer(Work(self._name), [], progress).head
+        if self._engine is not None:
+            self._engine.event_loop.call(self._engine.take, number, request, send)
+        elif isinstance(loaded, Raised):
+            send(number, _failed(loaded.caught.error).content())
+        else:
+            send(number, _encoded(EngineAnswer(lost=EngineLost(loaded.exit_text, timed_out=False))).content())
+        return True
 
+    def leave(self, number: int) -> None:
+        """Has the engine drop the requests of the client that made this call."""
+        if self._engine is not None:
+            self._engine.event_loop.call(self._engine.leave, client_of(number))
 
-class EngineAnswers:
-    """Sends answers to a client, from any thread.
-
-    Args:
-        send: sends a message with a number.
-    """
-
-    def __init__(self, send: Callable[[int, Content], object]) -> None:
-        self._send = send
-
-    def send(
-        self, number: int, answer: EngineAnswer, rows: Sequence[Any] = (), columns: RequestColumns | None = None
-    ) -> None:
-        """Sends an answer; where its rows cannot be pickled, that instead."""
-        errors = [] if answer.caught is None else [answer.caught.error]
-        errors += [row.error for row in rows if type(row) in (ElementFailure, ElementRetry)]
-        answer = answer._replace(lost=answer.lost or next(filter(None, map(_lost_device, errors)), None))
-        try:
-            message = encode(answer, rows, known=columns, reducers=stand_ins(errors))
-        except Exception as error:
-            problem = next(filter(None, map(why_unsendable, rows)), None) or Caught.of(error)
-            answer = answer._replace(caught=problem, lost=_lost_device(error))
-            message = encode(answer, [], reducers=stand_ins([problem.error]))
-        with contextlib.suppress(OSError):  # the client has left
-            self._send(number, message.content())
-
-    def failed(self, number: int, error: BaseException, used: Sequence[UsageReported] = ()) -> None:
-        """Says what was raised."""
-        self.send(number, EngineAnswer(Caught.of(error), used=used))
+    def close(self) -> None:
+        """Ends the engine."""
+        if self._engine is not None and self._slot is not None:
+            close_loop()
+            self._slot.release()
+            self._engine = self._slot = None
+        super().close()
 
 
 class RunningEngine:
-    """An engine that takes requests, of one client or of several, on the thread of the process's event loop.
+    """An engine that takes requests. All but making it happens on the thread of the process's event loop.
 
     Args:
         handler: gives it requests.
@@ -119,6 +117,8 @@ class RunningEngine:
         self._progress = progress
         self._timeout_secs = timeout_secs
         self._beat_secs = min(_LONGEST_BEAT_SECS, (timeout_secs or _BEATS_PER_LIMIT) / _BEATS_PER_LIMIT)
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        """By number of the call."""
         self._succeeded = 0
         """How many requests have."""
         self._succeeded_at = -math.inf
@@ -126,19 +126,51 @@ class RunningEngine:
         self._in_flight = 0
         self._hangs = False
         """Whether a request was late because the engine answers nothing."""
-        self.turns = EngineTurns(handler.max_concurrent, progress.begin)
+        self._turns = EngineTurns(handler.max_concurrent, self._note)
+        self._note(EVERYBODY)
         self.event_loop = open_loop()
         self.event_loop.call(self._beat)
 
-    def close(self) -> None:
-        """Cancels all requests."""
-        close_loop()
+    def _note(self, client: int) -> None:
+        """Shows whose requests the engine has, as if they were its first call."""
+        self._progress.begin(first_call_of(client))
 
     def _beat(self) -> None:
         self._progress.mark(Activity.INFERENCE)
         self.event_loop.loop.call_later(self._beat_secs, self._beat)
 
-    async def answer(self, request: Decoded, used: list[UsageReported]) -> tuple[EngineAnswer, Sequence[Any]]:
+    def take(self, number: int, request: Decoded, send: Send) -> None:
+        """Does what a request asks for; ``send`` gets the answer."""
+        if request.head.is_taken_back:
+            task = self._tasks.pop(number, None)
+            if task is not None:  # the client hears of it, in case it waits for that, too
+                task.cancel()
+                send(number, _encoded(EngineAnswer()).content())
+            return
+        used: list[UsageReported] = []
+        context = request_context(used.append)
+        work = self._have_alone(number, send) if request.head.wants_alone else self._answer(number, request, used, send)
+        self._tasks[number] = context.run(self.event_loop.loop.create_task, work)
+
+    def leave(self, client: int) -> None:
+        """Drops a client's requests."""
+        for number in [one for one in self._tasks if client_of(one) == client]:
+            self._tasks.pop(number).cancel()
+
+    async def _have_alone(self, number: int, send: Send) -> None:
+        """Says when the client has the engine, and keeps it until that is taken back, or the client is idle."""
+        async with self._turns.alone(client_of(number)):
+            send(number, _encoded(EngineAnswer()).content())
+            await self._turns.idle()
+        del self._tasks[number]
+
+    async def _answer(self, number: int, request: Decoded, used: list[UsageReported], send: Send) -> None:
+        async with self._turns.place(client_of(number)):
+            answer, predictions = await self._predicted(request, used)
+        del self._tasks[number]
+        send(number, _encoded(answer, predictions, request.columns).content())
+
+    async def _predicted(self, request: Decoded, used: list[UsageReported]) -> tuple[EngineAnswer, Sequence[Any]]:
         """The engine's answer to a request, and its predictions; ``used`` gets what is reported meanwhile."""
         succeeded = self._succeeded
         self._in_flight += 1
@@ -176,70 +208,89 @@ class RunningEngine:
         return EngineAnswer(Caught.of(error), lost if self._hangs else None, used)
 
 
-class EngineClient:
-    """The requests of one client. All but ``serve`` happens on the event loop's thread.
+class EngineTurns:
+    """Keeps the requests of one client apart from those of others while it finds out which of its own kill a host.
+
+    For the event loop's thread.
 
     Args:
-        engine: answers them.
-        answers: to the client.
+        limit: how many requests the engine is given at a time.
+        note: takes the owner of the engine's requests from now on: a client's number, or ``EVERYBODY``.
     """
 
-    def __init__(self, engine: RunningEngine, answers: EngineAnswers) -> None:
-        self._engine = engine
-        self._answers = answers
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._number = 0
-        """The client's, once it has asked to have the engine alone."""
+    def __init__(self, limit: int, note: Callable[[int], object]) -> None:
+        self._limit = limit
+        self._note = note
+        self._line = asyncio.Lock()
+        self._room = asyncio.Semaphore(limit)
+        self._alone = EVERYBODY
+        self._taken = self._in_use = 0
+        """How many requests of clients that were alone there were, and are."""
 
-    def serve(self, channel: Channel) -> None:
-        """Takes requests from the client until it leaves; then the engine drops those that it has."""
-        while True:
+    @asynccontextmanager
+    async def place(self, client: int) -> AsyncIterator[None]:
+        """A place for one request, once there is one."""
+        if client == self._alone:  # it has taken all
+            self._taken += 1
+            self._in_use += 1
             try:
-                (number, content), _ = channel.receive()
-            except (EOFError, OSError):
-                self._engine.event_loop.call(self._leave)
-                return
-            try:
-                request = decode(content, own=True)
-            except Exception as error:
-                self._answers.failed(number, error)
-                continue
-            handle = self._take_back if request.head.is_taken_back else self._start
-            self._engine.event_loop.call(handle, number, request)
+                yield
+            finally:
+                self._in_use -= 1
+            return
+        async with self._line:
+            await self._room.acquire()
+        try:
+            yield
+        finally:
+            self._room.release()
 
-    def _start(self, number: int, request: Decoded) -> None:
-        used: list[UsageReported] = []
-        context = request_context(used.append)
-        self._number = request.head.alone or self._number
-        work = self._have_alone(number) if request.head.alone else self._answer(number, request, used)
-        self._tasks[number] = context.run(self._engine.event_loop.loop.create_task, work)
+    @asynccontextmanager
+    async def alone(self, client: int) -> AsyncIterator[None]:
+        """All places for one client, once the engine has answered what it was given before."""
+        taken = 0
+        try:
+            async with self._line:
+                while taken < self._limit:
+                    await self._room.acquire()
+                    taken += 1
+            self._take(client)
+            yield
+        finally:
+            if self._alone == client:
+                self._take(EVERYBODY)
+            for _ in range(taken):
+                self._room.release()
 
-    def _take_back(self, number: int, _: Decoded) -> None:
-        """Has the engine drop a request; the client hears of it, in case it waits for that, too."""
-        task = self._tasks.pop(number, None)
-        if task is not None:
-            task.cancel()
-            self._answers.send(number, EngineAnswer())
+    async def idle(self) -> None:
+        """Waits until whoever has the engine alone makes no use of it, such as a process that was stopped."""
+        before = -1
+        while self._in_use or self._taken != before:
+            before = self._taken
+            await asyncio.sleep(_IDLE_SECS)
 
-    def _leave(self) -> None:
-        for task in self._tasks.values():
-            task.cancel()
-        self._tasks.clear()
-
-    async def _have_alone(self, number: int) -> None:
-        """Says when the client has the engine, and keeps it until that is taken back, or the client is idle."""
-        async with self._engine.turns.alone(self._number):
-            self._answers.send(number, EngineAnswer())
-            await self._engine.turns.idle()
-        del self._tasks[number]
-
-    async def _answer(self, number: int, request: Decoded, used: list[UsageReported]) -> None:
-        async with self._engine.turns.place(self._number):
-            answer, predictions = await self._engine.answer(request, used)
-        del self._tasks[number]
-        self._answers.send(number, answer, predictions, request.columns)
+    def _take(self, client: int) -> None:
+        self._alone = client
+        self._note(client)
 
 
-def _lost_device(error: BaseException) -> EngineLost | None:
-    culprit = device_loss(error)
+def _failed(error: BaseException) -> Message:
+    return _encoded(EngineAnswer(Caught.of(error)))
+
+
+def _encoded(answer: EngineAnswer, rows: Sequence[Any] = (), columns: RequestColumns | None = None) -> Message:
+    """An answer as a message; where its rows cannot be pickled, that instead."""
+    errors = [] if answer.caught is None else [answer.caught.error]
+    errors += [row.error for row in rows if type(row) in (ElementFailure, ElementRetry)]
+    answer = answer._replace(lost=answer.lost or _lost_device(errors))
+    try:
+        return encode(answer, rows, known=columns, reducers=stand_ins(errors))
+    except Exception as error:
+        problem = next(filter(None, map(why_unsendable, rows)), None) or Caught.of(error)
+        answer = answer._replace(caught=problem, lost=_lost_device([error]))
+        return encode(answer, [], reducers=stand_ins([problem.error]))
+
+
+def _lost_device(errors: Iterable[BaseException]) -> EngineLost | None:
+    culprit = next(filter(None, map(device_loss, errors)), None)
     return None if culprit is None else EngineLost(f"lost its device ({one_line(culprit)})", timed_out=False)

@@ -6,7 +6,7 @@ import importlib.metadata
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import chain
 from typing import Protocol
 
@@ -53,28 +53,18 @@ class EngineMetrics:
         context are recorded from the next context on.
         """
         self.load_imported()
-        with self._one_or_all(process_wide=process_wide) as records:
-            yield records
+        records: list[HandlerMetric] = []
+        parts: list[list[HandlerMetric]] = []
+        try:
+            with ExitStack() as stack:
+                parts += [
+                    stack.enter_context(recorder.recording(process_wide=process_wide)) for recorder in self._recorders
+                ]
+                yield records
+        finally:
+            records.extend(chain.from_iterable(parts))
         if self.load_imported():
             _LOGGER.info(
                 "The handler imported an engine while it worked: what it counted with that engine's metrics in this "
                 "piece of work is lost. Import it where the handler's module begins."
             )
-
-    def _one_or_all(self, *, process_wide: bool) -> AbstractContextManager[list[HandlerMetric]]:
-        if not self._recorders:
-            return nullcontext([])
-        if len(self._recorders) == 1:  # without the other way's cost, which each batch would pay
-            return self._recorders[0].recording(process_wide=process_wide)
-        return self._all(process_wide=process_wide)
-
-    @contextmanager
-    def _all(self, *, process_wide: bool) -> Iterator[list[HandlerMetric]]:
-        records: list[HandlerMetric] = []
-        parts: list[list[HandlerMetric]] = []
-        with ExitStack() as stack:
-            stack.callback(lambda: records.extend(chain.from_iterable(parts)))  # runs last, when the parts are complete
-            parts.extend(
-                [stack.enter_context(recorder.recording(process_wide=process_wide)) for recorder in self._recorders]
-            )
-            yield records

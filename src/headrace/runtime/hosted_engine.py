@@ -6,29 +6,27 @@ import asyncio
 import logging
 import math
 import os
-import secrets
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
-from itertools import count
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from typing import Any
 
-from headrace.core.errors import HostDiedError, HostStartError
+from headrace.core.errors import HostDiedError, copy_of
 from headrace.core.events import Event, HostLost
+from headrace.core.result import Caught, Stage
 from headrace.core.request_context import report_used
-from headrace.core.result import Stage
 from headrace.failures.fatal_search import InjectedFailure, LostBatch
 from headrace.failures.isolate_fatal import isolate_fatal, parts_after_timeout
-from headrace.hosts.provider import HostFailure, HostProvider
-from headrace.hosts.stream import HostStream, StreamedAnswer
-from headrace.ipc.codec import Message, decode, encode
+from headrace.hosts.calls import Call
+from headrace.hosts.client import ModelHosts, client_of
+from headrace.hosts.connection import HostConnection
+from headrace.hosts.provider import HostFailure
+from headrace.ipc.codec import Message, encode
 from headrace.ipc.exceptions import with_traceback_of
-from headrace.runtime.engine_host import LOADING
-from headrace.runtime.engine_starter import EngineStarter, kill
-from headrace.runtime.engine_submission import Submitted
-from headrace.runtime.engine_turns import EVERYBODY
-from headrace.runtime.messages import EngineRequest
+from headrace.runtime.hosted_models import HostedModels
+from headrace.runtime.messages import EngineAnswer, EngineRequest
 from headrace.runtime.spec import SessionSpec
 
 _LOGGER = logging.getLogger(__name__)
@@ -50,6 +48,28 @@ class HostedEngine:
         return self._hosts.predict(examples, inference_args)
 
 
+class EngineCall(Call):
+    """A request to an engine, and where its answer is awaited."""
+
+    def __init__(self, number: int, message: Message, accept: Callable[[EngineCall], None]) -> None:
+        super().__init__(number, message)
+        self.answer: Future[tuple[EngineAnswer, list[Any]]] = Future()
+        self._accept = accept
+
+    def answered(self) -> None:
+        """There is a response."""
+        self._accept(self)
+
+    def end(self, answer: EngineAnswer, predictions: list[Any]) -> None:
+        """Gives it its answer."""
+        with suppress(InvalidStateError):  # nobody waits any more
+            self.answer.set_result((answer, predictions))
+
+    def fail(self, error: BaseException) -> None:
+        """A copy, not as the future's exception: asyncio makes another of some classes."""
+        self.end(EngineAnswer(Caught(copy_of(error), [])), [])
+
+
 class EngineHosts:
     """The host of an engine, and those that replace it; thread-safe.
 
@@ -63,43 +83,39 @@ class EngineHosts:
     Args:
         spec: of the session.
         name: of the model.
-        provider: starts the hosts, or gives access to those that processes share.
+        hosts: starts hosts, or gives access to those that processes share; they answer side by side.
         report: receives events of loads, and of hosts that were lost.
     """
 
     def __init__(
-        self, spec: SessionSpec, name: Any, provider: HostProvider, report: Callable[[Iterable[Event]], None]
+        self, spec: SessionSpec, name: Any, hosts: ModelHosts, report: Callable[[Iterable[Event]], None]
     ) -> None:
+        self._model = name
         self._name = spec.plan.name
         self._label = spec.plan.label(name)
         self._caught = spec.caught
         self._timeout_secs = spec.timeout_secs
         self._is_shared = name in spec.shared
-        self._provider = provider
+        self._hosts = hosts
+        self._models = HostedModels(spec, hosts, report)
         self._report = report
-        self._starter = EngineStarter(spec, name, provider, report)
-        self._stream: HostStream | None = None
+        self._connection: HostConnection | None = None
         self._begin()
 
     def _begin(self) -> None:
         self._process = os.getpid()
         self._changed = threading.Condition()
-        self._numbers = count(LOADING + 1)
-        self._client = EVERYBODY + 1 + secrets.randbits(62)  # this one's number among those that share the host
-        self._in_flight: dict[int, Submitted] = {}
+        self._in_flight: dict[int, EngineCall] = {}
         """What the host has, by number."""
-        self._waiting: list[Submitted] = []
+        self._waiting: list[EngineCall] = []
         self._takes_requests = False  # whether they go to the host at once
         self._is_closed = False
         self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
+    def load(self) -> None:
         """Loads the engine in a host; raises why it cannot."""
-        try:
-            self._starter.start(self._keep)
-        except BaseException:
-            self._stream = None
-            raise
+        self._report(self._models.load(self._model))
+        self._connection = self._hosts.connection(0)
 
     async def predict(self, examples: Iterable[Any], inference_args: dict[str, Any] | None) -> list[Any]:
         """The engine's predictions; what it reports meanwhile is reported here.
@@ -110,11 +126,11 @@ class EngineHosts:
             HostStartError: no host can be started.
             Exception: what the handler raised there; or an example or a prediction does not pickle.
         """
-        request = self.submit(encode(EngineRequest(inference_args), list(examples)))
+        call = self.submit(encode(EngineRequest(inference_args), list(examples)))
         try:
-            answer, predictions = await asyncio.wrap_future(request.answer)
+            answer, predictions = await asyncio.wrap_future(call.answer)
         except asyncio.CancelledError:
-            self.take_back(request)
+            self.take_back(call)
             raise
         for used in answer.used:
             report_used(used)
@@ -122,31 +138,28 @@ class EngineHosts:
             raise with_traceback_of(*answer.caught)
         return predictions
 
-    def submit(self, message: Message) -> Submitted:
+    def submit(self, message: Message) -> EngineCall:
         """Sends a request; call it on one thread only."""
-        if self._process != os.getpid():
-            self._forget_parent()
-        request = Submitted(next(self._numbers), message, Future())
+        if self._process != os.getpid():  # a forked child: it needs a host of its own
+            self._connection = None
+            self._begin()
+        call = self._call(message)
         with self._changed:
             if self._takes_requests:
-                self._send([request])
+                self._send([call])
             else:
-                self._waiting.append(request)
+                self._waiting.append(call)
                 self._changed.notify()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="headrace waits for an engine", daemon=True)
                 self._thread.start()
-        return request
+        return call
 
-    def take_back(self, request: Submitted) -> None:
+    def take_back(self, call: EngineCall) -> None:
         """Has the engine drop a request."""
         with self._changed:
-            if request.number in self._in_flight:
-                self._drop(request)
-
-    def _drop(self, request: Submitted) -> None:
-        if self._stream is not None:
-            self._stream.send(request.number, encode(EngineRequest(is_taken_back=True), []).content())
+            if call.number in self._in_flight:
+                self._drop(call)
 
     def close(self) -> None:
         """Ends the host, unless others use it; waits for up to a second, and then kills it."""
@@ -155,28 +168,18 @@ class EngineHosts:
         with self._changed:
             self._is_closed = True
             self._changed.notify()
-            if self._stream is not None:
-                self._stream.hang_up()
-        self._provider.cancel_waits()
+        self._hosts.hang_up()
         if self._thread is None:
-            self._end()
+            self._models.close()
         elif self._thread is not threading.current_thread():  # the collector may have come there, and it ends by itself
             self._thread.join()
-
-    def _forget_parent(self) -> None:
-        """In a forked child: it needs a host of its own."""
-        if self._stream is not None:
-            self._stream.release_in_child()
-            self._stream = None
-        self._provider.after_fork()
-        self._begin()
 
     def _run(self) -> None:
         """Hands out answers, and tries again what a host that was lost has not answered."""
         while self._is_wanted():
             try:
-                if self._stream is None:
-                    self.start()
+                if self._connection is None:
+                    self.load()
                 self._take_requests()
                 failure = self._await_answers(lambda: False)
                 if failure is not None and not self._is_closed:
@@ -184,20 +187,14 @@ class EngineHosts:
                     self._try_again(failure, self._stop_taking())
             except BaseException as error:  # no other host can be started, or it cannot load the engine
                 self._fail([*self._stop_taking(), *self._taken_over()], error)
-        for request in [*self._stop_taking(), *self._taken_over()]:
-            request.answer.cancel()
-        self._end()
-
-    def _end(self) -> None:
-        if self._stream is not None:
-            self._stream.end()
-            self._stream = None
-        self._provider.close()
+        for call in [*self._stop_taking(), *self._taken_over()]:
+            call.answer.cancel()
+        self._models.close()
 
     def _is_wanted(self) -> bool:
         """Waits until there is something to do; False: the engine is to end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._stream is not None or self._is_closed)
+            self._changed.wait_for(lambda: self._waiting or self._connection is not None or self._is_closed)
             return not self._is_closed
 
     def _take_requests(self) -> None:
@@ -206,124 +203,127 @@ class EngineHosts:
             self._takes_requests = True
             self._send(self._taken_over())
 
-    def _taken_over(self) -> list[Submitted]:
+    def _taken_over(self) -> list[EngineCall]:
         """Those that wait, and no longer do."""
         with self._changed:
             waiting, self._waiting = self._waiting, []
             return waiting
 
-    def _stop_taking(self) -> list[Submitted]:
+    def _stop_taking(self) -> list[EngineCall]:
         """From now on what comes waits; returns the requests that the host has not answered."""
         with self._changed:
             self._takes_requests = False
             left, self._in_flight = self._in_flight, {}
-            return [request for request in left.values() if not request.answer.done()]
+            return [call for call in left.values() if not call.answer.done()]
 
-    def _send(self, requests: Iterable[Submitted]) -> None:
-        assert self._stream is not None
-        for request in requests:
-            if not request.answer.done():
-                self._in_flight[request.number] = request
-                self._stream.send(request.number, request.message.content())
+    def _call(self, message: Message) -> EngineCall:
+        return EngineCall(self._hosts.next_number(), message, self._accept)
+
+    def _send(self, calls: Iterable[EngineCall]) -> None:
+        assert self._connection is not None
+        for call in calls:
+            if not call.answer.done():
+                self._in_flight[call.number] = call
+                self._connection.send(call)  # a host that is gone does not get it: it is found when the loss is
+
+    def _drop(self, call: EngineCall) -> None:
+        if self._connection is not None:
+            self._connection.post(call.number, encode(EngineRequest(is_taken_back=True), []))
 
     def _await_answers(self, is_settled: Callable[[], bool]) -> HostFailure | None:
-        """Hands out answers until what is waited for has come; or the host is lost, or has been told to end."""
-        while not is_settled():
-            assert self._stream is not None
-            received = self._stream.receive()
-            failure = received if isinstance(received, HostFailure) else self._accept(received)
-            if failure is not None:
-                with self._changed:
-                    self._stream, self._takes_requests = None, False
-                return failure
-        return None
-
-    def _accept(self, received: StreamedAnswer) -> HostFailure | None:
-        """Hands out an answer, unless it says that the host is of no more use."""
-        with self._changed:
-            request = self._in_flight.get(received.number)
-        if request is None:  # taken back just then
+        """Waits until what is waited for has come; or returns how the host was lost, or was told to end."""
+        connection = self._connection
+        assert connection is not None
+        connection.wait_until(is_settled)
+        if not connection.is_over:
             return None
+        with self._changed:
+            self._connection, self._takes_requests = None, False
+        return None if is_settled() else connection.failure
+
+    def _accept(self, call: EngineCall) -> None:
+        """Hands out an answer, unless it says that the host is of no more use."""
+        connection: HostConnection = call.connection
         try:
-            answer, rows, _ = decode(received.content, known=request.message.columns, own=True)
+            answer, rows, _ = connection.read(call)
         except Exception as error:
-            request.fail(error)
+            call.fail(error)
         else:
             if answer.lost is not None:
-                assert self._stream is not None
-                return kill(self._stream, answer.lost)
-            request.end(answer, rows)
+                text, timed_out = answer.lost
+                connection.kill(text, timed_out=timed_out, device_lost=not timed_out)
+                return
+            call.end(answer, rows)
         with self._changed:
-            self._in_flight.pop(received.number, None)
-        return None
+            self._in_flight.pop(call.number, None)
 
-    def _try_again(self, failure: HostFailure, requests: list[Submitted]) -> None:
+    def _try_again(self, failure: HostFailure, calls: list[EngineCall]) -> None:
         """Tries again what was with a host that was lost; like new requests if it was not lost to this process's."""
-        if failure.snapshot.call in (0, EVERYBODY, self._client):
-            self._recover(failure, requests)
+        if client_of(failure.snapshot.call) in (0, self._hosts.client):
+            self._recover(failure, calls)
         else:
             with self._changed:
-                self._waiting = requests + self._waiting
+                self._waiting = calls + self._waiting
 
-    def _recover(self, failure: HostFailure, requests: Sequence[Submitted]) -> None:
+    def _recover(self, failure: HostFailure, calls: Sequence[EngineCall]) -> None:
         """Tries again what was with a host that was lost: all together, then parts, then one by one."""
 
         def attempt(positions: Sequence[int], _: Mapping[int, InjectedFailure]) -> Sequence[int] | LostBatch:
-            part = [requests[place] for place in positions if not requests[place].answer.done()]
+            part = [calls[place] for place in positions if not calls[place].answer.done()]
             failure = self._try(part) if part else None
             return positions if failure is None else self._lost(failure, len(part))
 
         try:
-            everything = range(len(requests))
-            first: Sequence[int] | LostBatch = self._lost(failure, len(requests))
-            if self._is_shared and requests:  # others' were there, too: it proves nothing about these
+            everything = range(len(calls))
+            first: Sequence[int] | LostBatch = self._lost(failure, len(calls))
+            if self._is_shared and calls:  # others' were there, too: it proves nothing about these
                 first = attempt(everything, {})
             if not isinstance(first, LostBatch):
                 return
             if first.timed_out and not isinstance(first.error, self._caught):  # it will end the bundle
-                self._fail(requests, first.error)
-            elif requests:
+                self._fail(calls, first.error)
+            elif calls:
                 tried = isolate_fatal(everything, first, attempt, gives_up_single=True, parts=self._parts)
                 for positions, answer in tried:
                     if isinstance(answer, LostBatch):
-                        self._fail([requests[place] for place in positions], answer.error)
+                        self._fail([calls[place] for place in positions], answer.error)
         except BaseException as error:
-            self._fail(requests, error)
+            self._fail(calls, error)
 
-    def _try(self, requests: Sequence[Submitted]) -> HostFailure | None:
+    def _try(self, calls: Sequence[EngineCall]) -> HostFailure | None:
         """Gives requests to the engine, with no others, also not of other processes; returns how the host was lost."""
         while True:
             turn = self._have_alone()
             with self._changed:
-                self._send(requests)
-            failure = self._await_answers(lambda: all(request.answer.done() for request in requests))
+                self._send(calls)
+            failure = self._await_answers(lambda: all(call.answer.done() for call in calls))
             with self._changed:
                 self._in_flight = {}
                 self._drop(turn)
-            if failure is None or not self._is_shared or failure.snapshot.call in (0, self._client):
+            if failure is None or not self._is_shared or client_of(failure.snapshot.call) in (0, self._hosts.client):
                 return failure  # else this process had lost its turn, since it was idle or stopped, perhaps to another
 
-    def _have_alone(self) -> Submitted:
+    def _have_alone(self) -> EngineCall:
         """Asks for the engine until this process has it; to be taken back."""
         while True:
-            if self._stream is None:
-                self.start()
-            turn = Submitted(next(self._numbers), encode(EngineRequest(alone=self._client), []), Future())
+            if self._connection is None:
+                self.load()
+            turn = self._call(encode(EngineRequest(wants_alone=True), []))
             with self._changed:
                 self._send([turn])
             failure = self._await_answers(turn.answer.done)
             with self._changed:
                 self._in_flight = {}
-            if failure is None:
+            if failure is None and self._connection is not None:
                 return turn
 
     def _parts(self, number: int) -> int:
         return parts_after_timeout(number, math.inf, self._timeout_secs or math.inf)
 
     @staticmethod
-    def _fail(requests: Iterable[Submitted], error: BaseException) -> None:
-        for request in requests:
-            request.fail(error)
+    def _fail(calls: Iterable[EngineCall], error: BaseException) -> None:
+        for call in calls:
+            call.fail(error)
 
     def _lost(self, failure: HostFailure, number: int) -> LostBatch:
         """Notes the loss of a host that had so many requests; describes it in the terms of ``isolate_fatal``."""
@@ -335,10 +335,3 @@ class EngineHosts:
         error = late if failure.timed_out else HostDiedError(text)
         vars(error)["retryable"] = False  # it is tried again here
         return LostBatch(error, failure.timed_out, Stage.INFERENCE, too_large=failure.out_of_memory)
-
-    def _keep(self, stream: HostStream) -> None:
-        """Takes a host that has just been started, which ``close`` may end while it loads; raises once closed."""
-        with self._changed:
-            self._stream = stream
-            if self._is_closed:
-                raise HostStartError(self._name, "nobody needs it any more.")

@@ -7,7 +7,8 @@ import math
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from typing import Any, TypeAlias, TypeVar
+from queue import SimpleQueue
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 from weakref import WeakSet
 
 from headrace.batching.times import BatchTime, Untimed
@@ -19,8 +20,8 @@ from headrace.failures.isolate_fatal import parts_after_timeout
 from headrace.failures.load_policy import LoadPolicy, load_error
 from headrace.hosts.calls import Call
 from headrace.hosts.client import ModelHosts
-from headrace.hosts.pending import Pending
 from headrace.hosts.provider import HostFailure
+from headrace.ipc.exceptions import with_traceback_of
 from headrace.ipc.progress import Activity
 from headrace.runtime.messages import DeviceLost, Done, Raised, Unreadable, Work
 from headrace.runtime.spec import SessionSpec
@@ -30,6 +31,31 @@ _LOGGER = logging.getLogger(__name__)
 T = TypeVar("T")
 Answer: TypeAlias = tuple[Done | Raised | Unreadable | HostFailure, list[Any]]
 """A request's response, and its rows: predictions or preprocessed elements."""
+
+
+class Pending(Generic[T]):
+    """The result of work in another thread; one thread waits for it, once.
+
+    Unlike a ``Future``'s, its waits may be interrupted anywhere: Ctrl-C in the first instructions of ``Future.result``
+    would leave the future locked, and the thread that works could never end.
+    """
+
+    def __init__(self) -> None:
+        self._ended: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
+
+    def run(self, work: Callable[[], T]) -> None:
+        """Does the work; what it raises, ``result`` raises."""
+        try:
+            self._ended.put((work(), None))
+        except BaseException as error:
+            self._ended.put((None, error))
+
+    def result(self) -> T:
+        """Waits for the result, and returns or raises it."""
+        value, error = self._ended.get()
+        if error is not None:
+            raise error
+        return cast(T, value)
 
 
 class HostedModels:
@@ -114,6 +140,20 @@ class HostedModels:
     def ask(self, work: Work, rows: list[Any]) -> Answer:
         """Sends a request and waits for its response."""
         return self.answer(work, rows, self.submit(work, rows))
+
+    def load(self, name: Any) -> list[Event]:
+        """Loads the named model, unless it is loaded; returns the events of that.
+
+        Raises:
+            HostStartError: no host can be started.
+            Exception: the model cannot be loaded, or its host was lost.
+        """
+        answer, _ = self.ask(Work(name), [])
+        if isinstance(answer, HostFailure):
+            raise load_error(answer, self._name, self._timeout_secs)
+        if not isinstance(answer, Done):
+            raise with_traceback_of(*answer.caught)
+        return answer.events
 
     def start(self) -> None:
         """Starts the hosts, which is else done for the first request.

@@ -10,14 +10,12 @@ from typing import Any
 from headrace.batching.batcher import Batcher
 from headrace.core.events import Observer
 from headrace.core.result import Outcome
-from headrace.failures.load_policy import load_error
-from headrace.hosts.pending import Pending
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.runtime.bundle import AnyBundle, Executor, PreprocessFirst
 from headrace.runtime.devices import check_device
 from headrace.runtime.host_executor import HostExecutor, preprocesses_first
-from headrace.runtime.hosted_models import HostedModels
+from headrace.runtime.hosted_models import HostedModels, Pending
 from headrace.runtime.messages import Done, Work
 from headrace.runtime.placement import place_models
 from headrace.runtime.plan import ONLY
@@ -84,9 +82,7 @@ class HostedWorker(AnyWorker):
 
     def load(self, name: Any) -> None:
         """Loads the named model; raises if its host was lost."""
-        host_failure = self._load(name)
-        if host_failure is not None:
-            raise load_error(host_failure, self.plan.name, self.spec.timeout_secs)
+        self.session.events.extend(self._models.load(name))
 
     def names_in_use(self) -> set[Any]:
         """The names of the models that have been loaded."""

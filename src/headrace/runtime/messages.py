@@ -111,8 +111,8 @@ class EngineRequest(NamedTuple):
 
     inference_args: dict[str, Any] | None = None
     is_taken_back: bool = False
-    alone: int = 0
-    """If not 0, the client's number: it asks to have the engine alone until it takes this back."""
+    wants_alone: bool = False
+    """Whether the client asks to have the engine alone until it takes this back."""
 
 
 class EngineLost(NamedTuple):
@@ -125,15 +125,13 @@ class EngineLost(NamedTuple):
 
 
 class EngineAnswer(NamedTuple):
-    """From an engine in a host: what became of loading it, or of a request, whose predictions are the rows."""
+    """From an engine in a host: what became of a request, whose predictions are the rows."""
 
     caught: Caught | None = None
     """What it raised, if it did."""
     lost: EngineLost | None = None
     """Then the request has no answer."""
     used: Sequence[UsageReported] = ()
-    events: Sequence[Event] = ()
-    """Of loading."""
 
 
 def _fields(event: BatchCompleted) -> tuple[Any, ...]:

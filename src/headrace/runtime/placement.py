@@ -14,7 +14,7 @@ from headrace.hosts.fork_server_client import ForkServerClient, Preload
 from headrace.hosts.provider import HostFailure, HostProvider
 from headrace.hosts.system import allowed_cores
 from headrace.hosts.thread_budget import ComputingPage, ThreadBudget
-from headrace.ipc.unpicklable import pickle_or_explain
+from headrace.ipc.serialization import pickle_or_explain
 from headrace.machine.lease import Lease
 from headrace.runtime.acquire import AcquiredModel, Report, acquire, attached, load_request_for, variant_of, work_of
 from headrace.runtime.engine_host import EngineRequestHandler
@@ -167,13 +167,15 @@ class EngineSource(ModelSource):
 
     def load(self, name: Any, load_here: LoadsOwn, fresh_secs: float = 0.0) -> Loaded:
         """Waits until the engine is loaded, in a new host or in the one that all processes of the machine share."""
-        hosts = EngineHosts(self._spec, name, self._provider(name), self._report)
+        label, limit = self._spec.plan.name, self._spec.timeout_secs
+        hosts = ModelHosts(self._provider(name), label, limit, side_by_side=True)
+        engine = EngineHosts(self._spec, name, hosts, self._report)
         try:
-            hosts.start()
+            engine.load()
         except BaseException:
-            hosts.close()
+            engine.close()
             raise
-        return Loaded(HostedEngine(hosts), self._spec.transform, {})
+        return Loaded(HostedEngine(engine), self._spec.transform, {})
 
     def _provider(self, name: Any) -> HostProvider:
         label = self._spec.plan.name

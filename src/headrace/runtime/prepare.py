@@ -217,7 +217,7 @@ def _names_to_share(plan: Plan, scope: Scope | None) -> Iterator[Any]:
 
 
 def _check_that_it_pickles(spec: SessionSpec) -> None:
-    from headrace.ipc.unpicklable import pickle_or_explain  # noqa: PLC0415 - only now is it certain that the system has
+    from headrace.ipc.serialization import pickle_or_explain  # noqa: PLC0415 - only now is it certain that the system has
     from headrace.runtime.request_handler import BatchRequestHandler  # noqa: PLC0415 - these modules need
 
     pickle_or_explain(BatchRequestHandler(spec), spec.plan.name, spec.plan.handler)

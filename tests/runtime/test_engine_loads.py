@@ -11,13 +11,6 @@ import pytest
 
 from headrace import predict
 from headrace.core.errors import HostDiedError, HostStartError
-from headrace.hosts.provider import HostFailure
-from headrace.ipc.progress import Activity, ActivitySnapshot
-from headrace.runtime import engine_starter
-from headrace.runtime.engine_turns import EVERYBODY
-from headrace.runtime.hosted_engine import EngineHosts
-from headrace.runtime.plan import ONLY
-from headrace.runtime.prepare import InferenceRequest, prepare
 from toy_engine import Engine, dead, die, double, loads_once, outcomes_of
 from toys import Unloadable, with_attributes
 
@@ -76,36 +69,3 @@ def test_engine_that_cannot_be_loaded_again_fails_what_is_left(tmp_path):
         die()
 
     assert dead(outcomes_of(act, [1, 2], loads_once(tmp_path))) == {1: LookupError, 2: LookupError}
-
-
-def test_shared_engine_that_always_dies_of_others_is_given_up(monkeypatch):
-    """Another process's request is at fault each time, as far as its progress page shows."""
-
-    class Lost:
-        def __init__(self, provider, timeout_secs):
-            begun.append(self)
-
-        def receive(self):
-            serving = ActivitySnapshot(0, Activity.INFERENCE, 0, 0, 0)
-            return HostFailure(serving, timed_out=False, exit_text="died")
-
-        def end(self):
-            pass
-
-    begun, spec = [], prepare(Engine(double, large_model=True), InferenceRequest())
-    monkeypatch.setattr(engine_starter, "HostStream", Lost)
-    monkeypatch.setattr(engine_starter, "pause_before_retry", lambda *_, **__: 0.0)
-    starter = engine_starter.EngineStarter(spec, ONLY, None, lambda events: None)
-    with pytest.raises(HostDiedError, match="died"):
-        starter.start(lambda stream: None)
-    assert 2 < len(begun) < 100
-
-
-def test_request_is_not_blamed_for_a_host_that_another_process_lost_while_it_had_the_engine():
-    hosts = EngineHosts(prepare(Engine(double), InferenceRequest(isolate=True)), ONLY, None, lambda events: None)
-    with_attributes(hosts, _is_shared=True, _have_alone=lambda: None, _send=lambda requests: None)
-    calls = [hosts._client + 1, EVERYBODY, hosts._client]
-    lost = [HostFailure(ActivitySnapshot(call, Activity.INFERENCE, -1, 0, 0), False, "died") for call in calls]
-    left = list(lost)
-    with_attributes(hosts, _await_answers=lambda is_settled: left.pop(0))
-    assert hosts._try([]) is lost[-1]
