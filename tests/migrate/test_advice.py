@@ -8,6 +8,7 @@ from headrace.migrate.source import migrate_source
 
 BY_HAND, NOTE = True, False
 BASE = "from apache_beam.ml.inference import base\n"
+RESULT = "from apache_beam.ml.inference.base import PredictionResult\n"
 
 FOUND = {
     "a handler without a counterpart": (
@@ -73,11 +74,6 @@ FOUND = {
         f"{BASE}hasattr(base, '_Lost')\n",
         (2, 1, BY_HAND, "hasattr(base, '_Lost'): Headrace has no counterpart of this name."),
     ),
-    "a pickle": (f"{BASE}pickle.load(f)\n", (2, 1, NOTE, "a handler in a pickle file stays Beam's")),
-    "an embedding": (
-        "from apache_beam.ml.transforms.embeddings.huggingface import X\nimport apache_beam.ml.inference.base as b\n",
-        (1, 1, NOTE, "Beam's MLTransform stays; where it runs a model, it uses Beam's RunInference."),
-    ),
     "what is no Python": (
         "from apache_beam.ml.inference import base\nprint 1\n",
         (2, 0, BY_HAND, "cannot be parsed as Python; nothing is changed."),
@@ -119,10 +115,37 @@ def test_class_of_a_handler_that_stays_may_be_compared():
     assert [one for one in migrate_source(text).findings if one.needs_person] == []
 
 
-def test_comparing_with_a_class_that_moves_matters_if_a_handler_stays():
-    (finding,) = migrate_source(f"{BASE}isinstance(x, base.PredictionResult)\n").findings
+@pytest.mark.parametrize(
+    ("code", "check"),
+    [
+        ("isinstance(x, (int, PredictionResult))", "isinstance(..., PredictionResult)"),
+        ("self.assertIsInstance(x, PredictionResult)", "assertIsInstance(..., PredictionResult)"),
+        ("self.assertIs(type(x), PredictionResult)", "type(...) == PredictionResult"),
+        ("type(x) == PredictionResult", "type(...) == PredictionResult"),
+        ("x.__class__ in (int, PredictionResult)", "type(...) == PredictionResult"),
+        ("try: x\nexcept (OSError, PredictionResult): pass", "except PredictionResult"),
+        ("match x:\n  case PredictionResult(a): pass", "case PredictionResult(...)"),
+    ],
+)
+def test_class_that_moves_does_not_match_what_stays(code, check):
+    (finding,) = migrate_source(f"{RESULT}{code}\n").findings
+    assert finding.message == f"{check} does not match Beam's objects: name Beam's class, too."
+    assert finding.needs_person
     assert finding.if_beam_stays
-    assert finding.message.startswith("isinstance(..., PredictionResult) does not match Beam's objects")
+
+
+def test_class_that_stays_matches_nothing_of_headraces():
+    text = "from apache_beam.ml.inference import base\ntype(x) is base._PreProcessingModelHandler\n"
+    messages = [one.message for one in migrate_source(text).findings if not one.if_beam_stays]
+    expected = "type(...) == _PreProcessingModelHandler asks for a class of Beam's, which no object of Headrace's has"
+    assert [one for one in messages if one.startswith(expected)]
+
+
+@pytest.mark.parametrize(
+    "code", ["type(x) == str", "x == PredictionResult(1, 2)", "self.assertEqual(x, PredictionResult(1, 2))"]
+)
+def test_other_comparisons_are_left_alone(code):
+    assert migrate_source(f"{RESULT}{code}\n").findings == ()
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,21 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from headrace.migrate.names import INFERENCE, extras_in, find_counterpart, module_for, names_in
+from headrace.migrate.names import (
+    INFERENCE,
+    complaint_about,
+    extras_in,
+    find_counterpart,
+    module_for,
+    names_in,
+    private_of_beam,
+    private_of_headrace,
+)
 
 BEAM = Path(importlib.util.find_spec("apache_beam").origin).parent / "ml" / "inference"
 GUIDE = Path(__file__).parents[2] / "docs" / "migrating.md"
@@ -106,3 +116,50 @@ def test_names_of_a_module_are_read_without_importing_it():
 )
 def test_extras_are_those_of_the_handlers(text, extras):
     assert extras_in(text) == extras
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["", "base", "RunInference", "base.RunInference.from_callable", "base._ModelStatus", "utils.PredictionResult"],
+)
+def test_names_that_beam_defines_or_imports_are_there(path):
+    assert complaint_about((*INFERENCE, *filter(None, path.split(".")))) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "complaint"),
+    [
+        ("api", "no api: correct the name, or remove it."),
+        ("api.RunInference", "no api: correct the name, or remove it."),
+        ("pytorch_inferense", "no pytorch_inferense; did you mean 'pytorch_inference'?"),
+        ("torch_inference", "no torch_inference; did you mean 'pytorch_inference'?"),
+        ("keras_inference.Keras", "no keras_inference: correct the name, or remove it."),
+        ("base.KeyedModelHandelr", "no base.KeyedModelHandelr; did you mean 'KeyedModelHandler'?"),
+        ("base.Nonsense.made", "no base.Nonsense: correct the name, or remove it."),
+    ],
+)
+def test_names_that_beam_lacks_are_said(path, complaint):
+    assert complaint_about((*INFERENCE, *path.split("."))) == f"Beam {version('apache-beam')} has {complaint}"
+
+
+def test_private_attributes_are_those_of_the_class_and_its_bases():
+    assert {"_model_class", "_env_vars", "_large_model"} <= private_of_beam("PytorchModelHandlerTensor")
+    assert "_model_class" not in private_of_beam("SklearnModelHandlerNumpy")
+    assert {"_model_class", "_env_vars"} <= private_of_headrace("PytorchModelHandlerTensor")
+    assert private_of_headrace("Nonsense") == private_of_beam("Nonsense") == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("name", "attribute"),
+    [
+        ("RunInference", "_model_handler"),
+        ("PytorchModelHandlerTensor", "_state_dict_path"),
+        ("OnnxModelHandlerNumpy", "_model_inference_fn"),
+        ("SklearnModelHandlerPandas", "_model_inference_fn"),
+        ("VLLMCompletionsModelHandler", "_model_name"),
+        ("KeyedModelHandler", "_unkeyed"),
+    ],
+)
+def test_headrace_has_attributes_under_beams_names(name, attribute):
+    assert attribute in private_of_beam(name)
+    assert attribute in private_of_headrace(name)

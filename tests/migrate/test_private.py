@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.migrate.definitions import private_of_beam, private_of_headrace
+from headrace.migrate.names import private_of_beam, private_of_headrace
 from headrace.migrate.source import migrate_source
 
 HANDLER = "PytorchModelHandlerTensor"

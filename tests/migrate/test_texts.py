@@ -13,8 +13,11 @@ PATCHED = "apache_beam.ml.inference.vertex_ai_inference.aiplatform"
 NEW = "from headrace.beam import RunInference"
 
 
+CODE = "code within this text imports from Beam's package:"
+
+
 def code(new):
-    return f"code within this text imports from Beam's package: write '{new}'."
+    return f"{CODE} write '{new}'."
 
 
 TEXTS = {
@@ -25,7 +28,7 @@ TEXTS = {
     ),
     "an f-string": (
         f"é = 1; code = f'''\n{{é}}\n{INDENTED}'''\n",
-        [(3, 5, True, code("from headrace.beam import ...")), (5, 5, True, code("import headrace.beam"))],
+        [(3, 5, True, f"{CODE} write Headrace's."), (5, 5, True, code("import headrace.beam"))],
     ),
     "several names": (
         "x = 'from apache_beam.ml.inference.base import RunInference, PredictionResult as P'\n",

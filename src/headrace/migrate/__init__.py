@@ -8,10 +8,9 @@ Nothing here imports Beam, a framework or the code that it rewrites.
       -> source      one Python file: text in; text, and what a person has to know, out
            -> imports    import statements, and the uses of the names that they bind
            -> rewriting  what becomes of each import and use, as edits of the text
-           -> advice     what rewriting cannot settle: names that stay, getattr, pickles
-           -> classes, private, texts, devices   the same: checks of classes, private attributes, names in text
+           -> advice     what rewriting cannot settle: names that stay, getattr, checks of classes
+           -> private, texts   the same: private attributes, names in text
       -> notebook    the same for the code cells of a notebook
       -> project     what other files need: requirements, Beam YAML
-    definitions    what Beam's modules and classes define, read from their source
-    names          where each of Beam's names is in Headrace, read from Headrace's source
+    names          where each of Beam's names is in Headrace, read from the source of both
 """

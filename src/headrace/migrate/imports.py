@@ -66,19 +66,6 @@ class Use:
     """The name with all its attributes; None within text, as some annotations are."""
 
 
-class _Collector(libcst.CSTVisitor):
-    """Collects all nodes, in the order of the file."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.nodes: list[libcst.CSTNode] = []
-
-    def on_visit(self, node: libcst.CSTNode) -> bool:
-        """Takes a node."""
-        self.nodes.append(node)
-        return True
-
-
 class FileImports:
     """The imports of a file that lead to Beam's inference package, and their uses."""
 
@@ -89,9 +76,6 @@ class FileImports:
         self.parents: Mapping[libcst.CSTNode, libcst.CSTNode] = wrapper.resolve(ParentNodeProvider)
         scopes: Mapping[libcst.CSTNode, Scope | None] = wrapper.resolve(ScopeProvider)
         self.scopes = {scope for scope in scopes.values() if scope is not None}
-        collector = _Collector()
-        wrapper.module.visit(collector)
-        self._nodes = collector.nodes
         self._content = wrapper.module.code.encode()
         self.statements: list[Statement] = self.nodes_of(libcst.Import, libcst.ImportFrom)
         self.bindings = [
@@ -102,7 +86,8 @@ class FileImports:
 
     def nodes_of(self, *kinds: type[NodeT]) -> list[NodeT]:
         """The nodes of some kinds, in the order of the file."""
-        return [node for node in self._nodes if isinstance(node, kinds)]
+        found = [node for node in self.parents if isinstance(node, kinds)]
+        return sorted(found, key=lambda node: self.spans[node].start)
 
     def finding(
         self, node: libcst.CSTNode, message: str, *, needs_person: bool = True, if_beam_stays: bool = False, at: int = 0
@@ -117,6 +102,14 @@ class FileImports:
         span = self.spans[node]
         end = span.start + span.length
         return [use for use in self.uses if use.node is not None and span.start <= use.spans[0].start < end]
+
+    def names_in_use(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        """What imported names, and their uses with up to all of their attributes, stand for, and their texts."""
+        for binding in self.bindings:
+            yield binding.path, binding.local
+        for use in self.uses:
+            for depth, span in enumerate(use.spans, len(use.bindings[0].path)):
+                yield use.path[:depth], self._content[span.start : span.start + span.length].decode()
 
     @property
     def stars(self) -> list[libcst.ImportFrom]:

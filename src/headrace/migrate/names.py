@@ -1,14 +1,18 @@
-"""Where each name of Beam's inference package is in Headrace, read from Headrace's own source."""
+"""Where each name of Beam's inference package is in Headrace, read from the source of both without importing them."""
 
 from __future__ import annotations
 
 import ast
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+from headrace.core.beams_attributes import BEAMS_ATTRIBUTES
+from headrace.core.spelling import nearest
 from headrace.handlers.cards import CARDS
 
 INFERENCE = ("apache_beam", "ml", "inference")
@@ -18,6 +22,8 @@ _SOURCES = Path(__file__).parents[1]
 _BASE = "headrace.beam"
 _OF_BASE = ("", "base", "utils")
 """Modules of Beam's package, and the package itself, whose public names ``headrace.beam`` has."""
+_ROOMS = ("core", "handlers", "beam")
+"""Where Headrace's counterparts of Beam's classes, and their bases, are."""
 
 REMOTE = "RemoteModelHandler"
 """Stays Beam's: Headrace's calls the client from several threads, and only a person can tell whether that is safe."""
@@ -39,9 +45,23 @@ class Counterpart(NamedTuple):
         return f"{self.module}.{self.name}" if self.name else self.module
 
 
+class ClassSource(NamedTuple):
+    """What the source of a class shows."""
+
+    bases: tuple[str, ...]
+    """Their names, without modules."""
+    private: frozenset[str]
+    """Methods and attributes with one leading underscore, those that methods set on ``self`` included."""
+
+
 def is_inference(path: Sequence[str]) -> bool:
     """Whether a dotted name, in parts, is Beam's inference package or something in it."""
     return tuple(path[:3]) == INFERENCE
+
+
+def is_private(name: str) -> bool:
+    """Whether a name has one leading underscore."""
+    return name.startswith("_") and not name.startswith("__") and len(name) > 1
 
 
 def find_counterpart(path: Sequence[str]) -> Counterpart | None:
@@ -52,7 +72,7 @@ def find_counterpart(path: Sequence[str]) -> Counterpart | None:
     if first == "RunInference":
         return Counterpart(_BASE, first, 4)
     if others:
-        module = module_with(first, others[0])
+        module = _module_with(first, others[0])
         return Counterpart(module, others[0], 5) if module else None
     own = module_for(first)
     return Counterpart(own, "", 4) if own else None
@@ -66,7 +86,7 @@ def module_for(name: str) -> str | None:
     return f"headrace.handlers.{name}" if is_there else None
 
 
-def module_with(module: str, name: str) -> str | None:
+def _module_with(module: str, name: str) -> str | None:
     """Headrace's module that has a name of Beam's ``module``, which may itself have imported it from ``base``."""
     if name == REMOTE:
         return None
@@ -76,29 +96,113 @@ def module_with(module: str, name: str) -> str | None:
     return own if own and name in names_in(own) else None
 
 
-@functools.cache
 def names_in(module: str) -> frozenset[str]:
-    """The names at the top level of a module of Headrace, without importing it."""
+    """The names at the top level of a module of Headrace."""
     path = _SOURCES.joinpath(*module.split(".")[1:])
-    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    tree = ast.parse(file.read_text("utf-8"))
-    return frozenset(name for node in tree.body for name in _declared(node))
+    return _names_in(path / "__init__.py" if path.is_dir() else path.with_suffix(".py"))
 
 
-def _declared(node: ast.stmt) -> Iterator[str]:
-    if isinstance(node, ast.ClassDef | ast.FunctionDef):
-        yield node.name
-    elif isinstance(node, ast.ImportFrom):
-        if (node.module or "").startswith("headrace"):
-            yield from (alias.asname or alias.name for alias in node.names)
-    elif isinstance(node, ast.Assign | ast.AnnAssign):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        names = [target.id for target in targets if isinstance(target, ast.Name)]
-        yield from names
-        if "__all__" in names and isinstance(node.value, ast.List):
-            yield from map(str, ast.literal_eval(node.value))
-    elif isinstance(node, ast.If):
-        yield from (name for inner in node.body for name in _declared(inner))
+def complaint_about(path: Sequence[str]) -> str | None:
+    """What to say of a dotted name in Beam's package if the installed Beam has no such name.
+
+    Args:
+        path: its parts: ``apache_beam``, ``ml``, ``inference``, then at most a module and a name.
+
+    Returns:
+        None if the name exists, or Beam is not installed.
+    """
+    folder = _beams_folder()
+    if folder is None:
+        return None
+    known = _names_in(folder / "__init__.py").union(file.stem for file in folder.glob("*.py"))
+    for depth, name in enumerate(path[3:5], 4):
+        if name not in known:
+            found = nearest(name, (one for one in known if not one.startswith("_")), 0.8)
+            cure = f"; did you mean {found!r}?" if found else ": correct the name, or remove it."
+            return f"Beam {version('apache-beam')} has no {'.'.join(path[3:depth])}{cure}"
+        file = folder / f"{name}.py"
+        if not file.exists():
+            break
+        known = _names_in(file)
+    return None
+
+
+def private_of_beam(name: str) -> frozenset[str]:
+    """The private attributes of a class in Beam's inference package; none if Beam is not installed."""
+    return _private(_beams_classes(), name)
+
+
+def private_of_headrace(name: str) -> frozenset[str]:
+    """The private attributes of a class of Headrace."""
+    return _private(_our_classes(), name)
+
+
+def _private(classes: Mapping[str, ClassSource], name: str) -> frozenset[str]:
+    """With those of all bases."""
+    if name not in classes:
+        return frozenset()
+    own = classes[name]
+    return own.private.union(*(_private(classes, base) for base in own.bases if base != name))
+
+
+@functools.cache
+def _beams_classes() -> dict[str, ClassSource]:
+    folder = _beams_folder()
+    files = sorted(folder.glob("*.py")) if folder else []
+    return _classes_in(file for file in files if not file.stem.endswith("_test"))
+
+
+@functools.cache
+def _our_classes() -> dict[str, ClassSource]:
+    classes = _classes_in(file for room in _ROOMS for file in (_SOURCES / room).glob("*.py"))
+    for name, aliases in BEAMS_ATTRIBUTES.items():
+        classes[name] = classes[name]._replace(private=classes[name].private.union(aliases))
+    return classes
+
+
+@functools.cache
+def _beams_folder() -> Path | None:
+    spec = find_spec("apache_beam")  # of a top-level package: this imports nothing
+    folder = Path(spec.origin).parent / "ml" / "inference" if spec and spec.origin else None
+    return folder if folder and folder.is_dir() else None
+
+
+@functools.cache
+def _names_in(file: Path) -> frozenset[str]:
+    return frozenset(_bound_in(_parsed(file)))
+
+
+def _classes_in(files: Iterable[Path]) -> dict[str, ClassSource]:
+    nodes = (node for file in files for node in ast.walk(_parsed(file)) if isinstance(node, ast.ClassDef))
+    return {node.name: _class_source(node) for node in nodes}
+
+
+def _class_source(node: ast.ClassDef) -> ClassSource:
+    bases = (base.value if isinstance(base, ast.Subscript) else base for base in node.bases)
+    on_self = (
+        one.attr
+        for one in ast.walk(node)
+        if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store) and ast.unparse(one.value) == "self"
+    )
+    private = frozenset(name for name in (*_bound_in(node), *on_self) if is_private(name))
+    return ClassSource(tuple(ast.unparse(base).rpartition(".")[2] for base in bases), private)
+
+
+def _bound_in(scope: ast.AST) -> Iterator[str]:
+    """The names that a module or a class body binds, in conditions and ``try``, too."""
+    for node in ast.iter_child_nodes(scope):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+        elif isinstance(node, ast.alias):
+            yield node.asname or node.name.partition(".")[0]
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        else:
+            yield from _bound_in(node)
+
+
+def _parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text("utf-8"))
 
 
 def uses_headrace(text: str) -> bool:

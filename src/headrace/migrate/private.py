@@ -6,121 +6,82 @@ from collections.abc import Iterator
 
 import libcst
 
-from headrace.migrate.definitions import is_private, private_of_beam, private_of_headrace
 from headrace.migrate.findings import Finding
 from headrace.migrate.imports import FileImports
-from headrace.migrate.names import find_counterpart
+from headrace.migrate.names import find_counterpart, is_private, private_of_beam, private_of_headrace
 
 _CURE = "use its public arguments and methods, or an attribute of your own."
 
 
 def private_findings(imports: FileImports) -> Iterator[Finding]:
     """Where a file uses or overrides private attributes of Beam's classes that move."""
-    attributes = [node for node in imports.nodes_of(libcst.Attribute) if is_private(node.attr.value)]
-    methods = [node for node in imports.nodes_of(libcst.FunctionDef) if is_private(node.name.value)]
-    if not attributes and not methods:
-        return
     owners = _Owners(imports)
-    for attribute in attributes:
-        yield from _about(imports, attribute.attr, owners.of(attribute.value, attribute.attr.value))
-        if isinstance(attribute.value, libcst.Name) and attribute.value.value in ("self", "cls"):
-            yield from _clashes(imports, attribute.attr, owners.around(attribute))
-    for method in methods:
-        yield from _about(imports, method.name, owners.around(method) & owners.knowing(method.name.value))
-        yield from _clashes(imports, method.name, owners.around(method))
+    for node in imports.nodes_of(libcst.Attribute, libcst.FunctionDef):
+        name = node.attr if isinstance(node, libcst.Attribute) else node.name
+        if not is_private(name.value):
+            continue
+        is_own = isinstance(node, libcst.FunctionDef) or _is_self(node.value)
+        candidates = owners.around(node) if is_own else owners.of(node.value, name.value)
+        theirs = sorted(one for one in candidates if name.value in private_of_beam(one))
+        ours = sorted(one for one in candidates if name.value in private_of_headrace(one))
+        if theirs:
+            what = f"{theirs[0]}.{name.value} is private in Beam"
+            if name.value in private_of_headrace(theirs[0]):
+                yield imports.finding(name, f"{what}, and exists in Headrace.", needs_person=False)
+            else:
+                yield imports.finding(name, f"{what}, and missing in Headrace: {_CURE}")
+        elif is_own and ours:
+            yield imports.finding(name, f"{name.value} is in use by Headrace's {ours[0]}: give yours another name.")
 
 
-def _about(imports: FileImports, name: libcst.Name, owners: set[str]) -> Iterator[Finding]:
-    for owner in sorted(owners)[:1]:
-        what = f"{owner}.{name.value} is private in Beam"
-        if name.value in private_of_headrace(owner):
-            yield imports.finding(name, f"{what}, and exists in Headrace.", needs_person=False)
-        else:
-            yield imports.finding(name, f"{what}, and missing in Headrace: {_CURE}")
-
-
-def _clashes(imports: FileImports, name: libcst.Name, owners: set[str]) -> Iterator[Finding]:
-    """About a name of the file's own that Headrace's class uses for itself, and Beam's does not."""
-    for owner in sorted(owners):
-        if name.value in private_of_headrace(owner) - private_of_beam(owner):
-            yield imports.finding(name, f"{name.value} is in use by Headrace's {owner}: give yours another name.")
-            return
+def _is_self(node: libcst.BaseExpression) -> bool:
+    return isinstance(node, libcst.Name) and node.value in ("self", "cls")
 
 
 class _Owners:
-    """Which of Beam's classes an expression is an object of, as far as the file shows."""
+    """Which of Beam's classes an expression is, derives from or is an object of, as far as the file shows."""
 
     def __init__(self, imports: FileImports) -> None:
         self._imports = imports
-        self._by_node: dict[libcst.CSTNode, str] = {}
-        """The expressions that are one of Beam's classes that move, by its name there."""
-        for use in imports.uses:
-            if use.node is not None and (target := find_counterpart(use.path)) and target.consumed == 5:
-                node = use.node
-                for _ in use.path[5:]:
-                    assert isinstance(node, libcst.Attribute)
-                    node = node.value
-                self._by_node[node] = use.path[4]
-        paths = [
-            binding.path for binding in imports.bindings if len(binding.path) == 5 and find_counterpart(binding.path)
-        ]
-        self._named = {*self._by_node.values(), *(path[4] for path in paths)}
-        """Beam's classes that the file names."""
-        self._derived: dict[str, set[str]] = {}
-        """By the file's own classes: those of Beam's from which they derive."""
-        self._own: set[str] = set()
-        """Private attributes that classes of the file set which do not derive from Beam's."""
+        self._by_text: dict[str, set[str]] = {}
+        """By an expression's text: names of classes, of the file's own derived ones, and of variables."""
+        for path, text in imports.names_in_use():
+            if len(path) >= 5 and (target := find_counterpart(path[:5])) and target.consumed == 5:
+                self._by_text[text] = {path[4]}
+        self._named = set().union(*self._by_text.values())
         for node in imports.nodes_of(libcst.ClassDef):
-            self._add_class(node)
-        self._variables: dict[str, set[str]] = {}
+            bases = [
+                base.value.value if isinstance(base.value, libcst.Subscript) else base.value for base in node.bases
+            ]
+            self._by_text[node.name.value] = set().union(*(self._by_text.get(self._text(base), ()) for base in bases))
         for assignment in imports.nodes_of(libcst.Assign):
-            made = self._made_by(assignment.value)
+            made = self._class_made_by(assignment.value) or set()
             for one in assignment.targets:
                 if isinstance(one.target, libcst.Name):
-                    self._variables.setdefault(one.target.value, set()).update(made)
-
-    def of(self, node: libcst.BaseExpression, attribute: str) -> set[str]:
-        """Beam's classes of which ``node`` may be an object, and which have a private attribute."""
-        return self._candidates(node, attribute) & self.knowing(attribute)
-
-    def knowing(self, attribute: str) -> set[str]:
-        """Beam's classes, named in the file, that have a private attribute."""
-        return {name for name in self._named if attribute in private_of_beam(name)}
+                    self._by_text.setdefault(one.target.value, set()).update(made)
+        self._own = {
+            one.attr.value for one in imports.nodes_of(libcst.Attribute) if _is_self(one.value) and not self.around(one)
+        }
+        """Attributes of the file's other classes."""
 
     def around(self, node: libcst.CSTNode) -> set[str]:
         """The classes of Beam's from which the innermost class around a node derives."""
         while node in self._imports.parents:
             node = self._imports.parents[node]
             if isinstance(node, libcst.ClassDef):
-                return self._derived.get(node.name.value, set())
+                return self._by_text[node.name.value]
         return set()
 
-    def _candidates(self, node: libcst.BaseExpression, attribute: str) -> set[str]:
-        if isinstance(node, libcst.Name) and node.value in ("self", "cls"):
+    def of(self, node: libcst.BaseExpression, attribute: str) -> set[str]:
+        """Beam's classes of which an expression may be an object: any that the file names, if it shows nothing."""
+        if isinstance(node, libcst.Call) and self._text(node.func) == "super":
             return self.around(node)
-        if isinstance(node, libcst.Call):
-            is_super = isinstance(node.func, libcst.Name) and node.func.value == "super"
-            return self.around(node) if is_super else self._made_by(node)
-        if isinstance(node, libcst.Name) and node.value in self._variables:
-            return self._variables[node.value]
-        return self._class_of(node) or (set() if attribute in self._own else self._named)
+        found = self._class_made_by(node) if isinstance(node, libcst.Call) else self._by_text.get(self._text(node))
+        return found if found is not None else set() if attribute in self._own else self._named
 
-    def _made_by(self, node: libcst.BaseExpression) -> set[str]:
-        """The classes of the object that a call makes."""
-        return self._class_of(node.func) if isinstance(node, libcst.Call) else set()
+    def _class_made_by(self, node: libcst.BaseExpression) -> set[str] | None:
+        """The classes of the object that a call makes; None if it is unknown."""
+        return self._by_text.get(self._text(node.func)) if isinstance(node, libcst.Call) else None
 
-    def _class_of(self, node: libcst.BaseExpression) -> set[str]:
-        """Beam's classes that an expression is, or from which it derives."""
-        if node in self._by_node:
-            return {self._by_node[node]}
-        return self._derived.get(node.value, set()) if isinstance(node, libcst.Name) else set()
-
-    def _add_class(self, node: libcst.ClassDef) -> None:
-        bases = [base.value.value if isinstance(base.value, libcst.Subscript) else base.value for base in node.bases]
-        found = set().union(*map(self._class_of, bases))
-        self._derived[node.name.value] = found
-        if not found:
-            span = self._imports.spans[node]
-            for one in self._imports.nodes_of(libcst.Attribute):
-                if span.start <= self._imports.spans[one].start < span.start + span.length:
-                    self._own.add(one.attr.value)
+    def _text(self, node: libcst.CSTNode) -> str:
+        return self._imports.wrapper.module.code_for_node(node)

@@ -1,11 +1,21 @@
-"""What becomes of each import that leads to Beam's inference package, and of each use of what it binds."""
+"""What becomes of each import that leads to Beam's inference package, and of each use of what it binds.
+
+The decisions become edits of the text; what no edit touches stays as it was written.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from headrace.migrate.imports import Binding, FileImports, Use
+import libcst
+
+from headrace.migrate.imports import Binding, FileImports, Statement, Use, bindings_of
 from headrace.migrate.names import INFERENCE, Counterpart, find_counterpart, is_inference, module_for, names_in
+
+_WIDTH = 88
+"""Longer imports of several names become one name a line; in characters, without indentation."""
 
 
 @dataclass
@@ -92,3 +102,140 @@ class Rewriting:
         gone = [one for one in use.bindings if not self.fates[one].keep and one.path == INFERENCE[:1]]
         if use not in self.chains and gone and len(gone) == len(use.bindings):
             self.fates[gone[0]].add(INFERENCE[0], 0)
+
+
+@dataclass(frozen=True, order=True)
+class Edit:
+    """Replaces bytes of the text."""
+
+    start: int
+    end: int
+    text: str
+
+
+def apply_edits(content: bytes, edits: Iterable[Edit]) -> bytes:
+    """The content with all edits made; they do not overlap."""
+    for edit in sorted(edits, reverse=True):
+        content = content[: edit.start] + edit.text.encode() + content[edit.end :]
+    return content
+
+
+class Editor:
+    """Makes the edits of a file."""
+
+    def __init__(self, imports: FileImports, rewriting: Rewriting, content: bytes) -> None:
+        """``content`` is the file's text in UTF-8."""
+        self._imports = imports
+        self._rewriting = rewriting
+        self._content = content
+        self._newline = imports.wrapper.module.default_newline
+        self._is_taken = imports.is_taken("headrace")
+        """Whether the file uses the name ``headrace`` for something else."""
+        self._there: dict[libcst.CSTNode, set[str]] = {}
+        """By block: the modules that its ``import`` statements name, those that edits add included."""
+
+    def edits(self) -> list[Edit]:
+        """The edits of import statements, and of chains of attributes."""
+        changed = dict.fromkeys(one.statement for one, fate in self._rewriting.fates.items() if fate.is_changed)
+        for statement in self._imports.statements:
+            if statement not in changed and isinstance(statement, libcst.Import):
+                self._modules_beside(statement).update(".".join(one.imported) for one in bindings_of(statement))
+        edits = [self._statement_edit(statement) for statement in changed]
+        return edits + [self._chain_edit(use, target) for use, target in self._rewriting.chains.items()]
+
+    def _modules_beside(self, statement: Statement) -> set[str]:
+        block = self._imports.parents[self._imports.parents[statement]]
+        return self._there.setdefault(block, set())
+
+    def _chain_edit(self, use: Use, target: Counterpart) -> Edit:
+        span = use.spans[target.consumed - len(use.bindings[0].path)]
+        module = target.module.replace(".", "_") if self._is_taken else target.module
+        return Edit(span.start, span.start + span.length, f"{module}.{target.name}" if target.name else module)
+
+    def _statement_edit(self, statement: Statement) -> Edit:
+        bound = {one: self._rewriting.fates.get(one, Fate()) for one in self._bindings_of(statement)}
+        if isinstance(statement, libcst.ImportFrom) and statement.module and (module := _common_module(bound)):
+            span = self._imports.spans[statement.module]
+            return Edit(span.start, span.start + span.length, module)
+        span = self._imports.spans[statement]
+        indent = self._content[: span.start].decode().rpartition("\n")[2]
+        line = self._imports.parents[statement]
+        is_alone = not indent.strip() and isinstance(line, libcst.SimpleStatementLine) and len(line.body) == 1
+        separator = self._newline + indent if is_alone else "; "
+        if all(fate.keep for fate in bound.values()):
+            return self._insertion(span.start + span.length, separator, list(self._added(statement, bound)))
+        comments = self._comments_in(statement) if is_alone else []
+        text = "\n".join([*comments, *self._lines(statement, bound)]).replace("\n", separator)
+        if is_alone and not text:
+            after = self._content.find(b"\n", span.start) + 1 or len(self._content)
+            return Edit(span.start - len(indent), after, "")
+        return Edit(span.start, span.start + span.length, text)
+
+    def _insertion(self, end: int, separator: str, lines: list[str]) -> Edit:
+        """Adds statements after one that ends at a byte, and after the comment that follows it."""
+        line_end = self._content.find(b"\n", end)
+        if separator == "; " or not lines:
+            place = end
+        elif line_end < 0:
+            place = len(self._content)
+        else:
+            place = line_end - self._content[:line_end].endswith(b"\r")
+        return Edit(place, place, "".join(separator + line for line in lines))
+
+    def _bindings_of(self, statement: Statement) -> list[Binding]:
+        """Those that decisions are about, and new ones for other names in the same statement."""
+        known = {one.alias: one for one in self._rewriting.fates if one.statement is statement}
+        return [known.get(one.alias, one) for one in bindings_of(statement)]
+
+    def _lines(self, statement: Statement, bound: Mapping[Binding, Fate]) -> Iterator[str]:
+        """The statements in place of one."""
+        yield from self._kept(statement, [one for one, fate in bound.items() if fate.keep])
+        moved: dict[str, list[str]] = {}
+        for binding, fate in bound.items():
+            if not fate.moves_to:
+                continue
+            module, name = fate.moves_to
+            if name or isinstance(statement, libcst.ImportFrom):
+                package, _, last = (module, "", name) if name else module.rpartition(".")
+                moved.setdefault(package, []).append(last if last == binding.local else f"{last} as {binding.local}")
+            else:
+                yield f"import {module} as {binding.local}"
+        for package, names in moved.items():
+            yield _from_import(package, names)
+        yield from self._added(statement, bound)
+
+    def _kept(self, statement: Statement, kept: list[Binding]) -> Iterator[str]:
+        """The statement with the names that stay."""
+        code = self._imports.wrapper.module.code_for_node
+        names = [code(one.alias.with_changes(comma=libcst.MaybeSentinel.DEFAULT)) for one in kept]
+        if names and isinstance(statement, libcst.Import):
+            yield f"import {', '.join(names)}"
+        elif names and isinstance(statement, libcst.ImportFrom) and statement.module:
+            yield _from_import(code(statement.module), names)
+
+    def _added(self, statement: Statement, bound: Mapping[Binding, Fate]) -> Iterator[str]:
+        """Imports of the modules that rewritten chains begin with, unless the same block has them."""
+        there = self._modules_beside(statement)
+        for module in dict.fromkeys(module for fate in bound.values() for module in fate.adds):
+            if module not in there:
+                there.add(module)
+                is_renamed = self._is_taken and module.startswith("headrace.")
+                yield f"import {module} as {module.replace('.', '_')}" if is_renamed else f"import {module}"
+
+    def _comments_in(self, statement: Statement) -> list[str]:
+        """The comments within a list of names that is taken apart; they come before it."""
+        return re.findall(r"#[^\r\n]*", self._imports.wrapper.module.code_for_node(statement))
+
+
+def _common_module(bound: Mapping[Binding, Fate]) -> str | None:
+    """The module to which all names move, and keep their names; None if they do not."""
+    modules = {fate.moves_to[0] for fate in bound.values() if fate.moves_to}
+    same = all(fate.moves_to and fate.moves_to[1] == one.path[-1] and not fate.adds for one, fate in bound.items())
+    return modules.pop() if len(modules) == 1 and same else None
+
+
+def _from_import(module: str, names: list[str]) -> str:
+    line = f"from {module} import {', '.join(names)}"
+    if len(line) <= _WIDTH:
+        return line
+    return "\n".join([f"from {module} import (", *(f"    {name}," for name in names), ")"])

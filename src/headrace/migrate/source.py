@@ -14,13 +14,10 @@ with extra_required("migrate"):
     import libcst
     from libcst.metadata import MetadataWrapper
 
-from headrace.migrate.advice import Adviser
-from headrace.migrate.classes import class_findings
-from headrace.migrate.devices import device_findings
-from headrace.migrate.edits import Editor, apply_edits
+from headrace.migrate.advice import advice_findings, beam_stays
 from headrace.migrate.imports import FileImports
 from headrace.migrate.private import private_findings
-from headrace.migrate.rewriting import Rewriting
+from headrace.migrate.rewriting import Editor, Rewriting, apply_edits
 from headrace.migrate.texts import text_findings
 
 
@@ -89,11 +86,14 @@ def _migrate_module(module: libcst.Module, text: str, blank: str) -> MigratedSou
     imports = FileImports(MetadataWrapper(module, unsafe_skip_copy=True))  # the module is used here only
     content = text.encode()
     rewriting = Rewriting(imports)
-    adviser = Adviser(imports, rewriting)
     edits = Editor(imports, rewriting, content).edits()
     new = apply_edits(content, edits).decode()
     libcst.parse_module(new)  # raises if an edit went wrong
-    advice = (*adviser.findings(), *class_findings(imports, rewriting), *private_findings(imports))
-    advice += (*text_findings(imports), *device_findings(imports))
+    advice = (*advice_findings(imports, rewriting), *private_findings(imports), *text_findings(imports, _moved))
     findings = sorted(set(advice), key=lambda one: (one.line, one.column, one.message))
-    return MigratedSource(new + blank, tuple(findings), adviser.beam_stays, extras_in(new))
+    return MigratedSource(new + blank, tuple(findings), beam_stays(imports, rewriting), extras_in(new))
+
+
+def _moved(statement: str) -> tuple[str, bool]:
+    """A statement after the move, and whether it could be read."""
+    return migrate_source(statement).text, "{" not in statement and is_python(statement)
