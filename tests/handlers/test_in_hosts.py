@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import pickle
 import sys
-import weakref
 
 import numpy
 import pandas
@@ -18,7 +17,6 @@ from sklearn.preprocessing import StandardScaler
 from headrace import KeyedModelHandler, KeyModelMapping, ModelHandler, predict
 from headrace.handlers.onnx_inference import OnnxModelHandlerNumpy
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy, SklearnModelHandlerPandas
-from headrace.models.memory import resident_bytes
 from headrace.testing import nearly_equal
 from large import torch
 
@@ -127,37 +125,3 @@ def traits(result):
         return type(result), result.dtype, tuple(result.shape), result.requires_grad, result.layout
     parts = result.values() if isinstance(result, dict) else result if isinstance(result, tuple) else ()
     return type(result), list(map(traits, parts))
-
-
-class Sparse(ModelHandler):
-    """Gives back a sparse tensor for each, with how many it has seen that are still there, and the memory it takes."""
-
-    def load_model(self):
-        self.seen = []
-        return torch.nn.Identity()
-
-    def run_inference(self, batch, model, inference_args=None):
-        self.seen = [tensor for tensor in self.seen if tensor() is not None] + list(map(weakref.ref, batch))
-        return [(example.clone(), len(self.seen), resident_bytes()) for example in batch]
-
-    def batch_elements_kwargs(self):
-        return {"min_batch_size": 1, "max_batch_size": 1}
-
-
-@pytest.mark.large
-@pytest.mark.parametrize("convert", ["to_sparse_coo", "to_sparse_csr"])
-@pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta:UserWarning")
-def test_sparse_tensors_are_released_in_host_and_owner(convert):
-    """Of 60 batches of 4 MB, more than a few are nowhere at a time."""
-    elements = (getattr(torch.full((1, 200_000), float(n)), convert)() for n in range(60))
-    alive, seen, taken = [], [], []
-    for n, (tensor, count, there) in enumerate(predict(Sparse(), elements, isolate=True)):
-        assert tensor.layout is getattr(torch, convert.removeprefix("to_"))
-        assert float(tensor.to_dense()[0, -1]) == n
-        alive = [one for one in alive if one() is not None] + [weakref.ref(tensor)]
-        seen.append((len(alive), count))
-        taken.append((there, resident_bytes()))
-    assert len(taken) == 60
-    assert max(max(pair) for pair in seen) < 10
-    for before, after in zip(taken[20], taken[-1], strict=True):
-        assert after - before < 80e6

@@ -7,8 +7,7 @@ import pytest
 from apache_beam.ml.inference import tensorrt_inference as incumbent
 
 from headrace import ConfigurationError, MissingExtraError, PredictionCountError, PredictionResult
-from headrace.handlers.tensorrt_engine import Tensor, to_feed, to_rows
-from headrace.handlers.tensorrt_inference import TensorRTEngine, TensorRTEngineHandlerNumPy
+from headrace.handlers.tensorrt_inference import Tensor, TensorRTEngine, TensorRTEngineHandlerNumPy, to_feed, to_rows
 from headrace.testing import nearly_equal
 
 FIXED = Tensor("x", numpy.float32, (4, 3), (4, 3), True)

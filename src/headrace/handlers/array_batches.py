@@ -6,7 +6,16 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headrace.core.conversion import FLOAT32_MAX, answer_with_rows, column_numbers, predict_by_kind, to_numbers
+from headrace.core.columns import Form, Takes
+from headrace.core.conversion import (
+    FLOAT32_MAX,
+    answer_with_rows,
+    by_name,
+    column_numbers,
+    predict_by_kind,
+    to_matrix,
+    to_numbers,
+)
 from headrace.core.errors import extra_required
 
 with extra_required("onnx"):
@@ -16,7 +25,8 @@ __all__ = [
     "Array",
     "ArrayExamples",
     "Float32Rows",
-    "arrays_in",
+    "InputRows",
+    "are_named",
     "arrays_of_row",
     "fitted",
     "predict_named",
@@ -48,6 +58,35 @@ class Float32Rows(ArrayExamples):
             ValueError: a value is not a finite 32-bit number; names the column and the value.
         """
         return numpy.array(to_numbers(row, FLOAT32_MAX), dtype=numpy.float32)
+
+
+class InputRows(Float32Rows):
+    """For a handler whose model takes a matrix of 32-bit floats or, with ``columns_are_inputs``, arrays by name."""
+
+    _columns_are_inputs: bool
+
+    @property
+    def takes(self) -> Takes:
+        """The inputs by name, or a matrix."""
+        return Takes(Form.ARRAYS if self._columns_are_inputs else Form.MATRIX)
+
+    def example_from_row(self, row: Mapping[str, Any]) -> Any:
+        """A row's columns as a 1-D array of 32-bit floats; with ``columns_are_inputs`` as a dict of arrays.
+
+        Raises:
+            ValueError: a value is not a finite 32-bit number, and not a text for an input; names the column.
+        """
+        return arrays_of_row(row) if self._columns_are_inputs else super().example_from_row(row)
+
+    def get_num_bytes(self, batch: Sequence[Any]) -> int:
+        """Bytes of the arrays' elements."""
+        return super().get_num_bytes(_arrays_in(batch))
+
+    def _rows_of(self, columns: Any) -> Any:
+        """An array, or columns that make a matrix; or with ``columns_are_inputs`` columns by name."""
+        if self._columns_are_inputs:
+            return {name: numpy.asarray(values) for name, values in by_name(columns).items()}
+        return to_matrix(columns, numpy, "float32")
 
 
 def stacked_alike(
@@ -93,9 +132,14 @@ def _as_array(column: str, value: Any) -> Array:
     return numpy.array(value if is_plain else numbers)
 
 
-def arrays_in(batch: Sequence[Any]) -> list[Any]:
+def _arrays_in(batch: Sequence[Any]) -> list[Any]:
     """The arrays of examples, some of which may be dicts of arrays."""
     return [one for example in batch for one in (example.values() if isinstance(example, Mapping) else [example])]
+
+
+def are_named(batch: Any) -> bool:
+    """Whether examples, or columns, are arrays by the names of inputs."""
+    return isinstance(batch, Mapping) or (len(batch) > 0 and isinstance(batch[0], Mapping))
 
 
 def predict_named(batch: Any, inputs: Mapping[str, tuple[Any, int]], predict: Callable[[dict[str, Array]], Any]) -> Any:

@@ -19,14 +19,21 @@ with extra_required("huggingface"):
     import torch
     import transformers
 
-    from headrace.handlers.huggingface_classes import as_class, no_tensorflow, takes_token_ids
-    from headrace.handlers.huggingface_tasks import PipelineTask, answers_alike_in_batches, reads_text
-    from headrace.handlers.torch_columns import KeyedTensorExamples, column_dtypes
+    from headrace.handlers.huggingface_models import (
+        PipelineTask,
+        answers_alike_in_batches,
+        as_class,
+        no_tensorflow,
+        reads_text,
+        takes_token_ids,
+    )
     from headrace.handlers.torch_devices import AutoPlacement, device_named, device_of, load_onto
     from headrace.handlers.torch_tensors import (
+        KeyedTensorExamples,
         TensorExamples,
         answer_to,
         by_example,
+        column_dtypes,
         kind_of,
         most_numbers,
         owned,
@@ -124,10 +131,10 @@ class _HuggingFaceModelHandler(UriModelHandler[TensorT, Any]):
         self,
         model_uri: str | os.PathLike[str],
         model_class: type[Any] | str,
-        device: str,
+        device: str = "CPU",
         *,
-        inference_fn: InferenceFn[TensorT] | None,
-        load_model_args: dict[str, Any] | None,
+        inference_fn: InferenceFn[TensorT] | None = None,
+        load_model_args: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(model_uri or "", inference_fn, **options)
@@ -234,20 +241,6 @@ class HuggingFaceModelHandlerTensor(TensorExamples, _HuggingFaceModelHandler[tor
 
     _metrics_namespace = "BeamML_HuggingFaceModelHandler_Tensor"
     _default_inference_fn = staticmethod(default_tensor_inference_fn)
-
-    def __init__(
-        self,
-        model_uri: str | os.PathLike[str],
-        model_class: type[Any] | str,
-        device: str = "CPU",
-        *,
-        inference_fn: InferenceFn[torch.Tensor] | None = None,
-        load_model_args: dict[str, Any] | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(
-            model_uri, model_class, device, inference_fn=inference_fn, load_model_args=load_model_args, **options
-        )
 
     def run_inference(
         self, batch: Sequence[torch.Tensor], model: Any, inference_args: dict[str, Any] | None = None

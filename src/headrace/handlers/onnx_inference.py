@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 from headrace.core.beam_compat import with_beams_attributes
-from headrace.core.columns import Form, Takes
-from headrace.core.conversion import by_name, to_matrix, to_results
+from headrace.core.conversion import to_results
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
@@ -20,7 +19,7 @@ with extra_required("onnx"):
     import numpy
     import onnxruntime
 
-from headrace.handlers.array_batches import Float32Rows, arrays_in, arrays_of_row, predict_named, stacked_alike
+from headrace.handlers.array_batches import InputRows, are_named, predict_named, stacked_alike
 
 __all__ = ["OnnxModelHandlerNumpy", "default_numpy_inference_fn"]
 
@@ -54,8 +53,10 @@ def default_numpy_inference_fn(
     Raises:
         TypeError, ValueError: an example cannot be converted.
     """
-    if isinstance(batch, Mapping) or (len(batch) and isinstance(batch[0], Mapping)):
-        return _by_input(inference_session, batch, inference_args or {})
+    if are_named(batch):
+        inputs = {one.name: (_DTYPES.get(one.type), len(one.shape)) for one in inference_session.get_inputs()}
+        arguments = inference_args or {}
+        return predict_named(batch, inputs, lambda feeds: inference_session.run(None, {**feeds, **arguments})[0])
     first = inference_session.get_inputs()[0]
 
     def run(rows: Any) -> Any:
@@ -67,7 +68,7 @@ def default_numpy_inference_fn(
 
 
 @with_beams_attributes
-class OnnxModelHandlerNumpy(Float32Rows, UriModelHandler["numpy.ndarray[Any, Any]", onnxruntime.InferenceSession]):
+class OnnxModelHandlerNumpy(InputRows, UriModelHandler["numpy.ndarray[Any, Any]", onnxruntime.InferenceSession]):
     """Predicts for numpy arrays: an example is an array of the model's input's shape without the batch dimension.
 
     Args:
@@ -132,34 +133,12 @@ class OnnxModelHandlerNumpy(Float32Rows, UriModelHandler["numpy.ndarray[Any, Any
         """Predicts; arrays of equal shape go together."""
         return to_results(batch, self._inference_fn(model, batch, inference_args), self._model_uri)
 
-    @property
-    def takes(self) -> Takes:
-        """The inputs by name, or a matrix."""
-        return Takes(Form.ARRAYS if self._columns_are_inputs else Form.MATRIX)
-
     def run_columns(
         self, columns: Any, model: onnxruntime.InferenceSession, inference_args: dict[str, Any] | None = None
     ) -> PredictionResult:
         """Predicts for all rows of an array, or of columns that make a matrix of 32-bit floats, or are the inputs."""
-        if self._columns_are_inputs:
-            rows: Any = {name: numpy.asarray(values) for name, values in by_name(columns).items()}
-        else:
-            rows = to_matrix(columns, numpy, "float32")
-        return PredictionResult(columns, self._inference_fn(model, rows, inference_args), self._model_uri)
-
-    def example_from_row(self, row: Mapping[str, Any]) -> Any:
-        """A row's columns as a 1-D array of 32-bit floats; with ``columns_are_inputs`` as a dict of arrays.
-
-        Raises:
-            ValueError: a value is not a finite 32-bit number, and not a text for an input; names the column.
-        """
-        if not self._columns_are_inputs:
-            return super().example_from_row(row)
-        return arrays_of_row(row)
-
-    def get_num_bytes(self, batch: Sequence[Any]) -> int:
-        """Bytes of the arrays' elements."""
-        return super().get_num_bytes(arrays_in(batch))
+        predictions = self._inference_fn(model, self._rows_of(columns), inference_args)
+        return PredictionResult(columns, predictions, self._model_uri)
 
     def _usable_providers(self) -> list[Any] | None:
         """The given providers; of the default ones only those available, since onnxruntime warns about the others."""
@@ -167,12 +146,6 @@ class OnnxModelHandlerNumpy(Float32Rows, UriModelHandler["numpy.ndarray[Any, Any
             return self._providers
         available = onnxruntime.get_available_providers()
         return [provider for provider in self._providers if provider in available]
-
-
-def _by_input(session: onnxruntime.InferenceSession, batch: Any, inference_args: Mapping[str, Any]) -> Any:
-    """The model's first output for examples, or columns, by the names of the inputs."""
-    inputs = {one.name: (_DTYPES.get(one.type), len(one.shape)) for one in session.get_inputs()}
-    return predict_named(batch, inputs, lambda feeds: session.run(None, {**feeds, **inference_args})[0])
 
 
 def _in_batches_of(size: int, run: Callable[[Any], Any], rows: Any) -> Any:

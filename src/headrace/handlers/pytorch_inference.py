@@ -17,12 +17,15 @@ from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
 from headrace.handlers.base import UriModelHandler
 from headrace.handlers.cards import CARDS
-from headrace.handlers.torch_columns import KeyedTensorExamples, column_dtypes, column_limits, column_tensors
 from headrace.handlers.torch_devices import device_named, device_of, load_onto
 from headrace.handlers.torch_tensors import (
+    KeyedTensorExamples,
     TensorExamples,
     answer_to,
     call_model,
+    column_dtypes,
+    column_limits,
+    column_tensors,
     kind_of,
     on_cpu,
     on_device,

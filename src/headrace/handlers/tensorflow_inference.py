@@ -10,16 +10,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
-from headrace.core.columns import Form, Takes
-from headrace.core.conversion import (
-    FLOAT32_MAX,
-    answer_with_rows,
-    by_name,
-    predict_by_kind,
-    to_matrix,
-    to_numbers,
-    to_results,
-)
+from headrace.core.conversion import answer_with_rows, predict_by_kind, to_results
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.result import PredictionResult
 from headrace.handlers.base import UriModelHandler, as_member
@@ -35,14 +26,7 @@ if "tensorflow" not in sys.modules:
 with extra_required("tensorflow"):
     import tensorflow
 
-from headrace.handlers.array_batches import (
-    Float32Rows,
-    arrays_in,
-    arrays_of_row,
-    fitted,
-    predict_named,
-    stacked_alike,
-)
+from headrace.handlers.array_batches import InputRows, are_named, fitted, predict_named, stacked_alike
 from headrace.handlers.tensorflow_models import (
     SavedModel,
     answer_of,
@@ -86,7 +70,7 @@ def default_numpy_inference_fn(
     first converted to it, as ``headrace.handlers.array_batches.fitted`` does. Of examples that are dicts, each array is
     the input of its name, converted to its dtype.
     """
-    if _are_named(batch):
+    if are_named(batch):
         return to_results(batch, _named(model, batch, inference_args, rows_of), model_id)
     predict = partial(answer_of, model, inference_args=inference_args)
     return to_results(batch, stacked_alike(batch, predict, _declared(model, inference_args), rows_of), model_id)
@@ -102,7 +86,7 @@ def default_tensor_inference_fn(
 
     Tensors of different dtypes or shapes run in groups of equal ones. Examples may be dicts, as of arrays.
     """
-    if _are_named(batch):
+    if are_named(batch):
         return to_results(batch, _named(model, batch, inference_args, rows_of), model_id)
     tensors = [one if tensorflow.is_tensor(one) else tensorflow.convert_to_tensor(one) for one in batch]
 
@@ -111,10 +95,6 @@ def default_tensor_inference_fn(
 
     predictions = predict_by_kind(tensors, kind_of, lambda alike: rows_of(answer_with_rows(ask, alike)))
     return to_results(batch, predictions, model_id)
-
-
-def _are_named(batch: Sequence[Any]) -> bool:
-    return bool(len(batch)) and isinstance(batch[0], Mapping)
 
 
 def _named(model: Any, batch: Any, inference_args: dict[str, Any] | None, rows: Callable[[Any], Any]) -> Any:
@@ -126,7 +106,7 @@ def _declared(model: Any, inference_args: dict[str, Any] | None) -> Any:
     return model.input_dtype(inference_args or {}) if isinstance(model, SavedModel) else None
 
 
-class _TFModelHandler(UriModelHandler[ExampleT, Any]):
+class _TFModelHandler(InputRows, UriModelHandler[ExampleT, Any]):
     """Loads the model; subclasses know their examples."""
 
     mappable = False
@@ -184,11 +164,9 @@ class _TFModelHandler(UriModelHandler[ExampleT, Any]):
 
         An ``inference_fn`` of the user's gets the array, the tensor or the dict as its batch.
         """
-        rows: Any
-        if self._columns_are_inputs:
-            rows = {name: numpy.asarray(values) for name, values in by_name(columns).items()}
-        else:
-            rows = self._as_batch(model, to_matrix(columns, numpy, "float32"), inference_args)
+        rows = self._rows_of(columns)
+        if not self._columns_are_inputs:
+            rows = self._as_batch(model, rows, inference_args)
         if not self.columns_equal_rows():
             results = self._inference_fn(model, rows, inference_args or {}, self._model_uri)
             return PredictionResult(columns, [result.inference for result in results], self._model_uri)
@@ -197,9 +175,6 @@ class _TFModelHandler(UriModelHandler[ExampleT, Any]):
         else:
             answer = arrays_of(answer_of(model, rows, inference_args))
         return PredictionResult(columns, answer, self._model_uri)
-
-    def _takes(self) -> Takes:
-        return Takes(Form.ARRAYS if self._columns_are_inputs else Form.MATRIX)
 
     def _as_batch(self, model: Any, rows: numpy.ndarray[Any, Any], inference_args: dict[str, Any] | None) -> Any:
         """A matrix as the model's handler passes batches."""
@@ -227,7 +202,7 @@ class _TFModelHandler(UriModelHandler[ExampleT, Any]):
                 raise ConfigurationError(f"{type(self).__qualname__}: {complaint}.")
 
 
-class TFModelHandlerNumpy(Float32Rows, _TFModelHandler["numpy.ndarray[Any, Any]"]):
+class TFModelHandlerNumpy(_TFModelHandler["numpy.ndarray[Any, Any]"]):
     """Predicts for numpy arrays: an example has the shape of the model's input without the batch dimension.
 
     Args:
@@ -251,19 +226,6 @@ class TFModelHandlerNumpy(Float32Rows, _TFModelHandler["numpy.ndarray[Any, Any]"
 
     _metrics_namespace = "BeamML_TF_Numpy"
     _default_inference_fn = staticmethod(default_numpy_inference_fn)
-    takes = property(_TFModelHandler._takes)
-
-    def get_num_bytes(self, batch: Sequence[Any]) -> int:
-        """Bytes of the arrays' elements."""
-        return super().get_num_bytes(arrays_in(batch))
-
-    def example_from_row(self, row: Mapping[str, Any]) -> Any:
-        """A row's columns as a 1-D array of 32-bit floats; with ``columns_are_inputs`` as a dict of arrays.
-
-        Raises:
-            ValueError: a value is not a finite 32-bit number, and not a text for an input; names the column.
-        """
-        return arrays_of_row(row) if self._columns_are_inputs else super().example_from_row(row)
 
     def _as_batch(self, model: Any, rows: numpy.ndarray[Any, Any], inference_args: dict[str, Any] | None) -> Any:
         dtype = _declared(model, inference_args)
@@ -280,22 +242,17 @@ class TFModelHandlerTensor(_TFModelHandler[tensorflow.Tensor]):
 
     _metrics_namespace = "BeamML_TF_Tensor"
     _default_inference_fn = staticmethod(default_tensor_inference_fn)
-    takes = property(_TFModelHandler._takes)
 
     def get_num_bytes(self, batch: Sequence[Any]) -> int:
         """Bytes of the tensors' elements; strings count as references."""
-        tensors = map(tensorflow.convert_to_tensor, arrays_in(batch))
+        arrays = [array for one in batch for array in (one.values() if isinstance(one, Mapping) else [one])]
+        tensors = map(tensorflow.convert_to_tensor, arrays)
         return sum(tensor.dtype.size * tensor.shape.num_elements() for tensor in tensors)
 
     def example_from_row(self, row: Mapping[str, Any]) -> Any:
-        """A row's columns as a 1-D tensor of 32-bit floats; with ``columns_are_inputs`` as a dict of arrays.
-
-        Raises:
-            ValueError: a value is not a finite 32-bit number, and not a text for an input; names the column.
-        """
-        if self._columns_are_inputs:
-            return arrays_of_row(row)
-        return tensorflow.constant(to_numbers(row, FLOAT32_MAX), dtype=tensorflow.float32)
+        """As ``TFModelHandlerNumpy``'s, with a tensor in place of the array."""
+        example = super().example_from_row(row)
+        return example if self._columns_are_inputs else tensorflow.constant(example)
 
     def _as_batch(self, model: Any, rows: numpy.ndarray[Any, Any], inference_args: dict[str, Any] | None) -> Any:
         return tensorflow.convert_to_tensor(rows)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from headrace.core.conversion import single_output
-from headrace.core.errors import extra_required
-from headrace.handlers.tensorflow_files import hub_path, local, without_scheme
+from headrace.core.errors import MissingExtraError, extra_required
+from headrace.core.files import open_uri
 
 with extra_required("tensorflow"):
     import tensorflow
@@ -18,6 +22,7 @@ __all__ = ["SavedModel", "answer_of", "arrays_of", "inputs_of", "kind_of", "load
 
 _FILE = re.compile(r"\.(keras|h5|hdf5)$")
 _HUB = re.compile(r"^https?://")
+_REMOTE = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://")
 _SIGNATURE = "serving_default"
 _GRAPH = "_headrace_graph"
 
@@ -82,9 +87,9 @@ def inputs_of(model: Any) -> dict[str, tuple[Any, int]]:
 def load(uri: str, arguments: dict[str, Any]) -> Any:
     """Loads a file of Keras's, or a SavedModel from a folder or TensorFlow Hub."""
     if _FILE.search(uri) or os.path.isfile(uri):
-        with local(uri) as path:
+        with _local(uri) as path:
             return tensorflow.keras.models.load_model(path, **arguments)
-    path = hub_path(uri) if _HUB.match(uri) else without_scheme(uri)
+    path = _hub_path(uri) if _HUB.match(uri) else _without_scheme(uri)
     if not tensorflow.io.gfile.exists(path):
         raise FileNotFoundError(f"there is no model {uri!r}: no such file or folder.")
     if tensorflow.keras.__version__.startswith("2."):
@@ -99,11 +104,39 @@ def load_weights(model: Any, uri: str) -> None:
             f"weights ({uri}) can only be given to a Keras model, not to a {type(model).__name__.lstrip('_')}; load "
             "the model from a .keras file, or use ModelType.SAVED_WEIGHTS with create_model_fn."
         )
-    if os.path.exists(f"{without_scheme(uri)}.index"):  # a checkpoint is several files with a common prefix
-        model.load_weights(without_scheme(uri))
+    if os.path.exists(f"{_without_scheme(uri)}.index"):  # a checkpoint is several files with a common prefix
+        model.load_weights(_without_scheme(uri))
         return
-    with local(uri) as path:
+    with _local(uri) as path:
         model.load_weights(path)
+
+
+@contextmanager
+def _local(uri: str) -> Iterator[str]:
+    """A context with a local path of a file, which keeps its suffix: Keras chooses the format by that."""
+    path = _without_scheme(uri)
+    if not _REMOTE.match(path):
+        open_uri(path).close()
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, os.path.basename(urlsplit(uri).path))
+        with open_uri(uri) as remote, open(path, "wb") as file:
+            shutil.copyfileobj(remote, file)
+        yield path
+
+
+def _without_scheme(uri: str) -> str:
+    return unquote(urlsplit(uri).path) if uri.startswith("file://") else uri
+
+
+def _hub_path(uri: str) -> str:
+    """The folder into which TensorFlow Hub's package downloads a model."""
+    try:
+        import tensorflow_hub  # noqa: PLC0415 - few models come from there
+    except ImportError as error:
+        raise MissingExtraError("tensorflow_hub", "tensorflow-hub") from error
+    return str(tensorflow_hub.resolve(uri))
 
 
 def kind_of(tensor: Any) -> tuple[Any, ...]:

@@ -1,13 +1,21 @@
-"""Runs TensorRT engines on numpy arrays; arguments as ``apache_beam.ml.inference``'s handler."""
+"""Runs TensorRT engines on numpy arrays; arguments as ``apache_beam.ml.inference``'s handler.
+
+Written against the interfaces of TensorRT 10 and cuda-python 12.8, imported where an engine is loaded.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib
 import os
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from headrace.core.conversion import to_results
-from headrace.core.errors import ConfigurationError, extra_required
+from headrace.core.errors import ConfigurationError, MissingExtraError, PredictionCountError, extra_required
 from headrace.core.files import open_uri
 from headrace.core.handler import ModelHandler
 from headrace.core.result import PredictionResult
@@ -18,9 +26,194 @@ with extra_required("tensorrt"):
     import numpy
 
 from headrace.handlers.array_batches import Array, Float32Rows
-from headrace.handlers.tensorrt_engine import TensorRTEngine, deserialized, logger_for, tensorrt_module
 
 __all__ = ["TensorRTEngine", "TensorRTEngineHandlerNumPy", "default_tensorrt_inference_fn"]
+
+_OLDEST = 10
+"""The first version of TensorRT whose engines name their tensors."""
+
+
+class Tensor(NamedTuple):
+    """One of an engine's inputs or outputs, for which a buffer is allocated."""
+
+    name: str
+    dtype: Any
+    shape: tuple[int, ...]
+    """As the engine declares it; -1: the dimension varies."""
+    largest: tuple[int, ...]
+    """The largest shape for which its buffer has room."""
+    is_input: bool
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its buffer."""
+        return int(numpy.prod(self.largest, dtype=numpy.int64)) * int(numpy.dtype(self.dtype).itemsize)
+
+
+class TensorRTEngine:
+    """An engine with its context, stream and buffers; they are freed with this object.
+
+    Args:
+        engine: a ``tensorrt.ICudaEngine``.
+
+    Raises:
+        MissingExtraError: TensorRT or cuda-python is not installed.
+        ConfigurationError: TensorRT is older than 10.
+    """
+
+    def __init__(self, engine: Any) -> None:
+        trt = _tensorrt()
+        self.engine = engine
+        self.context_lock = threading.RLock()
+        self._resources = contextlib.ExitStack()
+        weakref.finalize(self, self._resources.close)
+        self._device = _cuda("cuDevicePrimaryCtxRetain", _cuda("cuDeviceGet", 0))
+        _cuda("cuCtxSetCurrent", self._device)  # the process's primary context, which TensorRT uses, too
+        self.context = engine.create_execution_context()
+        if self.context is None:
+            raise RuntimeError("TensorRT could not make a context for the engine; its log says why.")
+        names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
+        is_input = {name: engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT for name in names}
+        for name in names:
+            if is_input[name] and -1 in tuple(engine.get_tensor_shape(name)):
+                self.context.set_input_shape(name, engine.get_tensor_profile_shape(name, 0)[2])
+        self.tensors = [self._tensor(trt, name, is_input[name]) for name in names]
+        self.gpu_allocations = [self._owned("cuMemAlloc", "cuMemFree", max(1, one.nbytes)) for one in self.tensors]
+        bound = [
+            _binding(index, *pair) for index, pair in enumerate(zip(self.tensors, self.gpu_allocations, strict=True))
+        ]
+        for binding in bound:
+            self.context.set_tensor_address(binding["name"], int(binding["allocation"]))
+        self.inputs = [binding for binding in bound if is_input[binding["name"]]]
+        self.outputs = [binding for binding in bound if not is_input[binding["name"]]]
+        self.cpu_allocations = [numpy.zeros(binding["shape"], binding["dtype"]) for binding in self.outputs]
+        self.stream = self._owned("cuStreamCreate", "cuStreamDestroy", 0)
+        self._resources.callback(_cuda, "cuCtxSetCurrent", self._device)  # first, in the thread that frees them
+
+    def get_engine_attrs(self) -> tuple[Any, ...]:
+        """Beam's tuple for an ``inference_fn``: engine, context, lock, inputs, outputs, GPU and CPU buffers, stream."""
+        return (
+            *(self.engine, self.context, self.context_lock, self.inputs, self.outputs),
+            *(self.gpu_allocations, self.cpu_allocations, self.stream),
+        )
+
+    def run(self, batch: Sequence[Any]) -> list[list[Any]]:
+        """Runs a batch; returns the row of each output for each example.
+
+        Raises:
+            ValueError: the batch does not fit the input, or the engine has several inputs.
+            RuntimeError: CUDA or TensorRT fails.
+        """
+        inputs = [tensor for tensor in self.tensors if tensor.is_input]
+        if len(inputs) != 1:
+            raise ValueError(f"the engine has {len(inputs)} inputs; give the handler an inference_fn that feeds them.")
+        fed = to_feed(batch, inputs[0])
+        with self.context_lock:
+            _cuda("cuCtxSetCurrent", self._device)  # it is current only in threads that entered it
+            if -1 in inputs[0].shape and not self.context.set_input_shape(inputs[0].name, fed.shape):
+                raise RuntimeError(f"TensorRT refuses the shape {fed.shape} of input {inputs[0].name!r}.")
+            _cuda("cuMemcpyHtoDAsync", self.inputs[0]["allocation"], fed.ctypes.data, fed.nbytes, self.stream)
+            if not self.context.execute_async_v3(int(self.stream)):
+                raise RuntimeError("TensorRT could not run the engine; its log says why.")
+            shapes = [tuple(self.context.get_tensor_shape(output["name"])) for output in self.outputs]
+            outputs = [numpy.empty(shape, one["dtype"]) for shape, one in zip(shapes, self.outputs, strict=True)]
+            for array, output in zip(outputs, self.outputs, strict=True):
+                _cuda("cuMemcpyDtoHAsync", array.ctypes.data, output["allocation"], array.nbytes, self.stream)
+            _cuda("cuStreamSynchronize", self.stream)
+        return to_rows(outputs, len(batch))
+
+    def _tensor(self, trt: Any, name: str, is_input: bool) -> Tensor:
+        dtype = numpy.dtype(trt.nptype(self.engine.get_tensor_dtype(name)))
+        declared, largest = (tuple(found.get_tensor_shape(name)) for found in (self.engine, self.context))
+        if -1 in largest:
+            raise RuntimeError(f"the largest shape of {name!r} is not known: it depends on the data.")
+        return Tensor(name, dtype, declared, largest, is_input)
+
+    def _owned(self, make: str, free: str, argument: int) -> Any:
+        """Memory or a stream that ends with this object."""
+        made = _cuda(make, argument)
+        self._resources.callback(_cuda, free, made)
+        return made
+
+
+def _binding(index: int, tensor: Tensor, allocation: Any) -> dict[str, Any]:
+    found = {"index": index, "name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.largest)}
+    return {**found, "allocation": allocation, "size": tensor.nbytes}
+
+
+def to_feed(batch: Sequence[Any], tensor: Tensor) -> Any:
+    """Stacks a batch into one array for an input.
+
+    Args:
+        batch: arrays with the shape of the input without its first dimension.
+        tensor: the input. If its first dimension is fixed, rows of zeros are added to fill it.
+
+    Raises:
+        ValueError: the batch, or an example, has a shape that the engine does not take.
+    """
+    rows = numpy.stack([numpy.asarray(example) for example in batch]).astype(tensor.dtype, copy=False)
+    fits = len(rows.shape) == len(tensor.shape) and all(
+        of_engine in (-1, of_row) for of_row, of_engine in zip(rows.shape[1:], tensor.shape[1:], strict=True)
+    )
+    if not fits or any(here > most for here, most in zip(rows.shape, tensor.largest, strict=True)):
+        raise ValueError(
+            f"the engine's input {tensor.name!r} has the shape {tensor.shape}, {tensor.largest} at most; "
+            f"{len(batch)} examples of shape {rows.shape[1:]} do not fit."
+        )
+    if tensor.shape[0] > len(rows):
+        rows = numpy.concatenate([rows, numpy.zeros((tensor.shape[0] - len(rows), *rows.shape[1:]), rows.dtype)])
+    return numpy.ascontiguousarray(rows)
+
+
+def to_rows(outputs: Sequence[Any], count: int) -> list[list[Any]]:
+    """The row of each output for each of the first ``count`` examples, in memory of its own.
+
+    Raises:
+        PredictionCountError: an output has no row for each example.
+    """
+    for output in outputs:
+        if output.ndim == 0 or len(output) < count:
+            raise PredictionCountError(f"an output of shape {output.shape} has no row for each of {count} examples.")
+    return [[output[index].copy() for output in outputs] for index in range(count)]
+
+
+def _cuda(function: str, *arguments: Any) -> Any:
+    """What a function of CUDA's driver returns."""
+    driver = _driver()
+    error, *values = getattr(driver, function)(*arguments)
+    if error != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"CUDA failed: {error}.")
+    return values[0] if values else None
+
+
+@functools.cache
+def _driver() -> Any:
+    try:
+        driver = importlib.import_module("cuda.bindings.driver")
+    except ImportError as error:
+        raise MissingExtraError("cuda-python", "tensorrt") from error
+    driver.cuInit(0)
+    return driver
+
+
+@functools.cache
+def _tensorrt() -> Any:
+    try:
+        trt = importlib.import_module("tensorrt")
+    except ImportError as error:
+        raise MissingExtraError("tensorrt", "tensorrt") from error
+    if int(trt.__version__.partition(".")[0]) < _OLDEST:
+        raise ConfigurationError(f"TensorRT {trt.__version__} is too old; install {_OLDEST} or later.")
+    return trt
+
+
+@functools.cache
+def _logger() -> Any:
+    """TensorRT's logger, with its plug-ins loaded."""
+    trt = _tensorrt()
+    logger = trt.Logger(trt.Logger.INFO)
+    trt.init_libnvinfer_plugins(logger, "")
+    return logger
 
 
 def default_tensorrt_inference_fn(
@@ -77,12 +270,16 @@ class TensorRTEngineHandlerNumPy(Float32Rows, ModelHandler[Array, PredictionResu
         self.onnx_path = None if onnx_path is None else os.fspath(onnx_path)
 
     def load_model(self) -> TensorRTEngine:
-        """Loads the engine in the file, or builds one from the ONNX model."""
+        """Loads the engine in the file, or builds one from the ONNX model.
+
+        Raises:
+            RuntimeError: the engine was built by another version, or for another kind of GPU.
+        """
         if self.engine_path is None:
             return self.build_engine(*self.load_onnx())
-        trt = tensorrt_module()
+        _tensorrt()
         with open_uri(self.engine_path) as file:
-            return TensorRTEngine(deserialized(trt, file.read(), self.engine_path))
+            return self._engine(file.read())
 
     def load_onnx(self) -> tuple[Any, Any]:
         """Parses the ONNX model; returns its network and the builder.
@@ -90,10 +287,10 @@ class TensorRTEngineHandlerNumPy(Float32Rows, ModelHandler[Array, PredictionResu
         Raises:
             ValueError: it cannot be parsed.
         """
-        trt = tensorrt_module()
-        builder = trt.Builder(logger_for(trt))
+        trt = _tensorrt()
+        builder = trt.Builder(_logger())
         network = builder.create_network()
-        parser = trt.OnnxParser(network, logger_for(trt))
+        parser = trt.OnnxParser(network, _logger())
         assert self.onnx_path is not None
         with open_uri(self.onnx_path) as file:
             if not parser.parse(file.read()):
@@ -107,11 +304,20 @@ class TensorRTEngineHandlerNumPy(Float32Rows, ModelHandler[Array, PredictionResu
         Raises:
             RuntimeError: it cannot be built.
         """
-        trt = tensorrt_module()
         plan = builder.build_serialized_network(network, builder.create_builder_config())
         if plan is None:
             raise RuntimeError("TensorRT could not build an engine; its log says why.")
-        return TensorRTEngine(deserialized(trt, plan, str(self.onnx_path)))
+        return self._engine(plan)
+
+    def _engine(self, plan: Any) -> TensorRTEngine:
+        trt = _tensorrt()
+        engine = trt.Runtime(_logger()).deserialize_cuda_engine(plan)
+        if engine is None:
+            raise RuntimeError(
+                f"TensorRT {trt.__version__} cannot read the engine {self.engine_path or self.onnx_path}; it must have "
+                "been built by this version, for this kind of GPU."
+            )
+        return TensorRTEngine(engine)
 
     def run_inference(
         self,

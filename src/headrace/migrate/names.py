@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.core.beams_attributes import BEAMS_ATTRIBUTES
+from headrace.core.beam_compat import BEAMS_ATTRIBUTES
 from headrace.core.spelling import nearest
 from headrace.handlers.cards import CARDS
 

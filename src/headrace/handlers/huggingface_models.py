@@ -1,20 +1,22 @@
-"""The tasks of Hugging Face pipelines, by Beam's names, and which of them give the same answers in a batch."""
+"""Which models and pipelines of Hugging Face run here, and which of these give the same answers in a batch."""
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from enum import Enum
 from numbers import Integral, Real
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from headrace.core.errors import extra_required
+from headrace.core.errors import ConfigurationError, UnsupportedError, extra_required
 
 with extra_required("huggingface"):
     import torch
+    import transformers
 
-__all__ = ["PipelineTask", "answers_alike_in_batches", "reads_text"]
+__all__ = ["PipelineTask", "answers_alike_in_batches", "as_class", "no_tensorflow", "reads_text", "takes_token_ids"]
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -28,6 +30,9 @@ _TEXTS = {
     "token-classification",
     "zero-shot-classification",
 }
+
+
+_NO_TEXT = re.compile("Image|Vision|Video|Audio|Speech|Depth|Detection|Segment|Mask(?!ed)|Keypoint|CTC|Backbone")
 
 
 class PipelineTask(str, Enum):
@@ -67,6 +72,35 @@ class PipelineTask(str, Enum):
     ZeroShotImageClassification = "zero-shot-image-classification"
     ZeroShotObjectDetection = "zero-shot-object-detection"
     Translation_XX_to_YY = "translation_XX_to_YY"
+
+
+def as_class(model_class: Any) -> Any:
+    """A class whose models run with PyTorch; a string names one in transformers."""
+    name = model_class if isinstance(model_class, str) else getattr(model_class, "__name__", "")
+    modules = {base.__module__.partition(".")[0] for base in getattr(model_class, "__mro__", ())}
+    if name.startswith(("TF", "Flax")) or modules & {"keras", "tensorflow", "tf_keras"}:
+        raise no_tensorflow(f"model_class={name}")
+    found = getattr(transformers, name, None) if isinstance(model_class, str) else model_class
+    if not hasattr(found, "from_pretrained"):
+        raise ConfigurationError(
+            f"model_class must be a class with from_pretrained, or the name of one in transformers: {model_class!r}."
+        )
+    return found
+
+
+def takes_token_ids(model_class: Any) -> bool:
+    """Whether models of the class take token ids, as far as it, or its name, says."""
+    takes = getattr(model_class, "main_input_name", "input_ids")
+    return takes == "input_ids" and not _NO_TEXT.search(getattr(model_class, "__name__", ""))
+
+
+def no_tensorflow(asked: str) -> UnsupportedError:
+    """The error for a model of TensorFlow's, with the cure."""
+    return UnsupportedError(
+        asked,
+        "transformers 5 has no TensorFlow any more: load the same model with its PyTorch class (framework='pt'), or a "
+        "TensorFlow SavedModel or Keras file with headrace.handlers.tensorflow_inference",
+    )
 
 
 def reads_text(task: str) -> bool:
