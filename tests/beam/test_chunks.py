@@ -12,7 +12,7 @@ from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, PaneInfo, Window
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.beam.chunks import Chunk, ChunkCoder, Uncodable
+from headrace.beam.buffer import Chunk, ChunkCoder, Uncodable
 from toys import Unloadable
 
 WHERE = window.IntervalWindow(0, 10)

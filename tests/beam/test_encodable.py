@@ -13,7 +13,7 @@ import pytest
 
 from headrace import SKIP
 from headrace.beam import DeadLetterRows, KeyedModelHandler, ModelHandler, RunInference
-from headrace.beam.encodable import encodable_record
+from headrace.beam.outputs import encodable_record
 from headrace.core.result import ErrorRecord
 from toys import Acting
 

@@ -18,8 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.beam import KeyedModelHandler, KeyModelMapping, ModelHandler, RunInference
-from headrace.beam.buffer import BufferDoFn
-from headrace.beam.chunks import Chunk, ChunkCoder
+from headrace.beam.buffer import BufferDoFn, Chunk, ChunkCoder
 from headrace.core.config import BatchingConfig
 from headrace.runtime.prepare import InferenceRequest, prepare
 from headrace.testing import FakeClock, SlowHandler

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.beam import KeyedModelHandler, KeyModelMapping, RunInference
-from headrace.beam.chunks import Chunk, ChunkCoder
+from headrace.beam.buffer import Chunk, ChunkCoder
 from headrace.beam.gather import _LONGEST_CHUNK, ChunkDoFn
 from headrace.core.config import BatchingConfig
 from headrace.runtime.plan import make_plan

@@ -10,7 +10,7 @@ import pytest
 
 from headrace import predict
 from headrace.beam import RunInference
-from headrace.beam.options import InferenceOptions, WatchOptions
+from headrace.beam.transform import InferenceOptions, WatchOptions
 from headrace.local.predict import PredictOptions
 
 CODE = '''

@@ -7,46 +7,46 @@ A pipeline moves over by changing ``from apache_beam.ml.inference.base import`` 
     building the pipeline              transform    RunInference: arguments into a spec, a spec into steps
       transform -> gather                gather       unbounded input: chunks -> buffer -> batches; else nothing
                 -> element_types         element_types: the types of all outputs, for Beam's checks and coders
-                -> batch_consumers       batch_consumers: keeps Beam from losing elements before batched DoFns
                 -> outputs, results      outputs      the PCollections of values, dead letters, skipped elements
-                                         results      RunInferenceDLQ, and the tuple that holds one
+                                         results      RunInferenceDLQ, its rows, and the tuple that holds one
                 -> threshold             threshold    adds up the DoFn's counts, fails the pipeline
                 -> monitoring            monitoring   carries predictions through postprocessing, splits them off
-                -> refresh, runner       refresh      newer models, from a side input or files; runner: what it is
+                -> refresh               refresh      newer models, from a side input or files
     in the worker process
-      gather.ChunkDoFn                   chunks       a bundle's elements for one buffer, each encoded
-        -> buffer.BufferDoFn             buffer       Beam's state and timers: when a batch is full or due
+      gather.ChunkDoFn                   buffer       a bundle's elements for one buffer, each encoded;
+        -> buffer.BufferDoFn                          Beam's state and timers: when a batch is full or due
         -> gather.GatheredInferenceDoFn               the same as InferenceDoFn, for a batch at a time
       dofn.InferenceDoFn                 dofn         elements -> a bundle (runtime: open_worker, switching_worker)
-             -> outputs -> encodable     encodable    what a shuffle can encode, of dead letters and skipped elements
+             -> outputs                  outputs      what a shuffle can encode, of dead letters and skipped elements
              -> metrics                  metrics      events into Beam's metrics
     in a model host: recorder          records a handler's updates of Beam's metrics; metrics replays them
-    for users: dead_letters, read_files, oom       for other rooms, by entry point: beam_handlers, filesystems
+    for users: read_files              for other rooms, by entry point: beam_handlers, filesystems
 """
 
 from __future__ import annotations
 
 import importlib
+import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from headrace.beam.oom import OOMProtectedFn
 from headrace.core.errors import RateLimitExceeded
 from headrace.core.handler import ExampleT, KeyT, ModelHandler, ModelT, PostProcessT, PredictionT, PreProcessT
 from headrace.core.keyed import KeyedModelHandler, KeyModelMapping, KeyModelPathMapping, MaybeKeyedModelHandler
 from headrace.core.remote import ElementFailure, ElementRetry, RemoteModelHandler
 from headrace.core.result import ModelMetadata, PredictionResult
+from headrace.failures.memory import free_memory
 
 if TYPE_CHECKING:
     from apache_beam.ml.inference.base import load_model_status
 
-    from headrace.beam.dead_letters import DeadLetterRows
     from headrace.beam.read_files import ReadFiles
     from headrace.beam.refresh import WatchFilePattern
-    from headrace.beam.results import RunInferenceDLQ
+    from headrace.beam.results import DeadLetterRows, RunInferenceDLQ
     from headrace.beam.transform import RunInference
 
 _LAZY = {
-    "DeadLetterRows": "headrace.beam.dead_letters",
+    "DeadLetterRows": "headrace.beam.results",
     "ReadFiles": "headrace.beam.read_files",
     "RunInference": "headrace.beam.transform",
     "RunInferenceDLQ": "headrace.beam.results",
@@ -81,6 +81,23 @@ __all__ = [
     "WatchFilePattern",
     "load_model_status",
 ]
+
+
+class OOMProtectedFn:
+    """A function that frees torch's cached memory if it runs out of GPU memory; the error is raised all the same."""
+
+    def __init__(self, func: Callable[..., Any]) -> None:
+        self.func = func
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function."""
+        try:
+            return self.func(*args, **kwargs)
+        except Exception as error:
+            if "out of memory" in str(error) and "CUDA" in str(error):
+                logging.getLogger(__name__).warning("CUDA ran out of memory; freeing cached memory.")
+                free_memory()
+            raise
 
 
 def __getattr__(name: str) -> Any:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import operator
+import sys
+import uuid
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import apache_beam as beam
 from apache_beam.internal import pickler
+from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner, SwitchingDirectRunner
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.runners.portability.prism_runner import PrismRunner
 from apache_beam.typehints.decorators import IOTypeHints
 from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.beam.metrics import observer_of
 from headrace.beam.outputs import Output, keep_windows, outputs_of
 from headrace.beam.refresh import latest_update
-from headrace.beam.runner import lingers
 from headrace.beam.threshold import Tally
 from headrace.core.result import Outcome
 from headrace.runtime.bundle import AnyBundle
@@ -25,6 +31,12 @@ from headrace.runtime.open_worker import open_worker
 from headrace.runtime.spec import ModelUpdate, SessionSpec
 from headrace.runtime.switching_worker import AS_IN_SPEC, SwitchingWorker
 from headrace.runtime.worker import AnyWorker
+
+_LINGER_SECS = 60.0
+_DIRECT_RUNNERS = (SwitchingDirectRunner, BundleBasedDirectRunner, FnApiRunner, PrismRunner)
+"""They keep their worker processes until the pipeline ends, or have none."""
+
+_identities: WeakKeyDictionary[beam.Pipeline, str] = WeakKeyDictionary()
 
 _BEAMS = beam.DoFn.WindowedValueParam
 
@@ -79,7 +91,7 @@ class SessionDoFn(beam.DoFn):
     def teardown(self) -> None:
         """Releases the model; a worker process of an engine keeps it until it opens another transform's."""
         if self._worker is not None:
-            self._worker.close(linger=lingers(self._spec))
+            self._worker.close(linger=_lingers(self._spec))
             self._worker = None
             release_heap()
 
@@ -192,3 +204,27 @@ class InferenceDoFn(SessionDoFn):
         _, update = self._updates[id(updates)]
         self._bundle.follow(update, arguments if switching.has_arguments else AS_IN_SPEC)
         self._side_inputs = arguments, updates
+
+
+def bound_to(pipeline: beam.Pipeline, spec: SessionSpec) -> SessionSpec:
+    """The spec of a transform of ``pipeline``.
+
+    On engines whose worker processes come and go, the machine keeps an unused model for the next ones: for 60 seconds,
+    unless the user has set ``linger_secs``.
+    """
+    identity = _identities.setdefault(pipeline, uuid.uuid4().hex)
+    linger_secs = spec.linger_secs
+    if linger_secs is None:
+        linger_secs = 0.0 if isinstance(pipeline.runner, _DIRECT_RUNNERS) else _LINGER_SECS
+    return replace(spec, pipeline=identity, linger_secs=linger_secs)
+
+
+def _lingers(spec: SessionSpec) -> bool:
+    """Whether a closed session's models stay in this process until another transform's session opens.
+
+    They do in an engine's worker process, which outlives its workers. In the user's own process they do not: the next
+    run may need a new model. Shared models linger on the machine instead.
+    """
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    is_sdk_worker = main is not None and main.name == "apache_beam.runners.worker.sdk_worker_main"
+    return is_sdk_worker and not spec.shared

@@ -23,11 +23,9 @@ from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.batching.batcher import Batcher
-from headrace.beam.batch_consumers import LastInBundle
-from headrace.beam.buffer import BufferDoFn, BufferKey
-from headrace.beam.chunks import Chunk, ChunkCoder, ChunkPart, Uncodable
+from headrace.beam.buffer import BufferDoFn, BufferKey, Chunk, ChunkCoder, ChunkPart, Uncodable
 from headrace.beam.dofn import WINDOWED, InferenceDoFn, Switching
-from headrace.beam.outputs import Output, ParDoInto, UnmultipliedWindows
+from headrace.beam.outputs import LastInBundle, Output, ParDoInto, UnmultipliedWindows
 from headrace.core.result import Caught, Stage
 from headrace.runtime.devices import catches
 from headrace.runtime.observers import FanOut

@@ -68,11 +68,6 @@ class MetricReplay:
                 Metrics.DelegatingGauge(name, **scope).set(event.value)
             case "string_set":
                 _each(Metrics.DelegatingStringSet(name).add, event.value)
-            case "bounded_trie":
-                _each(Metrics.DelegatingBoundedTrie(name).add, event.value)
-            case "histogram":
-                bucket_type, values = event.value
-                _each(Metrics.DelegatingHistogram(name, bucket_type, None).update, values)
 
 
 def _each(update: Callable[[Any], None], values: Iterable[Any]) -> None:

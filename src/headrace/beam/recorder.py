@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,9 +13,6 @@ from apache_beam.runners.worker import statesampler
 from apache_beam.utils.counters import CounterFactory
 
 from headrace.core.events import HandlerMetric
-
-_HISTOGRAMS: Any = getattr(cells, "HistogramCellFactory", ())
-"""The factory of histogram cells; before Beam 2.70 no runner reports histograms."""
 
 
 class BeamRecorder:
@@ -52,55 +49,10 @@ class _ThreadState(threading.local):
     """A thread's container, and the sampler by which Beam finds it; made once per thread, in 20 microseconds."""
 
     def __init__(self) -> None:
-        self.container = _Container("handler")
+        self.container = MetricsContainer("handler")
         self.sampler = statesampler.StateSampler("headrace", CounterFactory())  # does not sample unless started
         state = self.sampler.scoped_state("handler", "process", metrics_container=self.container)
         state.__enter__()  # never exited: it applies while its sampler is the thread's
-
-
-class _PathsCell(cells.BoundedTrieCell):
-    """Keeps every path: Beam's cell cuts branches off, and a cut branch cannot be replayed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.paths: dict[tuple[str, ...], None] = {}
-        """In order of arrival, which decides what Beam cuts off."""
-
-    def update(self, value: Iterable[str]) -> None:
-        """Adds a path."""
-        self.paths[tuple(value)] = None
-
-
-class _ValuesCell(cells.MetricCell):
-    """Keeps every value that Beam's cell accepts: the cell itself keeps only a count per bucket."""
-
-    def __init__(self, factory: Any) -> None:
-        super().__init__()
-        self.bucket_type = factory._bucket_type
-        self.values: list[float] = []
-        self._cell = factory()
-
-    def update(self, value: float) -> None:
-        """Adds a value."""
-        self._cell.update(value)
-        self.values.append(value)
-
-
-class _Container(MetricsContainer):
-    """A bundle's container, with cells that forget nothing."""
-
-    def get_metric_cell(self, metric_key: Any) -> Any:
-        """The metric's cell, created at its first update."""
-        cell = self.metrics.get(metric_key)
-        if cell is None:
-            cell = self.metrics[metric_key] = _new_cell(metric_key.cell_type)
-        return cell
-
-
-def _new_cell(factory: Any) -> Any:
-    if factory is cells.BoundedTrieCell:
-        return _PathsCell()
-    return _ValuesCell(factory) if isinstance(factory, _HISTOGRAMS) else factory()
 
 
 def _distribution(cell: Any) -> tuple[int, int, int, int] | None:
@@ -118,10 +70,8 @@ _READERS: dict[type, tuple[Any, Callable[[Any], Any]]] = {
     cells.DistributionCell: ("distribution", _distribution),
     cells.GaugeCell: ("gauge", _gauge),
     cells.StringSetCell: ("string_set", lambda cell: tuple(cell.get_cumulative().string_set)),
-    _PathsCell: ("bounded_trie", lambda cell: tuple(cell.paths)),
-    _ValuesCell: ("histogram", lambda cell: (cell.bucket_type, tuple(cell.values))),
 }
-"""For each type of cell, the metric's kind and a reader of its value; the value is None if no update was accepted."""
+"""By type of cell: the metric's kind, and a reader of its value, None if no update was accepted."""
 
 
 def _drained(metrics: dict[Any, Any], *, process_wide: bool) -> Iterator[HandlerMetric]:

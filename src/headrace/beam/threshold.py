@@ -14,9 +14,8 @@ from apache_beam.transforms.trigger import AccumulationMode
 from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.batching.columnar import rows_in
-from headrace.beam.batch_consumers import Unchanged
 from headrace.beam.monitoring import prediction_of
-from headrace.beam.outputs import COUNTS, Operation, Outputs, ParDoInto
+from headrace.beam.outputs import COUNTS, Operation, Outputs, ParDoInto, Unchanged
 from headrace.core.result import Outcome, Predictions, Skipped, Stage
 
 _ELEMENTS = "elements"

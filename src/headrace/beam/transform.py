@@ -7,19 +7,18 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, overload
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, overload
 
 import apache_beam as beam
 from apache_beam.pvalue import AsSideInput
 
-from headrace.beam.batch_consumers import for_batch_consumers
+from headrace.beam.dofn import bound_to
 from headrace.beam.element_types import ElementTypes, claim_element_types, infer_element_types, skipped_type
 from headrace.beam.gather import build_inference_step
 from headrace.beam.monitoring import carry_predictions, split_predictions
-from headrace.beam.outputs import Outputs, apply_inference
+from headrace.beam.outputs import Outputs, apply_inference, for_batch_consumers
 from headrace.beam.refresh import as_updates, watch_files
 from headrace.beam.results import SeveralResults, dead_letters_of
-from headrace.beam.runner import bound_to
 from headrace.beam.threshold import check_threshold
 from headrace.core.budget import Budget
 from headrace.core.clock import Clock
@@ -35,7 +34,30 @@ from headrace.runtime.spec import SessionSpec
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from headrace.beam.options import InferenceOptions, WatchOptions
+
+class WatchOptions(TypedDict, total=False):
+    """The arguments that go with ``watch_model_pattern``, for type checkers."""
+
+    interval: float
+    stop_timestamp: Any
+
+
+class InferenceOptions(WatchOptions, total=False):
+    """The keyword arguments of RunInference, for type checkers."""
+
+    model_metadata_pcoll: beam.PCollection | None
+    watch_model_pattern: str | None
+    model_identifier: str | None
+    use_model_manager: bool
+    model_manager_args: dict[str, Any] | None
+    monitoring_transform: beam.PTransform | None
+    placement: Placement
+    batching: BatchingConfig | None
+    retry: RetryConfig | None
+    isolate: bool
+    fallback: Any
+    cache: str | CacheConfig | None
+    budget: Budget | None
 
 
 class RunInference(

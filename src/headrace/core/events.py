@@ -153,12 +153,11 @@ class HandlerMetric:
     Holds what one metric amounts to in one piece of work: sums and sets rather than single updates.
     """
 
-    kind: Literal["counter", "distribution", "gauge", "string_set", "bounded_trie", "histogram"]
+    kind: Literal["counter", "distribution", "gauge", "string_set"]
     namespace: str | None
     name: str | None
     value: Any
-    """By kind: the sum; (count, sum, minimum, maximum); the last value; the strings; the paths, each a tuple of
-    strings; (the engine's bucket type, the values)."""
+    """By kind: the sum; (count, sum, minimum, maximum); the last value; the strings."""
     process_wide: bool = False
     """Whether it belongs to the process rather than to the step."""
     urn: str | None = None

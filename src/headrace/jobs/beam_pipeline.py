@@ -21,8 +21,7 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
-from headrace.beam.dofn import SessionDoFn
-from headrace.beam.runner import bound_to
+from headrace.beam.dofn import SessionDoFn, bound_to
 from headrace.core.errors import ConfigurationError
 from headrace.core.events import FALLBACK
 from headrace.core.spelling import nearest
