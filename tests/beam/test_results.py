@@ -9,11 +9,10 @@ import apache_beam as beam
 import pytest
 from apache_beam.ml.inference import base
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from apache_beam.typehints.decorators import TypeCheckError
 
 import headrace.beam
 from headrace import PredictionCountError, predict
-from headrace.beam import DeadLetterRows, RunInference
+from headrace.beam import RunInference
 from headrace.testing import DoublingHandler
 from toys import Acting
 
@@ -44,46 +43,6 @@ assert type(dead) is RunInferenceDLQ
 assert "apache_beam.ml.inference.base" not in sys.modules
 """
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
-
-
-@pytest.mark.parametrize(
-    "following",
-    [
-        lambda: beam.Map(print),
-        lambda: "Print" >> beam.Map(print),
-        beam.GroupByKey,
-        lambda: beam.WindowInto(beam.window.FixedWindows(1)),
-        lambda: "Again" >> RunInference(DoublingHandler()),
-        DeadLetterRows,
-        lambda: beam.Map(str).with_input_types(str),
-    ],
-    ids=["Map", "named", "GroupByKey", "WindowInto", "RunInference", "DeadLetterRows", "typed"],
-)
-def test_both_results_given_to_one_transform_are_an_error_that_says_how_to_take_them_apart(following):
-    results = results_of(RunInference(DoublingHandler()).with_exception_handling())
-    with pytest.raises(
-        (AttributeError, TypeCheckError), match=r"has 2 results here.* predictions, dead_letters = elements \| RunInf"
-    ):
-        _ = results | following()
-
-
-def test_type_error_within_a_transform_that_takes_all_results_stays_as_it_is():
-    class First(beam.PTransform):
-        def expand(self, results):
-            return results[0] | "Within" >> beam.Map(str).with_input_types(str)
-
-    results = results_of(RunInference(DoublingHandler()).with_exception_handling())
-    with pytest.raises(TypeCheckError, match="Within"):
-        _ = results | First()
-
-
-def test_several_results_are_a_tuple():
-    results = results_of(RunInference(DoublingHandler()).with_exception_handling().with_skipped_elements())
-    assert isinstance(results, tuple)
-    predictions, dead, skipped = results
-    assert results == (predictions, dead, skipped)
-    assert results[-1] is skipped
-    assert not hasattr(results, "pipelines")
 
 
 def test_error_of_a_pipeline_has_the_type_of_the_error():

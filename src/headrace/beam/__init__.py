@@ -39,9 +39,9 @@ from headrace.failures.memory import free_memory
 
 if TYPE_CHECKING:
     from apache_beam.ml.inference.base import load_model_status
+    from apache_beam.ml.inference.utils import WatchFilePattern
 
     from headrace.beam.read_files import ReadFiles
-    from headrace.beam.refresh import WatchFilePattern
     from headrace.beam.results import DeadLetterRows, RunInferenceDLQ
     from headrace.beam.transform import RunInference
 
@@ -50,10 +50,10 @@ _LAZY = {
     "ReadFiles": "headrace.beam.read_files",
     "RunInference": "headrace.beam.transform",
     "RunInferenceDLQ": "headrace.beam.results",
-    "WatchFilePattern": "headrace.beam.refresh",
+    "WatchFilePattern": "apache_beam.ml.inference.utils",
     "load_model_status": "apache_beam.ml.inference.base",
 }
-"""The names that need Beam, loaded on first use: model hosts import this package and should not import Beam for it."""
+"""The names that need Beam, some of them Beam's own: model hosts import this package and should not import Beam."""
 
 __all__ = [
     "DeadLetterRows",

@@ -11,21 +11,14 @@ from operator import itemgetter
 from typing import Any
 
 import apache_beam as beam
-from apache_beam import coders
-from apache_beam.io.fileio import EmptyMatchTreatment, MatchContinuously
 from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.pvalue import AsIter
-from apache_beam.transforms import trigger
-from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
-from apache_beam.transforms.window import GlobalWindows, TimestampedValue
-from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
 from headrace.core.errors import ConfigurationError
 from headrace.core.result import ModelMetadata
 from headrace.runtime.spec import FileWatch, ModelUpdate
-
-_NEWEST = beam.DoFn.StateParam(ReadModifyWriteStateSpec("newest", coders.FastPrimitivesCoder()))
 
 
 def as_updates(pcoll: beam.PCollection) -> AsIter:
@@ -47,74 +40,8 @@ def latest_update(updates: Iterable[tuple[int, Any]]) -> ModelUpdate:
     return ModelUpdate(*in_order[-1]) if in_order else ModelUpdate(0, None)
 
 
-class WatchFilePattern(beam.PTransform):
-    """Gives a ModelMetadata for each new file that matches a pattern and is newer than all earlier ones.
-
-    ``RunInference(watch_model_pattern=...)`` does not need it; it is for pipelines that inspect or extend the updates.
-
-    For streaming pipelines: it ends only at ``stop_timestamp``. Files from before the pipeline's start are ignored: the
-    handler's own model is the first. Each file is announced once, so upload newer models under new names, and move them
-    into place when they are complete. ``FnApiRunner`` looks only once.
-
-    Args:
-        file_pattern: a path or URI, with ``*``, ``?`` and ``[...]``; a file must match it when the pipeline starts.
-        interval: seconds between two looks.
-        stop_timestamp: when to stop looking.
-    """
-
-    def __init__(self, file_pattern: str, interval: float = 360, stop_timestamp: Any = MAX_TIMESTAMP) -> None:
-        super().__init__()
-        self.file_pattern = file_pattern
-        self.interval = interval
-        self.stop_timestamp = stop_timestamp
-
-    def expand(self, pcoll: beam.PCollection) -> beam.PCollection:
-        """As Beam's: in the global window, with a trigger that fires at once."""
-        matches = pcoll | "MatchContinuously" >> MatchContinuously(
-            file_pattern=self.file_pattern,
-            interval=self.interval,
-            stop_timestamp=self.stop_timestamp,
-            empty_match_treatment=EmptyMatchTreatment.DISALLOW,
-        )
-        newest = (
-            matches
-            | "Together" >> beam.WithKeys("").with_output_types(beam.typehints.Tuple[str, Any])
-            | "Newest" >> beam.ParDo(_NewestFileDoFn(time.time()))
-        )
-        return newest | "ApplyGlobalWindow" >> beam.WindowInto(
-            GlobalWindows(),
-            trigger=trigger.Repeatedly(trigger.AfterProcessingTime(1)),
-            accumulation_mode=trigger.AccumulationMode.DISCARDING,
-        )
-
-
-class _NewestFileDoFn(beam.DoFn):
-    """Passes on files that are newer than the pipeline and all earlier files, each with a timestamp of its own.
-
-    Files found in one look have one timestamp, and a side input has no order: any of them could seem the latest.
-    """
-
-    def __init__(self, started: float) -> None:
-        self._started = started
-
-    def process(
-        self, keyed: tuple[str, Any], newest: Any = _NEWEST, timestamp: Any = beam.DoFn.TimestampParam
-    ) -> Iterable[TimestampedValue]:
-        """Takes a file's metadata."""
-        _, file = keyed
-        stored = newest.read()
-        modified, path, latest_micros = stored or (self._started, "", MIN_TIMESTAMP.micros)
-        micros = max(timestamp.micros, latest_micros + 1)
-        if file.last_updated_in_seconds > modified and file.path != path:
-            newest.write((file.last_updated_in_seconds, file.path, micros))
-            yield TimestampedValue(_metadata(file.path), Timestamp(micros=micros))
-        elif stored is None:  # runners hold elements back until the side input has a first value
-            newest.write((modified, path, micros))
-            yield TimestampedValue(ModelMetadata("", ""), Timestamp(micros=micros))
-
-
 def watch_files(file_pattern: Any, interval: Any = 360, stop_timestamp: Any = MAX_TIMESTAMP) -> FileWatch:
-    """A watch that each worker process runs itself, without side input or source; arguments as ``WatchFilePattern``.
+    """A watch that each worker process runs itself, without side input or source.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -141,8 +68,8 @@ def _newer_files(file_pattern: str, started: float, until: float) -> list[ModelU
     if not match.metadata_list:
         raise BeamIOError(f"no file matches watch_model_pattern={file_pattern!r}")
     found = sorted(((file.last_updated_in_seconds, file.path) for file in match.metadata_list), reverse=True)
-    return [ModelUpdate(round(at * 1e6), _metadata(path)) for at, path in found if started < at < until]
-
-
-def _metadata(path: str) -> ModelMetadata:
-    return ModelMetadata(path, os.path.splitext(os.path.basename(path))[0])
+    return [
+        ModelUpdate(round(at * 1e6), ModelMetadata(path, os.path.splitext(os.path.basename(path))[0]))
+        for at, path in found
+        if started < at < until
+    ]

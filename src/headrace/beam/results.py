@@ -1,4 +1,4 @@
-"""What RunInference returns besides its predictions: dead letters, also as rows, in a tuple that names them."""
+"""The dead letters that RunInference returns besides its predictions, and the same as rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from functools import cache
 from typing import Any, NamedTuple, get_type_hints
 
 import apache_beam as beam
-from apache_beam.typehints.decorators import TypeCheckError
 from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.utils.timestamp import Timestamp
 
@@ -97,36 +96,3 @@ def _by_operation(dead_letters: Any) -> Iterator[tuple[Stage, int, beam.PCollect
 
 def _row(record: Any, stage: Stage, index: int, event_time: Any = beam.DoFn.TimestampParam) -> beam.Row:
     return beam.Row(**vars(DeadLetter.of(record, stage, index)), event_time=event_time)
-
-
-_OF_ITS_MEMBERS = frozenset(
-    ("element_type", "is_bounded", "pipeline", "producer", "tag", "windowing", *RunInferenceDLQ._fields)
-)
-
-
-class SeveralResults(tuple[Any, ...]):
-    """The results of a RunInference that has more than one; says so where it is used as a single PCollection."""
-
-    __slots__ = ()
-
-    def __or__(self, transform: Any) -> Any:
-        """Applies a transform, which has to take them all."""
-        try:
-            return transform.__ror__(self)
-        except TypeCheckError as error:
-            if not str(error).startswith(f"Input type hint violation at {transform.label}"):
-                raise
-            raise TypeCheckError(self._cure) from error
-
-    def __getattr__(self, name: str) -> Any:
-        if name in _OF_ITS_MEMBERS:
-            raise AttributeError(self._cure)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    @property
-    def _cure(self) -> str:
-        return (
-            f"RunInference has {len(self)} results here, since with_exception_handling or with_skipped_elements was "
-            "called; take them apart: predictions, dead_letters = elements | "
-            "RunInference(...).with_exception_handling()"
-        )

@@ -18,7 +18,7 @@ from headrace.beam.gather import build_inference_step
 from headrace.beam.monitoring import carry_predictions, split_predictions
 from headrace.beam.outputs import Outputs, apply_inference, for_batch_consumers
 from headrace.beam.refresh import as_updates, watch_files
-from headrace.beam.results import SeveralResults, dead_letters_of
+from headrace.beam.results import dead_letters_of
 from headrace.beam.threshold import check_threshold
 from headrace.core.budget import Budget
 from headrace.core.clock import Clock
@@ -301,7 +301,7 @@ class RunInference(
             skipped = tuple(outputs.skipped.values()) | "Skipped" >> beam.Flatten()
             skipped.element_type = skipped_type(types)
             requested.append(skipped)
-        return SeveralResults(requested) if len(requested) > 1 else outputs.values
+        return tuple(requested) if len(requested) > 1 else outputs.values
 
 
 def _check_refresh(pcoll: Any, pattern: str | None, kwargs: Mapping[str, Any]) -> None:
