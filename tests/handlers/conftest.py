@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import os
 from pathlib import Path
 
 import pytest
 
-from headrace import ModelHandler
+from beam_compat import assert_accepts
 from headrace.ipc.weights_file import attach, export
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported: no model of these tests is on the hub
@@ -24,24 +23,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def accepts_all_of():
-    """Asserts that a handler class takes every argument of Beam's, in the same places and with the same defaults.
-
-    What the class does not name itself it hands to ``ModelHandler``; a default function may be None here.
-    """
-
-    def check(ours, theirs, *required):
-        mine, beams = (inspect.signature(cls).parameters for cls in (ours, theirs))
-        common = inspect.signature(ModelHandler).parameters
-        for place, (name, parameter) in enumerate(beams.items()):
-            found = mine.get(name) or common[name]
-            if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
-                assert list(mine)[place] == name
-            if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
-                assert (name in required) is (found.default is inspect.Parameter.empty)
-            if not callable(parameter.default):
-                assert _plain(found.default) == _plain(parameter.default)
-
-    return check
+    return assert_accepts
 
 
 @pytest.fixture(scope="session")
@@ -120,12 +102,6 @@ def incumbent_huggingface():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transformers, "TFAutoModel", transformers.AutoModel, raising=False)
         return importlib.import_module("apache_beam.ml.inference.huggingface_inference")
-
-
-def _plain(default):
-    if isinstance(default, list | tuple):
-        return list(default)
-    return getattr(default, "name", default)
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from onnx import TensorProto, helper, numpy_helper
 from skl2onnx import to_onnx
 from sklearn.linear_model import LogisticRegression
 
+from beam_compat import BeamCompatContract
 from headrace import ConfigurationError, Failure, predict
 from headrace.handlers.onnx_inference import OnnxModelHandlerNumpy, default_numpy_inference_fn
 from headrace.testing import HandlerContract, nearly_equal
-from pipelines import through_pipeline
 from toys import ODD_ARRAYS, infer, inferences
 
 RNG = numpy.random.default_rng(7)
@@ -76,11 +76,15 @@ def single_thread() -> onnxruntime.SessionOptions:
     return options
 
 
-class TestContract(HandlerContract):
+class TestContract(BeamCompatContract):
     bad_example = numpy.zeros(2, dtype=numpy.float32)
+    beams_model_id = False
 
     def handler(self, product_uri):
         return OnnxModelHandlerNumpy(product_uri, max_batch_size=4)
+
+    def beams(self, product_uri):
+        return incumbent.OnnxModelHandlerNumpy(product_uri, providers=CPU)
 
     def odd_examples(self):
         return ODD_ARRAYS
@@ -100,32 +104,6 @@ class TestContractWithOptions(HandlerContract):
 
     def examples(self):
         return ARRAYS
-
-
-@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # Beam's handler leaves it open
-def test_handler_predicts_as_a_session_and_as_beam(product_uri):
-    session = onnxruntime.InferenceSession(product_uri, providers=CPU)
-    ours = infer(OnnxModelHandlerNumpy(product_uri), ARRAYS)
-    assert nearly_equal(inferences(ours), list(session.run(None, {"inputs": FEATURES[:6]})[0]))
-    theirs = infer(incumbent.OnnxModelHandlerNumpy(product_uri, providers=CPU), ARRAYS)
-    assert nearly_equal(inferences(ours), inferences(theirs))
-    assert nearly_equal([result.example for result in ours], [result.example for result in theirs])
-
-
-def test_results_name_the_file_that_answered(product_uri):
-    """Beam's handler gives no model_id, so that nobody can tell after an update."""
-    assert {result.model_id for result in infer(OnnxModelHandlerNumpy(product_uri), ARRAYS)} == {product_uri}
-
-
-def test_handler_takes_beams_arguments(accepts_all_of):
-    accepts_all_of(OnnxModelHandlerNumpy, incumbent.OnnxModelHandlerNumpy, "model_uri")
-
-
-def test_handler_runs_in_a_pipeline(classifier_uri):
-    session = onnxruntime.InferenceSession(classifier_uri, providers=CPU)
-    expected = [int(label) for label in session.run(None, {"X": FEATURES[:6]})[0]]
-    results = through_pipeline(OnnxModelHandlerNumpy(classifier_uri, single_thread), ARRAYS)
-    assert [int(result.inference) for result in results] == expected
 
 
 def test_prediction_is_the_first_of_several_outputs(classifier_uri):
@@ -204,24 +182,6 @@ def test_external_weights_are_found(folder):
 def test_model_uri_is_opened(product_uri):
     results = infer(OnnxModelHandlerNumpy(Path(product_uri).as_uri()), ARRAYS)
     assert nearly_equal(inferences(results), list(FEATURES[:6] @ WEIGHT))
-
-
-def test_model_path_update_loads_another_file(product_uri, classifier_uri):
-    handler = OnnxModelHandlerNumpy(product_uri)
-    handler.update_model_path(None)
-    assert [given.name for given in handler.load_model().get_inputs()] == ["inputs"]
-    handler.update_model_path(classifier_uri)
-    assert [given.name for given in handler.load_model().get_inputs()] == ["X"]
-    assert {result.model_id for result in infer(handler, ARRAYS)} == {classifier_uri}
-
-
-def test_model_path_may_be_a_path_object(product_uri):
-    assert {result.model_id for result in infer(OnnxModelHandlerNumpy(Path(product_uri)), ARRAYS)} == {product_uri}
-
-
-def test_missing_model_file_is_named(folder):
-    with pytest.raises(FileNotFoundError, match=r"nothing\.onnx"):
-        OnnxModelHandlerNumpy(str(folder / "nothing.onnx")).load_model()
 
 
 @pytest.mark.parametrize("size", [1, 4])

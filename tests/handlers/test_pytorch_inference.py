@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import pickle
 import warnings
 from collections import OrderedDict
@@ -12,8 +11,9 @@ import pytest
 import torch
 from apache_beam.ml.inference import pytorch_inference as incumbent
 
+from beam_compat import BeamCompatContract
 from headrace import ConfigurationError, PredictionResult, predict
-from headrace.handlers import pytorch_inference, torch_devices
+from headrace.handlers import torch_devices
 from headrace.handlers.pytorch_inference import (
     PytorchModelHandlerKeyedTensor,
     PytorchModelHandlerTensor,
@@ -21,7 +21,6 @@ from headrace.handlers.pytorch_inference import (
     make_tensor_model_fn,
 )
 from headrace.testing import HandlerContract, nearly_equal
-from pipelines import through_pipeline
 from toys import infer, inferences
 
 pytestmark = [
@@ -102,7 +101,8 @@ def pair_path(pair, folder):
     return save_state(pair, folder / "pair.pt")
 
 
-class TensorContract(HandlerContract):
+class TensorContract(BeamCompatContract):
+    required = ()
     bad_example = torch.zeros(2)
     odd_examples = (
         *(torch.tensor([1, 0, 2], dtype=dtype) for dtype in (torch.int64, torch.bool, torch.float64, torch.float16)),
@@ -123,24 +123,38 @@ class TestStateDictContract(TensorContract):
     def handler(self, state_path):
         return PytorchModelHandlerTensor(state_path, Scaled, max_batch_size=4)
 
+    def beams(self, state_path):
+        return incumbent.PytorchModelHandlerTensor(state_path, Scaled)
+
 
 class TestTorchScriptContract(TensorContract):
     def handler(self, script_path):
         return PytorchModelHandlerTensor(torch_script_model_path=script_path)
+
+    def beams(self, script_path):
+        return incumbent.PytorchModelHandlerTensor(torch_script_model_path=script_path)
 
 
 class TestMethodContract(TensorContract):
     def handler(self, state_path):
         return PytorchModelHandlerTensor(state_path, Scaled, inference_fn=make_tensor_model_fn("both"))
 
+    def beams(self, state_path):
+        both = incumbent.make_tensor_model_fn("both")
+        return incumbent.PytorchModelHandlerTensor(state_path, Scaled, inference_fn=both)
 
-class TestUnusableGpuContract(TensorContract):
+
+class TestUnusableGpuContract(HandlerContract):
+    examples = TENSORS
+
     @pytest.fixture
     def handler(self, state_path, no_gpu):
         return PytorchModelHandlerTensor(state_path, Scaled, device="GPU")
 
 
-class KeyedTensorContract(HandlerContract):
+class KeyedTensorContract(BeamCompatContract):
+    required = ()
+
     def examples(self):
         return KEYED
 
@@ -162,56 +176,17 @@ class TestKeyedContract(KeyedTensorContract):
     def handler(self, pair_path):
         return PytorchModelHandlerKeyedTensor(pair_path, Pair)
 
+    def beams(self, pair_path):
+        return incumbent.PytorchModelHandlerKeyedTensor(pair_path, Pair)
+
 
 class TestKeyedMethodContract(KeyedTensorContract):
     def handler(self, pair_path):
         return PytorchModelHandlerKeyedTensor(pair_path, Pair, inference_fn=make_keyed_tensor_model_fn("both"))
 
-
-def test_tensors_predict_as_the_module_and_as_beam(scaled, state_path):
-    ours = infer(PytorchModelHandlerTensor(state_path, Scaled), TENSORS)
-    assert nearly_equal(torch.stack(inferences(ours)), scaled(BATCH))
-    theirs = infer(incumbent.PytorchModelHandlerTensor(state_path, Scaled), TENSORS)
-    assert nearly_equal([tuple(result) for result in ours], [tuple(result) for result in theirs])
-
-
-def test_torch_script_predicts_as_the_module_and_as_beam(scaled, script_path):
-    ours = infer(PytorchModelHandlerTensor(torch_script_model_path=script_path), TENSORS, {"scale": 3.0})
-    assert nearly_equal(torch.stack(inferences(ours)), scaled(BATCH, 3.0))
-    theirs = incumbent.PytorchModelHandlerTensor(torch_script_model_path=script_path)
-    theirs = infer(theirs, TENSORS, {"scale": 3.0})
-    assert nearly_equal([tuple(result) for result in ours], [tuple(result) for result in theirs])
-
-
-def test_keyed_tensors_predict_as_the_module_and_as_beam(pair, pair_path):
-    ours = infer(PytorchModelHandlerKeyedTensor(pair_path, Pair), KEYED, {"scale": 2.0})
-    assert nearly_equal(torch.stack(inferences(ours)), pair(BATCH, BATCH[:, 0], 2.0))
-    theirs = infer(incumbent.PytorchModelHandlerKeyedTensor(pair_path, Pair), KEYED, {"scale": 2.0})
-    assert nearly_equal([tuple(result) for result in ours], [tuple(result) for result in theirs])
-
-
-def test_methods_predict_as_with_beam(state_path, pair_path):
-    def predicted(module):
-        for_tensors, for_keyed = module.make_tensor_model_fn("both"), module.make_keyed_tensor_model_fn("both")
-        tensors = module.PytorchModelHandlerTensor(state_path, Scaled, inference_fn=for_tensors)
-        keyed = module.PytorchModelHandlerKeyedTensor(pair_path, Pair, inference_fn=for_keyed)
-        return [tuple(result) for result in infer(tensors, TENSORS) + infer(keyed, KEYED)]
-
-    ours = predicted(pytorch_inference)
-    assert {tuple(inference) for _, inference, _ in ours} == {("value", "sign"), ("product", "sum")}
-    assert nearly_equal(ours, predicted(incumbent))
-
-
-@pytest.mark.parametrize("handler_class", HANDLERS)
-def test_handlers_take_beams_arguments(handler_class, accepts_all_of):
-    accepts_all_of(handler_class, getattr(incumbent, handler_class.__name__))
-
-
-def test_handlers_run_in_pipelines(scaled, state_path, pair, pair_path):
-    tensors = through_pipeline(PytorchModelHandlerTensor(state_path, Scaled), TENSORS)
-    assert nearly_equal(inferences(tensors), list(scaled(BATCH).detach()))
-    keyed = through_pipeline(PytorchModelHandlerKeyedTensor(pair_path, Pair), KEYED)
-    assert nearly_equal(inferences(keyed), list(pair(BATCH, BATCH[:, 0]).detach()))
+    def beams(self, pair_path):
+        both = incumbent.make_keyed_tensor_model_fn("both")
+        return incumbent.PytorchModelHandlerKeyedTensor(pair_path, Pair, inference_fn=both)
 
 
 def test_model_class_may_be_a_function(folder):
@@ -255,16 +230,6 @@ def test_inference_fn_gets_beams_arguments(state_path):
         handler = handler_class(state_path, Scaled, inference_fn=seen)
         (result, _) = infer(handler, TENSORS[:2])
         assert result == (2, (Scaled, torch.device("cpu"), {}), state_path)
-
-
-@pytest.mark.parametrize("handler_class", HANDLERS)
-def test_handlers_take_the_common_options(handler_class, monkeypatch):
-    monkeypatch.setenv("HEADRACE_TEST_PYTORCH", "before")
-    handler = handler_class("m", Scaled, max_batch_size=3, large_model=True, env_vars={"HEADRACE_TEST_PYTORCH": "x"})
-    assert handler.batch_elements_kwargs() == {"max_batch_size": 3}
-    assert handler.share_model_across_processes()
-    handler.set_environment_vars()
-    assert os.environ["HEADRACE_TEST_PYTORCH"] == "x"
 
 
 @pytest.mark.parametrize("handler_class", HANDLERS)
@@ -362,25 +327,6 @@ def test_inference_runs_where_the_model_is(model, device, asked, no_gpu):
 
     handler = PytorchModelHandlerTensor("m.pt", Scaled, device=asked, inference_fn=where)
     assert handler.run_inference(TENSORS[:1], model) == [device]
-
-
-@pytest.mark.parametrize("handler_class", HANDLERS)
-def test_model_path_update_loads_another_state(handler_class, folder):
-    first, second = (save_state(torch.nn.Linear(3, 2), folder / f"{n}.pt") for n in ("first", "second"))
-    handler = handler_class(first, **LINEAR)
-    handler.update_model_path(None)
-    assert nearly_equal(handler.load_model().state_dict(), torch.load(first))
-    handler.update_model_path(second)
-    assert nearly_equal(handler.load_model().state_dict(), torch.load(second))
-
-
-def test_model_path_update_loads_another_script(scaled, script_path):
-    handler = PytorchModelHandlerTensor(torch_script_model_path="old.pt")
-    handler.update_model_path(script_path)
-    handler.update_model_path(None)
-    results = infer(handler, TENSORS)
-    assert nearly_equal(torch.stack(inferences(results)), scaled(BATCH))
-    assert {result.model_id for result in results} == {script_path}
 
 
 def test_functions_that_call_a_method_pickle(state_path):

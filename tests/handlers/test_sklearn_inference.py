@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import pickle
 import sys
 import warnings
@@ -22,12 +21,12 @@ from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegres
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
+from beam_compat import BeamCompatContract
 from headrace import ConfigurationError, Failure, MissingExtraError, predict
 from headrace.handlers import sklearn_inference
 from headrace.handlers.sklearn_inference import ModelFileType, SklearnModelHandlerNumpy, SklearnModelHandlerPandas
 from headrace.rows.records import TypedRow
 from headrace.testing import HandlerContract, nearly_equal
-from pipelines import through_pipeline
 from toys import infer
 
 RNG = numpy.random.default_rng(7)
@@ -90,9 +89,12 @@ def table_uri(table_model, folder):
     return save(table_model, folder / "table.joblib", joblib)
 
 
-class TestNumpyContract(HandlerContract):
+class TestNumpyContract(BeamCompatContract):
     def handler(self, forest_uri):
         return SklearnModelHandlerNumpy(forest_uri, max_batch_size=4)
+
+    def beams(self, forest_uri):
+        return incumbent.SklearnModelHandlerNumpy(forest_uri)
 
     def examples(self):
         return ARRAYS
@@ -116,9 +118,12 @@ class TestNumpyContractWithJoblib(HandlerContract):
         return numpy.array([0.0, numpy.nan, 0.0])
 
 
-class TestPandasContract(HandlerContract):
+class TestPandasContract(BeamCompatContract):
     def handler(self, table_uri):
         return SklearnModelHandlerPandas(table_uri, ModelFileType.JOBLIB)
+
+    def beams(self, table_uri):
+        return incumbent.SklearnModelHandlerPandas(table_uri, incumbent.ModelFileType.JOBLIB)
 
     def examples(self):
         return FRAMES
@@ -128,44 +133,6 @@ class TestPandasContract(HandlerContract):
 
     def odd_examples(self):
         return ODD_FRAMES
-
-
-def assert_equal_results(ours, theirs):
-    assert len(ours) == len(theirs) > 0
-    for mine, beams in zip(ours, theirs, strict=True):
-        assert nearly_equal(mine.example, beams.example)
-        assert nearly_equal(mine.inference, beams.inference)
-        assert mine.model_id == beams.model_id
-
-
-@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # Beam's handlers leave it open
-@pytest.mark.parametrize("how", [pickle, joblib])
-def test_numpy_handler_predicts_as_the_model_and_as_beam(forest, folder, how):
-    uri = save(forest, folder / f"forest.{how.__name__}", how)
-    kind = "PICKLE" if how is pickle else "JOBLIB"
-    ours = infer(SklearnModelHandlerNumpy(uri, ModelFileType[kind]), ARRAYS)
-    assert [result.inference for result in ours] == list(forest.predict(FEATURES[:6]))
-    theirs = incumbent.SklearnModelHandlerNumpy(uri, incumbent.ModelFileType[kind])
-    assert_equal_results(ours, infer(theirs, ARRAYS))
-
-
-@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # Beam's handlers leave it open
-def test_pandas_handler_predicts_as_the_model_and_as_beam(table_model, table_uri):
-    ours = infer(SklearnModelHandlerPandas(table_uri, ModelFileType.JOBLIB), FRAMES)
-    assert numpy.allclose([result.inference for result in ours], table_model.predict(TABLE[:6]))
-    theirs = incumbent.SklearnModelHandlerPandas(table_uri, incumbent.ModelFileType.JOBLIB)
-    assert_equal_results(ours, infer(theirs, FRAMES))
-
-
-@pytest.mark.parametrize("name", ["SklearnModelHandlerNumpy", "SklearnModelHandlerPandas"])
-def test_handlers_take_beams_arguments(name, accepts_all_of):
-    accepts_all_of(globals()[name], getattr(incumbent, name), "model_uri")
-
-
-def test_handlers_run_in_a_pipeline(forest, forest_uri):
-    results = through_pipeline(SklearnModelHandlerNumpy(forest_uri), ARRAYS)
-    labels = [(int(result.inference), result.model_id) for result in results]
-    assert labels == [(label, forest_uri) for label in forest.predict(FEATURES[:6])]
 
 
 @pytest.mark.parametrize("how", [pickle, joblib])
@@ -223,39 +190,6 @@ def test_two_outputs_are_not_the_predictions_of_a_batch_of_two(handler_class, fo
     assert len(infer(handler_class(uri), batch)) == 2
     with pytest.raises(ValueError, match="tuple of 2 outputs"):
         infer(handler_class(uri), batch, {"return_std": True})
-
-
-def test_model_path_may_be_a_path_object(forest_uri):
-    (result, *_) = infer(SklearnModelHandlerNumpy(Path(forest_uri)), ARRAYS)
-    assert result.model_id == forest_uri
-
-
-@pytest.mark.parametrize("handler_class", [SklearnModelHandlerNumpy, SklearnModelHandlerPandas])
-def test_model_path_update_loads_another_file(handler_class, folder):
-    first, second = (save({"model": n}, folder / f"model-{n}.pkl") for n in (1, 2))
-    handler = handler_class(first)
-    handler.update_model_path(None)
-    assert handler.load_model() == {"model": 1}
-    handler.update_model_path(second)
-    assert handler.load_model() == {"model": 2}
-
-
-def test_results_name_the_file_that_answered(forest_uri, folder):
-    handler = SklearnModelHandlerNumpy(forest_uri)
-    handler.update_model_path(save(Scaled(), folder / "update.pkl"))
-    assert {result.model_id for result in infer(handler, ARRAYS)} == {str(folder / "update.pkl")}
-
-
-@pytest.mark.parametrize("handler_class", [SklearnModelHandlerNumpy, SklearnModelHandlerPandas])
-def test_handlers_take_the_common_options(handler_class, monkeypatch):
-    monkeypatch.setenv("HEADRACE_TEST_SKLEARN", "before")
-    handler = handler_class(
-        "m", min_batch_size=2, max_batch_size=3, model_copies=2, env_vars={"HEADRACE_TEST_SKLEARN": "x"}
-    )
-    assert handler.batch_elements_kwargs() == {"min_batch_size": 2, "max_batch_size": 3}
-    assert (handler.share_model_across_processes(), handler.model_copies()) == (True, 2)
-    handler.set_environment_vars()
-    assert os.environ["HEADRACE_TEST_SKLEARN"] == "x"
 
 
 def test_beams_file_type_is_understood(table_uri, table_model):

@@ -12,6 +12,7 @@ import numpy
 import pytest
 import tensorflow
 
+from beam_compat import BeamCompatContract
 from headrace import ConfigurationError, Failure, NotYetHonouredWarning, predict
 from headrace.handlers.tensorflow_inference import (
     ModelType,
@@ -20,7 +21,6 @@ from headrace.handlers.tensorflow_inference import (
     default_numpy_inference_fn,
 )
 from headrace.testing import HandlerContract, hang, nearly_equal
-from pipelines import through_pipeline
 from toys import ODD_ARRAYS, infer, inferences
 
 pytestmark = [pytest.mark.large, pytest.mark.usefixtures("module_travels")]
@@ -115,11 +115,14 @@ def uri(folder):
     return str(folder / "dense.keras")
 
 
-class TestNumpyContract(HandlerContract):
+class TestNumpyContract(BeamCompatContract):
     bad_example = numpy.zeros(2, numpy.float32)
 
     def handler(self, uri):
         return TFModelHandlerNumpy(uri, max_batch_size=4)
+
+    def beams(self, incumbent, uri):
+        return incumbent.TFModelHandlerNumpy(uri)
 
     def examples(self):
         return ARRAYS
@@ -144,11 +147,14 @@ class TestSavedModelContract(HandlerContract):
         return ODD_ARRAYS
 
 
-class TestTensorContract(HandlerContract):
+class TestTensorContract(BeamCompatContract):
     bad_example = "no tensor"
 
-    def handler(self, folder):
-        return TFModelHandlerTensor(str(folder / "exported"))
+    def handler(self, uri):
+        return TFModelHandlerTensor(uri)
+
+    def beams(self, incumbent, uri):
+        return incumbent.TFModelHandlerTensor(uri)
 
     def examples(self):
         return tensorflow.unstack(FEATURES)
@@ -183,23 +189,6 @@ def test_custom_weights_replace_the_models(folder):
     other.save_weights(folder / "other.weights.h5")
     handler = TFModelHandlerNumpy(folder / "dense.keras", custom_weights=folder / "other.weights.h5")
     assert nearly_equal(inferences(infer(handler, ARRAYS)), list(FEATURES @ WEIGHT * 2 + BIAS))
-
-
-@BOTH
-@pytest.mark.parametrize("isolate", [False, True])
-def test_handlers_in_pipelines_predict_as_beams(incumbent, uri, handler_class, isolate):
-    examples = examples_of(handler_class)
-    theirs = infer(getattr(incumbent, handler_class.__name__)(uri), examples)
-    results = through_pipeline(handler_class(uri), examples, isolate=isolate)
-    assert nearly_equal([r.inference.numpy() for r in results], [r.inference.numpy() for r in theirs])
-    assert {result.model_id for result in results} == {uri}
-    ours = infer(handler_class(uri), examples)
-    assert {type(result.inference) for result in ours} == {type(result.inference) for result in theirs}
-
-
-@BOTH
-def test_handlers_take_beams_arguments(incumbent, handler_class, accepts_all_of):
-    accepts_all_of(handler_class, getattr(incumbent, handler_class.__name__), "model_uri")
 
 
 @BOTH
@@ -305,23 +294,9 @@ def test_arguments_that_contradict_each_other_are_refused(handler_class, argumen
         handler_class("model.keras", **arguments)
 
 
-@pytest.mark.parametrize("name", ["nothing.keras", "nothing"])
-def test_missing_model_file_is_named(folder, name):
-    with pytest.raises(FileNotFoundError, match=name):
-        TFModelHandlerNumpy(folder / name).load_model()
-
-
 def test_missing_weights_file_is_named(folder):
     with pytest.raises(FileNotFoundError, match=r"nothing\.weights\.h5"):
         TFModelHandlerNumpy(folder / "nothing.weights.h5", ModelType.SAVED_WEIGHTS, dense).load_model()
-
-
-def test_model_path_update_loads_another_file(folder, uri):
-    handler = TFModelHandlerNumpy(uri)
-    handler.update_model_path(None)
-    assert {result.model_id for result in infer(handler, ARRAYS)} == {uri}
-    handler.update_model_path(str(folder / "dense.h5"))
-    assert {result.model_id for result in infer(handler, ARRAYS)} == {str(folder / "dense.h5")}
 
 
 @pytest.mark.parametrize(
@@ -344,11 +319,6 @@ def test_timeout_ends_a_hanging_model(uri):
     elements = [*ARRAYS[:2], numpy.full(3, 1000, numpy.float32), *ARRAYS[2:]]
     outcomes = list(predict(handler, elements, timeout=8, on_failure="yield"))
     assert [isinstance(outcome, Failure) for outcome in outcomes] == [False, False, True, *[False] * 4]
-
-
-@BOTH
-def test_num_bytes_are_those_of_the_data(uri, handler_class):
-    assert handler_class(uri).get_num_bytes(examples_of(handler_class)) == 6 * 3 * 4
 
 
 @BOTH

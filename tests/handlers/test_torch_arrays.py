@@ -244,54 +244,6 @@ def test_tensors_of_every_kind_return_unchanged(make):
     assert numbers[0] == numbers[1]
 
 
-def uncoalesced():
-    return torch.sparse_coo_tensor([[0, 0, 2], [1, 1, 0]], [1.0, 2.0, 3.0], (4, 4), check_invariants=True)
-
-
-BLOCKS = torch.block_diag(torch.ones(2, 2), torch.full((2, 2), 2.0))
-SPARSE = {
-    "coalesced": BLOCKS.to_sparse,
-    "not coalesced": uncoalesced,
-    "rows of it are dense": lambda: BLOCKS.to_sparse(1),
-    "without elements": lambda: torch.zeros(3, 0).to_sparse(),
-    "csr": BLOCKS.to_sparse_csr,
-    "csc": BLOCKS.to_sparse_csc,
-    "bsr": lambda: BLOCKS.to_sparse_bsr((2, 2)),
-    "bsc": lambda: BLOCKS.to_sparse_bsc((2, 2)),
-    "bfloat16": lambda: BLOCKS.bfloat16().to_sparse_csr(),
-    "complex": (BLOCKS * 1j).to_sparse,
-    "gradient": lambda: BLOCKS.to_sparse().requires_grad_(),
-    "gradient of csr": lambda: BLOCKS.to_sparse_csr().requires_grad_(),
-    "gradient of a product": lambda: uncoalesced().requires_grad_() * 2,
-    "attribute": lambda: with_attribute(BLOCKS.to_sparse_csc()),
-    "attribute and gradient": lambda: with_attribute(uncoalesced().requires_grad_()),
-    "parameter": lambda: torch.nn.Parameter(BLOCKS.to_sparse()),
-}
-
-
-@pytest.mark.parametrize("make", SPARSE.values(), ids=SPARSE.keys())
-@pytest.mark.parametrize("travel", [lambda tensor: pickled(tensor)[0], moved], ids=["to another process", "in a model"])
-@pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta:UserWarning")
-def test_sparse_tensors_return_unchanged_and_are_released(make, travel):
-    """torch's own unpickling keeps each until the next file is loaded, which then validates all of them."""
-    tensor = make()
-    came = travel(tensor)
-    assert sparse_traits(came) == sparse_traits(tensor)
-    assert came.is_leaf
-    with torch.no_grad():
-        assert came.to_dense().tolist() == tensor.to_dense().tolist()
-    gone = weakref.ref(came)
-    del came
-    gc.collect()
-    assert gone() is None
-
-
-def sparse_traits(tensor):
-    traits = ("dtype", "shape", "layout", "device", "requires_grad")
-    coalesced = tensor.is_coalesced() if tensor.layout is torch.sparse_coo else None
-    return type(tensor), coalesced, getattr(tensor, "note", None), [getattr(tensor, name) for name in traits]
-
-
 def test_sparse_tensors_on_other_memory_are_those_of_a_model():
     came = moved(torch.eye(100).to_sparse())
     gone = weakref.ref(came.values().untyped_storage())

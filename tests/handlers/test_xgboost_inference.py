@@ -14,6 +14,7 @@ import pytest
 import scipy.sparse
 import xgboost
 
+from beam_compat import BeamCompatContract
 from headrace import ConfigurationError, PredictionCountError, predict
 from headrace.handlers import xgboost_inference
 from headrace.handlers.xgboost_inference import (
@@ -24,7 +25,6 @@ from headrace.handlers.xgboost_inference import (
     default_xgboost_inference_fn,
 )
 from headrace.testing import HandlerContract, nearly_equal
-from pipelines import through_pipeline
 from toys import infer, inferences
 
 pytestmark = pytest.mark.large
@@ -111,9 +111,17 @@ class TestRowsContract(HandlerContract):
         return {"output_margin": True}
 
 
-class TestNumpyContract(HandlerContract):
+class XGBoostContract(BeamCompatContract):
+    required = ("model_class", "model_state")
+    beams_model_id = False
+
+
+class TestNumpyContract(XGBoostContract):
     def handler(self, classifier_path):
         return XGBoostModelHandlerNumpy(xgboost.XGBClassifier, classifier_path)
+
+    def beams(self, incumbent, classifier_path):
+        return incumbent.XGBoostModelHandlerNumpy(xgboost.XGBClassifier, classifier_path)
 
     def examples(self):
         return ARRAYS
@@ -123,9 +131,12 @@ class TestNumpyContract(HandlerContract):
 
 
 @pytest.mark.filterwarnings("ignore:.*Empty dataset at worker:UserWarning")
-class TestPandasContract(HandlerContract):
+class TestPandasContract(XGBoostContract):
     def handler(self, booster_path):
         return XGBoostModelHandlerPandas(xgboost.Booster, booster_path)
+
+    def beams(self, incumbent, booster_path):
+        return incumbent.XGBoostModelHandlerPandas(xgboost.Booster, booster_path)
 
     def examples(self):
         return FRAMES
@@ -146,11 +157,14 @@ class TestPandasContract(HandlerContract):
 
 
 @pytest.mark.filterwarnings("ignore:.*Empty dataset at worker:UserWarning")
-class TestSciPyContract(HandlerContract):
+class TestSciPyContract(XGBoostContract):
     bad_example = scipy.sparse.csr_matrix(numpy.ones((2, 4)))
 
     def handler(self, classifier_path):
         return XGBoostModelHandlerSciPy(xgboost.XGBClassifier, classifier_path)
+
+    def beams(self, incumbent, classifier_path):
+        return incumbent.XGBoostModelHandlerSciPy(xgboost.XGBClassifier, classifier_path)
 
     def examples(self):
         return SPARSE
@@ -171,24 +185,6 @@ class TestDatatableContract(HandlerContract):
         return datatable.Frame(a=["tall"], b=[1.0], c=[2.0])
 
 
-KINDS = {"Numpy": ARRAYS, "Pandas": FRAMES, "SciPy": SPARSE}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("model_class", [xgboost.XGBClassifier, xgboost.Booster])
-@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # Beam's handlers leave it open
-def test_handlers_predict_as_beams(incumbent, classifier_path, booster_path, kind, model_class):
-    path = booster_path if model_class is xgboost.Booster else classifier_path
-    ours, theirs = (
-        infer(getattr(module, f"XGBoostModelHandler{kind}")(model_class, path), KINDS[kind])
-        for module in (xgboost_inference, incumbent)
-    )
-    assert nearly_equal(inferences(ours), inferences(theirs))
-    assert [len(result.inference) for result in ours] == [2, 1, 3, 2, 5]
-    assert all(result.example is example for result, example in zip(ours, KINDS[kind], strict=True))
-    assert {result.model_id for result in ours} == {path}
-
-
 @needs_datatable
 def test_datatables_predict_as_frames_and_zeros_are_zeros(datatable, classifier_path):
     """Beam's handler has XGBoost 3 take the zeros for missing values."""
@@ -196,19 +192,6 @@ def test_datatables_predict_as_frames_and_zeros_are_zeros(datatable, classifier_
     tables = infer(XGBoostModelHandlerDatatable(xgboost.XGBClassifier, classifier_path), [datatable.Frame(frame)])
     frames = infer(XGBoostModelHandlerPandas(xgboost.XGBClassifier, classifier_path), [frame])
     assert nearly_equal(inferences(tables), inferences(frames))
-
-
-@pytest.mark.parametrize("name", ["", "Numpy", "Pandas", "SciPy", "Datatable"])
-def test_handlers_take_beams_arguments(incumbent, name, accepts_all_of):
-    ours, theirs = (getattr(module, f"XGBoostModelHandler{name}") for module in (xgboost_inference, incumbent))
-    accepts_all_of(ours, theirs, "model_class", "model_state")
-
-
-@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # Beam's handlers leave it open
-def test_handlers_in_pipelines_predict_as_beams(incumbent, classifier_path):
-    expected = infer(incumbent.XGBoostModelHandlerNumpy(xgboost.XGBClassifier, classifier_path), ARRAYS)
-    found = through_pipeline(XGBoostModelHandlerNumpy(xgboost.XGBClassifier, classifier_path), ARRAYS)
-    assert [result.inference.tolist() for result in found] == [result.inference.tolist() for result in expected]
 
 
 def test_one_dimensional_example_gets_a_single_prediction(classifier, classifier_path):
@@ -349,18 +332,6 @@ def test_model_class_may_be_a_function(classifier_path):
 
 def test_model_class_may_be_named(booster_path):
     assert isinstance(XGBoostModelHandlerNumpy("Booster", booster_path).load_model(), xgboost.Booster)
-
-
-def test_model_path_update_loads_another_file(classifier_path, booster_path):
-    handler = XGBoostModelHandlerNumpy(xgboost.Booster, classifier_path)
-    handler.update_model_path(None)
-    assert {result.model_id for result in infer(handler, ARRAYS)} == {classifier_path}
-    handler.update_model_path(booster_path)
-    assert {result.model_id for result in infer(handler, ARRAYS)} == {booster_path}
-
-
-def test_num_bytes_are_those_of_the_data(booster_path):
-    assert XGBoostModelHandlerNumpy(xgboost.Booster, booster_path).get_num_bytes(ARRAYS) == 13 * 3 * 8
 
 
 def test_row_becomes_an_example(booster, booster_path):

@@ -1,0 +1,73 @@
+"""``BeamCompatContract``: what a handler of a framework shares with Beam's, beside what every handler promises."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from headrace import ModelHandler
+from headrace.testing import HandlerContract, nearly_equal
+from pipelines import through_pipeline
+from toys import infer, inferences
+
+
+class BeamCompatContract(HandlerContract):
+    """The handler's results and arguments are those of ``beams``, a fixture or a method: Beam's, made like it."""
+
+    required: tuple[str, ...] = ("model_uri",)
+    """The arguments that have no default."""
+    beams_model_id = True
+    """Whether Beam's results name their model."""
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if "beams" in vars(cls):
+            cls.beams = pytest.fixture(cls.beams)
+
+    @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # Beam's handlers leave it open
+    def test_results_are_beams(self, handler, beams, examples):
+        ours, theirs = infer(handler, examples), infer(beams, examples)
+        assert nearly_equal(inferences(ours), inferences(theirs))
+        assert [type(one) for one in inferences(ours)] == [type(one) for one in inferences(theirs)]
+        assert all(result.example is example for result, example in zip(ours, examples, strict=True))
+        named = theirs if self.beams_model_id else ours
+        assert {one.model_id for one in ours} == {one.model_id for one in named} == {handler._model_uri}
+
+    def test_arguments_are_beams(self, handler, beams):
+        assert_accepts(type(handler), type(beams), *self.required)
+
+    def test_pipeline_predicts_the_same(self, handler, examples):
+        found, expected = through_pipeline(handler, examples), infer(handler, examples)
+        assert nearly_equal(inferences(found), inferences(expected))
+        assert {one.model_id for one in found} == {one.model_id for one in expected}
+
+    def test_model_path_may_change(self, handler):
+        handler.update_model_path(None)
+        assert handler.load_model()
+        handler.update_model_path("nothing.there")
+        with pytest.raises(Exception, match=r"nothing\.there"):
+            handler.load_model()
+
+
+def assert_accepts(ours, theirs, *required):
+    """Asserts that a handler class takes every argument of Beam's, in the same places and with the same defaults.
+
+    What the class does not name itself it hands to ``ModelHandler``; a default function may be None here.
+    """
+    mine, beams = (inspect.signature(cls).parameters for cls in (ours, theirs))
+    common = inspect.signature(ModelHandler).parameters
+    for place, (name, parameter) in enumerate(beams.items()):
+        found = mine.get(name) or common[name]
+        if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
+            assert list(mine)[place] == name
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
+            assert (name in required) is (found.default is inspect.Parameter.empty)
+        if not callable(parameter.default):
+            assert _plain(found.default) == _plain(parameter.default)
+
+
+def _plain(default):
+    if isinstance(default, list | tuple):
+        return list(default)
+    return getattr(default, "name", default)
