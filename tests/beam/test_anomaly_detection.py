@@ -99,8 +99,3 @@ def test_handler_with_a_spec_works_as_without(anomaly, with_specs):
     rows = [("k", beam.Row(x=1))]
     for one in (changed, arrived):
         assert [(key, result.inference) for key, result in headrace.predict(one, rows)] == [("k", 3)]
-
-
-def test_spec_keeps_that_elements_are_batches(anomaly, with_specs):
-    again = anomaly.Specifiable.from_spec(with_specs.Score(3).with_no_batching().to_spec())
-    assert again.should_skip_batching()

@@ -52,18 +52,13 @@ def test_rows_of_every_stage_are_in_one_pcollection(run):
     assert all(row.traceback.startswith("Traceback") and row.key is None for row in rows)
 
 
-def test_rows_cross_a_shuffle_with_a_schema(run):
-    rows = rows_of(run, [7, 8], Picky(min_batch_size=2, max_batch_size=2))
-    assert [name for name, _ in rows.element_type._fields][:3] == ["stage", "index", "key"]
-    (row,) = run.values(rows=rows | beam.Reshuffle())
-    assert (row.element, row.attempts, row.model_id) == (7, 2, None)
-    assert isinstance(row.event_time, Timestamp)
-
-
-def test_rows_keep_timestamp_and_window(run):
+def test_rows_cross_a_shuffle_with_schema_timestamp_and_window(run):
     stamp = beam.Map(lambda n: beam.window.TimestampedValue(n, n + 0.5))
     pcoll = run.create([7, 8]) | stamp | beam.WindowInto(beam.window.FixedWindows(5))
-    ((row, time, window),) = run.collect(rows=rows_of(run, pcoll, Picky()))
+    rows = rows_of(run, pcoll, Picky(min_batch_size=2, max_batch_size=2))
+    assert [name for name, _ in rows.element_type._fields][:3] == ["stage", "index", "key"]
+    ((row, time, window),) = run.collect(rows=rows | beam.Reshuffle())
+    assert (row.element, row.attempts, row.model_id) == (7, 2, None)
     assert (row.event_time, time, window) == (Timestamp(7.5), 7.5, (5.0, 10.0))
 
 
@@ -76,11 +71,6 @@ def test_model_id_is_the_key_if_the_model_has_no_path(run):
     handler = KeyedModelHandler([KeyModelMapping(["a", "b"], Picky()), KeyModelMapping(["c"], Picky("c.bin"))])
     rows = run.values(rows=rows_of(run, [("b", 7), ("c", 7), ("d", 7)], handler))
     assert {row.key: row.model_id for row in rows} == {"b": "a", "c": "c.bin", "d": None}
-
-
-def test_element_that_is_a_batch_stays_whole(run):
-    (row,) = run.values(rows=rows_of(run, [[7], [2]], Picky().with_no_batching()))
-    assert row.element == [7]
 
 
 def test_rows_are_the_same_from_an_isolated_model(make_run):

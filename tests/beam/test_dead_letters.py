@@ -91,14 +91,6 @@ def test_record_has_beams_shape(make_run):
     assert our_lines[-1] == their_lines[-1] == "ValueError: seven\n"
 
 
-def test_bad_element_among_32_is_the_only_dead_letter(run):
-    handler = Picky(min_batch_size=32, max_batch_size=32)
-    good, dead = run.create(range(32)) | RunInference(handler).with_exception_handling()
-    good, dead = run.values(good=good, dead=dead.failed_inferences)
-    assert len(good) == 31
-    assert [record[0] for record in dead] == [[7]]
-
-
 def test_dead_letters_of_keyed_elements_hold_the_pair(run):
     _, dead = run.create([("a", 7), ("b", 8)]) | RunInference(KeyedModelHandler(Picky())).with_exception_handling()
     assert [record[0] for record in run.values(dead=dead.failed_inferences)] == [[("a", 7)]]
@@ -119,12 +111,6 @@ def test_skipped_elements_have_an_output_of_their_own_on_request(run):
     good, dead_letters, skipped = run.values(good=good, dead=dead.failed_inferences, skipped=skipped)
     assert (good, [dead_letter[0] for dead_letter in dead_letters], sorted(skipped)) == ([30], [[7]], [1, 20])
     assert run.metrics()["RunInference", "skipped_elements_counter"] == 2
-
-
-def test_skipped_elements_come_second_without_exception_handling(run):
-    handler = Picky().with_postprocess_fn(lambda n: SKIP if n == 20 else n)
-    good, skipped = run.create([2, 3]) | RunInference(handler).with_skipped_elements()
-    assert run.values(good=good, skipped=skipped) == [[30], [20]]
 
 
 def test_wrong_count_fails_the_whole_batch(run):
@@ -158,41 +144,45 @@ def test_dead_letters_cross_a_shuffle_if_the_error_cannot_be_imported(run):
     assert [(record[1][0], "Local" in record[1][1]) for record in records] == [(ValueError, True)] * 2
 
 
+TWICE = Picky().with_no_batching().with_postprocess_fn(refuse(10)).with_postprocess_fn(refuse(20))
+
+
 class TestThreshold:
     def outcome(self, run, handler, elements, threshold):
         good, _ = run.create(elements) | RunInference(handler).with_exception_handling(threshold=threshold)
         return run.values(good=good)
 
-    def test_threshold_admits_its_share_of_failures(self, run):
-        assert len(self.outcome(run, Picky(), [7, *range(10, 19)], 0.1)) == 9
+    @pytest.mark.parametrize(
+        ("handler", "elements", "threshold", "left"),
+        [
+            (Picky(), [7, *range(10, 19)], 0.1, 9),
+            (Picky(), range(3), 0, 3),
+            (Picky().with_no_batching(), [[7, 1], *[[n] * 10 for n in range(8, 12)]], 0.2, 40),
+            (TWICE, [[1, 2, *[3] * 8], [4] * 10], 0.1, 18),
+        ],
+        ids=["its share", "of nothing", "of batches", "of predictions"],
+    )
+    def test_threshold_admits_its_share_of_failures(self, run, handler, elements, threshold, left):
+        assert len(self.outcome(run, handler, elements, threshold)) == left
 
-    def test_threshold_exceeded_fails_the_pipeline(self, run):
-        with pytest.raises(Exception, match=r"exceeded threshold: 2 / 10 = 0.2 > 0.1"):
-            self.outcome(run, Picky(), [7, 7, *range(10, 18)], 0.1)
+    @pytest.mark.parametrize(
+        ("handler", "elements", "threshold", "said"),
+        [
+            (Picky(), [7, 7, *range(10, 18)], 0.1, "2 / 10 = 0.2 > 0.1"),
+            (Picky().with_no_batching(), [[7, 1], [1] * 10], 0.4, "1 / 2 = 0.5 > 0.4"),
+            (TWICE, [[1, 2, 2, *[3] * 7]], 0.2, "2 / 9 = 0.2"),
+            (Picky().with_preprocess_fn(lambda n: SKIP if n < 5 else n), [*range(5), 7, 8], 0.2, "1 / 2 = 0.5 > 0.2"),
+            (Picky().with_preprocess_fn(refuse(1)), [1, 7, 8], 0.4, "1 / 2 = 0.5 > 0.4"),
+        ],
+        ids=["elements", "batches", "predictions", "skipped earlier", "failed earlier"],
+    )
+    def test_threshold_exceeded_fails_the_pipeline(self, run, handler, elements, threshold, said):
+        with pytest.raises(Exception, match=f"exceeded threshold: {said}"):
+            self.outcome(run, handler, elements, threshold)
 
     def test_threshold_must_be_between_0_and_1(self):
         with pytest.raises(ConfigurationError, match="from 0 to 1, not 5"):
             RunInference(Picky()).with_exception_handling(threshold=5)
-
-    def test_threshold_of_zero_admits_a_run_without_failures(self, run):
-        assert len(self.outcome(run, Picky(), range(3), 0)) == 3
-
-    def test_threshold_with_elements_that_are_batches_counts_elements(self, run):
-        handler = Picky().with_no_batching()
-        assert len(self.outcome(run, handler, [[7, 1], *[[n] * 10 for n in range(8, 12)]], 0.2)) == 40
-
-    def test_threshold_exceeded_by_elements_that_are_batches(self, run):
-        with pytest.raises(Exception, match=r"exceeded threshold: 1 / 2 = 0.5 > 0.4"):
-            self.outcome(run, Picky().with_no_batching(), [[7, 1], [1] * 10], 0.4)
-
-    def test_threshold_in_postprocessing_counts_predictions(self, run):
-        handler = Picky().with_no_batching().with_postprocess_fn(refuse(10)).with_postprocess_fn(refuse(20))
-        assert len(self.outcome(run, handler, [[1, 2, *[3] * 8], [4] * 10], 0.1)) == 18
-
-    def test_threshold_exceeded_by_predictions(self, run):
-        handler = Picky().with_no_batching().with_postprocess_fn(refuse(10)).with_postprocess_fn(refuse(20))
-        with pytest.raises(Exception, match=r"exceeded threshold: 2 / 9 = 0.2"):
-            self.outcome(run, handler, [[1, 2, 2, *[3] * 7]], 0.2)
 
     def infer_late(self, on_time, late, windows, threshold):
         """Runs a stream in which the late elements arrive one by one, after the window of the others has fired."""
@@ -216,21 +206,9 @@ class TestThreshold:
     @pytest.mark.parametrize(
         ("windowfn", "mode"),
         [
-            pytest.param(FixedWindows(10), AccumulationMode.DISCARDING, id="fixed"),
-            pytest.param(
-                FixedWindows(10), AccumulationMode.ACCUMULATING, id="fixed, accumulating", marks=pytest.mark.large
-            ),
-            pytest.param(SlidingWindows(10, 5), AccumulationMode.DISCARDING, id="sliding", marks=pytest.mark.large),
-            pytest.param(
-                SlidingWindows(10, 5),
-                AccumulationMode.ACCUMULATING,
-                id="sliding, accumulating",
-                marks=pytest.mark.large,
-            ),
-            pytest.param(Sessions(10), AccumulationMode.DISCARDING, id="sessions", marks=pytest.mark.large),
-            pytest.param(
-                Sessions(10), AccumulationMode.ACCUMULATING, id="sessions, accumulating", marks=pytest.mark.large
-            ),
+            (FixedWindows(10), AccumulationMode.DISCARDING),
+            pytest.param(SlidingWindows(10, 5), AccumulationMode.ACCUMULATING, marks=pytest.mark.large),
+            pytest.param(Sessions(10), AccumulationMode.ACCUMULATING, marks=pytest.mark.large),
         ],
     )
     def test_threshold_compares_late_failures_with_all_of_their_window(self, windowfn, mode):
@@ -239,11 +217,6 @@ class TestThreshold:
         self.infer_late([7, 8, 9], [7, 10, 7], windows, 0.5)
         with pytest.raises(Exception, match=r"exceeded threshold: 3 / 5 = 0.6 > 0.5"):
             self.infer_late([7, 8, 9], [7, 7], windows, 0.5)
-
-    def test_threshold_excludes_elements_skipped_earlier(self, run):
-        handler = Picky().with_preprocess_fn(lambda n: SKIP if n < 5 else n)
-        with pytest.raises(Exception, match=r"exceeded threshold: 1 / 2 = 0.5 > 0.2"):
-            self.outcome(run, handler, [*range(5), 7, 8], 0.2)
 
     @pytest.mark.parametrize("functions", [0, 2])
     def test_threshold_with_columnar_elements_counts_rows(self, run, functions):
@@ -258,18 +231,6 @@ class TestThreshold:
         assert sum(len(element) for element, _ in dead_letters) == 500
         assert sum(len(value.inference) for value in values) == 10_500
 
-    def test_threshold_exceeded_by_rows(self, run):
-        infer = RunInference(PickyColumns(), batching=BatchingConfig(100, 4000, columnar=True))
-        good, _ = run.create([numpy.arange(1000)]) | infer.with_exception_handling(threshold=0.4)
-        with pytest.raises(Exception, match=r"exceeded threshold: 500 / 1000 = 0.5 > 0.4"):
-            run.values(good=good)
-
-    def test_threshold_counts_an_element_without_rows_once(self, run):
-        infer = RunInference(PickyColumns(), batching=BatchingConfig(4, 4, columnar=True))
-        good, _ = run.create([numpy.arange(8) * 2, None]) | infer.with_exception_handling(threshold=0.1)
-        with pytest.raises(Exception, match=r"exceeded threshold: 1 / 9 = 0.11"):
-            run.values(good=good)
-
     def test_threshold_in_postprocessing_counts_rows_of_columnar_elements(self, run):
         handler = PickyColumns().with_postprocess_fn(skip_short).with_postprocess_fn(refuse_short)
         elements = [numpy.arange(n) * 2 for n in (2, 30, 70)]
@@ -277,11 +238,6 @@ class TestThreshold:
         good, _ = run.create(elements) | infer.with_exception_handling(threshold=0.2)
         with pytest.raises(Exception, match=r"exceeded threshold: 30 / 100 = 0.3 > 0.2"):
             run.values(good=good)
-
-    def test_threshold_excludes_elements_that_failed_earlier(self, run):
-        handler = Picky().with_preprocess_fn(refuse(1))
-        with pytest.raises(Exception, match=r"1 / 2 = 0.5 > 0.4"):
-            self.outcome(run, handler, [1, 7, 8], 0.4)
 
     def test_threshold_applies_to_each_window(self, run):
         stamp = beam.Map(lambda n: beam.window.TimestampedValue(n, n))

@@ -22,7 +22,6 @@ from headrace.beam.buffer import BufferDoFn, Chunk, ChunkCoder
 from headrace.core.config import BatchingConfig
 from headrace.runtime.prepare import InferenceRequest, prepare
 from headrace.testing import FakeClock, SlowHandler
-from toys import Acting
 
 NOW = [0.0]
 """The current time in seconds, set by the stream's elements."""
@@ -116,11 +115,6 @@ def test_wait_ends_after_the_longest_duration():
     assert batches(stream.run(waiting(100))) == {(1, 2), (3, 4), (5,)}
 
 
-def test_timer_is_cleared_with_its_batch():
-    stream = Stream().add(1).wait(3).add(2, 3).wait(3).add(4).wait(1).add(5)
-    assert batches(stream.run(waiting(2))) == {(1, 2), (3, 4), (5,)}
-
-
 def test_windows_never_share_a_batch():
     seen = Stream().add(1, 11, 2, 12, 3, 15).run(waiting(3), window.FixedWindows(10))
     assert sorted(seen) == [
@@ -187,16 +181,6 @@ def test_bad_element_is_the_only_dead_letter():
     assert sorted(value[0] for value, _, _ in seen if value != [13]) == [10, 11, 12, 14, 15, 16, 17]
 
 
-@pytest.mark.large
-def test_isolated_model_gets_batches_across_bundles():
-    def sizes(batch):  # a local function is pickled by value
-        return [len(batch)] * len(batch)
-
-    handler = Acting(sizes, min_batch_size=3, max_batch_size=3, max_batch_duration_secs=1000)
-    seen = Stream().add(*range(7)).run(RunInference(handler, isolate=True))
-    assert [value for value, _, _ in seen] == [3, 3, 3, 3, 3, 3, 1]
-
-
 def test_elements_wait_before_preprocessing():
     handler = Sizes().with_preprocess_fn(len)
     assert batches(Stream().add("a", "bb", "ccc").run(waiting(2, handler=handler))) == {(1, 2), (3,)}
@@ -249,11 +233,6 @@ def test_sessions_merge_after_the_wait_as_without_it(count):
         grouped = in_sessions(pipeline, elements, waiting(count, seconds=1000))
         ends = [([1, 5, 14], 1, 24), ([40, 41], 40, 51), ([55], 55, 65), ([70, 79], 70, 89)]
         assert_that(grouped, equal_to([(n, window.IntervalWindow(start, end)) for n, start, end in ends]))
-
-
-def test_dead_letters_of_sessions_keep_their_windows():
-    seen = Stream().add(12, 13).run(waiting(2, seconds=1000).with_exception_handling(), window.Sessions(10))
-    assert sorted(seen, key=repr) == [((12, [12]), 12.0, 12.0), ([13], 13.0, 13.0)]
 
 
 def test_models_have_buffers_of_their_own():

@@ -168,15 +168,6 @@ def test_lost_hosts_are_counted(run):
     assert found["RunInference", "num_inferences"] == 4
 
 
-def test_handler_that_reports_itself_has_no_other_metrics(run):
-    class Reporting(Where):
-        def override_metrics(self, metrics_namespace=""):
-            return True
-
-    run.values(out=run.create([1]) | RunInference(Reporting(), isolate=True))
-    assert run.metrics() == {}
-
-
 class Theirs(incumbent.ModelHandler):
     """Written for Beam, and counts with Beam's metrics."""
 

@@ -8,7 +8,7 @@ import pytest
 from apache_beam.transforms import window
 
 import headrace.beam
-from headrace.beam import KeyedModelHandler, ModelHandler, PredictionResult, RunInference
+from headrace.beam import KeyedModelHandler, ModelHandler, RunInference
 from headrace.testing import DoublingHandler
 
 MONITORED: list = []
@@ -43,25 +43,12 @@ def monitored(run, handler, elements, infer=RunInference, **outputs):
     return sorted(MONITORED, key=str), sorted(found)
 
 
-def test_monitoring_without_postprocessing(run):
-    assert monitored(run, Doubler(), [1, 2]) == ([(2, 1.0), (4, 2.0)], [2, 4])
-
-
 def test_monitoring_gets_predictions_before_postprocessing(run):
     handler = Doubler().with_preprocess_fn(abs).with_postprocess_fn(float).with_postprocess_fn(str)
     stamped = run.create([1, -2]) | beam.Map(lambda n: window.TimestampedValue(n, abs(n)))
     infer = RunInference(handler).with_monitoring_transform(Monitor())
     assert sorted(run.values(good=stamped | infer)) == ["2.0", "4.0"]
     assert sorted(MONITORED) == [(2, 1.0), (4, 2.0)]
-
-
-@pytest.mark.large
-def test_monitoring_gets_predictions_of_a_host(run):
-    handler = DoublingHandler().with_postprocess_fn(str).with_postprocess_fn(len)
-    assert run.values(good=run.create([7]) | RunInference(handler, isolate=True, monitoring_transform=Monitor())) == [
-        len(str(PredictionResult(7, 14)))
-    ]
-    assert [value for value, _ in MONITORED] == [PredictionResult(7, 14)]
 
 
 BEAMS = pytest.mark.since_beam("2.77", reason="Beam has no monitoring_transform before")

@@ -125,12 +125,6 @@ def test_first_model_comes_from_the_side_input(run, place):
     assert metrics["RunInference", "num_inferences"] == metrics["RunInference", "name of v1_num_inferences"] == 2
 
 
-def test_handlers_own_model_serves_without_an_update(run):
-    newer = run.pipeline | "Newer" >> beam.Create([])
-    values = run.values(out=run.create([1]) | RunInference(Versioned("v0"), model_metadata_pcoll=newer))
-    assert predicted(values) == [(1, "v0")]
-
-
 def test_latest_of_several_updates_counts(run):
     update = [window.TimestampedValue(metadata(f"v{n}"), n) for n in (1, 3, 2)]
     newer = run.pipeline | "Newer" >> beam.Create(update) | "At" >> beam.Map(lambda one: one)

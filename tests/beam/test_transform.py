@@ -49,10 +49,6 @@ def inferences(results):
     return sorted(result.inference for result in results)
 
 
-def test_transform_predicts(run):
-    assert inferences(run.values(out=run.create([1, 2, 3]) | RunInference(Adder()))) == [2, 3, 4]
-
-
 class Labels(PipelineVisitor):
     def __init__(self):
         self.labels = []
@@ -78,32 +74,10 @@ def test_beams_name_of_the_handler_is_read_and_set(run):
     assert inferences(run.values(out=good)) == [16]
 
 
-def test_inference_args_reach_the_model(run):
-    out = run.create([1]) | RunInference(Adder(), inference_args={"plus": 5})
-    assert inferences(run.values(out=out)) == [7]
-
-
 def test_positional_arguments_are_beams(run):
     out = run.create([1]) | RunInference(Adder(), time, {"plus": 5}, "my_namespace")
     assert inferences(run.values(out=out)) == [7]
     assert ("my_namespace", "num_inferences") in run.metrics()
-
-
-def test_environment_variables_are_set_before_the_load(run, monkeypatch):
-    monkeypatch.setenv("HEADRACE_TEST_EXTRA", "0")
-    out = run.create([1]) | RunInference(Adder(env_vars={"HEADRACE_TEST_EXTRA": "40"}))
-    assert inferences(run.values(out=out)) == [42]
-
-
-def test_functions_of_each_stage_run_in_order(run):
-    handler = Adder().with_preprocess_fn(lambda x: x * 2).with_preprocess_fn(int)
-    handler = handler.with_postprocess_fn(lambda result: result.inference).with_postprocess_fn(str)
-    assert sorted(run.values(out=run.create(["1", "2"]) | RunInference(handler))) == ["3", "5"]
-
-
-def test_elements_that_are_batches(run):
-    out = run.create([[1, 2], [3]]) | RunInference(Adder().with_no_batching())
-    assert inferences(run.values(out=out)) == [2, 3, 4]
 
 
 def test_batching_replaces_the_handlers_options(run):
@@ -111,12 +85,6 @@ def test_batching_replaces_the_handlers_options(run):
     out = run.create(range(8)) | RunInference(handler, batching=BatchingConfig(min_batch_size=4, max_batch_size=4))
     run.values(out=out)
     assert run.metrics()["RunInference", "inference_request_batch_size"].max == 4
-
-
-@pytest.mark.parametrize("keyed", [KeyedModelHandler, incumbent.KeyedModelHandler])
-def test_keys_stay_with_their_predictions(run, keyed):
-    out = run.create([("a", 1), ("b", 2)]) | RunInference(keyed(Adder()))
-    assert sorted((key, result.inference) for key, result in run.values(out=out)) == [("a", 2), ("b", 3)]
 
 
 @pytest.mark.parametrize(
@@ -258,11 +226,6 @@ def test_predictions_pass_typed_transforms(run):
         return result.inference
 
     assert run.values(out=run.create([1]) | RunInference(Adder()) | beam.Map(inference)) == [2]
-
-
-def test_error_in_the_model_fails_the_pipeline(run):
-    with pytest.raises(Exception, match="unsupported operand"):
-        run.values(out=run.create([None]) | RunInference(Adder()))
 
 
 def test_construction_loads_nothing():

@@ -243,12 +243,6 @@ def test_types_are_kept_on_a_stream(duration, option):
     assert (unbounded(pipeline, TEXTS) | headrace.beam.RunInference(handler, **options)).element_type is Sentence
 
 
-@pytest.mark.parametrize("options", [{"isolate": True}, {"placement": "machine"}], ids=str)
-def test_types_are_kept_outside_the_process(options):
-    elements, handler, expected = HANDLERS["keyed"]
-    assert types_of(headrace.beam, elements, handler, handling=False, **options) == [expected]
-
-
 def test_type_of_predictions_is_ours_alone_while_beams_module_is_not_loaded(monkeypatch):
     monkeypatch.delitem(sys.modules, base.__name__)
     found = types_of(headrace.beam, TEXTS, lambda _: results(headrace.beam), handling=False)

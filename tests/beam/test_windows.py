@@ -31,24 +31,6 @@ def stamped(elements, run, windowing=None):
     return pcoll | beam.WindowInto(windowing) if windowing else pcoll
 
 
-def test_timestamps_in_the_global_window_are_kept(run):
-    results = stamped([1, 2, 4, 5, 6], run) | RunInference(Echo(min_batch_size=2, max_batch_size=2))
-    assert sorted(run.collect(results=results)) == [(-n, n, None) for n in (6, 5, 4, 2, 1)]
-
-
-def test_fixed_windows_share_batches_and_keep_their_elements(run):
-    handler = Echo(min_batch_size=100, max_batch_size=100)
-    results = stamped([1, 2, 11, 12], run, window.FixedWindows(10)) | RunInference(handler)
-    assert sorted(run.collect(results=results)) == [
-        (-12, 12, (10, 20)),
-        (-11, 11, (10, 20)),
-        (-2, 2, (0, 10)),
-        (-1, 1, (0, 10)),
-    ]
-    sizes = run.metrics()["Echo", "inference_request_batch_size"]
-    assert sizes.count * sizes.max >= 4
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
 def test_element_in_several_windows_is_inferred_once_and_comes_out_in_each(run, size):
     elements = [1, 2, 4, 5, 6, 7, 8]
@@ -58,12 +40,6 @@ def test_element_in_several_windows_is_inferred_once_and_comes_out_in_each(run, 
     expected = [(-n, n, (s, s + 6)) for n in elements for s in range(n // 2 * 2 - 4, n + 1, 2)]
     assert Counter(found) == Counter(expected)
     assert run.metrics()["Echo", "num_inferences"] == len(elements)
-
-
-def test_counts_in_sliding_windows_are_right_downstream(run):
-    results = stamped(range(3), run, window.SlidingWindows(4, 2)) | RunInference(Echo(max_batch_size=1))
-    counts = results | beam.CombineGlobally(beam.combiners.CountCombineFn()).without_defaults()
-    assert sorted((span, n) for n, _, span in run.collect(counts=counts)) == [((-2, 2), 2), ((0, 4), 3), ((2, 6), 1)]
 
 
 def test_dead_letters_keep_timestamps_and_windows(run):
