@@ -245,6 +245,32 @@ def test_weights_are_for_keras_models_only(folder):
         handler.load_model()
 
 
+class NotesCalls(tensorflow.keras.Model):
+    """Adds 1, and notes whether it was called as a graph; if it looks at numbers, no graph can do it."""
+
+    def __init__(self, calls, *, looks=False):
+        super().__init__()
+        self.note, self.looks = calls.append, looks
+
+    def call(self, inputs):
+        self.note("eager" if tensorflow.executing_eagerly() else "graph")
+        return inputs + (float(inputs.numpy()[0, 0]) * 0 + 1 if self.looks else 1)
+
+
+@pytest.mark.parametrize(
+    ("looks", "run_eagerly", "expected"),
+    [(False, False, ["graph"]), (False, True, ["eager"] * 3), (True, False, ["graph", "eager", "eager", "eager"])],
+)
+def test_keras_models_are_called_as_graphs_if_they_can_be(looks, run_eagerly, expected):
+    calls = []
+    model = NotesCalls(calls, looks=looks)
+    model.run_eagerly = run_eagerly
+    for _ in range(3):
+        results = default_numpy_inference_fn(model, [numpy.zeros(2, numpy.float32)] * 4)
+        assert [result.inference.numpy().tolist() for result in results] == [[1, 1]] * 4
+    assert calls == expected
+
+
 def test_a_batch_that_fails_leaves_a_graph_in_use():
     model = dense()
     with pytest.raises(ValueError, match="incompatible"):
@@ -279,8 +305,8 @@ def test_load_model_args_go_to_the_loader(folder):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ({"model_type": ModelType.SAVED_WEIGHTS}, "needs create_model_fn"),
-        ({"create_model_fn": dense}, "create_model_fn goes with model_type=ModelType.SAVED_WEIGHTS"),
+        ({"model_type": ModelType.SAVED_WEIGHTS}, "SAVED_WEIGHTS and create_model_fn, .* go together"),
+        ({"create_model_fn": dense}, "SAVED_WEIGHTS and create_model_fn, .* go together"),
         (
             {"model_type": ModelType.SAVED_WEIGHTS, "create_model_fn": dense, "custom_weights": "w"},
             "custom_weights go with ModelType.SAVED_MODEL",

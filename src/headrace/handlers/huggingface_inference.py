@@ -149,11 +149,7 @@ class _HuggingFaceModelHandler(UriModelHandler[TensorT, Any]):
         self._load_model_args = load_model_args or {}
 
     def load_model(self) -> Any:
-        """Loads the model in evaluation mode onto its device, or onto those of its ``device_map``.
-
-        A device that cannot be used, or onto which the model does not load, is replaced by the CPU, with a warning in
-        the log.
-        """
+        """Loads the model in evaluation mode onto its device, those of its ``device_map``, or else the CPU."""
         if self._load_model_args.get("device_map") is not None:
             return self._load(None)
         return load_onto(self._device, self._load)
@@ -274,8 +270,7 @@ class HuggingFacePipelineModelHandler(UriModelHandler[Any, Any]):
         model: id of a model on the Hugging Face hub, or the folder of a saved one; empty: the one that transformers
             chooses for the task. If the hub knows the model's task, ``task`` may be empty.
         device: ``"CPU"``, ``"GPU"`` (CUDA's), or one of PyTorch's, such as ``"cuda:1"``; if it cannot be used, the CPU,
-            with a warning in the log. None:
-            the GPU if there is one.
+            with a warning in the log. None: the GPU if there is one.
         inference_fn: ``(batch, pipeline, inference_args)`` returns one answer for each example; by default
             ``default_pipeline_inference_fn``.
         load_pipeline_args: keyword arguments for ``transformers.pipeline``; a ``device`` or ``device_map`` among them
@@ -312,11 +307,7 @@ class HuggingFacePipelineModelHandler(UriModelHandler[Any, Any]):
         self._placement = AutoPlacement(device, self._load_pipeline_args, "load_pipeline_args")
 
     def load_model(self) -> Any:
-        """Loads the pipeline onto its device.
-
-        A device that cannot be used, or onto which the model does not load, is replaced by the CPU, with a warning in
-        the log.
-        """
+        """Loads the pipeline onto its device, or else the CPU, with a warning in the log."""
         return self._placement.load(self._load, self._load_pipeline_args)
 
     def run_inference(

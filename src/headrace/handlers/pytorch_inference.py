@@ -100,11 +100,7 @@ class _PytorchModelHandler(UriModelHandler[TensorT, torch.nn.Module]):
             self._state_dict_path = uri or None
 
     def load_model(self) -> torch.nn.Module:
-        """Loads the model in evaluation mode onto its device.
-
-        A device that cannot be used, or onto which the model does not load, is replaced by the CPU, with a warning in
-        the log.
-        """
+        """Loads the model in evaluation mode onto its device, or else the CPU, with a warning in the log."""
         return load_onto(self._device, self._load)
 
     def run_inference(
@@ -121,10 +117,9 @@ class _PytorchModelHandler(UriModelHandler[TensorT, torch.nn.Module]):
 
         An ``inference_fn`` that is not from this module gets what the model would as its batch.
         """
-        device, path, function = device_of(model, self._device), self._model_uri or None, self._inference_fn
-        inputs = self._inputs_of(columns)
-        function, options = (function.func, function.keywords) if isinstance(function, partial) else (function, {})
-        if function is self._default_inference_fn:
+        device, path, inputs = device_of(model, self._device), self._model_uri or None, self._inputs_of(columns)
+        if self.columns_equal_rows():
+            options = getattr(self._inference_fn, "keywords", {})
             answer = call_model(on_device(inputs, device), model, inference_args, **options)
             return PredictionResult(columns, on_cpu(answer), path)
         results = self._inference_fn(inputs, model, device, inference_args or {}, path)
@@ -170,13 +165,10 @@ class _PytorchModelHandler(UriModelHandler[TensorT, torch.nn.Module]):
         try:
             state = torch.load(file, map_location=device, **self._load_model_args)
         except (pickle.UnpicklingError, RuntimeError) as error:
-            if "TorchScript archives" in str(error):
-                raise ValueError(
-                    f"{self._model_uri} is a TorchScript file: give it as torch_script_model_path."
-                ) from error
-            if "weights_only" not in str(error):
+            is_script = "TorchScript archives" in str(error)
+            if not is_script and "weights_only" not in str(error):
                 raise
-            raise ValueError(f"{self._model_uri} {_NO_STATE}") from error
+            raise ValueError(f"{self._model_uri} {_IS_SCRIPT if is_script else _NO_STATE}") from error
         if isinstance(state, torch.nn.Module):
             raise ValueError(f"{self._model_uri} {_NO_STATE}")
         return state
@@ -206,6 +198,7 @@ class _Exported(torch.nn.Module):
         return self._module(*inputs, *(named.pop(name) for name in self._names[len(inputs) :]), **named)
 
 
+_IS_SCRIPT = "is a TorchScript file: give it as torch_script_model_path."
 _NO_STATE = (
     "holds a whole module, or a state dict with objects of other classes: write torch.save(model.state_dict(), path). "
     "Where you trust the file, load_model_args={'weights_only': False} loads such a state dict, and "

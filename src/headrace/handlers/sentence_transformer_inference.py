@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -27,7 +25,6 @@ with extra_required("sentence-transformers"):
 
 __all__ = ["SentenceTransformerModelHandler"]
 
-_CONFIG = "sentence_bert_config.json"
 _CALIBRATED = ("int8", "uint8")
 """Precisions whose values depend on the range of each dimension; binary ones depend on the sign only."""
 
@@ -42,8 +39,7 @@ class SentenceTransformerModelHandler(UriModelHandler[str, Any]):
     Args:
         model_name: id of a model on the Hugging Face hub, or the folder of a saved one.
         device: ``"CPU"``, ``"GPU"`` (CUDA's), or one of PyTorch's, such as ``"cuda:1"``; if it cannot be used, the CPU,
-            with a warning in the log. None:
-            the GPU if there is one.
+            with a warning in the log. None: the GPU if there is one.
         max_seq_length: number of tokens at which texts are cut off; None: the model's own.
         load_model_args: keyword arguments for ``SentenceTransformer``; a ``device`` among them, or a ``device_map`` in
             its ``model_kwargs``, replaces the argument ``device``.
@@ -80,11 +76,7 @@ class SentenceTransformerModelHandler(UriModelHandler[str, Any]):
         self._ranges: Any = None if quantization_ranges is None else _as_ranges(quantization_ranges)
 
     def load_model(self) -> Any:
-        """Loads the model in evaluation mode onto its device.
-
-        A device that cannot be used, or onto which the model does not load, is replaced by the CPU, with a warning in
-        the log.
-        """
+        """Loads the model in evaluation mode onto its device, or else the CPU, with a warning in the log."""
         return self._placement.load(self._load, self._load_model_args)
 
     def run_inference(
@@ -125,9 +117,8 @@ class SentenceTransformerModelHandler(UriModelHandler[str, Any]):
             )
 
     def default_length_fn(self) -> Callable[[Any], float] | None:
-        """About the tokens of a text, as far as the model reads it; the texts of a batch are padded to the longest."""
-        most = self._max_seq_length or _most_tokens(self._model_uri)
-        return text_length if most is None else partial(_length, most)
+        """About the tokens of a text, at most ``max_seq_length``: the texts of a batch are padded to the longest."""
+        return text_length if self._max_seq_length is None else partial(_length, self._max_seq_length)
 
     def example_from_row(self, row: Mapping[str, Any]) -> str:
         """The text in a row's only column.
@@ -159,15 +150,6 @@ class SentenceTransformerModelHandler(UriModelHandler[str, Any]):
 
 def _length(most: int, text: Any) -> int:
     return min(most, text_length(text))
-
-
-def _most_tokens(folder: str) -> int | None:
-    """The number of tokens at which a saved model cuts texts off; None if its folder does not say, or is elsewhere."""
-    with suppress(OSError, ValueError), open(os.path.join(folder, _CONFIG), encoding="utf-8") as file:
-        settings = json.load(file)
-        most = settings.get("max_seq_length") if isinstance(settings, dict) else None
-        return most if isinstance(most, int) and most > 0 else None
-    return None
 
 
 def _as_ranges(given: Any) -> Any:

@@ -55,19 +55,10 @@ class SklearnModelHandlerPandas(SklearnModelHandler[pandas.DataFrame]):
     All rows of a batch go to the model in one frame, and columns that it was not fitted on are left out.
 
     Args:
-        model_uri: path or URI of the model's file.
-        model_file_type: whether the file was written with pickle, joblib or skops.
         inference_fn: ``(model, batch, inference_args)`` returns a pair: the predictions, one for each example of the
             batch or a dict of such sequences, and the examples to put beside them. By default ``model.predict`` gets
             the concatenated frames, with ``inference_args`` as its keyword arguments.
-        method: what the model is asked for: ``"predict"``, ``"predict_proba"``, ``"decision_function"`` or
-            ``"transform"``.
-        trusted: of a file of skops, the types that may be loaded besides those that skops itself trusts.
-        options: those of ``headrace.ModelHandler``.
-
-    Raises:
-        ConfigurationError: ``model_file_type`` is not a ModelFileType, or is not skops and types are ``trusted``;
-            ``method`` is none of these, or goes with an ``inference_fn``.
+        options: those of ``headrace.ModelHandler``. All others, and errors, are those of ``SklearnModelHandlerNumpy``.
     """
 
     card = CARDS["sklearn_inference.SklearnModelHandlerPandas"]

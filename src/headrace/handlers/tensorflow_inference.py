@@ -183,23 +183,13 @@ class _TFModelHandler(InputRows, UriModelHandler[ExampleT, Any]):
     def _check_arguments(self) -> None:
         """Also refuses arguments that would be ignored."""
         of_weights = self._model_type is ModelType.SAVED_WEIGHTS
-        checks = [
-            (
-                self._create_model_fn or not of_weights,
-                "ModelType.SAVED_WEIGHTS needs create_model_fn, which makes the model that the weights are for",
-            ),
-            (
-                of_weights or not self._create_model_fn,
-                "create_model_fn goes with model_type=ModelType.SAVED_WEIGHTS; a saved model needs none",
-            ),
-            (
-                not (of_weights and (self._custom_weights or self._load_model_args)),
-                "load_model_args and custom_weights go with ModelType.SAVED_MODEL; model_uri has the weights",
-            ),
-        ]
-        for good, complaint in checks:
-            if not good:
-                raise ConfigurationError(f"{type(self).__qualname__}: {complaint}.")
+        complaint = ""
+        if of_weights is not bool(self._create_model_fn):
+            complaint = "model_type=ModelType.SAVED_WEIGHTS and create_model_fn, which makes their model, go together"
+        elif of_weights and (self._custom_weights or self._load_model_args):
+            complaint = "load_model_args and custom_weights go with ModelType.SAVED_MODEL; model_uri has the weights"
+        if complaint:
+            raise ConfigurationError(f"{type(self).__qualname__}: {complaint}.")
 
 
 class TFModelHandlerNumpy(_TFModelHandler["numpy.ndarray[Any, Any]"]):

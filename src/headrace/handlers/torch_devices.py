@@ -105,11 +105,7 @@ class AutoPlacement:
             )
 
     def load(self, load: Callable[..., ModelT], arguments: Mapping[str, Any]) -> ModelT:
-        """Loads a model: returns ``load(device=...)``, or ``load()`` if its arguments choose the device.
-
-        A device that cannot be used, or onto which the model does not load, is replaced by the CPU, with a warning in
-        the log.
-        """
+        """Loads a model: ``load(device=...)``, or ``load()`` if its arguments choose the device; as ``load_onto``."""
         if _chosen(arguments):
             return load()
         device = self._device or (CUDA if is_usable(CUDA) else CPU)
