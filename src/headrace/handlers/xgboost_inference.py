@@ -6,13 +6,12 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from headrace.core.beam_compat import with_beams_attributes
 from headrace.core.columns import Takes
-from headrace.core.conversion import FLOAT32_MAX, column_numbers, predict_by_kind, to_matrix
+from headrace.core.conversion import column_numbers, predict_by_kind, to_matrix
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
@@ -151,7 +150,6 @@ class XGBoostModelHandler(EstimatorHandler[ExampleT, Any]):
     def _columns_result(
         self, columns: Any, rows: Any, model: Any, inference_args: dict[str, Any] | None
     ) -> PredictionResult:
-        """Predicts for all rows of a matrix or frame."""
         (result,) = self._inference_fn([rows], model, inference_args)
         return PredictionResult(columns, result.inference, self._model_uri)
 
@@ -302,20 +300,11 @@ def _is_by_row(model: Any, method: str) -> bool:
 def _predict(model: Any, matrix: Any, arguments: dict[str, Any], method: str) -> Any:
     if not isinstance(model, xgboost.Booster):
         return getattr(model, method)(matrix, **arguments)
-    if _is_plain(matrix) and model.feature_names is None and not arguments:
-        with suppress(xgboost.core.XGBoostError, ValueError):  # of a linear model, or what is refused below
-            return model.inplace_predict(matrix)
     data = xgboost.DMatrix(matrix, enable_categorical=True)
     few = not scipy.sparse.issparse(matrix) and data.num_col() < model.num_features()
     if few and arguments.get("validate_features", True):  # XGBoost would treat the last ones as missing
         raise ValueError(f"an example has {data.num_col()} columns, and the model {model.num_features()} features.")
     return model.predict(data, **arguments)
-
-
-def _is_plain(matrix: Any) -> bool:
-    """Whether the rows need no DMatrix, which would take a quarter of the time and check their numbers."""
-    is_usual = type(matrix) is numpy.ndarray and matrix.dtype in ("float32", "float64", "int64")
-    return is_usual and not bool((numpy.abs(matrix) > FLOAT32_MAX).any())
 
 
 def _split(answer: Any, counts: Sequence[int]) -> Iterator[Any]:
