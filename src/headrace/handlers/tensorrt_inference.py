@@ -11,8 +11,8 @@ import importlib
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from headrace.core.conversion import to_results
 from headrace.core.errors import ConfigurationError, MissingExtraError, PredictionCountError, extra_required
@@ -31,23 +31,6 @@ __all__ = ["TensorRTEngine", "TensorRTEngineHandlerNumPy", "default_tensorrt_inf
 
 _OLDEST = 10
 """The first version of TensorRT whose engines name their tensors."""
-
-
-class Tensor(NamedTuple):
-    """One of an engine's inputs or outputs, for which a buffer is allocated."""
-
-    name: str
-    dtype: Any
-    shape: tuple[int, ...]
-    """As the engine declares it; -1: the dimension varies."""
-    largest: tuple[int, ...]
-    """The largest shape for which its buffer has room."""
-    is_input: bool
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its buffer."""
-        return int(numpy.prod(self.largest, dtype=numpy.int64)) * int(numpy.dtype(self.dtype).itemsize)
 
 
 class TensorRTEngine:
@@ -73,19 +56,16 @@ class TensorRTEngine:
         if self.context is None:
             raise RuntimeError("TensorRT could not make a context for the engine; its log says why.")
         names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
-        is_input = {name: engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT for name in names}
-        for name in names:
-            if is_input[name] and -1 in tuple(engine.get_tensor_shape(name)):
+        inputs = [name for name in names if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT]
+        for name in inputs:
+            if -1 in tuple(engine.get_tensor_shape(name)):
                 self.context.set_input_shape(name, engine.get_tensor_profile_shape(name, 0)[2])
-        self.tensors = [self._tensor(trt, name, is_input[name]) for name in names]
-        self.gpu_allocations = [self._owned("cuMemAlloc", "cuMemFree", max(1, one.nbytes)) for one in self.tensors]
-        bound = [
-            _binding(index, *pair) for index, pair in enumerate(zip(self.tensors, self.gpu_allocations, strict=True))
+        bindings = [
+            self._bound(index, name, trt.nptype(engine.get_tensor_dtype(name))) for index, name in enumerate(names)
         ]
-        for binding in bound:
-            self.context.set_tensor_address(binding["name"], int(binding["allocation"]))
-        self.inputs = [binding for binding in bound if is_input[binding["name"]]]
-        self.outputs = [binding for binding in bound if not is_input[binding["name"]]]
+        self.inputs = [binding for binding in bindings if binding["name"] in inputs]
+        self.outputs = [binding for binding in bindings if binding["name"] not in inputs]
+        self.gpu_allocations = [binding["allocation"] for binding in bindings]
         self.cpu_allocations = [numpy.zeros(binding["shape"], binding["dtype"]) for binding in self.outputs]
         self.stream = self._owned("cuStreamCreate", "cuStreamDestroy", 0)
         self._resources.callback(_cuda, "cuCtxSetCurrent", self._device)  # first, in the thread that frees them
@@ -104,15 +84,17 @@ class TensorRTEngine:
             ValueError: the batch does not fit the input, or the engine has several inputs.
             RuntimeError: CUDA or TensorRT fails.
         """
-        inputs = [tensor for tensor in self.tensors if tensor.is_input]
-        if len(inputs) != 1:
-            raise ValueError(f"the engine has {len(inputs)} inputs; give the handler an inference_fn that feeds them.")
-        fed = to_feed(batch, inputs[0])
+        if len(self.inputs) != 1:
+            message = f"the engine has {len(self.inputs)} inputs; give the handler an inference_fn that feeds them."
+            raise ValueError(message)
+        (given,) = self.inputs
+        declared = tuple(self.engine.get_tensor_shape(given["name"]))
+        fed = to_feed(batch, given, declared)
         with self.context_lock:
             _cuda("cuCtxSetCurrent", self._device)  # it is current only in threads that entered it
-            if -1 in inputs[0].shape and not self.context.set_input_shape(inputs[0].name, fed.shape):
-                raise RuntimeError(f"TensorRT refuses the shape {fed.shape} of input {inputs[0].name!r}.")
-            _cuda("cuMemcpyHtoDAsync", self.inputs[0]["allocation"], fed.ctypes.data, fed.nbytes, self.stream)
+            if -1 in declared and not self.context.set_input_shape(given["name"], fed.shape):
+                raise RuntimeError(f"TensorRT refuses the shape {fed.shape} of input {given['name']!r}.")
+            _cuda("cuMemcpyHtoDAsync", given["allocation"], fed.ctypes.data, fed.nbytes, self.stream)
             if not self.context.execute_async_v3(int(self.stream)):
                 raise RuntimeError("TensorRT could not run the engine; its log says why.")
             shapes = [tuple(self.context.get_tensor_shape(output["name"])) for output in self.outputs]
@@ -122,12 +104,16 @@ class TensorRTEngine:
             _cuda("cuStreamSynchronize", self.stream)
         return to_rows(outputs, len(batch))
 
-    def _tensor(self, trt: Any, name: str, is_input: bool) -> Tensor:
-        dtype = numpy.dtype(trt.nptype(self.engine.get_tensor_dtype(name)))
-        declared, largest = (tuple(found.get_tensor_shape(name)) for found in (self.engine, self.context))
-        if -1 in largest:
+    def _bound(self, index: int, name: str, dtype: Any) -> dict[str, Any]:
+        """An input or output, with memory for the largest shape."""
+        shape = list(self.context.get_tensor_shape(name))
+        if -1 in shape:
             raise RuntimeError(f"the largest shape of {name!r} is not known: it depends on the data.")
-        return Tensor(name, dtype, declared, largest, is_input)
+        size = int(numpy.prod(shape, dtype=numpy.int64)) * numpy.dtype(dtype).itemsize
+        allocation = self._owned("cuMemAlloc", "cuMemFree", max(1, size))
+        self.context.set_tensor_address(name, int(allocation))
+        found = {"index": index, "name": name, "dtype": numpy.dtype(dtype), "shape": shape}
+        return {**found, "allocation": allocation, "size": size}
 
     def _owned(self, make: str, free: str, argument: int) -> Any:
         """Memory or a stream that ends with this object."""
@@ -136,32 +122,28 @@ class TensorRTEngine:
         return made
 
 
-def _binding(index: int, tensor: Tensor, allocation: Any) -> dict[str, Any]:
-    found = {"index": index, "name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.largest)}
-    return {**found, "allocation": allocation, "size": tensor.nbytes}
-
-
-def to_feed(batch: Sequence[Any], tensor: Tensor) -> Any:
+def to_feed(batch: Sequence[Any], given: Mapping[str, Any], declared: Sequence[int]) -> Any:
     """Stacks a batch into one array for an input.
 
     Args:
         batch: arrays with the shape of the input without its first dimension.
-        tensor: the input. If its first dimension is fixed, rows of zeros are added to fill it.
+        given: the input's name, its dtype, and the largest shape.
+        declared: the shape, -1 where it varies. If the first dimension is fixed, rows of zeros are added to fill it.
 
     Raises:
         ValueError: the batch, or an example, has a shape that the engine does not take.
     """
-    rows = numpy.stack([numpy.asarray(example) for example in batch]).astype(tensor.dtype, copy=False)
-    fits = len(rows.shape) == len(tensor.shape) and all(
-        of_engine in (-1, of_row) for of_row, of_engine in zip(rows.shape[1:], tensor.shape[1:], strict=True)
+    rows = numpy.stack([numpy.asarray(example) for example in batch]).astype(given["dtype"], copy=False)
+    fits = rows.ndim == len(declared) and all(
+        size in (-1, found) for size, found in zip(declared[1:], rows.shape[1:], strict=True)
     )
-    if not fits or any(here > most for here, most in zip(rows.shape, tensor.largest, strict=True)):
+    if not fits or any(found > most for found, most in zip(rows.shape, given["shape"], strict=True)):
         raise ValueError(
-            f"the engine's input {tensor.name!r} has the shape {tensor.shape}, {tensor.largest} at most; "
+            f"the engine's input {given['name']!r} has the shape {declared}, {given['shape']} at most; "
             f"{len(batch)} examples of shape {rows.shape[1:]} do not fit."
         )
-    if tensor.shape[0] > len(rows):
-        rows = numpy.concatenate([rows, numpy.zeros((tensor.shape[0] - len(rows), *rows.shape[1:]), rows.dtype)])
+    if declared[0] > len(rows):
+        rows = numpy.concatenate([rows, numpy.zeros((declared[0] - len(rows), *rows.shape[1:]), rows.dtype)])
     return numpy.ascontiguousarray(rows)
 
 

@@ -89,11 +89,6 @@ def _migrate_module(module: libcst.Module, text: str, blank: str) -> MigratedSou
     edits = Editor(imports, rewriting, content).edits()
     new = apply_edits(content, edits).decode()
     libcst.parse_module(new)  # raises if an edit went wrong
-    advice = (*advice_findings(imports, rewriting), *private_findings(imports), *text_findings(imports, _moved))
+    advice = (*advice_findings(imports, rewriting), *private_findings(imports), *text_findings(imports))
     findings = sorted(set(advice), key=lambda one: (one.line, one.column, one.message))
     return MigratedSource(new + blank, tuple(findings), beam_stays(imports, rewriting), extras_in(new))
-
-
-def _moved(statement: str) -> tuple[str, bool]:
-    """A statement after the move, and whether it could be read."""
-    return migrate_source(statement).text, "{" not in statement and is_python(statement)
