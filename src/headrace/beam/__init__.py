@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import RateLimitExceeded
@@ -35,9 +34,11 @@ from headrace.core.handler import ExampleT, KeyT, ModelHandler, ModelT, PostProc
 from headrace.core.keyed import KeyedModelHandler, KeyModelMapping, KeyModelPathMapping, MaybeKeyedModelHandler
 from headrace.core.remote import ElementFailure, ElementRetry, RemoteModelHandler
 from headrace.core.result import ModelMetadata, PredictionResult
-from headrace.failures.memory import free_memory
+from headrace.failures import memory as _memory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from apache_beam.ml.inference.base import load_model_status
     from apache_beam.ml.inference.utils import WatchFilePattern
 
@@ -96,7 +97,7 @@ class OOMProtectedFn:
         except Exception as error:
             if "out of memory" in str(error) and "CUDA" in str(error):
                 logging.getLogger(__name__).warning("CUDA ran out of memory; freeing cached memory.")
-                free_memory()
+                _memory.free_memory()
             raise
 
 

@@ -119,9 +119,10 @@ def _checks(imports: FileImports) -> Iterator[tuple[str, libcst.CSTNode]]:
     for comparison in imports.nodes_of(libcst.Comparison):
         if _of_class([comparison.left, *(one.comparator for one in comparison.comparisons)]):
             yield "type(...) == {}", comparison
-    for handler in imports.nodes_of(libcst.ExceptHandler, libcst.ExceptStarHandler):
-        if handler.type is not None:
-            yield "except {}", handler.type
+    caught = [one.type for one in imports.nodes_of(libcst.ExceptHandler)]
+    for classes in (*caught, *(one.type for one in imports.nodes_of(libcst.ExceptStarHandler))):
+        if classes is not None:
+            yield "except {}", classes
     for pattern in imports.nodes_of(libcst.MatchClass):
         yield "case {}(...)", pattern.cls
 

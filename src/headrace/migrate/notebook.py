@@ -34,7 +34,8 @@ def migrate_notebook(text: str) -> MigratedSource:
     except (ValueError, KeyError, TypeError):
         finding = Finding(1, 0, "is not a notebook of format 4; nothing is changed.")
         return MigratedSource(text, (finding,) if "apache_beam.ml" in text else ())
-    new, findings, beam_stays = list(sources), [], False
+    new, beam_stays = list(sources), False
+    findings: list[Finding] = []
     if "inference" in text and "apache_beam" in text:
         new, findings, beam_stays = _migrate_cells(sources)
     extras = extras_in("\n".join(new))

@@ -16,7 +16,9 @@ _CURE = "use its public arguments and methods, or an attribute of your own."
 def private_findings(imports: FileImports) -> Iterator[Finding]:
     """Where a file uses or overrides private attributes of Beam's classes that move."""
     owners = _Owners(imports)
-    for node in imports.nodes_of(libcst.Attribute, libcst.FunctionDef):
+    methods = imports.nodes_of(libcst.FunctionDef)
+    nodes: list[libcst.Attribute | libcst.FunctionDef] = [*imports.nodes_of(libcst.Attribute), *methods]
+    for node in nodes:
         name = node.attr if isinstance(node, libcst.Attribute) else node.name
         if not is_private(name.value):
             continue
