@@ -22,8 +22,10 @@ def private_findings(imports: FileImports) -> Iterator[Finding]:
         name = node.attr if isinstance(node, libcst.Attribute) else node.name
         if not is_private(name.value):
             continue
-        is_own = isinstance(node, libcst.FunctionDef) or _is_self(node.value)
-        candidates = owners.around(node) if is_own else owners.of(node.value, name.value)
+        if isinstance(node, libcst.FunctionDef) or _is_self(node.value):
+            is_own, candidates = True, owners.around(node)
+        else:
+            is_own, candidates = False, owners.of(node.value, name.value)
         theirs = sorted(one for one in candidates if name.value in private_of_beam(one))
         ours = sorted(one for one in candidates if name.value in private_of_headrace(one))
         if theirs:
