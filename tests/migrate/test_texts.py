@@ -9,7 +9,7 @@ from headrace.migrate.source import migrate_source
 BASE = "from apache_beam.ml.inference.base import RunInference"
 MODULES = "from apache_beam.ml.inference import base, onnx_inference as o"
 INDENTED = "    from apache_beam.ml.inference.base import (\n        X)\n    import apache_beam.ml.inference.utils\n"
-PATCHED = "apache_beam.ml.inference.vertex_ai_inference.aiplatform"
+PATCHED = "apache_beam.ml.inference.vertex_ai_inference.retried"
 
 
 CODE = (True, "code within this text imports from Beam's package: write Headrace's.")
