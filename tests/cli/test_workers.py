@@ -65,7 +65,6 @@ def written(folder):
     letters = folder.rows("p.dead-letters.jsonl")
     for letter in letters:
         letter.update(attempts=0, traceback="")
-        letter["position"].get("reading", {}).pop("around", None)
     found = (folder.path / "p.jsonl").read_bytes(), sorted(letters, key=lambda letter: letter["position"]["place"])
     for name in ("p.jsonl", "p.dead-letters.jsonl"):
         os.remove(folder.path / name)

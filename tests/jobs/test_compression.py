@@ -4,7 +4,6 @@ import bz2
 import gzip
 import io
 import lzma
-import zlib
 
 import pyarrow
 import pyarrow.parquet
@@ -21,7 +20,6 @@ KINDS = {
     "bz2": bz2.compress,
     "xz": lzma.compress,
     "lzma": lambda content: lzma.compress(content, lzma.FORMAT_ALONE),
-    "deflate": zlib.compress,
     "zst": zstandard.compress,
 }
 ROWS = [{"a": n, "b": n * 7919 % 1000} for n in range(40_000)]
@@ -35,7 +33,7 @@ def row_by_row(source):
 
 def in_columns(source):
     blocks = read_blocks(source, 0, {"a": "int", "b": "int"}, RowRanges(), ("a", "b"))
-    return [row for block in fitted(blocks, Fit(("a", "b")), all_finite=True) for row in block.rows()]
+    return [row for block in fitted(blocks, Fit(("a", "b"))) for row in block.rows()]
 
 
 @pytest.fixture(params=[row_by_row, in_columns])
@@ -61,7 +59,7 @@ def test_all_streams_are_read(read, extension):
 def test_a_file_that_breaks_off_is_no_shorter_file(read, extension):
     first, second = (KINDS[extension](half) for half in (TEXT[:MIDDLE], TEXT[MIDDLE:]))
     for content in (first[: len(first) // 2], first[:-1], first + second[: len(second) // 2], first + second[:5]):
-        with pytest.raises(EOFError, match="end"):
+        with pytest.raises((EOFError, OSError), match=r"end|Truncated"):
             read(extension, content)
 
 
@@ -71,21 +69,6 @@ def test_a_file_that_breaks_off_is_no_shorter_file(read, extension):
 def test_what_is_behind_the_last_stream_is_an_error(read, extension, behind):
     with pytest.raises((OSError, EOFError, lzma.LZMAError)):
         read(extension, KINDS[extension](TEXT) + behind)
-
-
-def test_what_is_behind_the_last_stream_is_said(read):
-    for extension in ("bz2", "xz"):
-        with pytest.raises(OSError, match="behind the end of what is compressed comes something else"):
-            read(extension, KINDS[extension](TEXT) + b"40000,1\n")
-
-
-@pytest.mark.parametrize("zeros", [4, 200_000])
-def test_padding_of_xz(read, zeros):
-    first, second = (lzma.compress(half) for half in (TEXT[:MIDDLE], TEXT[MIDDLE:]))
-    assert read("xz", first + bytes(zeros) + second + bytes(zeros)) == ROWS
-    for content in (first + bytes(zeros + 1) + second, first + second + bytes(zeros + 2)):
-        with pytest.raises(OSError, match="zeros"):
-            read("xz", content)
 
 
 @pytest.mark.parametrize("extension", ["gz", "bz2", "xz"])

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 from sklearn.base import BaseEstimator
 
-from headrace import SKIP, BatchingConfig, ConfigurationError, Failure, KeyedModelHandler, predict, predict_table
+from headrace import SKIP, BatchingConfig, ConfigurationError, Failure, KeyedModelHandler, predict
 from headrace.handlers.sklearn_inference import SklearnModelHandlerPandas
 from headrace.jobs.files import match
 from headrace.jobs.job import Job
@@ -140,16 +140,3 @@ def test_frames_go_to_the_model_in_blocks_and_come_back_row_by_row(tmp_path, mak
     assert results[5].model_id == str(tmp_path / "model.pkl")
     with pytest.raises(ValueError, match="13 again"):
         list(predict(handler, make(frame), columns=["a", "b"]))
-
-
-class SumsOfFrames(Acting):
-    """Declares frames as handlers did before there was ``takes``."""
-
-    takes_frames = True
-
-
-def test_a_handler_that_says_takes_frames_is_given_frames():
-    handler = SumsOfFrames(lambda batch: [frame["a"].sum() for frame in batch])
-    frame = pandas.DataFrame({"a": [1, 2], "t": ["x", "y"]})
-    assert list(predict(handler, frame)) == [1, 2]
-    assert predict_table(handler, frame, columns=["a"])["prediction"].tolist() == [1, 2]

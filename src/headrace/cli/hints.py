@@ -96,7 +96,7 @@ def about_failures(
     """
     if all(stage == "reading" for stage, _ in failures):
         if retried:
-            return " No row could be read; correct the lines, in the dead letters or in their files."
+            return " No row could be read; correct the lines in the dead letters."
         return " No row could be read; the dead letters have the lines, and --format and --delimiter say what they are."
     before = [error for stage, error in failures if stage not in _AFTER_THE_MODEL]
     is_of_input = any(not _NOT_OF_INPUT.search(error) for error in before)

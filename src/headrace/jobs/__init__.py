@@ -6,21 +6,19 @@ run.py   Run.execute(Job from job.py), in the user's process: prepare the output
   |                                         beam_pipeline.py  Beam's workers, on any runner
   |    read     files.py -> compression.py, pipes.py, storage.py -> text.py -> reading.py: blocks.py, blocks of rows
   |             csv_blocks.py, json_blocks.py, parquet_blocks.py: record batches where pyarrow is exact, else records
-  |             (csv_records.py); retry.py: dead letters as input, corrected.py: lines that can be read by now, which
-  |             neighbours.py tells from others in their place; prefetch.py: one block ahead; partitions.py: columns
-  |             that the names of folders give;
-  |             position.py, input_share.py: how far the input is read, for the progress that is shown
+  |             (csv_records.py); retry.py: dead letters as input; partitions.py: columns that the names of folders
+  |             give; flow.py: one block ahead, and no more once the first rows have all failed;
+  |             input_share.py: how far the input is read, for the progress that is shown
   |    predict  a bundle of the runtime takes rows, each tagged with its place in its block. headrace.rows wraps the
-  |             handler: row -> example; columns.py for blocks, if it predicts the same from columns (column_blocks.py)
-  |             first_rows.py ends a run whose first rows all fail
+  |             handler: row -> example; columns.py for blocks, if it predicts the same from columns
   |    write    output_batches.py: record batches of rows and predictions -> parts.py, or durable.py with --resume
   '- output.py joins the parts as JSON lines, CSV or Parquet (tables.py, column_types.py), in the order of the input
      (stored_rows.py); publishing.py moves the files into place; letters.py, positions.py: dead letters, and where
      their rows belong; into.py puts them there, in the order of letter_order.py; resume.py keeps the parts of a killed
      run for the next one (row_ranges.py: which rows are done); folder.py: an output for each input
 
-predict_table.py, prediction_columns.py: of a table in memory, the same predictions as columns.
+predict_table.py, arrow_predictions.py: of a table in memory, the same predictions as columns.
 
-columns.py, blocks.py and what they import also run in model hosts. arrays.py: Python's values as Arrow's, the reverse
-of headrace.rows.values; json_lines.py: any value as JSON; messages.py: a helper.
+arrays.py: Python's values as Arrow's, the reverse of headrace.rows.values, and their texts; json_lines.py: any value as
+JSON; messages.py: a helper.
 """

@@ -7,8 +7,6 @@ halved until only few lines are left, which the ``csv`` module reads.
 from __future__ import annotations
 
 import codecs
-import math
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,36 +15,29 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.csv
 
-from headrace.jobs.csv_records import CsvRecords, read_csv
-from headrace.jobs.csv_types import CELL_TYPES, EXACT, FALSE, NESTED, TEXT, TRUE
+from headrace.jobs.csv_records import CsvRecords
+from headrace.jobs.csv_types import CELL_TYPES, EXACT, FALSE, NESTED, TEXT, TRUE, value_of
 from headrace.jobs.files import Source
-from headrace.jobs.text import TextFile, ends_with_returns, in_lists, open_text, whole_lines
+from headrace.jobs.text import TextFile, open_text, whole_lines
+from headrace.rows.fitting import ZERO, numbers_of
 from headrace.rows.records import Record
 
 _ARROW_BYTES = 1 << 18
-_FEW_LINES = 64
+_FEW_LINES, _RECORDS = 64, 512
 _TYPES = {
-    TEXT: pyarrow.string(),
     "int": pyarrow.int64(),
     "float": pyarrow.float64(),
-    "bool": pyarrow.bool_(),
     "date": pyarrow.date32(),
     "datetime": pyarrow.timestamp("us"),
 }
-_CACHED_BYTES = 1 << 16
-_ODD = r'[ \t"+-]*0[0-9xX]'
-_MANY_DIGITS = "^[+-]?[0-9]{16,}$"
 DELIMITERS = ",;\t|:"
 """Those of files that are read as columns, and in parts."""
-_QUOTE, _NEWLINE, _POINT, _ZERO = b'"\n.0'
+_QUOTE, _NEWLINE, _MINUS, _POINT, _ZERO, _NINE = b'"\n-.09'
 
 
 def read_csv_blocks(source: Source, types: Mapping[str, str]) -> Iterator[Any]:
     """The rows of a file, as record batches or, where Arrow might read them differently, as lists of records."""
     with open_text(source) as file:
-        if ends_with_returns(file.beginning) or source.delimiter not in DELIMITERS or NESTED in types.values():
-            yield from in_lists(read_csv(source, types), source)
-            return
         text = _Text(file)
         header = CsvRecords(text.lines(), source.delimiter, source.path).header()
         if source.part is not None:
@@ -59,7 +50,7 @@ def read_csv_blocks(source: Source, types: Mapping[str, str]) -> Iterator[Any]:
                 text.line += lines
                 file.position.lines_done = text.line
                 yield batch
-            elif lines > _FEW_LINES:
+            elif lines > _FEW_LINES and fast.is_able:
                 text.give_back(*_halves(piece))
             else:
                 text.give_back(piece)
@@ -78,6 +69,9 @@ def _records(
     try:
         while text.line < stop and (row := next(found, None)) is not None:
             records.append(row)
+            if len(records) == _RECORDS:
+                yield records
+                records = []
     except ValueError:  # the end of the file, but not of the rows before it
         yield records
         raise
@@ -125,7 +119,7 @@ class _Text:
 
 
 class _ArrowParser:
-    """Parses text with Arrow.
+    """Parses text with Arrow: numbers, days and times as texts first, to see that nothing of a field is lost.
 
     Args:
         delimiter: a single ASCII character.
@@ -134,33 +128,24 @@ class _ArrowParser:
     """
 
     def __init__(self, delimiter: str, header: list[str], types: Mapping[str, str]) -> None:
+        self.is_able = bool(header) and delimiter in DELIMITERS and NESTED not in types.values()
         self._header = header
+        self._kinds = [types.get(name, TEXT) for name in header]
         self._delimiter = delimiter
-        self._kinds = {name: _TYPES[types.get(name, TEXT)] for name in header}
-        self._patterns = {name: CELL_TYPES[types[name]].pattern for name in header if types.get(name, TEXT) != TEXT}
-        self._has_times = any(types.get(name) in ("date", "datetime") for name in header)
 
     def read(self, text: bytes) -> Any:
         """A record batch of the text; None if Python might read it differently."""
-        if not self._header or _is_ambiguous(text, self._delimiter):
+        if not self.is_able or _is_ambiguous(text, self._delimiter):
             return None
         try:
-            batch = self._parsed(text, self._kinds)
-            return batch if not self._patterns or self._is_exact(text, batch) else None
-        except pyarrow.ArrowInvalid:
+            batch = self._parsed(text)
+            columns = list(map(_converted, batch.columns, self._kinds))
+        except ValueError:  # of Arrow's, too
             return None
+        return pyarrow.RecordBatch.from_arrays(columns, self._header)
 
-    def _is_exact(self, text: bytes, batch: Any) -> bool:
-        """Whether nothing of a field is lost; looks at fields only where something might be."""
-        most = max(map(_most, batch.columns))
-        if most == math.inf:  # or what is too large for a float
-            return False
-        if not (self._has_times or most >= EXACT or _has_odd_numbers(text, self._delimiter)):
-            return True
-        fields = self._parsed(text, dict.fromkeys(self._patterns, pyarrow.string()))
-        return all(map(_all_match, fields.columns, self._patterns.values()))
-
-    def _parsed(self, text: bytes, kinds: Mapping[str, Any]) -> Any:
+    def _parsed(self, text: bytes) -> Any:
+        kinds = [pyarrow.bool_() if kind == "bool" else pyarrow.string() for kind in self._kinds]
         table = pyarrow.csv.read_csv(
             pyarrow.BufferReader(text),
             pyarrow.csv.ReadOptions(
@@ -168,8 +153,7 @@ class _ArrowParser:
             ),
             pyarrow.csv.ParseOptions(delimiter=self._delimiter),
             pyarrow.csv.ConvertOptions(
-                column_types=kinds,
-                include_columns=list(kinds),
+                column_types=dict(zip(self._header, kinds, strict=True)),
                 null_values=[""],
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=False,
@@ -181,51 +165,50 @@ class _ArrowParser:
         return batches[0] if batches else pyarrow.RecordBatch.from_pylist([], schema=table.schema)
 
 
-def _has_odd_numbers(text: bytes, delimiter: str) -> bool:
-    """Whether a field begins like a number with a leading zero, or a hexadecimal one (which Arrow reads, too)."""
-    if delimiter < "." and not _may_have_odd_numbers(text):
-        return False
-    ends = pyarrow.py_buffer(numpy.array([0, len(text)], numpy.int32))  # pyarrow.array would import pandas
-    whole = pyarrow.Array.from_buffers(pyarrow.binary(), 1, [None, ends, pyarrow.py_buffer(text)])
-    begins = rf"(^|[\n{re.escape(delimiter)}]){_ODD}"
-    return bool(pyarrow.compute.match_substring_regex(whole, begins)[0].as_py())
+def _converted(texts: Any, kind: str) -> Any:
+    """A column of texts as one of the values that ``csv_types`` has for them.
+
+    Raises:
+        ValueError: that cannot be, or a text does not fit.
+    """
+    if kind in (TEXT, "bool"):
+        return texts
+    if kind in ("date", "datetime"):
+        fits = pyarrow.compute.match_substring_regex(texts, f"^({CELL_TYPES[kind].pattern.pattern})$")
+        if pyarrow.compute.all(fits).as_py() is False:
+            raise ValueError(f"a {kind} has another form")
+        return texts.cast(_TYPES[kind])
+    odd = _odd_numbers(texts)
+    _check(texts, odd, kind)
+    found = (pyarrow.compute.utf8_trim(texts, " \t") if len(odd) else texts).cast(_TYPES[kind])
+    if kind == "float":
+        _check(texts, numpy.flatnonzero(numpy.abs(numbers_of(found.fill_null(ZERO))) >= EXACT), kind)
+    return found
 
 
-def _may_have_odd_numbers(text: bytes) -> bool:
-    """Looks for a zero between a character that sorts before the point, and a digit or x: four times as fast."""
-    characters = numpy.frombuffer(text, numpy.uint8)
-    for start in range(0, len(text), _CACHED_BYTES):
-        some = characters[max(0, start - 3) : start + _CACHED_BYTES]
-        before, after = some[1:-2], some[3:]
-        followed = (after - _ZERO < 10) | (after | 0x20 == ord("x"))
-        places = numpy.flatnonzero((some[2:-1] == _ZERO) & (before < _POINT) & followed)
-        is_exponent = (some[places] | 0x20 == ord("e")) & (before[places] != ord(",")) & (before[places] != _NEWLINE)
-        if not is_exponent.all():
-            return True
-    return re.match(_ODD.encode(), text) is not None
+def _check(texts: Any, places: Any, kind: str) -> None:
+    """Raises ValueError if a text at one of the places does not fit."""
+    for place in places.tolist():
+        value_of(kind, texts[place].as_py().strip())
 
 
-def _most(column: Any) -> float:
-    """The largest magnitude of a column of floats; 0 of others."""
-    if column.type != pyarrow.float64():
-        return 0.0
-    ends = pyarrow.compute.min_max(column).as_py().values()
-    return max(abs(float(end or 0)) for end in ends)
-
-
-def _all_match(fields: Any, pattern: re.Pattern[str]) -> bool:
-    """Whether all fields that are not blank match, and none is so long a number that a float would lose digits."""
-    texts = pyarrow.compute.utf8_trim(fields, " \t")
-    matching = pyarrow.compute.match_substring_regex(texts, rf"^(?:{pattern.pattern})?$")
-    long = pyarrow.compute.match_substring_regex(texts, _MANY_DIGITS)
-    return not (pyarrow.compute.any(long).as_py() or pyarrow.compute.all(matching).as_py() is False)
+def _odd_numbers(texts: Any) -> Any:
+    """The places of texts with anything but digits, points and signs, or with a leading zero, as codes have it."""
+    _, offsets, content = texts.buffers()
+    ends = numpy.frombuffer(offsets, numpy.int32)[texts.offset : texts.offset + len(texts) + 1]
+    characters = numpy.frombuffer(content or b"", numpy.uint8)[: ends[-1]]
+    if not len(characters):
+        return ends[:0]
+    odd = numpy.flatnonzero(characters - _MINUS > _NINE - _MINUS)  # those below the minus wrap around
+    first = ends[:-1] + (characters[numpy.minimum(ends[:-1], len(characters) - 1)] == _MINUS)
+    behind = numpy.minimum(first + 1, len(characters) - 1)
+    has_zero = (first + 1 < ends[1:]) & (characters[behind - 1] == _ZERO) & (characters[behind] != _POINT)
+    return numpy.union1d(numpy.flatnonzero(has_zero), numpy.searchsorted(ends, odd, "right") - 1)
 
 
 def _is_ambiguous(text: bytes, delimiter: str) -> bool:
-    """Whether Arrow and Python might disagree: byte-order marks, "nan(", stray carriage returns, nulls, odd quotes."""
+    """Whether Arrow and Python might disagree: byte-order marks, stray carriage returns, nulls, odd quotes."""
     if text.startswith(codecs.BOM_UTF8):  # Arrow drops it
-        return True
-    if b"(" in text and re.search(rb"nan\(", text, re.IGNORECASE):  # Arrow reads a number
         return True
     if b"\0" in text or (b"\r" in text and text.count(b"\r") != text.count(b"\r\n")):
         return True

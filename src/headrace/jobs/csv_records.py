@@ -13,29 +13,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, repeat
 
 from headrace.jobs.csv_types import TEXT, Quoted, cell
-from headrace.jobs.files import Source
-from headrace.jobs.text import TextFile, ends_with_returns, lines_of_any_end, not_utf8, open_text, whole_lines
+from headrace.jobs.text import TextFile, not_utf8, whole_lines
 from headrace.rows.records import BrokenLine, Row
 
 _MOST_OF_A_QUOTE = 1 << 29
 _TROUBLE = str.maketrans("\r\0", "\1\1")
 
 
-def read_csv(source: Source, types: Mapping[str, str]) -> Iterator[Row | BrokenLine]:
-    """The rows of a file, with the values that its columns' types ask for; a column without one holds text."""
-    with open_text(source) as file:
-        records = CsvRecords(csv_lines(file), source.delimiter, source.path)
-        header = records.header()
-        if source.part is not None:
-            before = file.go_to(source.part)
-            records = CsvRecords(csv_lines(file), source.delimiter, source.path, before)
-        yield from records.rows(header, types)
-
-
 def csv_lines(file: TextFile) -> Iterator[bytes]:
-    r"""Lines with their line ends: ``\n``, or also ``\r`` if the first line ends with it."""
-    if ends_with_returns(file.beginning):
-        return lines_of_any_end(file)
+    """Lines with their line ends."""
     return (line + b"\n" for text in whole_lines(file) for line in text.split(b"\n")[:-1])
 
 
@@ -157,7 +143,7 @@ class CsvRecords:
                 text = line.decode()
             except UnicodeDecodeError as error:
                 text = line.decode("utf-8", "backslashreplace")
-                self._undecodable = self._undecodable or not_utf8(error, Source(self._path, "csv", self._delimiter))
+                self._undecodable = self._undecodable or not_utf8(error)
             size = size + len(text) if self._record else 0
             if size > _MOST_OF_A_QUOTE:
                 raise ValueError(

@@ -97,7 +97,7 @@ def cell(kind: str, column: str, field: str | None) -> Any:
     if not text:
         return None
     try:
-        return _value(kind, text)
+        return value_of(kind, text)
     except ValueError:
         better = "float" if kind == "int" and _fits("float", text) and not _CODE.match(text) else TEXT
         raise ValueError(
@@ -137,13 +137,14 @@ def _is_quoted_text(field: str) -> bool:
 
 def _fits(kind: str, text: str) -> bool:
     try:
-        _value(kind, text)
+        value_of(kind, text)
     except ValueError:
         return False
     return True
 
 
-def _value(kind: str, text: str) -> Any:
+def value_of(kind: str, text: str) -> Any:
+    """The value of a text without white space around it; raises ValueError if it does not fit."""
     cell_type = CELL_TYPES[kind]
     if not cell_type.pattern.fullmatch(text):
         raise ValueError(text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -15,8 +14,8 @@ from headrace.core.files import FileInfo, file_info, files_below, is_folder_name
 from headrace.core.spelling import no_file
 from headrace.jobs import pipes, storage
 from headrace.jobs.compression import compression_of, decompressed
+from headrace.jobs.input_share import CountedFile, Position, positions
 from headrace.jobs.partitions import Key, is_partitioned, keys_of
-from headrace.jobs.position import CountedFile, Position, positions
 from headrace.rows.files import Contents, Decode, row_of_file
 from headrace.rows.records import Row
 
@@ -103,7 +102,9 @@ def match(patterns: Sequence[str], file_format: str | None = None, delimiter: st
     for pattern in patterns:
         for file in _matching(pattern):
             bases.setdefault(file.path, _base(pattern, file.path))
-    _expect(bases)
+    for path in bases:
+        if not storage.is_remote(path):
+            pipes.expect(path)
     sources = tuple(
         Source(
             path,
@@ -247,7 +248,7 @@ def _matching(pattern: str, *, are_rows: bool = False) -> list[FileInfo]:
     if os.path.isdir(path):
         if not are_rows and is_partitioned(files := _files_below(path), path):
             return list(map(file_info, files))
-        names = f"'{os.path.join(pattern, '**/*')}'" if are_rows else _files_of(pattern)
+        names = f"'{os.path.join(pattern, '**/*')}'" if are_rows else _glob_of(pattern)
         raise ConfigurationError(f"{pattern} is a folder; name its files: {names}.")
     try:
         if os.path.exists(path):  # also a file whose name looks like a glob
@@ -286,26 +287,13 @@ def _files_below(folder: str) -> list[str]:
     )
 
 
-def _files_of(folder: str) -> str:
-    """A glob, in quotes, of the files of rows in a folder: of the most frequent kind, and where the first of it is."""
-    found: Counter[str] = Counter()
-    levels: dict[str, str] = {}
+def _glob_of(folder: str) -> str:
+    """A glob, in quotes, of the files of rows in a folder."""
     for path in islice(files_below(folder), _LOOKED_AT):
-        for extension in _extensions(path)[:1]:
-            if extension in _FORMATS:
-                end = "".join(_extensions(path))
-                found[end] += 1
-                levels.setdefault(end, "*" if os.path.dirname(path) == folder else "**/*")
-    if not found:
-        return f"'{os.path.join(folder, '*.jsonl')}', for example; it has none of .jsonl, .csv or .parquet"
-    end = found.most_common(1)[0][0]
-    return f"'{os.path.join(folder, levels[end] + end)}'"
-
-
-def _expect(paths: Iterable[str]) -> None:
-    for path in paths:
-        if not storage.is_remote(path):
-            pipes.expect(path)
+        extensions = _extensions(path)
+        if extensions[:1] and extensions[0] in _FORMATS:
+            return f"'{os.path.join(folder, '**/*')}{''.join(extensions)}'"
+    return f"'{os.path.join(folder, '*.jsonl')}', for example; it has none of .jsonl, .csv or .parquet"
 
 
 def _extensions(path: str) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from headrace.core.budget import Budget
 from headrace.core.config import Scope
 from headrace.jobs.files import Source
-from headrace.jobs.first_rows import FIRST_ROWS
+from headrace.jobs.flow import FIRST_ROWS
 from headrace.metrics.totals import Totals
 from headrace.rows.examples import RESERVED, Examples
 from headrace.rows.files import Contents

@@ -137,9 +137,7 @@ class _Shape:
             text.decode()
             table = pyarrow.json.read_json(
                 pyarrow.BufferReader(text),
-                pyarrow.json.ReadOptions(
-                    use_threads=len(text) > _ARROW_BYTES, block_size=max(_ARROW_BYTES, _longest(text))
-                ),
+                pyarrow.json.ReadOptions(use_threads=len(text) > _ARROW_BYTES, block_size=_ARROW_BYTES),
                 pyarrow.json.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="error"),
             )
         except (pyarrow.ArrowInvalid, UnicodeDecodeError):
@@ -162,12 +160,6 @@ def _lines_of(text: bytes) -> Any:
     return pyarrow.LargeBinaryArray.from_buffers(
         pyarrow.large_binary(), len(ends), [None, pyarrow.py_buffer(offsets), pyarrow.py_buffer(text)]
     )
-
-
-def _longest(text: bytes) -> int:
-    """At least the bytes of the longest line, which Arrow cannot read in pieces."""
-    ends = numpy.flatnonzero(numpy.frombuffer(text, numpy.uint8) == _NEWLINE)
-    return int(numpy.diff(ends, prepend=-1).max()) + 1
 
 
 def _needs_escapes(name: str) -> bool:
@@ -213,7 +205,7 @@ def _record(source: Source, line: bytes, number: int) -> Record:
             raise TypeError(f"a row must be a JSON object, not {type(row).__name__}")
     except UnicodeDecodeError as error:
         text = line.decode("utf-8", "backslashreplace")
-        return BrokenLine(text, source.path, number, not_utf8(error, source), read_as=_READ_AS)
+        return BrokenLine(text, source.path, number, not_utf8(error), read_as=_READ_AS)
     except (ValueError, TypeError) as error:
         return BrokenLine(line.decode(), source.path, number, error, read_as=_READ_AS)
     return row

@@ -5,16 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from headrace.rows.durations import duration_text
-
 _ENDLESS = "it contains itself, or values within values without end"
-_FLAT = {str, int, float, bool, type(None)}
-_TEXT = {str}
 
 
 class JsonEncodeError(ValueError):
@@ -24,9 +20,7 @@ class JsonEncodeError(ValueError):
 def as_line(record: Any, *, bytes_too: bool = True) -> bytes:
     """A record, or any other value, as a line of JSON.
 
-    NaN and infinity become null, bytes base64, arrays lists, and unknown types text. Keys that are not strings become
-    strings; if that collides with another key of the mapping, an underscore is appended. (Columns beside a prediction
-    always have string keys.)
+    NaN and infinity become null, bytes base64, arrays lists, keys text, and unknown types text.
 
     Raises:
         JsonEncodeError: it cannot be written; the cause says why. It holds bytes, and they are not wanted.
@@ -34,7 +28,6 @@ def as_line(record: Any, *, bytes_too: bool = True) -> bytes:
     encode, known = (_encode, _to_json_type) if bytes_too else (_encode_without_bytes, _without_bytes)
     try:
         try:
-            _checked(record["prediction"] if type(record) is dict and "prediction" in record else record)
             text = encode(record)
         except (ValueError, TypeError):
             text = encode(_to_json_slow(record, known))
@@ -54,7 +47,7 @@ def _to_json_type(value: Any) -> Any:
     if getattr(getattr(value, "dtype", None), "kind", None) in ("m", "M"):
         return list(value) if value.ndim else _time_of(value[()])
     if isinstance(value, timedelta):
-        return duration_text(value, getattr(value, "nanoseconds", 0))  # pandas has them
+        return str(value) if getattr(value, "nanoseconds", 0) else _duration_text(value)  # pandas has them
     if isinstance(value, datetime) and str(value) == "NaT":  # of pandas
         return None
     # Arrays, tensors and their scalars; dates; pydantic models. TensorFlow's tensors need numpy() before tolist().
@@ -77,77 +70,42 @@ def _time_of(value: Any) -> Any:
     known = value.tolist()
     if not isinstance(known, int):
         return known
-    kind = value.dtype.kind
-    if value.dtype.str.endswith("[ns]"):
-        whole = value.astype(f"{kind}8[us]")
-        if whole == value:
-            return whole.tolist()
-        if kind == "m":
-            return duration_text(timedelta(microseconds=known // 1000), known % 1000)
-    return str(value)
+    whole = value.astype(f"{value.dtype.kind}8[us]")
+    return str(value) if whole != value or isinstance(whole.tolist(), int) else whole.tolist()
 
 
-def _checked(value: Any) -> Any:
-    """The value, checked.
-
-    Raises:
-        ValueError: two keys of a mapping within it have the same text; JSON readers would drop one.
-    """
-    waiting = [] if type(value) in _FLAT else [value]
-    seen: set[int] = set()
-    for one in waiting:
-        if isinstance(one, dict):
-            if not _TEXT.issuperset(map(type, one)) and len(set(map(_text_of, one))) < len(one):
-                raise ValueError("two keys have the same text")
-            values: Collection[Any] = one.values()
-        else:
-            values = one if isinstance(one, list | tuple) else ()
-        if not _FLAT.issuperset(map(type, values)) and id(one) not in seen:
-            seen.add(id(one))  # it may contain itself
-            waiting += values
-    return value
+def _duration_text(value: timedelta) -> str:
+    """ISO 8601 text, such as ``P1DT2H3M4.000005S``; a fraction that is not zero has six digits."""
+    seconds, fraction = divmod(abs(value), timedelta(seconds=1))
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    digits = f".{fraction.microseconds:06}" if fraction else ""
+    return f"{'-' if value < timedelta(0) else ''}P{days}DT{hour}H{minute}M{second}{digits}S"
 
 
-def _known_and_checked(value: Any, to_known: Callable[[Any], Any] = _to_json_type) -> Any:
-    known = to_known(value)
-    holds_objects = getattr(getattr(value, "dtype", None), "hasobject", True)  # arrays of numbers hold none
-    return _checked(known) if holds_objects else known
-
-
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_known_and_checked).encode
-_encode_without_bytes = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, default=partial(_known_and_checked, to_known=_without_bytes)
-).encode
-
-
-def _text_of(key: Any) -> Any:
-    return key if isinstance(key, str) else _encode(key)
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_to_json_type).encode
+_encode_without_bytes = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_without_bytes).encode
 
 
 def _to_json_slow(value: Any, to_known: Callable[[Any], Any]) -> Any:
-    """The slow path, for values that JSONEncoder does not pass to ``default``."""
+    """For values that JSONEncoder does not pass to ``default``: NaN, infinity, and keys that are not text."""
     inner = partial(_to_json_slow, to_known=to_known)
     if value is None or isinstance(value, str | int):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return dict(zip(_names(value), map(inner, value.values()), strict=True))
+        fields = {_text_of(key): inner(one) for key, one in value.items()}
+        if len(fields) < len(value):
+            raise ValueError("two keys have the same text")
+        return fields
     if isinstance(value, list | tuple):
         return list(map(inner, value))
     return inner(to_known(value))
 
 
-def _names(keys: Collection[Any]) -> list[str]:
-    """A mapping's keys as distinct strings."""
-    taken = {key for key in keys if isinstance(key, str)}
-    names = []
-    for key in keys:
-        name = key
-        if not isinstance(key, str):
-            name = _encode(key) if isinstance(key, int) else str(key)
-            while name in taken:
-                name += "_"
-            taken.add(name)
-        names.append(name)
-    return names
+def _text_of(key: Any) -> str:
+    if isinstance(key, str):
+        return key
+    return _encode(key) if isinstance(key, int) else str(key)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from typing import Any, BinaryIO
 
 from headrace.jobs.files import Source, open_source
-from headrace.jobs.position import positions
+from headrace.jobs.input_share import positions
 
 _CHUNK_BYTES = 1 << 20
 _ROWS = 1 << 14
@@ -54,7 +54,7 @@ def parquet_file(file: BinaryIO) -> Any:
     """Opens a Parquet file to read row groups in pieces: pre-buffered ones would stay in memory until the end.
 
     Raises:
-        ValueError: two columns, or two fields of one column, have the same name; a row would lose one of them.
+        ValueError: two columns have the same name; a row would lose one of them.
     """
     import pyarrow.parquet  # noqa: PLC0415 - only where there is a Parquet file
 
@@ -64,19 +64,10 @@ def parquet_file(file: BinaryIO) -> Any:
         parquet = pyarrow.parquet.ParquetFile(
             file, metadata=parquet.metadata, coerce_int96_timestamp_unit="us", **options
         )
-    _refuse_duplicates(parquet.schema_arrow)
+    names = parquet.schema_arrow.names
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(
+            f"two columns have the name {twice[0]!r}, and a row can have one; rename one of them, in Python with "
+            "pyarrow.Table.rename_columns."
+        )
     return parquet
-
-
-def _refuse_duplicates(fields: Iterable[Any], within: str = "") -> None:
-    seen: set[str] = set()
-    for field in fields:
-        if field.name in seen:
-            what = f"two fields of {within!r}" if within else "two columns"
-            raise ValueError(
-                f"{what} have the name {field.name!r}, and a row can have one; rename one of them, in Python with "
-                "pyarrow.Table.rename_columns."
-            )
-        seen.add(field.name)
-        inner = field.type
-        _refuse_duplicates([inner.field(n) for n in range(inner.num_fields)], f"{within}.{field.name}".lstrip("."))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy
 import pyarrow
 
-from headrace.jobs.neighbours import digest
 from headrace.jobs.output_batches import OutputLine, batch_of_lines, lines_in
 from headrace.jobs.row_ranges import RowRanges
 from headrace.rows.blocks import BlockRow
@@ -58,13 +58,13 @@ def completed(tables: Iterable[Any], places: OutputPlaces) -> Iterator[Any]:
 def position_of(place: BlockRow) -> dict[str, Any]:
     """The position of a row; ``completed`` adds to it once all rows of the output are known.
 
-    Of an unreadable line it also holds what tells later whether that line, or its file, was corrected.
+    Of an unreadable line it also holds how it is read, and what tells later whether it was corrected.
     """
     row = place.row
     known = getattr(row, "position", None)
     position = known or {"file": place.block.path, "row": place.place - place.block.place + place.block.first + 1}
     if isinstance(row, BrokenLine) and row.read_as is not None:
-        position = {**position, "reading": {**row.read_as, "line": digest(row.line), "around": row.around}}
+        position = {**position, "reading": {**row.read_as, "line": digest(row.line)}}
     return {name: value for name, value in position.items() if name not in _OF_OUTPUT} | {"place": place.place}
 
 
@@ -76,14 +76,9 @@ def position_in(letter: Mapping[str, Any]) -> dict[str, Any] | None:
     return None if letter.get("position") is None else decoded(letter["position"], "position")
 
 
-def position_of_unchanged_line(letter: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The position of a dead letter's unreadable line, if the line is still as it was read; else None."""
-    try:
-        position, line = position_in(letter), decoded(letter["row"])["line"]
-        is_unchanged = letter["stage"] == "reading" and position and position["reading"]["line"] == digest(line)
-    except (KeyError, TypeError, ValueError):
-        return None
-    return position if is_unchanged else None
+def digest(line: str) -> int:
+    """A number that tells a line from others; the same in all processes."""
+    return zlib.crc32(json.dumps(line).encode())
 
 
 def without_reading(position: dict[str, Any] | None) -> dict[str, Any] | None:

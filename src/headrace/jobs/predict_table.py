@@ -14,17 +14,16 @@ from headrace.core.answer import SKIP, is_of_columns
 from headrace.core.budget import Budget
 from headrace.core.config import BatchingConfig, CacheConfig, RetryConfig
 from headrace.core.errors import BudgetError, ConfigurationError, as_type_name
-from headrace.core.result import DeadLetter, Failure, Outcome, Predictions
+from headrace.core.result import DeadLetter, Failure, Outcome, PredictionResult, Predictions
 from headrace.core.spelling import refusing_unknown
-from headrace.local.tables import predicting
+from headrace.local.elements import elements_of
+from headrace.local.predict import drained, opened, prepared
 from headrace.rows.examples import RESERVED, answer_of
 from headrace.rows.exploded import PREDICTION, exploded_all, naming_outputs, refuse_exploded
 from headrace.rows.frames import names_of
 from headrace.runtime.prepare import InferenceRequest, Placement
 
 TableT = TypeVar("TableT")
-_AS_OF_PREDICT = {"raise": "raise", "mark": "yield"}
-"""What ``predict`` calls the ways to treat a failure."""
 _ADDED = (*RESERVED, "outcome", "error")
 
 
@@ -90,16 +89,37 @@ def _opened(
     if explode:
         refuse_exploded(names_of(table))
         handler, request = naming_outputs(handler), replace(request, fallback=naming_outputs(request.fallback))
-    with predicting(handler, table, request, columns, _AS_OF_PREDICT[on_failure]) as outcomes_of:
+    elements = elements_of(handler, table, request, columns, always_blocks=True)
+    spec = prepared(elements.handler, elements.request, "raise" if raises else "yield")
+    with opened(spec) as bundle:
+
+        def outcomes_of(some: Any) -> Iterator[Outcome]:
+            """With the numbers of rows for their tags; those of blocks have none."""
+            try:
+                for place, element in enumerate(elements.of(some)):
+                    yield from bundle.add(element, None if elements.example_of else place)
+                yield from bundle.finish()
+            except KeyboardInterrupt:
+                list(drained(spec, bundle))  # a cache keeps it
+                raise
 
         def predicted(some: Any) -> Any:
-            found = _added(outcomes_of(some), rows_in(some), raises=raises)
+            found = _added(map(_named, outcomes_of(some)), rows_in(some), raises=raises)
             added = dict(zip(_ADDED, found, strict=True))
             if explode:
                 added = {**exploded_all(list(added.pop(PREDICTION))), **added}
             return _with_columns(some, added, raises=raises)
 
         yield predicted
+
+
+def _named(outcome: Outcome) -> Outcome:
+    """The outcome; a fallback's predictions say who answered, whatever they are."""
+    if not isinstance(outcome, Predictions) or outcome.fallback is None:
+        return outcome
+    answers = map(answer_of, outcome.values)
+    named = [PredictionResult(None, value, model_id or outcome.fallback) for value, model_id in answers]
+    return outcome._replace(values=named)
 
 
 def _as_given(table: TableT, opened: Callable[[Any], AbstractContextManager[Predicted]]) -> TableT:
@@ -110,7 +130,7 @@ def _as_given(table: TableT, opened: Callable[[Any], AbstractContextManager[Pred
     if hasattr(given, "__arrow_c_stream__") and not (
         is_frame or hasattr(given, "iloc") or hasattr(given, "num_columns")
     ):
-        from headrace.jobs.predict_stream import predicted_stream  # noqa: PLC0415 - needs pyarrow
+        from headrace.jobs.arrow_predictions import predicted_stream  # noqa: PLC0415 - needs pyarrow
 
         result = predicted_stream(given, opened)
         return result
@@ -129,7 +149,7 @@ def _with_columns(table: Any, added: dict[str, Any], *, raises: bool) -> Any:
             predictions = {name: values for name, values in added.items() if name.startswith(PREDICTION)}
             added = {**added, **{name: _nullable(values) for name, values in predictions.items()}}
         return table.assign(**added)
-    from headrace.jobs.prediction_columns import with_columns  # noqa: PLC0415 - numpy and pyarrow, for Arrow's only
+    from headrace.jobs.arrow_predictions import with_columns  # noqa: PLC0415 - numpy and pyarrow, for Arrow's only
 
     return with_columns(table, added, raises=raises)
 

@@ -15,19 +15,18 @@ from headrace.jobs import pipes
 from headrace.jobs.arrays import array_of
 from headrace.jobs.csv_blocks import read_csv_blocks
 from headrace.jobs.csv_records import CsvRecords, csv_lines
-from headrace.jobs.csv_types import Quoted, types_of_sample
+from headrace.jobs.csv_types import TEXT, Quoted, types_of_sample
 from headrace.jobs.files import Part, Source, open_source
-from headrace.jobs.input_share import InputShare
+from headrace.jobs.input_share import InputShare, Position, positions
 from headrace.jobs.json_blocks import read_json_blocks, read_json_records
-from headrace.jobs.neighbours import noting_neighbours
 from headrace.jobs.parquet_blocks import parquet_file, read_parquet
 from headrace.jobs.partitions import Key
-from headrace.jobs.position import Position, positions
 from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.storage import is_remote
 from headrace.jobs.text import open_text
 from headrace.rows import files
 from headrace.rows.blocks import Block
+from headrace.rows.fitting import Fit
 from headrace.rows.records import BrokenLine, Record, Row
 from headrace.rows.types import types_of_schema, types_of_values
 
@@ -64,31 +63,95 @@ def infer_schema(sources: Sequence[Source]) -> InputSchema:
     """
     if any(source.files for source in sources):
         return InputSchema(files.COLUMNS, {}, files.TYPES, (files.CONTENT,))
-    columns: tuple[str, ...] = ()
-    sample: list[Row] = []
-    stated: dict[str, str] = {}
+    head, sample = _Head(), list[Row]()
     for source in sources:
         is_at_hand = not is_remote(source.path) and not pipes.is_pipe(source.path)
         try:
-            columns = columns or _columns_of(source)
-            if source.format != "csv":
-                stated = stated or _stated_types(source)
-            elif not sample or (is_at_hand and len(sample) < SAMPLED_ROWS):
-                sample += _sample_of_csv(source, SAMPLED_ROWS - len(sample))
-            if is_at_hand:
+            is_csv = source.format == "csv"
+            wanted = SAMPLED_ROWS - len(sample) if is_csv and (is_at_hand or not sample) else 0
+            if wanted or not head.columns or not (is_csv or head.types):
+                found = _head_of(source, wanted)
+                sample += found.sample
+                head = _Head(head.columns or found.columns, head.types or found.types)
+            elif is_at_hand:
                 _refuse_unfit(source)
         except pipes.EmptyPipeError:
             raise
         except Exception as error:
             raise ConfigurationError(f"cannot read {pipes.as_name(source.path)} as {source.format}: {error}") from error
-    keys = {key.name: key.type for source in sources for key in source.keys if key.name not in columns}
-    return InputSchema((*columns, *keys), types_of_sample(sample), {**keys, **stated})
+    keys = {key.name: key.type for source in sources for key in source.keys if key.name not in head.columns}
+    return InputSchema((*head.columns, *keys), types_of_sample(sample), {**keys, **head.types})
+
+
+def fits_columns(sources: Sequence[Source], types: Mapping[str, str], stated: Mapping[str, Any], fit: Fit) -> bool:
+    """Whether a model can take the columns that it sees of the files.
+
+    Dead letters and files are rows as they are; the rows of a pipe must not wait for others.
+
+    Args:
+        sources: the files.
+        types: of CSV's columns.
+        stated: what the columns hold, as other files state it.
+        fit: what the model takes.
+    """
+    if not fit.names or not sources or any(one.letters or one.files or pipes.is_pipe(one.path) for one in sources):
+        return False
+    of_csv = {**dict.fromkeys(fit.names, TEXT), **types}
+    return all(fit.has_types(of_csv if one.format == "csv" else stated) for one in sources)
+
+
+class _Head(NamedTuple):
+    """What the beginning of a file tells."""
+
+    columns: tuple[str, ...] = ()
+    types: Mapping[str, str] = {}
+    """Those that it states; of a pipe none."""
+    sample: Sequence[Row] = ()
+    """The first rows of a CSV file, as text."""
+
+
+def _head_of(source: Source, rows_of_csv: int) -> _Head:
+    if source.format == "parquet":
+        with open_source(source) as file:
+            schema = parquet_file(file).schema_arrow
+        return _Head(tuple(schema.names), types_of_schema(schema))
+    if source.format == "csv":
+        return _head_of_csv(source, rows_of_csv)
+    rows = read_json_records(source)
+    first = next(rows, {})
+    if isinstance(first, BrokenLine):
+        raise ValueError(f"line {first.number}: {first.error}")
+    types: Mapping[str, str] = {}
+    if not pipes.is_pipe(source.path):
+        with suppress(Exception):  # the run says what is wrong behind the first line
+            types = types_of_values(_sample_of(chain([first], rows)))
+    return _Head(tuple(first), types)
+
+
+def _head_of_csv(source: Source, most: int) -> _Head:
+    """Fields in quotes are ``Quoted``, unless all are, as some programs write files."""
+    with open_text(source) as file:
+        records = CsvRecords(csv_lines(file), source.delimiter, source.path)
+        header = records.header()
+        names_are_quoted = all(islice(records.in_quotes(), len(header)))
+        rows = _sample_of(records.sample(header), most) if most else []
+    fields = (field for row in rows for field in row.values() if field is not None)
+    if names_are_quoted and all(isinstance(field, Quoted) for field in fields):
+        rows = [{name: field and str(field) for name, field in row.items()} for row in rows]
+    return _Head(tuple(header), {}, rows)
+
+
+def _sample_of(rows: Iterator[Record], most: int = SAMPLED_ROWS) -> list[Row]:
+    """The first rows: fewer of long ones, such as vectors."""
+    first = next(rows, None)
+    some = chain([first], islice(rows, max(0, _SAMPLED_BYTES // len(repr(first)) - 1)))
+    return [row for row in islice(some, most) if isinstance(row, dict)]
 
 
 def _refuse_unfit(source: Source) -> None:
     """Opens a file so that files of the wrong kind are refused before the run."""
     if source.format == "parquet":
-        _columns_of(source)
+        _head_of(source, 0)
         return
     with open_text(source):
         pass
@@ -121,13 +184,12 @@ def read_blocks(
     pieces = _pieces_of(source, types, is_done)
     if source.part is not None:
         pieces = (_rows_of_group if source.format == "parquet" else _rows_of_text)(pieces, source.part)
-    pieces = pieces if pipes.is_pipe(source.path) else noting_neighbours(pieces)
     pieces = _with_keys(pieces, source.keys) if source.keys else pieces
     return placed(pieces, source, index, done, names, share=share)
 
 
 def _rows_of_text(pieces: Iterable[Any], part: Part) -> Iterator[Any]:
-    """The pieces of a part; numbers stand for the rows around it."""
+    """The pieces of a part; a number stands for the rows before it."""
     yield part.row
     rows = 0
     for piece in pieces:
@@ -135,8 +197,6 @@ def _rows_of_text(pieces: Iterable[Any], part: Part) -> Iterator[Any]:
         yield piece
     if rows != part.rows:
         raise ValueError(f"the file has changed during the run: {rows:,} rows are where {part.rows:,} were")
-    if not part.is_last:
-        yield 0
 
 
 def _rows_of_group(pieces: Iterable[Any], part: Part) -> Iterator[Any]:
@@ -229,49 +289,3 @@ def _list_files(source: Source) -> Iterator[Any]:
         some = source.files[start : start + _FILES_AT_ONCE]
         position.rows_done += len(some)
         yield [files.record_of_file(*file) for file in some]
-
-
-def _columns_of(source: Source) -> tuple[str, ...]:
-    if source.format == "parquet":
-        with open_source(source) as file:
-            return tuple(parquet_file(file).schema_arrow.names)
-    if source.format == "csv":
-        with open_text(source) as file:
-            return tuple(CsvRecords(csv_lines(file), source.delimiter, source.path).header())
-    for row in read_json_records(source):
-        if isinstance(row, BrokenLine):
-            raise ValueError(f"line {row.number}: {row.error}")
-        return tuple(row)
-    return ()
-
-
-def _sample_of_csv(source: Source, most: int) -> list[Row]:
-    """The first rows as text; fields in quotes are ``Quoted``, unless all are, as some programs write files."""
-    with open_text(source) as file:
-        records = CsvRecords(csv_lines(file), source.delimiter, source.path)
-        header = records.header()
-        names_are_quoted = all(islice(records.in_quotes(), len(header)))
-        rows = _sample_of(records.sample(header), most)
-    fields = (field for row in rows for field in row.values() if field is not None)
-    if names_are_quoted and all(isinstance(field, Quoted) for field in fields):
-        return [{name: field and str(field) for name, field in row.items()} for row in rows]
-    return rows
-
-
-def _sample_of(rows: Iterator[Record], most: int = SAMPLED_ROWS) -> list[Row]:
-    """The first rows: fewer of long ones, such as vectors."""
-    first = next(rows, None)
-    some = chain([first], islice(rows, max(0, _SAMPLED_BYTES // len(repr(first)) - 1)))
-    return [row for row in islice(some, most) if isinstance(row, dict)]
-
-
-def _stated_types(source: Source) -> dict[str, str]:
-    """The types of the columns of a Parquet file, or of the values in the first JSON lines; of a pipe none."""
-    if source.format == "parquet":
-        with open_source(source) as file:
-            return types_of_schema(parquet_file(file).schema_arrow)
-    if pipes.is_pipe(source.path):
-        return {}
-    with suppress(Exception):  # the run says what is wrong behind the first line
-        return types_of_values(_sample_of(read_json_records(source)))
-    return {}

@@ -9,10 +9,11 @@ from itertools import chain, islice
 from typing import Any
 
 from headrace.core.errors import ConfigurationError
-from headrace.jobs.corrected import CorrectedLines
+from headrace.jobs.csv_records import CsvRecords
 from headrace.jobs.files import Source, absolute, match, stamp
+from headrace.jobs.json_blocks import records_of
 from headrace.jobs.pipes import as_path, is_pipe
-from headrace.jobs.positions import decoded, position_in, position_of_unchanged_line, without_reading
+from headrace.jobs.positions import decoded, digest, position_in, without_reading
 from headrace.jobs.reading import SAMPLED_ROWS, read_blocks, read_rows
 from headrace.jobs.row_ranges import RowRanges
 from headrace.rows.files import is_of_file, row_of_file
@@ -42,9 +43,8 @@ def dead_letter_columns(sources: Iterable[Source], types: Mapping[str, str]) -> 
     columns: dict[str, None] = {}
     for source in sources:
         try:
-            corrected = corrected_lines(source, types)
             for number, letter in enumerate(islice(read_rows(source, {}), SAMPLED_ROWS)):
-                row = _row_of(letter, source.path, number + 1, corrected)
+                row = _row_of(letter, source.path, number + 1, types)
                 if not isinstance(row, BrokenLine):
                     columns.update(dict.fromkeys(row))
                 elif number == 0 and not _is_letter(letter):
@@ -79,18 +79,11 @@ def read_dead_letters(source: Source, types: Mapping[str, str]) -> Iterator[list
     """The rows of dead letters, as they were first read, in lists.
 
     Lines that could not be read then remain broken, unless they fit the ``types`` that columns are given now, or have
-    been corrected in the letter, or else in the file.
+    been corrected in the letter.
     """
-    corrected = corrected_lines(source, types)
     for block in read_blocks(source, 0, {}, RowRanges()):
         numbered = enumerate(block.rows(), block.first + 1)
-        yield [_row_of(letter, source.path, number, corrected) for number, letter in numbered]
-
-
-def corrected_lines(source: Source, types: Mapping[str, str]) -> CorrectedLines:
-    """The unreadable lines among dead letters, read from their files once more."""
-    letters = (letter for letter in read_rows(source, {}) if isinstance(letter, dict))
-    return CorrectedLines((position for letter in letters if (position := position_of_unchanged_line(letter))), types)
+        yield [_row_of(letter, source.path, number, types) for number, letter in numbered]
 
 
 def _refuse_pipes(paths: Iterable[str]) -> None:
@@ -110,7 +103,7 @@ def _file_as_it_is(row: Row, position: Any) -> Row:
     return row
 
 
-def _row_of(letter: Record, path: str, number: int, corrected: CorrectedLines) -> Record:
+def _row_of(letter: Record, path: str, number: int, types: Mapping[str, str]) -> Record:
     if isinstance(letter, BrokenLine):
         return letter
     try:
@@ -122,7 +115,7 @@ def _row_of(letter: Record, path: str, number: int, corrected: CorrectedLines) -
             return TriedRow(row, attempts, without_reading(position))
         line, file, place = (row[name] for name in _LINE)
         broken = BrokenLine(line, file, place, ValueError(letter["message"]), attempts, position=position)
-        found = corrected.of(broken)
+        found = _reread(broken, types)
         if isinstance(found, BrokenLine):
             return found
         keys = (position or {}).get("reading", {}).get("keys", {})  # of folders' names
@@ -130,3 +123,26 @@ def _row_of(letter: Record, path: str, number: int, corrected: CorrectedLines) -
     except (KeyError, TypeError, ValueError) as error:
         wrong = ValueError(f"no dead letter: {type(error).__name__}: {error}")
         return BrokenLine(json.dumps(letter, default=str), path, number, wrong)
+
+
+def _reread(broken: BrokenLine, types: Mapping[str, str]) -> Record:
+    """The row that a corrected line is, or one whose columns have other types now; else the broken line."""
+    reading = (broken.position or {}).get("reading")
+    if reading is None:  # of an earlier version, or no line of text
+        return broken
+    columns = reading.get("columns", {})
+    changes = {name: kind for name, kind in types.items() if name in columns}
+    if not changes and digest(broken.line) == reading["line"]:
+        return broken
+    line = broken.line.encode("utf-8", "surrogatepass")
+    if reading["format"] == "csv":
+        records = CsvRecords(iter([line + b"\n"]), reading["delimiter"], broken.file, before=broken.number - 1)
+        rows = list(records.rows(list(columns), {**columns, **changes}))
+    else:
+        rows = records_of(Source(broken.file, "jsonl"), [line], broken.number)
+    if len(rows) != 1:
+        return broken._replace(error=ValueError(f"the corrected line is {len(rows)} rows; a dead letter is one row"))
+    (row,) = rows
+    if isinstance(row, BrokenLine):
+        return row._replace(attempts=broken.attempts, position=broken.position, read_as=None)
+    return row

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Protocol
 
 from headrace.core.errors import ConfigurationError, as_type_name
-from headrace.jobs.column_blocks import fits_columns
 from headrace.jobs.files import known_size
 from headrace.jobs.folder import FolderOutput
 from headrace.jobs.input_share import InputShare, following
@@ -19,7 +18,7 @@ from headrace.jobs.letter_order import LetterOrder
 from headrace.jobs.loop import Loop
 from headrace.jobs.output import Output
 from headrace.jobs.pipes import as_name, is_pipe, was_empty
-from headrace.jobs.reading import read_blocks
+from headrace.jobs.reading import fits_columns, read_blocks
 from headrace.jobs.resume import ResumableOutput
 from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.splits import Splits

@@ -18,11 +18,10 @@ import numpy
 from headrace.jobs import pipes
 from headrace.jobs.compression import compression_of
 from headrace.jobs.csv_blocks import DELIMITERS, encloses_fields
-from headrace.jobs.csv_records import CsvRecords, csv_lines
+from headrace.jobs.csv_records import CsvRecords
 from headrace.jobs.files import Part, Source, known_size, open_source
 from headrace.jobs.parquet_blocks import parquet_file
 from headrace.jobs.storage import is_remote
-from headrace.jobs.text import ends_with_returns, open_text
 
 _FEWEST_BYTES, _MOST_BYTES = 1 << 12, 1 << 26
 _PARTS_LEFT = 4
@@ -111,12 +110,9 @@ class Splits:
             row = stop
 
     def _of_text(self, source: Source, size: int) -> Iterator[Part]:
-        body = _body_of(source)
-        if body is None:
-            return
         before = self._left
         with open(source.path, "rb") as file:
-            scan = _Scan(file, source, body)
+            scan = _Scan(file, source)
             while (part := scan.next_part(self._next_bytes())).stop > part.start:
                 self._left = before - part.stop
                 yield part._replace(is_last=part.stop >= size)
@@ -126,6 +122,8 @@ def _can_cut(source: Source) -> bool:
     if source.files:
         return True
     if source.letters or pipes.is_pipe(source.path) or compression_of(source.path) is not None:
+        return False
+    if source.format == "csv" and source.delimiter not in DELIMITERS:
         return False
     return source.format == "parquet" or not is_remote(source.path)
 
@@ -141,52 +139,24 @@ class _Count(NamedTuple):
         return _Count(*map(sum, zip(self, other, strict=True)))
 
 
-class _Lines:
-    """A file's lines, counted.
-
-    Args:
-        lines: of it.
-    """
-
-    def __init__(self, lines: Iterator[bytes]) -> None:
-        self._lines = lines
-        self.bytes = self.lines = 0
-
-    def __iter__(self) -> Iterator[bytes]:
-        for line in self._lines:
-            self.bytes += len(line)
-            self.lines += 1
-            yield line
-
-
-def _body_of(source: Source) -> _Count | None:
-    """What comes before the first row: a byte-order mark, and the header of a CSV file; None: it cannot be cut."""
-    with open(source.path, "rb") as file:
-        mark = len(codecs.BOM_UTF8) if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else 0
-    if source.format != "csv":
-        return _Count(mark, 0, 0)
-    with open_text(source) as text:
-        if ends_with_returns(text.beginning) or source.delimiter not in DELIMITERS:
-            return None
-        lines = _Lines(csv_lines(text))
-        CsvRecords(iter(lines), source.delimiter, source.path).header()
-    return _Count(mark + lines.bytes, lines.lines, 0)
-
-
 class _Scan:
     """Finds where records of a text file end.
 
     Args:
         file: open for reading.
         source: the same.
-        before: what comes before its first row.
     """
 
-    def __init__(self, file: BinaryIO, source: Source, before: _Count) -> None:
+    def __init__(self, file: BinaryIO, source: Source) -> None:
         self._file = file
         self._source = source
-        self._at = before
         self._most = _PIECE_BYTES
+        mark = len(codecs.BOM_UTF8) if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else 0
+        self._at = _Count(mark, 0, 0)
+        if source.format == "csv":
+            file.seek(mark)
+            self._as_python_reads().header()
+            self._at = self._at.plus(self._passed(0))
 
     def next_part(self, size: int) -> Part:
         """Whole records of at least ``size`` bytes, or the rest."""
@@ -215,12 +185,21 @@ class _Scan:
 
     def _slowly(self) -> _Count:
         self._file.seek(self._at.bytes)
-        lines, rows = _Lines(iter(self._file.readline, b"")), 0
-        for is_row in CsvRecords(iter(lines), self._source.delimiter, self._source.path, self._at.lines).are_rows():
+        rows = 0
+        for is_row in self._as_python_reads().are_rows():
             rows += is_row
-            if lines.bytes >= _SLOW_BYTES:
+            if self._file.tell() - self._at.bytes >= _SLOW_BYTES:
                 break
-        return _Count(lines.bytes, lines.lines, rows)
+        return self._passed(rows)
+
+    def _as_python_reads(self) -> CsvRecords:
+        return CsvRecords(iter(self._file.readline, b""), self._source.delimiter, self._source.path, self._at.lines)
+
+    def _passed(self, rows: int) -> _Count:
+        """What was read since the last records."""
+        size = self._file.tell() - self._at.bytes
+        self._file.seek(self._at.bytes)
+        return _Count(size, self._file.read(size).count(b"\n"), rows)
 
 
 def _json_lines(text: bytes) -> _Count:

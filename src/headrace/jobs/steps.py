@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 from headrace.core.errors import BudgetError
 from headrace.core.result import DeadLetter, Failure, Outcome, Predictions
-from headrace.jobs.column_blocks import cut_by_time
 from headrace.jobs.durable import DurablePartWriter
 from headrace.jobs.files import Source
-from headrace.jobs.first_rows import FirstRows
+from headrace.jobs.flow import FirstRows, cut_by_time, prefetch
 from headrace.jobs.input_share import following
 from headrace.jobs.job import CancelledError, Job, cancelled, refuse_if_cancelled
 from headrace.jobs.json_lines import JsonEncodeError
@@ -34,7 +33,6 @@ from headrace.jobs.output_batches import (
 )
 from headrace.jobs.parts import BundleParts, PartWriter
 from headrace.jobs.pipes import as_name, is_pipe
-from headrace.jobs.prefetch import prefetch
 from headrace.jobs.reading import placed, read_blocks
 from headrace.jobs.resume import load_done
 from headrace.jobs.retry import read_dead_letters
@@ -184,7 +182,7 @@ class BlockReader:
             return placed(letters, source, index, done, share=share)
         names = () if self._fit is None else self._fit.names
         blocks = self._limited(read_blocks(source, index, self._types, done, names, share=share))
-        return blocks if self._fit is None else fitted(blocks, self._fit, all_finite=source.format == "csv")
+        return blocks if self._fit is None else fitted(blocks, self._fit)
 
     def _limited(self, blocks: Iterable[Block]) -> Iterator[Block]:
         for block in blocks:

@@ -15,12 +15,13 @@ import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet
 
-from headrace.jobs.arrays import array_of, text_scalar
-from headrace.jobs.column_texts import (
+from headrace.jobs.arrays import (
     LARGE,
+    array_of,
     content_of,
     joined,
     json_texts,
+    text_scalar,
     texts_of_floats,
     texts_of_lists,
 )
@@ -37,8 +38,8 @@ from headrace.jobs.column_types import (
     schema_of,
     utf8,
 )
+from headrace.jobs.flow import prefetch
 from headrace.jobs.output_batches import CANONICAL, is_json, lines_in
-from headrace.jobs.prefetch import prefetch
 from headrace.rows.fitting import NAN, is_vector, numbers_of
 
 _ROWS = 1 << 16

@@ -20,7 +20,7 @@ from headrace.hosts.fork_server_client import ForkServerClient
 from headrace.hosts.system import allowed_cores, why_no_hosts
 from headrace.ipc.codec import encode
 from headrace.ipc.serialization import pickle_or_explain
-from headrace.jobs.first_rows import FIRST_ROWS
+from headrace.jobs.flow import FIRST_ROWS
 from headrace.jobs.job import cancelled, refuse_if_cancelled
 from headrace.jobs.part_runner import Begin, GoOn, PartProgress, PartRunner, Stop
 from headrace.jobs.parts import BundleParts, write_manifest

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.core.answer import is_of_columns
-from headrace.core.config import BatchingConfig
 from headrace.core.errors import ConfigurationError
 from headrace.core.result import Failure, Outcome, PredictionResult, Predictions
 from headrace.rows.examples import ExampleOfRow, answer_of, over_rows, takes_frames, without_keys
@@ -17,27 +16,57 @@ from headrace.runtime.plan import make_plan
 from headrace.runtime.prepare import InferenceRequest
 
 
+class Elements(NamedTuple):
+    """A handler of elements, how it runs, and what makes elements of what ``predict`` is given."""
+
+    handler: Any
+    request: InferenceRequest
+    of: Callable[[Any], Iterable[Any]]
+    """Of a table, or of another one with the same columns."""
+    example_of: Callable[[Any], Any] | None = None
+    """Of a row, if the elements are blocks."""
+
+
 def elements_of(
-    handler: Any, given: Any, columns: Any, key: str | None, batching: BatchingConfig | None
-) -> tuple[Any, Iterable[Any], Mapping[str, Any]]:
-    """The handler for the elements, these, and what their columns hold: of a table its rows."""
+    handler: Any, given: Any, request: InferenceRequest, columns: tuple[Any, Any], *, always_blocks: bool = False
+) -> Elements:
+    """How to run a handler over what is given.
+
+    Args:
+        handler: of the user's.
+        given: an iterable of elements, or a table.
+        request: the other arguments.
+        columns: the arguments ``columns`` and ``key``.
+        always_blocks: whether a table goes in blocks wherever its rows are predicted the same; else only if rows of
+            frames are the handler's examples.
+
+    Raises:
+        ConfigurationError: that cannot be.
+    """
     if not is_of_columns(given):
         _refuse_what_is_no_iterable_of_elements(given)
-        if columns is not None or key is not None:
+        if columns != (None, None):
             raise ConfigurationError(
                 "columns and key choose from the columns of a data frame or an Arrow table; choose from other rows in "
                 "with_preprocess_fn."
             )
-        return handler, given, {}
-    if batching is not None and batching.columnar:
+        return Elements(handler, request, lambda some: some)
+    if request.batching is not None and request.batching.columnar:
         raise ConfigurationError(
             f"with BatchingConfig(columnar=True) an element is many rows: give a list of a {type(given).__name__}, or "
             "leave columnar out, and each row is an element."
         )
-    examples = examples_of(given, columns, key)
-    if hasattr(given, "iloc") and takes_frames(handler):
-        return without_keys(handler, examples.key), frames_of(given, examples), examples.types
-    return over_rows(handler, examples), rows_of_table(given), examples.types
+    examples = examples_of(given, *columns)
+    are_frames = takes_frames(handler)
+    if always_blocks or are_frames:
+        from headrace.rows.columns import blocks_for  # noqa: PLC0415 - needs pyarrow
+
+        if (found := blocks_for(handler, given, request, examples)) is not None:
+            return Elements(*found, ExampleOfRow(examples, make_plan(handler).handler))
+    request = replace(request, column_types=examples.types)
+    if hasattr(given, "iloc") and are_frames:
+        return Elements(without_keys(handler, examples.key), request, lambda some: frames_of(some, examples))
+    return Elements(over_rows(handler, examples), request, rows_of_table)
 
 
 def _refuse_what_is_no_iterable_of_elements(given: Any) -> None:
@@ -51,21 +80,6 @@ def _refuse_what_is_no_iterable_of_elements(given: Any) -> None:
     else:
         return
     raise ConfigurationError(f"predict needs an iterable of elements, not {problem}.")
-
-
-def frames_in_blocks(
-    handler: Any, given: Any, request: InferenceRequest, columns: tuple[Any, Any]
-) -> tuple[Any, Iterable[Any], InferenceRequest, Callable[[Any], Any]] | None:
-    """A handler of blocks, those of a table, how it runs, and what makes an example of a row; None: it needs rows."""
-    if not is_of_columns(given) or not takes_frames(handler):
-        return None
-    from headrace.rows.table_blocks import blocks_for  # noqa: PLC0415 - needs pyarrow
-
-    examples = examples_of(given, *columns)
-    found = blocks_for(handler, given, request, examples)
-    if found is None:
-        return None
-    return found.handler, found.of(given), found.request, ExampleOfRow(examples, make_plan(handler).handler)
 
 
 def results_of_rows(example_of: Callable[[Any], Any], outcomes: Iterable[Outcome]) -> Iterator[tuple[int, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
@@ -17,7 +16,7 @@ from headrace.core.errors import BudgetError, ConfigurationError
 from headrace.core.handler import ModelHandler, PredictionT
 from headrace.core.result import Failure, Outcome, Skipped
 from headrace.core.spelling import refusing_unknown
-from headrace.local.elements import elements_of, frames_in_blocks, results_of_rows
+from headrace.local.elements import elements_of, results_of_rows
 from headrace.runtime.bundle import AnyBundle
 from headrace.runtime.observers import FanOut
 from headrace.runtime.open_worker import open_worker
@@ -140,11 +139,10 @@ def _predictions(
     ordered: bool,
     on_failure: str,
 ) -> Iterator[Any]:
-    if (given := frames_in_blocks(handler, iterable, request, columns)) is not None:
-        over, blocks, request, example_of = given
-        return _ordered(prepared(over, request, on_failure), blocks, partial(results_of_rows, example_of))
-    handler, elements, types = elements_of(handler, iterable, *columns, request.batching)
-    spec = prepared(handler, replace(request, column_types=types), on_failure)
+    found = elements_of(handler, iterable, request, columns)
+    spec, elements = prepared(found.handler, found.request, on_failure), found.of(iterable)
+    if found.example_of is not None:
+        return _ordered(spec, elements, partial(results_of_rows, found.example_of))
     is_ordered = ordered and not spec.plan.has_rows_in_elements
     return _ordered(spec, elements, _tagged) if is_ordered else _as_finished(spec, elements)
 

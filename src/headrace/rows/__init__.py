@@ -11,5 +11,5 @@ types.py      what columns hold, by the names that users see
 values.py     Arrow's values as Python's; durations.py: ISO 8601 text
 records.py    what a row is, and what stands in for one that cannot be read
 
-All but frames.py and types.py also run in model hosts. columns.py, fitting.py and values.py need pyarrow.
+All but frames.py also run in model hosts. columns.py, fitting.py and values.py need pyarrow.
 """

@@ -6,7 +6,7 @@ This module also runs in model hosts: it must not import Beam.
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -22,9 +22,13 @@ from headrace.core.columns import Form
 from headrace.core.conversion import places_by, to_results
 from headrace.core.result import PredictionResult
 from headrace.rows.blocks import Block
-from headrace.rows.examples import ExampleOfRow, Examples
-from headrace.rows.fitting import NAN, Fit, is_text, is_vector, numbers_of, plain, width_of
+from headrace.rows.examples import ExampleOfRow, Examples, batching_over_columns, refuse_unfit, taken_of_blocks
+from headrace.rows.fitting import NAN, Fit, fitted, is_text, is_vector, numbers_of, plain, width_of
+from headrace.rows.frames import blocks_of_table
+from headrace.rows.types import types_of_schema
+from headrace.rows.values import batch_of_frame
 from headrace.runtime.plan import make_plan
+from headrace.runtime.prepare import InferenceRequest
 
 _MOMENT = pyarrow.timestamp("us")
 _OF_NULLS = {"int": pyarrow.float64(), "float": pyarrow.float64(), "str": pyarrow.string(), "datetime": _MOMENT}
@@ -39,6 +43,38 @@ _NAMES: dict[Any, tuple[str, ...]] = {
     _MOMENT: ("datetime",),
 }
 """The names of ``headrace.rows.types`` that columns with nulls may have."""
+
+
+def blocks_for(
+    handler: Any, table: Any, request: InferenceRequest, examples: Examples
+) -> tuple[Any, InferenceRequest, Callable[[Any], Iterator[Block]]] | None:
+    """A handler of blocks, how it runs, and the blocks of a table with such columns; None: rows go one by one."""
+    refuse_unfit(handler)
+    batching = request.batching or make_plan(handler).batching
+    needs_rows = batching.sorts or batching.sizes_are_weights or batching.columnar or examples.key is not None
+    takes = None if needs_rows or request.fallback or request.cache or request.budget else taken_of_blocks(handler)
+    if takes is None:
+        return None
+    fit = Fit(examples.seen, takes)
+
+    def blocks_of(some: Any) -> Iterator[Block]:
+        blocks = blocks_of_table(some, fit.names)
+        return blocks if takes.form is Form.FRAME else map(_of_arrays, blocks)
+
+    seen = table if hasattr(table, "schema") else next((block.batch for block in blocks_of(table)), None)
+    if seen is None or (takes.form is not Form.FRAME and not fit.has_types(types_of_schema(seen.schema))):
+        return None
+    request = replace(request, batching=batching_over_columns(batching), column_types=examples.types)
+    return over_blocks(handler, examples, fit), request, lambda some: fitted(blocks_of(some), fit)
+
+
+def _of_arrays(block: Block) -> Block:
+    """A block of a data frame as a record batch of the columns that a model sees, or as records."""
+    if not hasattr(block.batch, "iloc"):
+        return block
+    seen = block.batch[list(block.names)]
+    batch = batch_of_frame(seen)
+    return replace(block, batch=batch, records=() if batch is not None else replace(block, batch=seen).rows())
 
 
 def over_blocks(handler: Any, examples: Examples, fit: Fit) -> Any:

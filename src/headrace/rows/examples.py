@@ -121,15 +121,12 @@ def takes_frames(handler: Any) -> bool:
 def rows_are_examples(model: Any) -> bool:
     """Whether a model's handler takes rows, and frames of rows, for its examples: no subclass makes others of them."""
     cls = type(model)
-    declared = min(_depth(cls, "takes"), _depth(cls, "takes_frames"))
-    return _declared(model).form is Form.FRAME and declared <= _depth(cls, "example_from_row")
+    return _declared(model).form is Form.FRAME and _depth(cls, "takes") <= _depth(cls, "example_from_row")
 
 
 def _declared(model: Any) -> Takes:
     found = getattr(model, "takes", None)
-    if isinstance(found, Takes):
-        return found
-    return Takes(Form.FRAME) if getattr(model, "takes_frames", False) is True else Takes()  # as handlers said before
+    return found if isinstance(found, Takes) else Takes()
 
 
 def answer_of(prediction: Any) -> tuple[Any, str | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -14,8 +15,9 @@ import pyarrow.compute
 from headrace.core.columns import Form, Takes
 from headrace.core.conversion import FLOAT32_MAX
 from headrace.rows.blocks import Block
+from headrace.rows.records import BrokenLine, Record
 from headrace.rows.types import types_of_schema
-from headrace.rows.values import as_values
+from headrace.rows.values import as_values, rows_of
 
 _LIMITS = -FLOAT32_MAX, FLOAT32_MAX
 _NUMBERS = {"int", "float", "bool", "list"}
@@ -46,24 +48,14 @@ class Fit(NamedTuple):
 
     def limits_of(self, name: str) -> tuple[float, float]:
         """The least and the largest number of a column; integers if it takes whole numbers only."""
-        return self.takes.limits(name) if self.takes.limits is not None and name in self.names else _LIMITS
+        return _LIMITS if self.takes.limits is None else self.takes.limits(name)
 
 
-def fitted(blocks: Iterable[Block], fit: Fit, *, all_finite: bool = False) -> Iterator[Block]:
-    """Blocks of rows that fit, and blocks of one record.
-
-    Args:
-        blocks: any.
-        fit: what the model takes.
-        all_finite: whether columns that a model of numbers does not see must be finite, too: in CSV, such a field may
-            have been text.
-    """
+def fitted(blocks: Iterable[Block], fit: Fit) -> Iterator[Block]:
+    """Blocks of rows that fit, and blocks of one record."""
     for block in blocks:
-        if fit.takes.form is Form.FRAME:
-            unfit = _unfit_for_frame(block, fit.reserved)
-        else:
-            unfit = numpy.ones(len(block), bool) if block.batch is None else _unfit(block, fit, all_finite)
-        if unfit is None:
+        unfit = _unfit(block, fit)
+        if unfit is None or not unfit.any():
             yield block
             continue
         start = 0
@@ -131,56 +123,45 @@ def width_of(column: Any) -> int:
     return 0 if not len(column) else pyarrow.compute.list_value_length(column)[0].as_py() or 0
 
 
-def _unfit_for_frame(block: Block, reserved: Collection[str]) -> Any:
-    """A boolean array of the rows that cannot be read, or lack a column; None: there are none."""
-    needed = set(block.names)
-    if hasattr(block.batch, "iloc"):
+def _unfit(block: Block, fit: Fit) -> Any:
+    """A boolean array of the rows that do not fit, or cannot be read; None: all do."""
+    batch, needed, is_frame = block.batch, set(block.names), fit.takes.form is Form.FRAME
+    if hasattr(batch, "iloc"):
         return None
-    if block.batch is None:
-        fits = (
-            isinstance(row, dict) and needed <= row.keys() and row.keys().isdisjoint(reserved) for row in block.records
-        )
-        wrong = [not fit for fit in fits]
-    elif needed <= set(block.batch.schema.names):
-        wrong = _unreadable(block.batch) or []
-    else:
+    if batch is None:
+        return numpy.array([not (is_frame and _is_whole(row, needed, fit.reserved)) for row in block.records])
+    if not needed <= set(batch.schema.names) or not fit.has_types(types_of_schema(batch.schema)):
         return numpy.ones(len(block), bool)
-    return numpy.array(wrong) if any(wrong) else None
-
-
-def _unfit(block: Block, fit: Fit, all_finite: bool) -> Any:
-    """A boolean array of the rows that do not fit into the model's arrays; None: all do."""
-    batch = block.batch
-    if not fit.has_types(types_of_schema(batch.schema)):
-        return numpy.ones(len(block), bool)
-    wrong = None if all_finite else _unreadable(batch)
-    unfit: Any = None if wrong is None else numpy.array(wrong)
-    for name in batch.schema.names if all_finite else block.names:
+    unfit = _unreadable(batch)
+    for name in () if is_frame else block.names:
         column = plain(batch.column(batch.schema.get_field_index(name)))
-        is_seen, limits = name in fit.names, fit.limits_of(name)
         if is_vector(column.type):
-            bad = _wrong_vectors(column, limits) if is_seen else None
-        elif is_seen and column.type.num_fields:  # lists of others
+            bad = _wrong_vectors(column, fit.limits_of(name))
+        elif column.type.num_fields:  # lists of others
             return numpy.ones(len(block), bool)
         else:
-            missing = is_seen and fit.takes.missing
-            bad = _wrong(column, limits, nulls=is_seen and not missing, nan=not missing)
+            bad = _wrong(column, fit.limits_of(name), nulls=not fit.takes.missing, nan=not fit.takes.missing)
         if bad is not None:
             unfit = bad if unfit is None else unfit | bad
     return unfit
 
 
-def _unreadable(batch: Any) -> list[bool] | None:
+def _is_whole(row: Record, needed: AbstractSet[str], reserved: Collection[str]) -> bool:
+    """Whether a row can be read and has the columns that it must have, and none that it must not."""
+    return isinstance(row, dict) and needed <= row.keys() and row.keys().isdisjoint(reserved)
+
+
+def _unreadable(batch: Any) -> Any:
     """Which rows of a record batch contain a value that Python cannot represent; None: no row."""
-    wrong: list[bool] | None = None
-    for column in batch.columns:
-        if not (_is_number(column.type) or is_vector(column.type) or _is_readable(column)):
-            bad = [not _is_readable(column.slice(place, 1)) for place in range(len(column))]
-            wrong = bad if wrong is None else [one or other for one, other in zip(wrong, bad, strict=True)]
-    return wrong
+    doubtful = [place for place, column in enumerate(batch.columns) if not _is_readable(column)]
+    if not doubtful:
+        return None
+    return numpy.array([isinstance(row, BrokenLine) for row in rows_of(batch.select(doubtful), "", 0)])
 
 
 def _is_readable(column: Any) -> bool:
+    if _is_number(column.type) or is_vector(column.type):
+        return True
     try:
         if pyarrow.types.is_dictionary(column.type):
             return _is_readable(column.dictionary)

@@ -20,8 +20,6 @@ class BrokenLine(NamedTuple):
     """Attempts in earlier runs."""
     read_as: dict[str, Any] | None = None
     """How its line is read: format, delimiter, and types of the columns by name; None if it is no line of text."""
-    around: list[list[Any]] | None = None
-    """Numbers and digests of the rows before and behind it, as far as they are known."""
     position: dict[str, Any] | None = None
     """That of its dead letter of an earlier run."""
 

@@ -1,27 +1,22 @@
 """Converts Arrow's and pandas' values to Python values without losing a digit, whatever other packages are installed.
 
 For nanosecond types pyarrow returns pandas values, truncates, or raises. Here they become ``datetime`` types if they
-are whole microseconds, and else ISO 8601 text with nine fraction digits.
+are whole microseconds, and else text with nine fraction digits.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime, time, timedelta
 from functools import lru_cache
-from itertools import islice
 from typing import Any
 
 import pyarrow
-import pyarrow.compute
 
-from headrace.rows.durations import duration_text
 from headrace.rows.records import BrokenLine, Record, Row
 
 _TYPES = pyarrow.types
-_DAY = 86_400_000_000
-"""In microseconds."""
 
 
 def rows_of(batch: Any, path: str, first: int) -> list[Record]:
@@ -92,81 +87,42 @@ def as_values(column: Any) -> list[Any]:
         OverflowError: Python cannot represent one of them.
     """
     kind = column.type
-    if _is_plain(kind):
+    if not isinstance(kind, pyarrow.BaseExtensionType) and _is_exact(kind):  # of extensions, some are not hashable
         values: list[Any] = column.to_pylist()
         return values
-    if isinstance(kind, pyarrow.BaseExtensionType):
-        return as_values(column.storage)
-    if _TYPES.is_dictionary(kind):
-        return as_values(column.dictionary_decode())
-    if _TYPES.is_struct(kind):
-        return _of_structs(column)
-    if _TYPES.is_map(kind):
-        lists = as_values(column.cast(pyarrow.list_(pyarrow.struct([kind.key_field, kind.item_field]))))
-        return [pairs and [tuple(pair.values()) for pair in pairs] for pairs in lists]
-    return _of_lists(column) if kind.num_fields else _of_times(column)
-
-
-def _is_plain(kind: Any) -> bool:
-    """Whether pyarrow's own conversion of the type is exact."""
-    while isinstance(kind, pyarrow.BaseExtensionType):  # which may not be hashable
-        kind = kind.storage_type
-    return _is_plain_storage(kind)
+    column = pyarrow.concat_arrays([column, column.slice(0, 0)])  # a cast sees all values below a slice of lists
+    try:
+        values = column.cast(_with_times(kind, _in_microseconds)).to_pylist()
+    except pyarrow.ArrowInvalid:  # not whole microseconds
+        if len(column) > 1:
+            return [as_values(column.slice(place, 1))[0] for place in range(len(column))]
+        values = column.cast(_with_times(kind, lambda _: pyarrow.string())).to_pylist()
+    return values
 
 
 @lru_cache(1000)
-def _is_plain_storage(kind: Any) -> bool:
-    if _TYPES.is_dictionary(kind):
-        return _is_plain(kind.value_type)
-    if kind.num_fields:
-        return all(_is_plain(kind.field(place).type) for place in range(kind.num_fields))
-    return not _TYPES.is_time(kind) and getattr(kind, "unit", None) != "ns"
+def _is_exact(kind: Any) -> bool:
+    """Whether pyarrow's own conversion of the type is exact."""
+    return bool(_with_times(kind, _in_microseconds) == kind)
 
 
-def _of_structs(column: Any) -> list[Any]:
-    names = [field.name for field in column.type]
-    rows = zip(*map(as_values, column.flatten()), strict=True)
-    valid = column.is_valid().to_pylist()
-    return [dict(zip(names, row, strict=True)) if is_valid else None for is_valid, row in zip(valid, rows, strict=True)]
-
-
-def _of_lists(column: Any) -> list[Any]:
-    values = iter(as_values(column.flatten()))
-    lengths = pyarrow.compute.list_value_length(column).to_pylist()
-    return [None if length is None else list(islice(values, length)) for length in lengths]
-
-
-def _of_times(column: Any) -> list[Any]:
-    """Timestamps, durations, and times of day; pyarrow would accept times of day beyond 24 hours."""
-    kind = _in_microseconds(column.type)
-    rests: list[int] = [0] * len(column)
-    try:
-        whole = column.cast(kind)
-    except pyarrow.ArrowInvalid:  # not whole microseconds
-        counts = column.cast(pyarrow.int64()).to_pylist()
-        whole = pyarrow.array([None if count is None else count // 1000 for count in counts], pyarrow.int64())
-        whole = whole.cast(kind)
-        rests = [0 if count is None else count % 1000 for count in counts]
-    if _TYPES.is_time(kind):
-        _refuse_more_than_a_day(whole)
-    return [_text(value, rest) if rest else value for value, rest in zip(whole.to_pylist(), rests, strict=True)]
+def _with_times(kind: Any, changed: Callable[[Any], Any]) -> Any:
+    """A type with other types of nanoseconds, also within it; without extensions and dictionaries."""
+    is_extension = isinstance(kind, pyarrow.BaseExtensionType)
+    if is_extension or _TYPES.is_dictionary(kind):
+        return _with_times(kind.storage_type if is_extension else kind.value_type, changed)
+    if _TYPES.is_struct(kind):
+        return pyarrow.struct([field.with_type(_with_times(field.type, changed)) for field in kind])
+    if _TYPES.is_map(kind):
+        return pyarrow.map_(_with_times(kind.key_type, changed), _with_times(kind.item_type, changed))
+    if _TYPES.is_large_list(kind):
+        return pyarrow.large_list(_with_times(kind.value_type, changed))
+    if _TYPES.is_list(kind) or _TYPES.is_fixed_size_list(kind):
+        return pyarrow.list_(_with_times(kind.value_type, changed), getattr(kind, "list_size", -1))
+    return changed(kind) if getattr(kind, "unit", None) == "ns" else kind
 
 
 def _in_microseconds(kind: Any) -> Any:
     if _TYPES.is_timestamp(kind):
         return pyarrow.timestamp("us", kind.tz)
     return pyarrow.time64("us") if _TYPES.is_time(kind) else pyarrow.duration("us")
-
-
-def _refuse_more_than_a_day(times: Any) -> None:
-    ends = pyarrow.compute.min_max(times.cast(pyarrow.int64()))
-    if (ends["min"].as_py() or 0) < 0 or (ends["max"].as_py() or 0) >= _DAY:
-        raise OverflowError("a time of day is not between 00:00 and 24:00")
-
-
-def _text(value: datetime | time | timedelta, nanoseconds: int) -> str:
-    """ISO 8601 text of a value plus fewer than 1,000 nanoseconds."""
-    if isinstance(value, timedelta):
-        return duration_text(value, nanoseconds)
-    head, _, tail = value.isoformat(timespec="microseconds").partition(".")
-    return f"{head}.{tail[:6]}{nanoseconds:03}{tail[6:]}"
