@@ -63,7 +63,7 @@ def infer_schema(sources: Sequence[Source]) -> InputSchema:
     """
     if any(source.files for source in sources):
         return InputSchema(files.COLUMNS, {}, files.TYPES, (files.CONTENT,))
-    head, sample = _Head(), list[Row]()
+    head, sample = _Beginning(), list[Row]()
     for source in sources:
         is_at_hand = not is_remote(source.path) and not pipes.is_pipe(source.path)
         try:
@@ -72,7 +72,7 @@ def infer_schema(sources: Sequence[Source]) -> InputSchema:
             if wanted or not head.columns or not (is_csv or head.types):
                 found = _head_of(source, wanted)
                 sample += found.sample
-                head = _Head(head.columns or found.columns, head.types or found.types)
+                head = _Beginning(head.columns or found.columns, head.types or found.types)
             elif is_at_hand:
                 _refuse_unfit(source)
         except pipes.EmptyPipeError:
@@ -100,7 +100,7 @@ def fits_columns(sources: Sequence[Source], types: Mapping[str, str], stated: Ma
     return all(fit.has_types(of_csv if one.format == "csv" else stated) for one in sources)
 
 
-class _Head(NamedTuple):
+class _Beginning(NamedTuple):
     """What the beginning of a file tells."""
 
     columns: tuple[str, ...] = ()
@@ -110,11 +110,11 @@ class _Head(NamedTuple):
     """The first rows of a CSV file, as text."""
 
 
-def _head_of(source: Source, rows_of_csv: int) -> _Head:
+def _head_of(source: Source, rows_of_csv: int) -> _Beginning:
     if source.format == "parquet":
         with open_source(source) as file:
             schema = parquet_file(file).schema_arrow
-        return _Head(tuple(schema.names), types_of_schema(schema))
+        return _Beginning(tuple(schema.names), types_of_schema(schema))
     if source.format == "csv":
         return _head_of_csv(source, rows_of_csv)
     rows = read_json_records(source)
@@ -125,10 +125,10 @@ def _head_of(source: Source, rows_of_csv: int) -> _Head:
     if not pipes.is_pipe(source.path):
         with suppress(Exception):  # the run says what is wrong behind the first line
             types = types_of_values(_sample_of(chain([first], rows)))
-    return _Head(tuple(first), types)
+    return _Beginning(tuple(first), types)
 
 
-def _head_of_csv(source: Source, most: int) -> _Head:
+def _head_of_csv(source: Source, most: int) -> _Beginning:
     """Fields in quotes are ``Quoted``, unless all are, as some programs write files."""
     with open_text(source) as file:
         records = CsvRecords(csv_lines(file), source.delimiter, source.path)
@@ -138,7 +138,7 @@ def _head_of_csv(source: Source, most: int) -> _Head:
     fields = (field for row in rows for field in row.values() if field is not None)
     if names_are_quoted and all(isinstance(field, Quoted) for field in fields):
         rows = [{name: field and str(field) for name, field in row.items()} for row in rows]
-    return _Head(tuple(header), {}, rows)
+    return _Beginning(tuple(header), {}, rows)
 
 
 def _sample_of(rows: Iterator[Record], most: int = SAMPLED_ROWS) -> list[Row]:
