@@ -97,17 +97,6 @@ def test_standard_input_is_read(folder, command, handlers):
         (["--format", "csv", "--runner", "PrismRunner"], CSV, "is a pipe, which can be read only once"),
         (["--format", "parquet"], "", "is a pipe, and Parquet has to be read from its end: write it to a file first."),
         ([], CSV, "is a pipe, which tells no format; add --format jsonl or csv."),
-        (
-            ["--format", "jsonl"],
-            '{"a": "é"}\n'.encode("latin1"),
-            "if it is Latin-1, convert it: ... | iconv -f latin1 -t utf-8 | headrace run - --format jsonl ...",
-        ),
-        (
-            ["--format", "csv"],
-            gzip.compress(b"a\n1\n", mtime=0),
-            "it is compressed (gzip); decompress it: ... | gzip -dc | headrace",
-        ),
-        (["--format", "jsonl"], "[\n", "it is one JSON array, not an object on each line; convert it: ... | python -c"),
     ],
 )
 def test_pipes_that_cannot_be_read_are_named(folder, run, arguments, content, error):
