@@ -49,7 +49,7 @@ def mistaken(old, handlers, headrace):
         (["broken.jsonl"], "line 1: Expecting ',' delimiter"),
         (["twice.csv"], "the header has 'a' twice, and a row can have it once only; rename one of them in the header"),
         (["", "in.csv"], "an INPUT has no name (''); is a variable of the shell empty?"),
-        (["array.json"], "it is one JSON array, not an object on each line; convert it: python -c "),
+        (["array.json"], "it is one JSON array, not an object on each line; convert it: jq -c "),
         (
             ["s3://bucket/a.csv"],
             "Beam's part for Amazon S3 is not installed; install it with: pip install 'apache-beam[aws]'",

@@ -13,8 +13,8 @@ from headrace.core.engine import EngineModelHandler, predict_each
 from headrace.core.events import UsageReported
 from headrace.core.model_cache import Slot
 from headrace.core.remote import ElementFailure, ElementRetry
-from headrace.core.result import Caught
 from headrace.core.request_context import request_context
+from headrace.core.result import Caught
 from headrace.failures.device import device_loss, one_line
 from headrace.hosts.client import client_of, first_call_of
 from headrace.hosts.host import Response, Send

@@ -15,8 +15,8 @@ from typing import Any
 
 from headrace.core.errors import HostDiedError, copy_of
 from headrace.core.events import Event, HostLost
-from headrace.core.result import Caught, Stage
 from headrace.core.request_context import report_used
+from headrace.core.result import Caught, Stage
 from headrace.failures.fatal_search import InjectedFailure, LostBatch
 from headrace.failures.isolate_fatal import isolate_fatal, parts_after_timeout
 from headrace.hosts.calls import Call
