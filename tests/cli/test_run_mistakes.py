@@ -44,7 +44,7 @@ def mistaken(old, handlers, headrace):
         (["absent.csv"], "there is no file 'absent.csv'."),
         (["in.cvs"], "there is no file 'in.cvs'; did you mean 'in.csv'?"),
         (["in.jsonl", "absent*.csv"], "no file matches 'absent*.csv'."),
-        (["."], ". is a folder; name its files: './*.jsonl'."),
+        (["."], ". is a folder; name its files: './**/*."),
         (["p.parquet.txt"], "tells no format; add --format jsonl, csv or parquet."),
         (["broken.jsonl"], "line 1: Expecting ',' delimiter"),
         (["twice.csv"], "the header has 'a' twice, and a row can have it once only; rename one of them in the header"),
