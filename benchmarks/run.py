@@ -45,6 +45,7 @@ WORKLOADS = (
     "remote_changes",
     "remote_queue",
     "remote_refusals",
+    "chat_clients",
     "generation",
     "sharing_classifier",
     "sharing_transformer",

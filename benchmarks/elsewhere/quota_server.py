@@ -15,6 +15,7 @@ import random
 import sys
 import time
 from collections import Counter
+from typing import Any
 
 LATENCY_SECS = 0.05
 _BURST_SECS = 0.1
@@ -63,7 +64,7 @@ class QuotaServer:
         finally:
             writer.close()
 
-    async def _answer(self, body: bytes) -> tuple[int, list[int]]:
+    async def _answer(self, body: bytes) -> tuple[int, Any]:
         now = time.monotonic()
         self._counts["first"] = self._counts["first"] or now
         since = now - self._counts["first"]
@@ -99,12 +100,12 @@ def parsed(quota: str) -> list[tuple[float, float]]:
     return [(float(since or 0), float(value)) for since, _, value in pairs]
 
 
-async def main() -> None:
-    endpoint = QuotaServer(parsed(sys.argv[1]), *map(int, sys.argv[2:3]), *map(float, sys.argv[3:]))
+async def serve(endpoint: QuotaServer) -> None:
+    """Serves on a port of this machine, which it prints, until the process ends."""
     server = await asyncio.start_server(endpoint.serve, "127.0.0.1", 0, backlog=1024)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(serve(QuotaServer(parsed(sys.argv[1]), *map(int, sys.argv[2:3]), *map(float, sys.argv[3:]))))

@@ -109,15 +109,15 @@ def _middle(figures: Sequence[float], form: str) -> str:
 
 
 @contextmanager
-def serving(*arguments: object) -> Iterator[int]:
-    """The port of a new server; its arguments are those of ``elsewhere.quota_server``."""
-    command = [sys.executable, "-m", "elsewhere.quota_server", *map(str, arguments)]
-    with subprocess.Popen(command, cwd=_HERE, stdout=subprocess.PIPE, text=True) as server:
+def serving(*arguments: object, server: str = "quota_server") -> Iterator[int]:
+    """The port of a new server of the folder elsewhere, and its arguments."""
+    command = [sys.executable, "-m", f"elsewhere.{server}", *map(str, arguments)]
+    with subprocess.Popen(command, cwd=_HERE, stdout=subprocess.PIPE, text=True) as process:
         try:
-            assert server.stdout is not None
-            yield int(server.stdout.readline())
+            assert process.stdout is not None
+            yield int(process.stdout.readline())
         finally:
-            server.kill()
+            process.kill()
 
 
 def counted(port: int) -> dict[str, Any]:
