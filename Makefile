@@ -103,8 +103,9 @@ architecture: $(VENV)/.dev-light ## who may import whom, what is public, how lar
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/pytest tests/architecture -m 'not large'
 
-measures: ## sizes of rooms, files and functions, names defined twice, circles of imports
+measures: ## sizes of rooms, files and functions, names defined twice, circles of imports; calls for each element
 	@$(PYTHON) tests/architecture/measures.py
+	@if test -x $(BIN)/python; then $(BIN)/python tests/architecture/calls.py; fi
 
 site: $(VENV)/.docs ## the documentation as a site, in build/site; every broken link is an error
 	$(BIN)/mkdocs build --strict

@@ -92,7 +92,7 @@ def module_travels(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture
 def requests_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Retries follow at once, but for delays that the endpoint names; no thread that sends requests is left."""
-    monkeypatch.setattr("headrace.runtime.endpoint.pause_before_retry", lambda *_, **__: 0.0)
+    monkeypatch.setattr("headrace.runtime.dispatcher.pause_before_retry", lambda *_, **__: 0.0)
 
     def threads() -> list[str]:
         return [thread.name for thread in threading.enumerate() if thread.name.startswith("headrace-request")]

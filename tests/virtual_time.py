@@ -89,7 +89,7 @@ class Loop(asyncio.SelectorEventLoop):
 
 
 class EventLoopInTurn:
-    """Has what an ``Endpoint`` uses of an ``EventLoop``."""
+    """Has what an ``Dispatcher`` uses of an ``EventLoop``."""
 
     def __init__(self, turns):
         self.turns = turns

@@ -45,21 +45,6 @@ def test_the_fast_path_without_weights_equals_the_weighed_one(count, target, max
     assert all(len(batch.elements) == min(target, max_count) for batch in quick)
 
 
-@given(weights, st.integers(1, 20))
-def test_a_batch_leaves_as_soon_as_its_weight_reaches_the_target(elements, target):
-    batcher = Batcher(always(target), 1000, target, target_is_weight=True)
-    for element in elements:
-        batcher.add_weighed(element, None, element)
-        assert sum(batcher._elements) < target
-
-
-def test_an_element_heavier_than_the_limit_goes_alone():
-    batcher = Batcher(always(10), 10, 5)
-    assert batcher.add_weighed("light", 1, 2) == []
-    assert batcher.add_weighed("heavy", 2, 9) == [Batch(["light"], [1], 2), Batch(["heavy"], [2], 9)]
-    assert len(batcher) == 0
-
-
 def test_the_target_is_asked_once_per_batch_and_not_before_its_first_element():
     asked = []
 
@@ -72,10 +57,6 @@ def test_the_target_is_asked_once_per_batch_and_not_before_its_first_element():
     for n in range(4):
         batcher.add(n, n)
     assert len(asked) == 2
-
-
-def test_parts():
-    assert Batch([1, 2, 3], ["a", "b", "c"]).part(1, 3) == Batch([2, 3], ["b", "c"])
 
 
 def test_parts_keep_their_keys_in_the_cache():

@@ -126,13 +126,6 @@ def test_batches_with_slack_end_near_their_target_and_lose_no_row(sizes, targets
         assert batch.total <= most
 
 
-def test_elements_of_about_the_target_stay_whole():
-    asked = iter([80, 100, 120, 45, 1000])
-    batcher = RowBatcher(lambda: next(asked), 120, slack=1 / 4)
-    batches = [batch.rows for tag in range(4) for batch in batcher.add(numpy.zeros(100), tag, 100)]
-    assert [*batches, batcher.flush().rows] == [[100], [100], [100], [50], [50]]
-
-
 @given(st.lists(st.integers(0, 9), max_size=6), st.data())
 def test_a_part_is_taken_by_rows(sizes, data):
     elements = [[(tag, row) for row in range(size)] for tag, size in enumerate(sizes)]
@@ -144,14 +137,6 @@ def test_a_part_is_taken_by_rows(sizes, data):
     assert [row for piece in part.elements for row in piece] == rows[start:stop]
     assert part.total == len(rows[start:stop])
     assert all(row[0] == tag for tag, piece in zip(part.tags, part.elements, strict=True) for row in piece)
-
-
-def test_whole_elements_are_not_copied():
-    element = numpy.arange(5)
-    (batch,) = RowBatcher(lambda: 5, 100).add(element, "tag", 5)
-    assert batch == ColumnarBatch([element], ["tag"], [5])
-    assert batch.elements[0] is element
-    assert concatenate(batch.elements) is element
 
 
 @pytest.mark.large

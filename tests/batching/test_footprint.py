@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.batching.footprint import WaitingBytes, footprint
+from headrace.batching.batcher import WaitingBytes, footprint
 
 MEGABYTE = numpy.zeros(1_000_000, dtype=numpy.uint8)
 

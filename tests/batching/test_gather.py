@@ -26,11 +26,6 @@ def batches(sizes, target, *, measured=True, **options):
     return leaving, waiting
 
 
-def test_a_gathered_knows_its_elements():
-    gathered = Gathered(8, 5.0, 30).plus(3, 20).plus(2, 40)
-    assert gathered == (8, 5.0, 20, 2, 5, 3)
-
-
 @pytest.mark.parametrize(
     ("sizes", "target", "options", "leaving", "waiting"),
     [
@@ -49,11 +44,6 @@ def test_gathered_elements_leave_when_they_are_enough(sizes, target, options, le
 
 def test_unmeasurable_elements_wait_for_the_deadline_or_for_many():
     assert batches([1] * 7, 1, measured=False, lookahead=4, length_fn=len) == ([[1] * 4], [1] * 3)
-
-
-def test_unmeasured_elements_count_as_one_each():
-    policy = GatherPolicy(BatchingConfig(max_batch_size=5), measured=True)
-    assert policy.take(Gathered(3.5, 0.0, 9), [9, 7, 8, 6, 5], None) == (Gathered(3.5, 0.0, 6, 4, 4, 1), 4)
 
 
 options = st.fixed_dictionaries(

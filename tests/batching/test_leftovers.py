@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.batching.batcher import Batch
-from headrace.batching.leftovers import Leftover, Leftovers, leftovers_for
-from headrace.batching.lookahead import Measured
+from headrace.batching.lookahead import Leftover, Leftovers, Measured, leftovers_for
 from headrace.batching.size import FixedSize
 from headrace.core.config import BatchingConfig
 
@@ -52,16 +51,6 @@ def test_a_batch_leaves_when_full_or_due(target, now, others, due):
     assert made.is_due(now, others_may_come=others) is due
 
 
-def test_empty_leftovers_give_no_batch():
-    assert not pool(1, []).is_due(10, others_may_come=False)
-
-
-def test_leftovers_of_an_owner_are_forgotten():
-    made = pool(4, [leftover("a", [1] * 3), leftover("b", [1] * 3)])
-    made.forget("a")
-    assert taken(made) == [("b", [0, 1, 2])]
-
-
 @given(
     st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=6), min_size=1),
     st.integers(1, 12),
@@ -100,11 +89,6 @@ def test_leftovers_are_sorted_together():
     made = sorted_pool(12, [sorted_leftover("a", [1, 6]), sorted_leftover("b", [2, 5])])
     assert [taken(made), taken(made)] == [[("a", [1]), ("b", [1])], [("b", [0]), ("a", [0])]]
     assert made.due is None
-
-
-def test_padding_counts_in_the_weight_of_a_shared_batch():
-    made = sorted_pool(12, [sorted_leftover("a", [6]), sorted_leftover("b", [4])])
-    assert [(part.batch.weight, part.batch.useful) for part in made.take()] == [(6, 5), (6, 5)]
 
 
 def test_sorted_leftovers_of_an_owner_are_forgotten():

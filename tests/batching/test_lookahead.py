@@ -70,19 +70,8 @@ def test_a_batch_ends_only_when_one_more_element_would_be_too_many(lengths, coun
         assert one[-1] >= following[0]
 
 
-def test_an_oversize_element_goes_alone():
-    assert cut([5, 100, 5], Limits(1, 10, 20))[0] == [[100], [5, 5]]
-    assert cut([100, 100], Limits(2, 10, 20))[0] == [[100], [100]]  # a minimum is a target, a maximum is not
-
-
 def test_elements_of_different_buckets_never_share_a_batch():
     assert cut([1, 9, 10, 49, 50, 70], Limits(1, 10, math.inf, [10, 50]))[0] == [[70, 50], [49, 10], [9, 1]]
-
-
-def test_sizes_count_as_if_all_were_the_largest():
-    cuts, batches = cut([9, 8, 7], Limits(1, 10, 20), sizes=[1, 10, 1])  # sorted by length, not by size
-    assert cuts == [[9, 8], [7]]
-    assert [(batch.weight, batch.useful) for batch in batches] == [(20, 11), (1, 1)]
 
 
 def test_the_target_is_asked_for_each_batch_when_the_last_one_has_run():
@@ -100,11 +89,6 @@ def test_the_target_is_asked_for_each_batch_when_the_last_one_has_run():
         taken.append(len(batch.elements))
     assert taken == [2, 4, 4]
     assert asked == [0, 1, 2]
-
-
-def test_elements_of_one_length_keep_their_order():
-    _, batches = cut([1] * 10, target=4)
-    assert [batch.tags for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
 @given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 9), st.integers(1, 30), st.sampled_from([(), (2,)]))

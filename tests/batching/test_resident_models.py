@@ -17,21 +17,6 @@ def resident_of(*taken, count=2):
     return resident
 
 
-def test_models_are_not_evicted_while_there_is_room():
-    resident = resident_of("a")
-    assert "b" in resident
-    assert resident.eviction_candidate("b") is None
-    resident.take("b")
-    assert "c" not in resident
-    assert resident.eviction_candidate("c") == "a"
-
-
-def test_every_model_stays_without_a_limit():
-    resident = resident_of("a", "b", "c", count=None)
-    assert "z" in resident
-    assert not resident.is_limited
-
-
 @given(st.lists(names, max_size=40), st.integers(1, 4))
 def test_resident_models_are_those_whose_batches_left_last(takes, count):
     resident = resident_of(*takes, count=count)

@@ -9,11 +9,9 @@ import statistics
 import pytest
 
 from headrace import BatchingConfig
-from headrace.batching.size import FixedSize, MemoryLimitedSize, size_controller
-from headrace.batching.times import Untimed
+from headrace.batching.size import FixedSize, MemoryLimitedSize, Untimed, size_controller
 from headrace.core.result import Stage
-from headrace.failures.fatal_search import LostBatch
-from headrace.failures.isolate_fatal import isolate_fatal, parts_after_timeout
+from headrace.failures.search import FailureSearch, LostBatch, parts_after_timeout
 
 RELOAD_SECS = 0.5
 
@@ -79,14 +77,13 @@ class Machine:
         return "answer"
 
     def isolate_fatal(self, positions, first):
-        parts = isolate_fatal(
-            positions,
-            first,
+        search = FailureSearch(
             self.call,
             gives_up_single=True,
             parts=lambda count: parts_after_timeout(count, self.quickest, self.timeout),
             too_large=lambda group: self.sizes.observe(len(group), Untimed.OVERRAN),
         )
+        parts = search.among(positions, first)
         self.failed += [position for part, answer in parts if isinstance(answer, LostBatch) for position in part]
 
 
@@ -143,11 +140,6 @@ def test_a_fixed_size_that_times_out_is_reduced(size, fitting):
     assert machine.failed == []
 
 
-def test_a_fixed_size_within_the_limit_stays_however_near_it_is():
-    machine = Machine(BatchingConfig(64, 64), 0.2, line(0.05, 0.002)).run(6400)
-    assert set(machine.formed) == {64}
-
-
 @pytest.mark.parametrize("config", [BatchingConfig(), BatchingConfig(128, 128)])
 def test_rows_that_hang_fail_alone_and_batches_stay_as_large(config):
     hanging = [1000, 3000, 3001, 5000]
@@ -186,16 +178,3 @@ def test_sizes_grow_again_after_one_that_failed():
     for _ in range(8):
         sizes.observe(1, 0.1)
     assert sizes.target() == 2
-
-
-def test_batches_formed_before_a_smaller_one_failed_change_nothing():
-    sizes = MemoryLimitedSize(FixedSize(64))
-    for size in (64, 32, 64):
-        sizes.observe(size, Untimed.OUT_OF_MEMORY)
-    assert sizes.target() == 16
-
-
-def test_sizes_are_unchanged_without_a_limit():
-    for seed in range(3):
-        free, limited = (Machine(BatchingConfig(), limit, line(0.01, 0.001), noisy, seed) for limit in (math.inf, 1e6))
-        assert free.run(4000).formed == limited.run(4000).formed

@@ -7,7 +7,7 @@ import gc
 import pytest
 
 from headrace.beam import ModelHandler, RunInference
-from headrace.runtime.heap import hold_heap, release_heap
+from headrace.models.memory import hold_heap, release_heap
 
 AT_START = gc.get_freeze_count()
 

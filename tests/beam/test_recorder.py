@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from headrace.beam.metrics import MetricReplay, values_of_summary
 from headrace.beam.recorder import BeamRecorder
 from headrace.core.events import BatchFailed, HandlerMetric
-from headrace.runtime.engine_metrics import EngineMetrics
+from headrace.runtime.observers import EngineMetrics
 
 CHILD = """
 import os, pickle, runpy, sys

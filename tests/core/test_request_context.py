@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import contextvars
 import threading
+from contextlib import contextmanager
 
 import pytest
 
 from headrace import ConfigurationError, RemoteModelHandler, report_generation, report_rate_limit, report_usage
 from headrace.core.events import UsageReported
-from headrace.core.request_context import also_report_to, request_context, usage_to
+from headrace.core.request_context import RequestState, also_report_to, current_request, request_context
 from http_endpoint import events_and_outcomes, failures_among
 from toys import Acting
 
 pytestmark = pytest.mark.usefixtures("module_travels")
+
+
+@contextmanager
+def usage_to(sink):
+    token = current_request.set(RequestState((sink,)))
+    yield
+    current_request.reset(token)
 
 
 def used(events):
@@ -92,7 +100,7 @@ def test_requests_are_counted(kind):
 
 @pytest.mark.parametrize("kind", [Metered, AsyncMetered])
 def test_requests_that_fail_and_their_retries_are_counted(kind, monkeypatch):
-    monkeypatch.setattr("headrace.runtime.endpoint.pause_before_retry", lambda *_, **__: 0.0)
+    monkeypatch.setattr("headrace.runtime.dispatcher.pause_before_retry", lambda *_, **__: 0.0)
 
     def fail(batch):
         raise ValueError("never")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headrace import RetryConfig
 from headrace.core.result import Caught
 from headrace.failures.breaker import CALLS, HOSTS, TIMEOUTS, CircuitBreaker, ProbeSchedule, Probing
-from headrace.failures.recovery import RecoveryPolicy, recover
+from headrace.failures.recovery import Recovery
 from headrace.failures.retry import RetryBudget
 from headrace.testing import FakeClock
 
@@ -71,9 +71,9 @@ class Rows:
     def __init__(self, rows):
         self.rows, self.calls = rows, 0
 
-    def __call__(self, start, stop):
+    def __call__(self, places):
         self.calls += 1
-        return Caught(ValueError(), []) if any(self.rows[start:stop]) else range(start, stop)
+        return Caught(ValueError(), []) if any(self.rows[place] for place in places) else places
 
 
 def simulated(share, size, bad_before, rows=50_000, seed=1):
@@ -86,27 +86,21 @@ def simulated(share, size, bad_before, rows=50_000, seed=1):
     for start in range(0, len(rows), size):
         if start == bad_before:
             calls_before = model.calls
-        found += batch(breaker, RecoveryPolicy(Exception, budget, breaker), model, start, min(start + size, len(rows)))
+        found += batch(breaker, budget, model, range(start, min(start + size, len(rows))))
     return model.calls - calls_before, rows.count(0) - found
 
 
-def batch(breaker, policy, model, first, last):
+def batch(breaker, budget, model, rows):
     """Goes through one as the runtime does; returns how many rows have a prediction."""
-
-    def attempt(start, stop):
-        answer = model(first + start, first + stop)
-        if not isinstance(answer, Caught):
-            breaker.record(succeeded=True)
-        return answer
-
-    answer, found = attempt(0, last - first), 0
+    answer = model(rows)
     if not isinstance(answer, Caught):
-        return last - first
-    for parts in recover(last - first, answer, attempt, policy.choose, policy.probes):
-        good = [len(part.answer) for part in parts if not isinstance(part.answer, Caught)]
-        breaker.record(succeeded=bool(good))
-        found += sum(good)
-    return found
+        breaker.record(succeeded=True)
+        return len(rows)
+    recovery = Recovery(
+        lambda positions: model([rows[place] for place in positions]), budget, breaker, caught=Exception
+    )
+    results = recovery.results(len(rows), answer)
+    return sum(len(one.positions) for one in results if not isinstance(one.answer, Caught))
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.99])

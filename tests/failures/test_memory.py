@@ -10,7 +10,7 @@ import pytest
 from onnxruntime.capi.onnxruntime_pybind11_state import RuntimeException
 
 from headrace import ModelMemoryError
-from headrace.failures.memory import free_memory, is_out_of_memory
+from headrace.failures.device import free_memory, is_out_of_memory
 from large import torch
 
 

@@ -1,6 +1,8 @@
-"""Every element is answered once and in order, however calls fail; and the attempts are bounded."""
+"""Every element is answered once, however calls fail; and the attempts are bounded."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 from hypothesis import given
@@ -9,9 +11,9 @@ from hypothesis import strategies as st
 from headrace import HostDiedError, PredictionCountError, RetryConfig
 from headrace.core.result import Caught
 from headrace.failures.breaker import TIMEOUTS, CircuitBreaker
-from headrace.failures.recovery import Action, PartResult, RecoveryPolicy, recover
+from headrace.failures.recovery import Recovery, is_overrun, overrun
 from headrace.failures.retry import RetryBudget
-from headrace.failures.search import NOTHING_KNOWN, FailureSearch, probe
+from headrace.failures.search import MAX_TIMEOUTS
 from headrace.testing import FakeClock
 
 
@@ -28,31 +30,33 @@ class Model:
         self.bad, self._ceiling, self._passing = set(bad), ceiling, set(passing)
         self.calls = []
 
-    def __call__(self, start, stop):
-        self.calls.append((start, stop))
+    def __call__(self, positions):
+        self.calls.append((positions[0], positions[-1] + 1))
         if len(self.calls) - 1 in self._passing:
             return Caught.of(ConnectionResetError())
-        if stop - start > self._ceiling:
+        if len(positions) > self._ceiling:
             return Caught.of(MemoryError())
-        return Caught.of(ValueError()) if self.bad & set(range(start, stop)) else list(range(start, stop))
+        return Caught.of(ValueError()) if self.bad & set(positions) else list(positions)
 
 
-def policy(clock=None, *, caught=Exception, attempts=3, timeout_secs=45.0, breaker=None, billed=False):
+def recovery(model, clock=None, *, attempts=3, timeout_secs=45.0, breaker=None, retryable=None, **options):
     clock = clock or FakeClock()
-    budget = RetryBudget(RetryConfig(attempts, timeout_secs), clock.time_ns, clock.sleep, lambda: 0.5)
-    return RecoveryPolicy(caught, budget, breaker or CircuitBreaker(), billed=billed, free=lambda: None)
+    config = RetryConfig(attempts, timeout_secs, retryable=retryable)
+    budget = RetryBudget(config, clock.time_ns, clock.sleep, lambda: 0.5)
+    options = {"caught": Exception, "free": lambda: None, **options}
+    return Recovery(model, budget, breaker or CircuitBreaker(), **options)
 
 
-def answers(size, model, chosen=None):
-    """Positions with a prediction, positions without, and all parts."""
-    first = model(0, size)
-    parts = [PartResult(0, size, first, 1)]
-    if isinstance(first, Caught):
-        chosen = chosen or policy()
-        parts = [part for found in recover(size, first, model, chosen.choose, chosen.probes) for part in found]
+def answers(size, model, *given, **options):
+    """Positions with a prediction, positions without, and all parts; none is lost or doubled."""
+    first = model(range(size))
+    if not isinstance(first, Caught):
+        return first, [], []
+    parts = list(recovery(model, *given, **options).results(size, first))
+    assert sorted(place for part in parts for place in part.positions) == list(range(size))
     good = [place for part in parts if not isinstance(part.answer, Caught) for place in part.answer]
-    bad = [place for part in parts if isinstance(part.answer, Caught) for place in range(part.start, part.stop)]
-    return good, bad, parts
+    bad = [place for part in parts if isinstance(part.answer, Caught) for place in part.positions]
+    return sorted(good), sorted(bad), parts
 
 
 BATCHES = st.integers(1, 60).flatmap(
@@ -63,9 +67,8 @@ BATCHES = st.integers(1, 60).flatmap(
 @given(BATCHES)
 def test_no_good_element_is_lost(case):
     size, bad, ceiling = case
-    good, failed, parts = answers(size, Model(bad, ceiling))
+    good, failed, _ = answers(size, Model(bad, ceiling))
     assert (good, failed) == (sorted(set(range(size)) - bad), sorted(bad))
-    assert [place for part in parts for place in range(part.start, part.stop)] == list(range(size))
 
 
 @given(BATCHES, st.integers(0, 60), st.booleans())
@@ -73,20 +76,15 @@ def test_a_wrong_count_fails_its_whole_call_and_is_never_repeated(case, passes_b
     size, bad, ceiling = case
 
     class Wrong(Model):
-        def __call__(self, start, stop):
-            answer = super().__call__(start, stop)
-            is_wrong = not isinstance(answer, Caught) and stop - start > passes_below
+        def __call__(self, positions):
+            answer = super().__call__(positions)
+            is_wrong = not isinstance(answer, Caught) and len(positions) > passes_below
             return Caught.of(PredictionCountError("wrong")) if is_wrong else answer
 
     model = Wrong(bad, ceiling)
-    clock = FakeClock()
-    budget = RetryBudget(RetryConfig(3, retryable=lambda error: retryable), clock.time_ns, clock.sleep, lambda: 0.5)
-    chosen = RecoveryPolicy(Exception, budget, CircuitBreaker(), free=lambda: None)
-    _, _, parts = answers(size, model, chosen)
-    assert [place for part in parts for place in range(part.start, part.stop)] == list(range(size))
-    wrong = [
-        (one.start, one.stop) for one in parts if isinstance(getattr(one.answer, "error", None), PredictionCountError)
-    ]
+    _, _, parts = answers(size, model, retryable=lambda error: retryable)
+    errors = [(one.positions, getattr(one.answer, "error", None)) for one in parts]
+    wrong = [(places[0], places[-1] + 1) for places, error in errors if isinstance(error, PredictionCountError)]
     assert all(model.calls.count(call) == 1 for call in wrong)
     inner = [
         (a, b) for a, b in model.calls for start, stop in wrong if start <= a < b <= stop and (a, b) != (start, stop)
@@ -96,14 +94,14 @@ def test_a_wrong_count_fails_its_whole_call_and_is_never_repeated(case, passes_b
 
 def test_a_wrong_count_that_is_not_caught_is_raised():
     with pytest.raises(PredictionCountError):
-        answers(2, lambda start, stop: Caught.of(PredictionCountError("wrong")), policy(caught=KeyError))
+        answers(2, lambda positions: Caught.of(PredictionCountError("wrong")), caught=KeyError)
 
 
 @given(BATCHES, st.sets(st.integers(0, 200)))
 def test_every_element_has_one_answer_and_transient_errors_cost_no_good_one_unless_tries_run_out(case, passing):
     size, bad, ceiling = case
     model = Model(bad, ceiling, passing)
-    good, failed, _ = answers(size, model, policy(attempts=500, timeout_secs=1e9))
+    good, failed, _ = answers(size, model, attempts=500, timeout_secs=1e9)
     assert (good, failed) == (sorted(set(range(size)) - bad), sorted(bad))
 
 
@@ -112,7 +110,7 @@ def test_tries_are_the_calls_that_an_element_was_in(case, passing):
     size, bad, ceiling = case
     model = Model(bad, ceiling, passing)
     for part in answers(size, model)[2]:
-        assert sum(start <= part.start < stop for start, stop in model.calls) == part.tries
+        assert sum(start <= part.positions[0] < stop for start, stop in model.calls) == part.tries
 
 
 def test_one_bad_element_in_1024_costs_twenty_calls_more():
@@ -142,29 +140,29 @@ def test_an_outage_ends_at_the_limit_of_tries():
 def test_an_outage_ends_at_the_time_limit():
     clock, model = FakeClock(), Model(passing=range(10_000))
     before = clock.seconds()
-    answers(64, model, policy(clock, attempts=1000, timeout_secs=30))
+    answers(64, model, clock, attempts=1000, timeout_secs=30)
     assert clock.seconds() - before <= 30
 
 
 def test_uncaught_errors_are_raised_as_soon_as_nothing_helps():
     model = Model(bad=[3], ceiling=4)
     with pytest.raises(ValueError, match=r"^$"):
-        answers(8, model, policy(caught=()))
+        answers(8, model, caught=())
     assert model.calls == [(0, 8), (0, 4)]
     with pytest.raises(ConnectionResetError):
-        answers(8, Model(passing=range(9)), policy(caught=()))
-    assert answers(8, Model(passing=[0], ceiling=2), policy(caught=()))[0] == list(range(8))
+        answers(8, Model(passing=range(9)), caught=())
+    assert answers(8, Model(passing=[0], ceiling=2), caught=())[0] == list(range(8))
 
 
 def test_uncaught_errors_end_a_search_too():
     model = Model(bad=[0], passing=range(1, 9))
     with pytest.raises(ConnectionResetError):
-        answers(4, model, policy(caught=ValueError))
+        answers(4, model, caught=ValueError)
 
 
 def test_billed_calls_are_never_repeated():
     for model in (Model(bad=[1]), Model(ceiling=2), Model(passing=[0])):
-        assert answers(4, model, policy(billed=True))[1] == [0, 1, 2, 3]
+        assert answers(4, model, billed=True)[1] == [0, 1, 2, 3]
         assert model.calls == [(0, 4)]
 
 
@@ -186,10 +184,9 @@ def open_breaker():
     ],
 )
 def test_probes_go_on_until_one_succeeds_while_everything_fails(model, calls):
-    good, failed, parts = answers(4, model, policy(breaker=open_breaker()))
+    good, failed, _ = answers(4, model, breaker=open_breaker())
     assert (good, failed) == (sorted(set(range(4)) - model.bad), sorted(model.bad))
     assert model.calls == calls
-    assert [place for part in parts for place in range(part.start, part.stop)] == list(range(4))
 
 
 @pytest.mark.parametrize(
@@ -198,55 +195,122 @@ def test_probes_go_on_until_one_succeeds_while_everything_fails(model, calls):
     ids=repr,
 )
 def test_probes_are_fewer_the_more_they_cost(error, at_first, later):
-    chosen = policy(breaker=open_breaker())
-    assert [len(chosen.probes(at_first, error)) for _ in range(2)] == [at_first, later]
+    vars(error)["retryable"] = isinstance(error, ConnectionError)
+    breaker, calls = open_breaker(), []
+
+    def attempt(positions):
+        calls.append(len(positions))
+        return Caught.of(error)
+
+    for _ in range(2):
+        list(recovery(attempt, breaker=breaker, attempts=1).results(2000, Caught.of(error)))
+    assert calls == [1] * (at_first + later)
 
 
 def test_the_rest_is_given_up_with_the_error_of_the_batch_if_all_probes_fail():
     breaker = open_breaker()
     breaker.probes(TIMEOUTS.at_first, TIMEOUTS)
     batch, one = Caught.of(TimeoutError("all")), Caught.of(TimeoutError("one"))
-    chosen, calls = policy(breaker=breaker), []
+    calls = []
 
-    def attempt(start, stop):
-        calls.append((start, stop))
-        return one if stop - start == 1 else batch
+    def attempt(positions):
+        calls.append(len(positions))
+        return one if len(positions) == 1 else batch
 
-    [parts] = recover(100, batch, attempt, chosen.choose, chosen.probes)
-    again, (place, end), twice = calls
-    assert (again, twice) == ((0, 100), (place, end))
-    assert end == place + 1
-    assert parts == [PartResult(0, place, batch, 2), PartResult(place, end, one, 4), PartResult(end, 100, batch, 2)]
-
-
-@given(BATCHES, st.sets(st.integers(0, 59)))
-def test_one_good_element_among_the_probes_saves_all_others(case, places):
-    size, bad, ceiling = case
-    model, places = Model(bad, ceiling), sorted(place for place in places if place < size)
-    search = FailureSearch(model, lambda _: False, NOTHING_KNOWN)
-    parts = list(probe(0, size, places, model, Caught.of(ValueError()), search=search.among))
-    assert [place for start, stop, _ in parts for place in range(start, stop)] == list(range(size))
-    good = [place for _, _, answer in parts if not isinstance(answer, Caught) for place in answer]
-    assert good == ([] if set(places) <= bad else sorted(set(range(size)) - bad))
-    if set(places) <= bad:
-        assert model.calls == [(place, place + 1) for place in places]
+    first, rest = recovery(attempt, breaker=breaker).results(100, batch)
+    assert calls == [100, 1, 1]
+    assert (len(first.positions), first.answer, first.tries) == (1, one, 4)
+    assert (len(rest.positions), rest.answer, rest.tries) == (99, batch, 2)
 
 
 def test_parts_that_fit_memory_are_found_without_catching_even_while_everything_fails():
     breaker = CircuitBreaker(1)
     breaker.record(succeeded=False)
-    assert answers(4, Model(ceiling=1), policy(caught=(), breaker=breaker))[0] == [0, 1, 2, 3]
+    assert answers(4, Model(ceiling=1), caught=(), breaker=breaker)[0] == [0, 1, 2, 3]
 
 
 def test_a_single_element_that_exceeds_memory_fails():
     assert answers(1, Model(ceiling=0))[1] == [0]
-    assert policy().choose(0, 1, MemoryError(), 1) is Action.SEARCH
 
 
 @pytest.mark.parametrize(("attempts", "saved"), [(1, []), (2, [0])])
 def test_transient_errors_are_retried_once_without_a_pause_while_everything_fails(attempts, saved):
     clock = FakeClock()
     before = clock.seconds()
-    chosen = policy(clock, attempts=attempts, breaker=open_breaker())
-    assert answers(1, Model(passing=[0]), chosen)[0] == saved
+    assert answers(1, Model(passing=[0]), clock, attempts=attempts, breaker=open_breaker())[0] == saved
     assert clock.seconds() == before
+
+
+class Hosts:
+    """Answers a call in a host with its elements' places; counts the calls.
+
+    Args:
+        endless: places whose calls overrun.
+        lethal: places of which hosts die.
+        bad: places whose calls raise.
+        ceiling: how many elements a call may have for the time limit.
+    """
+
+    def __init__(self, endless=(), lethal=(), bad=(), ceiling=10**9):
+        self._endless, self._lethal, self._bad, self._ceiling = set(endless), set(lethal), set(bad), ceiling
+        self.overran = self.died = 0
+
+    def __call__(self, positions):
+        places = set(positions)
+        if self._bad & places and min(self._bad & places) < min(self._endless & places, default=math.inf):
+            return Caught.of(ValueError())
+        if self._endless & places or len(places) > self._ceiling:
+            self.overran += 1
+            return self._fatal(overrun("too long"))
+        self.died += bool(self._lethal & places)
+        return self._fatal(HostDiedError("died")) if self._lethal & places else sorted(places)
+
+    def _fatal(self, error):
+        vars(error)["retryable"] = False
+        return Caught.of(error)
+
+
+CASES = st.integers(1, 60).flatmap(
+    lambda size: st.tuples(
+        st.just(size),
+        st.sets(st.integers(0, size - 1), max_size=1 + MAX_TIMEOUTS),
+        st.sets(st.integers(0, size - 1), max_size=5),
+        st.integers(1, 9),
+    )
+)
+
+
+@given(CASES)
+def test_no_good_element_is_lost_while_few_hang(case):
+    size, endless, bad, count = case
+    bad -= endless
+    good, _, parts = answers(size, Hosts(endless, (), bad), parts=lambda size: min(size, 1 + count))
+    if len(endless) <= MAX_TIMEOUTS:
+        late = {one.positions[0] for one in parts if is_overrun(getattr(one.answer, "error", ValueError()))}
+        assert (good, late) == (sorted({*range(size)} - endless - bad), endless)
+
+
+@given(st.integers(1, 60), st.data())
+def test_hanging_elements_cost_few_time_limits(size, data):
+    places = st.sets(st.integers(0, size - 1))
+    model = Hosts(data.draw(places), (), data.draw(places))
+    answers(size, model)
+    assert model.overran <= 2 * (2 + MAX_TIMEOUTS)
+
+
+def test_a_batch_that_was_too_large_for_the_time_limit_is_reported():
+    told, model = [], Hosts(ceiling=8)
+    good, _, _ = answers(64, model, parts=lambda _: 8, too_large=told.append)
+    assert (len(good), told, model.overran) == (64, [range(64)], 1)
+
+
+def test_other_timeouts_are_no_overruns():
+    assert not is_overrun(TimeoutError("of a socket"))
+
+
+@pytest.mark.parametrize(("lethal", "deaths"), [(64, 40), (24, 60)])
+def test_a_model_that_dies_of_much_costs_few_hosts_and_no_good_element(lethal, deaths):
+    model = Hosts(lethal=range(lethal))
+    good, _, _ = answers(64, model)
+    assert good == list(range(lethal, 64))
+    assert model.died <= deaths

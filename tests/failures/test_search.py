@@ -1,138 +1,295 @@
-"""Of elements that time out together only those that hang fail, at the cost of few time limits."""
+"""Which calls follow each kind of host loss, and in which order; each rule with the attempts it costs."""
 
 from __future__ import annotations
 
 import math
 
-from hypothesis import given
-from hypothesis import strategies as st
+import pytest
 
-from headrace import RetryConfig
-from headrace.core.errors import HostDiedError
-from headrace.core.result import Caught
-from headrace.failures.breaker import CircuitBreaker
-from headrace.failures.fatal_search import MAX_TIMEOUTS
-from headrace.failures.recovery import RecoveryPolicy, recover
-from headrace.failures.retry import RetryBudget
-from headrace.failures.search import Overruns, is_overrun, overrun
-from headrace.testing import FakeClock
-
-
-class Model:
-    """Answers a call with its elements' places.
-
-    Args:
-        endless: places whose calls overrun.
-        bad: places whose calls raise.
-        ceiling: how many elements a call may have for the time limit.
-    """
-
-    def __init__(self, endless=(), bad=(), ceiling=10**9):
-        self._endless, self._bad, self._ceiling = set(endless), set(bad), ceiling
-        self.overran = 0
-
-    def __call__(self, start, stop):
-        places = set(range(start, stop))
-        if self._bad & places and min(self._bad & places) < min(self._endless & places, default=math.inf):
-            return Caught.of(ValueError())
-        if self._endless & places or len(places) > self._ceiling:
-            self.overran += 1
-            error = overrun("too long")
-            vars(error)["retryable"] = False
-            return Caught.of(error)
-        return sorted(places)
-
-
-def answers(size, model, parts=lambda count: count):
-    """Positions with a prediction; by position, the errors of the others; and the sizes reported as too large."""
-    first, told = model(0, size), []
-    if not isinstance(first, Caught):
-        return first, {}, told
-    clock = FakeClock()
-    policy = RecoveryPolicy(
-        Exception, RetryBudget(RetryConfig(), clock.time_ns, clock.sleep), CircuitBreaker(), free=lambda: None
-    )
-    overruns = Overruns(parts, lambda start, stop: told.append((start, stop)))
-    found = recover(size, first, model, policy.choose, policy.probes, overruns=overruns)
-    everything = [part for parts in found for part in parts]
-    assert [place for part in everything for place in range(part.start, part.stop)] == list(range(size))
-    good = [place for part in everything if not isinstance(part.answer, Caught) for place in part.answer]
-    failed = {
-        place: part.answer.error
-        for part in everything
-        for place in range(part.start, part.stop)
-        if isinstance(part.answer, Caught)
-    }
-    return good, failed, told
-
-
-CASES = st.integers(1, 60).flatmap(
-    lambda size: st.tuples(
-        st.just(size),
-        st.sets(st.integers(0, size - 1), max_size=1 + MAX_TIMEOUTS),
-        st.sets(st.integers(0, size - 1), max_size=5),
-        st.integers(1, 9),
-    )
+from headrace.core.result import Stage
+from headrace.failures.search import (
+    LETHAL_IN_A_ROW,
+    LETHAL_PROBES,
+    MAX_TIMEOUTS,
+    FailureSearch,
+    InjectedFailure,
+    LostBatch,
+    parts_after_timeout,
 )
 
-
-@given(CASES)
-def test_no_good_element_is_lost_while_few_hang(case):
-    size, endless, bad, count = case
-    bad -= endless
-    good, failed, _ = answers(size, Model(endless, bad), lambda size: min(size, 1 + count))
-    if len(endless) <= MAX_TIMEOUTS:
-        assert {place for place, error in failed.items() if is_overrun(error)} == endless
-        assert (sorted(good), failed.keys()) == (sorted({*range(size)} - endless - bad), endless | bad)
+PRE, RUN, POST = Stage.PREPROCESSING, Stage.INFERENCE, Stage.POSTPROCESSING
 
 
-@given(st.integers(1, 60), st.data())
-def test_hanging_elements_cost_few_time_limits(size, data):
-    model = Model(data.draw(st.sets(st.integers(0, size - 1))), data.draw(st.sets(st.integers(0, size - 1))))
-    answers(size, model)
-    assert model.overran <= 2 * (2 + MAX_TIMEOUTS)
+def died(stage=RUN, position=None, index=0):
+    return LostBatch(RuntimeError("died"), timed_out=False, stage=stage, position=position, index=index)
 
 
-def test_one_hanging_element_costs_two_time_limits():
-    model = Model({13})
-    good, failed, told = answers(64, model)
-    assert (len(good), list(failed), model.overran, told) == (63, [13], 2, [])
+def overran(stage=RUN, position=None, index=0):
+    return LostBatch(TimeoutError("overran"), timed_out=True, stage=stage, position=position, index=index)
 
 
-def test_a_batch_that_was_too_large_is_reported():
-    model = Model(ceiling=8)
-    assert answers(64, model, lambda _: 8) == (list(range(64)), {}, [(0, 64)])
-    assert model.overran == 1
+def isolate_fatal(positions, first, attempt, **options):
+    return FailureSearch(attempt, **options).among(positions, first)
 
 
-def test_other_timeouts_are_no_overruns():
-    assert not is_overrun(TimeoutError("of a socket"))
+class Script:
+    """Gives the answers in turn; records which elements were tried, and with which injected failures."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.tried = []
+        self.injected_failures = []
+
+    def __call__(self, part, fatal):
+        self.tried.append(list(part))
+        self.injected_failures.append(dict(fatal))
+        return self.answers.pop(0)
+
+    def play(self, positions, first, **options):
+        """The outcomes; every answer of the script must have been used."""
+        pairs = [(list(part), answer) for part, answer in isolate_fatal(positions, first, self, **options)]
+        assert self.answers == []
+        return pairs
 
 
-class Deadly:
-    """Hosts die of some elements; counts the calls."""
+# Deaths in inference.
 
-    def __init__(self, lethal):
-        self._lethal, self.calls = set(lethal), 0
 
-    def __call__(self, start, stop):
+def test_one_death_is_attributed_to_an_outside_kill():
+    script = Script("all")
+    assert script.play([4, 5, 6], died()) == [([4, 5, 6], "all")]
+    assert script.tried == [[4, 5, 6]]
+    assert script.injected_failures == [{}]
+
+
+def test_a_batch_that_dies_again_is_halved_until_the_culprit_stands_alone():
+    last = died()
+    script = Script(died(), "left", died(), died(), last, "failed", "three")
+    assert script.play(range(4), died()) == [([0, 1], "left"), ([2], "failed"), ([3], "three")]
+    assert script.tried == [[0, 1, 2, 3], [0, 1], [2, 3], [2], [2], [2], [3]]
+    assert script.injected_failures == [{}, {}, {}, {}, {}, {2: InjectedFailure(RUN, 0, last.error)}, {}]
+
+
+def test_a_single_element_is_not_fatal_after_one_death():
+    script = Script(died(), died(), "zero", "one")
+    assert script.play([0, 1], died()) == [([0], "zero"), ([1], "one")]
+    assert script.tried == [[0, 1], [0], [0], [1]]
+
+
+# Deaths in an element's own pre- or postprocessing.
+
+
+@pytest.mark.parametrize("stage", [PRE, POST])
+def test_an_element_whose_own_operation_kills_is_fatal_and_its_neighbours_stay_together(stage):
+    last = died(stage, 5, index=1)
+    script = Script(last, "all")
+    assert script.play([4, 5, 6], died(stage, 5, index=1)) == [([4, 5, 6], "all")]
+    assert script.tried == [[4, 5, 6]] * 2
+    assert script.injected_failures == [{}, {5: InjectedFailure(stage, 1, last.error)}]
+
+
+def test_one_death_in_an_operation_proves_nothing_two_are_fatal():
+    one, two = died(PRE, 1), died(POST, 2, index=3)
+    script = Script(one, two, two, "all")
+    assert script.play(range(3), died(PRE, 1)) == [([0, 1, 2], "all")]
+    assert script.injected_failures[-1] == {
+        1: InjectedFailure(PRE, 0, one.error),
+        2: InjectedFailure(POST, 3, two.error),
+    }
+
+
+def test_inference_belongs_to_no_single_element():
+    script = Script(died(RUN, 1), "zero", "one")
+    assert script.play([0, 1], died(RUN, 1)) == [([0], "zero"), ([1], "one")]
+
+
+# Timeouts.
+
+
+def test_elements_go_one_by_one_after_a_timeout_in_inference():
+    last = overran()
+    script = Script("zero", last, "failed", "two")
+    assert script.play(range(3), overran()) == [([0], "zero"), ([1], "failed"), ([2], "two")]
+    assert script.tried == [[0], [1], [1], [2]]
+    assert script.injected_failures == [{}, {}, {1: InjectedFailure(RUN, 0, last.error)}, {}]
+
+
+@pytest.mark.parametrize("stage", [PRE, POST])
+def test_a_timeout_in_an_elements_own_operation_is_fatal_at_once(stage):
+    first = overran(stage, 1, index=2)
+    script = Script("all")
+    assert script.play(range(3), first) == [([0, 1, 2], "all")]
+    assert script.injected_failures == [{1: InjectedFailure(stage, 2, first.error)}]
+
+
+def test_three_more_timeouts_are_tolerated():
+    assert MAX_TIMEOUTS == 3
+    script = Script(overran(PRE, 1), overran(PRE, 2), overran(PRE, 3), "all")
+    assert script.play(range(9), overran(PRE, 0)) == [(list(range(9)), "all")]
+
+
+def test_the_fourth_further_timeout_fails_unanswered_elements():
+    last = overran()
+    script = Script("zero", overran(), "1 failed", overran(), "2 failed", overran(), "3 failed", last)
+    pairs = script.play(range(9), overran())
+    assert pairs[:-1] == [([0], "zero"), ([1], "1 failed"), ([2], "2 failed"), ([3], "3 failed")]
+    assert pairs[-1] == ([4, 5, 6, 7, 8], last)
+
+
+@pytest.mark.parametrize(
+    ("count", "call_secs", "parts"),
+    [(2, 1.0, 2), (32, 1.0, 32), (33, 1.0, 6), (1000, 1.0, 32), (1000, 0.001, 1000), (1000, math.inf, 32)],
+)
+def test_elements_go_one_by_one_if_few_or_calls_are_quick(count, call_secs, parts):
+    assert parts_after_timeout(count, call_secs, timeout_secs=2.0) == parts
+
+
+def in_threes(answers, count, **options):
+    """The attempts, the outcomes, and the group sizes reported as too large."""
+    script, told = Script(*answers), []
+    pairs = script.play(
+        range(count), overran(), gives_up_single=True, parts=lambda _: 3, too_large=told.append, **options
+    )
+    return script.tried, pairs, [list(positions) for positions in told]
+
+
+def test_an_element_that_hangs_is_found_in_parts_and_the_others_stay_together():
+    last = overran()
+    tried, pairs, too_large = in_threes(["012", overran(), "3", last, "5", "678"], 9)
+    assert tried == [[0, 1, 2], [3, 4, 5], [3], [4], [5], [6, 7, 8]]
+    assert pairs[2] == ([4], last)
+    assert too_large == []
+
+
+def test_a_group_without_a_hanging_element_was_too_large_and_others_are_cut_as_small():
+    tried, pairs, too_large = in_threes([overran(), *"012345678"], 9)
+    assert tried == [[0, 1, 2], *([n] for n in range(9))]
+    assert [answer for _, answer in pairs] == list("012345678")
+    assert too_large == [[0, 1, 2], list(range(9))]
+
+
+# Fatal elements, and when the search gives up.
+
+
+def test_a_fatal_element_that_is_lost_alone_twice_is_given_up():
+    last = died()
+    script = Script(died(), died(), last)
+    assert script.play([7], died()) == [([7], last)]
+
+
+def test_a_fatal_element_that_overruns_is_given_up_at_once():
+    last = overran(PRE, 7)
+    script = Script(died(), last)
+    assert script.play([7], died()) == [([7], last)]
+
+
+def test_a_fatal_element_that_is_lost_among_others_is_given_up_without_them():
+    last = died(PRE, 1, index=1)
+    script = Script(died(PRE, 1), died(PRE, 1), last, "others")
+    assert script.play(range(3), died(PRE, 1)) == [([1], last), ([0, 2], "others")]
+    assert script.tried[-1] == [0, 2]
+    assert script.injected_failures[-1] == {}
+
+
+@pytest.mark.parametrize("lost", [died(), overran()], ids=["died", "overran"])
+def test_an_element_alone_without_preprocessing_is_given_up_at_once(lost):
+    script = Script(*[lost] * (1 if lost.timed_out else 2), "one")
+    first = overran()
+    assert script.play([0, 1], first, gives_up_single=True) == [([0], lost), ([1], "one")]
+
+
+def test_postprocessing_without_preprocessing_is_still_settled_by_the_host():
+    script = Script(died(POST, 0), "failed")
+    assert script.play([0], died(POST, 0), gives_up_single=True) == [([0], "failed")]
+
+
+class Everything:
+    """Kills the host in every call, except for fatal elements alone and for the spared ones."""
+
+    def __init__(self, *spared):
+        self.spared = set(spared)
+        self.calls = 0
+        self.last = None
+
+    def __call__(self, part, fatal):
         self.calls += 1
-        places = set(range(start, stop))
-        if not self._lethal & places:
-            return sorted(places)
-        error = HostDiedError("died")
-        vars(error)["retryable"] = False
-        return Caught.of(error)
+        if self.spared.issuperset(part) or set(fatal) == set(part):
+            return "answer"
+        self.last = died()
+        return self.last
 
 
-def test_a_model_that_dies_of_everything_costs_few_hosts():
-    model = Deadly(range(64))
-    good, failed, _ = answers(64, model)
-    assert (good, len(failed)) == ([], 64)
-    assert model.calls <= 40
+def test_a_model_that_dies_of_everything_ends_after_sixteen():
+    assert LETHAL_IN_A_ROW == 16
+    model = Everything()
+    pairs = [(list(part), answer) for part, answer in isolate_fatal(range(1000), died(), model)]
+    assert pairs[:15] == [([n], "answer") for n in range(15)]
+    assert [part for part, _ in pairs[15:19]] == [[15], [180], [508], [836]]
+    assert sorted(place for part, _ in pairs for place in part) == list(range(1000))
+    assert len(pairs) == 20
+    assert all(isinstance(answer, LostBatch) for _, answer in pairs[15:])
+    assert model.calls <= 62 + 10 + LETHAL_PROBES
 
 
-def test_good_elements_behind_many_lethal_ones_are_found():
-    model = Deadly(range(24))
-    good, failed, _ = answers(64, model)
-    assert (good, list(failed)) == (list(range(24, 64)), list(range(24)))
+@pytest.mark.parametrize("gives_up_single", [False, True])
+@pytest.mark.parametrize(
+    "bad",
+    [range(20), range(80, 100), range(17, 60), [n for n in range(100) if n % 4], range(1, 17)],
+    ids=["first", "last", "amid", "most", "after a good one"],
+)
+def test_lethal_neighbours_do_not_fail_the_others(bad, gives_up_single):
+    def host(part, fatal):
+        return died() if set(part) & set(bad) - set(fatal) else [one for one in part if one not in fatal]
+
+    answers = [answer for _, answer in isolate_fatal(range(100), died(), host, gives_up_single=gives_up_single)]
+    good = [one for answer in answers if not isinstance(answer, LostBatch) for one in answer]
+    assert sorted(good) == [n for n in range(100) if n not in bad]
+
+
+# Probes, while everything has been failing.
+
+
+def probed(script, places, first, *, good="good"):
+    """The outcomes; one good answer closes the breaker."""
+    hope = []
+
+    tried = FailureSearch(script).probing(places, range(6), first, lambda _: not hope)
+    pairs = []
+    for part, answer in tried:
+        pairs.append((list(part), answer))
+        hope += [answer] if answer == good else []
+    assert script.answers == []
+    return pairs
+
+
+def test_the_rest_fails_as_the_batch_did_if_no_probe_succeeds():
+    first, one, other = died(), died(), died()
+    script = Script(one, other)
+    assert probed(script, [1, 4], first) == [([1], one), ([4], other), ([0, 2, 3, 5], first)]
+
+
+def test_an_answer_without_a_success_does_not_close_the_breaker():
+    first = overran()
+    assert probed(Script("raised", "raised"), [1, 4], first)[2] == ([0, 2, 3, 5], first)
+
+
+def test_the_rest_is_tried_and_searched_once_a_probe_succeeds():
+    dead = died()
+    script = Script(died(), "good", dead, "others")
+    assert probed(script, [1, 4, 5], died()) == [([4], "good"), ([1], dead), ([0, 2, 3, 5], "others")]
+    assert script.tried == [[1], [4], [1], [0, 2, 3, 5]]
+    script = Script("good", overran(), *"12345")
+    assert probed(script, [0, 3], overran()) == [([0], "good"), *(([int(one)], one) for one in "12345")]
+    assert script.tried == [[0], [1, 2, 3, 4, 5], [1], [2], [3], [4], [5]]
+
+
+def test_an_outside_kill_does_not_make_a_probed_element_fatal():
+    script = Script(died(), "good", "good, too", "others")
+    pairs = [([4], "good"), ([1], "good, too"), ([0, 2, 3, 5], "others")]
+    assert probed(script, [1, 4], died()) == pairs
+
+
+def test_an_element_that_timed_out_alone_is_not_tried_again():
+    late = overran()
+    script = Script(late, "good", "others")
+    assert probed(script, [1, 4], overran()) == [([1], late), ([4], "good"), ([0, 2, 3, 5], "others")]

@@ -17,7 +17,7 @@ from headrace import BatchingConfig, Failure, KeyedModelHandler, predict
 from headrace.beam import RunInference
 from headrace.core.errors import HostDiedError
 from headrace.core.result import Stage
-from headrace.testing import DoublingHandler, FaultyFunction, FaultyHandler, segfault
+from headrace.testing import FaultyFunction, FaultyHandler, segfault
 
 DEATHS = {
     "SIGKILL": (functools.partial(signal.raise_signal, signal.SIGKILL), "was killed by SIGKILL"),
@@ -34,30 +34,6 @@ def run(handler, elements=range(64), size=64, **options):
     return list(
         predict(handler, elements, isolate=True, on_failure="yield", batching=BatchingConfig(size, size), **options)
     )
-
-
-class ManyFaults(DoublingHandler):
-    """Has a fault of its own for each of certain examples."""
-
-    def __init__(self, faults):
-        super().__init__()
-        self._faults = faults
-
-    def run_inference(self, batch, model, inference_args=None):
-        for example in batch:
-            self._faults.get(example, int)()
-        return super().run_inference(batch, model, inference_args)
-
-
-def test_a_death_in_inference_fails_its_element_alone():
-    places = {64 * number + 13 + number: death for number, death in enumerate(DEATHS.values())}
-    outcomes = run(ManyFaults({place: fault for place, (fault, _) in places.items()}), range(320))
-    for place, (_, exit_text) in places.items():
-        failure, where = outcomes[place], f"element {place % 64} (counted from 0) of a batch of 64."
-        assert (failure.stage, failure.index, failure.element) == (Stage.INFERENCE, 0, place)
-        assert repr(failure.error) == f"HostDiedError('the host {exit_text} while it was running inference on {where}')"
-    good = [one.inference for place, one in enumerate(outcomes) if place not in places]
-    assert good == [2 * n for n in range(320) if n not in places]
 
 
 class Logging(FaultyHandler):
@@ -207,10 +183,3 @@ def test_a_pipeline_without_exception_handling_fails_with_the_one_error():
     _ = pipeline | beam.Create([1, 2, 3]) | RunInference(FaultyHandler(KILL, 2, min_batch_size=3), isolate=True)
     with pytest.raises(HostDiedError, match=r"killed by SIGKILL while it was running inference on element \d "):
         pipeline.run()
-
-
-def test_good_elements_are_found_after_batches_that_all_killed_their_hosts():
-    """The circuit breaker has opened; the first element that is tried alone and has an answer closes it."""
-    bad = {*range(10), *range(11, 22, 3)}
-    outcomes = run(FaultyHandler(KILL, *bad), range(22), size=2)
-    assert [place for place, one in enumerate(outcomes) if isinstance(one, Failure)] == sorted(bad)

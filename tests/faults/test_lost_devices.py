@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from contextlib import nullcontext
 
 import apache_beam as beam
@@ -16,8 +15,6 @@ from headrace import (
     DeviceLostError,
     Failure,
     HostDiedError,
-    KeyedModelHandler,
-    KeyModelMapping,
     Stage,
     predict,
 )
@@ -120,25 +117,6 @@ def test_a_device_lost_by_the_worker_beside_machine_hosts_is_raised(own_runtime,
         list(predict(handler, range(32), on_failure="yield", batching=BATCHING))
 
 
-def keyed(*poison, **options):
-    return KeyedModelHandler(
-        [
-            KeyModelMapping(["a"], DeviceLosingHandler(*poison, **options)),
-            KeyModelMapping(["b"], DoublingHandler(**options)),
-        ]
-    )
-
-
-def test_a_device_lost_by_a_keyed_model_fails_its_element_alone(place):
-    options, asked = at(place)
-    rows = [("ab"[n % 2], n) for n in range(64)]
-    outcomes = predict(keyed(6, 40, **options), rows, on_failure="yield", batching=BATCHING, **asked)
-    good, bad = sorted_out(outcomes)
-    assert sorted((key, one.example) for key, one in good) == sorted(row for row in rows if row[1] not in (6, 40))
-    assert [(one.element, type(one.error)) for one in bad] == [(("a", 6), HostDiedError), (("a", 40), HostDiedError)]
-    assert all(f"lost its device ({SAID})" in str(one.error) for one in bad)
-
-
 def test_a_device_lost_in_columns_fails_its_row_alone():
     batching = BatchingConfig(16, 16, columnar=True)
     elements = [numpy.arange(start, start + 10) for start in range(0, 50, 10)]
@@ -189,13 +167,6 @@ def test_a_model_that_cannot_be_loaded_makes_no_dead_letters(place):
         list(predict(FaultyLoadHandler(FakeDevice().lose, **options), range(8), on_failure="yield", **asked))
 
 
-def test_a_model_by_key_that_cannot_be_loaded_makes_no_dead_letters(place):
-    options, asked = at(place)
-    handler = KeyedModelHandler([KeyModelMapping(["a"], FaultyLoadHandler(FakeDevice().lose, **options))])
-    with pytest.raises(DeviceLostError, match=r"lost its device .* while it was loading"):
-        list(predict(handler, [("a", 1)], on_failure="yield", **asked))
-
-
 def test_the_error_of_the_element_is_raised_without_exception_handling():
     with pytest.raises(
         HostDiedError, match=re.escape(f"lost its device ({SAID}) while it was running inference on el")
@@ -213,12 +184,6 @@ def test_a_device_loss_raised_by_the_handler_counts():
     good, [failure] = sorted_out(predict(RaisesDeviceLost(), range(8), isolate=True, on_failure="yield"))
     assert len(good) == 7
     assert "lost its device (headrace.core.errors.DeviceLostError: the stick does not answer)" in str(failure.error)
-
-
-def test_the_host_logs_where_the_device_was_lost(caplog):
-    list(predict(DeviceLosingHandler(5), range(8), isolate=True, on_failure="yield"))
-    said = Counter(record.levelname for record in caplog.records if "in lose" in record.getMessage())
-    assert set(said) == {"ERROR"}
 
 
 def test_a_device_lost_in_a_pipeline_makes_one_dead_letter():

@@ -14,7 +14,6 @@ import threading
 import pytest
 
 from headrace import BatchingConfig, Failure, predict
-from headrace.core.errors import HostStartError
 from headrace.testing import BrokenLoadHandler, DoublingHandler, FaultyHandler, hang
 
 ONE_BY_ONE = BatchingConfig(1, 1)
@@ -22,11 +21,6 @@ ONE_BY_ONE = BatchingConfig(1, 1)
 
 def test_a_finished_run_leaves_nothing(census):
     assert len(list(predict(DoublingHandler(), range(8), isolate=True))) == 8
-    assert census.processes() == {}
-
-
-def test_a_run_that_is_never_started_leaves_nothing(census):
-    predict(DoublingHandler(), range(8), isolate=True)
     assert census.processes() == {}
 
 
@@ -69,21 +63,6 @@ def test_a_model_that_cannot_be_loaded_leaves_nothing(census):
     with pytest.raises(OSError, match="cannot be loaded"):
         list(predict(BrokenLoadHandler(), range(8), isolate=True))
     assert census.processes() == {}
-
-
-def test_a_handler_that_cannot_be_unpickled_leaves_nothing(census):
-    with pytest.raises(HostStartError, match="cannot be unpickled there"):
-        list(predict(Unloadable(), range(8), isolate=True))
-    assert census.processes() == {}
-
-
-class Unloadable(DoublingHandler):
-    """Refuses to be unpickled in a fork server."""
-
-    def __setstate__(self, state):
-        if "HEADRACE_HOST_OF" in os.environ:
-            raise ValueError("refused")
-        self.__dict__.update(state)
 
 
 class ServerHandler(DoublingHandler):

@@ -20,10 +20,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from headrace import BatchingConfig, Failure, KeyedModelHandler, KeyModelMapping, predict
 from headrace.beam import RunInference
 from headrace.core.errors import HostDiedError
-from headrace.core.events import BatchCompleted
 from headrace.core.result import Stage
-from headrace.runtime.open_worker import open_worker
-from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.testing import (
     DoublingHandler,
     FakeClock,
@@ -68,10 +65,6 @@ def test_one_hanging_element_of_64_fails_alone(fault):
     assert str(outcomes[13].error) == f"{what} took longer than 0.4 s."
 
 
-def test_two_hanging_elements_of_64_fail_alone():
-    assert_only(run(FaultyHandler(hang_holding_gil, 5, 60)), [5, 60])
-
-
 @pytest.mark.large
 def test_elements_that_all_hang_fail_in_bounded_time(counted):
     """The batch, a part of it, then one by one: elements unanswered after the fourth of these fail."""
@@ -108,17 +101,6 @@ def test_batches_that_time_out_become_smaller(counted, options):
     assert counted.count() <= 12
 
 
-@pytest.mark.large
-def test_columns_that_time_out_get_fewer_rows(counted):
-    handler = Crowded(counted.then(hang_holding_gil))
-    batching = BatchingConfig(32, 32, columnar=True)
-    tables = [list(range(n, n + 100)) for n in range(0, 2000, 100)]
-    results = list(predict(handler, tables, timeout=TIMEOUT, on_failure="yield", batching=batching))
-    assert sum(len(result.example) for result in results) == 2000
-    assert max(max(result.inference) for result in results) <= 8
-    assert counted.count() <= 12
-
-
 class Dilatory(DoublingHandler):
     """Answers with the size of the batch, which takes 50 seconds and two for each example by a fake clock."""
 
@@ -138,31 +120,6 @@ def test_sizes_that_adapt_stay_below_the_limit():
     assert sizes[0] == 1
     assert 100 <= statistics.median(sizes) <= 160
     assert max(sizes) < 0.75 * 275
-
-
-def test_an_element_that_hangs_makes_no_later_batch_smaller(counted):
-    handler = FaultyHandler(counted.then(hang_holding_gil), 100)
-    events = Sizes()
-    spec = catching(
-        prepare(handler, InferenceRequest(batching=BatchingConfig(64, 64), timeout_secs=TIMEOUT)), Exception
-    )
-    worker = open_worker(spec)
-    try:
-        bundle = worker.bundle(events)
-        outcomes = [outcome for n in range(640) for outcome in bundle.add(n, n)] + list(bundle.finish())
-    finally:
-        worker.close()
-    assert [one.tag for one in outcomes if isinstance(one, Failure)] == [100]
-    assert events[-8:] == [64] * 8
-    assert counted.count() == 2  # in its batch, and alone
-
-
-class Sizes(list):
-    """An observer of successful batches."""
-
-    def on_event(self, event):
-        if isinstance(event, BatchCompleted):
-            self.append(event.examples)
 
 
 def test_timeouts_in_pre_and_postprocessing_fail_their_elements_alone():

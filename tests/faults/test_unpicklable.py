@@ -102,12 +102,6 @@ def test_an_unpicklable_prediction_without_exception_handling_raises():
         list(predict(predicting(threading.Lock), range(64), isolate=True, batching=BatchingConfig(64, 64)))
 
 
-def test_unpicklable_predictions_of_every_element_all_fail():
-    outcomes = run(Acting(each(lambda _: threading.Lock())))
-    assert {type(one.error) for one in outcomes} == {TypeError}
-    assert [one.element for one in outcomes] == list(range(64))
-
-
 class Unpicklable:
     """Refuses to be pickled."""
 
@@ -133,12 +127,6 @@ def test_an_element_that_cannot_travel_fails_alone(odd, words):
     assert [one.inference for one in outcomes if one is not failure] == [2 * n for n in range(64) if n != 13]
 
 
-@each_odd_element
-def test_an_element_that_cannot_travel_without_exception_handling_raises(odd, words):
-    with pytest.raises(ValueError, match=words):
-        list(predict(DoublingHandler().with_preprocess_fn(len), ["x", odd], isolate=True))
-
-
 class TwoArguments(Exception):
     """Does not unpickle: its args are not its constructor's."""
 
@@ -162,10 +150,3 @@ def test_an_exception_that_does_not_unpickle_fails_its_element_alone():
     assert str(failure.error) == "13 is unlucky"
     assert type(failure.error).__name__ == "TwoArguments"
     assert "run_inference" in "".join(failure.caught.lines)
-
-
-def test_an_exception_that_does_not_unpickle_without_exception_handling_raises():
-    with pytest.raises(Exception, match="13 is unlucky") as caught:
-        list(predict(Raiser(), range(64), isolate=True))
-    assert type(caught.value).__name__ == "TwoArguments"
-    assert "in run_inference" in str(caught.value.__cause__)

@@ -11,9 +11,9 @@ from multiprocessing import active_children
 import pytest
 
 from headrace import ConfigurationError, predict
+from headrace.core.event_loop import close_loop, open_loop
 from headrace.core.events import UsageReported
 from headrace.handlers.vllm_engine import VLLMEngineModelHandler
-from headrace.runtime.event_loop import close_loop, open_loop
 from http_endpoint import events_and_outcomes, failures_among
 from pipelines import through_pipeline
 from waiting import wait_until

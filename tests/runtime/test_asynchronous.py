@@ -26,7 +26,6 @@ from headrace import (
 from headrace.core.events import BatchRetried, RequestsThrottled
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, prepare
-from headrace.runtime.request_executor import Throttling
 from http_endpoint import (
     Answer,
     AsyncRemote,
@@ -100,11 +99,6 @@ def test_answers_for_single_elements_fail_a_batch_that_is_an_element():
     assert [one.element for one in failures_among(found)] == [[0, 1]]
 
 
-def test_element_answers_need_an_exception():
-    with pytest.raises(ConfigurationError, match="ElementFailure needs an exception, not 'bad'"):
-        ElementFailure("bad")
-
-
 class Asynchronous(ModelHandler):
     """Not remote, but asynchronous."""
 
@@ -133,10 +127,6 @@ def test_elements_that_are_batches_need_no_length():
     assert limiter.hits == [1]
 
 
-def test_asynchronous_handlers_may_be_prebatched():
-    assert list(predict(Asynchronous().with_no_batching(), [[1, 2], [3]])) == [2, 4, 6]
-
-
 def test_models_by_key_may_be_local_and_remote():
     with serving() as server:
         handler = KeyedModelHandler(
@@ -146,11 +136,6 @@ def test_models_by_key_may_be_local_and_remote():
         elements = [(key, n) for n in range(20) for key in ("near", "far")]
         found = list(predict(handler, elements, batching=fixed(1)))
     assert found == [(key, str(n) if key == "near" else 2 * n) for key, n in elements]
-
-
-def test_keys_that_are_missing_fail_their_batch():
-    found = list(predict(KeyedModelHandler(Asynchronous()), [1], on_failure="yield"))
-    assert len(failures_among(found)) == 1
 
 
 class Limiter:
@@ -268,12 +253,6 @@ def test_bundle_holds_few_elements_that_wait():
     go.set()
     asking.join()
     predictions.close()
-
-
-def test_throttling_is_counted_in_whole_seconds():
-    throttling = Throttling()
-    assert [throttling.add("n", 0.7), throttling.add("n", 0.7), throttling.add("m", 0.7)] == [0, 1, 0]
-    assert throttling.add("n", 2.0) == 2
 
 
 @pytest.mark.large

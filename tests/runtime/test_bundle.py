@@ -126,11 +126,6 @@ def test_keys_stay_with_their_predictions():
     assert [failure.element for failure in bad] == [("b", -1)]
 
 
-def test_functions_around_a_keyed_handler_get_the_pairs():
-    handler = KeyedModelHandler(Poisoned()).with_preprocess_fn(lambda x: (x % 2, x)).with_postprocess_fn(list)
-    assert run(handler, [1, 2])[0] == [((0, 0), [1, 101]), ((0, 1), [0, 102])]
-
-
 def test_elements_of_one_model_share_its_batches():
     ten, twenty = Poisoned(10), Poisoned(20)
     handler = KeyedModelHandler([KeyModelMapping(["a", "b"], ten), KeyModelMapping(["c"], twenty)])
@@ -203,12 +198,6 @@ def test_sizes_are_learnt_across_bundles():
     assert max(map(len, handler.batches)) > 8
 
 
-def test_element_that_is_no_pair_fails_alone():
-    good, bad = run(KeyedModelHandler(Poisoned()), [(1, 2), {"a": 1, "b": 2}, (3, 4), 5], caught=Exception)
-    assert [place for (_, place), _ in good] == [0, 2]
-    assert places(bad) == [1, 3]
-
-
 @pytest.mark.parametrize("weight", [None, float("nan"), float("inf"), -1, "heavy"])
 def test_invalid_weight_fails_its_element(weight):
     batching = BatchingConfig(element_size_fn=lambda n: weight if n == 5 else 1, max_batch_weight=2)
@@ -261,14 +250,6 @@ def test_row_too_large_for_memory_fails_alone():
         run(handler, range(4), batching=fixed(4))
     good, bad = run(Hungry(itertools.repeat(0)), range(4), caught=MemoryError, batching=fixed(4))
     assert (good, places(bad)) == ([], [0, 1, 2, 3])
-
-
-@pytest.mark.large
-def test_model_without_any_memory_is_tried_once_per_row():
-    handler = Hungry(itertools.repeat(0))
-    _, bad = run(handler, range(1000), caught=Exception, batching=fixed(100))
-    assert len(bad) == 1000
-    assert len(handler.sizes) < 1000 + 10
 
 
 def test_uncaught_error_is_raised_although_memory_runs_out_too():

@@ -77,12 +77,6 @@ def test_bundle_that_is_alone_does_not_wait():
     assert shared.ran == [(None, [1, 2])] * 2
 
 
-def test_bundle_with_nothing_left_does_not_wait():
-    shared = Shared(wait=never)
-    shared.cross_bundle.join()
-    assert shared.finish(shared.cross_bundle.join()) == []
-
-
 def test_bundle_that_fills_a_batch_does_not_wait():
     shared = Shared(wait=never)
     shared.cross_bundle.join()
@@ -132,12 +126,6 @@ def test_last_bundle_to_end_does_not_wait_and_releases_the_others():
     shared = Shared()
     assert in_two_threads(shared, [1], [2]) == ({"tag of 1": 1}, {"tag of 2": 2})
     assert shared.ran == [(None, [1, 2])]
-
-
-def test_models_have_batches_of_their_own():
-    shared = Shared(names=("a", "b"))
-    assert in_two_threads(shared, [1], [2], names=("a", "b")) == ({"tag of 1": 1}, {"tag of 2": 2})
-    assert sorted(shared.ran) == [("a", [1]), ("b", [2])]
 
 
 def test_failure_goes_to_its_own_bundle():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import closing
 
-import numpy
 import pytest
 from apache_beam.ml.inference import base as incumbent
 
@@ -23,7 +22,7 @@ from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.worker import Worker
 from headrace.testing import DeviceLosingHandler, DoublingHandler, FakeDevice, FaultyFunction, FaultyLoadHandler
-from toys import Always, DeviceLosingColumns
+from toys import Always
 
 SAID = "CUDA error: device-side assert triggered"
 CURE = r"lost its device \(RuntimeError: CUDA error: device-side assert triggered\).* isolate=True"
@@ -203,18 +202,6 @@ def test_lost_device_of_a_model_by_key_is_raised():
         list(predict(handler, rows, on_failure="yield", batching=BATCHING))
 
 
-def test_lost_device_in_loading_a_model_by_key_is_raised():
-    handler = KeyedModelHandler([KeyModelMapping(["a"], FaultyLoadHandler(FakeDevice().lose))])
-    with pytest.raises(DeviceLostError, match=CURE):
-        list(predict(handler, [("a", 1)], on_failure="yield"))
-
-
-def test_lost_device_with_columnar_elements_is_raised():
-    elements = [numpy.arange(start, start + 10) for start in range(0, 50, 10)]
-    with pytest.raises(DeviceLostError, match=CURE):
-        list(predict(DeviceLosingColumns(), elements, on_failure="yield", batching=BatchingConfig(8, 8, columnar=True)))
-
-
 def test_lost_device_on_the_background_thread_is_raised(worker_of):
     worker = worker_of(Counting(13), batching=BatchingConfig(8, 8, overlap=True))
     worker._background = BackgroundThread(worker, Always())
@@ -222,22 +209,6 @@ def test_lost_device_on_the_background_thread_is_raised(worker_of):
     with pytest.raises(DeviceLostError, match=CURE):
         [bundle.add(n, n) for n in range(64)] and list(bundle.finish())
     assert worker.plan.handler.calls == 2
-
-
-def test_lost_device_in_a_shared_batch_is_raised(worker_of):
-    """Every bundle raises the error, and none has lost an element."""
-    worker = worker_of(Counting(3), batching=BatchingConfig(8, 8, max_batch_duration_secs=1))
-    bundle = worker.bundle(FanOut())
-    outcomes = [one for n in range(5) for one in bundle.add(n, n)]
-    with pytest.raises(DeviceLostError, match=CURE):
-        list(bundle.finish())
-    assert outcomes == []
-    assert worker.plan.handler.calls == 1
-
-
-def test_lost_device_with_shared_weights_is_raised(own_runtime):
-    with own_runtime(), pytest.raises(DeviceLostError, match=CURE):
-        list(predict(DeviceLosingHandler(3, large_model=True), range(8), on_failure="yield"))
 
 
 @pytest.mark.parametrize("isolate", [False, True])

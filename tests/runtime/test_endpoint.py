@@ -9,9 +9,9 @@ import threading
 import pytest
 
 from headrace.batching.batcher import Batch
-from headrace.runtime.endpoint import Endpoint
+from headrace.core.event_loop import EventLoop
+from headrace.runtime.dispatcher import Dispatcher
 from headrace.runtime.endpoint_calls import EndpointCall, Inbox, Rules
-from headrace.runtime.event_loop import Alarm, EventLoop
 
 _PATIENCE_SECS = 60
 
@@ -39,7 +39,7 @@ def test_loop_is_woken_only_for_what_would_leave_at_once(event_loop, monkeypatch
         await go_on.wait()
         return examples
 
-    endpoint, inbox, woken = Endpoint(event_loop, rules(send, max_concurrent=1)), Inbox(), []
+    endpoint, inbox, woken = Dispatcher(event_loop, rules(send, max_concurrent=1)), Inbox(), []
     monkeypatch.setattr(event_loop, "call", lambda *args: woken.append(args) or EventLoop.call(event_loop, *args))
     endpoint.submit(call_for(0, inbox))
     assert arrived.wait(_PATIENCE_SECS)
@@ -55,7 +55,7 @@ def test_calls_of_many_threads_all_come_back(event_loop):
         await asyncio.sleep(0)
         return examples
 
-    endpoint, inbox = Endpoint(event_loop, rules(send, max_concurrent=3)), Inbox()
+    endpoint, inbox = Dispatcher(event_loop, rules(send, max_concurrent=3)), Inbox()
 
     def submit(first):
         for element in range(first, first + 100):
@@ -67,17 +67,3 @@ def test_calls_of_many_threads_all_come_back(event_loop):
     assert sorted(inbox.get(timeout=_PATIENCE_SECS).predictions[0] for _ in range(400)) == list(range(400))
     for thread in threads:
         thread.join()
-
-
-def test_alarm_that_is_set_again_rings_once():
-    loop, rung = asyncio.new_event_loop(), []
-    alarm = Alarm(loop, lambda: (rung.append(loop.time()), loop.stop()))
-    alarm.set(loop.time() + 60)
-    assert not alarm.rings_by(loop.time() + 30)
-    alarm.set(loop.time())
-    assert alarm.rings_by(loop.time())
-    loop.run_forever()
-    loop.close()
-    assert len(rung) == 1
-    alarm.stop()
-    assert not alarm.rings_by(float("inf"))

@@ -19,7 +19,7 @@ from headrace.batching.batcher import Batch
 from headrace.core.errors import EndpointError
 from headrace.core.remote import ElementRetry
 from headrace.failures.endpoint_board import Board, Memory
-from headrace.runtime.endpoint import Endpoint
+from headrace.runtime.dispatcher import Dispatcher
 from headrace.runtime.endpoint_calls import EndpointCall, Inbox, Rules
 from virtual_time import EventLoopInTurn, Stuck, Turns
 
@@ -48,7 +48,7 @@ class Submitted(deque):
         return super().__len__()
 
 
-class EndpointInTurn(Endpoint):
+class EndpointInTurn(Dispatcher):
     """Lets other threads run wherever they could see a difference."""
 
     def __init__(self, event_loop, rules, board):
@@ -170,9 +170,8 @@ GUARDS = {"_enqueue_again", "_guarded", "_perform", "_pump", "_ring"}
 MODULES = {
     f"headrace.{name}"
     for name in (
-        *("runtime.endpoint", "runtime.endpoint_calls", "runtime.endpoint_log", "runtime.event_loop", "runtime.sender"),
-        *("runtime.throttled_time", "runtime.waiting_calls", "failures.concurrency", "failures.concurrency"),
-        *("failures.replies", "core.remote", "core.request_context"),
+        *("runtime.dispatcher", "runtime.endpoint_calls", "runtime.endpoint_log", "core.event_loop", "runtime.sender"),
+        *("failures.concurrency", "failures.replies", "core.remote", "core.request_context"),
     )
 }
 
@@ -225,7 +224,7 @@ def test_first_request_is_not_held_up_by_the_next_try_of_an_earlier_one():
         endpoint.submit(EndpointCall("", batch, None, [element], None, inboxes[element], context))
 
     rules = Rules("H.request", send, True, False, None, 2, lambda error: True, 60.0, None, requests_per_minute=60)
-    endpoint = Endpoint(event_loop, rules)
+    endpoint = Dispatcher(event_loop, rules)
     inboxes = {element: Inbox() for element in ("good", "earlier", "bad", "first")}
     for element, secs in (("good", 0.0), ("earlier", 0.5), ("bad", 0.5), ("first", 2.7)):
         event_loop.loop.call_later(secs, submit, element)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib
 import json
-import logging
 import subprocess
 import sys
 
 import pytest
 
-from headrace.runtime.engine_metrics import EngineMetrics
+from headrace.runtime.observers import EngineMetrics
 
 RECORDER = """
 from contextlib import contextmanager
@@ -29,7 +28,7 @@ class MetricRecorder:
 
 FRESH = """
 import json, sys
-from headrace.runtime.engine_metrics import EngineMetrics
+from headrace.runtime.observers import EngineMetrics
 with EngineMetrics().recording() as records:
     pass
 print(json.dumps([records, sorted({name.partition(".")[0] for name in sys.modules})]))
@@ -75,16 +74,6 @@ def test_recorders_exist_only_for_imported_engines(install):
     assert records == [1, 5]
 
 
-def test_look_returns_whether_there_are_new_recorders(install):
-    install("engine_of_tests_c")
-    recorders = EngineMetrics()
-    recorders.load_imported()  # other tests may have loaded real engines
-    assert not recorders.load_imported()
-    importlib.import_module("engine_of_tests_c")
-    assert recorders.load_imported()
-    assert not recorders.load_imported()
-
-
 def test_recording_keeps_updates_from_before_an_exception(install):
     install("engine_of_tests_d")
     engine = importlib.import_module("engine_of_tests_d")
@@ -97,20 +86,6 @@ def test_recording_keeps_updates_from_before_an_exception(install):
     with pytest.raises(ZeroDivisionError), recorders.recording() as records:
         work()
     assert records == [4]
-
-
-def test_engine_imported_too_late_is_logged(install, caplog):
-    install("engine_of_tests_e")
-    recorders = EngineMetrics()
-    with caplog.at_level(logging.INFO), recorders.recording() as records:
-        importlib.import_module("engine_of_tests_e").counted += 1
-    assert records == []
-    assert "Import it where the handler's module begins" in caplog.text
-    caplog.clear()
-    with caplog.at_level(logging.INFO), recorders.recording() as records:
-        importlib.import_module("engine_of_tests_e").counted += 1
-    assert records == [1]
-    assert caplog.text == ""
 
 
 def test_recording_does_not_import_beam():

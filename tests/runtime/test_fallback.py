@@ -23,7 +23,6 @@ from headrace import (
     Stage,
     predict,
 )
-from headrace.core.events import BatchCompleted, ElementFailed
 from headrace.core.result import Failure, Skipped
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
@@ -103,32 +102,10 @@ def test_fallback_answers_for_elements_that_hang():
     assert list(predict(handler, [1, 2, 3], fallback=Acting(each(tenfold)), timeout=3)) == [101, 20, 103]
 
 
-def test_element_that_both_fail_is_one_dead_letter_with_both_errors():
-    handler = Poisoned(max_batch_size=1).with_preprocess_fn(int)
-    events, outcomes = outcomes_of(handler, Acting(each(refuse(-1))), ["1", "-1", "-2"])
-    (failure,) = [one for one in outcomes if isinstance(one, Failure)]
-    assert (failure.tag, failure.stage, failure.index, failure.element) == (1, Stage.INFERENCE, 0, -1)
-    assert failure.attempts == 2
-    assert str(failure.error) == "ValueError: poison; the fallback failed, too: KeyError: -1"
-    assert (type(failure.error.first), type(failure.error.fallback)) == (ValueError, KeyError)
-    traceback = "".join(failure.caught.lines)
-    assert traceback.index('raise ValueError("poison")') < traceback.index("raise KeyError(given)")
-    assert sorted(one for one in outcomes if one is not failure) == [-2, 101]
-    assert [event.stage for event in events.of(ElementFailed)] == [Stage.INFERENCE]
-
-
 def test_fallback_of_predictions_that_raise_raises_both_errors_where_nothing_is_caught():
     with pytest.raises(FallbackError, match=r"^ValueError: poison; the fallback failed, too: KeyError: -1$"):
         list(predict(Poisoned(), [1, -1, -2], fallback=Acting(each(refuse(-1)))))
     assert list(predict(Poisoned(), [1, -2], fallback=Acting())) == [101, -2]
-
-
-def test_error_of_the_fallback_decides_whether_it_is_caught():
-    for caught in (KeyError, (KeyError, OSError)):
-        _, (failure,) = outcomes_of(Poisoned(), Acting(each(refuse(-1))), [-1], caught)
-        assert type(failure.error) is FallbackError
-    with pytest.raises(FallbackError):
-        outcomes_of(Poisoned(), Acting(each(refuse(-1))), [-1], ValueError)
 
 
 @pytest.mark.parametrize("place", [{}, {"isolate": True}])
@@ -208,19 +185,6 @@ def test_fallback_has_batches_of_its_own_size():
     assert sizes == [3, 3, 1]
 
 
-def test_fallback_may_be_sorted_by_length():
-    batches = []
-
-    def act(batch):
-        batches.append(sorted(batch, key=len))
-        return batch
-
-    fallback = Acting(act, batch_length_fn=len, max_batch_size=2, min_batch_size=2)
-    texts = ["aaaa", "a", "aaa", "aa"]
-    assert list(predict(Acting(lambda _: 1 / 0), texts, fallback=fallback)) == texts
-    assert sorted(batches) == [["a", "aa"], ["aaa", "aaaa"]]
-
-
 def test_answers_say_who_gave_them():
     handler, fallback = Acting(lambda batch: results(1)([*map(refuse(2), batch)])), Acting(results(5))
     first, second = predict(handler, [1, 2], fallback=fallback)
@@ -230,16 +194,6 @@ def test_answers_say_who_gave_them():
     assert next(keyed) == ("a", PredictionResult(2, 7, "small.bin"))
     named = fallback.with_postprocess_fn(lambda result: result._replace(model_id="mine"))
     assert next(predict(handler, [2], fallback=named)).model_id == "mine"
-
-
-def test_answers_without_a_fallback_are_as_the_handler_gives_them():
-    assert list(predict(Acting(results(1)), [1])) == [PredictionResult(1, 2, None)]
-
-
-def test_events_say_which_of_the_two_answered():
-    events, _ = outcomes_of(Poisoned(), Acting(), [1, 2, -1])
-    assert sum(one.examples for one in events.of(BatchCompleted) if one.model == "fallback") == 1
-    assert sum(one.examples for one in events.of(BatchCompleted) if not one.model) == 2
 
 
 def test_wrong_number_of_predictions_is_left_to_the_fallback():
@@ -372,10 +326,3 @@ def test_nothing_is_lost_whatever_fails(data, bundles, size, fallback_size):
             assert type(outcome.error) is FallbackError
         else:
             assert not (worse if outcome >= 2000 else bad)[element]
-
-
-def test_predictions_in_order_although_some_come_from_the_fallback():
-    handler = Poisoned(min_batch_size=7, max_batch_size=7)
-    fallback = Acting(each(lambda x: x + 100), min_batch_size=5, max_batch_size=5)
-    elements = [n if n % 3 else -n - 1 for n in range(100)]
-    assert list(predict(handler, elements, fallback=fallback)) == [one + 100 for one in elements]

@@ -14,7 +14,6 @@ from headrace import (
     BudgetError,
     ConfigurationError,
     FallbackError,
-    KeyedModelHandler,
     ModelHandler,
     PredictionResult,
     Price,
@@ -28,7 +27,6 @@ from headrace.metrics.totals import Totals
 from headrace.runtime.observers import FanOut
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
-from headrace.testing import FakeClock
 from http_endpoint import Remote, serving
 from metered import ASKED, Metered
 from toys import Acting, Events, each, refuse, run
@@ -92,12 +90,6 @@ def test_fallbacks_are_tried_in_order(place):
     expected = [("m0", 10), ("m1", 20), ("m2", 30), ("m0", 40)]
     assert answered(predict(first, [1, 2, 3, 4], fallback=others, **place)) == expected
     assert place or (set(others[0].asked), set(others[1].asked)) == ({2, 3}, {3})
-
-
-def test_tuple_is_as_good_as_a_list_and_one_handler_in_a_list_as_that_handler():
-    for kind in (list, tuple):
-        first, others = chain([1], [2])
-        assert answered(predict(first, [1, 2], fallback=kind(others))) == [("m0", 10), ("m1", 20)]
 
 
 def test_element_that_all_fail_is_one_dead_letter_with_all_errors():
@@ -185,26 +177,6 @@ def test_events_say_which_fallback_answered():
     completed = [(one.model, one.examples) for one in events.of(BatchCompleted)]
     assert {model for model, _ in completed} == {"", "fallback", "fallback2"}
     assert totals.from_fallback == 3
-
-
-def test_fallback_that_does_nothing_but_fail_is_only_tried_now_and_then():
-    clock = FakeClock()
-    first, (second, third) = chain([], [], range(100))
-    request = InferenceRequest(fallback=[second, third], clock=clock, retry=RetryConfig(attempts=1))
-    worker = open_worker(prepare(first, request))
-    try:
-        for n in range(50):
-            run(worker, [n], FanOut())
-    finally:
-        worker.close()
-    assert len(third.asked) == 50
-    assert len(first.asked) == len(second.asked) < 10
-
-
-def test_fallbacks_without_keys_serve_all_keys():
-    first, others = chain([1], [2], [3])
-    found = predict(KeyedModelHandler(first), [("a", 1), ("b", 2), ("c", 3)], fallback=others)
-    assert [(key, one.model_id) for key, one in found] == [("a", "m0"), ("b", "m1"), ("c", "m2")]
 
 
 def test_second_endpoint_and_then_a_local_model_answer_for_endpoints_that_are_not_there(nobody):

@@ -87,17 +87,6 @@ def rows_of(outcomes):
 
 
 @pytest.mark.parametrize("place", [{}, {"isolate": True}], ids=["here", "isolated"])
-def test_rows_that_fail_are_answered_by_the_fallback_and_only_those(place):
-    handler, fallback = Refusing(1000, {3, 17, 18}), Refusing(2000, set(), **of_size(2))
-    found = rows_of(predict(handler, elements_of(25, 10), fallback=fallback, batching=in_rows(8), **place))
-    assert [row for row, _, _ in found] == [*range(25)]
-    of_fallback = {row for row, value, who in found if (value - row, who) == (2000, "fallback")}
-    assert of_fallback == {3, 17, 18}
-    assert {(value - row, who) for row, value, who in found if row not in of_fallback} == {(1000, "Refusing")}
-    assert place or fallback.asked == [3, 17, 18]
-
-
-@pytest.mark.parametrize("place", [{}, {"isolate": True}], ids=["here", "isolated"])
 def test_rows_go_from_one_of_several_fallbacks_to_the_next(place):
     chain = [Refusing(place * 1000, set(range(place, 40, 5)) | {37}, **of_size(3)) for place in (1, 2, 3)]
     chain[1].refused |= chain[0].refused
@@ -214,14 +203,6 @@ def test_all_rows_go_to_the_fallback_while_the_model_does_nothing_but_fail():
     assert sum(len(value.inference) for one in outcomes for value in one.values) == 4000
     assert len(handler.asked) - asked < 100
     assert totals.from_fallback == 4000
-
-
-def test_functions_of_the_handler_are_those_of_both():
-    handler = Refusing(1000, {4}).with_preprocess_fn(lambda rows: rows * 2)
-    handler = handler.with_postprocess_fn(lambda result: (result.example.tolist(), result.inference.tolist()))
-    found = predict(handler, [numpy.arange(4)], fallback=Refusing(2000, set()), batching=in_rows(8))
-    rows = [pair for one in found for pair in zip(*one, strict=True)]
-    assert sorted(rows) == [(0, 1000), (2, 1002), (4, 2004), (6, 1006)]
 
 
 def test_element_that_is_not_columnar_is_one_dead_letter():

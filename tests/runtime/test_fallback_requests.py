@@ -63,12 +63,6 @@ def test_elements_that_a_local_model_cannot_do_go_to_an_endpoint(kind):
         assert server.requests == [[3]]
 
 
-@BOTH
-def test_second_endpoint_answers_for_one_that_is_not_there(kind, nobody):
-    with serving() as server:
-        assert list(predict(kind(nobody), range(200), fallback=kind(server.url))) == [2 * n for n in range(200)]
-
-
 def test_one_fallback_serves_local_and_remote_models_by_key(nobody):
     with serving() as server:
         models = {
@@ -144,17 +138,6 @@ def test_request_that_takes_too_long_is_answered_by_the_fallback():
         handler, fallback = Remote(server.url), AsyncRemote(other.url).with_postprocess_fn(abs)
         assert list(predict(handler, range(-1, 5), fallback=fallback, timeout=2)) == [-2, 0, 2, 4, 6, 8]
         assert other.requests == [[3]]
-
-
-@pytest.mark.large
-def test_request_that_takes_too_long_for_both_is_one_dead_letter():
-    answers = for_example(3, Answer(delay=120))
-    with serving(answers) as server, serving(answers) as other:
-        found = predict(Remote(server.url), range(5), fallback=AsyncRemote(other.url), timeout=2, on_failure="yield")
-        *good, failure = sorted(found, key=lambda one: isinstance(one, Failure))
-    assert sorted(good) == [0, 2, 4, 8]
-    assert (failure.element, failure.attempts) == (3, 2)
-    assert [type(error) for error in (failure.error.first, failure.error.fallback)] == [TimeoutError, TimeoutError]
 
 
 class Unconnected(Remote):

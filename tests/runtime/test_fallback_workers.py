@@ -28,16 +28,6 @@ def loaded_by(*handlers):
     return [handler.loads for handler in handlers]
 
 
-def test_both_models_are_loaded_once_for_all_threads(opened):
-    first, fallback = Picky(), LoadCountingHandler()
-    spec = prepare(first, InferenceRequest(fallback=fallback))
-    workers = [opened(spec) for _ in range(4)]
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda worker: run(worker, [1, -1]), workers))
-    assert all(one[0] == 2 and one[1].inference == -2 for one in found)
-    assert loaded_by(first, fallback) == [1, 1]
-
-
 def test_both_models_linger_until_another_transform_opens():
     first, fallback = Picky(), LoadCountingHandler()
     spec = prepare(first, InferenceRequest(fallback=fallback))

@@ -14,7 +14,6 @@ import pytest
 from headrace import (
     BatchingConfig,
     ConfigurationError,
-    Failure,
     KeyedModelHandler,
     KeyModelMapping,
     ModelHandler,
@@ -25,7 +24,6 @@ from headrace.models.memory import resident_bytes
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.plan import make_plan
 from headrace.runtime.prepare import InferenceRequest, prepare
-from headrace.testing import DoublingHandler
 from toys import Events
 
 pytestmark = pytest.mark.usefixtures("module_travels")
@@ -144,22 +142,6 @@ def test_limit_on_models_holds_with_many_threads(tmp_path, way, wrap):
     assert most_alive(tmp_path / "notes") <= 2
 
 
-@pytest.mark.parametrize("options", [{}, {"batch_length_fn": lambda n: 1 + n % 5}], ids=["in-order", "sorted"])
-def test_bytes_that_wait_for_absent_models_are_bounded(tmp_path, options):
-    """Some leave before the end, in large batches."""
-    batching = BatchingConfig(lookahead_bytes=20_000, min_batch_size=4, max_batch_size=4)
-    spec = prepare(keyed(tmp_path / "notes", **options), InferenceRequest(batching=batching))
-    worker = open_worker(spec)
-    bundle, came = worker.bundle(Events()), 0
-    for given, (key, _) in enumerate(pairs(600), 1):
-        came += sum(len(outcome.values) for outcome in bundle.add((key, b"x" * 100), None))
-        assert given - came < 260
-    came += sum(len(outcome.values) for outcome in bundle.finish())
-    worker.close()
-    assert came == 600
-    assert loads(tmp_path / "notes") < 30
-
-
 @pytest.mark.parametrize("way", WAYS, ids=WAY_IDS)
 def test_functions_get_the_pair_and_may_change_the_key(tmp_path, way):
     handler = keyed(tmp_path / "notes", 2)
@@ -189,17 +171,6 @@ def test_models_have_the_batching_options_of_their_own_handlers(tmp_path, way):
     assert [sizes[2, n] for n in (0, 30, 1, 2, 9, 8)] == [6] * 6
     everywhere = predict(handler, elements, batching=BatchingConfig(min_batch_size=4, max_batch_size=4), **way)
     assert {size for _, (_, _, size) in everywhere} == {4, 2}
-
-
-@pytest.mark.parametrize("by_key", [True, False])
-def test_element_that_is_no_pair_fails_alone_and_is_named(by_key):
-    one = DoublingHandler()
-    handler = KeyedModelHandler([KeyModelMapping(["a"], one)] if by_key else one)
-    elements = [("a", 1), ("a", 1, 2), ["a", 2], ("a",), 5, "ab", {"a": 1, "b": 2}, {"a", "b"}]
-    outcomes = list(predict(handler, elements, on_failure="yield"))
-    assert [place for place, outcome in enumerate(outcomes) if isinstance(outcome, Failure)] == [1, 3, 4, 5, 6, 7]
-    bad = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
-    assert all(f"pairs, not {outcome.element!r}" in str(outcome.error) for outcome in bad)
 
 
 def test_contradicting_options_of_one_model_are_refused_at_once(tmp_path):

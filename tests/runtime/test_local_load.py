@@ -16,9 +16,7 @@ from headrace import KeyedModelHandler, KeyModelMapping
 from headrace.core.events import ModelLoaded
 from headrace.ipc.weights_file import export
 from headrace.machine.messages import ModelGrant
-from headrace.runtime import local_load
-from headrace.runtime.acquire import acquire
-from headrace.runtime.local_load import LocalLoad
+from headrace.runtime.acquire import LocalLoad, acquire
 from headrace.runtime.model_source import Loaded
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, prepare
@@ -116,7 +114,7 @@ def test_model_in_a_reference_cycle_is_not_kept_beside_its_mapping():
 
 
 def test_export_that_fails_has_another_process_load(monkeypatch):
-    monkeypatch.setattr(local_load, "export", partial(fail, RuntimeError("no such tensor")))
+    monkeypatch.setattr("headrace.runtime.acquire.export", partial(fail, RuntimeError("no such tensor")))
     exported, files = here(Weights)()
     assert exported.reason == "copying it failed (RuntimeError: no such tensor)"
     assert not files

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.batching.batcher import Batch
 from headrace.core.errors import EndpointError
-from headrace.runtime.endpoint import Endpoint
+from headrace.runtime.dispatcher import Dispatcher
 from headrace.runtime.endpoint_calls import EndpointCall, Inbox, Rules
 from virtual_time import EventLoopInTurn, Stuck, Turns
 
@@ -49,7 +49,7 @@ class Scene:
         self._underway = 0
         self._event_loop = EventLoopInTurn(Turns(random.Random(0)))
         how = (None, num_retries, lambda _: True, patience, None)
-        self._endpoint = Endpoint(self._event_loop, Rules("H.request", self._send, True, False, *how, **options))
+        self._endpoint = Dispatcher(self._event_loop, Rules("H.request", self._send, True, False, *how, **options))
 
     async def _send(self, examples, client):
         (element,), now, before = examples, self._event_loop.loop.time(), len(self.sent)

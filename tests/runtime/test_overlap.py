@@ -53,11 +53,6 @@ def test_overlap_that_pays_later_is_found():
     assert late > 5000
 
 
-def test_overlap_waits_until_the_batch_size_has_settled():
-    assert not any(simulate(9, size=lambda n: 2**n))
-    assert any(simulate(20, size=lambda n: 2 ** min(n, 9)))
-
-
 @given(st.lists(st.tuples(st.integers(0, 100), st.floats(0, 1), st.floats(0, 1)), max_size=300))
 def test_overlap_periods_are_finite_for_any_times(batches):
     policy, in_a_row = AdaptiveOverlap(), 0

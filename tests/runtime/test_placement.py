@@ -14,7 +14,6 @@ from headrace.core.errors import HostDiedError
 from headrace.core.events import BatchFailed, ElementFailed, HostLost, ModelLoaded
 from headrace.core.result import Failure
 from headrace.machine.status import machine_status
-from headrace.runtime import local_load
 from headrace.runtime.prepare import catching
 
 HERE = os.getpid()
@@ -47,7 +46,7 @@ def test_model_that_says_it_cannot_be_mapped_is_loaded_by_a_host(home):
 
 
 def test_model_on_a_machine_with_an_accelerator_is_loaded_by_a_host(home, monkeypatch):
-    monkeypatch.setattr(local_load, "has_accelerator", lambda environment: True)
+    monkeypatch.setattr("headrace.runtime.acquire.has_accelerator", lambda environment: True)
     [(_, loader, computing)], _ = home.run(home.spec(home.handler(large_model=True)))
     assert computing == HERE != loader
     [(_, loader, _)], _ = home.run(home.spec(home.handler(large_model=True, mappable=True)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.runtime.placement_choice import choose
+from headrace.runtime.placement import choose
 
 GB = 10**9
 
@@ -22,9 +22,3 @@ GB = 10**9
 )
 def test_choice_leaves_half_of_the_free_memory_unused(nbytes, processes, free, placement):
     assert choose(nbytes, processes, free).placement == placement
-
-
-def test_choice_explains_its_numbers():
-    assert choose(3 * GB, 8, 32 * GB).why == (
-        "3.0 GB for each of 8 processes, one for each core, of 32.0 GB that are free for models and everything else"
-    )

@@ -65,13 +65,6 @@ def test_more_keys_than_a_statement_takes_are_looked_up(open_store):
     assert len(store.get([key_of(n) for n in range(1000, 3000)])) == 1000
 
 
-def test_file_that_is_closed_is_opened_again(open_store):
-    store = open_store()
-    store.put([(key_of(1), b"one")])
-    store.close()
-    assert store.get([key_of(1)]) == {key_of(1): b"one"}
-
-
 def test_oldest_values_leave_a_full_file(open_store, tmp_path):
     store, value = open_store(max_bytes=1 << 20), os.urandom(2000)
     for first in range(0, 3000, 50):
@@ -148,15 +141,6 @@ def test_value_that_was_damaged_is_not_there(open_store, tmp_path):
         database.execute("INSERT INTO predictions VALUES (?, 'text')", [key_of(3)])
     database.close()
     assert store.get([key_of(1), key_of(2), key_of(3)]) == {key_of(2): b"two"}
-
-
-def test_value_under_another_key_is_not_there(open_store, tmp_path):
-    store = open_store()
-    store.put([(key_of(1), b"one")])
-    with sqlite3.connect(tmp_path / "deep" / "store") as database:
-        database.execute("UPDATE predictions SET key = ?", [key_of(2)])
-    database.close()
-    assert store.get([key_of(1), key_of(2)]) == {}
 
 
 def test_forked_child_opens_the_file_anew(open_store):

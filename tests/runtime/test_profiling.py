@@ -14,10 +14,9 @@ import sklearn.linear_model
 import headrace
 from headrace.core.errors import ConfigurationError, HostDiedError
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
-from headrace.runtime import batch_costs
-from headrace.runtime.batch_costs import Cost, measure
-from headrace.runtime.placement_choice import choose
-from headrace.runtime.profiling import ModelFindings, Profile, profile_handler, profiling_spec
+from headrace.runtime import profiling
+from headrace.runtime.placement import choose
+from headrace.runtime.profiling import Cost, ModelFindings, Profile, measure, profile_handler, profiling_spec
 from toy_engine import ToyEngineHandler
 from toys import Acting, each
 
@@ -29,7 +28,7 @@ MB = 10**6
 @pytest.fixture(autouse=True)
 def _nothing_stays(directory, monkeypatch, wait_until):
     """The last manager removes what it has made."""
-    monkeypatch.setattr(batch_costs, "_ENOUGH_SECS", 0.0)
+    monkeypatch.setattr(profiling, "_ENOUGH_SECS", 0.0)
     yield
     assert wait_until(lambda: not glob.glob(f"{directory}/*"))
 
@@ -136,12 +135,6 @@ def test_failed_batches_end_the_measurement_but_not_the_profile(load):
     assert model.trouble == "RuntimeError: too large"
 
 
-def test_profile_if_no_row_can_be_preprocessed():
-    (model,) = look(Acting().with_preprocess_fn(lambda row: row["a"]), iter([{}, {}])).models
-    assert model.costs == ()
-    assert model.trouble == "every row fails; the first: KeyError: 'a'"
-
-
 def test_rows_that_fail_in_preprocessing_are_left_out():
     def positive(row):
         if row < 0:
@@ -183,10 +176,6 @@ def test_batches_grow_until_one_takes_a_second(one_call, largest, sizes):
     assert [cost.size for cost in costs] == sizes
     assert sum(cost.calls for cost in costs) + 1 == len(calls)
     assert costs[0].seconds == pytest.approx(one_call)
-
-
-def test_measurement_without_rows_is_empty():
-    assert list(measure(fail, lambda count: [], 8)) == []
 
 
 @pytest.mark.parametrize(

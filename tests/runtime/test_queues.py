@@ -95,22 +95,6 @@ def test_models_and_buckets_never_mix_and_none_starves(elements, size, options):
         ]
 
 
-@pytest.mark.parametrize(
-    ("handler", "options", "direct"),
-    [
-        (DoublingHandler(), {}, True),
-        (KeyedModelHandler(DoublingHandler()), {}, True),
-        (by_key("a"), {}, False),
-        (DoublingHandler().with_no_batching(), {}, True),
-        (DoublingHandler(), {"element_size_fn": abs}, False),
-        (DoublingHandler(), {"length_fn": abs}, False),
-    ],
-    ids=["one-model", "keys-but-one-model", "models-by-key", "batches-as-elements", "weights", "lengths"],
-)
-def test_queue_is_direct_if_batching_ignores_the_element(handler, options, direct):
-    assert (queues_of(handler, fixed(2, **options)).direct is not None) is direct
-
-
 def test_element_waits_for_others_of_its_model():
     elements = [("a", 1), ("b", 1), ("b", 2), ("a", 2), ("b", 3)]
     assert cut(queues_of(by_key("a", "b"), fixed(2)), elements) == [
@@ -145,35 +129,6 @@ def test_bytes_limit_all_queues_together():
     [(name, batch)] = queues.add(("b", large * 2), 3)
     assert (name, batch.tags) == ("b", [3, 1])
     assert [(name, batch.tags) for name, batch in queues.flush()] == [("a", [0, 2])]
-
-
-@pytest.mark.parametrize(
-    ("options", "batches"),
-    [
-        ({"length_fn": abs}, [[9, 4], [3, 2], [1, 1]]),
-        ({"length_fn": lambda n: -n + 10, "element_size_fn": abs, "max_batch_weight": 6}, [[1, 1], [2, 3], [4], [9]]),
-        ({"max_batch_weight": 6, "element_size_fn": abs}, [[9], [4], [3, 2], [1, 1]]),
-        ({"length_fn": abs, "max_batch_weight": 6}, [[9], [4], [3, 2], [1, 1]]),
-        ({"length_fn": abs, "bucket_boundaries": [2, 4]}, [[9, 4], [3, 2], [1, 1]]),
-        ({"length_fn": abs, "bucket_boundaries": [3]}, [[9, 4], [3], [2, 1], [1]]),
-        ({"length_fn": abs, "element_size_fn": lambda _: 1}, [[9, 4], [3, 2], [1, 1]]),
-        ({"length_fn": abs, "element_size_fn": abs}, [[9], [4], [3], [2], [1, 1]]),
-    ],
-)
-def test_lengths_sort_elements_and_weights_limit_batches(options, batches):
-    assert [taken for _, taken in cut(queues_of(DoublingHandler(), fixed(2, **options)), [1, 4, 1, 3, 9, 2])] == batches
-
-
-def test_weights_fill_a_batch_and_two_batches_may_leave_at_once():
-    queues = queues_of(DoublingHandler(), fixed(6, element_size_fn=abs))
-    assert [batch.weight for _, batch in [*queues.add(4, "a"), *queues.add(9, "b")]] == [4, 9]
-    assert [taken for _, taken in cut(queues, [1, 2, 3, 4, 9, 1, 1])] == [[1, 2, 3], [4], [9], [1, 1]]
-
-
-@pytest.mark.parametrize("options", [{}, {"length_fn": float}], ids=["in-order", "sorted"])
-def test_light_elements_share_a_batch_in_any_number_if_sizes_are_weights(options):
-    queues = queues_of(DoublingHandler(), fixed(2, element_size_fn=float, **options))
-    assert [len(batch) for _, batch in cut(queues, [0, 0.25, 0.25, 0.25, 0])] == [5]
 
 
 def test_weight_is_computed_once():

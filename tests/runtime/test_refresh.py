@@ -284,22 +284,10 @@ def test_old_model_stays_for_a_thread_about_to_open_it(thread, serves, wait_unti
     assert (loads(tmp_path, "v0"), loads(tmp_path, "v1")) == (1, 1)
 
 
-def test_first_model_is_the_newest_and_is_waited_for(thread, tmp_path):
-    (tmp_path / "v7").touch()
-    one = thread(Versioned(tmp_path, path="bad"), first=ModelUpdate(3, ModelMetadata("v7", "seven")))
-    assert ids(one.ask(1)) == ["v7"]
-    assert (loads(tmp_path, "v7"), one.count(ModelRefreshed)) == (1, 0)
-
-
 def test_first_model_that_fails_to_load_is_replaced_by_the_handlers_own(thread, tmp_path):
     one = thread(Versioned(tmp_path), first=ModelUpdate(3, ModelMetadata("bad", "")))
     assert ids(one.ask(1)) == ["v0"]
     assert one.count(RefreshFailed) == 1
-
-
-def test_bundle_fails_if_no_model_can_be_loaded(thread, tmp_path):
-    with pytest.raises(ValueError, match="bad1"):
-        thread(Versioned(tmp_path, "bad1"), first=ModelUpdate(3, ModelMetadata("bad2", "")))
 
 
 def test_update_that_does_not_fit_the_handler_is_reported_once(thread, tmp_path):

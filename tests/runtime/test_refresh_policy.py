@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.runtime.plan import ONLY, Refreshed
-from headrace.runtime.refresh_policy import RefreshPolicy
 from headrace.runtime.spec import ModelUpdate
-from headrace.runtime.versions import Version
+from headrace.runtime.versions import RefreshPolicy, Version
 
 NOW = 1000.0
 LATER = NOW + 1e9
@@ -34,14 +33,6 @@ def load_all(policy, broken=(), now=NOW):
     return str(policy.serving)
 
 
-def test_nothing_is_loaded_without_an_update():
-    policy = RefreshPolicy()
-    policy.request(ModelUpdate(0, None), {})
-    policy.request(ModelUpdate(0, "same"), {})
-    assert not policy.is_due(LATER)
-    assert policy.next(LATER) is None
-
-
 def test_latest_update_during_a_load_comes_next():
     policy = wanting("a")
     assert str(policy.next(NOW)) == "a"
@@ -59,15 +50,6 @@ def test_updates_are_ordered_by_timestamp_unless_threads_wait():
         policy.request(ModelUpdate(5, "new"), to("new"))
         policy.request(ModelUpdate(3, "old"), to("old"))
         assert load_all(policy) == expected
-
-
-def test_update_to_an_earlier_model_is_news():
-    policy = wanting("a")
-    load_all(policy)
-    policy.request(ModelUpdate(7, "b"), to("b"))
-    load_all(policy)
-    policy.request(ModelUpdate(8, "a"), to("a"))
-    assert load_all(policy) == "a"
 
 
 def test_failed_load_is_retried_ever_more_rarely():
@@ -115,14 +97,6 @@ def test_first_load_that_failed_is_retried_later():
     assert str(policy.next(LATER)) == "broken"
 
 
-def test_first_load_without_the_previous_model_retries_it_later():
-    policy = wanting("a")
-    load_all(policy)
-    policy.started(Version(), ModelUpdate(0, "a"), None, NOW)
-    assert not policy.is_due(NOW)
-    assert load_all(policy, now=LATER) == "a"
-
-
 def test_load_in_progress_stays_wanted_when_handed_on():
     policy = wanting("a")
     load_all(policy)
@@ -133,13 +107,6 @@ def test_load_in_progress_stays_wanted_when_handed_on():
     policy.loaded()
     assert str(successor.serving) == "a"
     assert load_all(successor) == "b"
-
-
-def test_invalid_update_is_reported_once():
-    policy = RefreshPolicy()
-    assert policy.note(ModelUpdate(1, "what?"))
-    assert not policy.note(ModelUpdate(1, "what?"))
-    assert not policy.is_due(LATER)
 
 
 @given(st.lists(st.one_of(st.integers(0, 5), st.sampled_from(["begin", "end"]))), st.sets(st.integers(0, 5)))

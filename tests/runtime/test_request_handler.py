@@ -13,7 +13,7 @@ import pytest
 from headrace import BatchingConfig, KeyedModelHandler, KeyModelMapping
 from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ModelLoaded
 from headrace.core.result import Stage
-from headrace.failures.fatal_search import InjectedFailure
+from headrace.failures.search import InjectedFailure
 from headrace.ipc.codec import decode, encode
 from headrace.ipc.progress import Activity, Progress
 from headrace.ipc.serialization import pickle_or_explain

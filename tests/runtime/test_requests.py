@@ -311,10 +311,10 @@ def _broken(*_, **__):
 @pytest.mark.parametrize(
     "where",
     [
-        "runtime.endpoint.judge",
-        "runtime.endpoint.ConcurrencyLimit.take",
-        "runtime.endpoint.ConcurrencyLimit.told",
-        "runtime.endpoint.RequestReport.add_headers_of",
+        "runtime.dispatcher.judge",
+        "runtime.dispatcher.ConcurrencyLimit.take",
+        "runtime.dispatcher.ConcurrencyLimit.finished",
+        "runtime.dispatcher.RequestReport.add_headers_of",
         "failures.outages.RefusalBreaker.answered",
     ],
 )
@@ -333,7 +333,7 @@ def test_part_of_a_request_that_cannot_be_sent_again_ends_alone_with_the_error(m
         def request(self, batch, model, inference_args=None):
             return [ElementRetry(ValueError("later")) if one == 2 else one for one in batch]
 
-    monkeypatch.setattr("headrace.runtime.endpoint.Endpoint._sends_again", _broken)
+    monkeypatch.setattr("headrace.runtime.dispatcher.Dispatcher._sends_again", _broken)
     _, outcomes = events_and_outcomes(Again("http://localhost:1/", size=3), [1, 2, 3])
     (failure,) = failures_among(outcomes)
     assert (type(failure.error), failure.element) == (ArithmeticError, 2)

@@ -7,7 +7,7 @@ import time
 import numpy
 import pytest
 
-from headrace import BatchingConfig, KeyedModelHandler, KeyModelMapping, ModelHandler, RetryConfig
+from headrace import BatchingConfig, ModelHandler, RetryConfig
 from headrace.core.events import BatchFailed, BatchRetried, ElementFailed, ModelLoaded
 from headrace.core.result import Failure
 from headrace.metrics.inference import InferenceMetrics
@@ -114,16 +114,6 @@ def test_lost_connection_fails_no_element(tmp_path, where):
     assert events.of(BatchFailed) == events.of(ElementFailed) == []
 
 
-@pytest.mark.parametrize("copies", [1, 2])
-def test_lost_connection_of_a_model_by_key_fails_no_element(request, tmp_path, copies):
-    if copies > 1:
-        request.getfixturevalue("runtime")
-    handler = KeyedModelHandler([KeyModelMapping(["a"], Unsteady(tmp_path, calls=2, copies=copies))])
-    events = Events()
-    assert outcomes(handler, [("a", n) for n in range(4)], events=events) == [("a", 2 * n) for n in range(4)]
-    assert [(event.model, event.examples) for event in events.of(BatchRetried)] == [("a", 4)] * 2
-
-
 @pytest.mark.parametrize("where", [PLACES["here"], PLACES["isolated"]], ids=["here", "isolated"], indirect=True)
 def test_exhausted_retries_leave_an_ordinary_error(tmp_path, where):
     with pytest.raises(ConnectionResetError, match="calls"):
@@ -141,11 +131,6 @@ def test_search_for_bad_elements_survives_transient_errors(tmp_path):
     found = outcomes(Unsteady(tmp_path, calls=2, poison=3), range(8), caught=Exception, size=8)
     assert [out for out in found if not isinstance(out, Failure)] == [0, 2, 4, 8, 10, 12, 14]
     assert counted(tmp_path, "calls") == 2 + 1 + 2 * 3
-
-
-def test_permanent_error_is_not_retried(tmp_path):
-    with pytest.raises(KeyError):
-        outcomes(Unsteady(tmp_path, calls=1, error=KeyError), range(4))
 
 
 def test_retry_config_decides(tmp_path):

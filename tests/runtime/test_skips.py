@@ -137,18 +137,6 @@ def test_skips_in_handlers_that_split_keys_themselves(make):
     assert totals.skipped == 2
 
 
-def test_skips_of_elements_that_may_have_keys():
-    found, totals = counted(MaybeKeyedModelHandler(Choosy()), [1, 3, ("a", 2), ("a", 3)], batching=BatchingConfig(4, 4))
-    assert [getattr(one, "inference", None) or (one[0], one[1].inference) for one in found] == [2, ("a", 4)]
-    assert totals.skipped == 2
-
-
-def test_skips_of_elements_that_are_batches():
-    found, totals = counted(Choosy().with_no_batching(), [[1, 2, 3], [6], [4]])
-    assert [one.inference for one in found] == [2, 4, 8]
-    assert totals.skipped == 2
-
-
 class Columns(Choosy):
     def __init__(self, answer):
         super().__init__()

@@ -9,7 +9,7 @@ import pytest
 
 from headrace import Failure, KeyedModelHandler, KeyModelMapping, PredictionCountError, Stage
 from headrace.batching.batcher import Batch
-from headrace.core.events import BatchFailed, ElementFailed, ModelLoaded
+from headrace.core.events import BatchFailed, ElementFailed
 from headrace.failures.breaker import OUTAGES, CircuitBreaker
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
@@ -118,15 +118,6 @@ def test_failure_holds_its_operations_input():
     assert [run(handler, [1], caught=Exception)[1][0].element for handler in (before, after)] == ["1", "101"]
 
 
-def test_element_that_is_a_failure_object_is_no_failure():
-    class Answering(Poisoned):
-        def run_inference(self, batch, model, inference_args=None):
-            return batch
-
-    failure = run(Poisoned(), [-1], caught=Exception)[1][0]
-    assert run(Answering().with_preprocess_fn(same), [failure]) == ([(0, failure)], [])
-
-
 def test_search_for_one_bad_element_costs_two_calls_per_level():
     handler, seen = Poisoned(), Events()
     good, bad = run(handler, [*range(31), -1], caught=Exception, seen=seen)
@@ -135,13 +126,6 @@ def test_search_for_one_bad_element_costs_two_calls_per_level():
     assert len(handler.batches) == 1 + 2 * 5
     assert [event.examples for event in seen.of(BatchFailed)] == [32]
     assert [event.stage for event in seen.of(ElementFailed)] == [MODEL]
-
-
-def test_caught_classes_only_become_failures():
-    good, bad = run(Poisoned(), [1, -1], caught=(KeyError, ValueError))
-    assert (good, places(bad)) == ([(0, 101)], [1])
-    with pytest.raises(ValueError, match="poison"):
-        run(Poisoned(), [1, -1], caught=KeyError)
 
 
 def test_system_exit_is_caught_only_on_request():
@@ -240,13 +224,6 @@ def test_handler_that_drops_examples_gets_a_clear_error():
         run(Dropping(), [1, 2, 3])
 
 
-def test_session_events_are_reported_once_and_before_the_batch():
-    seen = Events()
-    run(Poisoned(), [1], [2], seen=seen)
-    assert [type(event) for event in seen].index(ModelLoaded) == 0
-    assert len(seen.of(ModelLoaded)) == 1
-
-
 def test_observer_that_raises_leaves_the_model_free_to_be_evicted():
     class Raising:
         def on_event(self, event):
@@ -273,13 +250,6 @@ def test_listener_learns_of_every_operation_in_advance():
         *[("loading", ONLY), (MODEL, None, 0)],
         *[(AFTER, 0, 0), (AFTER, 0, 1), "last", (AFTER, 1, 0), (AFTER, 1, 1), "last"],
     ]
-
-
-def test_listener_learns_of_every_attempt_of_a_search():
-    handler, watch = Poisoned(), Notes()
-    run(handler, [1, 2, 3, -1], caught=Exception, watch=watch)
-    assert watch == [("loading", ONLY)] + [(MODEL, None, 0)] * len(handler.batches)
-    assert len(handler.batches) == 5
 
 
 @pytest.mark.parametrize(
@@ -349,11 +319,3 @@ def test_failures_name_their_model_and_key():
     assert (failure.model_id, failure.key, failure.source) == ("b", "b", ("b", -1))
     (failure,) = run(other, [5], caught=Exception)[1]
     assert (failure.stage, failure.model_id, failure.attempts) == (AFTER, None, 1)
-
-
-def test_source_is_kept_if_available():
-    handler = Poisoned().with_preprocess_fn(explode).with_preprocess_fn(int)
-    (failure,) = run(handler, ["7"], caught=Exception)[1]
-    assert (failure.element, failure.source) == (7, "7")
-    (failure,) = run(Poisoned().with_preprocess_fn(int), ["-1"], caught=Exception)[1]
-    assert (failure.element, failure.source) == (-1, None)

@@ -96,11 +96,6 @@ def test_newest_file_is_the_first_model(files, open_worker):
     assert ask(open_worker()) == "v1"
 
 
-def test_handlers_own_model_serves_without_a_newer_file(files, open_worker):
-    assert ask(open_worker()) == "v0"
-    assert files.looks == 1
-
-
 def test_newer_file_serves_after_the_next_look(files, open_worker, wait_until):
     worker, events = open_worker(), Events()
     ask(worker, events)
@@ -112,29 +107,6 @@ def test_newer_file_serves_after_the_next_look(files, open_worker, wait_until):
     assert wait_until(lambda: ask(worker, events) == "v1")
     assert files.looks == 2
     assert len(events.of(ModelRefreshed)) == 1
-
-
-def test_threads_share_a_look(files, open_worker, wait_until):
-    workers = [open_worker(), open_worker()]
-    assert [ask(worker) for worker in workers] == ["v0", "v0"]
-    assert files.looks == 1
-    files.put("v1")
-    files.clock.advance(INTERVAL)
-    assert wait_until(lambda: [ask(worker) for worker in workers] == ["v1", "v1"])
-    assert files.looks == 2
-
-
-def test_reopened_worker_does_not_look_early(files, open_worker, wait_until):
-    files.put("v1")
-    with ExitStack() as earlier:
-        assert ask(open_worker(earlier)) == "v1"
-    files.put("v2")
-    worker = open_worker()
-    assert ask(worker) == "v1"
-    assert files.looks == 1
-    files.clock.advance(INTERVAL)
-    assert wait_until(lambda: ask(worker) == "v2")
-    assert files.looks == 2
 
 
 def test_worker_reopened_for_each_bundle_looks_in_time(files, open_worker, wait_until):

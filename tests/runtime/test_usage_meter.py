@@ -75,12 +75,6 @@ def test_what_was_requested_has_its_outcome_and_nothing_more_is_requested(kind):
     assert list(range(100, 100 + len(ASKED))) == ASKED
 
 
-@BOTH
-def test_budget_that_suffices_changes_nothing(kind):
-    found, error = spend(kind(), range(100, 110), Budget(10 * A_REQUEST, prices=PRICES))
-    assert (found, error) == ([2 * n for n in range(100, 110)], None)
-
-
 def test_requests_that_fail_are_paid_for():
     found, error = spend(Metered(), [99] * 50, Budget(5 * A_REQUEST, prices=PRICES))
     assert "is spent" in error
@@ -144,10 +138,6 @@ def test_handler_that_reports_nothing_stops_at_the_first_requests():
     assert "Metered does not report" in error
     assert "headrace.report_usage" in error
     assert len(found) == len(ASKED) < 20
-
-
-def test_budget_without_a_limit_needs_no_reports():
-    assert spend(Metered(""), [1, 2], Budget(prices=PRICES)) == ([2, 4], None)
 
 
 @pytest.mark.parametrize("isolate", [False, True])

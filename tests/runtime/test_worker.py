@@ -64,13 +64,6 @@ def test_model_loads_when_a_session_opens(opened):
     assert len(loads) == 1
 
 
-@pytest.mark.parametrize("model", [(1, 2), {"a": 1}, [1, 2], None, "text", 0])
-def test_model_may_be_any_object(model, worker_of):
-    worker = worker_of(Counting([], model))
-    with worker.borrow(ONLY) as (loaded_model, *_):
-        assert loaded_model == model
-
-
 def test_threads_share_a_session_and_its_model(opened):
     loads, together = [], threading.Barrier(6)
     spec = prepare(Counting(loads), InferenceRequest())
@@ -90,13 +83,6 @@ def test_transforms_with_one_identifier_share_the_model(worker_of):
     for _ in range(2):
         worker_of(Counting(loads), model_identifier="shared")
     assert len(loads) == 1
-
-
-def test_transforms_without_identifier_do_not(worker_of):
-    loads = []
-    for _ in range(2):
-        worker_of(Counting(loads))
-    assert len(loads) == 2
 
 
 def test_reopened_session_finds_its_model():
@@ -212,14 +198,6 @@ def test_lingering_worker_keeps_its_model_until_another_transform_opens():
     Worker(spec).close(linger=True)
     again = prepare(Counting(loads), InferenceRequest(model_identifier="same"))
     Worker(again).close()
-    assert len(loads) == 2
-
-
-def test_worker_does_not_linger_by_default():
-    loads = []
-    spec = prepare(Counting(loads), InferenceRequest())
-    for _ in range(2):
-        Worker(spec).close()
     assert len(loads) == 2
 
 

@@ -9,7 +9,7 @@ import pytest
 from kserve_endpoint import DTYPES, Refusal, serving
 
 from headrace import ConfigurationError, EndpointAnswerError, EndpointError, PredictionCountError, predict
-from headrace.core.caller_loop import result_of
+from headrace.core.event_loop import result_of
 from headrace.failures.replies import retry_after
 from headrace.handlers.kserve_inference import KServeModelHandler
 from headrace.testing import HandlerContract, nearly_equal

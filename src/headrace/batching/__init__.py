@@ -5,12 +5,10 @@
     worker or host process
 
     runtime/queues   elements of one bundle         runtime/cross_bundle   what concurrent bundles leave over
-       |--> batcher     in order, by count or weight    '--> leftovers
-       |--> lookahead   sorted by length  <---------------------'
+       |--> batcher     in order, by count or weight    |
+       |--> lookahead   sorted by length  <-------------'
        |--> columnar    rows of columnar elements   beam/buffer   elements kept in Beam's state
        |--> resident_models   whose queue leaves        '--> gather
        v
     size         the target size: fixed, or learned from the model's times
-       '--> times    fits seconds = fixed + each * size
-    footprint    estimates how many bytes wait (batcher, columnar, runtime/queues)
 """

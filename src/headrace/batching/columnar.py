@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
-from headrace.batching.batcher import Batch
-from headrace.batching.footprint import footprint
+from headrace.batching.batcher import Batch, footprint
+from headrace.core.answer import SomeSkipped, mark_skips, no_columns, no_skips, wrong_count
+from headrace.core.result import PredictionResult
 
 
 def rows_in(columns: Any) -> int:
@@ -148,7 +149,6 @@ class RowBatcher:
 
     Args:
         target: the number of rows at which a batch leaves; called once for each batch, at its first element.
-        max_rows: largest number of rows.
         max_bytes: a batch also leaves at about this many bytes if it has ``min_rows``; elements are not cut for that.
         min_rows: the smallest number of rows of a batch that leaves for its bytes, or to end with an element.
         slack: the share of the target by which a batch may be smaller or larger, to end with an element.
@@ -232,3 +232,33 @@ def split(columns: Any, rows: Sequence[int]) -> list[Any]:
         pieces.append(slice_rows(columns, start, start + count))
         start += count
     return pieces
+
+
+def run_columns(
+    handler: Any, model: Any, pieces: Sequence[Any], inference_args: dict[str, Any] | None
+) -> list[PredictionResult]:
+    """One prediction for each columnar piece, from one call of the model with all rows."""
+    rows = [rows_in(piece) for piece in pieces]
+    answer = handler.run_columns(concatenate(pieces), model, inference_args)
+    predictions, model_id = (answer.inference, answer.model_id) if hasattr(answer, "inference") else (answer, None)
+    who = f"{type(handler).__qualname__}.run_columns"
+    try:
+        found = None if isinstance(predictions, tuple) else rows_in(predictions)
+    except (TypeError, ValueError):
+        found = None
+    if found is None:
+        raise no_columns(who, sum(rows), predictions)
+    if found != sum(rows):
+        raise wrong_count(who, sum(rows), found)
+    if _has_skips(predictions):
+        raise no_skips(who)
+    pairs = zip(map(without_views, pieces), map(without_views, split(predictions, rows)), strict=True)
+    return [PredictionResult(*pair, model_id) for pair in pairs]
+
+
+def _has_skips(predictions: Any) -> bool:
+    """Whether an array or a list, or one of a dict of those, contains ``SKIP``."""
+    if isinstance(predictions, Mapping):
+        return any(map(_has_skips, predictions.values()))
+    of_objects = isinstance(predictions, list) or getattr(getattr(predictions, "dtype", None), "hasobject", False)
+    return of_objects and isinstance(mark_skips(list(predictions)), SomeSkipped)

@@ -41,7 +41,6 @@ class GatherPolicy:
     """Decides when elements fill a batch, and whether one more fits.
 
     Args:
-        config: limits and targets.
         measured: whether sizes are known while elements wait; they are not if preprocessing comes later. Then a batch
             whose size is a weight is never full, and at most ``lookahead`` elements wait.
     """
@@ -56,10 +55,7 @@ class GatherPolicy:
     def take(self, gathered: Gathered, micros: Sequence[int], sizes: Sequence[float] | None) -> tuple[Gathered, int]:
         """Adds elements in order until the batch is full; returns the new summary and how many were added.
 
-        Args:
-            gathered: the summary before.
-            micros: the elements' timestamps, in microseconds.
-            sizes: the elements' sizes; None: 1 each.
+        Elements have timestamps in microseconds, ``micros``, and ``sizes``; None: 1 each.
         """
         if sizes is None and not self._weighs:
             most = self._most if self._blind else min(self._most, gathered.target)

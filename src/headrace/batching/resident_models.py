@@ -13,9 +13,6 @@ class ResidentModels:
     """Predicts which models the model cache holds: those for which batches left last. Thread-safe.
 
     The cache evicts the model that was used least recently, so both agree.
-
-    Args:
-        count: how many models fit into memory at a time; None: all.
     """
 
     def __init__(self, count: int | None = None) -> None:

@@ -4,33 +4,99 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from enum import Enum
+from itertools import combinations
+from statistics import median, median_low
+from typing import TypeAlias
 
-from headrace.batching.times import BatchTime, BatchTimes, Untimed, fit_line, size_class
 from headrace.core.config import BatchingConfig
 
 
-class SizeController(Protocol):
-    """Determines the size of the next batch, and learns from batches that ran."""
+class Untimed(Enum):
+    """Why there is no time to learn from."""
 
+    OUT_OF_MEMORY = "the batch failed for lack of memory"
+    OVERRAN = "the batch exceeded the time limit"
+    NOT_ALONE = "the batch succeeded, but shared the processor with other work"
+
+
+BatchTime: TypeAlias = float | Untimed
+"""Seconds that the model took for a batch; or why they are not known."""
+
+
+class BatchTimes(dict[int, "deque[tuple[float, float]]"]):
+    """The last few batches of each power of two, as (size, seconds)."""
+
+    _REMEMBERED = 15
+    """Enough that most periods in which other programs slow the machine down are shorter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ranks: dict[tuple[int, float], tuple[float, float]] = {}
+        """What ``ranked`` found, by power and share: a batch changes one power only."""
+
+    def add(self, size: float, seconds: float) -> None:
+        """Adds a batch."""
+        power = size_class(size)
+        self.setdefault(power, deque(maxlen=self._REMEMBERED)).append((size, max(seconds, 1e-12)))
+        self._ranks = {key: rank for key, rank in self._ranks.items() if key[0] != power}
+
+    def forget_above(self, size: float) -> None:
+        """Forgets batches of larger powers of two than this size's."""
+        for power in [power for power in self if power > size_class(size)]:
+            del self[power]
+        self._ranks.clear()
+
+    def ranked(self, share: float) -> dict[int, tuple[float, float]]:
+        """For each power of two, the batch at quantile ``share`` of the time per element; 0 is the fastest."""
+        for power, batches in self.items():
+            if (power, share) not in self._ranks:
+                by_speed = sorted(batches, key=lambda batch: batch[1] / batch[0])
+                self._ranks[power, share] = by_speed[int((len(batches) - 1) * share)]
+        return {power: self._ranks[power, share] for power in self}
+
+
+def size_class(size: float) -> int:
+    """Class of sizes between two powers of two: 1 for size 1, 2 for 2 and 3, 3 for 4 to 7; 0 below 1."""
+    return int(min(size, 2**62)).bit_length()
+
+
+def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Fits seconds = fixed + each * size, with both at least zero, robust against a few points that are far too high.
+
+    The slope is the median of the slopes between any two points (Theil, 1950; Sen, 1968): a batch that met a garbage
+    collection, or a model's slow first call, does not move it. A single point cannot separate the two costs; then all
+    is fixed cost, so that another size is tried next.
+    """
+    slopes = [(y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in combinations(points, 2) if x1 != x2]
+    each = max(0.0, median_low(slopes)) if slopes else 0.0
+    return max(0.0, median(seconds - each * size for size, seconds in points)), each
+
+
+class SizeController(ABC):
+    """Determines the size of the next batch, and learns from batches that ran. Thread-safe."""
+
+    @abstractmethod
     def target(self) -> int:
         """Size for the next batch."""
-        ...
 
     def max_size(self) -> float:
         """Size that no batch of several elements should exceed, even below its minimum, for lack of memory or time."""
-        ...
+        return math.inf
 
     def overhead(self) -> float:
-        """Size that takes as long as the fixed cost of one more batch."""
-        ...
+        """Size that takes as long as the fixed cost of one more batch; infinite: padding never justifies another."""
+        return math.inf
 
+    @abstractmethod
     def observe(self, size: float, time: BatchTime) -> None:
         """Notes how long the model took for a batch of ``size``."""
-        ...
 
 
-class FixedSize:
+class FixedSize(SizeController):
     """Gives every batch the same size, so that each run forms the same batches."""
 
     def __init__(self, size: int) -> None:
@@ -40,19 +106,11 @@ class FixedSize:
         """The fixed size."""
         return self._size
 
-    def max_size(self) -> float:
-        """No limit."""
-        return math.inf
-
-    def overhead(self) -> float:
-        """Infinite: padding never justifies another batch."""
-        return math.inf
-
     def observe(self, size: float, time: BatchTime) -> None:
         """Learns nothing."""
 
 
-class AdaptiveSize:
+class AdaptiveSize(SizeController):
     """Starts at the minimum and at most doubles in each step, up to the size that BatchElements' targets call for.
 
     With the model's time fitted as t(n) = a + b n, the size is the smallest of: n at which the fixed cost a is only
@@ -68,7 +126,6 @@ class AdaptiveSize:
     Source: the documentation of ``apache_beam.BatchElements``.
 
     Args:
-        config: limits and targets.
         timeout_secs: time limit of a batch, in seconds; infinite: none. b n is at most half of what a leaves of it, so
             that even twice as many elements would be in time.
     """
@@ -120,10 +177,6 @@ class AdaptiveSize:
             varied = max(min(self._varied(best), longest), self._last / self._STEP)
             self._last = max(self._smallest, int(min(varied, ceiling)))
             return int(self._last)
-
-    def max_size(self) -> float:
-        """No limit."""
-        return math.inf
 
     def overhead(self) -> float:
         """Fixed cost divided by cost per element, from the fitted line."""
@@ -198,17 +251,13 @@ class AdaptiveSize:
         return max(size * (1 + change), size + 1) if change > 0 else size * (1 + change)
 
 
-class MemoryLimitedSize:
+class MemoryLimitedSize(SizeController):
     """Another controller's size, as far as memory and the time limit allow. Thread-safe.
 
     After a batch that ran out of memory, or was killed at the time limit, no batch is larger than half of it, or than
     the largest that succeeded if that is more. After some batches of about that size a larger one is tried; if it
     fails, twice as many precede the next attempt. If a size fails that used to succeed, learning starts again. No size
     is tried if twice that size would exceed the time limit, as estimated from other batches.
-
-    Args:
-        wanted: determines the size without these limits.
-        timeout_secs: time limit of a batch, in seconds; infinite: none.
     """
 
     _PATIENCE = 8
@@ -221,6 +270,7 @@ class MemoryLimitedSize:
 
     def __init__(self, wanted: SizeController, timeout_secs: float = math.inf) -> None:
         self._wanted = wanted
+        self._learns = not isinstance(wanted, FixedSize)
         self._timeout_secs = timeout_secs
         self._times = BatchTimes()
         self._lock = threading.Lock()
@@ -248,7 +298,8 @@ class MemoryLimitedSize:
 
     def observe(self, size: float, time: BatchTime) -> None:
         """Notes how a batch of ``size`` went, and adapts the limit."""
-        self._wanted.observe(size, time)
+        if self._learns:
+            self._wanted.observe(size, time)
         if size < 1:
             return
         with self._lock:
@@ -292,12 +343,7 @@ class MemoryLimitedSize:
 
 
 def size_controller(config: BatchingConfig, timeout_secs: float | None = None) -> SizeController:
-    """The controller that a configuration calls for.
-
-    Args:
-        config: limits and targets.
-        timeout_secs: time limit of a batch, in seconds; None: none.
-    """
+    """The controller that a configuration calls for."""
     limit = math.inf if timeout_secs is None else timeout_secs
     return MemoryLimitedSize(
         FixedSize(config.max_batch_size) if config.fixed_size else AdaptiveSize(config, limit), limit

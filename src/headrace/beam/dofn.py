@@ -25,8 +25,8 @@ from headrace.beam.outputs import Output, keep_windows, outputs_of
 from headrace.beam.refresh import latest_update
 from headrace.beam.threshold import Tally
 from headrace.core.result import Outcome
+from headrace.models.memory import hold_heap, release_heap
 from headrace.runtime.bundle import AnyBundle
-from headrace.runtime.heap import hold_heap, release_heap
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.spec import ModelUpdate, SessionSpec
 from headrace.runtime.switching_worker import AS_IN_SPEC, SwitchingWorker

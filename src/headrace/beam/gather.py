@@ -27,9 +27,8 @@ from headrace.beam.buffer import BufferDoFn, BufferKey, Chunk, ChunkCoder, Chunk
 from headrace.beam.dofn import WINDOWED, InferenceDoFn, Switching
 from headrace.beam.outputs import LastInBundle, Output, ParDoInto, UnmultipliedWindows
 from headrace.core.result import Caught, Stage
-from headrace.runtime.devices import catches
 from headrace.runtime.observers import FanOut
-from headrace.runtime.operations import Operations
+from headrace.runtime.operations import Operations, catches
 from headrace.runtime.plan import Plan
 from headrace.runtime.spec import SessionSpec
 

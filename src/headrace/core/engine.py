@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequenc
 from typing import Any
 
 from headrace.core.answer import wrong_count
-from headrace.core.caller_loop import result_of
 from headrace.core.errors import ConfigurationError
+from headrace.core.event_loop import result_of
 from headrace.core.handler import ExampleT, ModelHandler, ModelT, PredictionT
 
 _NOTHING = object()

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from headrace.core.caller_loop import result_of
 from headrace.core.clock import backoff
 from headrace.core.errors import ConfigurationError, RateLimitExceeded
+from headrace.core.event_loop import result_of
 from headrace.core.handler import ExampleT, ModelHandler, ModelT, PredictionT
 
 HOW_TO_SEND = {

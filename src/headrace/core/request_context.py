@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import index
 from typing import Any
@@ -20,7 +19,9 @@ HeadersSink = Callable[[dict[str, str]], None]
 
 
 @dataclass(frozen=True)
-class _RequestState:
+class RequestState:
+    """Where the reports of one request go: ``current_request`` has that of the code that runs."""
+
     usage_sinks: tuple[UsageSink, ...] = ()
     headers_sink: HeadersSink | None = None
     is_paid: bool = False
@@ -28,8 +29,8 @@ class _RequestState:
     kept: dict[Any, Any] = field(default_factory=dict)
 
 
-_NO_REQUEST = _RequestState()
-_current: contextvars.ContextVar[_RequestState] = contextvars.ContextVar("headrace_request", default=_NO_REQUEST)
+_NO_REQUEST = RequestState()
+current_request = contextvars.ContextVar("headrace_request", default=_NO_REQUEST)
 
 
 def report_usage(model: str, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
@@ -91,7 +92,7 @@ def _tokens(name: str, given: int) -> int:
 
 def report_used(used: UsageReported) -> None:
     """Hands on a report, such as one that comes from another process."""
-    request = _current.get()
+    request = current_request.get()
     if request.is_paid:
         used = replace(used, requests=0, input_tokens=0, output_tokens=0)
     for sink in request.usage_sinks:
@@ -118,7 +119,7 @@ def report_rate_limit(headers: Mapping[str, str]) -> None:
         raise ConfigurationError(
             f"report_rate_limit needs an answer's headers, by name, not {type(headers).__name__}."
         ) from None
-    sink = _current.get().headers_sink
+    sink = current_request.get().headers_sink
     if sink is not None:
         sink(found)
 
@@ -134,31 +135,21 @@ def lower_case(headers: Mapping[str, str]) -> dict[str, str]:
 
 def kept_for_next_try() -> dict[Any, Any]:
     """What earlier tries of this request have put there, such as an answer that was paid for; outside, nothing."""
-    request = _current.get()
+    request = current_request.get()
     return {} if request is _NO_REQUEST else request.kept
-
-
-@contextmanager
-def usage_to(sink: UsageSink) -> Iterator[None]:
-    """A context within which reports of usage go to ``sink``."""
-    token = _current.set(_RequestState((sink,)))
-    try:
-        yield
-    finally:
-        _current.reset(token)
 
 
 def request_context(usage: UsageSink) -> contextvars.Context:
     """A copy of the current context variables for one request, with all its tries: its usage goes to ``usage``."""
     context = contextvars.copy_context()
-    context.run(_current.set, _RequestState((usage,)))
+    context.run(current_request.set, RequestState((usage,)))
     return context
 
 
 def also_report_to(usage: UsageSink, headers: HeadersSink) -> None:
     """From now on, reports in the current context go to these sinks; those of usage to the earlier ones, too."""
-    request = _current.get()
-    _current.set(replace(request, usage_sinks=(usage, *request.usage_sinks), headers_sink=headers))
+    request = current_request.get()
+    current_request.set(replace(request, usage_sinks=(usage, *request.usage_sinks), headers_sink=headers))
 
 
 def usage_was_paid_before(is_paid: bool) -> None:
@@ -167,4 +158,4 @@ def usage_was_paid_before(is_paid: bool) -> None:
     Args:
         is_paid: False: of answers that cost something, as always.
     """
-    _current.set(replace(_current.get(), is_paid=is_paid))
+    current_request.set(replace(current_request.get(), is_paid=is_paid))

@@ -8,11 +8,11 @@ Pure: calls, clocks and sleeping are passed in. Steps, and so recovery, run in h
        |                                            |              |
        v                                            |              v
     recovery   chooses and carries out an Action    |           breaker   as on the left
-       |--> memory    out of memory: cut            v
-       |--> retry     transient: try again       isolate_fatal   which elements kill or hang a host;
-       |--> breaker   open: probe, not search       '--> fatal_search   what the attempts have shown so far
-       v
-    search     halves a batch until bad elements stand alone, or tries a few; those that overrun --> isolate_fatal
+       |--> memory    out of memory: cut            |
+       |--> retry     transient: try again          |
+       |--> breaker   open: probe, not search       |
+       v                                            v
+    search     tries parts of a batch until the elements that raise, kill or hang stand alone; or a few of them
 
     concurrency    how many requests to an endpoint may be in flight, and how fast they may follow each other
        |--> latency          how many it answers side by side         |

@@ -37,27 +37,24 @@ class CircuitBreaker:
     tried, so that an outage or a broken model does not cost a search of every batch. Once one succeeds, the rest of
     the batch is searched as usual. Error messages do not count: a server that is down may put another number into
     each, and a thousand bad elements may all get the same one.
-
-    Args:
-        limit: how many batches must fail in a row.
     """
 
     def __init__(self, limit: int = 5) -> None:
         self._limit = limit
         self._lock = threading.Lock()
-        self._failed_in_a_row = 0
+        self.failed_in_a_row = 0
         self._probed = 0
         """How many elements have been probed since it opened."""
 
     @property
     def is_open(self) -> bool:
         """Whether failed batches should be probed rather than searched."""
-        return self._failed_in_a_row >= self._limit
+        return self.failed_in_a_row >= self._limit
 
     def record(self, *, succeeded: bool) -> None:
         """Notes whether any element of a batch, or of a part of one, succeeded."""
         with self._lock:
-            self._failed_in_a_row = 0 if succeeded else self._failed_in_a_row + 1
+            self.failed_in_a_row = 0 if succeeded else self.failed_in_a_row + 1
             if succeeded:
                 self._probed = 0
 
@@ -66,10 +63,6 @@ class CircuitBreaker:
 
         They are spread over the batch, at other indices than in the last one, since good elements may have a fixed
         place in each batch.
-
-        Args:
-            size: number of elements in the batch, at least 1.
-            probing: how many to try.
         """
         with self._lock:
             count = min(size, max(probing.at_first - self._probed, probing.later))

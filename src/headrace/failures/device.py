@@ -1,12 +1,17 @@
-"""Recognises errors that mean that a process has lost its device for good."""
+"""Recognises errors that mean that memory is short, or that a process has lost its device for good."""
 
 from __future__ import annotations
 
+import gc
 import re
+import sys
 from itertools import takewhile
 
 from headrace.core.errors import DeviceLostError, HostError, as_type_name, causes
 
+_CLASSES = {"OutOfMemoryError", "ResourceExhaustedError"}
+"""Error classes of PyTorch and TensorFlow, by name, since neither is imported here."""
+_WORDS = ("out of memory", "can't allocate memory", "failed to allocate memory", "status_alloc_failed")
 _FRAMEWORKS = {"cupy", "cupy_backends", "jaxlib", "numba", "onnxruntime", "pycuda", "tensorflow", "torch", "xgboost"}
 """Packages whose errors count even if they are not RuntimeErrors."""
 
@@ -78,3 +83,19 @@ def _text(error: BaseException) -> str:
         return str(error)
     except Exception:
         return ""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the machine or a device ran out of memory, so that a smaller batch may succeed."""
+    if isinstance(error, MemoryError) or _CLASSES & {cls.__name__ for cls in type(error).__mro__}:
+        return True
+    is_frameworks = isinstance(error, RuntimeError) or type(error).__module__.startswith("onnxruntime.")
+    return is_frameworks and any(words in str(error).lower() for words in _WORDS)
+
+
+def free_memory() -> None:
+    """Collects garbage, and empties PyTorch's cache of GPU memory."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.cuda.empty_cache()  # does nothing if no GPU was used

@@ -42,13 +42,7 @@ class DeviceLostInHostError(HostDiedError, DeviceLostError):
 
 
 def load_error(loss: Loss, name: str, timeout_secs: float | None) -> Exception:
-    """The exception for a load whose process was lost.
-
-    Args:
-        loss: how.
-        name: the model's name.
-        timeout_secs: the time limit, in seconds.
-    """
+    """The exception for a load whose process was lost."""
     if loss.timed_out:
         return TimeoutError(f"loading the model of {name} took longer than {timeout_secs:g} s.")
     died = DeviceLostInHostError if loss.device_lost else HostDiedError
@@ -67,9 +61,6 @@ class LoadPolicy:
     A load whose host dies is repeated once, since the death may have an outside cause; one that overruns is not.
     After that, and after a load that raises, batches get the error at once until a pause has passed. Pauses grow with
     each load that raises.
-
-    Args:
-        now_ns: returns the time in nanoseconds.
     """
 
     def __init__(self, now_ns: Callable[[], int]) -> None:

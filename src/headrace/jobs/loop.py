@@ -9,7 +9,7 @@ from headrace.jobs.job import Job, refuse_if_cancelled
 from headrace.jobs.parts import write_manifest
 from headrace.jobs.steps import RunSteps
 from headrace.metrics.totals import Totals
-from headrace.runtime.heap import hold_heap, release_heap
+from headrace.models.memory import hold_heap, release_heap
 from headrace.runtime.observers import FanOut
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.usage_meter import end_budget

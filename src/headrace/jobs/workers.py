@@ -27,8 +27,7 @@ from headrace.jobs.parts import BundleParts, write_manifest
 from headrace.jobs.splits import Splits
 from headrace.jobs.steps import RunSteps
 from headrace.metrics.totals import Totals
-from headrace.models.memory import memory_available, resident_bytes
-from headrace.runtime.heap import hold_heap, release_heap
+from headrace.models.memory import hold_heap, memory_available, release_heap, resident_bytes
 from headrace.runtime.observers import FanOut
 from headrace.runtime.usage_meter import end_budget
 

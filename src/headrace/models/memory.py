@@ -1,4 +1,4 @@
-"""How much memory processes use, and how much the machine and their control groups let them use."""
+"""How much memory processes use, and may use; and what keeps garbage collections of large heaps rare."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ import gc
 import importlib
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 _STATM = Path("/proc/self/statm")
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+_lock = threading.Lock()
+_frozen_at_start = gc.get_freeze_count()  # some versions of Python freeze a few objects themselves
+_holders = 0
+_frozen_by_us = False
 _NO_LIMIT = 1 << 62
 """Bytes. Without a limit, control groups of version 1 report nearly 2**63."""
 
@@ -234,3 +239,27 @@ def lines_of(path: Path) -> list[str]:
         return path.read_text(errors="surrogateescape").splitlines()
     except OSError:
         return []
+
+
+def hold_heap() -> None:
+    """Freezes all objects that exist now; call it before a model loads, and ``release_heap`` once for each call.
+
+    Beam and a framework are a million objects. Each full collection visits them all (0.2 s), and a few batches with
+    some thousand results trigger one. A heap that somebody else has frozen is left alone.
+    """
+    global _holders, _frozen_by_us  # noqa: PLW0603 - the heap belongs to the process
+    with _lock:
+        if _holders == 0 and gc.get_freeze_count() <= _frozen_at_start:
+            gc.freeze()
+            _frozen_by_us = True
+        _holders += 1
+
+
+def release_heap() -> None:
+    """Unfreezes the heap at the last release."""
+    global _holders, _frozen_by_us  # noqa: PLW0603 - as above
+    with _lock:
+        _holders -= 1
+        if _holders == 0 and _frozen_by_us:
+            gc.unfreeze()
+            _frozen_by_us = False

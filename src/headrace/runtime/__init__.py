@@ -12,17 +12,16 @@ adapters (beam/, local/, jobs/)
         BackgroundExecutor (background.py: the same on a second thread, where that is faster)
         HostExecutor       (host_executor.py)   ->  hosted_models.py  = messages.py =>  request_handler.py in the host:
                                                                               Worker and steps.py
-        RequestExecutor    (request_executor.py) -> endpoint.py on event_loop.py (endpoint_calls.py, sender.py,
-                                                                              endpoints.py, endpoint_log.py);
+        RequestExecutor    (request_executor.py) -> dispatcher.py (endpoint_calls.py, sender.py, endpoints.py,
+                                                                              endpoint_log.py);
                            of an engine in a host hosted_engine.py  = messages.py =>  engine_host.py
-    fallback.py, fallback_plan.py   a second worker, for what the first one's models cannot do
-    switching_worker.py, refresh.py, refresh_policy.py, versions.py   other models or arguments while the transform runs
+    fallback.py      a second worker, for what the first one's models cannot do
+    switching_worker.py, refresh.py, versions.py   other models or arguments while the transform runs
 Shared by the threads of a process:
     session.py        models, learnt batch sizes, circuit breakers; cross_bundle.py: batches across bundles;
                       model_source.py: loaded models, and where else they may come from
                       prediction_cache.py, prediction_store.py: earlier predictions; usage_meter.py: the budget
-    placement.py      for isolated or shared models: mapped weights, or a host (placement_choice.py: "auto";
-                      model_proxy.py: handler-side stand-in for a model in a host)
-observers.py, engine_metrics.py: events and metrics; devices.py: lost GPUs; heap.py: the garbage collector;
-profiling.py, batch_costs.py: `headrace doctor`; model_files.py: size of a model before it is loaded
+    placement.py      for isolated or shared models: mapped weights (acquire.py), or a host;
+                      model_proxy.py: handler-side stand-in for a model in a host
+observers.py: events and metrics; profiling.py: `headrace doctor`
 """

@@ -1,33 +1,35 @@
-"""Takes a lease of a model that the machine shares, which has it loaded, and maps it."""
+"""Takes a lease of a model that the machine shares, which this process or a host loads for all, and maps it."""
 
 from __future__ import annotations
 
 import logging
 import os
 import pickle
+import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 from headrace.core.engine import EngineModelHandler
-from headrace.core.events import Event, HostLost
+from headrace.core.events import Event, HostLost, ModelLoaded
+from headrace.core.result import Caught
 from headrace.failures.load_policy import load_error, survive_one_death
-from headrace.hosts.environment import ProcessEnvironment
+from headrace.hosts.environment import ProcessEnvironment, has_accelerator
+from headrace.hosts.host import Exported, Response, encoded
 from headrace.hosts.orphans import new_mark
 from headrace.hosts.provider import HostFailure, died
 from headrace.ipc.codec import decode
-from headrace.ipc.exceptions import with_traceback_of
+from headrace.ipc.exceptions import stand_ins, with_traceback_of
 from headrace.ipc.serialization import PROTOCOL, pickle_or_explain
-from headrace.ipc.weights_file import WeightsLayout, attach
+from headrace.ipc.weights_file import NotMappableError, WeightsLayout, attach, export
 from headrace.machine.lease import Lease
 from headrace.machine.messages import LoadRequest, ModelGrant
-from headrace.models.memory import memory_of
+from headrace.models.memory import memory_of, resident_bytes, trim_memory
 from headrace.runtime.engine_host import NOT_MAPPED, EngineRequestHandler
-from headrace.runtime.local_load import LocalLoad
-from headrace.runtime.messages import DeviceLost, Done, Work
-from headrace.runtime.model_files import bytes_of_model_files
-from headrace.runtime.model_source import Loaded
+from headrace.runtime.messages import DeviceLost, Done, Raised, Work
+from headrace.runtime.model_source import Loaded, LoadsOwn, bytes_of_model_files
 from headrace.runtime.request_handler import BatchRequestHandler
 from headrace.runtime.spec import SessionSpec
 
@@ -73,22 +75,10 @@ class AcquiredModel(NamedTuple):
 def acquire(
     spec: SessionSpec, name: Any, report: Report, local: LocalLoad | None = None, given: Lease | None = None
 ) -> AcquiredModel | HostFailure:
-    """Takes a lease on a model; a load whose process dies is repeated once.
+    """Takes a lease on a model; returns the model, or the failure of the process that was to load it.
 
-    Something external may have killed the process.
-
-    Args:
-        spec: of the session.
-        name: of the model.
-        report: receives the events of loading.
-        local: loads the model in this process, should the manager ask for that.
-        given: the lease to use; stays the caller's to close if the model cannot be loaded.
-
-    Returns:
-        The model, or the failure of the process that was to load it.
-
-    Raises:
-        Exception: the model cannot be loaded.
+    A load whose process dies is repeated once: something external may have killed it. ``local`` loads the model in this
+    process, should the manager ask for that. A ``given`` lease stays the caller's to close if the load fails.
     """
     lease = given or Lease(load_request_for(spec, name, spec.model_identifier))
 
@@ -136,11 +126,7 @@ def _acquired(
 
 
 def attached(acquired: AcquiredModel) -> tuple[Loaded, float, int]:
-    """Maps a model into this process. Also returns the seconds that it took and the bytes private to this process.
-
-    Raises:
-        Exception: whatever unpickling raises.
-    """
+    """Maps a model into this process. Also returns the seconds that it took and the bytes private to this process."""
     assert acquired.layout is not None
     before, started = _private(), time.perf_counter()
     loaded: Loaded = acquired.loaded or attach(acquired.files, acquired.layout)
@@ -186,3 +172,108 @@ def variant_of(spec: SessionSpec) -> str:
 def work_of(name: Any) -> bytes:
     """Pickled: what a request handler is asked when it is to load the named model."""
     return pickle.dumps(Work(name), PROTOCOL)
+
+
+class LocalLoad:
+    """One load of a model in this process, for the machine's manager; call it as often as a manager asks.
+
+    Attributes:
+        error: what ``load`` raised.
+    """
+
+    def __init__(self, load: LoadsOwn) -> None:
+        self._load = load
+        self._exported: Exported | None = None
+        self._files: list[int] = []
+        self.error: Exception | None = None
+        self._events: list[ModelLoaded] = []
+        self._mapped: Loaded | None = None
+
+    def __call__(self) -> tuple[Exported, list[int]]:
+        """Loads and exports the model, the first time; returns the answer to the manager, and the weights file."""
+        if self._exported is None:
+            self._exported = self._load_and_export()
+        return self._exported, self._files
+
+    def mapped_from(self, file: int) -> tuple[Loaded | None, list[ModelLoaded]]:
+        """The model and the event of its load, if this process has mapped it from that weights file already."""
+        is_ours = bool(self._files) and os.path.sameopenfile(file, self._files[0])
+        return (self._mapped, self._events) if is_ours else (None, [])
+
+    def close(self) -> None:
+        """Closes the weights file; the mapping lasts as long as something else refers to the model."""
+        files, self._files, self._mapped = self._files, [], None
+        for file in files:
+            os.close(file)
+
+    def _load_and_export(self) -> Exported:
+        resident = resident_bytes()
+        try:
+            loaded, event = self._load()
+        except Exception as error:
+            self.error = error
+            return Exported(encoded(Response(Raised(Caught.of(error), [], loading=True), reducers=stand_ins([error]))))
+        done = encoded(Response(Done([], [], [], [])))
+        is_held = _is_held_elsewhere(loaded)
+        try:
+            layout = self._export(loaded, moves=not is_held)
+        except NotMappableError as error:
+            reason = str(error)
+        else:
+            self._events = [event]
+            peak = max(layout.nbytes, resident_bytes() - resident)
+            del loaded
+            if is_held:
+                trim_memory()  # a model in a reference cycle is freed only by the garbage collector
+            return Exported(done, layout, peak=peak)
+        del loaded
+        trim_memory()  # the model is loaded again, by a host
+        return Exported(done, reason=reason)
+
+    def _export(self, loaded: Loaded, *, moves: bool) -> WeightsLayout:
+        """Copies the model, or moves it, into a weights file, and maps it from there."""
+        try:
+            self._files, layout = export(loaded, destroys=False, moves=moves)
+        except NotMappableError:
+            raise
+        except Exception as error:
+            raise NotMappableError(f"copying it failed ({type(error).__name__}: {error})") from error
+        try:
+            self._mapped = attach(self._files, layout)
+        except Exception as error:
+            self.close()
+            raise NotMappableError(f"it does not unpickle ({type(error).__name__}: {error})") from error
+        return layout
+
+
+@contextmanager
+def local_load(spec: SessionSpec, name: Any, load: LoadsOwn) -> Iterator[LocalLoad | None]:
+    """A ``LocalLoad`` of the named model for the context; None if this process should not load it for others."""
+    if not _may_load(spec, name):
+        yield None
+        return
+    with closing(LocalLoad(load)) as local:
+        yield local
+
+
+def _may_load(spec: SessionSpec, name: Any) -> bool:
+    """Whether a worker process may load the model for all processes of the machine, in place of a host.
+
+    Not if it has to be in hosts anyway. Nor if its weights cannot be mapped, or may be on a device: the worker would
+    load it in vain, and the framework may keep part of the device's memory. Where neither the handler nor the machine
+    tells, the worker tries it.
+    """
+    mappable = getattr(spec.plan.models[name], "mappable", None)
+    if spec.isolated or spec.copies_of(name) > 1:
+        return False
+    return not has_accelerator(os.environ) if mappable is None else bool(mappable)
+
+
+def _is_held_elsewhere(loaded: Loaded) -> bool:
+    """Whether something refers to the model already: a cache, or the model itself.
+
+    Other threads may be computing with what is in a cache, and would go on in memory that moving an array has freed.
+    """
+    alone = Loaded(object(), "", {})
+    changed = sum(value is loaded.model for values in loaded.changes.values() for value in values.values())
+    return sys.getrefcount(loaded.model) > sys.getrefcount(alone.model) + changed

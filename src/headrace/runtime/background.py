@@ -8,10 +8,10 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
-from headrace.batching.times import BatchTime, Untimed
+from headrace.batching.size import BatchTime, Untimed
 from headrace.core.events import Event, HandlerMetric, Observer
 from headrace.core.result import Outcome, Predictions
-from headrace.runtime.engine_metrics import EngineMetrics
+from headrace.runtime.observers import EngineMetrics
 from headrace.runtime.plan import ONLY
 from headrace.runtime.queues import AnyBatch
 from headrace.runtime.session import SessionModel
@@ -136,12 +136,7 @@ class AdaptiveOverlap:
 
 
 class BackgroundThread:
-    """Runs batches one at a time on a thread that the first batch starts. Only the worker's thread may call it.
-
-    Args:
-        worker: provides the models.
-        policy: decides which batches run here.
-    """
+    """Runs batches one at a time on a thread that the first batch starts. Only the worker's thread may call it."""
 
     def __init__(self, worker: ModelAccess, policy: AdaptiveOverlap | None = None) -> None:
         self._worker = worker
@@ -165,11 +160,7 @@ class BackgroundThread:
         return BackgroundBatch(name, batch.total, log, future)
 
     def collect(self, task: BackgroundBatch, steps: Steps) -> list[Outcome]:
-        """Waits for a batch, then reports its events and postprocesses as if ``steps`` had run it on this thread.
-
-        Raises:
-            Exception: whatever ``steps`` would have raised.
-        """
+        """Waits for a batch, then reports its events and postprocesses as if ``steps`` had run it on this thread."""
         wait([task.future])
         self.submitted -= 1
         processed: dict[int, list[Outcome]] = {}
@@ -205,11 +196,6 @@ class BackgroundExecutor:
     """An executor that runs batches on a second thread while the bundle's collects elements, where that is faster.
 
     Outcomes are in the order in which batches formed, whichever thread ran them.
-
-    Args:
-        worker: provides the models.
-        thread: the worker's second thread.
-        observer: receives the events.
     """
 
     preprocess_here = True
@@ -220,29 +206,28 @@ class BackgroundExecutor:
         self._worker = worker
         self._thread = thread
         self._steps = Steps(worker, observer)
-        self._clock = worker.spec.clock
+        self._time_ns = worker.spec.clock.time_ns
         self._tasks: deque[BackgroundBatch] = deque()
-        self._last_end = self._clock.time_ns()
+        self._last_end = self._time_ns()
         """When the last batch ended, or else when the bundle began."""
 
     def submit(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         """Runs a batch on the second thread if that is faster, and returns the outcomes that are ready."""
-        if not self._thread.policy.next_in_background():
-            earlier = self.collect() if self._tasks else []
-            return earlier + self._run_here(name, batch)
-        outcomes = self._collect(self._IN_FLIGHT - 1)
-        self._tasks.append(self._thread.submit(name, batch))
-        return outcomes + self._collect(self._IN_FLIGHT)
+        policy = self._thread.policy
+        if policy.next_in_background():
+            outcomes = self._collect(self._IN_FLIGHT - 1)
+            self._tasks.append(self._thread.submit(name, batch))
+            return outcomes + self._collect(self._IN_FLIGHT)
+        outcomes = self._collect(0) if self._tasks else []
+        computed = self._worker.computed
+        outcomes += self._steps.run(name, batch)
+        before, self._last_end = self._last_end, self._time_ns()
+        policy.record_inline(batch.total, self._worker.computed - computed, (self._last_end - before) / 1e9)
+        return outcomes
 
     def collect(self) -> list[Outcome]:
         """Waits for the batches in flight; returns their outcomes."""
         return self._collect(0)
-
-    def _run_here(self, name: Any, batch: AnyBatch) -> list[Outcome]:
-        computed = self._worker.computed
-        outcomes = self._steps.run(name, batch)
-        self._thread.policy.record_inline(batch.total, self._worker.computed - computed, self._seconds())
-        return outcomes
 
     def _collect(self, most: int) -> list[Outcome]:
         """Outcomes that are ready; waits until at most ``most`` batches are in flight."""
@@ -250,10 +235,6 @@ class BackgroundExecutor:
         while self._tasks and (len(self._tasks) > most or self._tasks[0].future.done()):
             task = self._tasks.popleft()
             outcomes += self._thread.collect(task, self._steps)
-            self._thread.policy.record_background(task.size, self._seconds())
+            before, self._last_end = self._last_end, self._time_ns()
+            self._thread.policy.record_background(task.size, (self._last_end - before) / 1e9)
         return outcomes
-
-    def _seconds(self) -> float:
-        """Seconds since the previous call."""
-        before, self._last_end = self._last_end, self._clock.time_ns()
-        return (self._last_end - before) / 1e9

@@ -24,7 +24,7 @@ class Executor(Protocol):
     """Runs the batches of one bundle: on this thread, on another one, or in a host. Only the bundle's thread calls it.
 
     The bundle does not ask how many batches are in flight, or in which order they end: the executor may have one or a
-    thousand.
+    thousand. Both methods raise exceptions that the session does not catch.
     """
 
     preprocess_here: bool
@@ -34,27 +34,16 @@ class Executor(Protocol):
         """Runs or starts a batch of the named model; returns the outcomes, of any batch, that are ready.
 
         Waits for earlier batches if too many are in flight.
-
-        Raises:
-            Exception: an operation failed with an exception that the session does not catch.
         """
         ...
 
     def collect(self) -> Iterable[Outcome]:
-        """Waits for the batches in flight; returns their outcomes.
-
-        Raises:
-            Exception: as for ``submit``.
-        """
+        """Waits for the batches in flight; returns their outcomes."""
         ...
 
 
 class InlineExecutor:
-    """Runs each batch at once, on the bundle's thread.
-
-    Args:
-        steps: run a batch.
-    """
+    """Runs each batch at once, on the bundle's thread."""
 
     preprocess_here = True
 
@@ -70,11 +59,7 @@ class AnyBundle(Protocol):
     """Accepts a bundle's elements; used by one thread."""
 
     def add(self, element: Any, tag: Any) -> Sequence[Outcome]:
-        """Accepts an element and returns the outcomes that are ready; ``tag`` comes back with its own outcome.
-
-        Raises:
-            Exception: an operation failed with an exception that the session does not catch.
-        """
+        """Accepts an element and returns the outcomes that are ready; ``tag`` comes back with its own outcome."""
         ...
 
     def finish(self) -> Iterator[Outcome]:
@@ -88,13 +73,6 @@ class Bundle:
     ::
 
         add(element) -> Operations.preprocess -> Queues -> batch -> Executor -> outcomes
-
-    Args:
-        spec: of the thread's worker.
-        session: knows the sizes of batches.
-        executor: runs the batches.
-        observer: receives the events.
-        slot: batches what is left at the end together with other bundles.
     """
 
     def __init__(
@@ -116,18 +94,16 @@ class Bundle:
         self._usage = session.usage
         self._left_out = False
         """Whether a batch was left out because the budget is spent."""
-        self._direct = None if self._preprocesses or self._usage is not None else self._queues.direct
+        self._direct = None if self._preprocesses else self._queues.direct
 
     def add(self, element: Any, tag: Any) -> Sequence[Outcome]:
-        """Accepts an element and returns the outcomes that are ready; ``tag`` comes back with its own outcome.
-
-        Raises:
-            Exception: an operation failed with an exception that the session does not catch.
-        """
+        """Accepts an element and returns the outcomes that are ready; ``tag`` comes back with its own outcome."""
         if self._direct is None:
             return self._add(element, tag)
         batch = self._direct.add(element, tag)
-        return self._executor.submit(ONLY, batch) if batch else ()
+        if not batch:
+            return ()
+        return self._executor.submit(ONLY, batch) if self._usage is None else self._submit(ONLY, batch)
 
     def finish(self) -> Iterator[Outcome]:
         """Runs everything that still waits; afterwards every element has its outcome."""
@@ -211,14 +187,7 @@ def raise_uncaught(failure: Failure, spec: SessionSpec, error: BaseException) ->
 
 
 class PreprocessFirst:
-    """Has elements preprocessed in batches before a bundle queues them; used by one thread.
-
-    Args:
-        spec: of the thread's worker.
-        preprocessor: its predictions are preprocessed elements.
-        batcher: forms its batches.
-        bundle: receives preprocessed elements.
-    """
+    """Has elements preprocessed in batches before a bundle queues them; used by one thread."""
 
     def __init__(self, spec: SessionSpec, preprocessor: Executor, batcher: Batcher, bundle: AnyBundle) -> None:
         self._spec = spec

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from headrace.batching.batcher import Batch
-from headrace.batching.leftovers import Leftover, leftovers_for
+from headrace.batching.lookahead import Leftover, leftovers_for
 from headrace.batching.size import SizeController
 from headrace.core.clock import Clock
 from headrace.core.config import BatchingConfig
@@ -35,10 +35,6 @@ class CrossBundleBatching:
     Each bundle gets the outcomes of its own elements.
 
     Args:
-        config: the session's batching options.
-        sizes: the target batch size of each model.
-        clock: measures the wait.
-        wait: replaces ``Condition.wait`` in tests.
         own: batching options of single models, in place of ``config``.
     """
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextvars
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
@@ -153,3 +155,68 @@ class Delivery(NamedTuple):
     """How long the last try took."""
     rest: EndpointCall | None = None
     """The elements that are requested again."""
+
+
+class WaitingCalls(deque[EndpointCall]):
+    """Calls in the order in which they leave. Not thread-safe.
+
+    The first one goes alone, to show whether the endpoint works at all. Those for an engine are sorted by prefix, and
+    go together at once.
+    """
+
+    def __init__(self, *, for_engine: bool) -> None:
+        super().__init__()
+        self._for_engine = for_engine
+        self._sorted = 0
+        """How many of them, at the front, are sorted by prefix."""
+        self._canary: EndpointCall | None = None
+        """The one that goes alone."""
+        self.canary_done = for_engine
+
+    def ready(self) -> int:
+        """How many may leave as far as the first one is concerned, which goes before all others."""
+        if self.canary_done or not self:
+            return len(self)
+        first = self._canary
+        if first is not None and first in self:
+            self.remove(first)
+            self.appendleft(first)
+        return int(first in (None, self[0]))
+
+    def take(self, *, newest: bool) -> EndpointCall:
+        """Removes the next call.
+
+        Those for an engine are sorted when all that were sorted before have left: none waits for long.
+
+        Args:
+            newest: the one at the back, rather than one that is sent again: each probe is another request.
+        """
+        if self._for_engine and self._sorted <= 0 and self._canary is None:
+            self.extend(sorted(self.remove_all(), key=attrgetter("prefix")))
+            self._sorted = len(self)
+        self._sorted -= 1
+        call = self.pop() if newest and self._canary is None else self.popleft()
+        if not self.canary_done:
+            self._canary = self._canary or call
+        return call
+
+    def remove_all(self, which: Callable[[EndpointCall], bool] = lambda _: True) -> list[EndpointCall]:
+        """Removes calls, by default all, and returns them."""
+        calls = list(self)
+        self.clear()
+        self.extend(call for call in calls if not which(call))
+        return [call for call in calls if which(call)]
+
+    def abandon(self) -> None:
+        """Forgets the calls of bundles that were abandoned."""
+        self.remove_all(lambda call: call.inbox.abandoned)
+        if self._canary is not None and self._canary.inbox.abandoned:
+            self._canary = None
+
+    def finish_canary(self) -> None:
+        """Lets all others go: the first one has shown what it could."""
+        self._canary, self.canary_done = None, True
+
+    def reset_canary(self) -> None:
+        """Has the next one go alone, too."""
+        self._canary, self.canary_done = None, False

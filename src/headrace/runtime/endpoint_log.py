@@ -18,11 +18,7 @@ _SMALL_IN_A_ROW = 50
 
 
 class EndpointLog:
-    """Warns of each outage once; once of tokens that are not reported, and of bundles that keep it from being busy.
-
-    Args:
-        caller: the handler, and its method that sends requests.
-    """
+    """Warns of each outage once; once of tokens that are not reported, and of bundles that keep it from being busy."""
 
     def __init__(self, caller: str) -> None:
         self._caller = caller

@@ -1,22 +1,25 @@
-"""The endpoints of one session, with the event loop that serves them."""
+"""The endpoints of one session, with the event loop that serves them, and the quotas that their requests share."""
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import os
+import pickle
 import threading
 from collections.abc import Hashable
 from functools import lru_cache
 from typing import Any
 
-from headrace.core.caller_loop import awaited
-from headrace.core.remote import RemoteModelHandler
+from headrace.core.errors import ConfigurationError
+from headrace.core.event_loop import EventLoop, awaited, close_loop, open_loop
+from headrace.core.remote import HOW_TO_SEND, RemoteModelHandler
 from headrace.failures.endpoint_board import Board
 from headrace.failures.replies import EndpointRecord
 from headrace.hosts.system import why_no_hosts
-from headrace.runtime.endpoint import Endpoint
+from headrace.runtime.dispatcher import Dispatcher
 from headrace.runtime.endpoint_calls import rules_of
-from headrace.runtime.event_loop import EventLoop, close_loop, open_loop
+from headrace.runtime.plan import Plan
 from headrace.runtime.spec import SessionSpec
 
 _LONGEST_CREATION_SECS = 300.0
@@ -27,9 +30,6 @@ class Endpoints:
     """One session's endpoints, shared by its threads. Thread-safe.
 
     The first use opens the process's event loop. A forked child begins anew: it inherits neither loop nor requests.
-
-    Args:
-        spec: of the session; its handlers send the requests of all threads.
     """
 
     def __init__(self, spec: SessionSpec) -> None:
@@ -37,7 +37,7 @@ class Endpoints:
         self._loop: EventLoop | None = None
         self._begin()
 
-    def of(self, name: Any) -> Endpoint:
+    def of(self, name: Any) -> Dispatcher:
         """The endpoint of the named model."""
         event_loop = self._opened()
         with self._lock:
@@ -45,7 +45,7 @@ class Endpoints:
                 rules = rules_of(self._spec, self._spec.plan.models[name])
                 quota = dict(self._spec.quota_names).get(name)
                 record = _record_of(quota or (self._spec.transform, name))
-                self._endpoints[name] = Endpoint(event_loop, rules, _board_of(quota), record)
+                self._endpoints[name] = Dispatcher(event_loop, rules, _board_of(quota), record)
             return self._endpoints[name]
 
     def check(self) -> None:
@@ -58,7 +58,6 @@ class Endpoints:
 
         Raises:
             TimeoutError: a client takes too long.
-            Exception: what ``load_model`` raises.
         """
         event_loop = self._opened()
         if isinstance(handler, RemoteModelHandler):
@@ -91,7 +90,7 @@ class Endpoints:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._loop = None
-        self._endpoints: dict[Any, Endpoint] = {}
+        self._endpoints: dict[Any, Dispatcher] = {}
 
 
 @lru_cache(1000)
@@ -114,3 +113,39 @@ async def _created(handler: RemoteModelHandler[Any, Any, Any], event_loop: Event
     if ended.error is not None:
         raise ended.error
     return await ended.result if inspect.isawaitable(ended.result) else ended.result
+
+
+def quota_names(plan: Plan) -> tuple[tuple[Any, str], ...]:
+    """Models with the names of their quotas, but for those that send no requests, or whose quota cannot be named.
+
+    Raises:
+        ConfigurationError: a handler's ``quota_name`` is no text.
+    """
+    handlers = {name: handler for name, handler in plan.models.items() if name in plan.concurrent}
+    remote = {name: one for name, one in handlers.items() if isinstance(one, RemoteModelHandler)}
+    found = {name: _named(one) for name, one in remote.items() if one.max_concurrent is None}
+    return tuple((name, quota) for name, quota in found.items() if quota is not None)
+
+
+def _named(handler: RemoteModelHandler[Any, Any, Any]) -> str | None:
+    given = handler.quota_name()
+    if not isinstance(given, str | None):
+        raise ConfigurationError(f"{type(handler).__qualname__}.quota_name must return a str or None, not {given!r}.")
+    if given is not None:
+        return f"given {given}"
+    attributes = {name: value for name, value in vars(handler).items() if name not in HOW_TO_SEND}
+    try:
+        digest = hashlib.sha256(_pickled(attributes)).hexdigest()
+    except Exception:
+        return None  # nobody can tell whether another process asks the same endpoint
+    return f"{type(handler).__module__}.{type(handler).__qualname__} {digest}"
+
+
+def _pickled(attributes: dict[str, Any]) -> bytes:
+    try:
+        return pickle.dumps(attributes)
+    except Exception:
+        import cloudpickle  # noqa: PLC0415 - takes time, and few handlers have functions of __main__
+
+        data: bytes = cloudpickle.dumps(attributes)
+        return data

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.core.engine import EngineModelHandler, predict_each
+from headrace.core.event_loop import Ended, close_loop, ended_in_time, open_loop
 from headrace.core.events import UsageReported
 from headrace.core.model_cache import Slot
 from headrace.core.remote import ElementFailure, ElementRetry
@@ -21,7 +22,6 @@ from headrace.hosts.host import Response, Send
 from headrace.ipc.codec import Decoded, Message, RequestColumns, decode, encode
 from headrace.ipc.exceptions import stand_ins
 from headrace.ipc.progress import Activity, Progress
-from headrace.runtime.event_loop import Ended, close_loop, ended_in_time, open_loop
 from headrace.runtime.messages import Done, EngineAnswer, EngineLost, EngineRequest, Raised, Work
 from headrace.runtime.request_handler import BatchRequestHandler, why_unsendable
 from headrace.runtime.spec import SessionSpec
@@ -175,7 +175,7 @@ class RunningEngine:
         succeeded = self._succeeded
         self._in_flight += 1
         try:
-            ended = await ended_in_time(self._submit(request), self._timeout_secs)
+            ended = await ended_in_time(lambda: self._submit(request), self._timeout_secs)
             if ended is None:
                 self._hangs |= succeeded == self._succeeded or self._is_silent()
                 return self._too_late(used), ()

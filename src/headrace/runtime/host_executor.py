@@ -11,21 +11,19 @@ from functools import partial
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
-from headrace.batching.times import BatchTime, Untimed
+from headrace.batching.size import BatchTime, Untimed
 from headrace.core.errors import HostDiedError
 from headrace.core.events import BatchFailed, Event, HostLost, Observer, UsageReported
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
 from headrace.failures.breaker import HOSTS, TIMEOUTS, CircuitBreaker
-from headrace.failures.fatal_search import InjectedFailure, LostBatch
-from headrace.failures.isolate_fatal import Attempt, isolate_fatal, probe_hosts
+from headrace.failures.search import FailureSearch, InjectedFailure, LostBatch
 from headrace.hosts.calls import Call
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.ipc.progress import Activity
-from headrace.runtime.devices import catches
 from headrace.runtime.hosted_models import Answer, HostedModels
 from headrace.runtime.messages import Done, Raised, Unreadable, Work
-from headrace.runtime.operations import Operations
+from headrace.runtime.operations import Operations, catches
 from headrace.runtime.plan import ONLY
 from headrace.runtime.queues import AnyBatch
 from headrace.runtime.session import InferenceSession
@@ -66,10 +64,6 @@ class HostExecutor:
     in this process: those hosts should spend their time on inference only.
 
     Args:
-        spec: of the session.
-        session: keeps what was learnt about the models.
-        models: runs the batches.
-        observer: receives the events.
         infers: False: batches are only preprocessed; their predictions are the preprocessed elements.
     """
 
@@ -100,8 +94,9 @@ class HostExecutor:
         if not self._infers:
             any_model = next(iter(self._plan.models))  # the request names one and needs none
             return self._send(Work(any_model, preprocess=True), batch)
-        outcomes = self._await_slot()
-        for part in self._split_too_large(name, batch):
+        outcomes: list[Outcome] = []
+        is_limited = self._session.models[name].sizes.max_size() < math.inf
+        for part in self._split_too_large(name, batch) if is_limited else (batch,):
             work = Work(name, preprocess=self._in_one_request, infer=True, weight=part.weight, useful=part.useful)
             outcomes += self._send(work, part)
         return outcomes
@@ -122,7 +117,9 @@ class HostExecutor:
         return (batch.part(*bound) for bound in pairwise(bounds))
 
     def _send(self, work: Work, batch: AnyBatch) -> list[Outcome]:
-        outcomes = self._await_slot()
+        outcomes: list[Outcome] = []
+        while len(self._tasks) >= self._models.in_flight:
+            outcomes += self._collect()
         self._tasks.append(_Task(work, batch, self._models.submit(work, batch.elements)))
         # Of a single request, sent just now, the response cannot be there yet.
         while len(self._tasks) > 1 or (self._tasks and not isinstance(self._tasks[0].call, Call)):
@@ -131,24 +128,18 @@ class HostExecutor:
             outcomes += self._collect()
         return outcomes
 
-    def _await_slot(self) -> list[Outcome]:
-        """Collects responses until one more batch may be in flight."""
-        outcomes: list[Outcome] = []
-        while len(self._tasks) >= self._models.in_flight:
-            outcomes += self._collect()
-        return outcomes
-
     def _collect(self) -> list[Outcome]:
         task = self._tasks.popleft()
         answer = self._models.answer(task.work, task.batch.elements, task.call)
-        return list(self._outcomes(task, answer))
+        return [*self._outcomes(task, answer)]
 
-    def _outcomes(self, task: _Task, answer: Answer) -> Iterator[Outcome]:
+    def _outcomes(self, task: _Task, answer: Answer) -> Iterable[Outcome]:
         """Turns a response into outcomes; sends elements again if it leaves them open."""
         head, rows = answer
-        if isinstance(head, Done):
-            yield from self._done(task, head, rows)
-        elif isinstance(head, HostFailure):
+        return self._done(task, head, rows) if isinstance(head, Done) else self._without_answer(task, head)
+
+    def _without_answer(self, task: _Task, head: Raised | Unreadable | HostFailure) -> Iterator[Outcome]:
+        if isinstance(head, HostFailure):
             yield from self._recover_lost(task, head)
         elif isinstance(head, Unreadable) and task.batch.total > 1:
             # Something in it cannot be pickled: halve it until the element that is at fault stands alone.
@@ -161,21 +152,21 @@ class HostExecutor:
                 self._raised(task, head)
             yield from self._give_up(task, Stage.INFERENCE, head.caught)
 
-    def _done(self, task: _Task, done: Done, rows: list[Any]) -> Iterator[Outcome]:
+    def _done(self, task: _Task, done: Done, rows: list[Any]) -> list[Outcome]:
         self._report(done.events)
         for size, time in done.observations:
             self._session.models[task.work.model].sizes.observe(size, time)
             self._models.note_call(task.work.model, time)
         if rows or done.skipped:
             self._breaker(task.work).record(succeeded=True)
-        yield from (self._as_own_failure(task, failure.tag, failure) for failure in done.failures)
+        outcomes: list[Outcome] = [self._as_own_failure(task, failure.tag, failure) for failure in done.failures]
         given = task.batch.tags
         tags = given[: len(rows)] if done.has_all_in_order else [given[place] for place in done.tags]
         if self._spec.isolated:
-            yield Predictions(tags, rows)
+            outcomes.append(Predictions(tags, rows))
         else:
-            yield from self._operations.postprocess(tags, rows, task.work.model)
-        yield from (_as_own_skips(task, skipped) for skipped in done.skipped)
+            outcomes += self._operations.postprocess(tags, rows, task.work.model)
+        return outcomes + [_as_own_skips(task, skipped) for skipped in done.skipped] if done.skipped else outcomes
 
     def _raised(self, task: _Task, raised: Raised) -> None:
         self._report(raised.events)
@@ -210,63 +201,50 @@ class HostExecutor:
         Positions are those of elements, or of rows if elements are columnar.
         """
         breaker, everything = self._breaker(task.work), range(task.batch.total)
-        # How many lost hosts each position was in: becomes the attempts of its failure.
-        losses: Counter[int] = Counter()
-
-        def lost(positions: Sequence[int], firsts: Sequence[int], host_failure: HostFailure) -> LostBatch:
-            losses.update(positions)
-            return self._lost(task, positions, firsts, host_failure)
-
-        def attempt(positions: Sequence[int], injected_failures: Mapping[int, InjectedFailure]) -> Answer | LostBatch:
-            part, firsts = task.pick(positions)
-            answer = self._ask(
-                part, {place: injected_failures[one] for place, one in enumerate(firsts) if one in injected_failures}
-            )
-            return lost(positions, firsts, answer[0]) if isinstance(answer[0], HostFailure) else answer
-
-        def settled(positions: Sequence[int]) -> _Task:
-            """A task of elements that were lost equally often."""
-            tries = task.losses + losses[positions[0]]
-            return task.pick(positions)[0]._replace(losses=tries)
-
-        first = lost(everything, task.pick(everything)[1], host_failure)
+        first = self._lost(task, everything, task.pick(everything)[1], host_failure)
         if first.too_large:
             self._observe(task, everything, Untimed.OUT_OF_MEMORY)
         self._observer.on_event(BatchFailed(self._label(task.work), task.batch.total, first.error))
         # A remote request may be billed again, and an uncaught timeout ends the bundle anyway: no second attempt.
         if task.work.model in self._plan.remote or (first.timed_out and not isinstance(first.error, self._caught)):
             breaker.record(succeeded=False)
-            yield from self._give_up_lost(settled(everything), first)
+            yield from self._give_up_lost(task._replace(losses=task.losses + 1), first)
             return
+        losses = Counter(everything)  # how many lost hosts each position was in
         succeeded = False
-        for positions, answer in self._recovery_attempts(task, first, attempt):
+        for positions, answer in self._searched(task, first, losses):
             if isinstance(answer, LostBatch):
                 for _, alike in groupby(positions, losses.__getitem__):
-                    yield from self._give_up_lost(settled(list(alike)), answer)
+                    yield from self._give_up_lost(_after(task, list(alike), losses), answer)
             else:
                 succeeded = succeeded or bool(answer[1]) or bool(getattr(answer[0], "skipped", ()))
-                yield from self._outcomes(settled(positions), answer)
+                yield from self._outcomes(_after(task, positions, losses), answer)
         if not succeeded:
             breaker.record(succeeded=False)
 
-    def _recovery_attempts(
-        self, task: _Task, first: LostBatch, attempt: Attempt[Answer]
-    ) -> Iterator[tuple[Sequence[int], Answer | LostBatch]]:
-        """Attempts of a batch whose host was lost: the search for the fatal elements."""
+    def _searched(self, task: _Task, first: LostBatch, losses: Counter[int]) -> Iterator[tuple[Sequence[int], Any]]:
+        """The parts of a batch whose host was lost, with their answers, or how they were lost again."""
+
+        def attempt(positions: Sequence[int], injected: Mapping[int, InjectedFailure]) -> Answer | LostBatch:
+            part, firsts = task.pick(positions)
+            answer = self._ask(part, {place: injected[one] for place, one in enumerate(firsts) if one in injected})
+            if not isinstance(answer[0], HostFailure):
+                return answer
+            losses.update(positions)
+            return self._lost(task, positions, firsts, answer[0])
+
         breaker, everything = self._breaker(task.work), range(task.batch.total)
-        search = partial(
-            isolate_fatal,
-            attempt=attempt,
+        search = FailureSearch(
+            attempt,
             gives_up_single=not task.work.preprocess,
             parts=partial(self._models.parts_after_timeout, task.work.model),
             too_large=lambda positions: self._observe(task, positions, Untimed.OVERRAN),
         )
         if not breaker.is_open:
-            return search(everything, first)
-        # The circuit breaker is open, since batches before this one failed as a whole: a full search would cost hosts
-        # for nothing. Probe a few elements first, and search only if one of them gets an answer.
+            return search.among(everything, first)
+        # All batches before this one failed: a full search would cost hosts for nothing.
         probes = breaker.probes(len(everything), TIMEOUTS if first.timed_out else HOSTS)
-        return probe_hosts(probes, everything, first, attempt, search=search, is_hopeless=lambda: breaker.is_open)
+        return search.probing(probes, everything, first, lambda _: breaker.is_open)
 
     def _observe(self, task: _Task, positions: Sequence[int], time: BatchTime) -> None:
         """Reports a failed batch size to the size controller."""
@@ -289,7 +267,7 @@ class HostExecutor:
     def _lost(
         self, task: _Task, positions: Sequence[int], firsts: Sequence[int], host_failure: HostFailure
     ) -> LostBatch:
-        """Describes a lost host in the terms of ``isolate_fatal``."""
+        """Describes a lost host in the terms of ``FailureSearch``."""
         snapshot = host_failure.snapshot
         position = firsts[snapshot.position] if snapshot.position >= 0 else None
         culprit = positions[0] if position is None and len(positions) == 1 else position
@@ -325,7 +303,13 @@ class HostExecutor:
                 self._session.record_usage(event)
             else:
                 self._observer.on_event(event)
-        self._session.report_events(self._observer)
+        if self._session.events:
+            self._session.report_events(self._observer)
+
+
+def _after(task: _Task, positions: Sequence[int], losses: Counter[int]) -> _Task:
+    """A task of elements that were lost equally often."""
+    return task.pick(positions)[0]._replace(losses=task.losses + losses[positions[0]])
 
 
 def preprocesses_first(spec: SessionSpec) -> bool:

@@ -17,8 +17,7 @@ from headrace.core.errors import HostDiedError, copy_of
 from headrace.core.events import Event, HostLost
 from headrace.core.request_context import report_used
 from headrace.core.result import Caught, Stage
-from headrace.failures.fatal_search import InjectedFailure, LostBatch
-from headrace.failures.isolate_fatal import isolate_fatal, parts_after_timeout
+from headrace.failures.search import FailureSearch, InjectedFailure, LostBatch, parts_after_timeout
 from headrace.hosts.calls import Call
 from headrace.hosts.client import ModelHosts, client_of
 from headrace.hosts.connection import HostConnection
@@ -283,8 +282,8 @@ class EngineHosts:
             if first.timed_out and not isinstance(first.error, self._caught):  # it will end the bundle
                 self._fail(calls, first.error)
             elif calls:
-                tried = isolate_fatal(everything, first, attempt, gives_up_single=True, parts=self._parts)
-                for positions, answer in tried:
+                search = FailureSearch(attempt, gives_up_single=True, parts=self._parts)
+                for positions, answer in search.among(everything, first):
                     if isinstance(answer, LostBatch):
                         self._fail([calls[place] for place in positions], answer.error)
         except BaseException as error:
@@ -326,7 +325,7 @@ class EngineHosts:
             call.fail(error)
 
     def _lost(self, failure: HostFailure, number: int) -> LostBatch:
-        """Notes the loss of a host that had so many requests; describes it in the terms of ``isolate_fatal``."""
+        """Notes the loss of a host that had so many requests; describes it in the terms of ``FailureSearch``."""
         text = f"the host {failure.exit_text} while its engine had {number} request{'s' * (number != 1)}."
         if not self._is_closed:
             _LOGGER.warning("%s: %s", self._name, text)

@@ -11,13 +11,13 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 from weakref import WeakSet
 
-from headrace.batching.times import BatchTime, Untimed
+from headrace.batching.size import BatchTime, Untimed
 from headrace.core.errors import HostError
 from headrace.core.events import Event, HostLost
 from headrace.core.result import Caught
 from headrace.failures.breaker import CircuitBreaker
-from headrace.failures.isolate_fatal import parts_after_timeout
 from headrace.failures.load_policy import LoadPolicy, load_error
+from headrace.failures.search import parts_after_timeout
 from headrace.hosts.calls import Call
 from headrace.hosts.client import ModelHosts
 from headrace.hosts.provider import HostFailure

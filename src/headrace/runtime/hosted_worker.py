@@ -13,10 +13,10 @@ from headrace.core.result import Outcome
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.runtime.bundle import AnyBundle, Executor, PreprocessFirst
-from headrace.runtime.devices import check_device
 from headrace.runtime.host_executor import HostExecutor, preprocesses_first
 from headrace.runtime.hosted_models import HostedModels, Pending
 from headrace.runtime.messages import Done, Work
+from headrace.runtime.operations import check_device
 from headrace.runtime.placement import place_models
 from headrace.runtime.plan import ONLY
 from headrace.runtime.queues import AnyBatch

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from headrace.batching.times import BatchTime
+from headrace.batching.size import BatchTime
 from headrace.core.events import BatchCompleted, Event, UsageReported
 from headrace.core.result import Caught, Failure, Skipped
-from headrace.failures.fatal_search import InjectedFailure
+from headrace.failures.search import InjectedFailure
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.codec import sent_as_plain_values
 from headrace.ipc.progress import ActivitySnapshot

@@ -10,7 +10,7 @@ from headrace.core.answer import SKIP
 from headrace.core.errors import HostDiedError
 from headrace.core.events import BatchCompleted, BatchFailed, ElementsSkipped, Event, HostLost
 from headrace.failures.load_policy import survive_one_death
-from headrace.failures.search import overrun
+from headrace.failures.recovery import overrun
 from headrace.hosts.provider import HostFailure, died
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.runtime.hosted_models import Answer, HostedModels

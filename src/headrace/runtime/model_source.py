@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -15,6 +16,10 @@ Path = tuple[str, ...]
 """A chain of attribute names."""
 
 _DEEPEST = 3
+
+
+_LIKELY = ("model", "state_dict", "weights")
+"""An attribute whose name contains one of these may hold the path of a model's file."""
 
 
 class Loaded(NamedTuple):
@@ -50,15 +55,9 @@ class ModelSource(ABC):
 
     @abstractmethod
     def load(self, name: Any, load_here: LoadsOwn, fresh_secs: float = 0.0) -> Loaded | None:
-        """The named model; None: this process has to load its own.
+        """The named model; None: this process has to load its own. ``load_here`` may do that for all processes.
 
-        Args:
-            name: of the model.
-            load_here: loads it in this process, which may be for all processes.
-            fresh_secs: how long ago a failed load for another process may be for its error to be raised again here.
-
-        Raises:
-            Exception: the model cannot be loaded.
+        A load for another process that failed less than ``fresh_secs`` ago raises its error here, too.
         """
 
     @abstractmethod
@@ -92,11 +91,7 @@ class ModelProxy(ABC):
 
     @abstractmethod
     def run(self, examples: Sequence[Any]) -> Iterable[Any]:
-        """Predictions for examples without their keys.
-
-        Raises:
-            Exception: what the handler raised there, or what happened to the process.
-        """
+        """Predictions for examples without their keys."""
 
     @abstractmethod
     def parts(self, count: int) -> int:
@@ -139,3 +134,22 @@ def _handlers_within(handler: Any, path: Path = ()) -> Iterator[tuple[Path, Any]
 def _is_handler(value: Any) -> bool:
     """Whether it may be a handler; classes are not (XGBoost's model classes have a ``load_model`` method)."""
     return hasattr(value, "load_model") and not isinstance(value, type)
+
+
+def bytes_of_model_files(handler: Any) -> int | None:
+    """A lower bound in bytes for the loaded model, from the local files that the handler names; None: unknown.
+
+    A model in memory is rarely smaller than its file, except when loading quantizes it: count half of the file.
+    """
+    sizes = [_size(value) for name, value in vars(handler).items() if any(word in name.lower() for word in _LIKELY)]
+    return sum(sizes) // 2 or None
+
+
+def _size(value: Any) -> int:
+    if not isinstance(value, str | os.PathLike):
+        return 0
+    try:
+        path = os.fspath(value)
+        return os.path.getsize(path) if os.path.isfile(path) else 0
+    except (OSError, ValueError):  # not a path, or not readable
+        return 0

@@ -1,15 +1,19 @@
-"""Preprocessing and postprocessing: the operations of an element that need no model."""
+"""Preprocessing and postprocessing, which need no model; and which errors of any operation fail elements only."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
 from headrace.core.answer import SKIP
+from headrace.core.errors import DeviceLostError
 from headrace.core.events import ElementFailed, ElementsSkipped, Observer
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
-from headrace.runtime.devices import catches
-from headrace.runtime.plan import ONLY
+from headrace.failures.device import device_loss, one_line
+from headrace.runtime.plan import ONLY, is_remote
 from headrace.runtime.spec import SessionSpec
+
+lost_devices: dict[str, str] = {}
+"""The error message for each model cache of this process whose device is lost."""
 
 
 class ActivityListener(Protocol):
@@ -41,11 +45,6 @@ class Operations:
     """Runs preprocessing and postprocessing, which need no model; used by one thread.
 
     Methods raise exceptions that the session does not catch, and DeviceLostError even if the session catches it.
-
-    Args:
-        spec: of the session.
-        observer: receives the events.
-        watch: learns of each operation in advance.
     """
 
     def __init__(self, spec: SessionSpec, observer: Observer, watch: ActivityListener | None = None) -> None:
@@ -112,3 +111,35 @@ class Operations:
         """Reports a failed element and returns its outcome."""
         self._observer.on_event(ElementFailed(stage, caught.error))
         return self._plan.failure(tag, stage, index, element, caught, **more)
+
+
+def catches(spec: SessionSpec, error: BaseException, model: Any = ONLY) -> bool:
+    """Whether an exception becomes a failure of elements; if not, the caller raises it.
+
+    Once the process has lost its GPU every call fails, and no element is to blame.
+
+    Raises:
+        DeviceLostError: the exception shows that this process has lost its device.
+    """
+    models = spec.plan.models
+    about = [models[model]] if model in models else models.values()
+    is_of_endpoint = all(map(is_remote, about))  # its device is not this process's
+    culprit = device_loss(error) if isinstance(error, Exception) and not is_of_endpoint else None
+    if culprit is not None and str(error) != lost_devices.get(spec.cache_name):
+        lost_devices[spec.cache_name] = (
+            f"{spec.plan.name} is of no use in this process any more, which has lost its device "
+            f"({one_line(culprit)}). Only a new process can go on. With isolate=True (headrace run: --isolate) the "
+            "model has a process of its own, which is replaced, and only the element that caused the loss fails."
+        )
+        raise DeviceLostError(lost_devices[spec.cache_name]) from error
+    return isinstance(error, spec.caught) and not isinstance(error, DeviceLostError)
+
+
+def check_device(spec: SessionSpec) -> None:
+    """Call this before using the models.
+
+    Raises:
+        DeviceLostError: this process has lost the device of these models.
+    """
+    if lost_devices and spec.cache_name in lost_devices:
+        raise DeviceLostError(lost_devices[spec.cache_name])

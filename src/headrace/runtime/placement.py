@@ -6,7 +6,7 @@ import logging
 import os
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.failures.load_policy import load_error
 from headrace.hosts.client import ModelHosts
@@ -16,14 +16,22 @@ from headrace.hosts.system import allowed_cores
 from headrace.hosts.thread_budget import ComputingPage, ThreadBudget
 from headrace.ipc.serialization import pickle_or_explain
 from headrace.machine.lease import Lease
-from headrace.runtime.acquire import AcquiredModel, Report, acquire, attached, load_request_for, variant_of, work_of
+from headrace.models.admission import format_bytes
+from headrace.runtime.acquire import (
+    AcquiredModel,
+    Report,
+    acquire,
+    attached,
+    load_request_for,
+    local_load,
+    variant_of,
+    work_of,
+)
 from headrace.runtime.engine_host import EngineRequestHandler
 from headrace.runtime.hosted_engine import EngineHosts, HostedEngine
 from headrace.runtime.hosted_models import HostedModels
-from headrace.runtime.local_load import local_load
 from headrace.runtime.model_proxy import HostedModelProxy
 from headrace.runtime.model_source import Loaded, LoadsOwn, ModelSource
-from headrace.runtime.placement_choice import choose
 from headrace.runtime.plan import ONLY
 from headrace.runtime.request_handler import BatchRequestHandler, Source, WaitContext
 from headrace.runtime.session import InferenceSession
@@ -35,13 +43,10 @@ _LOGGER = logging.getLogger(__name__)
 def place_models(spec: SessionSpec, session: InferenceSession) -> HostedModels | ModelSource:
     """Places a session's models outside this process, or maps them into it.
 
-    Args:
-        spec: one thread's own copy; its handler may load a model for all processes.
-        session: receives the events of loading.
+    The spec is one thread's own copy: its handler may load a model for all processes.
 
     Raises:
         HeadraceError: no host can be started, or the model does not fit into memory.
-        Exception: the model cannot be loaded.
     """
     report = session.events.extend
     if spec.has_engines_in_hosts:
@@ -80,9 +85,6 @@ class MappedModels(ModelSource):
     """Maps the machine's models into this process.
 
     Args:
-        spec: of the session.
-        report: receives the events of loading.
-        elsewhere: a context for waiting on other processes.
         acquired: the lease on the only model, if there is only one.
     """
 
@@ -154,12 +156,7 @@ class MappedModels(ModelSource):
 
 
 class EngineSource(ModelSource):
-    """Loads each engine in a host, of its own or of the machine's; what this process gets stands in for it.
-
-    Args:
-        spec: of the session.
-        report: receives the events of loading, and of hosts that are lost.
-    """
+    """Loads each engine in a host, of its own or of the machine's; what this process gets stands in for it."""
 
     def __init__(self, spec: SessionSpec, report: Report) -> None:
         self._spec = spec
@@ -242,3 +239,37 @@ def _needs_sharing(spec: SessionSpec, acquired: AcquiredModel) -> bool:
     choice = choose(acquired.nbytes, allowed_cores(), acquired.free)
     _LOGGER.info("%s: placement='auto' has chosen %r: %s.", spec.plan.name, choice.placement, choice.why)
     return choice.shares
+
+
+class Choice(NamedTuple):
+    """Where a model should live, and why."""
+
+    shares: bool
+    """Whether the machine's processes share one copy; if not, each has its own."""
+    nbytes: int
+    """Bytes of one copy."""
+    processes: int
+    free: int
+    """Bytes available for models and everything else."""
+
+    @property
+    def placement(self) -> str:
+        """The value of ``placement`` that has this effect."""
+        return "machine" if self.shares else "process"
+
+    @property
+    def why(self) -> str:
+        """The figures behind the choice."""
+        return (
+            f"{format_bytes(self.nbytes)} for each of {self.processes} processes, one for each core, of "
+            f"{format_bytes(self.free)} that "
+            "are free for models and everything else"
+        )
+
+
+def choose(nbytes: int, processes: int, free: int) -> Choice:
+    """Shares one copy if a copy in each process would take more than half of the memory.
+
+    ``free`` bytes are available, including those of the copy that is already loaded.
+    """
+    return Choice(nbytes * processes > free / 2, nbytes, processes, free)

@@ -142,18 +142,7 @@ class Plan:
         attempts: int = 1,
         source: Any = None,
     ) -> Failure:
-        """The failure of an element in an operation.
-
-        Args:
-            tag: identifies the element.
-            stage: the kind of the operation.
-            index: which operation of its stage, counted from 0.
-            element: the operation's input.
-            caught: the exception.
-            model: the model that was to run or has run, if there are several.
-            attempts: how often the element was tried.
-            source: the element before preprocessing, if known.
-        """
+        """The failure of an operation whose input was ``element``; ``source`` is what it was before preprocessing."""
         in_inference = stage is Stage.INFERENCE
         is_source = in_inference and not self.preprocess and not self.batching.columnar  # which cuts elements up
         is_keyed = self.keyed and type(element) is tuple and len(element) == 2
@@ -189,11 +178,7 @@ class Plan:
 
 
 def make_plan(handler: Handler, batching: BatchingConfig | None = None) -> Plan:
-    """Parses a handler.
-
-    Args:
-        handler: Headrace's or Beam's.
-        batching: replaces the handler's ``batch_elements_kwargs()``.
+    """Parses a handler; ``batching`` replaces its ``batch_elements_kwargs()``.
 
     Raises:
         ConfigurationError: the handler's batching options are wrong.

@@ -86,10 +86,6 @@ class PredictionCache:
     """The cache of one session. Thread-safe.
 
     A file that cannot be read or written, once workers run, is logged, and costs requests until it can be.
-
-    Args:
-        spec: of the session.
-        cache: of the spec.
     """
 
     def __init__(self, spec: SessionSpec, cache: CacheSpec) -> None:

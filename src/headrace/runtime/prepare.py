@@ -15,10 +15,10 @@ from headrace.core.config import BatchingConfig, CacheConfig, PlacementConfig, R
 from headrace.core.engine import EngineModelHandler
 from headrace.core.errors import ConfigurationError, NotYetHonouredWarning
 from headrace.hosts.system import why_no_hosts
-from headrace.runtime.fallback_plan import columnar_batching, fitted_handler, fitted_plan
+from headrace.runtime.endpoints import quota_names
+from headrace.runtime.fallback import columnar_batching, fitted_handler, fitted_plan
 from headrace.runtime.plan import Plan, make_plan
 from headrace.runtime.prediction_cache import cache_spec
-from headrace.runtime.quota_names import quota_names
 from headrace.runtime.spec import BudgetSpec, SessionSpec
 
 Placement = Scope | PlacementConfig | None
@@ -47,7 +47,6 @@ def prepare(handler: Any, request: InferenceRequest) -> SessionSpec:
 
     Raises:
         ConfigurationError: an option is wrong or not available; the message says what to do.
-        Exception: the handler refuses the inference arguments.
     """
     fallbacks = _given_fallbacks(request.fallback)
     spec = _prepared(handler, request, has_fallback=bool(fallbacks))
@@ -114,10 +113,7 @@ def isolated(spec: SessionSpec, timeout_secs: float | None = None, *, isolate: b
     Requests to endpoints need no host: the timeout is that of a request. That is also all that it means for an engine,
     which is in a host with ``isolate`` only, or if processes share it. The same holds for fallbacks.
 
-    Args:
-        spec: to be changed.
-        timeout_secs: the longest that one operation may take; None: no limit.
-        isolate: whether models without a timeout are in a host, too.
+    With ``isolate``, models without a timeout are in a host, too.
 
     Raises:
         ConfigurationError: the timeout is wrong, the system cannot run hosts, or the handler cannot be pickled.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from itertools import islice
+from typing import Any, NamedTuple, TypeAlias
 
 from headrace.core.config import BatchingConfig, PlacementConfig
 from headrace.core.errors import ConfigurationError, HostDiedError, as_type_name
@@ -19,13 +21,11 @@ from headrace.hosts.system import allowed_cores
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.models.memory import memory_available, memory_limit
 from headrace.runtime.acquire import AcquiredModel, acquire, attached
-from headrace.runtime.batch_costs import Cost, measure
 from headrace.runtime.messages import Done, Work
 from headrace.runtime.model_source import Loaded, LoadedModels
 from headrace.runtime.observers import FanOut
 from headrace.runtime.operations import Operations
-from headrace.runtime.placement import connect_shared_hosts
-from headrace.runtime.placement_choice import Choice, choose
+from headrace.runtime.placement import Choice, choose, connect_shared_hosts
 from headrace.runtime.plan import Plan
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.session import close_session, open_session
@@ -35,12 +35,25 @@ from headrace.runtime.worker import Worker
 Call: TypeAlias = Callable[[list[Any]], None]
 """Runs a batch."""
 
+_STEP = 8
+_LONG_SECS = 1.0
+"""The first batch that takes this long is the last."""
+_ENOUGH_SECS, _FEWEST_CALLS = 0.3, 3
+"""What to spend on each size, unless one call takes long."""
 _LARGEST = 4096
 """Elements; larger batches are hardly cheaper for each element."""
-_MOST_BAD = 100
-"""Rows; where more of them fail, the model or its columns are wrong."""
 _MOST_ROWS = 20_000
-"""How many rows to read at most in search of elements for one model."""
+"""How many rows to read at most."""
+_NO_ROW = object()
+
+
+class Cost(NamedTuple):
+    """The cost of batches of one size."""
+
+    size: int
+    seconds: float
+    """Median seconds of a batch; the very first call is not counted."""
+    calls: int
 
 
 @dataclass(frozen=True)
@@ -98,7 +111,7 @@ class Profile:
     routed: bool
     """Whether there is a model for each key: then the machine shares each of them, whatever ``"auto"`` would choose."""
     bad_rows: int = 0
-    """Rows that were left out, since they could not be read, preprocessed or predicted."""
+    """Rows that were left out, since they could not be read or preprocessed."""
     bad_row: str = ""
     """Why the first of them was."""
 
@@ -138,14 +151,10 @@ def profiling_spec(
 ) -> SessionSpec:
     """The spec to profile: the handler as a transform with ``placement="machine"`` would run it.
 
-    Args:
-        handler: a model handler.
-        inference_args: extra arguments for the model's call.
-        batching: replaces the handler's own batching options; its largest size bounds the measurements.
+    The largest size in ``batching``, in place of the handler's own options, bounds the measurements.
 
     Raises:
         ConfigurationError: an argument is wrong, or models cannot be shared on this system.
-        Exception: the handler refuses the inference arguments.
     """
     placement = PlacementConfig("machine", linger_secs=0)
     spec = prepare(handler, InferenceRequest(inference_args, placement=placement, batching=batching))
@@ -159,13 +168,8 @@ def profiling_spec(
 def profile_handler(spec: SessionSpec, rows: Iterable[Any] | None = None, processes: int | None = None) -> Profile:
     """Loads the models one after the other, times them, and releases each.
 
-    Args:
-        spec: from ``profiling_spec``.
-        rows: elements; read only as far as needed, and repeated if there are few. None: no batches are measured.
-        processes: the number of processes to report memory for; one per core by default.
-
-    Raises:
-        Exception: a model cannot be loaded.
+    Rows are read only as far as needed, and repeated if there are few. Without them no batches are measured. Memory is
+    reported for ``processes``, by default one per core.
     """
     plan, available = spec.plan, memory_available()
     plan.handler.set_environment_vars()  # as a worker does first
@@ -198,26 +202,18 @@ def _profiled(spec: SessionSpec, name: Any, elements: _Elements | None) -> Model
     if isinstance(acquired, HostFailure):
         raise load_error(acquired, spec.plan.name, spec.timeout_secs)
     load_seconds = next((event.seconds for event in events if isinstance(event, ModelLoaded)), None)
-    findings = ModelFindings(
-        spec.plan.label(name), load_seconds, ready_seconds, acquired.peak, acquired.nbytes, acquired.reason
-    )
-    findings = replace(findings, file_bytes=acquired.file_bytes)
+    label, size = spec.plan.label(name), (acquired.peak, acquired.nbytes, acquired.reason)
+    findings = ModelFindings(label, load_seconds, ready_seconds, *size, file_bytes=acquired.file_bytes)
     with ExitStack() as stack:
         stack.callback(acquired.give_back)
         if not acquired.files:
             return _measured(findings, _in_hosts(spec, name, acquired), name, elements)
-        findings, loaded = _mapped(findings, acquired)
+        loaded, seconds, private = attached(acquired)
+        findings = replace(findings, attach_seconds=seconds, first_attach_seconds=seconds, private=private)
+        if private < memory_available() // 2:  # again, without imports; the first is kept, lest its memory be reused
+            _, seconds, private = attached(acquired)
+            findings = replace(findings, attach_seconds=seconds, private=private)
         return _measured(findings, _in_process(spec, name, loaded), name, elements)
-
-
-def _mapped(findings: ModelFindings, acquired: AcquiredModel) -> tuple[ModelFindings, Loaded]:
-    """Maps the model twice: the first time may include imports, which not every process has to pay for."""
-    loaded, first_seconds, private = attached(acquired)
-    seconds = first_seconds
-    if private < memory_available() // 2:
-        _, seconds, private = attached(acquired)  # keep the first, lest its memory be reused
-    findings = replace(findings, attach_seconds=seconds, first_attach_seconds=first_seconds, private=private)
-    return findings, loaded
 
 
 @contextmanager
@@ -259,10 +255,9 @@ class _Elements:
 
     def __init__(self, spec: SessionSpec, rows: Iterable[Any]) -> None:
         self._plan: Plan = spec.plan
-        self._rows = iter(rows)
+        self._rows = islice(rows, _MOST_ROWS)
         self._operations = Operations(catching(spec, Exception), FanOut())
         self._found: dict[Any, list[Any]] = defaultdict(list)
-        self._read = 0
         self.bad = 0
         """Rows that were left out."""
         self.trouble = ""
@@ -278,67 +273,59 @@ class _Elements:
     def take(self, name: Any, count: int) -> list[Any]:
         """``count`` elements, repeated if there are fewer; empty if there are none."""
         found = self._found[name]
-        while len(found) < count and self._read < _MOST_ROWS and self._add():
-            pass
+        while len(found) < count and (row := next(self._rows, _NO_ROW)) is not _NO_ROW:
+            self._add(row)
         return (found * -(-count // len(found)))[:count] if found else []
 
-    def without_failing(self, name: Any, run: Call) -> bool:
-        """Leaves out the elements that fail alone; returns whether there are any."""
-        found, self._found[name] = self._found[name], []
-        for element in found:
-            try:
-                run([element])
-            except Exception as error:
-                self._leave_out(error)
-            else:
-                self._found[name].append(element)
-        return len(self._found[name]) < len(found)
-
-    def _leave_out(self, error: Exception) -> None:
-        self.bad += 1
-        self.trouble = self.trouble or f"{as_type_name(error)}: {error}"
-
-    def _add(self) -> bool:
-        """Reads one more row; returns whether there was one."""
-        for row in self._rows:
-            self._read += 1
-            element, outcome = self._operations.preprocess(row, None)
-            if isinstance(outcome, Skipped):
-                continue
-            try:
-                if outcome is not None:
-                    raise outcome.error
-                name = self._plan.handler.cohort(element[0]) if self._plan.routed else next(iter(self._plan.models))
-            except Exception as error:
-                self._leave_out(error)
-                continue
+    def _add(self, row: Any) -> None:
+        element, outcome = self._operations.preprocess(row, None)
+        if isinstance(outcome, Skipped):
+            return
+        try:
+            if outcome is not None:
+                raise outcome.error
+            name = self._plan.handler.cohort(element[0]) if self._plan.routed else next(iter(self._plan.models))
+        except Exception as error:
+            self.bad += 1
+            self.trouble = self.trouble or f"{as_type_name(error)}: {error}"
+        else:
             self._found[name].append(element)
-            return True
-        return False
 
 
 def _measured(
     findings: ModelFindings, model: AbstractContextManager[Call], name: Any, elements: _Elements | None
 ) -> ModelFindings:
+    """The findings with what batches cost; a batch that fails ends the measurements."""
+    costs: list[Cost] = []
+    trouble = ""
     with model as run:
         if elements is None:
             return findings
-        costs, trouble = _costs(run, name, elements)
+        try:
+            costs.extend(measure(run, lambda size: elements.take(name, size), elements.largest(name)))
+        except Exception as error:
+            trouble = f"{as_type_name(error)}: {error}"
     if not (costs or trouble):
         trouble = f"every row fails; the first: {elements.trouble}" if elements.bad else "no row is for this model."
     return replace(findings, costs=tuple(costs), trouble=trouble)
 
 
-def _costs(run: Call, name: Any, elements: _Elements) -> tuple[list[Cost], str]:
-    """The costs of batches without elements that fail alone; and what ended the measurements, if anything did."""
-    costs: list[Cost] = []
-    while True:
-        try:
-            costs.extend(measure(run, lambda size: elements.take(name, size), elements.largest(name)))
-        except Exception as error:
-            is_lost = isinstance(error, HostDiedError)
-            if not is_lost and elements.bad < _MOST_BAD and elements.without_failing(name, run):
-                costs.clear()
-                continue
-            return costs, f"{as_type_name(error)}: {error}"
-        return costs, ""
+def measure(
+    run: Call, give: Callable[[int], list[Any]], largest: int, clock: Callable[[], float] = time.perf_counter
+) -> Iterator[Cost]:
+    """Times batches of 1, 8, 64, ... elements, up to the largest or to one that takes a second."""
+    size = 1
+    if batch := give(size):
+        run(batch)
+    while batch:
+        seconds: list[float] = []
+        while sum(seconds) < _LONG_SECS and (sum(seconds) < _ENOUGH_SECS or len(seconds) < _FEWEST_CALLS):
+            started = clock()
+            run(batch)
+            seconds.append(clock() - started)
+        cost = Cost(size, statistics.median(seconds), len(seconds))
+        yield cost
+        if size == largest or cost.seconds >= _LONG_SECS:
+            return
+        size = min(size * _STEP, largest)
+        batch = give(size)

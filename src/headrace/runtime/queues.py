@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import repeat
 from typing import Any, TypeAlias
 
-from headrace.batching.batcher import Batch, Batcher
+from headrace.batching.batcher import Batch, Batcher, WaitingBytes, footprint
 from headrace.batching.columnar import ColumnarBatch, RowBatcher, rows_in
-from headrace.batching.footprint import WaitingBytes, footprint
 from headrace.batching.lookahead import Measured, lookahead_for
 from headrace.batching.resident_models import QueueState, ResidentModels, flush_order, queue_to_empty
 from headrace.batching.size import SizeController
@@ -304,13 +303,7 @@ class _ModelQueues(Queues):
 
 
 def queues_for(plan: Plan, sizes: Mapping[Any, SizeController], resident: ResidentModels | None = None) -> Queues:
-    """The queues that a plan needs.
-
-    Args:
-        plan: selects an element's model and limits its batches.
-        sizes: the target batch size of each model.
-        resident: which models are in memory; None: as many as the plan allows.
-    """
+    """The queues that a plan needs."""
     config = plan.batching
     if plan.prebatched:
         return _OneQueue(Batcher(lambda: 1, 1))

@@ -11,9 +11,8 @@ from headrace.core.events import Event, ModelRefreshed, RefreshFailed
 from headrace.core.result import Caught
 from headrace.models.memory import trim_memory
 from headrace.runtime.open_worker import open_worker
-from headrace.runtime.refresh_policy import RefreshPolicy
 from headrace.runtime.spec import FileWatch, ModelUpdate, SessionSpec
-from headrace.runtime.versions import Change, Version, change_in, names_to_load, with_models
+from headrace.runtime.versions import Change, RefreshPolicy, Version, change_in, names_to_load, with_models
 from headrace.runtime.worker import AnyWorker
 
 _LOGGER = logging.getLogger(__name__)
@@ -35,8 +34,6 @@ class VersionedModels:
     serves, so that workers that join it need not wait.
 
     Args:
-        fresh: makes the spec with the handlers' original models; each call returns new handlers.
-        namespace: of the metrics.
         waits: whether bundles wait for a newer model to load, as is right in batch pipelines.
         policy: what was known when this process last closed the transform.
     """

@@ -16,67 +16,94 @@ from headrace.core.remote import ElementFailure
 from headrace.core.request_context import request_context
 from headrace.core.result import Caught, Outcome
 from headrace.runtime.bundle import Executor
-from headrace.runtime.devices import catches
-from headrace.runtime.duplicates import Duplicates, NamedBatch
-from headrace.runtime.endpoint import Endpoint
+from headrace.runtime.dispatcher import Dispatcher
 from headrace.runtime.endpoint_calls import Delivery, EndpointCall, Inbox
+from headrace.runtime.operations import catches
 from headrace.runtime.queues import AnyBatch
 from headrace.runtime.steps import ModelAccess, Steps
+
+NamedBatch = tuple[Any, Batch]
+"""A batch, and the name of the model that it is for."""
 
 _LOOK_SECS = 0.25
 """How often a bundle that waits looks whether it was interrupted, and whether the event loop still runs."""
 
 
-class Throttling:
-    """Adds up for how long a worker has waited for endpoints; only whole seconds are reported."""
+class InFlightDedup:
+    """Holds back elements whose equal is on its way to an endpoint: its answer will be theirs."""
 
     def __init__(self) -> None:
-        self._secs: dict[str, float] = {}
+        self._waiting: dict[bytes, list[NamedBatch]] = {}
+        """What waits for elements that are on their way, by their keys in the cache."""
 
-    def add(self, namespace: str, secs: float) -> int:
-        """Adds seconds to a namespace; returns the whole ones, which are to be reported now."""
-        total = self._secs.get(namespace, 0.0) + secs
-        self._secs[namespace] = total - int(total)
-        return int(total)
+    def defer(self, name: Any, batch: Batch) -> Batch | None:
+        """Holds back the elements whose equal is on its way; returns the others, which now are. None if all wait."""
+        first: list[int] = []
+        for place, key in enumerate(batch.cache_keys):
+            if key is not None and key in self._waiting:
+                self._waiting[key].append((name, batch.pick([place])[0]))
+                continue
+            first.append(place)
+            if key is not None:
+                self._waiting[key] = []
+        if len(first) == len(batch.cache_keys):
+            return batch
+        return batch.pick(first)[0] if first else None
+
+    def resume(self, keys: Sequence[bytes | None]) -> list[NamedBatch]:
+        """What waited for the elements with these keys, which have come back."""
+        return [batch for key in keys if key is not None for batch in self._waiting.pop(key, ())]
+
+
+class _Target:
+    """The model that a bundle's requests are for."""
+
+    def __init__(self, worker: ModelAccess, name: Any) -> None:
+        assert worker.session.endpoints is not None
+        self.dispatcher: Dispatcher = worker.session.endpoints.of(name)
+        self.handler: Any = worker.plan.models[name]
+        self.is_engine = isinstance(self.handler, EngineModelHandler)
+        self.namespace: str = getattr(self.handler, "namespace", "") or self.handler.get_metrics_namespace()
+        """Of its metrics; several models may share it."""
 
 
 class RequestExecutor:
-    """An executor that hands batches to endpoints, and waits only if too many are on their way.
+    """An executor that hands batches to dispatchers, and waits only if too many are on their way.
 
     Outcomes are in the order in which requests end. Events are reported by the bundle's thread.
 
     Args:
-        worker: provides the clients.
-        observer: receives the events.
-        throttling: of the worker.
+        throttled_secs: of the worker, by namespace: what was waited for endpoints and not reported yet, as only whole
+            seconds are.
     """
 
     preprocess_here = True
 
-    def __init__(self, worker: ModelAccess, observer: Observer, throttling: Throttling) -> None:
+    def __init__(self, worker: ModelAccess, observer: Observer, throttled_secs: dict[str, float]) -> None:
         self._worker = worker
         self._observer = observer
-        self._throttling = throttling
+        self._throttled_secs = throttled_secs
         self._steps = Steps(worker, observer)
         self._session = worker.session
         self._inbox = Inbox()
         self._calls: set[EndpointCall] = set()
         """On their way."""
         self._sent = 0
-        self._duplicates = Duplicates()
+        self._dedup = InFlightDedup()
         self._released: list[NamedBatch] = []
         """What waited for an equal element that has come back."""
         self._unsent: BudgetError | None = None
         """Why some were not sent."""
-        self._used: dict[Endpoint, str] = {}
-        """With the namespaces of their metrics, which several may share."""
+        self._targets: dict[Any, _Target] = {}
 
     def submit(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         """Starts a request; returns the outcomes that are ready. Waits if too many are on their way."""
-        outcomes, endpoint = self._start(name, batch), self._endpoint(name)
-        while (delivery := self._next(wait=len(self._calls) >= endpoint.room)) is not None:
+        outcomes = self._start(name, batch)
+        room = self._target(name).dispatcher.room if self._calls else 1
+        while (delivery := self._next(wait=len(self._calls) >= room)) is not None:
             outcomes += self._settle(delivery)
-            outcomes += self._start_released()
+            if self._released:
+                outcomes += self._start_released()
         return outcomes
 
     def _start(self, name: Any, batch: AnyBatch, *, waits: bool = True) -> list[Outcome]:
@@ -84,37 +111,40 @@ class RequestExecutor:
 
         Elements wait whose equal is on its way, if ``waits``: only once, since it may have failed.
         """
-        outcomes, rest = self._steps.look_up(name, batch)
-        if waits and rest is not None and self._session.predictions is not None:
-            assert isinstance(rest, Batch)
-            rest = self._duplicates.hold(name, rest)
-        return outcomes if rest is None else [*outcomes, *self._request(name, rest)]
+        outcomes: list[Outcome] = []
+        rest: AnyBatch | None = batch
+        if self._session.predictions is not None:
+            outcomes, rest = self._steps.look_up(name, batch)
+            if waits and isinstance(rest, Batch):
+                rest = self._dedup.defer(name, rest)
+        if rest is None:
+            return outcomes
+        assert isinstance(rest, Batch)
+        held = self._steps.borrow(name, rest)
+        if isinstance(held, list):
+            self._release(rest)
+            return outcomes + held
+        client = held.model.model
+        held.release()  # a call keeps the client alive: who waits for room in memory must not wait for requests
+        if self._session.events:
+            self._steps.report_load()
+        target = self._target(name)
+        if target.is_engine and len(rest.elements) > 1:  # which takes elements one by one
+            for place in range(len(rest.elements)):
+                outcomes += self._send(name, target, rest.pick([place])[0], client)
+            return outcomes
+        return outcomes + self._send(name, target, rest, client)
 
     def _start_released(self) -> list[Outcome]:
         released, self._released = self._released, []
         return [outcome for one in released for outcome in self._start(*one, waits=False)]
 
-    def _request(self, name: Any, batch: AnyBatch) -> list[Outcome]:
-        assert isinstance(batch, Batch)
-        held = self._steps.borrow(name, batch)
-        if isinstance(held, list):
-            self._release(batch)
-            return held
-        with held as loaded:  # a call keeps the client alive: who waits for room in memory must not wait for requests
-            self._steps.report_load()
-            client = loaded.model
-        return [outcome for part in self._parts(name, batch) for outcome in self._send(name, part, client)]
-
-    def _parts(self, name: Any, batch: Batch) -> list[Batch]:
-        """A batch for each request: an engine takes elements one by one."""
-        if not isinstance(self._worker.plan.models[name], EngineModelHandler) or batch.total == 1:
-            return [batch]
-        return [batch.pick([place])[0] for place in range(batch.total)]
-
-    def _send(self, name: Any, batch: Batch, client: Any) -> list[Outcome]:
+    def _send(self, name: Any, target: _Target, batch: Batch, client: Any) -> list[Outcome]:
+        prefix = ""
         try:
             keys, examples = self._worker.split_keys(batch.elements)
-            prefix = self._prefix(name, examples)
+            if target.is_engine and not self._worker.plan.prebatched:
+                prefix = str(target.handler.prefix(examples[0]) or "")
         except Exception as error:
             self._release(batch)
             return self._failed(name, batch, error, 1)
@@ -122,18 +152,12 @@ class RequestExecutor:
         call = EndpointCall(name, batch, keys, examples, client, self._inbox, context, prefix)
         self._calls.add(call)
         self._sent += 1
-        self._endpoint(name).submit(call)
+        target.dispatcher.submit(call)
         return []
-
-    def _prefix(self, name: Any, examples: Sequence[Any]) -> str:
-        handler = self._worker.plan.models[name]
-        if not isinstance(handler, EngineModelHandler) or self._worker.plan.prebatched:
-            return ""
-        return str(handler.prefix(examples[0]) or "")
 
     def _release(self, batch: Batch) -> None:
         """Has what waited for elements of a batch looked up again, or requested."""
-        self._released += self._duplicates.release(batch.cache_keys)
+        self._released += self._dedup.resume(batch.cache_keys)
 
     def collect(self) -> Iterator[Outcome]:
         """Waits for the requests on their way; yields their outcomes as they come.
@@ -141,33 +165,34 @@ class RequestExecutor:
         Raises:
             BudgetError: at the end, if the budget was spent before all were sent.
         """
-        for endpoint in self._used:
-            endpoint.note_bundle(self._sent)
+        for target in self._targets.values():
+            target.dispatcher.note_bundle(self._sent)
         while self._calls or self._released:
             yield from self._start_released()
             if self._calls:
                 delivery = self._next(wait=True)
                 if delivery is None:
-                    raise self._late()
+                    assert self._session.usage is not None
+                    assert self._session.usage.error is not None
+                    raise self._session.usage.error
                 yield from self._settle(delivery)
         if self._unsent is not None:
             raise self._unsent
 
     def abandon(self) -> None:
         """Cancels what is on its way."""
-        self._duplicates, self._released = Duplicates(), []
+        self._dedup, self._released = InFlightDedup(), []
         if self._calls:
             self._inbox.abandoned = True
             self._calls, self._inbox = set(), Inbox()
-            for endpoint in self._used:
-                endpoint.cancel_abandoned()
+            for target in self._targets.values():
+                target.dispatcher.cancel_abandoned()
 
-    def _endpoint(self, name: Any) -> Endpoint:
-        assert self._session.endpoints is not None
-        endpoint = self._session.endpoints.of(name)
-        handler = self._worker.plan.models[name]
-        self._used[endpoint] = getattr(handler, "namespace", "") or handler.get_metrics_namespace()
-        return endpoint
+    def _target(self, name: Any) -> _Target:
+        target = self._targets.get(name)
+        if target is None:
+            target = self._targets[name] = _Target(self._worker, name)
+        return target
 
     def _next(self, *, wait: bool) -> Delivery | None:
         """The next delivery; None if there is none, and it is not to be waited for any longer."""
@@ -176,12 +201,14 @@ class RequestExecutor:
         except Empty:
             if not wait:
                 return None
-        before = {endpoint: endpoint.throttled_secs() for endpoint in self._used}
+        before = {target: target.dispatcher.throttled_secs() for target in self._targets.values()}
         delivery = self._wait()
-        for endpoint, namespace in self._used.items():
-            seconds = self._throttling.add(namespace, endpoint.throttled_secs() - before[endpoint])
-            if seconds:
-                self._observer.on_event(RequestsThrottled(namespace, seconds))
+        for target, secs in before.items():
+            waited = target.dispatcher.throttled_secs() - secs
+            total = self._throttled_secs.get(target.namespace, 0.0) + waited
+            self._throttled_secs[target.namespace] = total % 1
+            if total >= 1:
+                self._observer.on_event(RequestsThrottled(target.namespace, int(total)))
         return delivery
 
     def _wait(self) -> Delivery | None:
@@ -193,12 +220,6 @@ class RequestExecutor:
             endpoints.check()
         return None
 
-    def _late(self) -> BudgetError:
-        assert self._session.usage is not None
-        error = self._session.usage.error
-        assert error is not None
-        return error
-
     def _settle(self, delivery: Delivery) -> list[Outcome]:
         """The outcomes of a delivery; if an error is not caught, it is raised and everything else cancelled."""
         call = delivery.call
@@ -206,9 +227,11 @@ class RequestExecutor:
         if delivery.rest is not None:
             self._calls.add(delivery.rest)
         try:
-            self._steps.report_load()
+            if self._session.events:
+                self._steps.report_load()
             for error in call.retried:
-                self._steps.report(BatchRetried(self._label(call.name), call.batch.total, Caught.of(error).error))
+                label = self._session.models[call.name].label
+                self._steps.report(BatchRetried(label, call.batch.total, Caught.of(error).error))
             for record in call.records:
                 self._steps.report(record)
             if isinstance(delivery.error, BudgetError):
@@ -218,7 +241,8 @@ class RequestExecutor:
                 outcomes = self._failed(call.name, call.batch, delivery.error, call.tries)
             else:
                 outcomes = self._answered(delivery)
-            self._release(call.batch)
+            if call.batch.cache_keys:
+                self._release(call.batch)
             return outcomes
         except BaseException:
             self.abandon()
@@ -226,18 +250,19 @@ class RequestExecutor:
 
     def _answered(self, delivery: Delivery) -> list[Outcome]:
         call, predictions = delivery.call, delivery.predictions
-        bad = [place for place, one in enumerate(predictions) if type(one) is ElementFailure]
-        if self._session.usage is not None and len(bad) < len(predictions):
-            self._session.usage.expect_reports(self._worker.plan.name)
-        if not bad:
+        usage = self._session.usage
+        if usage is not None and usage.awaits_reports and any(type(one) is not ElementFailure for one in predictions):
+            usage.expect_reports(self._worker.plan.name)
+        if ElementFailure not in map(type, predictions):
             self._steps.learn(self._session.models[call.name], call.batch, delivery.seconds)
             return self._delivered(call, predictions, delivery.seconds)
+        bad = [place for place, one in enumerate(predictions) if type(one) is ElementFailure]
+        good = [place for place, one in enumerate(predictions) if type(one) is not ElementFailure]
         if self._worker.plan.prebatched:
             return self._failed(call.name, call.batch, predictions[bad[0]].error, call.tries)
         outcomes: list[Outcome] = []
         for place in bad:
             outcomes += self._failed(call.name, call.part([place]).batch, predictions[place].error, call.tries)
-        good = [place for place in range(len(predictions)) if type(predictions[place]) is not ElementFailure]
         if good:
             outcomes += self._delivered(call.part(good), [predictions[place] for place in good], delivery.seconds)
         return outcomes
@@ -245,7 +270,7 @@ class RequestExecutor:
     def _delivered(self, call: EndpointCall, predictions: list[Any], seconds: float) -> list[Outcome]:
         elements = call.batch.elements
         predictions, event = self._worker.completed(call.name, elements, call.keys, predictions, seconds)
-        self._steps.report(event)
+        self._observer.on_event(event)
         return self._steps.settle(call.name, call.batch, predictions, call.tries)
 
     def _failed(self, name: Any, batch: Batch, error: BaseException, tries: int) -> list[Outcome]:
@@ -254,18 +279,9 @@ class RequestExecutor:
             raise error
         return self._steps.settle(name, batch, Caught.of(error), tries)
 
-    def _label(self, name: Any) -> str:
-        return self._session.models[name].label
-
 
 class RoutedExecutor:
-    """Runs the batches of some models as requests, and those of the others as another executor does.
-
-    Args:
-        requests: for these models.
-        names: of these models.
-        others: for all others.
-    """
+    """Runs the batches of some models as requests, and those of the others as another executor does."""
 
     def __init__(self, requests: RequestExecutor, names: Collection[Any], others: Executor) -> None:
         self.preprocess_here = others.preprocess_here

@@ -11,21 +11,21 @@ from typing import Any, TypeAlias
 
 from headrace.batching.batcher import Batch
 from headrace.batching.columnar import as_columns
-from headrace.batching.times import BatchTime
+from headrace.batching.size import BatchTime
 from headrace.core.errors import DeviceLostError
 from headrace.core.events import ElementFailed, Event
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
 from headrace.core.transferable import transferable
 from headrace.failures.device import device_loss, one_line
-from headrace.failures.fatal_search import InjectedFailure
+from headrace.failures.search import InjectedFailure
 from headrace.hosts.host import Response
 from headrace.hosts.thread_budget import inherited_budget
 from headrace.ipc.codec import encode
 from headrace.ipc.exceptions import stand_ins
 from headrace.ipc.progress import Activity, Progress
-from headrace.runtime.engine_metrics import EngineMetrics
 from headrace.runtime.messages import DeviceLost, Done, Raised, Unreadable, Work
 from headrace.runtime.model_source import Loaded, LoadedModels, ModelSource
+from headrace.runtime.observers import EngineMetrics
 from headrace.runtime.queues import AnyBatch
 from headrace.runtime.session import SessionModel, close_session, open_session
 from headrace.runtime.spec import SessionSpec

@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any
 
 from headrace.core.answer import predictions_of, wrong_count
+from headrace.core.event_loop import Ended, EventLoop, ended_in_time
 from headrace.core.events import HandlerMetric, UsageReported
 from headrace.core.request_context import also_report_to
 from headrace.failures.known_rates import Allowance, allowances
 from headrace.failures.replies import headers_of
 from headrace.runtime.endpoint_calls import EndpointCall, Rules
-from headrace.runtime.engine_metrics import EngineMetrics
-from headrace.runtime.event_loop import Ended, EventLoop, ended_in_time
+from headrace.runtime.observers import EngineMetrics
 
 
 class RequestReport:
@@ -26,22 +26,17 @@ class RequestReport:
         self.tokens = 0
         self.allowances: list[Allowance] = []
 
-    @classmethod
-    def in_this_task(cls) -> RequestReport:
-        """That of the current task, from now on."""
-        report = cls()
-        also_report_to(report._used, report._answered)
-        return report
-
     def add_headers_of(self, error: BaseException) -> None:
         """Adds the headers of the answer that the error holds."""
         for headers in headers_of(error):
-            self._answered(headers)
+            self.note_headers(headers)
 
-    def _used(self, used: UsageReported) -> None:
+    def note_usage(self, used: UsageReported) -> None:
+        """Takes a report of usage."""
         self.tokens += used.input_tokens + used.output_tokens
 
-    def _answered(self, headers: dict[str, str]) -> None:
+    def note_headers(self, headers: dict[str, str]) -> None:
+        """Takes an answer's headers."""
         self.allowances += allowances(headers)
 
 
@@ -52,32 +47,33 @@ class Sender:
         self._event_loop = event_loop
         self._rules = rules
         self._recorders = EngineMetrics()
+        self._needs_thread = not rules.sends_async or rules.ask_rate_limiter is not None
 
-    async def try_in_time(self, call: EndpointCall) -> tuple[Ended, bool]:
-        """The end of one try, and whether it came in time."""
+    async def try_in_time(self, call: EndpointCall, report: RequestReport) -> tuple[Ended, bool]:
+        """The end of one try, and whether it came in time; from now on the current task reports to ``report``."""
+        also_report_to(report.note_usage, report.note_headers)
         rules, limit = self._rules, self._rules.timeout_secs
-        needs_thread = not rules.sends_async or rules.ask_rate_limiter is not None
-        if needs_thread and not await self._event_loop.has_thread(rules.patience_secs):
+        if self._needs_thread and not await self._event_loop.has_thread(rules.patience_secs):
             said = f"{rules.caller} was not called: too many calls that were given up still run on their threads."
             return Ended(error=TimeoutError(f"{said} Give the client a time limit of its own.")), False
-        ended = await (self._try(call) if limit is None else ended_in_time(self._try(call), limit))
-        late = TimeoutError(f"{rules.caller} took longer than {limit or 0:g} s.")
-        return (Ended(error=late), False) if ended is None else (ended, True)
+        ended = await (self._try(call) if limit is None else ended_in_time(partial(self._try, call), limit))
+        if ended is None:
+            return Ended(error=TimeoutError(f"{rules.caller} took longer than {limit or 0:g} s.")), False
+        return ended, True
 
     async def _try(self, call: EndpointCall) -> Ended:
-        rules, ended = self._rules, Ended()
+        rules = self._rules
         examples = call.examples if rules.prebatched else list(call.examples)
         try:
-            if not rules.sends_async:
-                ended = await self._event_loop.in_thread(partial(self._send, call, examples))
-            else:
-                if rules.ask_rate_limiter is not None:
-                    ended = await self._event_loop.in_thread(partial(self._ask_rate_limiter, call))
-                if ended.error is None:
-                    ended = Ended(rules.send(examples, call.client))
-            if ended.error is None and inspect.isawaitable(ended.result):
+            ended = Ended()
+            if self._needs_thread:
+                ended = await self._event_loop.in_thread(partial(self._in_thread, call, examples))
+            if rules.sends_async and ended.error is None:
+                ended = Ended(rules.send(examples, call.client))
+            if inspect.isawaitable(ended.result):
                 ended = Ended(await ended.result)
-            ended = Ended(self._checked(ended.result, call)) if ended.error is None else ended
+            if ended.error is None:
+                ended = Ended(self._checked(ended.result, call))
         except BaseException as error:
             if call.inbox.abandoned and isinstance(error, asyncio.CancelledError):
                 raise
@@ -88,17 +84,16 @@ class Sender:
             return Ended(error=failure)
         return ended
 
-    def _ask_rate_limiter(self, call: EndpointCall) -> None:
-        if self._rules.ask_rate_limiter is not None:
-            has_length = hasattr(call.examples, "__len__")  # an element that is a batch may have none
-            with self._recording(call):
-                self._rules.ask_rate_limiter(len(call.examples) if has_length else 1)
-
-    def _send(self, call: EndpointCall, examples: Any) -> Any:
-        """Sends a request on a thread of its own; consumes a lazy answer there."""
-        self._ask_rate_limiter(call)
+    def _in_thread(self, call: EndpointCall, examples: Any) -> Any:
+        """Asks the rate limiter, and sends a request that blocks, whose lazy answer is consumed here."""
+        rules = self._rules
         with self._recording(call):
-            answer = self._rules.send(examples, call.client)
+            if rules.ask_rate_limiter is not None:
+                has_length = hasattr(examples, "__len__")  # an element that is a batch may have none
+                rules.ask_rate_limiter(len(examples) if has_length else 1)
+            if rules.sends_async:
+                return None
+            answer = rules.send(examples, call.client)
             return answer if inspect.isawaitable(answer) else self._checked(answer, call)
 
     @contextmanager
@@ -117,7 +112,7 @@ class Sender:
         Raises:
             PredictionCountError: the handler returned anything but a prediction for each example.
         """
-        size = None if self._rules.prebatched else call.batch.total
+        size = None if self._rules.prebatched else len(call.batch.elements)
         predictions = answer if type(answer) is list else predictions_of(answer, self._rules.caller, size)
         if size is not None and len(predictions) != size:
             raise wrong_count(self._rules.caller, size, len(predictions))

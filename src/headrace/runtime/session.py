@@ -9,6 +9,8 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
+from operator import attrgetter
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -29,8 +31,14 @@ from headrace.models.memory import resident_bytes, trim_memory
 from headrace.models.memory_budget import MemoryBudget
 from headrace.runtime.cross_bundle import CrossBundleBatching
 from headrace.runtime.endpoints import Endpoints
-from headrace.runtime.model_files import bytes_of_model_files
-from headrace.runtime.model_source import Loaded, ModelSource, attributes_of, changes_since, restore
+from headrace.runtime.model_source import (
+    Loaded,
+    ModelSource,
+    attributes_of,
+    bytes_of_model_files,
+    changes_since,
+    restore,
+)
 from headrace.runtime.prediction_cache import PredictionCache
 from headrace.runtime.spec import SessionSpec
 from headrace.runtime.usage_meter import meter_of
@@ -75,22 +83,16 @@ class SessionModel:
         self.label = spec.plan.label(name)
         self.cache_key = spec.plan.cache_key(name)
         self.sizes = sizes
-        self._learns_from_weights = spec.plan.batching_of(name).learns_from_weights
+        size = "weight" if spec.plan.batching_of(name).learns_from_weights else "total"
+        self.size_of: Callable[[Batch | ColumnarBatch], float] = attrgetter(size)
+        """A batch's size as ``sizes`` learns it: its weight, or the number of its elements or rows."""
         self.breaker = CircuitBreaker()
         self.probing = ProbeSchedule()
         self.loads = LoadPolicy(spec.clock.time_ns)
 
-    def size_of(self, batch: Batch | ColumnarBatch) -> float:
-        """A batch's size as ``sizes`` learns it: its weight, or the number of its elements or rows."""
-        return batch.weight if self._learns_from_weights else batch.total
-
 
 class InferenceSession:
-    """One transform in this process, shared by its threads; thread-safe.
-
-    Args:
-        spec: what to run.
-    """
+    """One transform in this process, shared by its threads; thread-safe."""
 
     def __init__(self, spec: SessionSpec) -> None:
         plan = spec.plan
@@ -126,17 +128,10 @@ class InferenceSession:
         self.source: ModelSource | None = None
         """Provides the models in place of loading them here."""
 
-    def borrow(self, name: Any, handler: Any) -> Slot:
-        """The named model as a ``Loaded``, which stays in memory until it is released; ``handler`` loads it if needed.
-
-        Raises:
-            Exception: it cannot be loaded.
-        """
-        return self._cache.use(
-            self.models[name].cache_key,
-            lambda: self._load(name, handler),
-            lambda: bytes_of_model_files(handler),
-        )
+    def borrower(self, name: Any, handler: Any) -> Callable[[], Slot]:
+        """Returns the named model as a ``Loaded``, which stays in memory until it is released; loads it if needed."""
+        load, estimate = partial(self._load, name, handler), partial(bytes_of_model_files, handler)
+        return partial(self._cache.use, self.models[name].cache_key, load, estimate)
 
     def loaded_model(self, name: Any) -> Loaded | None:
         """The named model if it is in memory."""
@@ -211,9 +206,6 @@ class InferenceSession:
 
         What loading set on the handler is taken back. It comes with the mapped model, if that is used, and a model that
         is loaded again sets it again.
-
-        Raises:
-            Exception: whatever ``load_model`` raises.
         """
         before = attributes_of(handler)
         result = self._load_here(name, handler)
@@ -221,11 +213,7 @@ class InferenceSession:
         return result
 
     def _load_here(self, name: Any, handler: Any) -> tuple[Loaded, ModelLoaded]:
-        """Has the handler load the model in this process; returns the event to report, too.
-
-        Raises:
-            Exception: whatever ``load_model`` raises.
-        """
+        """Has the handler load the model in this process; returns the event to report, too."""
         before = attributes_of(handler)
         if self._cache.is_short:
             self.resident.limit_to(len(self._cache))
@@ -283,12 +271,7 @@ class _Sessions:
             return self._open.open(spec.identity, lambda: self._resume(spec) or InferenceSession(spec))
 
     def close(self, session: InferenceSession, *, linger: bool = False) -> None:
-        """Ends one use of a session; the last one releases it.
-
-        Args:
-            session: from ``open``.
-            linger: whether the models may stay until another transform opens a session.
-        """
+        """Ends one use of a session; the last one releases it, or lets it linger until another transform opens one."""
         with self._turn(session.spec):
             with self._open.lock:
                 if self._open.close(session.spec.identity) is None:

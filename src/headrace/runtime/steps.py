@@ -9,7 +9,7 @@ from itertools import compress
 from typing import Any, Protocol
 
 from headrace.batching.batcher import Batch
-from headrace.batching.times import BatchTime, Untimed
+from headrace.batching.size import BatchTime, Untimed
 from headrace.core.answer import SKIP, SomeSkipped
 from headrace.core.clock import sleep_of
 from headrace.core.errors import DeviceLostError
@@ -22,15 +22,13 @@ from headrace.core.events import (
     Observer,
 )
 from headrace.core.model_cache import Slot
-from headrace.core.result import Caught, Outcome, Skipped, Stage
-from headrace.failures.memory import is_out_of_memory
-from headrace.failures.recovery import Action, RecoveryPolicy, recover
+from headrace.core.result import Caught, Outcome, Predictions, Skipped, Stage
+from headrace.core.transferable import short_repr
+from headrace.failures.device import is_out_of_memory
+from headrace.failures.recovery import Action, Recovery
 from headrace.failures.retry import RetryBudget
-from headrace.failures.search import NOTHING_KNOWN, Overruns
-from headrace.runtime.devices import catches, check_device
-from headrace.runtime.hints import add_hint
 from headrace.runtime.model_source import ModelProxy
-from headrace.runtime.operations import ActivityListener, Operations
+from headrace.runtime.operations import ActivityListener, Operations, catches, check_device, lost_devices
 from headrace.runtime.plan import Plan
 from headrace.runtime.queues import AnyBatch
 from headrace.runtime.session import InferenceSession, SessionModel
@@ -38,6 +36,11 @@ from headrace.runtime.spec import SessionSpec
 
 _LONGEST_SLEEP_SECS = 0.1
 """Longest sleep between two reports to a listener; any sensible time limit is much longer."""
+
+
+_OF_PAIRS = ("tuple", "inhomogeneous", "with a sequence")
+_TYPES = (AttributeError, TypeError, ValueError, RuntimeError)
+"""Of errors with one text; a KeyError's argument is the key."""
 
 
 class ModelAccess(Protocol):
@@ -70,14 +73,7 @@ class ModelAccess(Protocol):
 
 
 class KnownPredictions(Operations):
-    """Hands out the predictions that the cache knows; used by one thread.
-
-    Args:
-        spec: of the session.
-        session: has the cache, if there is one.
-        observer: receives the events.
-        watch: learns of each operation in advance.
-    """
+    """Hands out the predictions that the cache knows; used by one thread."""
 
     def __init__(
         self, spec: SessionSpec, session: InferenceSession, observer: Observer, watch: ActivityListener | None = None
@@ -111,13 +107,7 @@ class KnownPredictions(Operations):
 
 
 class Steps(KnownPredictions):
-    """Runs batches through inference and postprocessing, and recovers failed batches; used by one thread.
-
-    Args:
-        worker: provides the models.
-        observer: receives the events.
-        watch: learns of each operation in advance.
-    """
+    """Runs batches through inference and postprocessing, and recovers failed batches; used by one thread."""
 
     def __init__(self, worker: ModelAccess, observer: Observer, watch: ActivityListener | None = None) -> None:
         super().__init__(worker.spec, worker.session, observer, watch)
@@ -125,21 +115,27 @@ class Steps(KnownPredictions):
 
     def run(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         """Runs a batch of preprocessed elements on the named model, then postprocesses the predictions."""
-        outcomes, rest = self.look_up(name, batch)
-        return outcomes if rest is None else [*outcomes, *self._run(name, rest)]
-
-    def _run(self, name: Any, batch: AnyBatch) -> list[Outcome]:
-        check_device(self.spec)
+        if lost_devices:
+            check_device(self.spec)
+        outcomes: list[Outcome] = []
+        if self.session.predictions is not None:
+            outcomes, rest = self.look_up(name, batch)
+            if rest is None:
+                return outcomes
+            batch = rest
         held = self.borrow(name, batch)
         if isinstance(held, list):
-            return held
+            return outcomes + held
         try:
-            self.report_load()
+            if self.session.events:
+                self.report_load()
             answer = self.attempt(name, held.model.model, batch)
             if isinstance(answer, Caught):
-                return _Recovery(self, name, batch, held.model.model).outcomes(answer)
-            self.session.models[name].breaker.record(succeeded=True)
-            return self._deliver(name, batch, answer)
+                return outcomes + self._recovered(name, batch, held.model.model, answer)
+            breaker = self.session.models[name].breaker
+            if breaker.failed_in_a_row:
+                breaker.record(succeeded=True)
+            return outcomes + self.settle(name, batch, answer, 1)
         finally:
             held.release()
 
@@ -181,7 +177,8 @@ class Steps(KnownPredictions):
             return Caught.of(error) if batch.total > 1 and is_out_of_memory(error) else Caught(error, [])
         if batch.useful:
             event = replace(event, useful=batch.useful, padded=batch.weight)
-        self.report_load()
+        if self.session.events:
+            self.report_load()
         self._observer.on_event(event)
         self.learn(self.session.models[name], batch, seconds)
         return predictions
@@ -189,7 +186,11 @@ class Steps(KnownPredictions):
     def settle(self, name: Any, batch: AnyBatch, answer: list[Any] | Caught, tries: int) -> list[Outcome]:
         """The outcomes of a batch's predictions; or its failures, after ``tries`` calls."""
         if not isinstance(answer, Caught):
-            return self._deliver(name, batch, answer)
+            if self.session.predictions is not None and isinstance(batch, Batch):
+                self.session.predictions.keep(batch.cache_keys, answer)
+            if self._plan.postprocess or isinstance(answer, SomeSkipped) or self._plan.prebatched:
+                return self._hand_out(name, batch, answer)
+            return [Predictions(batch.tags, answer)]
         fail = partial(self.fail, model=name, attempts=tries)
         pairs = zip(batch.elements, batch.tags, strict=True)
         return [fail(tag, Stage.INFERENCE, 0, element, answer) for element, tag in pairs]
@@ -207,69 +208,54 @@ class Steps(KnownPredictions):
             seconds -= _LONGEST_SLEEP_SECS
         sleep(seconds)
 
-    def _deliver(self, name: Any, batch: AnyBatch, predictions: list[Any]) -> list[Outcome]:
-        """The outcomes of predictions that were just made."""
-        if self.session.predictions is not None and isinstance(batch, Batch):
-            self.session.predictions.keep(batch.cache_keys, predictions)
-        return self._hand_out(name, batch, predictions)
+    def _recovered(self, name: Any, batch: AnyBatch, model: Any, failure: Caught) -> list[Outcome]:
+        """The outcomes of all elements of a batch whose call failed; raises what the session does not catch."""
+        shared, spec = self.session.models[name], self.spec
+
+        def part(positions: Sequence[int]) -> AnyBatch:
+            return batch.pick(positions)[0]
+
+        def note(positions: Sequence[int], error: BaseException, action: Action, is_searching: bool) -> None:
+            if action is Action.AGAIN:  # events may outlive the traceback, which holds the model
+                self.report(BatchRetried(shared.label, len(positions), Caught.of(error).error))
+            elif action is Action.RAISE or not is_searching:  # a search makes attempts, not batches of their own
+                self.report_failed_batch(name, len(positions), error)
+                if action is Action.IN_PARTS:
+                    self.learn(shared, part(positions), Untimed.OUT_OF_MEMORY)
+
+        recovery: Recovery[list[Any]] = Recovery(
+            lambda positions: self.attempt(name, model, part(positions)),
+            RetryBudget(spec.retry, spec.clock.time_ns, self.wait),
+            shared.breaker,
+            caught=spec.caught,
+            billed=name in spec.plan.remote,
+            note=note,
+            parts=model.parts if isinstance(model, ModelProxy) else lambda count: count,
+            too_large=lambda positions: self.learn(shared, part(positions), Untimed.OVERRAN),
+        )
+        results = recovery.results(batch.total, failure)
+        return [one for each in results for one in self.settle(name, part(each.positions), each.answer, each.tries)]
 
 
-class _Recovery:
-    """The recovery of one batch whose call failed.
+def add_hint(error: BaseException, plan: Plan, name: Any, model: Any, elements: Sequence[Any]) -> None:
+    """Extends the text of an error that inference raised, if a common mistake most likely led to it."""
+    if not isinstance(error, _TYPES) or len(error.args) != 1 or not isinstance(error.args[0], str):
+        return
+    text, handler, hint = error.args[0], plan.models[name], ""
+    who = type(handler).__qualname__
+    if model is None and "NoneType" in text:
+        hint = f"{who}.load_model returned None; does it lack a return?"
+    elif _tells_of_pairs(text, elements) and not plan.keyed and not hasattr(handler, "unkeyed"):
+        pair = " ".join(short_repr(elements[0]).split())
+        hint = f"the examples are pairs, such as {pair}; if their first parts are keys, wrap the handler: "
+        hint += f"KeyedModelHandler({who}(...))"
+    if hint and hint not in text:
+        error.args = (f"{text} ({hint})",)
 
-    Args:
-        steps: make the calls.
-        name: of the model.
-        batch: what failed.
-        model: the model, which is in memory.
-    """
 
-    def __init__(self, steps: Steps, name: Any, batch: AnyBatch, model: Any) -> None:
-        self._steps = steps
-        self._name = name
-        self._batch = batch
-        self._model = model
-        self._shared = steps.session.models[name]
-        spec, breaker = steps.spec, self._shared.breaker
-        budget = RetryBudget(spec.retry, spec.clock.time_ns, steps.wait)
-        self._policy = RecoveryPolicy(spec.caught, budget, breaker, billed=name in spec.plan.remote)
-        self._searched = 0
-        """Elements before this index belong to a search."""
-
-    def outcomes(self, failure: Caught) -> list[Outcome]:
-        """Outcomes for all elements, given the failure of the whole batch.
-
-        Raises:
-            Exception: the session does not catch it.
-        """
-        outcomes: list[Outcome] = []
-        is_proxy = isinstance(self._model, ModelProxy)
-        overruns = Overruns(self._model.parts, self._too_large) if is_proxy else NOTHING_KNOWN
-        tried = recover(self._batch.total, failure, self._attempt, self._choose, self._policy.probes, overruns=overruns)
-        for parts in tried:
-            self._shared.breaker.record(succeeded=any(not isinstance(part.answer, Caught) for part in parts))
-            for start, stop, answer, tries in parts:
-                outcomes += self._steps.settle(self._name, self._batch.part(start, stop), answer, tries)
-        return outcomes
-
-    def _attempt(self, start: int, stop: int) -> list[Any] | Caught:
-        answer = self._steps.attempt(self._name, self._model, self._batch.part(start, stop))
-        if not isinstance(answer, Caught):
-            self._shared.breaker.record(succeeded=True)  # the model does answer: further attempts pay
-        return answer
-
-    def _choose(self, start: int, stop: int, error: BaseException, failed: int) -> Action:
-        action, is_part_of_search = self._policy.choose(start, stop, error, failed), stop <= self._searched
-        if action is Action.AGAIN:  # events may outlive the traceback, which holds the model
-            self._steps.report(BatchRetried(self._shared.label, stop - start, Caught.of(error).error))
-        # The parts of a search are attempts to find the bad elements, not failed batches of their own.
-        elif action is Action.RAISE or not is_part_of_search:
-            self._steps.report_failed_batch(self._name, stop - start, error)
-        if action is Action.IN_PARTS and not is_part_of_search:
-            self._steps.learn(self._shared, self._batch.part(start, stop), Untimed.OUT_OF_MEMORY)
-        if action in (Action.SEARCH, Action.PROBE):
-            self._searched = max(self._searched, stop)
-        return action
-
-    def _too_large(self, start: int, stop: int) -> None:
-        self._steps.learn(self._shared, self._batch.part(start, stop), Untimed.OVERRAN)
+def _tells_of_pairs(text: str, elements: Sequence[Any]) -> bool:
+    """Whether the elements look like pairs with keys, and the text looks as if that were the problem."""
+    if not all(type(one) is tuple and len(one) == 2 and isinstance(one[0], str | bytes | int) for one in elements):
+        return False
+    key = elements[0][0]
+    return any(word in text for word in _OF_PAIRS) or (not isinstance(key, int) and repr(key) in text)

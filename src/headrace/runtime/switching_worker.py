@@ -16,9 +16,8 @@ from headrace.core.registry import Registry
 from headrace.core.result import Outcome
 from headrace.runtime.bundle import AnyBundle
 from headrace.runtime.refresh import VersionedModels
-from headrace.runtime.refresh_policy import RefreshPolicy
 from headrace.runtime.spec import ModelUpdate, SessionSpec
-from headrace.runtime.versions import Version
+from headrace.runtime.versions import RefreshPolicy, Version
 from headrace.runtime.worker import AnyWorker
 
 Observe = Callable[[AnyWorker], Observer]
@@ -34,8 +33,6 @@ class SwitchingWorker:
     Other arguments are another session over the same models.
 
     Args:
-        fresh: makes the spec with the handlers' original models; each call returns new handlers.
-        namespace: of the metrics; None: the handler's own.
         waits: whether bundles wait for a newer model to load, as is right in batch pipelines.
     """
 
@@ -62,11 +59,7 @@ class SwitchingWorker:
         return self.version is not None and self.version is self.models.serving
 
     def bundle(self, observe: Observe) -> SwitchingBundle:
-        """A new bundle.
-
-        Args:
-            observe: makes the observer for a worker's batches.
-        """
+        """A new bundle."""
         return SwitchingBundle(self, observe)
 
     def branch_of(self, arguments: Any) -> str | None:
@@ -147,10 +140,6 @@ class SwitchingBundle:
     """A bundle that runs each element with what is current when it arrives; used by one thread.
 
     At a switch, elements that arrived before it run as they would have, and their outcomes come first.
-
-    Args:
-        worker: of the thread.
-        observe: makes the observer for a worker's batches.
     """
 
     def __init__(self, worker: SwitchingWorker, observe: Observe) -> None:

@@ -38,7 +38,6 @@ class UsageMeter:
     """What was used of each model, at the user's prices. Thread-safe.
 
     Args:
-        budget: the prices, and the limits.
         file: in which the machine's processes count together; None: this one counts for itself.
     """
 
@@ -48,7 +47,8 @@ class UsageMeter:
         self._lock = threading.Lock()
         self._own = Spent()
         """By this process since it began."""
-        self._has_heard = False
+        self.awaits_reports = budget.has_limit
+        """Whether no request has reported what it used, without which the limit could not be kept."""
         self._stop: str | None = None
         self._deadline = math.inf
         self._end_use = None if file is None else weakref.finalize(self, _close, file)
@@ -62,7 +62,7 @@ class UsageMeter:
             cost = tokens / _MILLION + used.requests * price.request
         spent = Spent(used.requests, used.input_tokens + used.output_tokens, cost or 0.0)
         with self._lock:
-            self._has_heard = True
+            self.awaits_reports = False
             self._own = self._own.plus(spent)
             self._with_file(lambda file: file.add(spent))
             self._stop = self._stop or self._reason(used.model, has_price=price is not None)
@@ -71,7 +71,7 @@ class UsageMeter:
     def expect_reports(self, handler: str) -> None:
         """Stops if a request was answered, and none has ever been reported: the budget would never be spent."""
         with self._lock:
-            if not self._has_heard and self._stop is None and self._budget.has_limit:
+            if self.awaits_reports and self._stop is None:
                 self._stop = (
                     f"the budget cannot be kept: {handler} does not report what its requests use. Call "
                     "headrace.report_usage(model, input_tokens=..., output_tokens=...) in it, or leave the limit out"

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from headrace.batching.columnar import concatenate, rows_in, split, without_views
-from headrace.batching.footprint import footprint
+from headrace.batching.batcher import footprint
+from headrace.batching.columnar import rows_in, run_columns
 from headrace.core.answer import (
-    SomeSkipped,
     mark_skips,
-    no_columns,
-    no_skips,
     predictions_of,
     signed,
     wrong_count,
@@ -21,17 +18,16 @@ from headrace.core.answer import (
 from headrace.core.events import BatchCompleted, Observer
 from headrace.core.keyed import NO_PAIRS, not_pairs, with_keys
 from headrace.core.model_cache import Slot
-from headrace.core.request_context import usage_to
-from headrace.core.result import PredictionResult
+from headrace.core.request_context import RequestState, current_request
 from headrace.failures.retry import is_retryable
 from headrace.runtime.background import BackgroundExecutor, BackgroundThread
 from headrace.runtime.bundle import AnyBundle, Bundle, Executor, InlineExecutor
 from headrace.runtime.cross_bundle import BundleSlot
-from headrace.runtime.devices import catches, check_device
 from headrace.runtime.fallback import BypassExecutor, FallbackBundle, WithoutFailures
 from headrace.runtime.model_source import Loaded, ModelProxy, Path
+from headrace.runtime.operations import catches, check_device
 from headrace.runtime.plan import ONLY, Plan
-from headrace.runtime.request_executor import RequestExecutor, RoutedExecutor, Throttling
+from headrace.runtime.request_executor import RequestExecutor, RoutedExecutor
 from headrace.runtime.session import InferenceSession, close_session, open_session
 from headrace.runtime.spec import SessionSpec
 from headrace.runtime.steps import Steps
@@ -40,12 +36,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class AnyWorker(ABC):
-    """One thread's part of a session. Opening it prepares the models that its bundles need at once.
-
-    Args:
-        spec: this thread's own copy, including the handlers.
-        metrics_namespace: None: the handler's own.
-    """
+    """One thread's part of a session. Opening it prepares the models that its bundles need at once."""
 
     def __init__(self, spec: SessionSpec, metrics_namespace: str | None = None) -> None:
         self.spec = spec
@@ -72,19 +63,11 @@ class AnyWorker(ABC):
 
     @abstractmethod
     def ready(self) -> None:
-        """Waits until the only model, if there is one, is loaded; bundles do that before their first batch.
-
-        Raises:
-            Exception: it cannot be loaded.
-        """
+        """Waits until the only model, if there is one, is loaded; bundles do that before their first batch."""
 
     @abstractmethod
     def load(self, name: Any) -> None:
-        """Loads the named model.
-
-        Raises:
-            Exception: it cannot be loaded.
-        """
+        """Loads the named model."""
 
     @abstractmethod
     def names_in_use(self) -> set[Any]:
@@ -146,7 +129,6 @@ class Worker(AnyWorker):
 
     _requests: RequestExecutor | None = None
     """Of the current bundle, or the last one."""
-    _throttling: Throttling
     _background: BackgroundThread
 
     def bundle(self, observer: Observer) -> AnyBundle:
@@ -158,7 +140,7 @@ class Worker(AnyWorker):
     def _executor(self, observer: Observer) -> Executor:
         concurrent = self.plan.concurrent
         self._abandon_requests()
-        self._requests = RequestExecutor(self, observer, self._throttling) if concurrent else None
+        self._requests = RequestExecutor(self, observer, self._throttled_secs) if concurrent else None
         if self._requests is not None and len(concurrent) == len(self.plan.models):
             return self._requests
         overlaps = self.plan.batching.overlap
@@ -195,25 +177,26 @@ class Worker(AnyWorker):
 
     def _load_first(self) -> None:
         self._copied: dict[Any, dict[Path, dict[str, Any]]] = {}
+        self._borrowers: dict[Any, Callable[[], Slot]] = {}
         self._bytes_are_counted = True
+        self._signs = self.plan.is_one_of_several
+        self._usage_sinks = (self.session.record_usage,)
         self._background = BackgroundThread(self)
-        self._throttling = Throttling()
+        self._throttled_secs: dict[str, float] = {}
         self.computed = 0.0
         """Seconds spent in models so far."""
         self._load_only(self.load)
 
     def borrow(self, name: Any) -> Slot:
-        """The named model as a ``Loaded``, which stays in memory until it is released.
-
-        Raises:
-            Exception: it cannot be loaded.
-        """
-        handler = self.plan.models[name]
-        held = self.session.borrow(name, handler)
+        """The named model as a ``Loaded``, which stays in memory until it is released."""
+        borrow = self._borrowers.get(name)
+        if borrow is None:
+            borrow = self._borrowers[name] = self.session.borrower(name, self.plan.models[name])
+        held = borrow()
         loaded: Loaded = held.model
         if self._copied.get(name) is not loaded.changes:
             try:
-                loaded.copy_changes(handler, self.spec.transform)
+                loaded.copy_changes(self.plan.models[name], self.spec.transform)
             except BaseException:
                 held.release()
                 raise
@@ -230,18 +213,28 @@ class Worker(AnyWorker):
         Raises:
             PredictionCountError: the handler returned no list of predictions, or too few or too many (not checked if
                 elements are batches).
-            Exception: whatever the handler raises, in the call or in its lazy result.
         """
         source = self.session.source
         if source is not None and source.thread_budget is not None:
             source.thread_budget.keep()
         handler, clock, learning_clock = self.plan.models[name], self.spec.clock, self.plan.batching.clock
-        keys, examples = self.split_keys(elements)
+        is_plain = not (self.plan.keyed or self.plan.prebatched)
+        keys, examples = (None, list(elements)) if is_plain else self.split_keys(elements)
         began = learning_clock() if learning_clock else 0.0
         started = clock.time_ns()
-        with usage_to(self.session.record_usage):
-            answer = self._call(handler, model, examples)
-            predictions = predictions_of(answer, handler, None if self.plan.prebatched else len(elements))
+        token = current_request.set(RequestState(self._usage_sinks))
+        try:
+            if isinstance(model, ModelProxy):
+                answer: Any = model.run(examples)
+            elif self.plan.batching.columnar:
+                answer = run_columns(handler, model, examples, self.spec.inference_args)
+            else:
+                answer = handler.run_inference(examples, model, self.spec.inference_args)
+            if type(answer) is not list:
+                answer = predictions_of(answer, handler, None if self.plan.prebatched else len(elements))
+            predictions: list[Any] = answer
+        finally:
+            current_request.reset(token)
         seconds = (clock.time_ns() - started) / 1e9
         self.computed += seconds
         learnt = learning_clock() - began if learning_clock else seconds
@@ -254,7 +247,7 @@ class Worker(AnyWorker):
         self, name: Any, elements: Sequence[Any], keys: Sequence[Any] | None, predictions: list[Any], seconds: float
     ) -> tuple[list[Any], BatchCompleted]:
         """The predictions of a call, with keys if elements have some, skips marked; and the event."""
-        if self.plan.is_one_of_several:
+        if self._signs:
             predictions = signed(predictions, self.plan.answerer(name))
         predictions = mark_skips(predictions)
         if keys is not None:
@@ -264,13 +257,6 @@ class Worker(AnyWorker):
         if self.plan.batching.columnar:
             count = sum(map(rows_in, elements))
         return predictions, BatchCompleted(self.session.models[name].label, count, self._bytes(batch), seconds)
-
-    def _call(self, handler: Any, model: Any, examples: Any) -> Any:
-        if isinstance(model, ModelProxy):
-            return model.run(examples)
-        if self.plan.batching.columnar:
-            return _run_columns(handler, model, examples, self.spec.inference_args)
-        return handler.run_inference(examples, model, self.spec.inference_args)
 
     def split_keys(self, elements: Sequence[Any]) -> tuple[Sequence[Any] | None, Any]:
         """The keys, if any, and a new list of examples, which the handler may modify."""
@@ -298,33 +284,3 @@ class Worker(AnyWorker):
                 name = type(self.plan.handler).__qualname__
                 _LOGGER.warning("%s.get_num_bytes failed; bytes are not counted.", name, exc_info=True)
             return 0
-
-
-def _run_columns(
-    handler: Any, model: Any, pieces: Sequence[Any], inference_args: dict[str, Any] | None
-) -> list[PredictionResult]:
-    """One prediction for each columnar piece, from one call of the model with all rows."""
-    rows = [rows_in(piece) for piece in pieces]
-    answer = handler.run_columns(concatenate(pieces), model, inference_args)
-    predictions, model_id = (answer.inference, answer.model_id) if hasattr(answer, "inference") else (answer, None)
-    who = f"{type(handler).__qualname__}.run_columns"
-    try:
-        found = None if isinstance(predictions, tuple) else rows_in(predictions)
-    except (TypeError, ValueError):
-        found = None
-    if found is None:
-        raise no_columns(who, sum(rows), predictions)
-    if found != sum(rows):
-        raise wrong_count(who, sum(rows), found)
-    if _has_skips(predictions):
-        raise no_skips(who)
-    pairs = zip(map(without_views, pieces), map(without_views, split(predictions, rows)), strict=True)
-    return [PredictionResult(*pair, model_id) for pair in pairs]
-
-
-def _has_skips(predictions: Any) -> bool:
-    """Whether an array or a list, or one of a dict of those, contains ``SKIP``."""
-    if isinstance(predictions, Mapping):
-        return any(map(_has_skips, predictions.values()))
-    of_objects = isinstance(predictions, list) or getattr(getattr(predictions, "dtype", None), "hasobject", False)
-    return of_objects and isinstance(mark_skips(list(predictions)), SomeSkipped)

@@ -1,4 +1,4 @@
-"""A model's endpoint in this process: which requests wait, which are in flight, and which are sent again."""
+"""Dispatches the requests for one model: which wait, which are in flight, and which are sent again."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ from functools import partial
 from typing import Any
 
 from headrace.core.errors import EndpointError, copy_of
+from headrace.core.event_loop import Alarm, EventLoop
 from headrace.core.remote import ElementRetry, pause_before_retry
 from headrace.failures.concurrency import ConcurrencyLimit, FixedLimit
 from headrace.failures.endpoint_board import Board
 from headrace.failures.outages import Verdict
 from headrace.failures.replies import EndpointRecord, Judgement, concerns_all, judge, judge_element
 from headrace.failures.retry import RetryTokens
-from headrace.runtime.endpoint_calls import Delivery, EndpointCall, Rules
+from headrace.runtime.endpoint_calls import Delivery, EndpointCall, Rules, WaitingCalls
 from headrace.runtime.endpoint_log import EndpointLog
-from headrace.runtime.event_loop import Alarm, Ended, EventLoop
 from headrace.runtime.sender import RequestReport, Sender
-from headrace.runtime.throttled_time import ThrottledTime
-from headrace.runtime.waiting_calls import WaitingCalls
 
 _MOST_TASKS, _MOST_THREADS = 1000, 256
 """How many requests may be in flight if they run in the event loop, and on threads."""
@@ -37,7 +35,7 @@ _ANSWERED = Judgement(Verdict.ANSWERED, retries=False, delay_secs=0.0)
 _UNKNOWN = Judgement(Verdict.NOTHING, retries=False, delay_secs=0.0)
 
 
-class Endpoint:
+class Dispatcher:
     """All requests for one model in this process. Its public methods may be called from any thread.
 
     ::
@@ -46,11 +44,8 @@ class Endpoint:
                      ^                                            |
                      +---------------- again, after a pause ------+
 
-    Args:
-        event_loop: on whose thread everything here happens.
-        rules: how requests are sent.
-        board: shared with the machine's other processes; None: with nobody.
-        record: shared with this process's other sessions; None: with none.
+    All else happens on the event loop's thread. The board is shared with the machine's other processes, the record with
+    this process's other sessions.
     """
 
     def __init__(
@@ -87,7 +82,8 @@ class Endpoint:
         self._last_error: BaseException | None = None
         """Of the endpoint, while it answers nothing."""
         self._log = EndpointLog(rules.caller)
-        self._throttled = ThrottledTime()
+        self._throttled: tuple[float, float | None] = 0.0, None
+        """For how long requests have been throttled, and since when they are: one value, as other threads see it."""
 
     @property
     def room(self) -> int:
@@ -102,7 +98,8 @@ class Endpoint:
 
     def throttled_secs(self) -> float:
         """For how long requests have waited because the endpoint refuses some, or all, in seconds."""
-        return self._throttled.secs(self._loop.time())
+        secs, since = self._throttled
+        return secs + (self._loop.time() - since if since is not None else 0.0)
 
     def submit(self, call: EndpointCall) -> None:
         """Queues a call; it comes back through its inbox, perhaps in parts."""
@@ -128,7 +125,7 @@ class Endpoint:
             self._needs_wakeup = True
             while self._submitted:
                 self._calls.add(self._submitted.popleft())
-            self._waiting.remove()
+            self._waiting.remove_all()
             self._end_lost(error)
 
     def _end_lost(self, error: BaseException) -> None:
@@ -162,7 +159,7 @@ class Endpoint:
     def _enqueue_again(self, call: EndpointCall) -> None:
         self._paused.discard(call)
         if call in self._calls:
-            self._waiting.put_in_front(call)
+            self._waiting.appendleft(call)
             self._start_ready()
 
     def _pump(self) -> None:
@@ -179,7 +176,7 @@ class Endpoint:
             patience, since = self._rules.patience_secs, max(began, self._named_until)
             self._give_up_on(lambda one: now > min(one.deadline, max(one.queued, since) + patience))
         if self._rules.usage is not None and self._rules.usage.error is not None:
-            for call in self._waiting.remove():  # the budget is spent
+            for call in self._waiting.remove_all():  # the budget is spent
                 self._deliver(Delivery(call, [], self._rules.usage.error, 0.0))
         ready = self._waiting.ready()
         left, wait = self._limit.take(now, ready)
@@ -191,7 +188,9 @@ class Endpoint:
         if self._waiting and self._patience(now) <= 0:
             self._give_up_on(lambda _: True)
         self._needs_wakeup = not self._waiting
-        self._throttled.note(now, is_throttled=bool(self._waiting) and self._limit.is_throttled(now))
+        is_throttled = bool(self._waiting) and self._limit.is_throttled(now)
+        if is_throttled != (self._throttled[1] is not None):
+            self._throttled = self.throttled_secs(), now if is_throttled else None
         if self._limit.board.is_shared and not self._shows.rings_by(math.inf) and (self._tasks or self._waiting):
             self._shows.set(now + _SHOWN_SECS)
 
@@ -204,28 +203,30 @@ class Endpoint:
 
     async def _perform(self, call: EndpointCall, started: float) -> None:
         try:
-            report = RequestReport.in_this_task()
-            ended, in_time = await self._sender.try_in_time(call)
-            self._tried(call, started, ended, report, in_time=in_time)
+            report = RequestReport()
+            ended, in_time = await self._sender.try_in_time(call, report)
+            if ended.error is None:
+                self._answered(call, started, ended.result, report)
+            else:
+                self._failed(call, started, ended.error, report, in_time=in_time)
         except BaseException as error:  # it was cancelled, or Headrace itself raises: nothing else ends the request
             if self._tasks.pop(call, None) is not None:
                 self._guarded(lambda: self._finish(call, started, _UNKNOWN, RequestReport()))
             self._end_lost(error)
             self._pumps.set(self._loop.time())
 
-    def _tried(self, call: EndpointCall, started: float, ended: Ended, report: RequestReport, *, in_time: bool) -> None:
-        """Delivers what came of a try, or queues the call again."""
+    def _failed(
+        self, call: EndpointCall, started: float, error: BaseException, report: RequestReport, *, in_time: bool
+    ) -> None:
+        """Queues a call whose try has failed again, or delivers its error."""
         seconds = self._loop.time() - started
-        if ended.error is None:
-            self._answered(call, started, ended.result, report)
-            return
-        judgement = self._bounded(judge(ended.error, self._rules.retry_filter), ended.error)
+        judgement = self._bounded(judge(error, self._rules.retry_filter), error)
         if not in_time:  # it may have been billed
             judgement = judgement._replace(retries=False, verdict=Verdict.NOTHING)
-        report.add_headers_of(ended.error)
-        self._finish(call, started, judgement, report, ended.error)
-        if not self._sends_again(call, ended.error, judgement):
-            self._fail(call, ended.error, seconds, has_waited=judgement.waits and not self._rules.has_fallback)
+        report.add_headers_of(error)
+        self._finish(call, started, judgement, report, error)
+        if not self._sends_again(call, error, judgement):
+            self._fail(call, error, seconds, has_waited=judgement.waits and not self._rules.has_fallback)
 
     def _bounded(self, judgement: Judgement, error: BaseException) -> Judgement:
         """The judgement, unless the endpoint asks to wait for too long: then the request is given up."""
@@ -247,7 +248,7 @@ class Endpoint:
         self._deliver(Delivery(call, [], refusal or error, seconds))
         if refusal is not None:
             call.inbox.refusal = call.inbox.refusal or refusal
-            for one in self._waiting.remove(lambda one: one.inbox is call.inbox):
+            for one in self._waiting.remove_all(lambda one: one.inbox is call.inbox):
                 self._deliver(Delivery(one, [], refusal, seconds))
         if refusal is not None or (may_be_of_all and concerns_all(error)):
             self._waiting.reset_canary()  # the next one goes alone, too, be it another bundle's
@@ -257,20 +258,25 @@ class Endpoint:
     ) -> None:
         self._tasks.pop(call, None)
         self._last_error = error
-        now, wait, has_failed = self._loop.time(), judgement.delay_secs, call.failures > 0
-        size, tokens = call.batch.total, report.tokens
+        now = self._loop.time()
         self._limit.finished(
-            now, started, judgement.verdict, retry_after=wait, size=size, tokens=tokens, has_failed=has_failed
+            now,
+            started,
+            judgement.verdict,
+            retry_after=judgement.delay_secs,
+            size=len(call.batch.elements),
+            tokens=report.tokens,
+            has_failed=call.failures > 0,
         )
-        self._limit.told(now, report.allowances)
+        if report.allowances:
+            self._limit.told(now, report.allowances)
         if not self._pumps.rings_by(now + _SHORTEST_WAIT_SECS):
             self._pumps.set(now)  # when what is sent again waits, too
 
     def _answered(self, call: EndpointCall, started: float, predictions: list[Any], report: RequestReport) -> None:
         """Delivers predictions; sends again what the handler says is to be requested again."""
         seconds = self._loop.time() - started
-        again = [place for place, one in enumerate(predictions) if type(one) is ElementRetry]
-        if not again:
+        if ElementRetry not in map(type, predictions):
             self._finish(call, started, _ANSWERED, report)
             self._record.has_answered = True
             self._tokens.succeeded()
@@ -278,6 +284,7 @@ class Endpoint:
                 self._log.miss_tokens(predictions)
             self._deliver(Delivery(call, predictions, None, seconds))
             return
+        again = [place for place, one in enumerate(predictions) if type(one) is ElementRetry]
         answers: list[ElementRetry] = [predictions[place] for place in again]
         judged = [self._bounded(judge_element(one), one.error) for one in answers]
         worst = max(judged, key=lambda one: (one.waits, one.delay_secs))
@@ -334,9 +341,10 @@ class Endpoint:
         self._calls.discard(call)
         call.client = None  # an error refers to the call, and whoever keeps it would keep the client
         call.inbox.put(delivery)
-        self._waiting.finish_canary()
+        if not self._waiting.canary_done:
+            self._waiting.finish_canary()
 
     def _give_up_on(self, which: Callable[[EndpointCall], bool]) -> None:
-        for call in self._waiting.remove(which):
+        for call in self._waiting.remove_all(which):
             error = copy_of(self._last_error or TimeoutError(f"{self._rules.caller}: no answer."))
             self._fail(call, error, 0.0, has_waited=not self._rules.has_fallback)

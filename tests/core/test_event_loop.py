@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from headrace.core.caller_loop import result_of
+from headrace.core.event_loop import result_of
 
 
 async def running_loop():

@@ -12,8 +12,8 @@ import cloudpickle
 import pytest
 
 from headrace import EngineModelHandler, Failure, RemoteModelHandler, RetryConfig, predict
-from headrace.runtime import event_loop as of_requests
-from headrace.runtime.event_loop import EventLoop
+from headrace.core import event_loop as of_requests
+from headrace.core.event_loop import EventLoop
 from toys import Acting
 from waiting import wait_until
 

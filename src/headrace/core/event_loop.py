@@ -10,14 +10,12 @@ import math
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import wait
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
-from headrace.core.caller_loop import run_on
 from headrace.core.registry import Registry
 
 _LOGGER = logging.getLogger(__name__)
@@ -39,16 +37,20 @@ class Ended(NamedTuple):
 
 
 class EventLoop:
-    """An event loop that runs on a daemon thread: a request that hangs keeps no process alive."""
+    """An event loop that runs on a daemon thread: a request that hangs keeps no process alive.
 
-    def __init__(self) -> None:
+    Args:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str = "headrace-requests") -> None:
         self.loop = asyncio.new_event_loop()
-        self._threads = _BlockingCalls(self.loop)
+        self._threads = _Threads(self.loop)
         self._closings: list[Callable[[], Coroutine[Any, Any, Any]]] = []
         self._is_over = False
         self._error: BaseException | None = None
         """What has ended it."""
-        self._thread = threading.Thread(target=self._run, name="headrace-requests", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def call(self, function: Callable[..., object], *args: Any) -> None:
@@ -86,9 +88,15 @@ class EventLoop:
         """Runs a function that blocks on another thread, in the caller's context. Cancelling does not stop it."""
         return await self._threads.run(function)
 
-    async def has_thread(self, patience_secs: float) -> bool:
-        """Whether calls may have threads: waits so long for one of hundreds to end whose calls were given up."""
-        return await _GIVEN_UP.have_room(patience_secs)
+    @staticmethod
+    async def has_thread(patience_secs: float) -> bool:
+        """Whether calls may have threads: waits so long while too many run calls that were given up."""
+        ends = time.monotonic() + patience_secs
+        while len(_given_up) >= _MOST_GIVEN_UP:
+            if time.monotonic() > ends:
+                return False
+            await asyncio.sleep(_LOOK_SECS)
+        return True
 
     def close_at_end(self, client: Any) -> None:
         """Closes a client with the loop, if it has an asynchronous method for that, as those of httpx and openai have.
@@ -107,16 +115,22 @@ class EventLoop:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
-            run_on(self.loop, lambda: self._is_over)
+            self._turn_until(lambda: self._is_over)
             ending = self.loop.create_task(self._end_tasks())
             ending.add_done_callback(lambda _: self.loop.stop())
-            run_on(self.loop, ending.done)
+            self._turn_until(ending.done)
         except Exception as error:
             self._error = error
             _LOGGER.error("The event loop of Headrace's requests has failed.", exc_info=True)
         finally:
             self._threads.close()
             self.loop.close()
+
+    def _turn_until(self, is_over: Callable[[], bool]) -> None:
+        """Runs the loop: a task that raises SystemExit, or stops the loop, does not end it."""
+        while not is_over():
+            with suppress(SystemExit, KeyboardInterrupt):  # whoever waits for the task gets it
+                self.loop.run_forever()
 
     async def _end_tasks(self) -> None:
         """Cancels all tasks and closes the clients; waits for a while only."""
@@ -128,14 +142,19 @@ class EventLoop:
         await _for_a_while(self.loop.shutdown_asyncgens())
 
 
-async def ended_in_time(attempt: Coroutine[Any, Any, Ended], limit_secs: float | None) -> Ended | None:
+async def ended_in_time(attempt: Callable[[], Coroutine[Any, Any, Ended]], limit_secs: float | None) -> Ended | None:
     """How an attempt ends; None: not in time, and it is cancelled."""
-    task = asyncio.ensure_future(attempt)
+    task = asyncio.ensure_future(attempt())
     try:
         done, _ = await asyncio.wait({task}, timeout=limit_secs)
     finally:
         task.cancel()  # no effect once it has ended
     return task.result() if done else None
+
+
+async def awaited(awaitable: Awaitable[ResultT]) -> ResultT:
+    """What an awaitable returns, as a coroutine."""
+    return await awaitable
 
 
 async def _for_a_while(*ending: Awaitable[Any]) -> None:
@@ -172,50 +191,21 @@ class Alarm:
         return self._timer is not None and self._timer.when() <= when
 
 
-class _GivenUp:
-    """The threads of this process on which a call still runs that was given up. Safe for threads."""
+class _Call:
+    """A function that blocks."""
 
-    def __init__(self) -> None:
-        self._threads: set[threading.Thread] = set()
-        self._changed = time.monotonic()
-
-    def add(self, call: _BlockingCall) -> None:
-        """Notes a call that nobody waits for any more."""
-        thread = call.thread
-        if thread is not None:
-            self._changed = time.monotonic()
-            self._threads.add(thread)
-            if call.thread is None:  # it has ended meanwhile
-                self._threads.discard(thread)
-
-    def discard(self, thread: threading.Thread) -> None:
-        """The thread's call has ended, be it one that was given up."""
-        if thread in self._threads:
-            self._changed = time.monotonic()
-            self._threads.discard(thread)
-
-    async def have_room(self, patience_secs: float) -> bool:
-        """Waits while there are too many; False: none of them has ended for so long."""
-        while len(self._threads) >= _MOST_GIVEN_UP:
-            if time.monotonic() > self._changed + patience_secs:
-                return False
-            await asyncio.sleep(_LOOK_SECS)
-        return True
-
-
-_GIVEN_UP = _GivenUp()
-
-
-class _BlockingCall:
     def __init__(self, future: asyncio.Future[Ended], function: Callable[[], Any]) -> None:
         self.future = future
         self.context = contextvars.copy_context()
         self.function = function
-        self.thread: threading.Thread | None = None
-        """On which it runs now."""
+        self.is_over = False
 
 
-class _BlockingCalls:
+_given_up: set[_Call] = set()
+"""The calls of this process that still run although nobody waits for them any more."""
+
+
+class _Threads:
     """Daemon threads, as many as there are calls at a time; those of ``concurrent.futures`` would delay the exit.
 
     Only the loop's thread uses it.
@@ -223,10 +213,7 @@ class _BlockingCalls:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._calls: SimpleQueue[_BlockingCall | None] = SimpleQueue()
-        self._ended: deque[tuple[asyncio.Future[Ended], Ended]] = deque()
-        self._is_awake = False
-        """Whether the loop is about to look at what has ended."""
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._count = 0
         self._idle = 0
         """How many threads have nothing to do; negative: so many calls wait for one."""
@@ -240,13 +227,14 @@ class _BlockingCalls:
         if self._idle <= 0:
             self._add_thread()
         self._idle -= 1
-        call = _BlockingCall(self._loop.create_future(), function)
+        call = _Call(self._loop.create_future(), function)
         self._calls.put(call)
         try:
             return await call.future
         except asyncio.CancelledError:
-            if call.future.cancelled():
-                _GIVEN_UP.add(call)
+            _given_up.add(call)
+            if call.is_over:
+                _given_up.discard(call)
             raise
 
     def close(self) -> None:
@@ -267,53 +255,52 @@ class _BlockingCalls:
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
-            self._call(call)
-            del call  # or an idle thread would keep its last request
-
-    def _call(self, call: _BlockingCall) -> None:
-        call.thread = thread = threading.current_thread()
-        ended = Ended()
-        try:
-            if not call.future.cancelled():
-                ended = Ended(call.context.run(call.function))
-        except BaseException as error:
-            ended = Ended(error=error)
-        call.thread = None
-        _GIVEN_UP.discard(thread)
-        self._ended.append((call.future, ended))
-        if not self._is_awake:
-            self._is_awake = True
+            ended = Ended()
+            try:
+                if not call.future.cancelled():
+                    ended = Ended(call.context.run(call.function))
+            except BaseException as error:
+                ended = Ended(error=error)
+            call.is_over = True
+            _given_up.discard(call)
             with suppress(RuntimeError):  # the loop is closed, and nobody waits
-                self._loop.call_soon_threadsafe(self._settle)
+                self._loop.call_soon_threadsafe(self._settle, call.future, ended)
+            del call, ended  # or an idle thread would keep its last request
 
-    def _settle(self) -> None:
-        self._is_awake = False  # first: what ends meanwhile wakes the loop again
-        while self._ended:
-            future, ended = self._ended.popleft()
-            self._idle += 1
-            if not future.cancelled():
-                future.set_result(ended)
+    def _settle(self, future: asyncio.Future[Ended], ended: Ended) -> None:
+        self._idle += 1
+        if not future.cancelled():
+            future.set_result(ended)
 
 
-_LOOPS: Registry[int, EventLoop] = Registry()
-"""By process: a forked child inherits no threads, and makes a loop of its own."""
+_loops: Registry[tuple[str, int], EventLoop] = Registry()
+"""By purpose and process: a forked child inherits no threads, and makes loops of its own."""
 
 
 def open_loop() -> EventLoop:
     """This process's loop; call ``close_loop`` once for each call."""
-    return _LOOPS.open(os.getpid(), EventLoop)
+    return _loops.open(("requests", os.getpid()), EventLoop)
 
 
 def close_loop() -> None:
     """Ends one use of this process's loop; the last one closes it."""
-    loop = _LOOPS.close(os.getpid())
+    loop = _loops.close(("requests", os.getpid()))
     if loop is not None:
         loop.close()
 
 
+def result_of(awaitable: Awaitable[Any]) -> Any:
+    """Awaits something for callers without a loop, such as Beam's transform: an asynchronous client needs one for good.
+
+    Not to be called from that loop.
+    """
+    return _loops.open(("callers", os.getpid()), lambda: EventLoop("headrace-callers")).wait_for(awaited(awaitable))
+
+
 def _forget() -> None:
-    global _LOOPS, _GIVEN_UP
-    _LOOPS, _GIVEN_UP = Registry(), _GivenUp()  # none of its parent's threads ends here
+    global _loops  # noqa: PLW0603 - each process has its own
+    _loops = Registry()
+    _given_up.clear()  # none of the parent's threads ends here
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork

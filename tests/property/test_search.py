@@ -9,10 +9,20 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from headrace.core.result import Stage
-from headrace.failures.fatal_search import LETHAL_IN_A_ROW, LETHAL_PROBES, MAX_TIMEOUTS, InjectedFailure, LostBatch
-from headrace.failures.isolate_fatal import isolate_fatal
+from headrace.failures.search import (
+    LETHAL_IN_A_ROW,
+    LETHAL_PROBES,
+    MAX_TIMEOUTS,
+    FailureSearch,
+    InjectedFailure,
+    LostBatch,
+)
 
 PRE, RUN, POST = Stage.PREPROCESSING, Stage.INFERENCE, Stage.POSTPROCESSING
+
+
+def isolate_fatal(positions, first, attempt, **options):
+    return FailureSearch(attempt, **options).among(positions, first)
 
 
 class Fault(NamedTuple):
