@@ -34,7 +34,7 @@ from headrace.core.handler import ExampleT, KeyT, ModelHandler, ModelT, PostProc
 from headrace.core.keyed import KeyedModelHandler, KeyModelMapping, KeyModelPathMapping, MaybeKeyedModelHandler
 from headrace.core.remote import ElementFailure, ElementRetry, RemoteModelHandler
 from headrace.core.result import ModelMetadata, PredictionResult
-from headrace.failures import memory as _memory
+from headrace.failures import device as _device
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,7 +97,7 @@ class OOMProtectedFn:
         except Exception as error:
             if "out of memory" in str(error) and "CUDA" in str(error):
                 logging.getLogger(__name__).warning("CUDA ran out of memory; freeing cached memory.")
-                _memory.free_memory()
+                _device.free_memory()
             raise
 
 
