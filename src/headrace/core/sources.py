@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from headrace.core.answer import SKIP
@@ -35,10 +35,10 @@ def with_sources(handler: Any) -> Any:
         )
     first, *others = list(handler.get_preprocess_fns()) or [_same]
     pairs: Any = _Pairs(bare(handler))
-    for fn in reversed([_Pairing(first), *map(_OnExample, others)]):
+    for fn in reversed([partial(_paired, first), *(partial(_on_example, other) for other in others)]):
         pairs = ModelHandler.with_preprocess_fn(pairs, fn)
     *before, last = list(handler.get_postprocess_fns()) or [_same]
-    for fn in [*map(_OnExample, before), _Leading(last)]:
+    for fn in [*(partial(_on_example, one) for one in before), partial(_as_result, last)]:
         pairs = ModelHandler.with_postprocess_fn(pairs, fn)
     return pairs
 
@@ -54,41 +54,24 @@ class _Pairs(KeyedModelHandler[Any, Any, Any, Any]):
         return given
 
 
-class _Function(ABC):
-    def __init__(self, fn: Callable[[Any], Any]) -> None:
-        self._fn = fn
-
-    @abstractmethod
-    def __call__(self, value: Any) -> Any: ...
+def _paired(fn: Callable[[Any], Any], source: Any) -> Any:
+    example = fn(source)
+    return SKIP if example is SKIP else (source, example)
 
 
-class _Pairing(_Function):
-    """Makes the pair of an element and its example."""
-
-    def __call__(self, value: Any) -> Any:
-        example = self._fn(value)
-        return SKIP if example is SKIP else (value, example)
+def _on_example(fn: Callable[[Any], Any], pair: tuple[Any, Any]) -> Any:
+    source, example = pair
+    made = fn(example)
+    return SKIP if made is SKIP else (source, made)
 
 
-class _OnExample(_Function):
-    """Applies a function to the second of a pair."""
-
-    def __call__(self, value: Any) -> Any:
-        source, example = value
-        made = self._fn(example)
-        return SKIP if made is SKIP else (source, made)
-
-
-class _Leading(_Function):
-    """Makes a result of the element and the prediction in a pair."""
-
-    def __call__(self, value: Any) -> Any:
-        source, prediction = value
-        made = self._fn(prediction)
-        if made is SKIP:
-            return SKIP
-        is_result = isinstance(made, tuple) and hasattr(made, "inference") and hasattr(made, "_replace")
-        return made._replace(example=source) if is_result else PredictionResult(source, made)
+def _as_result(fn: Callable[[Any], Any], pair: tuple[Any, Any]) -> Any:
+    source, prediction = pair
+    made = fn(prediction)
+    if made is SKIP:
+        return SKIP
+    is_result = isinstance(made, tuple) and hasattr(made, "inference") and hasattr(made, "_replace")
+    return made._replace(example=source) if is_result else PredictionResult(source, made)
 
 
 def _same(value: Any) -> Any:

@@ -105,60 +105,48 @@ class ConcurrencyLimit:
             How many of them leave now, and seconds until the next one may; infinite: not before another is finished.
         """
         self._forget()
+        left, wait = 0, math.inf
         if not waiting:
             self.board.wait_for_turn(now, waits=False)
-            self.board.show(now, self.in_flight, 0)
-            return 0, math.inf
-        others = self.board.others(now)
-        if self._streak.doubts(now, waiting):
+        elif self._streak.doubts(now, waiting):
             self._end_outage(now)
-        if now <= self._restarted:  # what left now would be forgotten, too
-            left, wait = 0, self._LOOK_SECS
+            wait = self._LOOK_SECS
+        elif now <= self._restarted:  # what left now would be forgotten, too
+            wait = self._LOOK_SECS
         else:
-            left, wait = self._take_in_turn(now, waiting, others) if others else self._take(now, waiting)
+            left, wait = self._take(now, waiting, self.board.others(now))
         self.board.show(now, self.in_flight, waiting - left)
         return left, wait
 
+    def _take(self, now: float, waiting: int, others: Sequence[Member]) -> tuple[int, float]:
+        part, left = self._part(others), 0
+        if others:
+            paces = self.outage_began is None and self.in_flight < part
+            self.board.wait_for_turn(now, waits=paces and (self._pause(now) > 0 or bool(self.board.own.is_paced)))
+        if self._wait(now, part) == 0:
+            with self.board.turn() as is_mine:
+                self._turns_missed = 0 if is_mine else self._turns_missed + 1
+                if 0 < self._turns_missed < _MOST_TURNS_MISSED:
+                    return 0, self._LOOK_SECS
+                while left < waiting and self._wait(now, part) == 0 and not (others and self.board.is_ahead(now)):
+                    self.started(now)
+                    self.board.own.turns += 1
+                    left += 1
+        wait = self._wait(now, part)
+        if not others:
+            return left, wait
+        if self.outage_began is not None:
+            return left, min(wait, self._OUTAGE_LOOK_SECS)
+        return left, max(self._pause(now), self._LOOK_SECS)  # they tell nobody what they leave
+
     def wait(self, now: float) -> float:
-        """Seconds until the next request may leave; infinite: not before another one is finished."""
+        """Seconds until the next request may leave, with no other process; infinite: not before another is finished."""
+        return self._wait(now, self._part(()))
+
+    def _wait(self, now: float, part: int) -> float:
         if self.outage_began is not None:
             return self._probes_wait(now)
-        if self.in_flight >= self._most or self.in_flight >= int(self.board.state.limit):
-            return math.inf
-        return self._pause(now)
-
-    def _take(self, now: float, waiting: int) -> tuple[int, float]:
-        left, wait = 0, 0.0
-        while left < waiting and (wait := self.wait(now)) == 0:
-            self.started(now)
-            left += 1
-        return left, wait
-
-    def _take_in_turn(self, now: float, waiting: int, others: Sequence[Member]) -> tuple[int, float]:
-        """As ``_take``, beside other processes, which tell nobody what they leave: it has to be looked for."""
-        part = min(self._most, self._part(others))
-        is_free = self.outage_began is None and self.in_flight < part
-        self.board.wait_for_turn(now, waits=is_free and (self._pause(now) > 0 or bool(self.board.own.is_paced)))
-        wait = self._pause(now) if self.outage_began is None else self._probes_wait(now)
-        if self.outage_began is not None and wait > 0:
-            return 0, min(wait, self._OUTAGE_LOOK_SECS)  # another process may find out that it is over
-        if wait > 0 or (self.outage_began is None and not is_free):
-            return 0, max(wait, self._LOOK_SECS)
-        with self.board.turn() as is_mine:
-            self._turns_missed = 0 if is_mine else self._turns_missed + 1
-            if 0 < self._turns_missed < _MOST_TURNS_MISSED:
-                return 0, self._LOOK_SECS
-            if self.outage_began is not None:
-                return self._take(now, min(waiting, 1))
-            left = 0
-            while left < min(waiting, part) and self._may_go(now, part):
-                self.started(now)
-                self.board.own.turns += 1
-                left += 1
-        return left, max(self._pause(now), self._LOOK_SECS)
-
-    def _may_go(self, now: float, part: int) -> bool:
-        return self.in_flight < part and self._pause(now) == 0 and not self.board.is_ahead(now)
+        return math.inf if self.in_flight >= part else self._pause(now)
 
     def _probes_wait(self, now: float) -> float:
         wait = max(self._breaker.wait(now), self._own_breaker.wait(now))
@@ -183,9 +171,12 @@ class ConcurrencyLimit:
 
     def _part(self, others: Sequence[Member]) -> int:
         """How many of all requests in flight may be this process's: a fair part, and what others do not want."""
-        fair = self.board.state.limit / (1 + len(others))
-        wanted = sum(max(one.in_flight, min(fair, one.in_flight + one.waiting)) for one in others)
-        return max(1, int(fair), int(self.board.state.limit - wanted))
+        limit = self.board.state.limit
+        if others:
+            fair = limit / (1 + len(others))
+            wanted = sum(max(one.in_flight, min(fair, one.in_flight + one.waiting)) for one in others)
+            limit = max(1, fair, limit - wanted)
+        return min(self._most, int(limit))
 
     def is_throttled(self, now: float) -> bool:
         """Whether a request would have to wait because the endpoint refuses some, not because many are in flight."""
