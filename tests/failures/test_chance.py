@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.failures.chance import ChanceRefusals
-from headrace.failures.endpoint_board import Board
 from headrace.failures.outages import Verdict
 from simulated_endpoint import LATENCY, Simulation, SlidingWindow, TokenBucket, Windows, steps
 
@@ -81,52 +79,6 @@ def test_length_of_answers_does_not_matter():
         small_bucket(steps((0, 200))), latency=lambda rng: LATENCY * rng.choice([1, 2, 4, 8, 16]), at_random=0.02
     ).run(90)
     assert found.rate(30, 90) >= 0.88 * 200
-
-
-def phase(chance, refused, of=200):
-    """Has so many requests refused, one in a row, in the time after a cut."""
-    every = of // refused if refused else of + 1
-    for number in range(1, of + 1):
-        chance.started(calm=True)
-        if number % every:
-            chance.accepted()
-        else:
-            chance.refused(200.0, calm=True)
-
-
-def test_share_is_believed_when_it_was_found_twice():
-    chance = ChanceRefusals(Board(0.0))
-    phase(chance, refused=10, of=200)
-    assert chance.share == 0
-    phase(chance, refused=8, of=400)
-    assert 0.015 < chance.share < 0.045
-
-
-def test_runs_of_refusals_are_no_chance():
-    chance = ChanceRefusals(Board(0.0))
-    for _ in range(10):
-        for _ in range(190):
-            chance.started(calm=True)
-            chance.accepted()
-        for _ in range(10):
-            chance.started(calm=True)
-            chance.refused(200.0, calm=True)
-    assert chance.share < 0.006
-
-
-def test_each_refusal_is_one_too_many_while_no_share_is_known():
-    chance = ChanceRefusals(Board(0.0))
-    chance.started(calm=False)
-    assert chance.refused(200.0, calm=False)
-
-
-def test_one_refusal_after_a_cut_may_be_chance_and_several_are_not():
-    chance = ChanceRefusals(Board(0.0))
-    found = []
-    for _ in range(4):
-        chance.started(calm=True)
-        found.append(chance.refused(200.0, calm=True))
-    assert (found[0], found[-1]) == (False, True)
 
 
 def test_verdict_of_a_request_that_fails_by_itself_is_no_refusal():

@@ -93,7 +93,7 @@ class KeyedModelHandler(
 
     With mappings, each model's batches follow its own handler's batching options, whose functions receive the example.
     If it has none, they follow this handler's, whose functions receive the pair. Environment variables of the
-    mappings' handlers are set for the process, unless two handlers disagree.
+    mappings' handlers are set for the process; of several values, the last mapping's.
 
     Args:
         unkeyed: one handler for all keys, or a list of KeyModelMapping: a handler for each set of keys. A key may be
@@ -125,7 +125,7 @@ class KeyedModelHandler(
             for mapping in unkeyed:
                 self._add(mapping)
             for handler in self.cohorts.values():
-                _log_ignored(handler, _contradicted(handler, self.cohorts.values()))
+                _log_ignored(handler)
         else:
             _refuse_processing(unkeyed)
             self.unkeyed = unkeyed
@@ -204,11 +204,10 @@ class KeyedModelHandler(
         return super().share_model_across_processes() if self.unkeyed else True
 
     def set_environment_vars(self) -> None:
-        """Sets the variables of all handlers, except those on which handlers disagree."""
+        """Sets the variables of all handlers."""
         super().set_environment_vars()
         for handler in self.cohorts.values():
-            if not _contradicted(handler, self.cohorts.values()):
-                handler.set_environment_vars()
+            handler.set_environment_vars()
 
     def should_garbage_collect_on_timeout(self) -> bool:
         """False with mappings, as in Beam."""
@@ -326,19 +325,11 @@ def _refuse_processing(handler: Any) -> None:
         )
 
 
-def _contradicted(handler: Any, handlers: Iterable[Any]) -> dict[str, str]:
-    """The handler's environment variables to which another handler gives another value."""
-    own: dict[str, str] = getattr(handler, "_env_vars", None) or {}
-    others = [getattr(other, "_env_vars", None) or {} for other in handlers]
-    return {name: value for name, value in own.items() if any(other.get(name, value) != value for other in others)}
-
-
-def _log_ignored(handler: Any, env_vars: dict[str, str]) -> None:
+def _log_ignored(handler: Any) -> None:
     batching = handler.batch_elements_kwargs()
     ignored = {
         "resource hints": handler.get_resource_hints(),
         "batching options": {name: batching[name] for name in sorted(OF_THE_TRANSFORM & batching.keys())},
-        "env_vars, to which another handler gives other values,": env_vars,
     }
     given = {name: value for name, value in ignored.items() if value}
     if given:
