@@ -74,22 +74,18 @@ class Machine:
 
     def __init__(self, folder):
         self.proc = folder / "proc"
-        self._groups = folder / "control groups"  # a space, which mountinfo escapes
+        self.groups = folder / "cgroup"
         (self.proc / "self").mkdir(parents=True)
         (self.proc / "meminfo").write_text("MemTotal:  16000000 kB\nMemFree: 1 kB\nMemAvailable:   9000000 kB\n")
-        self._add("self/mountinfo", "23 1 0:1 / / rw - ext4 /dev/sda rw")
 
     def is_in(self, line):
-        self._add("self/cgroup", line)
-
-    def mounts(self, name, root, kind):
-        place = str(self._groups / name).replace(" ", "\\040")
-        self._add("self/mountinfo", f"35 31 0:32 {root} {place} rw,relatime shared:9 - {kind}")
+        with (self.proc / "self" / "cgroup").open("a") as file:
+            file.write(line + "\n")
 
     def group(self, path, **files):
-        (self._groups / path).mkdir(parents=True, exist_ok=True)
+        (self.groups / path).mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
-            (self._groups / path / name.replace("__", ".")).write_text(f"{content}\n")
+            (self.groups / path / name.replace("__", ".")).write_text(f"{content}\n")
 
     def v1(self, path, limit, used=0, inactive=0, active=0):
         stat = f"cache {9 * GIGABYTE}\nshmem {8 * GIGABYTE}\ninactive_file 1\nactive_file 1\n"
@@ -101,11 +97,10 @@ class Machine:
         self.group(path, memory__max=limit, memory__current=used, memory__stat=stat)
 
     def figures(self):
-        return memory_limit(self.proc), memory_available(self.proc)
+        return memory_limit(self.proc, self.groups), memory_available(self.proc, self.groups)
 
-    def _add(self, name, line):
-        with (self.proc / name).open("a") as file:
-            file.write(line + "\n")
+    def kills(self):
+        return oom_kills(self.proc, self.groups)
 
 
 @pytest.fixture
@@ -118,10 +113,6 @@ def v1(machine):
     machine.is_in("5:devices:/elsewhere")
     machine.is_in("4:cpu,memory:/jobs/one")
     machine.is_in("0::/")
-    machine.mounts("devices", "/", "cgroup cgroup rw,devices")
-    machine.mounts("memory", "/", "cgroup cgroup rw,cpu,memory")
-    machine.mounts("unified", "/", "cgroup2 cgroup2 rw")
-    machine.group("unified")
     machine.v1("memory", UNLIMITED_V1, used=3)
     return machine
 
@@ -129,8 +120,7 @@ def v1(machine):
 @pytest.fixture
 def v2(machine):
     machine.is_in("0::/jobs/one")
-    machine.mounts("unified", "/", "cgroup2 cgroup rw,nsdelegate")
-    machine.group("unified", memory__stat="inactive_file 5")  # the root's has no limit
+    machine.group("", memory__stat="inactive_file 5")  # the root's has no limit
     return machine
 
 
@@ -149,83 +139,66 @@ def test_v1_counts_page_cache_as_free_and_shared_memory_as_used(v1):
 
 
 def test_v2_without_a_limit(v2):
-    v2.v2("unified/jobs/one", "max", used=15 * GIGABYTE)
+    v2.v2("jobs/one", "max", used=15 * GIGABYTE)
     assert v2.figures() == (PHYSICAL, 9_000_000 * 1024)
 
 
 def test_v2_counts_page_cache_as_free_and_shared_memory_as_used(v2):
-    v2.v2("unified/jobs/one", 4 * GIGABYTE, used=3 * GIGABYTE, inactive=5, active=7)
+    v2.v2("jobs/one", 4 * GIGABYTE, used=3 * GIGABYTE, inactive=5, active=7)
     assert v2.figures() == (4 * GIGABYTE, GIGABYTE + 12)
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
 def test_the_tightest_enclosing_group_decides(version, request):
     machine = request.getfixturevalue(version)
-    place, make = ("memory", machine.v1) if version == "v1" else ("unified", machine.v2)
-    make(f"{place}/jobs", 4 * GIGABYTE, used=3 * GIGABYTE)
-    make(f"{place}/jobs/one", 6 * GIGABYTE, used=2 * GIGABYTE)
-    make(f"{place}/jobs/two", 1, used=1)  # not among them
+    place, make = ("memory/jobs", machine.v1) if version == "v1" else ("jobs", machine.v2)
+    make(f"{place}", 4 * GIGABYTE, used=3 * GIGABYTE)
+    make(f"{place}/one", 6 * GIGABYTE, used=2 * GIGABYTE)
+    make(f"{place}/two", 1, used=1)  # not among them
     assert machine.figures() == (4 * GIGABYTE, GIGABYTE)
-    make(f"{place}/jobs/one", 5 * GIGABYTE, used=5 * GIGABYTE + 1)
+    make(f"{place}/one", 5 * GIGABYTE, used=5 * GIGABYTE + 1)
     assert machine.figures() == (4 * GIGABYTE, 0)
-    make(f"{place}/jobs/one", 2 * GIGABYTE, used=GIGABYTE + 1)
+    make(f"{place}/one", 2 * GIGABYTE, used=GIGABYTE + 1)
     assert machine.figures() == (2 * GIGABYTE, GIGABYTE - 1)
 
 
-@pytest.mark.parametrize("root", ["/jobs/one", "/", "/jobs/another", "/../.."])
-def test_a_container_sees_its_own_group_at_the_mount_point(machine, root):
-    machine.is_in("4:memory:/jobs/one")
-    machine.mounts("memory", root, "cgroup cgroup rw,memory")
-    machine.v1("memory", 2 * GIGABYTE, used=GIGABYTE)
+@pytest.mark.parametrize(("line", "place"), [("4:memory:/docker/abc", "memory"), ("0::/", ""), ("0::/../other", "")])
+def test_a_container_sees_its_own_group_at_the_top(machine, line, place):
+    machine.is_in(line)
+    (machine.v1 if place else machine.v2)(place, 2 * GIGABYTE, used=GIGABYTE)
     assert machine.figures() == (2 * GIGABYTE, GIGABYTE)
-
-
-def test_a_group_below_the_one_that_the_container_sees(machine):
-    machine.is_in("0::/docker/abc/child")
-    machine.mounts("unified", "/docker/abc", "cgroup2 cgroup rw")
-    machine.v2("unified", 9 * GIGABYTE)
-    machine.v2("unified/child", 2 * GIGABYTE, used=GIGABYTE)
-    assert machine.figures() == (2 * GIGABYTE, GIGABYTE)
-
-
-def test_a_group_that_is_not_below_its_namespace(machine):
-    machine.is_in("0::/../other")
-    machine.mounts("unified", "/", "cgroup2 cgroup rw")
-    machine.v2("unified", 2 * GIGABYTE)
-    machine.v2("other", 1)
-    assert machine.figures()[0] == 2 * GIGABYTE
 
 
 def test_a_limit_beyond_the_machine_s_memory_is_none(v2):
-    v2.v2("unified/jobs/one", 64 * GIGABYTE)
+    v2.v2("jobs/one", 64 * GIGABYTE)
     assert v2.figures() == (PHYSICAL, 9_000_000 * 1024)
 
 
 def test_memory_figures_may_be_unknown(tmp_path):
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert memory_limit(tmp_path) == memory_available(tmp_path) == physical
+    assert memory_limit(tmp_path, tmp_path) == memory_available(tmp_path, tmp_path) == physical
     assert memory_of(os.getpid(), tmp_path) is None
 
 
 def test_v1_counts_out_of_memory_kills(v1):
     v1.group("memory/jobs/one", memory__oom_control="oom_kill_disable 0\nunder_oom 0\noom_kill 3")
     v1.group("memory", memory__oom_control="oom_kill 70")
-    assert oom_kills(v1.proc) == 3
+    assert v1.kills() == 3
 
 
 def test_v2_counts_out_of_memory_kills(v2):
-    v2.group("unified/jobs/one", memory__events="low 0\nhigh 9\nmax 5\noom 4\noom_kill 3\noom_group_kill 0")
-    v2.group("unified/jobs", memory__events="oom_kill 70")
-    assert oom_kills(v2.proc) == 3
+    v2.group("jobs/one", memory__events="low 0\nhigh 9\nmax 5\noom 4\noom_kill 3\noom_group_kill 0")
+    v2.group("jobs", memory__events="oom_kill 70")
+    assert v2.kills() == 3
 
 
 def test_out_of_memory_kills_may_be_unknown(machine, v1):
     v1.group("memory/jobs/one", memory__oom_control="oom_kill_disable 0\nunder_oom 0")  # before Linux 4.13
-    assert oom_kills(v1.proc) is None
+    assert v1.kills() is None
 
 
 def test_out_of_memory_kills_are_unknown_without_groups(machine, tmp_path):
-    assert oom_kills(machine.proc) is None
+    assert machine.kills() is None
     assert oom_kills(tmp_path / "nothing") is None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
 import importlib
@@ -10,7 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
 
 _STATM = Path("/proc/self/statm")
@@ -19,6 +18,7 @@ _lock = threading.Lock()
 _frozen_at_start = gc.get_freeze_count()  # some versions of Python freeze a few objects themselves
 _holders = 0
 _frozen_by_us = False
+_GROUPS = Path("/sys/fs/cgroup")
 _NO_LIMIT = 1 << 62
 """Bytes. Without a limit, control groups of version 1 report nearly 2**63."""
 
@@ -92,110 +92,64 @@ def mapped_data_bytes(process: int, proc: Path = Path("/proc")) -> int:
     return sum(size for path, size in sizes.items() if path not in code)
 
 
-def memory_limit(proc: Path = Path("/proc")) -> int:
+def memory_limit(proc: Path = Path("/proc"), groups: Path = _GROUPS) -> int:
     """Bytes that this process and the others in its control groups may use together.
 
     The minimum of the machine's memory and the limits of the process's memory groups (version 1 or 2) up to the root.
     """
-    return min([_sizes(proc / "meminfo").get("MemTotal") or _physical(), *(group.limit for group in _groups(proc))])
+    machine = _sizes(proc / "meminfo").get("MemTotal") or _physical()
+    return min([machine, *(limit for limit, _ in _limits(proc, groups))])
 
 
-def memory_available(proc: Path = Path("/proc")) -> int:
+def memory_available(proc: Path = Path("/proc"), groups: Path = _GROUPS) -> int:
     """Bytes that can still be allocated; caches that the kernel can reclaim count as free.
 
     The minimum of what is available on the machine and in each of the process's memory groups. Where the system does
     not report it (macOS), all of the machine's memory.
     """
     machine = _sizes(proc / "meminfo").get("MemAvailable")
-    return min([_physical() if machine is None else machine, *(group.available() for group in _groups(proc))])
+    return min([_physical() if machine is None else machine, *(free for _, free in _limits(proc, groups))])
 
 
-def oom_kills(proc: Path = Path("/proc")) -> int | None:
+def oom_kills(proc: Path = Path("/proc"), groups: Path = _GROUPS) -> int | None:
     """How many processes in this process's memory group the kernel has killed for lack of memory; None: unknown.
 
     Groups of version 2 include the groups below them.
     """
-    known = None
-    for mount in _mounts(proc):
-        folder = mount.folders(_own_path(proc, mount.is_v2))[0]
-        count = _figures(folder / ("memory.events" if mount.is_v2 else "memory.oom_control")).get("oom_kill")
-        known = count if known is None else known + (count or 0)
-    return known
+    for folder, is_v2 in _memory_groups(proc, groups):
+        count = _figures(folder / ("memory.events" if is_v2 else "memory.oom_control")).get("oom_kill")
+        if count is not None:
+            return count
+    return None
 
 
-class _ControlGroup(NamedTuple):
-    """A control group that limits memory."""
+def _memory_groups(proc: Path, groups: Path) -> Iterator[tuple[Path, bool]]:
+    """The folders of this process's memory group and those around it, innermost first; whether they are of version 2.
 
-    folder: Path
-    limit: int
-    """Bytes."""
-    is_v2: bool
-
-    def available(self) -> int:
-        """Bytes below the limit, at least 0."""
-        used = _number(self.folder / ("memory.current" if self.is_v2 else "memory.usage_in_bytes")) or 0
-        return max(0, self.limit - max(0, used - self._cache()))
-
-    def _cache(self) -> int:
-        """Bytes of reclaimable page cache; the file lists do not include shared memory (memfd, tmpfs)."""
-        prefix = "" if self.is_v2 else "total_"  # includes the groups below
-        figures = _figures(self.folder / "memory.stat")
-        return figures.get(prefix + "inactive_file", 0) + figures.get(prefix + "active_file", 0)
-
-
-def _groups(proc: Path) -> Iterator[_ControlGroup]:
-    """The control groups with a memory limit that this process is in, of either version, up to the root."""
-    for mount in _mounts(proc):
-        name = "memory.max" if mount.is_v2 else "memory.limit_in_bytes"
-        for folder in mount.folders(_own_path(proc, mount.is_v2)):
-            limit = _number(folder / name)
-            if limit is not None and limit < _NO_LIMIT:
-                yield _ControlGroup(folder, limit, mount.is_v2)
-
-
-class _Mount(NamedTuple):
-    """Where a hierarchy of control groups is mounted."""
-
-    root: PurePosixPath
-    """The group at the mount point; in a container it is not the root group."""
-    place: Path
-    is_v2: bool
-
-    def folders(self, path: PurePosixPath) -> list[Path]:
-        """Folders of the group and its ancestors, as far as visible; only the mount point if the group is not."""
-        with contextlib.suppress(ValueError):  # the path is not below this mount's root
-            path = PurePosixPath("/", path.relative_to(self.root))
-        folder = self.place.joinpath(*path.parts[1:])
-        if ".." in path.parts or not folder.is_dir():
-            return [self.place]
-        return [folder, *(above for above in folder.parents if above.is_relative_to(self.place))]
-
-
-def _mounts(proc: Path) -> Iterator[_Mount]:
-    """Mounts of the hierarchies that may control memory (proc(5), mountinfo)."""
-    for line in lines_of(proc / "self" / "mountinfo"):
-        fields, _, options = line.partition(" - ")
-        kind, _, controllers = options.partition(" ")
-        is_v2 = kind == "cgroup2"
-        if is_v2 or (kind == "cgroup" and "memory" in controllers.split()[-1].split(",")):
-            root, place = (_unescaped(field) for field in fields.split()[3:5])
-            yield _Mount(PurePosixPath(root), Path(place), is_v2)
-
-
-def _own_path(proc: Path, is_v2: bool) -> PurePosixPath:
-    """This process's group in one hierarchy (cgroups(7), /proc/pid/cgroup)."""
+    A container sees its own group at the top.
+    """
     for line in lines_of(proc / "self" / "cgroup"):
         number, controllers, path = line.split(":", 2)
-        if (number == "0" and not controllers) if is_v2 else "memory" in controllers.split(","):
-            return PurePosixPath(path)
-    return PurePosixPath("/")
+        is_v2 = number == "0" and not controllers
+        if is_v2 or "memory" in controllers.split(","):
+            top = groups if is_v2 else groups / "memory"
+            own = top / path.lstrip("/") if ".." not in path else top
+            yield from ((folder, is_v2) for folder in (own, *own.parents) if folder.is_relative_to(top))
 
 
-def _unescaped(field: str) -> str:
-    r"""A path from mountinfo, which writes a space as ``\040``."""
-    for escape in ("\\040", "\\011", "\\012", "\\134"):
-        field = field.replace(escape, chr(int(escape[1:], 8)))
-    return field
+def _limits(proc: Path, groups: Path) -> Iterator[tuple[int, int]]:
+    """The limit of each memory group that has one, and what is left of it, in bytes.
+
+    Reclaimable page cache counts as left; the lists of files do not include shared memory (memfd, tmpfs).
+    """
+    for folder, is_v2 in _memory_groups(proc, groups):
+        limit = _number(folder / ("memory.max" if is_v2 else "memory.limit_in_bytes"))
+        if limit is not None and limit < _NO_LIMIT:
+            used = _number(folder / ("memory.current" if is_v2 else "memory.usage_in_bytes")) or 0
+            prefix = "" if is_v2 else "total_"  # includes the groups below
+            figures = _figures(folder / "memory.stat")
+            cache = figures.get(f"{prefix}inactive_file", 0) + figures.get(f"{prefix}active_file", 0)
+            yield limit, max(0, limit - max(0, used - cache))
 
 
 def _sizes(path: Path) -> dict[str, int]:
