@@ -12,11 +12,6 @@ def members(count, now=0.0):
     return [Board(now, memory) for _ in range(count)]
 
 
-def test_board_of_one_process_has_no_others():
-    board = Board(0.0)
-    assert (board.is_shared, board.others(0.0), board.state.quota) == (False, [], math.inf)
-
-
 def test_members_see_what_each_other_has():
     one, other = members(2)
     one.show(1.0, in_flight=3, waiting=4)
@@ -88,13 +83,6 @@ def test_what_was_found_out_is_forgotten_when_nobody_was_there_for_a_minute():
     one.show(1.0, in_flight=0, waiting=0)
     assert Board(50.0, one._memory).state.quota == 7.0
     assert Board(111.0, one._memory).state.quota == math.inf
-
-
-def test_clock_that_began_anew_makes_the_board_forget():
-    """The machine was started again, and the file is still there."""
-    (one,) = members(1, now=5000.0)
-    one.state.quota = 7.0
-    assert Board(1.0, one._memory).state.quota == math.inf
 
 
 def test_member_that_has_had_more_turns_lets_another_one_go_first():
