@@ -15,7 +15,6 @@ from apache_beam.transforms import window
 from headrace import BatchingConfig
 from headrace.beam import ModelHandler, ModelMetadata, PredictionResult, RunInference
 from pipelines import by_second
-from toys import Acting, Poisoned, each, refuse
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -83,11 +82,6 @@ def described(result, time=beam.DoFn.TimestampParam, where=beam.DoFn.WindowParam
     return result.example, result.model_id, int(time), int(where.end)
 
 
-def test_failure_fails_the_pipeline_where_nothing_is_caught(run):
-    with pytest.raises(Exception, match="the fallback failed, too: KeyError: -1"):
-        run.values(good=run.create([1, -1]) | RunInference(Poisoned(), fallback=Acting(each(refuse(-1)))))
-
-
 def test_fallback_stays_when_the_model_is_refreshed(run):
     updates = run.pipeline | "Updates" >> beam.Create([ModelMetadata("new", "new")])
     infer = RunInference(Squares(3), fallback=Squares(5), model_metadata_pcoll=updates)
@@ -115,12 +109,6 @@ def test_predictions_that_are_monitored_include_those_of_the_fallback(run):
     found, seen = run.values(values=values, seen=monitored["pcoll"])
     assert sorted(found) == [-9, -4, -1]
     assert sorted(one.inference for one in seen) == [1, 4, 9]
-
-
-def test_threshold_counts_only_what_both_failed(run):
-    infer = RunInference(Squares(2), fallback=Squares(6)).with_exception_handling(threshold=0.2)
-    good, _ = run.create(range(1, 13)) | infer
-    assert len(run.values(good=good)) == 10
 
 
 class SquaresOfColumns(Squares):

@@ -1,11 +1,9 @@
-"""Metric updates recorded in a forked child and replayed in a bundle give the same as updates in the bundle."""
+"""Metric updates that are recorded outside a bundle, and replayed in one, give the same as updates in the bundle."""
 
 from __future__ import annotations
 
 import contextlib
 import pickle
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -25,31 +23,6 @@ from headrace.beam.metrics import MetricReplay, values_of_summary
 from headrace.beam.recorder import BeamRecorder
 from headrace.core.events import BatchFailed, HandlerMetric
 from headrace.runtime.observers import EngineMetrics
-
-CHILD = """
-import os, pickle, runpy, sys
-cases = runpy.run_path(sys.argv[1])["CASES"]
-from headrace.beam.recorder import BeamRecorder
-recorder = BeamRecorder()
-for name, calls in cases.items():
-    there, here = os.pipe()
-    if not os.fork():
-        pieces = []
-        for call in calls:
-            try:
-                with recorder.recording() as records:
-                    call()
-            except (TypeError, ValueError):
-                pass
-            pieces.append(records)
-        with open(here, "wb") as out:
-            pickle.dump(pieces, out)
-        os._exit(0)
-    os.close(here)
-    with open(there, "rb") as answer:
-        sys.stdout.buffer.write(pickle.dumps((name, answer.read())))
-    os.wait()
-"""
 
 AT_IMPORT = Metrics.counter("made", "at_import")
 
@@ -127,16 +100,12 @@ CASES = {
 """By name, the pieces of work in order; each is recorded on its own."""
 
 
-@pytest.fixture(scope="module")
-def recorded():
-    """The records of each case's pieces, from a process forked by one without a bundle or a pipeline."""
-    done = subprocess.run([sys.executable, "-c", CHILD, __file__], stdout=subprocess.PIPE, check=True)
-    found, rest = {}, done.stdout
-    while rest:
-        name, answer = pickle.loads(rest)
-        rest = rest[len(pickle.dumps((name, answer))) :]
-        found[name] = pickle.loads(answer)
-    return found
+def recorded(name):
+    """The records of each of a case's pieces, and no bundle."""
+    for call in CASES[name]:
+        with contextlib.suppress(TypeError, ValueError), BeamRecorder().recording() as records:
+            call()
+        yield records
 
 
 @pytest.fixture
@@ -190,17 +159,17 @@ def metrics_of(dofn):
 
 @pytest.mark.large
 @pytest.mark.parametrize("name", CASES)
-def test_replay_gives_the_metrics_of_a_bundle(name, recorded):
+def test_replay_gives_the_metrics_of_a_bundle(name):
     expected = metrics_of(InBundle(CASES[name]))
     if name == "refused":  # its empty distribution is not replayed
         assert expected.pop(("distributions", "n", "values")).count == 0
     assert expected
-    assert metrics_of(Replayed(recorded[name])) == expected
+    assert metrics_of(Replayed(list(recorded(name)))) == expected
 
 
 @pytest.mark.large
-def test_replay_gives_the_right_values(recorded):
-    counted = metrics_of(Replayed(recorded["several"]))
+def test_replay_gives_the_right_values():
+    counted = metrics_of(Replayed(list(recorded("several"))))
     assert counted["counters", "n", "up"] == 7
     assert counted["counters", "n", "down"] == -3
     assert counted["counters", "n", "up and down"] == 0
@@ -212,19 +181,19 @@ def test_replay_gives_the_right_values(recorded):
 
 
 @pytest.mark.large
-def test_updates_from_other_threads_are_lost_as_with_beam(recorded):
-    assert [record.name for record in recorded["threads"][0]] == ["level"]
+def test_updates_from_other_threads_are_lost_as_with_beam():
+    assert [record.name for record in next(recorded("threads"))] == ["level"]
 
 
-def test_records_are_plain_data(recorded):
-    records = [record for pieces in recorded.values() for records in pieces for record in records]
+def test_records_are_plain_data():
+    records = [record for name in CASES for records in recorded(name) for record in records]
     plain = (int, str, tuple, type(None))
     assert {type(value) for record in records for value in vars(record).values()} <= {*plain, bool}
     assert b"apache_beam" not in pickle.dumps(records)
 
 
-def test_recording_without_updates_is_empty(recorded):
-    assert recorded["several"][5] == []
+def test_recording_without_updates_is_empty():
+    assert list(recorded("several"))[5] == []
 
 
 def counter_of_the_process():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 
 import pytest
@@ -11,7 +10,6 @@ import transformers
 
 from headrace import ConfigurationError, NotYetHonouredWarning, PredictionCountError, PredictionResult, predict
 from headrace.core.errors import UnsupportedError
-from headrace.handlers import torch_devices
 from headrace.handlers.huggingface_inference import HuggingFaceModelHandlerKeyedTensor, HuggingFaceModelHandlerTensor
 from headrace.runtime.plan import make_plan
 from headrace.testing import HandlerContract, nearly_equal
@@ -165,16 +163,6 @@ def test_model_spread_over_devices_predicts(classifier, expected, tmp_path):
     assert nearly_equal(logits(infer(handler, KEYED)), expected[:6])
 
 
-@MAKERS
-@pytest.mark.parametrize("device", ["gpu", "cuda:7"])
-def test_model_goes_to_the_cpu_without_the_device(make, device, classifier, monkeypatch, caplog):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    model = make(classifier, CLASSIFIER, device=device).load_model()
-    assert model.device.type == "cpu"
-    (record,) = caplog.records
-    assert (record.levelno, "cannot be used here" in record.message) == (logging.WARNING, True)
-
-
 @pytest.mark.parametrize(("device", "said"), [("cpu", "CPU"), ("meta", "GPU")])
 def test_inference_fn_gets_the_models_device(device, said):
     def seen(batch, model, device, inference_args, model_id):
@@ -288,13 +276,6 @@ def test_metrics_namespace_and_num_bytes_are_those_of_the_data():
     assert (tensor.get_num_bytes(TENSORS[:2]), keyed.get_num_bytes(KEYED[:2])) == (2 * 4 * 8, 2 * 2 * 4 * 8)
     assert tensor.get_metrics_namespace() == "BeamML_HuggingFaceModelHandler_Tensor"
     assert keyed.get_metrics_namespace() == "BeamML_HuggingFaceModelHandler_KeyedTensor"
-
-
-def test_model_that_does_not_fit_the_gpu_goes_to_the_cpu(classifier, monkeypatch, caplog):
-    monkeypatch.setattr(torch_devices, "is_usable", lambda _: True)
-    model = keyed_handler(classifier, device="cuda:99").load_model()
-    assert model.device.type == "cpu"
-    assert caplog.records[0].message.startswith("The model did not load onto cuda:99 and goes to the CPU: ")
 
 
 @MAKERS

@@ -232,35 +232,12 @@ def test_weights_of_large_models_are_mapped(folders, runtime, assert_mappable):
     assert_mappable(handler)
 
 
-@pytest.mark.parametrize(
-    "where", [{"device": "cpu"}, {"device_map": "cpu"}, {"model_kwargs": {"device_map": "cpu"}}], ids=str
-)
-def test_load_pipeline_args_may_name_the_device(classifier, where, caplog):
-    handler = HuggingFacePipelineModelHandler("text-classification", classifier, load_pipeline_args=where)
-    assert len(infer(handler, TEXTS)) == len(TEXTS)
-    assert handler.load_model().device.type == "cpu"
-    assert not caplog.records
-    with pytest.raises(ConfigurationError, match="load_pipeline_args say where the model goes"):
-        HuggingFacePipelineModelHandler("text-classification", classifier, device="CPU", load_pipeline_args=where)
-
-
-@pytest.mark.parametrize(
-    ("device", "warnings"), [("gpu", [logging.WARNING]), ("cuda:7", [logging.WARNING]), ("cpu", []), (None, [])]
-)
-def test_pipeline_goes_to_the_cpu_without_a_gpu(classifier, device, warnings, monkeypatch, caplog):
-    """No warning unless a GPU was asked for."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    handler = HuggingFacePipelineModelHandler("text-classification", classifier, device=device)
-    assert handler.load_model().device.type == "cpu"
-    assert [record.levelno for record in caplog.records] == warnings
-
-
 def test_load_pipeline_args_go_to_the_pipeline(classifier):
-    arguments = {"batch_size": 3, "top_k": 1}
+    arguments = {"batch_size": 3, "top_k": 1, "device_map": "cpu"}
     handler = HuggingFacePipelineModelHandler("text-classification", classifier, load_pipeline_args=arguments)
     assert all(len(answer) == 1 for answer in infer(handler, TEXTS))
     assert handler.load_model()._batch_size == 3
-    assert arguments == {"batch_size": 3, "top_k": 1}
+    assert arguments == {"batch_size": 3, "top_k": 1, "device_map": "cpu"}
 
 
 def test_inference_fn_gets_beams_arguments(classifier):

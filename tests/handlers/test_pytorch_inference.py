@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 import warnings
 from collections import OrderedDict
@@ -13,7 +12,6 @@ from apache_beam.ml.inference import pytorch_inference as incumbent
 
 from beam_compat import BeamCompatContract
 from headrace import ConfigurationError, PredictionResult, predict
-from headrace.handlers import torch_devices
 from headrace.handlers.pytorch_inference import (
     PytorchModelHandlerKeyedTensor,
     PytorchModelHandlerTensor,
@@ -261,72 +259,9 @@ def test_subclass_with_its_own_load_model_needs_no_file():
     assert nearly_equal(inferences(predict(LoadsItself(), TENSORS)), TENSORS)
 
 
-@pytest.mark.parametrize("device", ["", None, "graphics", "gpu0", "cuda:"])
-def test_words_that_are_no_devices_are_refused(device):
-    with pytest.raises(ConfigurationError, match=r"device must be 'CPU', 'GPU', or .* such as 'cuda:0', not"):
-        PytorchModelHandlerTensor("m.pt", Scaled, device=device)
-
-
-@pytest.mark.parametrize(
-    ("given", "device"),
-    [
-        *[(cpu, "cpu") for cpu in ("CPU", "Cpu", "cpu", torch.device("cpu"))],
-        *[(gpu, "cuda") for gpu in ("GPU", "gpu", "CUDA", "cuda", torch.device("cuda"))],
-        *[("GPU:1", "cuda:1"), ("cuda:1", "cuda:1"), ("Mps", "mps"), ("xpu:0", "xpu:0")],
-    ],
-)
-def test_devices_are_pytorchs_in_any_case(given, device):
-    assert torch_devices.device_named(given) == torch.device(device)
-
-
 @pytest.fixture
 def no_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-
-
-@pytest.mark.parametrize("device", ["GPU", "cuda:7", "mps", "meta"])
-@pytest.mark.parametrize("handler_class", HANDLERS)
-def test_model_goes_to_the_cpu_without_the_device(handler_class, device, folder, no_gpu, caplog):
-    path = save_state(torch.nn.Linear(3, 2), folder / "gpu.pt")
-    model = handler_class(path, **LINEAR, device=device).load_model()
-    assert model.weight.device.type == "cpu"
-    (record,) = caplog.records
-    assert (record.levelno, "cannot be used here" in record.message) == (logging.WARNING, True)
-
-
-def test_model_that_does_not_fit_the_gpu_goes_to_the_cpu(folder, monkeypatch, caplog):
-    failures = iter([RuntimeError("CUDA out of memory")])
-
-    def make_model():
-        for failure in failures:
-            raise failure
-        return torch.nn.Linear(3, 2)
-
-    monkeypatch.setattr(torch_devices, "is_usable", lambda _: True)
-    path = save_state(torch.nn.Linear(3, 2), folder / "large.pt")
-    model = PytorchModelHandlerTensor(path, make_model, device="GPU").load_model()
-    assert model.weight.device.type == "cpu"
-    (record,) = caplog.records
-    assert record.message == "The model did not load onto cuda and goes to the CPU: CUDA out of memory"
-
-
-@pytest.mark.parametrize(
-    ("model", "device"),
-    [
-        (torch.nn.Linear(3, 2, device="meta"), "meta"),
-        (torch.nn.BatchNorm1d(3, affine=False, device="meta"), "meta"),
-        (torch.nn.ReLU(), "cpu"),
-        (len, "cpu"),
-    ],
-    ids=["parameters", "buffers", "neither", "no module"],
-)
-@pytest.mark.parametrize("asked", ["CPU", "GPU"])
-def test_inference_runs_where_the_model_is(model, device, asked, no_gpu):
-    def where(batch, model, device, inference_args, model_id):
-        return [device.type] * len(batch)
-
-    handler = PytorchModelHandlerTensor("m.pt", Scaled, device=asked, inference_fn=where)
-    assert handler.run_inference(TENSORS[:1], model) == [device]
 
 
 def test_functions_that_call_a_method_pickle(state_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 from typing import ClassVar
 
@@ -195,22 +194,6 @@ def test_load_options_go_to_the_model(folder):
     assert (model.max_seq_length, model.truncate_dim, model.training) == (5, 8, False)
     first, second = embed(handler, ["a b c d e", "a b c"])
     assert nearly_equal(first, second)
-
-
-@pytest.mark.parametrize("load_model_args", [{"device": "cpu"}, {"model_kwargs": {"device_map": "cpu"}}], ids=str)
-def test_device_is_given_by_one_argument_only(folder, load_model_args, expected):
-    handler = SentenceTransformerModelHandler(folder, load_model_args=load_model_args)
-    assert nearly_equal(embed(handler, TEXTS), expected)
-    with pytest.raises(ConfigurationError, match="load_model_args say where the model goes"):
-        SentenceTransformerModelHandler(folder, device="CPU", load_model_args=load_model_args)
-
-
-@pytest.mark.parametrize(("device", "warnings"), [("cuda:7", [logging.WARNING]), ("cpu", []), (None, [])])
-def test_model_goes_to_the_cpu_without_a_gpu(folder, device, warnings, monkeypatch, caplog):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    caplog.set_level(logging.WARNING)
-    assert SentenceTransformerModelHandler(folder, device=device).load_model().device.type == "cpu"
-    assert [record.levelno for record in caplog.records] == warnings
 
 
 @pytest.mark.parametrize(
