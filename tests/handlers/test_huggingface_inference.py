@@ -229,12 +229,6 @@ def test_model_path_update_loads_another_model(make, classifier, save_bert):
     assert handler.load_model().config.num_labels == 5
 
 
-class KerasModel:
-    """Stands for a model of keras: its module says so."""
-
-    __module__ = "keras.src.models.model"
-
-
 class Anything:
     pass
 
@@ -247,7 +241,6 @@ class Anything:
         (("m", CLASSIFIER, "jax"), ConfigurationError, "framework must be 'pt', not 'jax'"),
         (("m", CLASSIFIER, "tf"), UnsupportedError, "framework='tf' is not available.*load the same model with its Py"),
         (("m", "TFAutoModel", "pt"), UnsupportedError, "model_class=TFAutoModel is not available"),
-        (("m", KerasModel, "pt"), UnsupportedError, "model_class=KerasModel is not available"),
         (("m", "AutoModell", "pt"), ConfigurationError, "the name of one in transformers: 'AutoModell'"),
         (("m", Anything, "pt"), ConfigurationError, "must be a class with from_pretrained"),
         (("m", CLASSIFIER, "pt", "card"), ConfigurationError, "device must be 'CPU', 'GPU', or .*, not 'card'"),

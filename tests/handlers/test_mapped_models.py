@@ -137,7 +137,6 @@ def old_weight_norm():
         return nn.utils.weight_norm(nn.Linear(64, 64))
 
 
-PARAMETRIZATIONS = nn.utils.parametrizations
 MODULES = {
     "linear": lambda: nn.Linear(64, 64),
     "deep": lambda: nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 64)),
@@ -146,8 +145,6 @@ MODULES = {
     "tricky": Tricky,
     "hook": hooked,
     "transformer": lambda: nn.TransformerEncoderLayer(64, 4, batch_first=True),
-    "weight norm": lambda: PARAMETRIZATIONS.weight_norm(nn.Linear(64, 64)),
-    "spectral norm": lambda: nn.Sequential(PARAMETRIZATIONS.spectral_norm(nn.Linear(64, 64)), nn.ReLU()),
     "old weight norm": old_weight_norm,
     "quantized": quantized,
 }
@@ -376,6 +373,10 @@ def scripted():
 
 NOT_MAPPABLE = {
     "onnx": (onnx_session, r"^it does not pickle \(TypeError: cannot pickle '.*InferenceSession' object\)"),
+    "parametrized": (
+        lambda: nn.utils.parametrizations.weight_norm(nn.Linear(64, 64)),
+        "parametrized modules is only supported through state_dict",
+    ),
     "torchscript": (scripted, "^TorchScript is compiled code that does not pickle$"),
 }
 

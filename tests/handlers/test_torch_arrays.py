@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
 import pickle
@@ -247,22 +246,6 @@ def test_meta_tensors_return_unchanged_and_other_devices_are_refused():
     assert moved(torch.zeros(2, device="meta")).is_meta
     with pytest.raises(NotMappableError, match=r"^a tensor lies on meta$"):
         moved(torch.zeros(2, device="meta").untyped_storage())
-
-
-@pytest.mark.parametrize("cached", [False, True])
-def test_parametrized_modules_return_unchanged(cached):
-    layer = torch.nn.Linear(3, 3)
-    for name, function in (("weight", torch.nn.Tanh()), ("bias", torch.nn.ReLU())):
-        torch.nn.utils.parametrize.register_parametrization(layer, name, function, unsafe=True)
-    came, alias = moved([layer, layer])
-    assert came is alias
-    assert came.state_dict().keys() == layer.state_dict().keys()
-    with torch.nn.utils.parametrize.cached() if cached else contextlib.nullcontext():
-        assert torch.equal(came(torch.ones(1, 3)), layer(torch.ones(1, 3)))
-        assert torch.equal(came.weight, layer.weight)
-    came.parametrizations.weight.original.data.zero_()
-    assert not came.weight.any()
-    assert layer.weight.all()
 
 
 @pytest.mark.parametrize(("limit", "left"), [(2, 2), (4, 3)])

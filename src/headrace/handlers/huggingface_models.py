@@ -77,8 +77,7 @@ class PipelineTask(str, Enum):
 def as_class(model_class: Any) -> Any:
     """A class whose models run with PyTorch; a string names one in transformers."""
     name = model_class if isinstance(model_class, str) else getattr(model_class, "__name__", "")
-    modules = {base.__module__.partition(".")[0] for base in getattr(model_class, "__mro__", ())}
-    if name.startswith(("TF", "Flax")) or modules & {"keras", "tensorflow", "tf_keras"}:
+    if name.startswith(("TF", "Flax")):
         raise no_tensorflow(f"model_class={name}")
     found = getattr(transformers, name, None) if isinstance(model_class, str) else model_class
     if not hasattr(found, "from_pretrained"):

@@ -79,15 +79,13 @@ class TorchArrays:
     def exporters(self) -> Mapping[type, Callable[[Any], Any]]:
         """Whole storages; torch's own pickling describes the tensors and modules around them.
 
-        Also modules with parametrizations, which torch refuses to pickle. An ``UntypedStorage`` that belongs to no
-        tensor comes back as a ``TypedStorage``, as from ``torch.load``.
+        An ``UntypedStorage`` that belongs to no tensor comes back as a ``TypedStorage``, as from ``torch.load``.
         """
         return {
             torch.UntypedStorage: _export_storage,
             torch.TypedStorage: _export_typed_storage,
             **dict.fromkeys(self.movable, methodcaller("__reduce_ex__", 5)),
             **dict.fromkeys(_scripted(), _refuse_script),
-            **dict.fromkeys(filter(_is_parametrized, _subclasses(torch.nn.Module)), _export_parametrized),
         }
 
     def movers(self, arrays: Sequence[torch.Tensor]) -> Mapping[Span, Callable[[memoryview], None]]:
@@ -202,28 +200,3 @@ def _scripted() -> Iterator[type]:
 
 def _refuse_script(_: Any) -> Any:
     raise NotMappableError("TorchScript is compiled code that does not pickle")
-
-
-def _subclasses(cls: type) -> Iterator[type]:
-    subclass: type
-    for subclass in cls.__subclasses__():
-        yield subclass
-        yield from _subclasses(subclass)
-
-
-def _is_parametrized(cls: type) -> bool:
-    """Whether torch made this class for a module's parametrizations, with a ``__getstate__`` that always fails."""
-    return getattr(vars(cls).get("__getstate__"), "__module__", "") == "torch.nn.utils.parametrize"
-
-
-def _export_parametrized(module: Any) -> Any:
-    return _parametrized, (type(module).__base__, list(module.parametrizations)), vars(module)
-
-
-def _parametrized(base: type[torch.nn.Module], names: list[str]) -> torch.nn.Module:
-    """A module without its state; its class is made as torch makes it."""
-    module = base.__new__(base)
-    torch.nn.utils.parametrize._inject_new_class(module)
-    for name in names:
-        torch.nn.utils.parametrize._inject_property(module, name)
-    return module
