@@ -252,18 +252,6 @@ def test_bad_arguments_are_refused_with_the_cure(arguments, error, complaint):
     assert isinstance(raised.value, ConfigurationError)
 
 
-def test_rows_become_tensors():
-    tensor = HuggingFaceModelHandlerTensor("m", CLASSIFIER)
-    ids, floats = tensor.example_from_row({"ids": [5, 6]}), tensor.example_from_row({"a": "1.5", "b": 2})
-    assert (ids.tolist(), ids.dtype) == ([5, 6], torch.float64)
-    assert (floats.tolist(), floats.dtype) == ([1.5, 2.0], torch.float64)
-    row = keyed_handler("m").example_from_row({"input_ids": [5, 6], "attention_mask": [1, 1]})
-    assert {name: (column.tolist(), column.dtype) for name, column in row.items()} == {
-        "input_ids": ([5, 6], torch.int64),
-        "attention_mask": ([1, 1], torch.int64),
-    }
-
-
 def test_metrics_namespace_and_num_bytes_are_those_of_the_data():
     tensor, keyed = HuggingFaceModelHandlerTensor("m", CLASSIFIER), keyed_handler("m")
     assert (tensor.get_num_bytes(TENSORS[:2]), keyed.get_num_bytes(KEYED[:2])) == (2 * 4 * 8, 2 * 2 * 4 * 8)

@@ -295,19 +295,6 @@ def test_pipelines_that_read_texts_sort_them_by_length(task, sorts):
     assert not make_plan(HuggingFacePipelineModelHandler(task, "m", sort_by_length=False)).batching.sorts
 
 
-def test_sorted_texts_keep_their_order(classifier):
-    def neighbours(batch, pipeline, inference_args):
-        return [" | ".join(batch)] * len(batch)
-
-    texts = ["a", "the film is good", "b", "the the film"]
-    handler = HuggingFacePipelineModelHandler(
-        "text-classification", classifier, device="CPU", inference_fn=neighbours, min_batch_size=2, max_batch_size=2
-    )
-    results = list(predict(handler, texts))
-    assert [result.example for result in results] == texts
-    assert [result.inference for result in results] == ["a | b", "the film is good | the the film"] * 2
-
-
 def test_arguments_of_the_transform_which_beam_ignores_are_a_warning_with_the_cure():
     with pytest.warns(
         NotYetHonouredWarning, match=r"give them to the transform: RunInference\(handler, inference_args="

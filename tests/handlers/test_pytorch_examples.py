@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 
-import numpy
 import pytest
 import torch
 
@@ -78,15 +77,6 @@ def test_two_outputs_are_not_the_predictions_of_a_batch_of_two():
         default_tensor_inference_fn([torch.zeros(3), torch.ones(3)], Halves(), CPU)
 
 
-def test_two_outputs_under_one_name_are_not_the_predictions_of_a_batch_of_two():
-    class Named(torch.nn.Module):
-        def forward(self, inputs):
-            return {"sum": inputs.sum(1), "halves": (inputs[:, :1], inputs[:, 1:])}
-
-    with pytest.raises(ValueError, match="tuple of 2 outputs"):
-        default_tensor_inference_fn([torch.zeros(3), torch.ones(3)], Named(), CPU)
-
-
 def test_list_has_a_prediction_for_each_example_in_memory_of_its_own():
     class Detector(torch.nn.Module):
         def forward(self, inputs):
@@ -110,37 +100,9 @@ def test_keyed_examples_pass_only_their_own_names(other):
     assert [result.inference.tolist() for result in results] == [[1.0], [0.0]]
 
 
-def test_paths_may_be_path_objects(tmp_path):
-    path = tmp_path / "m.pt"
-    torch.save(torch.nn.Linear(3, 2).state_dict(), path)
-    (result,) = predict(PytorchModelHandlerTensor(path, lambda: torch.nn.Linear(3, 2)), [torch.zeros(3)])
-    assert result.model_id == str(path)
-
-
 def test_row_becomes_a_tensor():
     example = TENSOR.example_from_row({"b": "1.5", "a": 2, "c": [3, "4"]})
     assert (example.tolist(), example.dtype) == ([1.5, 2.0, 3.0, 4.0], torch.float32)
-
-
-def test_row_becomes_tensors_by_name():
-    row = {
-        "size": "1.5",
-        "count": 2,
-        "ids": [101, 7],
-        "mask": [True, False],
-        "vector": [1, 2.5],
-        "array": numpy.ones(2),
-    }
-    example = KEYED.example_from_row(row)
-    assert list(example) == list(row)
-    assert {name: (tensor.tolist(), tensor.dtype) for name, tensor in example.items()} == {
-        "size": (1.5, torch.float32),
-        "count": (2.0, torch.float32),
-        "ids": ([101, 7], torch.int64),
-        "mask": ([1, 0], torch.int64),
-        "vector": ([1.0, 2.5], torch.float32),
-        "array": ([1.0, 1.0], torch.float32),
-    }
 
 
 @pytest.mark.parametrize("handler", [TENSOR, KEYED], ids=["tensor", "keyed"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from typing import ClassVar
 
 import numpy
 import pytest
@@ -16,6 +15,7 @@ from sentence_transformers.util import quantize_embeddings
 
 from headrace import ConfigurationError, predict
 from headrace.handlers.sentence_transformer_inference import SentenceTransformerModelHandler
+from headrace.runtime.plan import make_plan
 from headrace.testing import HandlerContract, nearly_equal
 from pipelines import through_pipeline
 
@@ -223,38 +223,10 @@ def test_model_path_update_loads_another_model(folder):
     assert len(embed(handler, TEXTS)) == len(TEXTS)
 
 
-class Noting(SentenceTransformerModelHandler):
-    """Writes down its batches."""
-
-    batches: ClassVar[list[list[str]]] = []
-
-    def run_inference(self, batch, model, inference_args=None):
-        self.batches.append(list(batch))
-        return super().run_inference(batch, model, inference_args)
-
-
-@pytest.mark.parametrize(
-    ("options", "batches"),
-    [
-        ({}, [["a good cat, and a film too", "a good film"], ["bad", "film"]]),
-        ({"sort_by_length": False}, [["a good film", "bad"], ["a good cat, and a film too", "film"]]),
-        (
-            {"batch_length_fn": lambda text: 1 / len(text)},
-            [["bad", "film"], ["a good film", "a good cat, and a film too"]],
-        ),
-    ],
-    ids=["", "off", "length_fn"],
-)
-def test_texts_of_similar_length_share_a_batch_unless_told_otherwise(folder, options, batches):
-    texts = ["a good film", "bad", "a good cat, and a film too", "film"]
-    Noting.batches.clear()
-    results = list(predict(Noting(folder, min_batch_size=2, max_batch_size=2, **options), texts))
-    assert [result.example for result in results] == texts
-    assert Noting.batches == batches
-
-
 def test_length_of_a_text_ends_where_the_handler_cuts_it_off():
     handler = SentenceTransformerModelHandler("m", max_seq_length=20)
     length = pickle.loads(pickle.dumps(handler.default_length_fn()))
     assert (length("a b"), length("word " * 10_000), length(None)) == (4, 20, 1)
     assert SentenceTransformerModelHandler("m").default_length_fn()("word " * 10_000) > 10_000
+    assert make_plan(handler).batching.sorts
+    assert not make_plan(SentenceTransformerModelHandler("m", sort_by_length=False)).batching.sorts

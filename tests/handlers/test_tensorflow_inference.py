@@ -214,14 +214,6 @@ def test_several_outputs_are_not_the_predictions_of_a_batch_of_two(folder):
         infer(TFModelHandlerNumpy(folder / "two.keras"), ARRAYS[:2])
 
 
-def test_several_outputs_under_one_name_are_not_the_predictions_of_a_batch_of_two():
-    def model(rows):
-        return {"sum": tensorflow.reduce_sum(rows, 1), "both": [rows + 1, rows + 2]}
-
-    with pytest.raises(ValueError, match=r"tuple of 2 outputs.*inference_fn"):
-        default_numpy_inference_fn(model, ARRAYS[:2], {})
-
-
 def test_signature_with_several_inputs_takes_dicts(folder):
     handler = TFModelHandlerNumpy(folder / "module")
     results = infer(handler, ARRAYS, {"scale": tensorflow.constant(2.0)})

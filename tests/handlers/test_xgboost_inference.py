@@ -247,24 +247,6 @@ def test_frames_with_different_categories_predict_as_alone(folder):
     assert nearly_equal(inferences(infer(handler, frames)), [model.predict(frame) for frame in frames])
 
 
-def test_frame_that_lacks_a_column_gets_no_missing_values(booster_path):
-    handler = XGBoostModelHandlerPandas(xgboost.Booster, booster_path)
-    with pytest.raises(ValueError, match="an example has 2 columns, and the model 3 features"):
-        infer(handler, [FRAMES[0], FRAMES[1][["a", "b"]]])
-
-
-def test_column_order_is_each_frames_own(folder):
-    model = xgboost.XGBRegressor(n_estimators=2, n_jobs=1).fit(numpy.eye(2).repeat(20, axis=0), [1] * 20 + [2] * 20)
-    model.get_booster().feature_names = None
-    model.save_model(folder / "nameless.json")
-    handler = XGBoostModelHandlerPandas(functools.partial(xgboost.XGBRegressor, n_jobs=1), folder / "nameless.json")
-    frame = pandas.DataFrame({"a": [1.0], "b": [0.0]})
-    frames = [frame, frame[["b", "a"]]]
-    expected = model.predict(numpy.array([[1.0, 0.0], [0.0, 1.0]]))
-    assert expected[0] != expected[1]
-    assert nearly_equal(inferences(infer(handler, frames)), [expected[:1], expected[1:]])
-
-
 def halves(batch, model, inference_args=None):
     return [xgboost_inference.PredictionResult(example, len(example) / 2, "mine") for example in batch]
 
