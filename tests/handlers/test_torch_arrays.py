@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import pickle
+import weakref
 
 import pytest
 import torch
@@ -240,6 +241,36 @@ def test_tensors_of_every_kind_return_unchanged(make):
     assert getattr(came, "note", None) == getattr(tensor, "note", None)
     numbers = [one.to_dense().to(torch.complex64).tolist() for one in (came, tensor)]
     assert numbers[0] == numbers[1]
+
+
+BLOCKS = torch.block_diag(torch.ones(2, 2), torch.full((2, 2), 2.0))
+SPARSE = {
+    "coordinates": BLOCKS.to_sparse,
+    "csr": BLOCKS.to_sparse_csr,
+    "bsc": lambda: BLOCKS.to_sparse_bsc((2, 2)),
+    "gradient": lambda: BLOCKS.to_sparse().requires_grad_(),
+    "gradient of a product": lambda: BLOCKS.to_sparse().requires_grad_() * 2,
+    "attribute": lambda: with_attribute(BLOCKS.to_sparse_csc()),
+    "parameter": lambda: torch.nn.Parameter(BLOCKS.to_sparse()),
+}
+
+
+@pytest.mark.parametrize("make", SPARSE.values(), ids=SPARSE.keys())
+@pytest.mark.parametrize("travel", [lambda tensor: pickled(tensor)[0], moved], ids=["to another process", "in a model"])
+@pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta:UserWarning")
+def test_sparse_tensors_return_unchanged_and_are_released(make, travel):
+    """torch's own unpickling keeps each until the next file is loaded, which then validates all of them."""
+    tensor = make()
+    came = travel(tensor)
+    traits = ("dtype", "shape", "layout", "device", "requires_grad")
+    assert [getattr(came, name) for name in traits] == [getattr(tensor, name) for name in traits]
+    assert (type(came), getattr(came, "note", None)) == (type(tensor), getattr(tensor, "note", None))
+    with torch.no_grad():
+        assert came.to_dense().tolist() == tensor.to_dense().tolist()
+    gone = weakref.ref(came)
+    del came
+    gc.collect()
+    assert gone() is None
 
 
 def test_meta_tensors_return_unchanged_and_other_devices_are_refused():

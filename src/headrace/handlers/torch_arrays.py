@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
-from operator import attrgetter, eq, methodcaller
+from operator import attrgetter, eq
 from pickle import PickleBuffer
 from typing import Any
 
@@ -84,7 +84,7 @@ class TorchArrays:
         return {
             torch.UntypedStorage: _export_storage,
             torch.TypedStorage: _export_typed_storage,
-            **dict.fromkeys(self.movable, methodcaller("__reduce_ex__", 5)),
+            **dict.fromkeys(self.movable, _reduce_unusual),
             **dict.fromkeys(_scripted(), _refuse_script),
         }
 
@@ -127,11 +127,32 @@ def _agree(values: Sequence[torch.Tensor]) -> bool:
 
 def _reduce(tensor: torch.Tensor) -> Any:
     if _is_unusual(tensor):
-        return tensor.__reduce_ex__(5)
+        return _reduce_unusual(tensor)
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     flat = plain.as_strided((plain.numel(),), (1,))  # a single element may have any stride
     data: Any = flat.view(torch.uint8).numpy()
     return _rebuilt, (PickleBuffer(data), _NAMES[tensor.dtype], tuple(tensor.shape), tensor.requires_grad)
+
+
+def _reduce_unusual(tensor: torch.Tensor) -> Any:
+    """Reduces as torch does, except sparse tensors: torch keeps those that it rebuilds until its next load."""
+    reduced: Any = tensor.__reduce_ex__(5)
+    if reduced[0] is torch._utils._rebuild_sparse_tensor:
+        return _sparse, (*reduced[1], tensor.requires_grad)
+    if reduced[0] is torch._tensor._rebuild_from_type_v2 and reduced[1][0] is torch._utils._rebuild_sparse_tensor:
+        _, cls, parts, state = reduced[1]
+        return reduced[0], (_sparse, cls, (*parts, tensor.requires_grad), state)
+    return reduced
+
+
+def _sparse(layout: torch.layout, parts: tuple[Any, ...], requires_grad: bool) -> torch.Tensor:
+    """Rebuilds a sparse tensor; its parts come from a valid one and need no validation."""
+    if layout is torch.sparse_coo:
+        indices, values, size, is_coalesced = parts
+        made = torch.sparse_coo_tensor(indices, values, size, check_invariants=False, is_coalesced=is_coalesced)
+    else:
+        made = torch.sparse_compressed_tensor(*parts, layout=layout, check_invariants=False)
+    return made.detach().requires_grad_(requires_grad)
 
 
 def _rebuilt(data: Any, name: str, shape: tuple[int, ...], requires_grad: bool) -> torch.Tensor:
