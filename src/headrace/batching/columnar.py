@@ -101,7 +101,6 @@ class ColumnarBatch(NamedTuple):
     elements: list[Any]
     tags: list[Any]
     rows: list[int]
-    """The number of rows of each piece."""
     weight: float = 0
     useful: float = 0
     """Always 0, as is ``weight``; only ``Batch`` uses them."""

@@ -19,11 +19,8 @@ class Gathered(NamedTuple):
     earliest: int
     """Their smallest timestamp in microseconds, at which the caller holds the watermark until they have left."""
     elements: int = 0
-    """How many there are."""
     total: float = 0
-    """Sum of their sizes."""
     largest: float = 0
-    """Their largest size."""
 
     def plus(self, size: float, timestamp: int) -> Gathered:
         """The summary with one more element."""

@@ -24,7 +24,6 @@ class Measured(NamedTuple):
     element: Any
     tag: Any
     length: float
-    """The key for sorting."""
     size: float
     """Its size without padding; a batch's padded size is the number of elements times the largest size."""
 

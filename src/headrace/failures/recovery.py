@@ -23,7 +23,6 @@ class Action(Enum):
     """What to do about a failed call."""
 
     AGAIN = auto()
-    """Repeat it as it is."""
     IN_PARTS = auto()
     """Memory ran out: halve it, and run the rest of the batch in parts of that size."""
     SEARCH = auto()
@@ -31,7 +30,6 @@ class Action(Enum):
     PROBE = auto()
     """Try some of its elements alone; search the others only if one of them succeeds."""
     GIVE_UP = auto()
-    """Fail all of its elements."""
     RAISE = auto()
     """Raise the error, which fails the bundle."""
 
@@ -97,7 +95,6 @@ class Recovery(Generic[ResultT]):
         )
         self._is_searching = False
         self._tries: Counter[int] = Counter()
-        """In how many calls each element took part."""
 
     def results(self, size: int, failure: Caught) -> Iterator[PartResult]:
         """Handles the failure of a batch of ``size`` elements, and those that follow, until each has an answer.

@@ -50,7 +50,6 @@ class LostBatch:
     timed_out: bool
     """Whether the host was killed because an operation overran; otherwise it died."""
     stage: Stage = Stage.INFERENCE
-    """The stage of the operation that ran."""
     position: int | None = None
     """Position in the whole batch of the element whose own pre- or postprocessing ran; None: the inference of all
     elements of the attempt ran, or it is unknown."""

@@ -56,7 +56,6 @@ class _InlineTimes(NamedTuple):
 
     size: int
     call: float
-    """Seconds in the model."""
     whole: float
     """Seconds since the previous batch: collecting elements, calling the model, emitting predictions."""
 
@@ -142,7 +141,6 @@ class BackgroundThread:
         self._worker = worker
         self._executor: ThreadPoolExecutor | None = None
         self._process = 0
-        """The process that started the thread."""
         self._recorders: EngineMetrics | None = None
         self.submitted = 0
         """How many submitted batches have not been collected."""

@@ -53,7 +53,6 @@ class CrossBundleBatching:
         self._pools = {name: leftovers_for(own.get(name, config), controller) for name, controller in sizes.items()}
         self._changed = threading.Condition()
         self._open: set[BundleSlot] = set()
-        """Bundles that still receive elements."""
 
     def join(self) -> BundleSlot:
         """Registers a new bundle."""
@@ -151,7 +150,6 @@ class BundleSlot:
         self.alone: list[_SharedBatch] = []
         """Parts of failed shared batches, which the bundle's own thread has to run."""
         self.error: PredictionCountError | None = None
-        """What the bundle's own thread has to raise."""
 
     def finish(self, leftovers: Iterable[tuple[Any, Any]], run: Run) -> list[Outcome]:
         """Runs what is left, together with what other bundles leave; returns once every element has its outcome.

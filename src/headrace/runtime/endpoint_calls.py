@@ -27,7 +27,6 @@ class Rules(NamedTuple):
     """How the requests of one model are sent."""
 
     caller: str
-    """The handler's method, for errors."""
     send: Callable[[Any, Any], Any]
     """Sends the examples with the client; may return an awaitable."""
     sends_async: bool
@@ -45,13 +44,11 @@ class Rules(NamedTuple):
     has_fallback: bool = False
     """Whether requests that would have to wait for an endpoint that answers nothing are better given up."""
     usage: UsageMeter | None = None
-    """Says when nothing more may be sent."""
     max_concurrent: int | None = None
     """How many requests may be in flight, if the handler says so; None: found out by feedback."""
     max_retry_after_secs: float = 300.0
     """The longest wait that the endpoint may ask for: a request that would have to wait longer is given up."""
     caught: type[BaseException] | tuple[type[BaseException], ...] = Exception
-    """Errors that do not end the bundle."""
 
 
 def rules_of(spec: SessionSpec, handler: Any) -> Rules:
@@ -91,7 +88,6 @@ class Inbox(SimpleQueue["Delivery"]):
     """Where a bundle waits for its calls."""
 
     abandoned = False
-    """Whether nobody waits any longer."""
     refusal: BaseException | None = None
     """Why the endpoint would refuse all of the bundle's calls: none is sent any more."""
 
@@ -101,14 +97,12 @@ class EndpointCall:
     """A batch on its way to an endpoint and back. Without a repr: the client may have a key in it."""
 
     name: Any
-    """Of the model."""
     batch: Batch
     keys: Sequence[Any] | None
     examples: Sequence[Any]
     """As the handler gets them; if elements are batches, the element."""
     client: Any
     inbox: Inbox
-    """Of the bundle."""
     context: contextvars.Context
     prefix: str = ""
     """Those that wait for an engine are sorted by it."""
@@ -118,11 +112,9 @@ class EndpointCall:
     refusals: int = 0
     """How many tries the endpoint has refused, or could not take."""
     queued: float = 0.0
-    """When it came, by the loop's clock."""
     deadline: float = math.inf
     """No later try starts after this."""
     retried: list[BaseException] = field(default_factory=list)
-    """The errors that led to another try."""
     records: list[HandlerMetric] = field(default_factory=list)
 
     def content(self) -> object:
@@ -152,9 +144,7 @@ class Delivery(NamedTuple):
     predictions: list[Any]
     error: BaseException | None
     seconds: float
-    """How long the last try took."""
     rest: EndpointCall | None = None
-    """The elements that are requested again."""
 
 
 class WaitingCalls(deque[EndpointCall]):
@@ -170,7 +160,6 @@ class WaitingCalls(deque[EndpointCall]):
         self._sorted = 0
         """How many of them, at the front, are sorted by prefix."""
         self._canary: EndpointCall | None = None
-        """The one that goes alone."""
         self.canary_done = for_engine
 
     def ready(self) -> int:

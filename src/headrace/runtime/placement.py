@@ -247,7 +247,6 @@ class Choice(NamedTuple):
     shares: bool
     """Whether the machine's processes share one copy; if not, each has its own."""
     nbytes: int
-    """Bytes of one copy."""
     processes: int
     free: int
     """Bytes available for models and everything else."""

@@ -40,9 +40,7 @@ class Refreshed(NamedTuple):
     """A model that has replaced the one that its handler was created with."""
 
     path: str
-    """The path that it was loaded from."""
     name: str
-    """Its name in metrics."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,6 @@ class Plan:
     keyed: bool
     """Whether elements are (key, example) pairs that the runner splits."""
     routed: bool
-    """Whether the key selects the model."""
     prebatched: bool
     """Whether each element is a batch, passed to the model unchanged."""
     remote: frozenset[Any]
@@ -73,7 +70,6 @@ class Plan:
     rank: int = 0
     """Which fallback this is; 0: the model itself."""
     has_fallback: bool = False
-    """Whether another one comes after it."""
     column_types: Mapping[str, Any] = field(default_factory=dict)
     """What the columns of the rows hold, if elements are rows of which that is known."""
 

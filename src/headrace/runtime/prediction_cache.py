@@ -77,9 +77,7 @@ class Found(NamedTuple):
     known: list[int]
     """The positions of the elements that it knows."""
     predictions: list[Any]
-    """Theirs, with keys if elements have some."""
     rest: Batch | None
-    """The others; None if there are none."""
 
 
 class PredictionCache:

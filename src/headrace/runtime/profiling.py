@@ -98,7 +98,6 @@ class Profile:
     default: str
     """The placement without the user's say: what the handler asks for."""
     copies: int
-    """How many hosts the handler asks for."""
     cores: int
     memory_limit: int
     """Bytes available to all processes together."""
@@ -113,7 +112,6 @@ class Profile:
     bad_rows: int = 0
     """Rows that were left out, since they could not be read or preprocessed."""
     bad_row: str = ""
-    """Why the first of them was."""
 
     @property
     def nbytes(self) -> int:
@@ -259,9 +257,7 @@ class _Elements:
         self._operations = Operations(catching(spec, Exception), FanOut())
         self._found: dict[Any, list[Any]] = defaultdict(list)
         self.bad = 0
-        """Rows that were left out."""
         self.trouble = ""
-        """The first error of such a row."""
 
     def largest(self, name: Any) -> int:
         """The largest batch size of the named model."""

@@ -86,7 +86,6 @@ class _InOrder(_Queue):
         self._held: list[tuple[Any, Any, float]] = []
         """Elements with their tags and sizes that the batcher does not have yet."""
         self._elements: list[Any] = []
-        """The elements of ``_held``."""
         self._waiting = WaitingBytes(config.lookahead_bytes)
 
     @property

@@ -87,13 +87,11 @@ class RequestExecutor:
         self._session = worker.session
         self._inbox = Inbox()
         self._calls: set[EndpointCall] = set()
-        """On their way."""
         self._sent = 0
         self._dedup = InFlightDedup()
         self._released: list[NamedBatch] = []
         """What waited for an equal element that has come back."""
         self._unsent: BudgetError | None = None
-        """Why some were not sent."""
         self._targets: dict[Any, _Target] = {}
 
     def submit(self, name: Any, batch: AnyBatch) -> list[Outcome]:

@@ -105,7 +105,6 @@ class InferenceSession:
         self.queue_sizes: Mapping[Any, SizeController] = as_they_come if spec.gathered else self._sizes
         """Target batch sizes; unlimited for gathered elements, which wait for a full batch or the end of a bundle."""
         self.resident = ResidentModels(plan.model_limit)
-        """Which models are in memory."""
         shares = plan.may_wait and not spec.gathered
         self.cross_bundle = (
             CrossBundleBatching(plan.batching, self._sizes, spec.clock, own=plan.own_batching) if shares else None
@@ -120,11 +119,8 @@ class InferenceSession:
         self._lock = threading.Lock()
         self._shared: Any = None
         self.endpoints = Endpoints(spec) if plan.concurrent else None
-        """Where the requests of concurrent models go."""
         self.predictions = None if spec.cache is None else PredictionCache(spec, spec.cache)
-        """Those that were made before."""
         self.usage = meter_of(spec)
-        """Keeps to the budget, if there is one."""
         self.source: ModelSource | None = None
         """Provides the models in place of loading them here."""
 
@@ -260,7 +256,6 @@ class _Sessions:
     def __init__(self) -> None:
         self._open: Registry[str, InferenceSession] = Registry()
         self._turns: Registry[str, threading.RLock] = Registry()
-        """By transform."""
         self._lingering: dict[str, InferenceSession] = {}
         """By the name in the spec: that of one transform, and that of its fallback."""
 

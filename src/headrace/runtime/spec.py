@@ -28,7 +28,6 @@ class FileWatch(NamedTuple):
     """How to find newer models as files, if nothing else announces them."""
 
     pattern: str
-    """The files' pattern."""
     scan: Callable[[], Sequence[ModelUpdate]]
     """Returns updates for files newer than the transform, newest first; raises if no file matches at all."""
     interval_secs: float
@@ -68,9 +67,7 @@ class SessionSpec:
     caught_by_user: type[BaseException] | tuple[type[BaseException], ...] | None = None
     """Which of the failures of a session with a fallback are not raised in the end; None: all."""
     retry: RetryConfig = field(default_factory=RetryConfig)
-    """Which transient failures to retry, and how."""
     isolated: bool = False
-    """Whether the models are in a host process."""
     timeout_secs: float | None = None
     """Seconds that an operation or a load may take in a host."""
     shared: frozenset[Any] = frozenset()
@@ -90,7 +87,6 @@ class SessionSpec:
     gathered: bool = False
     """Whether an earlier step gathers elements across bundles; what arrives together may then share a batch."""
     watch: FileWatch | None = None
-    """How to look for newer model files, if at all."""
     quota_names: tuple[tuple[Any, str], ...] = ()
     """Models, and the quotas that their requests count against."""
     fallbacks: tuple[SessionSpec, ...] = ()

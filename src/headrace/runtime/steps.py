@@ -51,7 +51,6 @@ class ModelAccess(Protocol):
     session: InferenceSession
 
     computed: float
-    """Seconds spent in models so far."""
 
     def borrow(self, name: Any) -> Slot:
         """The named model as a ``Loaded``, which stays in memory until it is released."""

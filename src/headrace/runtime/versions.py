@@ -26,7 +26,6 @@ class Version(NamedTuple):
     """All models that replace the handlers' own; equal if the models are."""
 
     models: frozenset[tuple[Any, Refreshed]] = frozenset()
-    """The items of a ``Change``."""
 
     def after(self, change: Mapping[Any, Refreshed]) -> Version:
         """The version with a change applied."""

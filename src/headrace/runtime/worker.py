@@ -43,7 +43,6 @@ class AnyWorker(ABC):
         self.plan: Plan = spec.plan
         self.namespace: str = metrics_namespace or self.plan.handler.get_metrics_namespace()
         self.handler_reports: bool = self.plan.handler.override_metrics(self.namespace)
-        """Whether the handler reports metrics itself."""
         self.session: InferenceSession = open_session(spec)
         self.fallbacks: list[AnyWorker] = []
         """Have the models for elements that this one's cannot do, in order; closed together with this one."""
@@ -128,7 +127,6 @@ class Worker(AnyWorker):
     """
 
     _requests: RequestExecutor | None = None
-    """Of the current bundle, or the last one."""
     _background: BackgroundThread
 
     def bundle(self, observer: Observer) -> AnyBundle:
@@ -184,7 +182,6 @@ class Worker(AnyWorker):
         self._background = BackgroundThread(self)
         self._throttled_secs: dict[str, float] = {}
         self.computed = 0.0
-        """Seconds spent in models so far."""
         self._load_only(self.load)
 
     def borrow(self, name: Any) -> Slot:
