@@ -157,9 +157,12 @@ class HostExecutor:
         for size, time in done.observations:
             self._session.models[task.work.model].sizes.observe(size, time)
             self._models.note_call(task.work.model, time)
-        if rows or done.skipped:
-            self._breaker(task.work).record(succeeded=True)
-        outcomes: list[Outcome] = [self._as_own_failure(task, failure.tag, failure) for failure in done.failures]
+        breaker = self._breaker(task.work)
+        if breaker.failed_in_a_row and (rows or done.skipped):
+            breaker.record(succeeded=True)
+        outcomes: list[Outcome] = []
+        if done.failures:
+            outcomes += [self._as_own_failure(task, failure.tag, failure) for failure in done.failures]
         given = task.batch.tags
         tags = given[: len(rows)] if done.has_all_in_order else [given[place] for place in done.tags]
         if self._spec.isolated:
