@@ -199,11 +199,6 @@ def test_element_that_is_not_columnar_fails_alone():
     assert sum(len(one.inference) for one in outcomes if one is not failure) == 3
 
 
-def test_functions_get_columns():
-    handler = Doubling().with_preprocess_fn(lambda rows: rows + 1).with_postprocess_fn(lambda one: one.inference.sum())
-    assert list(predict(handler, [numpy.arange(3)], batching=fixed(3))) == [12]
-
-
 class Plain(ModelHandler):
     def load_model(self):
         return None
@@ -223,8 +218,3 @@ class Plain(ModelHandler):
 def test_invalid_columnar_options_are_refused_at_once(handler, complaint):
     with pytest.raises(ConfigurationError, match=complaint):
         predict(handler, [], batching=BatchingConfig(columnar=True))
-
-
-def test_columnar_elements_have_no_weights():
-    with pytest.raises(ConfigurationError, match="columnar elements have rows and no weights"):
-        BatchingConfig(columnar=True, length_fn=len)

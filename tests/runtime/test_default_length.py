@@ -48,10 +48,6 @@ def test_elements_are_batched_by_length_and_keep_their_order():
     assert list(predict(Padding(**PAIRS), TEXTS)) == SORTED
 
 
-def test_elements_in_a_host_are_batched_by_length(module_travels):
-    assert list(predict(Padding(**PAIRS), TEXTS, isolate=True)) == SORTED
-
-
 def test_keys_do_not_count():
     pairs = [("long key" * n, text) for n, text in enumerate(TEXTS)]
     keys = [key for key, _ in pairs]
@@ -76,11 +72,6 @@ def test_options_decide(options):
 
 def test_batching_of_the_transform_replaces_the_default():
     assert list(predict(Padding(), TEXTS, batching=BatchingConfig(**PAIRS))) == AS_THEY_COME
-
-
-def test_elements_that_are_batches_and_batches_of_one_are_not_sorted():
-    assert not make_plan(Padding().with_no_batching()).batching.sorts
-    assert not make_plan(Padding(max_batch_size=1)).batching.sorts
 
 
 def test_elements_may_be_sorted_although_they_wait():

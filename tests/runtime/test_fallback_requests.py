@@ -55,14 +55,6 @@ def test_elements_that_an_endpoint_refuses_for_good_go_to_a_local_model(kind):
         assert sorted(server.requests) == [[0], [1], [2], [3], [4]]
 
 
-@BOTH
-def test_elements_that_a_local_model_cannot_do_go_to_an_endpoint(kind):
-    with serving() as server:
-        handler = Acting(each(refuse(3)), max_batch_size=2)
-        assert list(predict(handler, range(5), fallback=kind(server.url))) == [0, 1, 2, 6, 4]
-        assert server.requests == [[3]]
-
-
 def test_one_fallback_serves_local_and_remote_models_by_key(nobody):
     with serving() as server:
         models = {
@@ -77,11 +69,6 @@ def test_one_fallback_serves_local_and_remote_models_by_key(nobody):
     assert by_key["gone"] == [-n for n in range(10)]
     assert by_key["there"] == [2 * n for n in range(10)]
     assert by_key["here"] == [-n if n == 3 else n for n in range(10)]
-
-
-def test_isolated_model_answers_for_an_endpoint(nobody):
-    found = predict(Remote(nobody), range(5), fallback=Acting(negative), isolate=True, timeout=60)
-    assert list(found) == [0, -1, -2, -3, -4]
 
 
 @BOTH

@@ -66,13 +66,6 @@ def test_memory_is_bounded_with_many_large_elements(options):
 
 
 @pytest.mark.large
-def test_memory_is_bounded_with_thousands_of_large_elements():
-    most, count = peak(Sum(), megabytes(10_000), target_batch_overhead=1e-9)
-    assert count == 10_000
-    assert most < 5 * BOUND  # one batch forms, one waits, one runs
-
-
-@pytest.mark.large
 def test_memory_is_bounded_with_a_few_elements_for_each_of_many_models():
     handler = KeyedModelHandler([KeyModelMapping([n], Sum()) for n in range(100)])
     most, count = peak(handler, ((n % 100, one) for n, one in enumerate(megabytes(500))), min_batch_size=50)

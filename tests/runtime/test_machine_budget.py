@@ -129,13 +129,6 @@ def test_predict_leaves_nothing_behind(directory):
     assert not list(Path(directory).glob("*.budget"))
 
 
-def test_budget_without_a_limit_needs_no_file(directory):
-    spec = spec_with(Budget(prices=PRICES))
-    meter_of(spec).priced(USED)
-    assert not list(Path(directory).glob("*"))
-    end_budget(spec)
-
-
 def test_directory_that_cannot_be_used_leaves_each_process_the_budget(directory, monkeypatch, caplog):
     Path(directory, "file").touch()
     monkeypatch.setenv("HEADRACE_RUNTIME_DIR", f"{directory}/file")

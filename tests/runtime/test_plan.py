@@ -26,20 +26,6 @@ def test_functions_are_taken_off_the_handler(cls):
     assert (plan.keyed, plan.routed, plan.prebatched, plan.remote) == (False, False, False, frozenset())
 
 
-@pytest.mark.parametrize("cls", [Ours, Theirs])
-def test_elements_that_are_batches_are_recognized(cls):
-    plan = make_plan(cls().with_no_batching())
-    assert plan.prebatched
-    assert type(plan.models[ONLY]) is cls
-
-
-@pytest.mark.parametrize(("keyed", "cls"), [(KeyedModelHandler, Ours), (incumbent.KeyedModelHandler, Theirs)])
-def test_keyed_handler_with_one_model(keyed, cls):
-    plan = make_plan(keyed(cls()).with_postprocess_fn(str))
-    assert (plan.keyed, plan.routed) == (True, False)
-    assert type(plan.models[ONLY]) is cls
-
-
 @pytest.mark.parametrize(
     ("keyed", "mapping", "cls"),
     [

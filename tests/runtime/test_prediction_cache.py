@@ -75,10 +75,6 @@ def test_equal_elements_are_asked_for_once_though_all_are_on_their_way(ask, kind
     assert sorted(asked) == [0, 1, 2, 3, 4]
 
 
-def test_equal_elements_of_a_batch_are_asked_for_once(ask):
-    assert ask(Metered(size=4), [1, 1, 2, 1]) == ([2, 2, 4, 2], [1, 2])
-
-
 def test_elements_whose_equal_fails_are_asked_for_themselves(ask):
     found, asked = ask(Metered(), [99, 1] * 10)
     assert found == ["failed", 2] * 10
@@ -99,13 +95,6 @@ def test_key_is_the_example_after_preprocessing_and_the_prediction_that_before_p
     handler = Metered().with_preprocess_fn(int).with_postprocess_fn(str)
     assert ask(handler, ["1", "02"]) == (["2", "4"], [1, 2])
     assert ask(Metered(), [1, 2, 3]) == ([2, 4, 6], [3])
-
-
-def test_keys_of_elements_do_not_count(ask):
-    handler = KeyedModelHandler(Metered())
-    assert ask(handler, [("a", 1), ("b", 7), ("c", 2)]) == ([("a", 2), ("c", 4)], [1, 7, 2])
-    assert ask(handler, [("x", 2), ("y", 7), ("z", 1)]) == ([("x", 4), ("z", 2)], [])
-    assert ask(Metered(), [1]) == ([2], [])
 
 
 def test_models_by_key_have_predictions_of_their_own(ask):
@@ -202,15 +191,6 @@ def test_file_that_others_have_locked_for_too_long_is_used_again_when_they_let_g
     numbers, end = count(100), []
     ask(kind(), elements())
     assert ask(kind(), range(end[0], end[0] + 100))[1] == []
-
-
-def test_file_that_is_damaged_before_workers_open_it_costs_requests_and_no_outcome(tmp_path, caplog):
-    path = tmp_path / "cache"
-    spec = prepare(Metered(), InferenceRequest(cache=str(path)))
-    path.write_bytes(path.read_bytes().replace(b"predictions", b"\xff" * 11).replace(b"CREATE TABLE", b"CREATE TXBLE"))
-    with closing(open_worker(spec)) as worker:
-        assert run(worker, [1, 2]) == [2, 4]
-    assert "it is damaged" in caplog.text
 
 
 def test_file_that_is_replaced_while_workers_run_costs_requests_and_no_outcome(tmp_path, caplog):

@@ -59,12 +59,6 @@ def test_whoever_opens_a_new_file_at_the_same_moment_can_use_it(tmp_path):
                 end.result(60)
 
 
-def test_more_keys_than_a_statement_takes_are_looked_up(open_store):
-    store = open_store()
-    store.put([(key_of(n), b"%d" % n) for n in range(2000)])
-    assert len(store.get([key_of(n) for n in range(1000, 3000)])) == 1000
-
-
 def test_oldest_values_leave_a_full_file(open_store, tmp_path):
     store, value = open_store(max_bytes=1 << 20), os.urandom(2000)
     for first in range(0, 3000, 50):

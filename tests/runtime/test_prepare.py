@@ -59,11 +59,6 @@ def test_retry_must_be_a_retry_config():
         prepare(Handler(), InferenceRequest(retry=3))
 
 
-@pytest.mark.parametrize("placement", [None, "process", PlacementConfig(), PlacementConfig("process")])
-def test_models_live_in_the_process_by_default(placement):
-    assert prepare(Handler(), InferenceRequest(placement=placement)).plan.models
-
-
 @pytest.mark.parametrize(
     ("asks", "placement", "shared", "copies", "automatic"),
     [

@@ -78,13 +78,6 @@ def test_threads_share_a_session_and_its_model(opened):
     assert len(loads) == 1
 
 
-def test_transforms_with_one_identifier_share_the_model(worker_of):
-    loads = []
-    for _ in range(2):
-        worker_of(Counting(loads), model_identifier="shared")
-    assert len(loads) == 1
-
-
 def test_reopened_session_finds_its_model():
     loads = []
     spec = prepare(Counting(loads), InferenceRequest())
@@ -260,17 +253,6 @@ def test_attributes_set_by_loading_reach_inner_handlers_of_the_same_transform(op
     fresh = replace(spec, plan=replace(spec.plan, models={ONLY: MaybeKeyedModelHandler(Inner([]))}))
     same, other = opened(fresh), opened(prepare(Inner([]), InferenceRequest(model_identifier="shared")))
     assert [answer(worker) for worker in (loader, same, other)] == [[["a"]], [["a"]], [None]]
-
-
-def test_class_with_load_model_is_no_inner_handler(opened):
-    class Makes(Counting):
-        def __init__(self, models):
-            super().__init__(models)
-            self.model_class = Counting
-
-    worker = opened(prepare(Makes([]), InferenceRequest()))
-    with worker.borrow(ONLY) as (model, *_):
-        assert model is not None
 
 
 @pytest.mark.large
