@@ -94,7 +94,7 @@ class HostExecutor:
         if not self._infers:
             any_model = next(iter(self._plan.models))  # the request names one and needs none
             return self._send(Work(any_model, preprocess=True), batch)
-        outcomes: list[Outcome] = []
+        outcomes = self._await_slot() if len(self._tasks) >= self._models.in_flight else []  # the sizes learn from them
         is_limited = self._session.models[name].sizes.max_size() < math.inf
         for part in self._split_too_large(name, batch) if is_limited else (batch,):
             work = Work(name, preprocess=self._in_one_request, infer=True, weight=part.weight, useful=part.useful)
@@ -117,14 +117,19 @@ class HostExecutor:
         return (batch.part(*bound) for bound in pairwise(bounds))
 
     def _send(self, work: Work, batch: AnyBatch) -> list[Outcome]:
-        outcomes: list[Outcome] = []
-        while len(self._tasks) >= self._models.in_flight:
-            outcomes += self._collect()
+        outcomes = self._await_slot() if len(self._tasks) >= self._models.in_flight else []
         self._tasks.append(_Task(work, batch, self._models.submit(work, batch.elements)))
         # Of a single request, sent just now, the response cannot be there yet.
         while len(self._tasks) > 1 or (self._tasks and not isinstance(self._tasks[0].call, Call)):
             if not self._models.is_ready(self._tasks[0].call):
                 break
+            outcomes += self._collect()
+        return outcomes
+
+    def _await_slot(self) -> list[Outcome]:
+        """Collects responses until one more batch may be in flight."""
+        outcomes: list[Outcome] = []
+        while len(self._tasks) >= self._models.in_flight:
             outcomes += self._collect()
         return outcomes
 
