@@ -6,12 +6,11 @@ import pytest
 
 from anthropic_endpoint import refusing, speaking
 from batch_endpoint import batching, once
-from headrace import EndpointError, Failure, PredictionResult, predict
+from headrace import EndpointError, Failure, predict
 from headrace.handlers import batch_jobs
-from headrace.handlers.anthropic_batches import AnthropicBatches
 from headrace.handlers.anthropic_inference import AnthropicChatModelHandler
 from headrace.handlers.batch_store import BatchStore
-from http_endpoint import Answer, events_and_outcomes
+from http_endpoint import Answer
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -47,77 +46,15 @@ def keys_of(server):
     return {one.removeprefix("Bearer ") for one in given}
 
 
-def test_one_batch_answers_everything_in_its_order(ask):
-    with batching(speaking()) as server:
-        asked = [f"text {n}" for n in range(50)]
-        found = list(predict(ask(server, system="Be brief.", max_tokens=5), asked))
-        assert found == [PredictionResult(text, text.upper(), "m") for text in asked]
-        (batch,) = server.batches
-        assert next(body for _, body in batch.requests if "text 0" in str(body)) == {
-            "model": "m",
-            "max_tokens": 5,
-            "messages": [{"role": "user", "content": "text 0"}],
-            "system": "Be brief.",
-        }
-        assert keys_of(server) == {KEY}
-
-
 def test_large_max_tokens_need_no_stream(ask):
     with batching(speaking()) as server:
         assert texts(predict(ask(server, max_tokens=60_000), ["a"])) == ["A"]
-
-
-def test_errored_request_is_the_dead_letter_of_its_element(ask):
-    fault = speaking(fault=lambda asked, _: refusing(400, f"no {KEY}") if "bad" in str(asked) else None)
-    with batching(fault) as server:
-        good, bad, fine = texts(predict(ask(server), ["good", "bad", "fine"], on_failure="yield"))
-        assert (good, fine) == ("GOOD", "FINE")
-        assert "no ***" in bad
-        assert len(server.batches) == 1
 
 
 def test_empty_account_is_one_error(ask):
     fault = speaking(fault=lambda asked, _: refusing(400, "Your credit balance is too low"))
     with batching(fault) as server, pytest.raises(EndpointError, match="credit balance"):
         list(predict(ask(server), ["a", "b"], on_failure="yield"))
-
-
-def test_wrong_key_is_one_error(ask):
-    wrong = lambda server, method, path: refusing(401, f"wrong {KEY}", "authentication_error")  # noqa: E731
-    with batching(speaking(), wrong) as server, pytest.raises(EndpointError, match=r"wrong \*\*\*"):
-        list(predict(ask(server), ["a"], on_failure="yield"))
-
-
-def test_batch_that_expires_is_continued_by_another(ask):
-    def ending(batch):
-        batch.status, batch.left = "expired", 2 if batch.number == 1 else 0
-
-    with batching(speaking(), ending=ending) as server:
-        assert texts(predict(ask(server), list("abcd"))) == list("ABCD")
-        assert [len(batch.requests) for batch in server.batches] == [4, 2]
-
-
-def test_request_that_no_batch_comes_to_is_a_dead_letter(ask):
-    def ending(batch):
-        batch.status, batch.left = "expired", 1
-
-    with batching(speaking(), ending=ending) as server:
-        a, b = texts(predict(ask(server), ["a", "b"], on_failure="yield"))
-        assert a == "A"
-        assert "without its answer: the request expired" in b
-        assert len(server.batches) == 3
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [refusing(429, headers={"Retry-After": "0.2"}), refusing(529), Answer(cut=True)],
-    ids=["429", "529", "cut"],
-)
-@pytest.mark.parametrize("path", ["GET /v1/messages/batches/batch_1", "GET /v1/messages/batches/batch_1/results"])
-def test_poll_that_fails_is_followed_by_another(path, answer, ask):
-    with batching(speaking(), once(path, answer)) as server:
-        assert texts(predict(ask(server), ["a"])) == ["A"]
-        assert len(server.batches) == 1
 
 
 def test_results_that_break_off_are_read_again_and_cost_no_retry(ask):
@@ -132,20 +69,6 @@ def test_batch_whose_results_are_gone_is_an_error_with_its_cure(ask):
     archiving = batching(speaking(), ending=lambda batch: setattr(batch, "is_archived", True))
     with archiving as server, pytest.raises(EndpointError, match=gone):
         list(predict(ask(server), ["a"], on_failure="yield"))
-
-
-def test_submission_of_which_nothing_is_heard_is_found_by_its_requests(ask):
-    with batching(speaking(), once("POST /v1/messages/batches", Answer(cut=True))) as server:
-        assert texts(predict(ask(server), ["a", "b"])) == ["A", "B"]
-        assert len(server.batches) == 1
-
-
-def test_submission_is_found_although_a_line_of_its_results_is_damaged(ask):
-    with batching(speaking(), once("POST /v1/messages/batches", Answer(cut=True))) as server:
-        server.damage = lambda lines: [*lines[:-1], b"oops\n"]
-        found = texts(predict(ask(server), ["a", "b", "c"], on_failure="yield"))
-        assert ["damaged line" in one for one in found].count(True) == 1
-        assert len(server.batches) == 1
 
 
 def test_submission_is_not_found_before_its_batch_has_ended(ask):
@@ -183,27 +106,11 @@ def test_submission_that_did_not_arrive_is_sent_again(ask, tmp_path):
         store = BatchStore(str(tmp_path / "batches"))
         ((name, _),) = server.batches[0].requests
         store.forget(1)
-        store.announce([name])
+        store.announce("token", [name])
         server.batches.clear()
         assert texts(predict(ask(server), ["b"])) == ["B"]
         assert len(server.batches) == 1
         assert store.announced([name]) == []
-
-
-def test_batches_are_split_at_anthropic_s_limits(ask, monkeypatch):
-    monkeypatch.setattr(AnthropicBatches, "most_requests", 2)
-    with batching(speaking()) as server:
-        assert texts(predict(ask(server), list("abcde"))) == list("ABCDE")
-        assert [len(batch.requests) for batch in server.batches] == [2, 2, 1]
-
-
-def test_usage_is_counted_once(ask):
-    with batching(speaking()) as server:
-        for paid in (2, 0):
-            events, _ = events_and_outcomes(ask(server), ["a", "b"])
-            used = [one for one in events if type(one).__name__ == "UsageReported"]
-            assert sum(one.requests for one in used) == paid
-            assert sum(one.input_tokens for one in used) == 9 * paid
 
 
 def test_key_of_a_function_is_renewed_while_a_batch_runs(ask):

@@ -19,7 +19,6 @@ from headrace.handlers.anthropic_inference import (
     message_from_conversation,
     message_from_string,
 )
-from headrace.testing import HandlerContract
 from http_endpoint import events_and_outcomes, failures_among, serving
 
 pytestmark = pytest.mark.usefixtures("module_travels")
@@ -56,30 +55,6 @@ def server():
         yield server
 
 
-class UnpooledChat(AnthropicChatModelHandler):
-    """A client for each request: the suite asks from one event loop after the other."""
-
-    def create_client(self):
-        return "of each request"
-
-    async def request(self, batch, model, inference_args=None):
-        assert model == "of each request"
-        async with super().create_client() as client:
-            return await super().request(batch, client, inference_args)
-
-
-@pytest.mark.large
-class TestChat(HandlerContract):
-    def handler(self, server):
-        return UnpooledChat("m", url=server.url, num_retries=0)
-
-    def examples(self):
-        return ["a", "bb", "ccc", "dddd", "eeeee"]
-
-    def bad_example(self):
-        return 13
-
-
 def test_texts_are_answered_in_their_order(server):
     handler = AnthropicChatModelHandler("some-model", url=server.url, system="be brief")
     results = list(predict(handler, ["a", "b", "c"], inference_args={"service_tier": "auto"}))
@@ -93,11 +68,6 @@ def test_texts_are_answered_in_their_order(server):
     )
     assert KEY in str(server.headers[0])
     assert server.paths[0] == "/v1/messages"
-
-
-def test_tokens_of_caches_are_reported_too(server):
-    events, _ = events_and_outcomes(AnthropicChatModelHandler("m", url=server.url), ["a"])
-    assert events.of(UsageReported) == [UsageReported("m", 9, 3)]
 
 
 def test_conversation_with_a_system_message_of_its_own(server):
@@ -147,15 +117,6 @@ def test_full_answers_are_messages(server):
     assert (result.inference.stop_reason, result.inference.content[0].text) == ("end_turn", "A")
 
 
-@pytest.mark.parametrize("status", [429, 500, 503, 529])
-def test_faults_that_pass_cost_a_retry(status):
-    fault = refusing(status, headers={"retry-after": "0.05"})
-    with serving(speaking(fault=lambda asked, before: None if before else fault)) as server:
-        _, outcomes = events_and_outcomes(AnthropicChatModelHandler("m", url=server.url), ["a", "b"])
-        assert len(server.requests) == 3
-    assert sorted(one.inference for one in outcomes) == ["A", "B"]
-
-
 @pytest.mark.parametrize(
     "refusal",
     [
@@ -184,20 +145,6 @@ def test_empty_account_stops_a_run_that_has_worked():
         list(predict(AnthropicChatModelHandler("m", url=server.url), ["a"] * 100, on_failure="yield"))
 
 
-def test_prompt_that_is_too_long_is_its_own_dead_letter(server):
-    _, outcomes = events_and_outcomes(AnthropicChatModelHandler("m", url=server.url), ["x" * 1001, "a"])
-    (failure,) = failures_among(outcomes)
-    assert "prompt is too long" in str(failure.error)
-    assert len(outcomes) == 2
-
-
-def test_missing_key_is_one_error(monkeypatch, server):
-    monkeypatch.delenv("ANTHROPIC_API_KEY")
-    for handler in (AnthropicChatModelHandler("m", url=server.url), AnthropicModelHandler("m", message_from_string)):
-        with pytest.raises(ConfigurationError, match="has no API key: set ANTHROPIC_API_KEY"):
-            list(predict(handler, ["a"], on_failure="yield"))
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -209,11 +156,6 @@ def test_missing_key_is_one_error(monkeypatch, server):
 def test_wrong_arguments_are_refused_at_construction(arguments, said):
     with pytest.raises(ConfigurationError, match=said):
         AnthropicChatModelHandler("m", **arguments)
-
-
-def test_unknown_inference_args_are_refused_before_any_request(server):
-    with pytest.raises(ConfigurationError, match="did you mean 'thinking'"):
-        predict(AnthropicChatModelHandler("m", url=server.url), ["a"], inference_args={"thinkng": 1})
 
 
 def test_beams_handler_gives_what_its_function_returns(server, monkeypatch):
@@ -248,16 +190,6 @@ def test_keys_are_in_no_dead_letter_and_no_pickle(server, monkeypatch):
         assert KEY not in f"{failure} {failure.record} {failure.error!r} {failure.error.body}"
         assert "we got ***" in str(failure.error)
         assert KEY.encode() not in pickle.dumps(handler)
-
-
-def test_key_given_as_text_warns_and_is_sent(server, monkeypatch):
-    monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
-    with pytest.warns(UserWarning, match="AnthropicModelHandler: the API key is in the pickle"):
-        handler = AnthropicModelHandler("m", message_from_string, "sk-given-here")
-    list(predict(handler, ["a"]))
-    assert handler.api_key == "sk-given-here"
-    assert "sk-given-here" in str(server.headers[0])
-    assert "sk-given-here" not in repr(vars(handler))
 
 
 def test_key_of_a_function_may_expire(server, monkeypatch):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from headrace import ConfigurationError
 from headrace.handlers import batch_jobs
-from headrace.handlers.batch_api import Collected
+from headrace.handlers.batch_api import BatchOptions, Collected
 from headrace.handlers.batch_jobs import BatchAnswer, BatchJobs, BatchUnfinishedError
-from headrace.handlers.batch_store import BatchStore, Line
+from headrace.handlers.batch_store import BatchStore, Line, Sent
 
 SOON = 0.2
 LATER = 600.0
@@ -37,6 +40,9 @@ class Api:
         self.found = [""]
         """What is found, one after the other; the last again and again."""
         self.polled = []
+
+    async def prepare(self, token, requests):
+        return requests
 
     async def send(self, token, requests):
         if "send" in self.wrong:
@@ -75,7 +81,7 @@ def ask(api, tmp_path):
     """Asks for answers to requests with these numbers."""
 
     def begin(*numbers, wait=LATER):
-        jobs = BatchJobs("Handler", str(tmp_path), wait, "there", api)
+        jobs = BatchJobs(BatchOptions("Handler", str(tmp_path), wait), "there", api)
         return jobs.answers([{"n": number} for number in numbers])
 
     return begin
@@ -86,9 +92,9 @@ def announce(api, tmp_path):
     """Notes a batch of requests with these numbers, as a process that is killed while it sends it; gives their ids."""
 
     def note(*numbers):
-        jobs = BatchJobs("Handler", str(tmp_path), LATER, "there", api)
+        jobs = BatchJobs(BatchOptions("Handler", str(tmp_path), LATER), "there", api)
         ids = [jobs._id_of({"n": number}) for number in numbers]
-        BatchStore(str(tmp_path)).announce(ids)
+        BatchStore(str(tmp_path)).announce("token", ids)
         return ids
 
     return note
@@ -110,15 +116,6 @@ def test_answers_of_a_try_that_failed_cost_in_the_next(ask, api):
         asyncio.run(ask(1, 2))
     assert news(asyncio.run(ask(1, 2))) == [True, True]
     assert news(asyncio.run(ask(1, 2))) == [False, False]
-
-
-def test_answers_of_a_batch_cost_whoever_gets_them_first(ask, api):
-    api.held = {"1"}
-    assert all(isinstance(one, BatchUnfinishedError) for one in asyncio.run(ask(1, 2, 3, 4, wait=SOON)))
-    api.held = set()
-    assert news(asyncio.run(ask(1, 2))) == [True, True]
-    assert news(asyncio.run(ask(2, 3, 4))) == [False, True, True]
-    assert len(api.batches) == 1
 
 
 def test_wait_for_what_may_have_arrived_ends_in_time(ask, announce, api):
@@ -196,13 +193,6 @@ def test_batch_that_was_not_even_looked_at_is_not_looked_for(status, ask, api):
     assert news(asyncio.run(ask(1))) == [True]
 
 
-def test_batches_that_were_sent_together_are_waited_for_together(ask, api, monkeypatch):
-    monkeypatch.setattr(batch_jobs, "FIRST_POLL_SECS", 0.02)
-    api.most_requests, api.held = 1, set("123")
-    assert all(isinstance(one, BatchUnfinishedError) for one in asyncio.run(ask(1, 2, 3, wait=SOON)))
-    assert [api.polled.count(batch) in (1, 2) for batch in "23"] == [True, True]  # the first took all the time
-
-
 class Killed(BaseException):
     pass
 
@@ -231,3 +221,48 @@ def test_process_that_is_killed_anywhere_loses_nothing_and_pays_once(step, is_do
             asyncio.run(ask(1, 2))
     assert news(asyncio.run(ask(1, 2))) == [not (step == "count" and is_done)] * 2
     assert len(api.batches) == 1
+
+
+@pytest.fixture
+def store(tmp_path):
+    return BatchStore(str(tmp_path))
+
+
+def test_number_of_a_forgotten_batch_is_never_given_again(store):
+    first = store.announce("token", ["a"])
+    store.sent(first, "one")
+    store.forget(first)
+    second = store.announce("token", ["a"])
+    store.sent(second, "two")
+    store.forget(first)  # another process had waited for it, too
+    store.end(first, [Line("a", 200, "of one")])
+    assert store.look_up(["a"]) == ([], [Sent(second, "two")], {"a"})
+
+
+def test_answer_is_counted_once_by_whoever_hands_it_out(store, tmp_path):
+    number = store.announce("token", ["a", "b", "c"])
+    store.sent(number, "one")
+    store.end(number, [Line("a", 200, "{}"), Line("b", 200, "{}"), Line("c", 400, "{}")])
+    assert store.count(["a"]) == {"a"}
+    assert BatchStore(str(tmp_path)).count(["a", "b", "c", "d"]) == {"b"}
+    assert store.count(["a", "b", "c"]) == set()
+
+
+def test_whoever_opens_a_new_file_at_the_same_moment_can_use_it(tmp_path):
+    together = threading.Barrier(4)
+
+    def use(folder):
+        together.wait(60)
+        BatchStore(str(folder)).announce("token", ["a"])
+
+    with ThreadPoolExecutor(4) as threads:
+        for number in range(10):
+            for end in [threads.submit(use, tmp_path / str(number)) for _ in range(4)]:
+                end.result(60)
+            assert len(BatchStore(str(tmp_path / str(number))).announced(["a"])) == 4
+
+
+def test_file_that_is_no_database_is_an_error(tmp_path):
+    (tmp_path / "batches.db").write_bytes(b"something else entirely, and long enough for a header" * 100)
+    with pytest.raises(ConfigurationError, match=r"batch_directory=.* cannot be used"):
+        BatchStore(str(tmp_path))

@@ -186,19 +186,6 @@ def test_several_candidates_are_one_prediction():
     assert result.inference.text == "one"
 
 
-@pytest.mark.parametrize("indexes", [(1, 1), (0, 2), (1,)])
-def test_candidates_with_other_indexes_are_no_answer(indexes):
-    with serving(lambda asked, before: response(*(candidate("x", index=index) for index in indexes))) as server:
-        (failure,) = predict(asking(server), ["a"], on_failure="yield")
-    assert "they must be those from 0 to" in str(failure.error)
-
-
-def test_candidates_are_in_the_order_of_their_indexes():
-    with serving(lambda asked, before: response(candidate("two", index=1), candidate("one"))) as server:
-        (result,) = predict(asking(server, full_answer=False), ["a"])
-    assert result.inference == "one"
-
-
 def test_texts_are_predictions_if_that_is_asked_for(server):
     handler = asking(server, full_answer=False, prompt="Say {word}")
     (result,) = predict(handler, [{"word": "yes"}])
@@ -237,12 +224,6 @@ def test_wrong_arguments_are_told_from_a_wrong_prompt():
         assert list(map(prompt_of, server.requests)) == ["a", "Hi"]
 
 
-def test_wrong_prompt_fails_alone():
-    with serving(speaking(fault=refuses("b", refusing(400, "INVALID_ARGUMENT")))) as server:
-        _, outcomes = events_and_outcomes(asking(server), THREE)
-    assert [failure.element for failure in failures_among(outcomes)] == ["b"]
-
-
 @pytest.mark.parametrize("answer", [busy("0s"), refusing(503, "UNAVAILABLE"), refusing(500, "INTERNAL")])
 @pytest.mark.parametrize("fn", [generate_from_string, ask_alone, ask_once])
 def test_refused_requests_are_sent_again(answer, fn):
@@ -260,28 +241,12 @@ def test_answers_that_are_cut_are_asked_for_again(fault, fn):
 
 
 @pytest.mark.parametrize("fn", [generate_from_string, ask_once])
-@pytest.mark.parametrize("body", [b'{"candidates": [', b"?", {"candidates": 7}])
-def test_answers_that_cannot_be_read_are_paid_for_once(body, fn):
-    with serving(speaking(fault=refuses("b", Answer(body=body)))) as server:
-        _, outcomes = events_and_outcomes(asking(server, request_fn=fn), THREE)
-        assert sorted(map(prompt_of, server.requests)) == THREE
-    assert [failure.element for failure in failures_among(outcomes)] == ["b"]
-
-
-@pytest.mark.parametrize("fn", [generate_from_string, ask_once])
 def test_service_that_was_never_there_is_waited_for_and_then_one_error(fn):
     with serving() as server:
         away = server.url
     handler = GeminiModelHandler("m", fn, url=away)
     with pytest.raises(EndpointError, match=r"nobody has answered for 0\.2 s"):
         events_and_outcomes(handler, ["a"], retry=RetryConfig(timeout_secs=0.2))
-
-
-def test_googles_client_retries_nothing():
-    with serving(lambda asked, before: refusing(500, "INTERNAL")) as server:
-        _, outcomes = events_and_outcomes(asking(server, num_retries=0), ["a"])
-        assert len(server.requests) == 1
-    assert len(failures_among(outcomes)) == 1
 
 
 def test_delay_that_google_names_is_on_the_error():
@@ -301,13 +266,6 @@ def test_key_is_not_in_what_others_read():
     assert KEY.encode() not in pickle.dumps(handler)
     assert KEY.encode() not in pickle.dumps(failure.error)
     assert KEY not in repr(vars(handler))
-
-
-def test_key_as_text_warns(server):
-    with pytest.warns(UserWarning, match="the API key is in the pickle"):
-        handler = asking(server, api_key=KEY)
-    assert texts(predict(handler, ["a"])) == ["A"]
-    assert handler.api_key == KEY
 
 
 class Token(google.auth.credentials.Credentials):

@@ -40,7 +40,7 @@ def test_answer_that_fits_is_its_value(answer):
         ('{"label": NaN}', "NaN is no value of JSON"),
         ('{"label": "fair"}', r"does not fit the schema: at \$.label, 'fair' is not one of"),
         ("{}", "does not fit the schema: at .*'label' is a required property"),
-        ('{"label": "%s"}' % ("x" * 1000), r"is not one of|x\.\.\.$"),
+        ('{"label": "%s"}' % ("x" * 1000), r"x{200}$"),
     ],
 )
 def test_answer_that_does_not_fit_says_where(answer, said):
@@ -72,16 +72,6 @@ def test_missing_validator_is_named_with_its_extra(monkeypatch):
         OpenAIChatModelHandler("m", json_schema=SCHEMA)
 
 
-@pytest.mark.parametrize("reference", ["#/$defs/nothing", "{url}schema.json"])
-@pytest.mark.parametrize("within", [lambda part: part, lambda part: {"properties": {"label": {"items": part}}}])
-def test_reference_to_what_is_not_there_is_an_error_before_anything_is_asked(reference, within):
-    with serving(lambda asked, before: completion("{}")) as server:
-        lost = within({"$ref": reference.format(url=server.url)})
-        with pytest.raises(ConfigurationError, match=r"json_schema refers to .*which is not in it; put it under"):
-            JsonSchema(lost, "H", "openai")
-        assert server.requests == []
-
-
 @pytest.mark.parametrize(
     "schema",
     [
@@ -98,6 +88,20 @@ def test_reference_to_what_is_not_there_is_an_error_before_anything_is_asked(ref
 )
 def test_references_within_the_schema_are_followed(schema):
     assert JsonSchema(schema, "H", "openai").read(GOOD) == {"label": "good"}
+
+
+def test_reference_to_what_is_not_there_is_an_error_and_fetches_nothing():
+    with serving(lambda asked, before: completion("{}")) as server:
+        for reference in ("#/$defs/nothing", f"{server.url}schema.json"):
+            with pytest.raises(ConfigurationError, match=r"json_schema refers to .*which is not in it; put it under"):
+                JsonSchema({"$ref": reference}, "H", "openai").read(GOOD)
+        assert server.requests == []
+
+
+@pytest.mark.parametrize("answer", ["1e999", "1e400"])
+def test_number_that_no_schema_can_check_does_not_fit(answer):
+    with pytest.raises(InvalidAnswerError, match="the answer does not fit the schema"):
+        JsonSchema({"multipleOf": 2}, "H", "openai").read(answer)
 
 
 def test_values_are_predictions_and_the_endpoint_is_told_the_schema():
@@ -190,11 +194,3 @@ def test_answer_with_a_lone_surrogate_is_sent_back_once(text):
         _, (outcome,) = events_and_outcomes(handler_at(server), ["a"])
         assert len(server.requests) == 2
     assert outcome.inference == {"label": "good"}
-
-
-def test_number_that_no_schema_can_check_is_sent_back_once():
-    with serving(speaking(lambda prompt: "1e999")) as server:
-        handler = OpenAIChatModelHandler("m", url=f"{server.url}v1", json_schema={"multipleOf": 2})
-        _, (failure,) = events_and_outcomes(handler, ["a"])
-        assert len(server.requests) == 2
-    assert "the answer does not fit the schema" in str(failure.error)

@@ -7,17 +7,15 @@ import time
 
 import pytest
 
-import batch_endpoint
 from batch_endpoint import batching, once
-from headrace import Budget, ConfigurationError, EndpointError, Failure, PredictionResult, Price, RetryConfig, predict
+from headrace import Budget, ConfigurationError, EndpointError, Failure, Price, RetryConfig, predict
 from headrace.handlers import batch_jobs
-from headrace.handlers.openai_batches import OpenAIBatches
 from headrace.handlers.openai_inference import (
     OpenAIChatModelHandler,
     OpenAICompletionsModelHandler,
     OpenAIEmbeddingsModelHandler,
 )
-from http_endpoint import Answer, events_and_outcomes, failures_among
+from http_endpoint import Answer
 from openai_endpoint import completion, refusing, speaking, vector_of
 from waiting import wait_until
 
@@ -55,21 +53,6 @@ def outcomes(handler, elements, **options):
     return [str(one.error) if isinstance(one, Failure) else one.inference for one in found]
 
 
-def test_one_batch_answers_everything_in_its_order(ask):
-    with batching(speaking()) as server:
-        handler = ask(server, system="Be brief.")
-        asked = [f"text {n}" for n in range(50)]
-        found = list(predict(handler, asked, inference_args={"temperature": 0}))
-        assert found == [PredictionResult(text, text.upper(), "m") for text in asked]
-        (batch,) = server.batches
-        assert next(body for _, body in batch.requests if "text 0" in str(body)) == {
-            "model": "m",
-            "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "text 0"}],
-            "temperature": 0,
-        }
-        assert {headers["authorization"] for headers in server.headers} == {f"Bearer {KEY}"}
-
-
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [(OpenAICompletionsModelHandler, str.upper), (OpenAIEmbeddingsModelHandler, lambda text: vector_of([text]))],
@@ -87,81 +70,10 @@ def test_line_separators_in_an_answer_end_no_line(ask):
         assert texts(predict(ask(server), ["a"])) == ["a\u2028\x85end"]
 
 
-def test_errored_request_is_the_dead_letter_of_its_element(ask):
-    fault = speaking(fault=lambda asked, _: refusing(400, f"no {KEY}") if "bad" in str(asked) else None)
-    with batching(fault) as server:
-        good, bad, fine = outcomes(ask(server), ["good", "bad", "fine"])
-        assert (good, fine) == ("GOOD", "FINE")
-        assert "no ***" in bad
-        assert len(server.batches) == 1
-
-
 def test_unknown_model_is_one_error(ask):
     fault = speaking(fault=lambda asked, _: refusing(404, "no such model", "model_not_found"))
     with batching(fault) as server, pytest.raises(EndpointError, match="no such model"):
         list(predict(ask(server), ["a", "b"], on_failure="yield"))
-
-
-def test_wrong_key_is_one_error_and_nothing_is_left_to_look_for(ask):
-    wrong = lambda server, method, path: refusing(401, f"wrong key {KEY}")  # noqa: E731
-    with batching(speaking(), wrong) as server, pytest.raises(EndpointError, match=r"wrong key \*\*\*"):
-        list(predict(ask(server), ["a"], on_failure="yield"))
-    with batching(speaking()) as server:
-        assert texts(predict(ask(server), ["a"])) == ["A"]
-
-
-def test_equal_examples_are_sent_once(ask):
-    with batching(speaking()) as server:
-        assert texts(predict(ask(server), ["a", "b", "a"])) == ["A", "B", "A"]
-        assert len(server.bodies) == 2
-
-
-def test_answers_are_asked_for_once_however_they_are_batched(ask):
-    with batching(speaking()) as server:
-        assert texts(predict(ask(server), ["a", "b", "c"])) == ["A", "B", "C"]
-        assert texts(predict(ask(server), ["d", "c", "a"])) == ["D", "C", "A"]
-        assert sorted(body["messages"][0]["content"] for body in server.bodies) == ["a", "b", "c", "d"]
-        assert texts(predict(ask(server), ["a"], inference_args={"temperature": 1})) == ["A"]
-        assert len(server.bodies) == 5
-
-
-def test_error_of_an_earlier_run_is_asked_again(ask):
-    is_down = [True]
-    fault = speaking(fault=lambda asked, _: refusing(400, "bad day") if is_down[0] else None)
-    with batching(fault) as server:
-        assert "bad day" in outcomes(ask(server), ["a"])[0]
-        is_down.clear()
-        is_down.append(False)
-        assert texts(predict(ask(server), ["a"])) == ["A"]
-
-
-@pytest.mark.parametrize("status", ["expired", "cancelled"])
-def test_batch_that_ends_early_is_continued_by_another(status, ask):
-    def ending(batch):
-        if batch.number == 1:
-            batch.status, batch.left = status, 2
-
-    with batching(speaking(), ending=ending) as server:
-        assert texts(predict(ask(server), list("abcd"))) == list("ABCD")
-        assert [len(batch.requests) for batch in server.batches] == [4, 2]
-
-
-def test_request_that_no_batch_comes_to_is_a_dead_letter(ask):
-    def ending(batch):
-        batch.status, batch.left = "expired", 1
-
-    with batching(speaking(), ending=ending) as server:
-        a, b = outcomes(ask(server), ["a", "b"])
-        assert a == "A"
-        assert "ended (expired) without its answer: This request could not be executed in time." in b
-        assert len(server.batches) == 3
-
-
-def test_key_is_not_in_what_is_said_of_a_request_that_no_batch_comes_to(ask, monkeypatch):
-    monkeypatch.setattr(batch_endpoint, "NOT_COME_TO", f"not with {KEY}")
-    with batching(speaking(), ending=lambda batch: setattr(batch, "left", 1)) as server:
-        (said,) = outcomes(ask(server), ["a"])
-        assert "not with ***" in said
 
 
 def test_batch_is_found_although_this_machine_s_clock_is_ahead(ask):
@@ -174,17 +86,6 @@ def test_batch_is_found_although_this_machine_s_clock_is_ahead(ask):
     with batching(speaking(), fault) as server:
         assert texts(predict(ask(server), ["a", "b"])) == ["A", "B"]
         assert len(server.batches) == 1
-
-
-def test_passing_error_of_a_request_is_sent_in_another_batch(ask):
-    faults = iter([refusing(500, "oops")])
-
-    def fault(asked, _):
-        return next(faults, None) if asked["messages"][0]["content"] == "b" else None
-
-    with batching(speaking(fault=fault)) as server:
-        assert texts(predict(ask(server), ["x", "b"])) == ["X", "B"]
-        assert [len(batch.requests) for batch in server.batches] == [2, 1]
 
 
 def test_batch_that_fails_validation_is_one_error_and_may_be_sent_again(ask):
@@ -215,18 +116,6 @@ def test_batch_for_which_there_is_never_room_is_given_up(ask, monkeypatch):
     monkeypatch.setattr(batch_jobs, "REFUSED_SECS", 0.01)
     with batching(speaking(), ending=full) as server:
         assert "took no batch with it in time" in outcomes(ask(server, max_wait_secs=0.1), ["a"])[0]
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [refusing(429, headers={"Retry-After": "0.2"}), refusing(503), Answer(cut=True), Answer(body=b"{garbage")],
-    ids=["429", "503", "cut", "garbage"],
-)
-@pytest.mark.parametrize("path", ["GET /v1/batches/batch_1", "GET /v1/files/output"])
-def test_poll_that_fails_is_followed_by_another(path, answer, ask):
-    with batching(speaking(), once(path, answer)) as server:
-        assert texts(predict(ask(server), ["a"])) == ["A"]
-        assert len(server.batches) == 1
 
 
 def test_answers_whose_file_comes_late_are_waited_for(ask):
@@ -261,12 +150,6 @@ def test_batch_that_the_provider_no_longer_has_is_an_error_with_its_cure(ask):
             list(predict(ask(server), ["a"], on_failure="yield"))
 
 
-def test_submission_of_which_nothing_is_heard_is_found_by_its_metadata(ask):
-    with batching(speaking(), once("POST /v1/batches", Answer(cut=True))) as server:
-        assert texts(predict(ask(server), ["a", "b"])) == ["A", "B"]
-        assert len(server.batches) == 1
-
-
 @pytest.mark.parametrize("answer", [refusing(503), refusing(500), Answer(cut=True)], ids=["503", "500", "cut"])
 def test_upload_that_fails_is_repeated_and_no_batch_is_looked_for(answer, ask):
     with batching(speaking(), once("POST /v1/files", answer)) as server:
@@ -283,30 +166,6 @@ def test_upload_that_always_fails_is_given_up_with_a_clear_error(ask):
         assert set(server.paths) == {"POST /v1/files"}
 
 
-@pytest.mark.parametrize(("limit", "value"), [("most_requests", 2), ("most_bytes", 700)])
-def test_batches_are_split_at_the_provider_s_limits(limit, value, ask, monkeypatch):
-    monkeypatch.setattr(OpenAIBatches, limit, value)
-    with batching(speaking()) as server:
-        assert texts(predict(ask(server), list("abcde"))) == list("ABCDE")
-        assert [len(batch.requests) for batch in server.batches] == [2, 2, 1]
-
-
-def test_batches_are_as_large_as_the_largest_batch(ask):
-    with batching(speaking()) as server:
-        assert texts(predict(ask(server, max_batch_size=2), list("abcde"))) == list("ABCDE")
-        assert sorted(len(batch.requests) for batch in server.batches) == [1, 2, 2]
-
-
-def test_batch_that_takes_too_long_is_collected_by_a_later_run(ask):
-    with batching(speaking()) as server:
-        server.held = True
-        (late,) = outcomes(ask(server, max_wait_secs=0.1), ["a"])
-        assert "no answer after 0.1 s; batch batch_1 stays at the provider" in late
-        server.held = False
-        assert texts(predict(ask(server), ["a"])) == ["A"]
-        assert len(server.batches) == 1
-
-
 def test_run_that_is_abandoned_says_how_to_collect_its_batch(ask, caplog):
     with batching(speaking()) as server, caplog.at_level(logging.WARNING):
         server.held = True
@@ -314,24 +173,6 @@ def test_run_that_is_abandoned_says_how_to_collect_its_batch(ask, caplog):
         assert "longer than 1 s" in late
         assert wait_until(lambda: "batch batch_1 stays at the provider" in caplog.text)
         assert "run again with the same batch_directory to collect it" in caplog.text
-
-
-def test_usage_is_counted_once(ask):
-    with batching(speaking()) as server:
-        events, found = events_and_outcomes(ask(server), ["a", "b", "a"])
-        assert not failures_among(found)
-        used = [one for one in events if type(one).__name__ == "UsageReported"]
-        assert [sum(one.requests for one in used), sum(one.input_tokens for one in used)] == [2, 14]
-        events, _ = events_and_outcomes(ask(server), ["a", "b"])
-        used = [one for one in events if type(one).__name__ == "UsageReported"]
-        assert [sum(one.requests for one in used), sum(one.input_tokens for one in used)] == [0, 0]
-
-
-def test_budget_is_kept_by_answers_that_were_paid_before(ask):
-    budget = Budget(1.0, prices={"m": Price(input=1.0, output=1.0)})
-    with batching(speaking()) as server:
-        for _ in range(2):
-            assert texts(predict(ask(server), ["a"], budget=budget)) == ["A"]
 
 
 def test_budget_is_kept_although_no_request_of_a_batch_is_answered(ask):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import pickle
 from dataclasses import dataclass
 
 import pytest
 
-from headrace import ConfigurationError, EndpointError, KeyedModelHandler, PredictionResult, predict
-from headrace.core.events import UsageReported
+from headrace import EndpointError, predict
 from headrace.core.request_context import also_report_to
 from headrace.handlers.openai_inference import (
     OpenAIChatModelHandler,
@@ -49,14 +47,6 @@ def refuses(prompt, answer):
     return lambda asked, before: answer if prompt in prompts_of(asked) else None
 
 
-@TEXTUAL
-def test_texts_are_answered_in_their_order(kind, server):
-    results = list(predict(kind("some-model", url=at(server)), ["a", "b", "c"]))
-    assert results == [PredictionResult(text, text.upper(), "some-model") for text in "abc"]
-    assert {asked["model"] for asked in server.requests} == {"some-model"}
-    assert {headers["authorization"] for headers in server.headers} == {f"Bearer {KEY}"}
-
-
 def test_embeddings_are_lists_of_floats_of_many_texts_in_a_request(server):
     handler = OpenAIEmbeddingsModelHandler("m", url=at(server), min_batch_size=3)
     results = list(predict(handler, ["a", "bb", "ccc"], inference_args={"dimensions": 2}))
@@ -65,40 +55,11 @@ def test_embeddings_are_lists_of_floats_of_many_texts_in_a_request(server):
     assert (asked["input"], asked["dimensions"]) == (["a", "bb", "ccc"], 2)
 
 
-def embedding(places):
-    data = [{"object": "embedding", "embedding": [float(n)], "index": place} for n, place in enumerate(places)]
-    return Answer(body={"object": "list", "model": "m", "data": data})
-
-
-@pytest.mark.parametrize(
-    ("places", "expected"), [((2, 0, 1), [[1.0], [2.0], [0.0]]), ((None,) * 3, [[0.0], [1.0], [2.0]])]
-)
-def test_embeddings_are_told_by_their_indexes_or_by_their_order(places, expected):
-    with serving(lambda asked, before: embedding(places)) as server:
-        handler = OpenAIEmbeddingsModelHandler("m", url=at(server), min_batch_size=3)
-        assert [result.inference for result in predict(handler, ["a", "b", "c"])] == expected
-
-
-@pytest.mark.parametrize("places", [(0, 0, 1), (1, 2, 3), (0, None, 1), (0, 1, -1), (0, 1, "2")])
-def test_embeddings_with_wrong_indexes_are_no_prediction(places):
-    with serving(lambda asked, before: embedding(places)) as server:
-        handler = OpenAIEmbeddingsModelHandler("m", url=at(server), min_batch_size=3, num_retries=0)
-        _, found = events_and_outcomes(handler, ["a", "b", "c"])
-        assert ["have the indexes" in str(one.error) for one in failures_among(found)] == [True] * 3
-
-
 def test_embeddings_fill_their_requests(server):
     texts = [str(n) for n in range(130)]
     results = list(predict(OpenAIEmbeddingsModelHandler("m", url=at(server)), texts))
     assert [result.inference for result in results] == [vector_of(text) for text in texts]
     assert sorted(len(asked["input"]) for asked in server.requests) == [2, 64, 64]
-
-
-@ALL
-def test_rows_are_asked_with_a_template(kind, server):
-    handler = kind("m", url=at(server), prompt="{n} times {{{word}}}")
-    list(predict(handler, [{"n": 2, "word": "yes"}]))
-    assert prompts_of(server.requests[0]) == ["2 times {yes}"]
 
 
 def test_conversations_keep_their_messages_and_get_the_system_message(server):
@@ -135,27 +96,6 @@ def test_inference_args_are_those_of_the_client(kind, server):
     assert (server.requests[0]["max_tokens"], server.requests[0]["top_k"]) == (5, 3)
 
 
-@ALL
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        ({"temprature": 1}, "'temprature', which the client does not know"),
-        ({"model": "other"}, "inference_args must not have 'model'; the handler sets it"),
-    ],
-)
-def test_unknown_inference_args_are_refused_before_any_request(kind, args, said, server):
-    with pytest.raises(ConfigurationError, match=said):
-        predict(kind("m", url=at(server)), ["a"], inference_args=args)
-    assert server.requests == []
-
-
-def test_tokens_are_reported_for_every_answer(server):
-    events, _ = events_and_outcomes(OpenAIChatModelHandler("m", url=at(server)), ["a", "b"])
-    assert events.of(UsageReported) == [UsageReported("m", 7, 3)] * 2
-    events, _ = events_and_outcomes(OpenAIEmbeddingsModelHandler("m", url=at(server)), ["a"])
-    assert events.of(UsageReported) == [UsageReported("m", 5, 0)]
-
-
 @TEXTUAL
 def test_prompt_that_is_too_long_is_its_own_dead_letter(kind, server):
     long = "x" * 1001
@@ -175,15 +115,6 @@ def test_texts_that_are_too_long_cost_the_others_of_their_request_nothing(server
     assert len(outcomes) == 11
     answered = [text for asked in server.requests for text in asked["input"] if texts[9] not in asked["input"]]
     assert sorted(text for text in answered if text != "Hi") == sorted(texts[:9] + texts[10:])
-
-
-@ALL
-@pytest.mark.parametrize("example", [13, None, {"text": "a"}, {"text": None}, [], [{"content": "a"}]])
-def test_what_is_no_example_is_its_own_dead_letter_and_not_asked(kind, example, server):
-    _, outcomes = events_and_outcomes(kind("m", url=at(server)), ["a", example])
-    (failure,) = failures_among(outcomes)
-    assert (failure.element, failure.attempts) == (example, 1)
-    assert sum(map(len, map(prompts_of, server.requests))) == 1
 
 
 @ALL
@@ -237,41 +168,9 @@ def test_refusal_of_the_model_is_a_dead_letter_with_its_words():
     assert str(failure.error) == "the model refused: I'd rather not."
 
 
-@ALL
-def test_keys_are_in_no_dead_letter_and_no_pickle(kind):
-    with serving(speaking(fault=refuses("b", refusing(400, f"we got {KEY}")))) as server:
-        handler = kind("m", url=at(server))
-        _, outcomes = events_and_outcomes(handler, ["a", "b"])
-    (failure,) = failures_among(outcomes)
-    assert "we got ***" in str(failure.error)
-    assert KEY not in f"{failure} {failure.record} {failure.error!r} {failure.error.body}"
-    assert failure.error.request.headers["authorization"] == "***"
-    assert KEY.encode() not in pickle.dumps(handler)
-
-
-def test_key_given_as_text_is_sent_with_a_warning(server):
-    with pytest.warns(UserWarning, match="OpenAIChatModelHandler: the API key is in the pickle"):
-        handler = OpenAIChatModelHandler("m", url=at(server), api_key="sk-given-here")
-    list(predict(handler, ["a"]))
-    assert server.headers[0]["authorization"] == "Bearer sk-given-here"
-    assert "sk-given-here" not in repr(vars(handler))
-
-
-def test_key_of_a_function_is_asked_for_in_the_worker(server):
-    handler = OpenAIChatModelHandler("m", url=at(server), api_key=lambda: "sk-of-a-function")
-    list(predict(handler, ["a"]))
-    assert server.headers[0]["authorization"] == "Bearer sk-of-a-function"
-
-
 def test_server_of_the_users_own_needs_no_key(server, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY")
     assert [one.inference for one in predict(OpenAIChatModelHandler("m", url=at(server)), ["a"])] == ["A"]
-
-
-def test_missing_key_is_one_error_that_says_where_it_is_looked_for(monkeypatch):
-    monkeypatch.delenv("OPENAI_API_KEY")
-    with pytest.raises(ConfigurationError, match="OpenAIChatModelHandler has no API key: set OPENAI_API_KEY"):
-        list(predict(OpenAIChatModelHandler("m"), ["a", "b"], on_failure="yield"))
 
 
 @ALL
@@ -294,35 +193,6 @@ def test_url_may_be_that_of_the_requests(server):
     handler = OpenAIChatModelHandler("m", url=f"{at(server)}/chat/completions")
     list(predict(handler, ["a"]))
     assert server.paths == ["/v1/chat/completions"]
-
-
-@ALL
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"model_name": ""}, "model_name must name a model, not ''"),
-        ({"url": "localhost:8000"}, "url must be that of an API, such as http://localhost:8000/v1"),
-        ({"prompt": "no column"}, "prompt must name a column of each row in braces"),
-        ({"prompt": "a {"}, "prompt is no template: .* Write a literal brace twice"),
-        ({"prompt": "a {}"}, "braces in prompt must hold the name of a column"),
-        ({"api_key": 3}, "api_key must be a text, or a function that returns one"),
-        ({"promt": "a {b}"}, "has no argument 'promt'; did you mean 'prompt'"),
-        ({"timeout": 3}, "timeout"),
-    ],
-)
-def test_wrong_arguments_are_refused_at_construction(kind, arguments, said):
-    with pytest.raises(ConfigurationError, match=said):
-        kind(**{"model_name": "m", **arguments})
-
-
-def test_options_of_all_handlers_are_accepted(server):
-    handler = OpenAIChatModelHandler("m", url=at(server), num_retries=1, max_batch_size=2, min_batch_size=2)
-    with_faults = speaking(fault=refuses("b", refusing(400, "we do not like b")))
-    with serving(with_faults) as server:
-        handler = OpenAIChatModelHandler("m", url=at(server), num_retries=1, min_batch_size=3)
-        assert handler.batch_elements_kwargs() == {"min_batch_size": 3, "max_batch_size": 3}
-        _, outcomes = events_and_outcomes(handler, ["a", "b", "c"])
-    assert [failure.element for failure in failures_among(outcomes)] == ["b"]
 
 
 @ALL
@@ -371,25 +241,3 @@ def test_what_a_cache_knows_is_not_asked_again(kind, server, tmp_path, monkeypat
     assert asked(num_retries=3) == 0
     monkeypatch.setenv("OPENAI_BASE_URL", f"{at(server)}/")
     assert asked() == 2
-
-
-def test_keys_select_models(server):
-    handler = KeyedModelHandler(OpenAIChatModelHandler("m", url=at(server)))
-    ((key, result),) = predict(handler, [("k", "a")])
-    assert (key, result.inference) == ("k", "A")
-
-
-@TEXTUAL
-def test_answers_are_asked_for_once_with_a_cache(server, tmp_path, kind):
-    handler = kind("m", url=at(server), api_key=lambda: KEY)
-    for other in (handler, handler, kind("m", url=at(server))):
-        answers = list(predict(other, ["a", "b", "a"], cache=str(tmp_path / "cache")))
-        assert [answer.example for answer in answers] == ["a", "b", "a"]
-    assert len(server.requests) == 2
-
-
-def test_endpoint_of_the_environment_decides_which_answers_a_cache_has(monkeypatch):
-    handler = OpenAIChatModelHandler("m")
-    before = handler.cache_key()
-    monkeypatch.setenv("OPENAI_BASE_URL", "http://localhost/v1")
-    assert handler.cache_key() != before

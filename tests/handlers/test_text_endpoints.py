@@ -2,86 +2,34 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import Any, NamedTuple
-
 import apache_beam as beam
 import pytest
-from apache_beam.testing.util import assert_that, equal_to
 
 import anthropic_endpoint
 import gemini_endpoint
 import openai_endpoint
+from endpoint_apis import APIS, EMBEDDINGS, KEY, _keys_in_the_environment, each  # noqa: F401 - a fixture
 from headrace import Budget, EndpointError, PredictionCountError, predict
 from headrace.beam import RunInference
 from headrace.core.events import UsageReported
 from headrace.handlers.anthropic_inference import (
-    AnthropicChatModelHandler,
     AnthropicModelHandler,
     message_from_string,
 )
-from headrace.handlers.gemini_inference import GeminiModelHandler
 from headrace.handlers.json_answers import InvalidAnswerError
-from headrace.handlers.openai_inference import (
-    OpenAIChatModelHandler,
-    OpenAICompletionsModelHandler,
-    OpenAIEmbeddingsModelHandler,
-)
 from http_endpoint import Answer, events_and_outcomes, failures_among, serving
+from pipelines import Run
 
-pytestmark = pytest.mark.usefixtures("module_travels", "requests_end")
+pytestmark = pytest.mark.usefixtures("module_travels", "requests_end", "_keys_in_the_environment")
 
 EIGHT = list("abcdefgh")
 
 
-class Api(NamedTuple):
-    """A provider's API, and the handler that asks it."""
-
-    kind: Any
-    endpoint: ModuleType
-    path: str = ""
-    options: dict[str, Any] = {}  # noqa: RUF012 - nobody changes it
-
-    def handler(self, server, **options):
-        return self.kind("m", url=f"{server.url}{self.path}", **{**self.options, **options})
-
-    def refusal(self, status):
-        return self.endpoint.refusing(status, "refused")
-
-    def texts(self, asked):
-        if self.endpoint is gemini_endpoint:
-            return [gemini_endpoint.prompt_of(asked)]
-        return openai_endpoint.prompts_of(asked)
-
-    def refusing(self, answer, *prompts):
-        """A server that answers prompts, but for these; without any, none."""
-        wrong = lambda asked, before: answer if not prompts or set(prompts) & set(self.texts(asked)) else None  # noqa: E731
-        return serving(self.endpoint.speaking(fault=wrong))
-
-    def asked(self, server):
-        return sorted(text for asked in server.requests for text in self.texts(asked))
-
-
-APIS = {
-    "chat": Api(OpenAIChatModelHandler, openai_endpoint, "v1"),
-    "completions": Api(OpenAICompletionsModelHandler, openai_endpoint, "v1"),
-    "anthropic": Api(AnthropicChatModelHandler, anthropic_endpoint),
-    "gemini": Api(GeminiModelHandler, gemini_endpoint, options={"full_answer": False}),
-}
-EMBEDDINGS = Api(OpenAIEmbeddingsModelHandler, openai_endpoint, "v1")
-EACH = pytest.mark.parametrize("api", APIS.values(), ids=APIS)
 WRONG = pytest.mark.parametrize("status", [401, 403, 404])
 BATCHES = pytest.mark.parametrize("size", [1, 8])
 
 
-@pytest.fixture(autouse=True)
-def _keys_in_the_environment(monkeypatch):
-    for name in ("OPENAI", "ANTHROPIC", "GEMINI"):
-        monkeypatch.setenv(f"{name}_API_KEY", "sk-of-the-environment")
-    monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
-
-
-@EACH
+@each("embeddings")
 @WRONG
 @BATCHES
 def test_refusal_of_one_element_is_its_own(api, status, size):
@@ -98,7 +46,7 @@ def test_refusal_of_one_element_is_its_own(api, status, size):
     ]
 
 
-@EACH
+@each("embeddings")
 @WRONG
 @BATCHES
 def test_refusal_of_everything_is_one_error(api, status, size):
@@ -108,7 +56,7 @@ def test_refusal_of_everything_is_one_error(api, status, size):
         assert len(server.requests) == size + 1
 
 
-@EACH
+@each("embeddings")
 def test_refusals_of_different_elements_are_each_its_own(api):
     """Even of all in the first requests: something else is accepted."""
     with api.refusing(api.refusal(403), *EIGHT) as server:
@@ -201,7 +149,7 @@ def test_prompt_that_cannot_be_sent_is_a_dead_letter_at_once(api, size):
     assert (failure.element, failure.attempts) == ("\ud83d", 1)
 
 
-@EACH
+@each("embeddings")
 def test_element_that_is_refused_alone_goes_to_the_fallback(api):
     with api.refusing(api.refusal(403), "a") as first, serving(openai_endpoint.speaking(str.title)) as second:
         fallback = APIS["chat"].handler(second)
@@ -210,7 +158,7 @@ def test_element_that_is_refused_alone_goes_to_the_fallback(api):
     assert [one.inference for one in found] == list("ABCDEFGH")
 
 
-@EACH
+@each("embeddings")
 def test_answers_beside_a_refusal_are_counted_and_kept(api, tmp_path):
     with api.refusing(api.refusal(404), "f") as server:
         handler = api.handler(server, max_batch_size=8)
@@ -223,13 +171,17 @@ def test_answers_beside_a_refusal_are_counted_and_kept(api, tmp_path):
         assert api.asked(server) in (["f"], ["Hi", "f"])
 
 
-def test_pipeline_has_one_dead_letter_for_one_refusal():
-    api = APIS["chat"]
-    with api.refusing(api.refusal(403), "c") as server, beam.Pipeline("FnApiRunner") as pipeline:
+def test_pipeline_has_one_dead_letter_for_one_refusal_and_nobody_reads_the_key():
+    api, run = APIS["chat"], Run()
+    with api.refusing(api.refusal(403, f"you sent {KEY}"), "c") as server:
         handler = api.handler(server, max_batch_size=8)
-        main, dead = pipeline | beam.Create(EIGHT) | RunInference(handler).with_exception_handling()
-        assert_that(main | beam.Map(lambda result: result.inference), equal_to(list("ABDEFGH")))
-        assert_that(dead.failed_inferences | beam.Map(lambda letter: letter[0]), equal_to([["c"]]), "dead")
+        good, bad = run.create(EIGHT) | RunInference(handler).with_exception_handling()
+        letters = bad.failed_inferences | beam.Map(str)
+        assert KEY not in str(run.pipeline.to_runner_api())
+        found, (letter,) = run.values(good=good | beam.Map(lambda one: one.inference), letters=letters)
+    assert sorted(found) == list("ABDEFGH")
+    assert "you sent ***" in letter
+    assert KEY not in letter
 
 
 def with_text(api, text):
@@ -275,7 +227,7 @@ GARBAGE = {
 }
 
 
-@EACH
+@each("embeddings")
 @BATCHES
 def test_answer_that_is_none_is_paid_for_once(api, size):
     prompts = ["good", *GARBAGE, "fine"]
@@ -291,7 +243,7 @@ def test_answer_that_is_none_is_paid_for_once(api, size):
     assert len(events.of(UsageReported)) == len(prompts)
 
 
-@EACH
+@each("embeddings")
 def test_first_answer_that_is_none_is_a_dead_letter_with_its_beginning(api):
     with api.refusing(Answer(body=b'{"choices": [{"mess'), "a") as server:
         events, outcomes = events_and_outcomes(api.handler(server), ["a", "b"])

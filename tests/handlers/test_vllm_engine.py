@@ -62,22 +62,6 @@ def test_rows_are_asked_with_a_template():
     assert handler(prompt="a {what}").columns_of_rows() == ["what"]
 
 
-def test_rows_of_files_become_prompts_and_conversations():
-    one = handler()
-    assert one.example_from_row({"any": "why?"}) == "why?"
-    said = [{"role": "system", "content": "brief"}, {"role": "user", "content": "why?"}]
-    assert one.example_from_row({"system": "brief", "user": "why?"}) == said
-    for row in ({"any": None}, {"any": ""}, {"id": 1, "text": "why?"}):
-        with pytest.raises(ValueError, match=r"no text|empty|choose one column"):
-            one.example_from_row(row)
-
-
-def test_columns_of_which_no_prompt_can_be_made_are_refused():
-    handler().refuse_columns(["system", "user"])
-    with pytest.raises(ConfigurationError, match="choose one column with the prompt"):
-        handler().refuse_columns(["id", "text"])
-
-
 def test_prompts_are_continued(engines):
     events, outcomes = events_and_outcomes(handler(sampling_args={"max_tokens": 3, "temperature": 0.0}), PROMPTS)
     assert sorted(texts(outcomes)) == sorted(prompt.upper() for prompt in PROMPTS)
@@ -183,21 +167,6 @@ def test_engine_is_started_once_though_requests_give_up_meanwhile(engines, monke
     start_at_once = type(engines[0]).from_engine_args
     monkeypatch.setattr(type(engines[0]), "from_engine_args", start)
     assert [one.outputs[0].text for one in asyncio.run(give_up())] == [prompt.upper() for prompt in PROMPTS]
-    assert len(engines) == 2
-
-
-def test_engine_that_dies_in_the_moment_in_which_it_has_started_is_started_again(engines):
-    async def dies_at_once():
-        before = asyncio.get_running_loop().create_future()
-        before.set_result(None)
-        running._restart = before  # it has ended, and its callback is still to come
-        engines[0].errored = True
-        answers = await _answers(running, PROMPTS)
-        running._restarted(before)
-        return answers
-
-    running = handler().load_model()
-    assert [one.outputs[0].text for one in asyncio.run(dies_at_once())] == [prompt.upper() for prompt in PROMPTS]
     assert len(engines) == 2
 
 

@@ -65,6 +65,7 @@ class ChatHere(_Here, VLLMChatModelHandler):
 def _servers_end():
     yield
     SERVERS.clear()
+    gc.collect()  # the suite for handlers leaves a cycle with the model
 
 
 @pytest.fixture(autouse=True)
@@ -169,11 +170,6 @@ def test_derived_handlers_set_beams_attributes():
         handler.load_model()
 
 
-def test_beams_server_class_refuses_dynamo():
-    with pytest.raises(UnsupportedError, match="use_dynamo=True"):
-        _VLLMModelServer(MODEL, {}, use_dynamo=True)
-
-
 def test_handlers_take_beams_arguments(accepts_all_of):
     accepts_all_of(VLLMCompletionsModelHandler, incumbent.VLLMCompletionsModelHandler, "model_name")
     accepts_all_of(VLLMChatModelHandler, incumbent.VLLMChatModelHandler, "model_name")
@@ -205,11 +201,6 @@ def test_proxies_are_ignored_for_the_local_server(monkeypatch):
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     assert texts(infer(VLLMCompletionsModelHandler(MODEL), ["hello"])) == ["HELLO"]
-
-
-def test_served_model_name_is_asked_for():
-    handler = VLLMCompletionsModelHandler(MODEL, {"served-model-name": "short"})
-    assert texts(infer(handler, ["hello"])) == ["HELLO"]
 
 
 def test_bad_prompt_fails_alone_and_no_good_one_is_sent_twice(log):
@@ -303,13 +294,6 @@ def test_chat_template_is_read_on_the_worker(tmp_path):
     assert result.inference.choices[0].message.content == "{{ É }} USER:HI"
     with pytest.raises(FileNotFoundError):
         VLLMChatModelHandler(MODEL, str(tmp_path / "none.jinja")).load_model()
-
-
-def test_model_path_update_loads_another_model():
-    handler = VLLMCompletionsModelHandler(MODEL)
-    handler.update_model_path("someone/another")
-    (result,) = infer(handler, ["hello"])
-    assert result.model_id == result.inference.model == "someone/another"
 
 
 def test_rows_become_conversations():

@@ -116,12 +116,6 @@ def test_outputs_are_those_that_the_user_names(protocol):
     assert str(failure.error) == "the model answered without the output 'other'; it has 'sum'."
 
 
-def test_output_that_nobody_asked_for_is_left_out():
-    answer = Answer(body={"outputs": [output("z"), output("y", data=[4.5])]})
-    with serving_http(lambda asked, before: METADATA if asked is None else answer) as server:
-        assert inferences(predict(KServeModelHandler(server.url, "total", outputs=["y"]), ROWS[:1])) == [4.5]
-
-
 @BOTH
 def test_wrong_answer_to_one_shape_costs_the_others_of_their_batch_nothing(protocol):
     refuse = {(2, 2): Refusal(403, "PERMISSION_DENIED")}

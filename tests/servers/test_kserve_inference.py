@@ -96,12 +96,6 @@ def test_several_inputs_and_outputs_are_dicts(server):
     assert found == [{"sum": n + 10, "first": n} for n in range(3)]
 
 
-def test_outputs_may_be_chosen(server):
-    handler = asking(server, "mixed", outputs=["first"])
-    assert inferences(predict(handler, [{"a": 3, "b": 4}])) == [3]
-    assert server.wanted == [["first"]]
-
-
 @pytest.mark.parametrize("datatype", DTYPES)
 def test_every_datatype_goes_there_and_back(server, datatype):
     example = numpy.array([0, 1], DTYPES[datatype])
@@ -127,11 +121,6 @@ def test_bytes_that_are_no_text_are_a_dead_letter_unless_bytes_are_asked_for(pro
         (result,) = predict(asking(server, "same-BYTES", text_outputs=False), [numpy.array([b"\xff", b""], object)])
     assert "use text_outputs=False" in str(failure.error)
     assert result.inference.tolist() == [b"\xff", b""]
-
-
-def test_json_is_sent_to_servers_that_take_nothing_else():
-    with serving(binary=False) as server:
-        assert inferences(predict(asking(server), ROWS)) == [n + 3.5 for n in range(5)]
 
 
 def test_numbers_are_read_from_servers_that_answer_with_them():

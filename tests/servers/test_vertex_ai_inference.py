@@ -115,13 +115,6 @@ def test_refused_requests_are_sent_again(status):
         assert len(asked_of(server)) == 3
 
 
-def test_googles_client_retries_nothing():
-    with serving(predicting(lambda asked, before: Answer(500, {}))) as server:
-        _, outcomes = events_and_outcomes(asking(server, num_retries=0), THREE[:1])
-        assert len(asked_of(server)) == 1
-    assert len(failures_among(outcomes)) == 1
-
-
 def test_retry_after_is_on_the_error():
     with serving(predicting(lambda asked, before: Answer(429, {}, {"Retry-After": "77"}))) as server:
         handler = asking(server)
@@ -206,11 +199,6 @@ def test_status_of_a_route_is_an_error_and_no_prediction(server):
     with pytest.raises(EndpointAnswerError, match="endpoint 7 answered with status 429: busy") as caught:
         invoked(server, THREE[:1], 429, b"busy", {"Retry-After": "3"})
     assert (caught.value.status_code, caught.value.headers["Retry-After"]) == (429, "3")
-
-
-def test_list_of_another_length_has_the_wrong_count(server):
-    found, _ = invoked(server, THREE, 200, b"[1, 2]")
-    assert len(found) == 2  # which Headrace then refuses
 
 
 def test_tokens_of_a_route_are_reported(server, monkeypatch):

@@ -10,8 +10,7 @@ from typing import Any
 import anthropic
 
 from headrace.core.errors import EndpointError
-from headrace.handlers.batch_api import Collected, Request
-from headrace.handlers.batch_lines import read_lines
+from headrace.handlers.batch_api import Collected, Request, read_lines
 from headrace.handlers.batch_store import Announced, Line
 
 __all__ = ["AnthropicBatches"]
@@ -51,11 +50,14 @@ class AnthropicBatches:
         self._others: set[tuple[str, str]] = set()
         """Batches that are known not to be those with these tokens: results may be large, and are read once."""
 
-    async def send(self, token: str, requests: Sequence[Request]) -> str:
-        """Makes a batch. Anthropic keeps no token."""
-        entries: Any = [{"custom_id": request.id, "params": request.body} for request in requests]
+    async def prepare(self, token: str, requests: Sequence[Request]) -> Any:
+        """The requests as Anthropic has them, which keeps no token."""
+        return [{"custom_id": request.id, "params": request.body} for request in requests]
+
+    async def send(self, token: str, prepared: Any) -> str:
+        """Makes a batch."""
         self._renew()
-        return str((await self._client.messages.batches.create(requests=entries)).id)
+        return str((await self._client.messages.batches.create(requests=prepared)).id)
 
     async def find(self, batch: Announced) -> str | None:
         """The id of the batch with our requests; "" if there is none.
@@ -72,7 +74,7 @@ class AnthropicBatches:
             if one.processing_status != "ended":
                 undecided = True
             elif one.results_url and (one.id, batch.token) not in self._others:
-                named = {line.id for line in await self._results(one.id)} - {""}
+                named = {line.id for line in await self._results(one.id)}
                 if named and named <= batch.ids:
                     return str(one.id)
                 self._others.add((one.id, batch.token))

@@ -13,18 +13,18 @@ from headrace.core.remote import ElementFailure, ElementRetry, RemoteModelHandle
 from headrace.core.request_context import report_usage
 from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey, KeySource
-from headrace.handlers.batch_requests import MAX_WAIT_SECS, BatchOptions
+from headrace.handlers.batch_api import MAX_WAIT_SECS
 from headrace.handlers.cards import CARDS
 from headrace.handlers.chat_endpoints import ChatHandler, ModelReply
 from headrace.handlers.client_errors import outcomes_of
-from headrace.handlers.json_answers import JsonSchema, text_in
-from headrace.handlers.prompts import Prompts
-from headrace.handlers.text_endpoints import checked_url, count_of
+from headrace.handlers.json_answers import text_in
+from headrace.handlers.text_endpoints import count_of
 
 with extra_required("anthropic"):
     import anthropic
     from anthropic import Anthropic, APIStatusError
     from anthropic.resources.messages import AsyncMessages
+    from anthropic.types import Message
 
     from headrace.handlers.anthropic_batches import AnthropicBatches
 
@@ -193,35 +193,26 @@ class AnthropicModelHandler(RemoteModelHandler[Any, PredictionResult, Anthropic]
 class AnthropicChatModelHandler(ChatHandler[anthropic.AsyncAnthropic]):
     """Asks Claude: an example is a prompt, a conversation or, with ``prompt``, a row; the answer is a text.
 
-    A conversation is a list of messages, ``{"role": "user", "content": "..."}``. With ``json_schema`` the prediction is
-    the value in the answer. An answer that does not fit is sent back once, with what is wrong.
-
-    ``inference_args`` are those of Anthropic's ``messages.create``, such as ``thinking``; what only your endpoint knows
-    goes into ``extra_body``.
+    The arguments are those of ``OpenAIChatModelHandler``, and ``max_tokens``. ``inference_args`` are those of
+    Anthropic's ``messages.create``, such as ``thinking``; what only your endpoint knows goes into ``extra_body``.
 
     Args:
         model_name: the name of the model, such as ``"claude-haiku-4-5"``.
-        prompt: the prompt of each row. Column names go in braces: ``"Classify: {text}"``. Write a literal brace
-            twice: ``{{``.
-        system: the system message of conversations that do not begin with one of their own.
-        json_schema: what answers must fit: a JSON schema, or the path or URI of a file with it.
         max_tokens: most tokens of an answer.
         full_answer: whether predictions are Anthropic's ``Message``, with the reason of its end and tokens.
         url: the address of the API. None: ``ANTHROPIC_BASE_URL`` in the worker's environment, else Anthropic's.
         api_key: the key, or a function that returns it. None: ``ANTHROPIC_API_KEY`` in the worker's environment.
-        batch_directory: a folder, made if it is missing: examples are sent in batches with Anthropic's Batch API, and
-            what was sent is kept there, so that nothing is paid twice. None: each is a request of its own.
-        max_wait_secs: how long to wait for a batch.
-        options: those of ``headrace.RemoteModelHandler`` and of ``headrace.ModelHandler``.
-
-    Raises:
-        ConfigurationError: an argument is wrong.
-        MissingExtraError: a schema needs the package jsonschema.
-        OSError: the file of the schema cannot be opened.
     """
 
     card = CARDS["anthropic_inference.AnthropicChatModelHandler"]
+    _extra = "anthropic"
+    _key_variable = _KEY
     _url_variable = "ANTHROPIC_BASE_URL"
+    _path = "/messages"
+    _create = AsyncMessages.create
+    _ours = ("model", "messages", "stream", "system")
+    _answer = Message
+    _wanted = "message"
 
     def __init__(
         self,
@@ -238,15 +229,14 @@ class AnthropicChatModelHandler(ChatHandler[anthropic.AsyncAnthropic]):
         max_wait_secs: float = MAX_WAIT_SECS,
         **options: Any,
     ) -> None:
-        who = type(self).__qualname__
-        schema = None if json_schema is None else JsonSchema(json_schema, who, "anthropic")
         if not isinstance(max_tokens, int) or max_tokens < 1:
-            raise ConfigurationError(f"{who}: max_tokens must be an int, at least 1, not {max_tokens!r}.")
+            raise ConfigurationError(
+                f"{type(self).__qualname__}: max_tokens must be an int, at least 1, not {max_tokens!r}."
+            )
         self._max_tokens = max_tokens
-        key, url = ApiKey(api_key, _KEY, who), checked_url(who, url, "/v1/messages")
-        shape: dict[str, Any] = {"prompts": Prompts(who, prompt, system), "schema": schema, "full_answer": full_answer}
-        batches = BatchOptions.of(who, "anthropic", batch_directory, max_wait_secs)
-        super().__init__(model_name, key, url, batches=batches, options=options, **shape)
+        options |= {"url": url, "api_key": api_key, "batch_directory": batch_directory, "max_wait_secs": max_wait_secs}
+        options |= {"json_schema": json_schema, "full_answer": full_answer}
+        super().__init__(model_name, prompt=prompt, system=system, **options)
 
     def create_client(self) -> anthropic.AsyncAnthropic:
         """Makes the client, which retries nothing: Headrace does.
@@ -259,44 +249,30 @@ class AnthropicChatModelHandler(ChatHandler[anthropic.AsyncAnthropic]):
         _refuse_anonymous(client, self._api_key)
         return client
 
-    def _batch_api(self, client: anthropic.AsyncAnthropic) -> tuple[AnthropicBatches, str, type[Any]]:
-        api = AnthropicBatches(client, lambda: _renew(client, self._api_key))
-        return api, "/v1/messages", anthropic.DefaultAsyncHttpxClient
+    def _batch_api(self, client: anthropic.AsyncAnthropic) -> AnthropicBatches:
+        return AnthropicBatches(client, lambda: _renew(client, self._api_key))
 
-    def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
-        """Refuses arguments that Anthropic's client does not know, or that the handler sets.
-
-        Raises:
-            ConfigurationError: there is one.
-        """
-        ours = ("model", "messages", "stream", "system")
-        self._refuse_unfit(AsyncMessages.create, inference_args, ours)
-
-    async def _send(
-        self,
-        client: anthropic.AsyncAnthropic,
-        system: str | None,
-        messages: list[dict[str, Any]],
-        args: Mapping[str, Any],
-    ) -> ModelReply:
-        given: dict[str, Any] = {"model": self.model_name, "max_tokens": self._max_tokens, "messages": messages}
-        if system is not None:
-            given["system"] = system
-        if self._schema is not None:
-            given["output_config"] = {"format": {"type": "json_schema", "schema": self._schema.schema}}
+    def _method(self, client: anthropic.AsyncAnthropic) -> Any:
         _renew(client, self._api_key)
-        return await self._heard(client.messages.with_raw_response.create(**{**given, **args}), "message", _reply_in)
+        return client.messages.with_raw_response.create
 
-    def _tokens_in(self, answer: Any) -> tuple[Any, Any]:
+    def _asked(self, system: str | None, messages: list[dict[str, Any]]) -> dict[str, Any]:
+        asked: dict[str, Any] = {"max_tokens": self._max_tokens, "messages": messages}
+        if system is not None:
+            asked["system"] = system
+        if self._schema is not None:
+            asked["output_config"] = {"format": {"type": "json_schema", "schema": self._schema.schema}}
+        return asked
+
+    def _tokens_in(self, answer: Any) -> tuple[int, int]:
         return _tokens_in(answer)
 
-
-def _reply_in(answer: Any) -> ModelReply:
-    texts = [text_in(block.text) for block in answer.content if block.type == "text"]
-    ended = answer.stop_reason
-    is_refused = ended == "refusal" and not texts
-    why_none = "the model refused to answer" if is_refused else f"the answer has no text; it ended with {ended!r}"
-    return ModelReply("".join(texts) if texts else None, answer, why_none, ended == "max_tokens")
+    def _reply_in(self, answer: Any, asked: Mapping[str, Any]) -> ModelReply:
+        texts = [text_in(block.text) for block in answer.content if block.type == "text"]
+        ended = answer.stop_reason
+        is_refused = ended == "refusal" and not texts
+        why_none = "the model refused to answer" if is_refused else f"the answer has no text; it ended with {ended!r}"
+        return ModelReply("".join(texts) if texts else None, answer, why_none, ended == "max_tokens")
 
 
 def _refuse_anonymous(client: Any, key: ApiKey) -> None:

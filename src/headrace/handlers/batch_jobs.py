@@ -18,21 +18,26 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import itertools
 import json
 import logging
 import os
 import random
 import time
+import uuid
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from email.utils import parsedate_to_datetime
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple
 
 from headrace.core.errors import EndpointError, HeadraceError, as_type_name
-from headrace.handlers.batch_api import BatchApi, BatchNotMadeError, BatchRefusedError, Collected, Request, parts_of
-from headrace.handlers.batch_lines import BatchLines
-from headrace.handlers.batch_store import LOCK, Announced, BatchStore, Line, Sent, unusable
+from headrace.handlers.batch_api import (
+    BatchApi,
+    BatchOptions,
+    BatchRefusedError,
+    Collected,
+    Request,
+    parts_of,
+)
+from headrace.handlers.batch_store import LOCK, BatchStore, Line, Sent, unusable
 from headrace.handlers.client_errors import is_final, status_of
 
 __all__ = ["BatchAnswer", "BatchJobs", "BatchUnfinishedError"]
@@ -40,18 +45,15 @@ __all__ = ["BatchAnswer", "BatchJobs", "BatchUnfinishedError"]
 FIRST_POLL_SECS, LONGEST_POLL_SECS = 1.0, 60.0
 """Polls follow each other at growing intervals."""
 ARRIVING_SECS = 60.0
-"""For how long is looked for what may be on its way yet, or not be known everywhere at once."""
+"""How long a batch or an answer may be on its way, or not be known everywhere."""
 OLD_SECS = 600.0
 """After which nothing is on its way any more."""
 REFUSED_SECS = 300.0
 """How long a batch waits for others that take up what may be at the provider at a time."""
 _TRIES = 3
 """How often a request is sent that no batch has come to."""
-_READINGS = 8
-"""How often what an ended batch lacks is looked for, which with pauses takes half a minute."""
 _LOCK_SECS = 0.1
 _OK = 200
-_MISSING = 404
 _NOT_TAKEN = (429, 529)
 """What a provider says that has not even looked at a batch."""
 
@@ -80,24 +82,21 @@ class BatchJobs:
     """Answers requests with a Batch API.
 
     Args:
-        who: the handler's class, for errors.
-        directory: of the store.
-        max_wait_secs: how long to wait for a batch.
+        options: the user's.
         where: of the endpoint; the same body elsewhere is another request.
         api: the provider's.
-        run: by which answers are asked for; what another one could not use is asked for again.
+
+    Raises:
+        ConfigurationError: the folder cannot be used.
     """
 
-    def __init__(
-        self, who: str, directory: str, max_wait_secs: float, where: str, api: BatchApi, *, run: str = ""
-    ) -> None:
-        self._who = who
-        self._directory = directory
-        self._max_wait_secs = max_wait_secs
+    def __init__(self, options: BatchOptions, where: str, api: BatchApi) -> None:
+        self._who = options.who
+        self._directory = options.directory
+        self._max_wait_secs = options.max_wait_secs
         self._where = where
         self._api = api
-        self._run = run
-        self._store = BatchStore(directory)
+        self._store = BatchStore(options.directory)
 
     async def answers(self, bodies: Sequence[Mapping[str, Any]]) -> list[BatchAnswer | BatchUnfinishedError]:
         """The answers, in order; of equal requests only one is sent.
@@ -115,17 +114,15 @@ class BatchJobs:
                 known, batches = await self._sent(left, until)
             except BatchLateError as late:
                 found |= dict.fromkeys(left, late)
-                known, batches, _ = await asyncio.to_thread(self._store.look_up, left, self._run)
+                known, batches, _ = await asyncio.to_thread(self._store.look_up, left)
             found |= {line.id: BatchAnswer(_OK, line.body) for line in known}
-            is_full = False
-            for batch in batches:
-                answers = await self._waited_for(batch, until)
-                is_full = is_full or not answers
-                found |= answers
-            if is_full and time.monotonic() < deadline:
-                await asyncio.sleep(REFUSED_SECS)
-            else:
+            answers = [await self._waited_for(batch, until) for batch in batches]
+            for some in answers:
+                found |= some
+            if all(answers) or time.monotonic() >= deadline:
                 tries += 1
+            else:
+                await asyncio.sleep(REFUSED_SECS)
         return await self._handed_out(requests, found)
 
     async def _handed_out(
@@ -144,8 +141,8 @@ class BatchJobs:
         return answers
 
     async def refuse(self, bodies: Iterable[Mapping[str, Any]]) -> None:
-        """Has later runs ask again for what could not be used."""
-        await asyncio.to_thread(lambda: self._store.refuse(map(self._id_of, bodies), self._run))
+        """Forgets answers that could not be used: the next one with the same request asks again."""
+        await asyncio.to_thread(lambda: self._store.refuse(map(self._id_of, bodies)))
 
     def _id_of(self, body: Mapping[str, Any]) -> str:
         content = json.dumps([self._where, body], sort_keys=True)
@@ -157,21 +154,16 @@ class BatchJobs:
         Raises:
             BatchLateError: it is not known in time what was sent before.
         """
-        since, has_said = time.monotonic(), False
+        since = time.monotonic()
         for pause in _pauses():
             async with self._alone(until):  # not while this one waits: others may have nothing to do with it
                 if await self._is_clear(left, since):
                     return await self._sent_rest(left)
-            if not has_said:
-                _LOGGER.warning(
-                    "%s: a batch was sent that may have arrived; it is looked for at the provider", self._who
-                )
-                has_said = True
             await self._rest(pause, until, "it is not known yet whether the batch with this request has arrived")
         raise AssertionError("this is a bug in Headrace, please report it")
 
     async def _sent_rest(self, left: Mapping[str, Request]) -> tuple[list[Line], list[Sent]]:
-        lines, batches, known = await asyncio.to_thread(self._store.look_up, left, self._run)
+        lines, batches, known = await asyncio.to_thread(self._store.look_up, left)
         missing = [request for request in left.values() if request.id not in known]
         limits = self._api.most_requests, self._api.most_bytes
         for part in await asyncio.to_thread(lambda: list(parts_of(missing, *limits))):
@@ -182,10 +174,12 @@ class BatchJobs:
         """Whether all batches have arrived, or not, whose sender was killed, or heard nothing."""
         is_clear = True
         for announced in await asyncio.to_thread(self._store.announced, left):
-            remote = await self._found(announced)
+            with self._refusing():
+                remote = await self._api.find(announced)
+            is_old = time.time() - announced.at >= OLD_SECS or time.monotonic() - since >= ARRIVING_SECS
             if remote:
                 await asyncio.to_thread(self._store.sent, announced.number, remote)
-            elif remote is not None and (time.monotonic() - since >= ARRIVING_SECS or _is_old(announced)):
+            elif remote is not None and is_old:
                 await asyncio.to_thread(self._store.forget, announced.number)
             else:
                 is_clear = False
@@ -198,26 +192,31 @@ class BatchJobs:
             )
         await asyncio.sleep(pause)
 
-    async def _found(self, announced: Announced) -> str | None:
+    @contextmanager
+    def _refusing(self, remote: str = "") -> Iterator[None]:
+        """A context in which a client's error that would come again is an EndpointError."""
         try:
-            return await self._api.find(announced)
+            yield
         except self._api.errors as error:
-            if is_final(status_of(error)):
-                raise self._refusal(error) from error
-            raise
+            if not is_final(status_of(error)):
+                raise
+            gone = f" If it has no batch {remote} any more, name another batch_directory." if remote else ""
+            raise EndpointError(
+                f"{self._who}: the endpoint refuses the batch: {as_type_name(error)}: {error}. Check the key, the URL, "
+                f"the account, and whether the endpoint has a Batch API.{gone}"
+            ) from error
 
     async def _send(self, requests: Sequence[Request]) -> Sent:
-        failures: tuple[type[Exception], ...] = (BatchNotMadeError, *self._api.errors)
-        number, token = await asyncio.to_thread(self._store.announce, [request.id for request in requests])
-        try:
-            remote = await self._api.send(token, requests)
-        except failures as failure:
-            error = failure.error if isinstance(failure, BatchNotMadeError) else failure
-            if error is not failure or is_final(status_of(error)) or status_of(error) in _NOT_TAKEN:
-                await asyncio.to_thread(self._store.forget, number)
-            if is_final(status_of(error)):
-                raise self._refusal(error) from error
-            raise error from error.__cause__  # it may have arrived all the same: the next try looks for it
+        token = uuid.uuid4().hex
+        with self._refusing():
+            prepared = await self._api.prepare(token, requests)
+            number = await asyncio.to_thread(self._store.announce, token, [request.id for request in requests])
+            try:
+                remote = await self._api.send(token, prepared)
+            except self._api.errors as error:
+                if is_final(status_of(error)) or status_of(error) in _NOT_TAKEN:
+                    await asyncio.to_thread(self._store.forget, number)
+                raise  # else it may have arrived all the same: the next try looks for it
         await asyncio.to_thread(self._store.sent, number, remote)
         _LOGGER.info("%s: %s requests were sent as batch %s", self._who, f"{len(requests):,}", remote)
         return Sent(number, remote)
@@ -225,7 +224,7 @@ class BatchJobs:
     async def _waited_for(self, batch: Sent, until: float) -> dict[str, BatchAnswer | BatchUnfinishedError]:
         """The answers of a batch; an error in the place of each that did not come. Empty if it is to be sent later."""
         try:
-            collected = await self._polled(batch.remote, until)
+            collected = await self._polled(batch, until)
         except BatchRefusedError as error:
             await asyncio.to_thread(self._store.forget, batch.number)
             if error.is_for_now:
@@ -238,59 +237,38 @@ class BatchJobs:
         if collected is None:
             late = BatchLateError(f"no answer after {self._max_wait_secs:g} s; {self._later(batch.remote)}")
             return dict.fromkeys((line.id for line in await self._lines(batch)), late)
-        await asyncio.to_thread(self._store.end, batch.number, await self._whole(batch, collected))
+        await asyncio.to_thread(self._store.end, batch.number, collected.lines)
         otherwise = f"batch {batch.remote} ended ({collected.ended}) without its answer"
         return {line.id: _answer(line, otherwise) for line in await self._lines(batch)}
-
-    async def _whole(self, batch: Sent, collected: Collected) -> list[Line]:
-        """The lines of a batch that has ended; its files are read again if they lack some, which may come late."""
-        known = BatchLines(line.id for line in await self._lines(batch))
-        known.add(collected.lines)
-        for pause in itertools.islice(_pauses(), _READINGS):
-            if not known.lacking:
-                break
-            lacking = f"batch {batch.remote} has ended and lacks {known.lacking:,} answers"
-            _LOGGER.warning("%s: %s; its results are read again in %.1f s", self._who, lacking, pause)
-            await asyncio.sleep(pause)
-            with suppress(HeadraceError, *self._api.errors):
-                again = await self._api.collect(batch.remote)
-                known.add(again.lines if again else [])
-        return known.settled(batch.remote)
 
     async def _lines(self, batch: Sent) -> list[Line]:
         return await asyncio.to_thread(self._store.lines, batch.number)
 
-    async def _polled(self, remote: str, until: float) -> Collected | None:
-        """What a batch leaves behind; None if it does not end in time."""
-        since = time.monotonic()
+    async def _polled(self, batch: Sent, until: float) -> Collected | None:
+        """What a batch leaves behind; None if it does not end in time. Answers may come after its end."""
+        ids = {line.id for line in await self._lines(batch)}
+        since, ended_at = time.monotonic(), None
         for pause in _pauses():
-            asked = 0.0
+            collected = None
             try:
-                collected = await self._api.collect(remote)
-                if collected is not None:
-                    return collected
+                with nullcontext() if time.monotonic() - since < ARRIVING_SECS else self._refusing(batch.remote):
+                    collected = await self._api.collect(batch.remote)
             except self._api.errors as error:
-                may_come = status_of(error) == _MISSING and time.monotonic() - since < ARRIVING_SECS
-                if is_final(status_of(error)) and not may_come:
-                    raise self._refusal(error, remote) from error
-                asked = _retry_after(error)
-                _LOGGER.info("%s: batch %s could not be polled: %s", self._who, remote, as_type_name(error))
-            if time.monotonic() + max(pause, asked) > until:
+                _LOGGER.info("%s: batch %s could not be polled: %s", self._who, batch.remote, as_type_name(error))
+            if collected is not None:
+                ended_at = ended_at or time.monotonic()
+                is_whole = ids <= {line.id for line in collected.lines}
+                if is_whole or time.monotonic() - ended_at >= ARRIVING_SECS:
+                    return collected
+            if time.monotonic() + pause > until:
                 break
-            await asyncio.sleep(max(pause, asked))
+            await asyncio.sleep(pause)
         return None
 
     def _later(self, remote: str) -> str:
         return (
             f"batch {remote} stays at the provider. What was sent is in {self._directory}: run again with the same "
             "batch_directory to collect it; nothing is paid twice."
-        )
-
-    def _refusal(self, error: Exception, remote: str = "") -> EndpointError:
-        gone = f" If it has no batch {remote} any more, name another batch_directory." if remote else ""
-        return EndpointError(
-            f"{self._who}: the endpoint refuses the batch: {as_type_name(error)}: {error}. Check the key, the URL, the "
-            f"account, and whether the endpoint has a Batch API.{gone}"
         )
 
     @asynccontextmanager
@@ -313,10 +291,6 @@ class BatchJobs:
             lock.release()
 
 
-def _is_old(announced: Announced) -> bool:
-    return time.time() - announced.at >= OLD_SECS
-
-
 def _is_to_be_asked(answer: BatchAnswer | BatchUnfinishedError | None) -> bool:
     """Whether there is no answer, or one that the same request may not get again."""
     if isinstance(answer, BatchAnswer):
@@ -336,13 +310,3 @@ def _pauses() -> Iterator[float]:
     while True:
         yield longest * random.uniform(0.75, 1.0)  # noqa: S311 - jitter keeps no secret
         longest = min(1.5 * longest, LONGEST_POLL_SECS)
-
-
-def _retry_after(error: Exception) -> float:
-    """How long the endpoint asked to wait, in seconds; 0: it did not."""
-    given = getattr(getattr(error, "response", None), "headers", {}).get("retry-after", "")
-    with suppress(ValueError):
-        return max(0.0, float(given))
-    with suppress(ValueError, TypeError):
-        return max(0.0, parsedate_to_datetime(given).timestamp() - time.time())
-    return 0.0

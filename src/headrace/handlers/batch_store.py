@@ -1,7 +1,7 @@
 """The file in which a batch directory keeps what was sent to a provider's Batch API, and what came back.
 
-SQLite does the work: whatever is in it is complete, whichever process is killed when. A batch is written down before it
-is sent. Until the provider's id follows, nobody knows whether it has arrived.
+SQLite keeps each change whole, whichever process is killed when. A batch is written down before it is sent; until the
+provider's id follows, nobody knows whether it has arrived.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from headrace.core.sqlite_files import create_for_owner, legible_errors, log_ahe
 __all__ = ["LOCK", "Announced", "BatchStore", "Line", "Sent", "unusable"]
 
 _BUSY_SECS = 60.0
-_MAKING_SECS, _PAUSE_SECS = 1.0, 0.02
 _FILE = "batches.db"
 LOCK = "lock"
 """The file by which processes send one after the other."""
@@ -31,9 +30,6 @@ CREATE TABLE IF NOT EXISTS batches (
 );
 CREATE TABLE IF NOT EXISTS requests (
     id TEXT NOT NULL, batch INTEGER NOT NULL, status INTEGER, body TEXT, counted_by TEXT
-);
-CREATE TABLE IF NOT EXISTS unusable (
-    id TEXT NOT NULL, batch INTEGER NOT NULL, found_by TEXT NOT NULL, PRIMARY KEY (id, batch)
 );
 CREATE INDEX IF NOT EXISTS requests_by_id ON requests (id, batch);
 CREATE INDEX IF NOT EXISTS requests_by_batch ON requests (batch);
@@ -92,7 +88,6 @@ class BatchStore:
         self._path = os.path.join(directory, _FILE)
         try:
             os.makedirs(directory, mode=0o700, exist_ok=True)
-            _refuse_emptied(directory)
             create_for_owner(self._path)
             with legible_errors(), closing(sqlite3.connect(self._path, _BUSY_SECS)) as database:
                 log_ahead(database, _BUSY_SECS)
@@ -100,14 +95,13 @@ class BatchStore:
         except (OSError, sqlite3.Error) as error:
             raise unusable(directory, error) from error
 
-    def announce(self, ids: Iterable[str]) -> tuple[int, str]:
-        """Notes that a batch of these requests is about to be sent; returns its number and token."""
-        token = uuid.uuid4().hex
+    def announce(self, token: str, ids: Iterable[str]) -> int:
+        """Notes that a batch of these requests is about to be sent; returns its number."""
         with self._opened() as database:
             cursor = database.execute("INSERT INTO batches (token, announced) VALUES (?, ?)", (token, time.time()))
             number = int(cursor.lastrowid or 0)
             database.executemany("INSERT INTO requests (id, batch) VALUES (?, ?)", ((one, number) for one in ids))
-        return number, token
+        return number
 
     def sent(self, number: int, remote: str) -> None:
         """Notes under which id the provider has a batch."""
@@ -159,27 +153,25 @@ class BatchStore:
                 for number, token, at in found
             ]
 
-    def refuse(self, ids: Iterable[str], run: str) -> None:
-        """Notes that a run could not use the answers to these requests; others are to ask again."""
+    def refuse(self, ids: Iterable[str]) -> None:
+        """Forgets the answers to these requests, which could not be used: who has the same request asks again."""
         with self._wanting(ids) as database:
             database.execute(
-                "INSERT OR IGNORE INTO unusable SELECT id, batch, ? FROM requests JOIN wanted USING (id) "
-                "WHERE status = ?",
-                (run, _OK),
+                "UPDATE requests SET status = NULL, body = NULL WHERE status = ? AND id IN (SELECT id FROM wanted)",
+                (_OK,),
             )
 
-    def look_up(self, ids: Iterable[str], run: str = "") -> tuple[list[Line], list[Sent], set[str]]:
+    def look_up(self, ids: Iterable[str]) -> tuple[list[Line], list[Sent], set[str]]:
         """What is known of requests.
 
         Returns:
-            The answers that are there, but for errors and for those that another run could not use; the batches in
-            which others are; and the requests of either.
+            The answers that are there, but for errors; the batches in which others are; and the requests of either.
         """
         with self._wanting(ids) as database:
             lines = database.execute(
                 "SELECT id, status, coalesce(body, '') FROM requests JOIN wanted USING (id) "
-                "LEFT JOIN unusable USING (id, batch) WHERE status = ?1 AND coalesce(found_by, ?2) = ?2 GROUP BY id",
-                (_OK, run),
+                "WHERE status = ? GROUP BY id",
+                (_OK,),
             ).fetchall()
             database.executemany("DELETE FROM wanted WHERE id = ?", ((line[0],) for line in lines))
             on_their_way = database.execute(
@@ -218,19 +210,6 @@ class BatchStore:
 
 def _ids_of(database: sqlite3.Connection, number: int) -> list[str]:
     return [one for (one,) in database.execute("SELECT id FROM requests WHERE batch = ?", (number,))]
-
-
-def _refuse_emptied(directory: str) -> None:
-    """Refuses a file that has been cut to nothing, for an empty one would have everything sent, and paid, again.
-
-    A file is empty for a moment while another process makes it; only after that is the lock of its folder there.
-    """
-    deadline = time.monotonic() + _MAKING_SECS
-    path = os.path.join(directory, _FILE)
-    while os.path.exists(path) and not os.path.getsize(path) and os.path.exists(os.path.join(directory, LOCK)):
-        if time.monotonic() > deadline:
-            raise OSError(f"{_FILE} is empty, and was not")
-        time.sleep(_PAUSE_SECS)
 
 
 def _text(data: bytes) -> str:

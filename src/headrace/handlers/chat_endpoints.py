@@ -1,20 +1,21 @@
-"""What handlers have in common that ask a chat model behind an endpoint."""
+"""What handlers of chat models have in common: conversations, answers that fit a schema, and their repair."""
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from headrace.core.handler import ModelT
 from headrace.core.remote import ElementFailure
 from headrace.core.request_context import kept_for_next_try
 from headrace.core.result import PredictionResult
-from headrace.core.secrets import ApiKey
-from headrace.handlers.batch_requests import BatchOptions
+from headrace.core.secrets import KeySource
+from headrace.handlers.batch_api import MAX_WAIT_SECS
+from headrace.handlers.client_endpoints import ClientHandler, Steps
 from headrace.handlers.json_answers import InvalidAnswerError, JsonSchema
 from headrace.handlers.prompts import Prompts
-from headrace.handlers.text_endpoints import TextEndpointHandler
 
 __all__ = ["ChatHandler", "ModelReply"]
 
@@ -31,81 +32,71 @@ class ModelReply(NamedTuple):
     """Whether the limit of tokens ended it."""
 
 
-class ChatHandler(TextEndpointHandler[ModelT]):
-    """Asks chat models: one request for each example, and another where an answer has to be repaired."""
+class ChatHandler(ClientHandler[ModelT]):
+    """Asks chat models: one request for each example, and another where an answer has to be repaired.
+
+    Args:
+        model_name: the name of the model.
+        prompt: the prompt of each row. Column names go in braces: ``"Classify: {text}"``. Write a literal brace
+            twice: ``{{``.
+        system: the first message of conversations that do not begin with one of their own.
+        json_schema: what answers must fit: a JSON schema, or the path or URI of a file with it.
+        full_answer: whether predictions are the client's objects.
+        url: the API's address.
+        api_key: the key, or a function that returns it.
+        batch_directory: a folder, made if it is missing: examples are sent in batches with the provider's Batch API,
+            and what was sent is kept there, so that nothing is paid twice. None: each is a request of its own.
+        max_wait_secs: how long to wait for a batch.
+        options: those of ``headrace.RemoteModelHandler`` and of ``headrace.ModelHandler``.
+
+    Raises:
+        ConfigurationError: an argument is wrong.
+        MissingExtraError: a schema needs the package jsonschema.
+        OSError: the file of the schema cannot be opened.
+    """
 
     def __init__(
         self,
         model_name: str,
-        api_key: ApiKey,
-        url: str | None,
         *,
-        prompts: Prompts,
-        schema: JsonSchema | None,
-        full_answer: bool,
-        batches: BatchOptions | None,
-        options: Mapping[str, Any],
+        prompt: str | None = None,
+        system: str | None = None,
+        json_schema: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+        full_answer: bool = False,
+        url: str | None = None,
+        api_key: KeySource = None,
+        batch_directory: str | os.PathLike[str] | None = None,
+        max_wait_secs: float = MAX_WAIT_SECS,
+        **options: Any,
     ) -> None:
-        super().__init__(model_name, api_key, url, size=1, batches=batches, options=options)
-        self._prompts = prompts
-        self._schema = schema
+        options |= {"batch_directory": batch_directory, "max_wait_secs": max_wait_secs}
+        super().__init__(model_name, prompt=prompt, url=url, api_key=api_key, **options)
+        who = type(self).__qualname__
+        self._prompts = Prompts(who, prompt, system)
+        self._schema = None if json_schema is None else JsonSchema(json_schema, who, self._extra)
         self._full_answer = full_answer
 
     @abstractmethod
-    async def _send(
-        self, client: ModelT, system: str | None, messages: list[dict[str, Any]], args: Mapping[str, Any]
-    ) -> ModelReply:
-        """Sends one request, and reports what it used."""
+    def _asked(self, system: str | None, messages: list[dict[str, Any]]) -> dict[str, Any]:
+        """The arguments of the request for an answer to a conversation."""
 
-    async def request(
-        self, batch: Sequence[Any], model: ModelT, inference_args: dict[str, Any] | None = None
-    ) -> list[Any]:
-        """Asks for each example; a wrong one costs the others nothing.
-
-        Raises:
-            EndpointError: no request can succeed.
-            Exception: whatever the client raises.
-        """
-        return await self._answers(batch, model, inference_args)
-
-    async def _probe(self, client: ModelT, args: Mapping[str, Any]) -> ModelReply:
-        return await self._send(client, None, [{"role": "user", "content": "Hi"}], args)
-
-    def example_from_row(self, row: Mapping[str, Any]) -> Any:
-        """The prompt of a row, or its conversation.
-
-        Raises:
-            ValueError: it is not clear which column is the prompt, or the column is missing or empty.
-        """
-        return self._prompts.example_from_row(row)
-
-    def refuse_columns(self, columns: Sequence[str]) -> None:
-        """As ``TextEndpointHandler.refuse_columns``; several may be the messages of a conversation."""
-        self._prompts.refuse_columns(columns, may_be_conversation=True)
-
-    async def _predict(self, example: Any, client: ModelT, args: Mapping[str, Any]) -> Any:
+    def _steps(self, example: Any) -> Steps:
         try:
             system, messages = self._prompts.conversation(example)
         except (TypeError, ValueError) as error:
             return ElementFailure(error)
         kept = kept_for_next_try()
-        reply = kept.get(id(example)) or await self._asked(client, system, messages, args)
+        reply = kept.get(id(example)) or (yield self._asked(system, messages))
         value = self._value(reply)
         if isinstance(value, ElementFailure) and self._schema is not None and reply.text is not None:
             if reply.cut_off:  # the next one would be, too
                 return value
             kept[id(example)] = reply  # if the next request fails, that one alone is sent again
-            told = self._schema.complaint(value.error)
+            complaint = {"role": "user", "content": self._schema.complaint(value.error)}
             said = reply.text.encode(errors="replace").decode()  # a lone surrogate cannot be sent
-            mended = [{"role": "assistant", "content": said}, {"role": "user", "content": told}]
-            reply = await self._asked(client, system, [*messages, *mended], args)
+            reply = yield self._asked(system, [*messages, {"role": "assistant", "content": said}, complaint])
             value = self._value(reply)
         return value if isinstance(value, ElementFailure) else PredictionResult(example, value, self.model_name)
-
-    async def _asked(
-        self, client: ModelT, system: str | None, messages: list[dict[str, Any]], args: Mapping[str, Any]
-    ) -> ModelReply:
-        return await self._ask(lambda: self._send(client, system, messages, args))
 
     def _value(self, reply: ModelReply) -> Any:
         """What is to be predicted; an ElementFailure if it is not in the answer."""

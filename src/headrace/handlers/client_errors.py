@@ -20,7 +20,6 @@ __all__ = [
     "is_final",
     "outcome_of",
     "outcomes_of",
-    "sent_no_key",
     "settled",
     "status_of",
 ]
@@ -48,12 +47,6 @@ def status_of(error: BaseException) -> int | None:
 def is_final(status: int | None) -> bool:
     """Whether the same request would get this status again."""
     return status is not None and 400 <= status < 500 and status not in _PASSING
-
-
-def sent_no_key(error: BaseException) -> bool:
-    """Whether an endpoint refused a request for want of a key, and none was sent."""
-    headers = getattr(getattr(error, "request", None), "headers", None) or {}
-    return status_of(error) == 401 and headers.get("authorization") == f"Bearer {NO_KEY}"
 
 
 def explain(error: BaseException) -> None:

@@ -2,56 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
-from google.genai.types import GenerateContentResponse
-
-__all__ = ["answers_kept", "explain", "hooks_of", "tokens_in", "tokens_in_body", "why_without_content"]
-
-_OK = 200
+__all__ = ["explain", "tokens_in", "why_without_content"]
 
 _WRONG_KEY = 401
 _NOT_ALLOWED = 403
 _KEY_REASONS = {"API_KEY_INVALID", "API_KEY_EXPIRED"}
 _DELAY = re.compile(r"(\d+(?:\.\d+)?)s")
-_kept: ContextVar[list[bytes] | None] = ContextVar("headrace_gemini_answers", default=None)
-
-
-@contextmanager
-def answers_kept() -> Iterator[list[bytes]]:
-    """A context whose list gets the bodies of answers, if the client has the hooks of ``hooks_of``."""
-    kept: list[bytes] = []
-    token = _kept.set(kept)
-    try:
-        yield kept
-    finally:
-        _kept.reset(token)
-
-
-def hooks_of(client_args: Mapping[str, Any]) -> dict[str, Any]:
-    """The hooks of an httpx client: those of its arguments, and one that keeps answers."""
-    hooks = client_args.get("event_hooks") or {}
-    return {**hooks, "response": [_keep_answer, *hooks.get("response", ())]}
-
-
-async def _keep_answer(response: Any) -> None:
-    await response.aread()
-    kept = _kept.get()
-    if kept is not None and response.status_code == _OK:
-        kept.append(response.content)
-
-
-def tokens_in_body(body: bytes) -> tuple[int, int]:
-    """As ``tokens_in``, of an answer that Google's client cannot read; zeros if it has none."""
-    try:
-        return tokens_in(GenerateContentResponse.model_validate({"usageMetadata": json.loads(body)["usageMetadata"]}))
-    except (ValueError, TypeError, LookupError, RecursionError):
-        return 0, 0
 
 
 def tokens_in(response: Any) -> tuple[int, int]:
@@ -65,21 +25,9 @@ def _sum_of(usage: Any, *names: str) -> int:
     return sum(getattr(usage, name, None) or 0 for name in names)
 
 
-def _why_out_of_order(candidates: list[Any]) -> str | None:
-    """Puts candidates in the order of their indexes (the protocol leaves out 0), or says why it cannot."""
-    indexes = [one.index or 0 for one in candidates]
-    if any(indexes) and sorted(indexes) != list(range(len(indexes))):
-        said = f"Gemini's candidates have the indexes {indexes!s:.200}"
-        return f"{said}; they must be those from 0 to {len(indexes) - 1}, each once"
-    candidates.sort(key=lambda one: one.index or 0)
-    return None
-
-
 def why_without_content(response: Any) -> str | None:
-    """Why a ``GenerateContentResponse`` has nothing in it; None if it has, and then its candidates are in order."""
+    """Why a ``GenerateContentResponse`` has nothing in it; None if it has."""
     candidates = response.candidates or []
-    if said := _why_out_of_order(candidates):
-        return said
     if any(one.content and one.content.parts for one in candidates):
         return None
     feedback = response.prompt_feedback

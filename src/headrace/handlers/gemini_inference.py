@@ -42,6 +42,8 @@ _FLEX_HEADERS = {"X-Vertex-AI-LLM-Request-Type": "flex"}
 _TIMEOUT_MS = 600_000
 _KEY_VARIABLES = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
 """In the order in which Google's client looks for them."""
+_UNREADABLE = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
+"""What Google's client raises about an answer that is none, or about arguments."""
 _IN_FLIGHT = 1_000
 """How many connections may be open: as many as requests may be in flight."""
 
@@ -50,7 +52,7 @@ def _retry_on_appropriate_service_error(exception: Exception) -> bool:
     """Whether the same request may succeed later: after a 429, a fault of the service or a lost connection."""
     if isinstance(exception, errors.APIError):
         return exception.code == 429 or exception.code >= 500  # type: ignore[no-any-return]
-    return not isinstance(exception, ValueError | TypeError | AttributeError | LookupError | RecursionError)
+    return not isinstance(exception, _UNREADABLE)
 
 
 def generate_from_string(model_name: str, batch: Sequence[str], model: Any, inference_args: dict[str, Any]) -> Any:
@@ -128,6 +130,7 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
     card = CARDS["gemini_inference.GeminiModelHandler"]
     model_parameter = "model_name"
     _url_variable = "GOOGLE_GEMINI_BASE_URL"
+    _takes_conversations = False
 
     def __init__(  # noqa: PLR0917 - Beam's
         self,
@@ -149,7 +152,8 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
         key = ApiKey(api_key or None, variable, _WHO)
         given = {name: value for name, value in options.items() if value is not None}
         ours = {"namespace": _WHO, "retry_filter": _retry_on_appropriate_service_error}
-        super().__init__(model_name, key, checked_url(_WHO, url, ""), size=1, options={**given, **ours})
+        prompts, url = Prompts(_WHO, prompt), checked_url(_WHO, url, "")
+        super().__init__(model_name, prompts, key, url, size=1, options={**given, **ours})
         if not callable(request_fn):
             raise ConfigurationError(f"{_WHO}: request_fn must be a function, not {request_fn!r}.")
         self.request_fn = request_fn
@@ -157,7 +161,6 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
         self.location = location
         self.use_vertex = _is_vertex(key, variable, project, location)
         self.use_vertex_flex_api = use_vertex_flex_api
-        self._prompts = Prompts(_WHO, prompt)
         self._full_answer = full_answer
         self._http_options = _validated(http_options)
         self._credentials = credentials
@@ -208,8 +211,7 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
         options.retry_options = HttpRetryOptions(attempts=1)
         # Where aiohttp is installed, Google's client would use it, and repeat lost requests after up to ten seconds.
         given = self._http_options.get("async_client_args") or {}
-        given = {"limits": limits, "follow_redirects": True, **given, "event_hooks": gemini_answers.hooks_of(given)}
-        options.httpx_async_client = httpx.AsyncClient(**given)
+        options.httpx_async_client = httpx.AsyncClient(**{"limits": limits, "follow_redirects": True, **given})
         options.client_args = {"limits": limits, **(self._http_options.get("client_args") or {})}
         return options
 
@@ -220,13 +222,8 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
         A property, since Headrace tells by the method whether requests run in the event loop or on threads.
         """
         if self.request_fn in _OURS:
-            return self._request_each
+            return super().request
         return self._request_in_loop if inspect.iscoroutinefunction(self.request_fn) else self._request_on_thread
-
-    async def _request_each(
-        self, batch: Sequence[Any], model: Any, inference_args: dict[str, Any] | None = None
-    ) -> list[Any]:
-        return await self._answers(batch, model, inference_args)
 
     async def _probe(self, client: Any, args: Mapping[str, Any]) -> object:
         return await self._generated("Hi", client, args)
@@ -236,19 +233,17 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
             content = self._content(example)
         except (TypeError, ValueError) as error:
             return ElementFailure(error)
-        return self._prediction(example, await self._ask(lambda: self._generated(content, client, args)))
+        return self._prediction(example, await self._ask(self._generated(content, client, args)))
 
     async def _generated(self, content: Any, client: Any, args: Mapping[str, Any]) -> Any:
-        with gemini_answers.answers_kept() as kept:
+        with self._explaining():
             try:
-                with self._explaining():
-                    models = client.aio.models
-                    return await models.generate_content(model=self.model_name, contents=[content], **args)
-            except Exception as error:
-                if not kept or isinstance(error, errors.APIError | httpx.HTTPError):
-                    raise
-        self._used(*gemini_answers.tokens_in_body(kept[-1]))
-        raise self._unreadable(kept[-1], "response")
+                models = client.aio.models
+                return await models.generate_content(model=self.model_name, contents=[content], **args)
+            except _UNREADABLE as error:
+                self._used(0)
+                said = str(getattr(error, "doc", error))  # of a JSONDecodeError
+                raise self._unreadable(said.encode(errors="replace"), "response") from error
 
     async def _request_in_loop(
         self, batch: Sequence[Any], model: Any, inference_args: dict[str, Any] | None = None
@@ -307,14 +302,6 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
         if why_not is not None:
             return ElementFailure(InvalidAnswerError(why_not))
         return PredictionResult(example, answer, self.model_name)
-
-    def example_from_row(self, row: Mapping[str, Any]) -> Any:
-        """The prompt of a row: what ``prompt`` makes of it, or its only column.
-
-        Raises:
-            ValueError: it is not clear which column is the prompt, or the column is missing or empty.
-        """
-        return self._prompts.text_from_row(row)
 
 
 def _is_vertex(key: ApiKey, variable: str, project: str | None, location: str | None) -> bool:

@@ -12,7 +12,7 @@ from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ModelT
 from headrace.core.result import PredictionResult
 from headrace.handlers.base import UriModelHandler
-from headrace.handlers.prompts import Prompts
+from headrace.handlers.prompts import PromptRows, Prompts
 
 __all__ = ["EngineLostError", "Generated", "GenerationModelHandler", "Prompt", "as_messages"]
 
@@ -51,7 +51,9 @@ def as_messages(prompt: Any) -> list[dict[str, Any]] | None:
     return [dict(one) for one in prompt]
 
 
-class GenerationModelHandler(UriModelHandler[Prompt, ModelT], EngineModelHandler[Prompt, PredictionResult, ModelT]):
+class GenerationModelHandler(
+    PromptRows, UriModelHandler[Prompt, ModelT], EngineModelHandler[Prompt, PredictionResult, ModelT]
+):
     """What the handlers of engines that generate text make of prompts and rows.
 
     Args:
@@ -85,23 +87,3 @@ class GenerationModelHandler(UriModelHandler[Prompt, ModelT], EngineModelHandler
         """The prompt, so that those that begin alike go together."""
         prompt = self.asked(example)
         return prompt if isinstance(prompt, str) else json.dumps(prompt, default=str)
-
-    def columns_of_rows(self) -> list[str]:
-        """The columns that the prompt takes from a row; empty without a prompt."""
-        return self._prompts.columns
-
-    def refuse_columns(self, columns: Sequence[str]) -> None:
-        """Refuses rows of which no prompt can be made.
-
-        Raises:
-            ConfigurationError: it is not clear which of the columns is the prompt.
-        """
-        self._prompts.refuse_columns(columns, may_be_conversation=True)
-
-    def example_from_row(self, row: Mapping[str, Any]) -> Any:
-        """The prompt of a row: what ``prompt`` makes of it, its only column, or a conversation.
-
-        Raises:
-            ValueError: it is not clear which column is the prompt, or it is missing or empty.
-        """
-        return self._prompts.example_from_row(row)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import io
 import ssl
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
-from headrace.core.errors import EndpointAnswerError, extra_required
+from headrace.core.errors import EndpointAnswerError, PredictionCountError, extra_required
 from headrace.core.request_context import report_rate_limit
 from headrace.handlers.json_answers import InvalidAnswerError
 
@@ -20,9 +19,9 @@ with extra_required("kserve"):
     from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
     from headrace.handlers.array_batches import Array
-    from headrace.handlers.kserve_tensors import ModelInputs, NamedTensor, TensorSpec, outputs_by_name
+    from headrace.handlers.kserve_tensors import ModelInputs, NamedTensor, TensorSpec
 
-__all__ = ["GrpcClient", "HttpClient", "KServeClient", "ModelPlace"]
+__all__ = ["KServeClient", "ModelPlace"]
 
 _CONNECTIONS = 1_000
 """As many as requests may be in flight."""
@@ -68,6 +67,8 @@ class ModelPlace(NamedTuple):
     """Host, port and, over HTTP, a path."""
     secure: bool
     """Whether to use TLS."""
+    over_grpc: bool
+    """Else HTTP."""
     model_name: str
     model_version: str
     """Empty: the server decides."""
@@ -75,19 +76,22 @@ class ModelPlace(NamedTuple):
     """Returns those of the next request."""
     timeout_secs: float
     """The longest that one request may take."""
+    binary: bool | None
+    """Over HTTP, whether the server takes tensors as they are in memory; None: what it says itself."""
 
 
-class KServeClient(ABC):
-    """What the handler needs of a client; it connects when it is first used, to the running event loop."""
+class KServeClient:
+    """Asks for one model's predictions; connects when it is first used, to the running event loop."""
 
     def __init__(self, place: ModelPlace) -> None:
         self._place = place
+        self._binary = place.binary
+        self._api = over_grpc if place.over_grpc else over_http
         self._triton: Any = None
         self._loop: Any = None
         self.known: ModelInputs | None = None
         """The model's inputs, once the handler has asked for them."""
 
-    @abstractmethod
     async def inputs(self) -> tuple[TensorSpec, ...]:
         """The inputs that the model's metadata name.
 
@@ -95,8 +99,21 @@ class KServeClient(ABC):
             EndpointAnswerError: the server has no such model, or refuses to say.
             Exception: it cannot be reached.
         """
+        triton, place = self._connected(), self._place
+        if self._binary is None and not place.over_grpc:
+            self._binary = await _takes_binary(triton, place.headers())
+        as_dict = {"as_json": True} if place.over_grpc else {}
+        asked = triton.get_model_metadata(place.model_name, place.model_version, **self._options(), **as_dict)
+        try:
+            found = (await _answered(asked)).get("inputs") or ()
+            return tuple(
+                TensorSpec(one["name"], one["datatype"], tuple(map(int, one.get("shape", ())))) for one in found
+            )
+        except OSError:  # of a connection; aiohttp's about certificates are ValueErrors, too
+            raise
+        except _UNREADABLE as error:
+            raise EndpointAnswerError(f"the metadata of the model cannot be read: {error}") from error
 
-    @abstractmethod
     async def infer(
         self, tensors: Sequence[NamedTensor], outputs: Sequence[str], parameters: dict[str, Any]
     ) -> dict[str, Array]:
@@ -109,19 +126,55 @@ class KServeClient(ABC):
 
         Raises:
             EndpointAnswerError: the server answered with an error.
-            InvalidAnswerError: the answer cannot be read.
+            InvalidAnswerError: the answer was computed, and cannot be read.
             PredictionCountError: an output is there twice, or one of those wanted is missing.
             Exception: it cannot be reached.
         """
+        triton, place = self._connected(), self._place
+        as_bytes = {} if place.over_grpc else {"binary_data": bool(self._binary)}
+        inputs = [
+            self._api.InferInput(name, list(array.shape), datatype).set_data_from_numpy(array, **as_bytes)
+            for name, datatype, array in tensors
+        ]
+        asked = triton.infer(
+            place.model_name,
+            inputs,
+            place.model_version,
+            outputs=[self._api.InferRequestedOutput(name, **as_bytes) for name in outputs] or None,
+            parameters=parameters or None,
+            **self._options(),
+        )
+        try:
+            result = await _answered(asked)
+            found = _outputs_over_grpc(result) if place.over_grpc else _outputs_over_http(result)
+        except OSError:
+            raise
+        except _UNREADABLE as error:
+            text = getattr(error, "doc", "")[:200]  # of a JSONDecodeError
+            shown = f": {text!r}" if text else ""
+            raise InvalidAnswerError(f"the answer cannot be read: {error!s:.200}{shown}") from None
+        return _by_name(found, outputs)
 
-    @abstractmethod
-    def _make_triton(self) -> Any:
-        """Triton's client."""
+    def _options(self) -> dict[str, Any]:
+        headers = self._place.headers()
+        if self._place.over_grpc:
+            return {"headers": headers, "client_timeout": self._place.timeout_secs}
+        return {"headers": headers if self._binary else {**_JSON, **headers}}
 
     def _connected(self) -> Any:
         """Triton's client, for the running loop."""
         if self._triton is None:
-            self._triton, self._loop = self._make_triton(), asyncio.get_running_loop()
+            place, self._loop = self._place, asyncio.get_running_loop()
+            if place.over_grpc:
+                self._triton = over_grpc.InferenceServerClient(place.server, ssl=place.secure, channel_args=_CHANNEL)
+            else:
+                self._triton = _HttpWithHeaders(
+                    place.server,
+                    conn_limit=_CONNECTIONS,
+                    conn_timeout=place.timeout_secs,
+                    ssl=place.secure,
+                    ssl_context=ssl.create_default_context() if place.secure else None,
+                )
         return self._triton
 
     async def aclose(self) -> None:
@@ -158,145 +211,15 @@ async def _accepted(response: Any) -> Any:
     )
 
 
-class HttpClient(KServeClient):
-    """Sends JSON and, if the server takes them, tensors as they are in memory.
-
-    Args:
-        place: where the model is.
-        binary: whether the server takes tensors as they are in memory; None: what it says itself.
-    """
-
-    def __init__(self, place: ModelPlace, binary: bool | None = None) -> None:
-        super().__init__(place)
-        self._binary = binary
-
-    def _make_triton(self) -> Any:
-        return _HttpWithHeaders(
-            self._place.server,
-            conn_limit=_CONNECTIONS,
-            conn_timeout=self._place.timeout_secs,
-            ssl=self._place.secure,
-            ssl_context=ssl.create_default_context() if self._place.secure else None,
-        )
-
-    async def inputs(self) -> tuple[TensorSpec, ...]:
-        """See ``KServeClient``."""
-        triton, place, headers = self._connected(), self._place, self._place.headers()
-        if self._binary is None:
-            self._binary = await _takes_binary(triton, headers)
-        try:
-            found = await triton.get_model_metadata(place.model_name, place.model_version, headers=headers)
-            return tuple(_spec(one["name"], one["datatype"], one["shape"]) for one in found.get("inputs") or ())
-        except OSError:  # of a connection; aiohttp's about certificates are ValueErrors, too
+async def _answered(asked: Awaitable[Any]) -> Any:
+    """What a client returns; the refusal of a server over gRPC has HTTP's status."""
+    try:
+        return await asked
+    except InferenceServerException as error:
+        code = str(error.status()).rpartition(".")[2]
+        if error.status() is None:  # raised by the client itself
             raise
-        except _UNREADABLE as error:
-            raise EndpointAnswerError(f"the metadata of the model cannot be read: {error}") from error
-
-    async def infer(
-        self, tensors: Sequence[NamedTensor], outputs: Sequence[str], parameters: dict[str, Any]
-    ) -> dict[str, Array]:
-        """See ``KServeClient``."""
-        binary = bool(self._binary)
-        inputs = [
-            over_http.InferInput(name, list(array.shape), datatype).set_data_from_numpy(array, binary_data=binary)
-            for name, datatype, array in tensors
-        ]
-        triton, place = self._connected(), self._place
-        wanted = [over_http.InferRequestedOutput(name, binary_data=binary) for name in outputs]
-        sent = triton.infer(
-            place.model_name,
-            inputs,
-            place.model_version,
-            outputs=wanted or None,
-            headers={**({} if binary else _JSON), **place.headers()},
-            parameters=parameters or None,
-        )
-        try:
-            result = await sent
-            found = [_output(one, result) for one in result.get_response()["outputs"]]
-        except OSError:
-            raise
-        except _UNREADABLE as error:
-            raise _unreadable(error) from None
-        return outputs_by_name(found, outputs)
-
-
-class GrpcClient(KServeClient):
-    """Sends tensors as they are in memory.
-
-    Args:
-        place: where the model is.
-    """
-
-    def _make_triton(self) -> Any:
-        return over_grpc.InferenceServerClient(self._place.server, ssl=self._place.secure, channel_args=_CHANNEL)
-
-    def _options(self) -> dict[str, Any]:
-        return {"headers": self._place.headers(), "client_timeout": self._place.timeout_secs}
-
-    async def inputs(self) -> tuple[TensorSpec, ...]:
-        """See ``KServeClient``."""
-        triton, place = self._connected(), self._place
-        try:
-            found = await triton.get_model_metadata(place.model_name, place.model_version, **self._options())
-        except InferenceServerException as error:
-            raise _of_grpc(error) from error
-        return tuple(_spec(one.name, one.datatype, one.shape) for one in found.inputs)
-
-    async def infer(
-        self, tensors: Sequence[NamedTensor], outputs: Sequence[str], parameters: dict[str, Any]
-    ) -> dict[str, Array]:
-        """See ``KServeClient``."""
-        inputs = [
-            over_grpc.InferInput(name, list(array.shape), datatype).set_data_from_numpy(array)
-            for name, datatype, array in tensors
-        ]
-        triton, place = self._connected(), self._place
-        wanted = list(map(over_grpc.InferRequestedOutput, outputs))
-        try:
-            result = await triton.infer(
-                place.model_name,
-                inputs,
-                place.model_version,
-                outputs=wanted or None,
-                parameters=parameters or None,
-                **self._options(),
-            )
-        except InferenceServerException as error:
-            raise _of_grpc(error) from error
-        try:
-            found = _outputs(result)
-        except _UNREADABLE as error:
-            raise _unreadable(error) from None
-        return outputs_by_name(found, outputs)
-
-
-def _unreadable(error: Exception) -> InvalidAnswerError:
-    """The error about an answer that was computed, so that it is not asked for again; with the beginning of JSON."""
-    text = getattr(error, "doc", "")  # of a JSONDecodeError
-    return InvalidAnswerError(f"the answer cannot be read: {error!s:.200}{f': {text[:200]!r}' if text else ''}")
-
-
-def _output(described: dict[str, Any], result: Any) -> tuple[str, Array]:
-    name, data = described["name"], described.get("data", [])
-    if not isinstance(name, str) or not isinstance(data, list):  # numpy makes a number of null
-        raise TypeError(f"an output is named {name!r:.80}, and its data are {data!r:.80}")
-    return name, result.as_numpy(name)
-
-
-def _outputs(result: Any) -> list[tuple[str, Array]]:
-    """The outputs in an answer: as they are in memory, or, which Triton's client does not read, as numbers."""
-    answer = result.get_response()
-    if answer.raw_output_contents:
-        return [(one.name, result.as_numpy(one.name)) for one in answer.outputs]
-    return [(one.name, _typed(one)) for one in answer.outputs]
-
-
-def _typed(output: Any) -> Array:
-    field = _CONTENTS.get(output.datatype) or ("uint" if output.datatype.startswith("U") else "int")
-    values = list(getattr(output.contents, f"{field}_contents"))
-    array: Array = numpy.array(values, dtype=triton_to_np_dtype(output.datatype))
-    return array.reshape(tuple(output.shape))
+        raise EndpointAnswerError(f"{code}: {error.message()}", _STATUSES.get(code)) from error
 
 
 async def _takes_binary(triton: Any, headers: dict[str, str]) -> bool:
@@ -309,10 +232,37 @@ async def _takes_binary(triton: Any, headers: dict[str, str]) -> bool:
         return False  # a gateway may not let this through; JSON works everywhere
 
 
-def _spec(name: str, datatype: str, shape: Sequence[int]) -> TensorSpec:
-    return TensorSpec(name, datatype, tuple(map(int, shape)))
+def _outputs_over_http(result: Any) -> list[tuple[str, Array]]:
+    found = []
+    for one in result.get_response()["outputs"]:
+        name, data = one["name"], one.get("data", [])
+        if not isinstance(name, str) or not isinstance(data, list):  # numpy makes a number of null
+            raise TypeError(f"an output is named {name!r:.80}, and its data are {data!r:.80}")
+        found.append((name, result.as_numpy(name)))
+    return found
 
 
-def _of_grpc(error: InferenceServerException) -> EndpointAnswerError:
-    code = str(error.status()).rpartition(".")[2]
-    return EndpointAnswerError(f"{code}: {error.message()}", _STATUSES.get(code))
+def _outputs_over_grpc(result: Any) -> list[tuple[str, Array]]:
+    """The outputs in an answer: as they are in memory, or, which Triton's client does not read, as numbers."""
+    answer = result.get_response()
+    read = result.as_numpy if answer.raw_output_contents else None
+    return [(one.name, read(one.name) if read else _typed(one)) for one in answer.outputs]
+
+
+def _typed(output: Any) -> Array:
+    field = _CONTENTS.get(output.datatype) or ("uint" if output.datatype.startswith("U") else "int")
+    values = list(getattr(output.contents, f"{field}_contents"))
+    array: Array = numpy.array(values, dtype=triton_to_np_dtype(output.datatype))
+    return array.reshape(tuple(output.shape))
+
+
+def _by_name(found: Sequence[tuple[str, Array]], wanted: Sequence[str]) -> dict[str, Array]:
+    """The outputs in an answer, or of them those wanted."""
+    outputs = dict(found)
+    names = ", ".join(repr(name) for name, _ in found) or "none"
+    if len(outputs) < len(found):
+        raise PredictionCountError(f"the model answered with one output twice: {names}.")
+    for name in wanted:
+        if name not in outputs:
+            raise PredictionCountError(f"the model answered without the output {name!r}; it has {names}.")
+    return {name: outputs[name] for name in wanted} if wanted else outputs

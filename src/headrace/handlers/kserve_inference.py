@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from headrace.core.conversion import places_by, to_numbers
+from headrace.core.conversion import to_numbers
 from headrace.core.errors import ConfigurationError, EndpointAnswerError, extra_required
 from headrace.core.remote import ElementFailure, RemoteModelHandler
 from headrace.core.result import PredictionResult
@@ -17,8 +17,8 @@ from headrace.handlers.client_errors import answers_of
 with extra_required("kserve"):
     import numpy
 
-    from headrace.handlers.kserve_client import GrpcClient, HttpClient, KServeClient, ModelPlace
-    from headrace.handlers.kserve_tensors import ModelInputs, NamedTensor, kind_of, results_of
+    from headrace.handlers.kserve_client import KServeClient, ModelPlace
+    from headrace.handlers.kserve_tensors import ModelInputs, NamedTensor, results_of
 
 __all__ = ["KServeModelHandler"]
 
@@ -109,9 +109,16 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
     def create_client(self) -> KServeClient:
         """Makes a client; it connects with the first request."""
         place = ModelPlace(
-            self._server, self._secure, self._model_name, self._model_version, self._current_headers, self._timeout_secs
+            self._server,
+            self._secure,
+            self._protocol == "grpc",
+            self._model_name,
+            self._model_version,
+            self._current_headers,
+            self._timeout_secs,
+            self._binary,
         )
-        return GrpcClient(place) if self._protocol == "grpc" else HttpClient(place, self._binary)
+        return KServeClient(place)
 
     def _current_headers(self) -> dict[str, str]:
         key = self._api_key.value()
@@ -133,30 +140,33 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
         except Exception as error:
             self._api_key.mask_error(error)
             raise
-        outcomes, places, groups = _in_requests(batch, inputs)
+        outcomes: list[Any] = [None] * len(batch)
+        tensors: dict[int, list[NamedTensor]] = {}
+        for place, example in enumerate(batch):
+            try:
+                tensors[place] = inputs.tensors_of(example)
+            except (TypeError, ValueError) as error:
+                outcomes[place] = ElementFailure(error)
 
-        async def results(number: int) -> list[Any]:
-            examples = [batch[place] for place in places[number]]
-            return await self._results(examples, groups[number], model, inference_args or {})
+        async def results(places: Sequence[int]) -> list[Any]:
+            try:
+                joined = inputs.joined([tensors[place] for place in places])
+                outputs = await model.infer(joined, self._outputs, inference_args or {})
+                return self._results([batch[place] for place in places], outputs)
+            except Exception as error:
+                self._api_key.mask_error(error)
+                raise
 
-        answers = await answers_of(range(len(groups)), results)
-        for group, answer in zip(places, answers, strict=True):
-            found = answer if isinstance(answer, list) else [answer] * len(group)
-            for place, outcome in zip(group, found, strict=True):
-                outcomes[place] = outcome
+        groups = _alike(tensors, inputs.most)
+        for places, answer in zip(groups, await answers_of(groups, results), strict=True):
+            for number, place in enumerate(places):
+                outcomes[place] = answer[number] if isinstance(answer, list) else answer
         return outcomes
 
-    async def _results(
-        self, examples: Sequence[Any], tensors: Sequence[NamedTensor], model: KServeClient, args: dict[str, Any]
-    ) -> list[Any]:
+    def _results(self, examples: Sequence[Any], outputs: Mapping[str, Any]) -> list[Any]:
         """The predictions for the examples of one request."""
         model_id = f"{self._model_name}/{self._model_version}" if self._model_version else self._model_name
-        try:
-            outputs = await model.infer(tensors, self._outputs, args)
-            return results_of(examples, outputs, self._batched, self._text_outputs, model_id)
-        except Exception as error:
-            self._api_key.mask_error(error)
-            raise
+        return results_of(examples, outputs, self._batched, self._text_outputs, model_id)
 
     async def _inputs_of(self, model: KServeClient) -> ModelInputs:
         """The model's inputs, asked for once."""
@@ -194,29 +204,16 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
         return dict(row) if self._columns_are_inputs else numpy.array(to_numbers(row))
 
 
-def _in_requests(
-    batch: Sequence[Any], inputs: ModelInputs
-) -> tuple[list[Any], list[list[int]], list[list[NamedTensor]]]:
-    """Which examples go together: outcomes, for those that do not fit; places in the batch; tensors of each request."""
-    outcomes: list[Any] = [None] * len(batch)
-    tensors: dict[int, list[NamedTensor]] = {}
-    for place, example in enumerate(batch):
-        try:
-            tensors[place] = inputs.tensors_of(example)
-        except (TypeError, ValueError) as error:
-            outcomes[place] = ElementFailure(error)
-    fitting = list(tensors)
-    places = [
-        [fitting[index] for index in part]
-        for alike in places_by(kind_of(tensors[place]) for place in fitting).values()
-        for part in _parts(alike, inputs.most)
+def _alike(tensors: Mapping[int, list[NamedTensor]], most: int | None) -> list[list[int]]:
+    """Places of examples that go together in a request: of equal names, datatypes and shapes."""
+    groups: dict[Any, list[int]] = {}
+    for place, named in tensors.items():
+        groups.setdefault(tuple((name, datatype, array.shape) for name, datatype, array in named), []).append(place)
+    return [
+        places[start : start + (most or len(places))]
+        for places in groups.values()
+        for start in range(0, len(places), most or len(places))
     ]
-    return outcomes, places, [inputs.joined([tensors[place] for place in group]) for group in places]
-
-
-def _parts(places: list[int], most: int | None) -> list[list[int]]:
-    size = most or len(places)
-    return [places[start : start + size] for start in range(0, len(places), size)]
 
 
 def _server_of(url: Any, protocol: Any) -> tuple[str, bool]:

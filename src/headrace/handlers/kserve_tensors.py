@@ -16,7 +16,7 @@ with extra_required("kserve"):
 
     from headrace.handlers.array_batches import Array, fitted
 
-__all__ = ["ModelInputs", "NamedTensor", "TensorSpec", "kind_of", "outputs_by_name", "results_of"]
+__all__ = ["ModelInputs", "NamedTensor", "TensorSpec", "results_of"]
 
 _TEXT = "BYTES"
 _UNNAMED = "input-0"
@@ -132,27 +132,6 @@ def _converted(array: Array, spec: TensorSpec) -> Array:
     if dtype.kind == "V":  # BF16, which numpy itself does not know
         return fitted(array, numpy.float32).astype(dtype)
     return array if array.dtype == dtype else fitted(array, dtype)
-
-
-def kind_of(tensors: Sequence[NamedTensor]) -> tuple[Any, ...]:
-    """What examples must have in common to be stacked."""
-    return tuple((name, datatype, array.shape) for name, datatype, array in tensors)
-
-
-def outputs_by_name(found: Sequence[tuple[str, Array]], wanted: Sequence[str]) -> dict[str, Array]:
-    """The outputs in an answer, or of them those wanted.
-
-    Raises:
-        PredictionCountError: one is there twice, or one of those wanted is missing.
-    """
-    outputs = dict(found)
-    names = ", ".join(repr(name) for name, _ in found) or "none"
-    if len(outputs) < len(found):
-        raise PredictionCountError(f"the model answered with one output twice: {names}.")
-    for name in wanted:
-        if name not in outputs:
-            raise PredictionCountError(f"the model answered without the output {name!r}; it has {names}.")
-    return {name: outputs[name] for name in wanted} if wanted else outputs
 
 
 def results_of(

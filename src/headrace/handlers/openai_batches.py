@@ -9,8 +9,7 @@ from typing import Any
 
 import openai
 
-from headrace.handlers.batch_api import BatchNotMadeError, BatchRefusedError, Collected, Request
-from headrace.handlers.batch_lines import read_lines
+from headrace.handlers.batch_api import BatchRefusedError, Collected, Request, read_lines
 from headrace.handlers.batch_store import Announced, Line
 
 __all__ = ["OpenAIBatches"]
@@ -41,23 +40,22 @@ class OpenAIBatches:
         self._client = client
         self._path: Any = path
 
-    async def send(self, token: str, requests: Sequence[Request]) -> str:
-        """Uploads a file and makes a batch of it.
-
-        Raises:
-            BatchNotMadeError: the upload failed.
-        """
+    async def prepare(self, token: str, requests: Sequence[Request]) -> str:
+        """Uploads a file."""
         lines = [
             json.dumps({"custom_id": one.id, "method": "POST", "url": self._path, "body": one.body}) for one in requests
         ]
         data = ("\n".join(lines) + "\n").encode()
         try:
-            file = await self._client.files.create(file=(f"{token}.jsonl", data), purpose="batch")
+            return str((await self._client.files.create(file=(f"{token}.jsonl", data), purpose="batch")).id)
         except openai.APIError as error:
             error.args = (f"the batch's file could not be uploaded: {error}",)
-            raise BatchNotMadeError(error) from error
+            raise
+
+    async def send(self, token: str, prepared: str) -> str:
+        """Makes a batch of the file."""
         batch = await self._client.batches.create(
-            completion_window="24h", endpoint=self._path, input_file_id=file.id, metadata={_OURS: token}
+            completion_window="24h", endpoint=self._path, input_file_id=prepared, metadata={_OURS: token}
         )
         return str(batch.id)
 

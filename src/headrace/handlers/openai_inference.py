@@ -2,52 +2,42 @@
 
 from __future__ import annotations
 
+import math
 import os
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
-from headrace.core.errors import extra_required
-from headrace.core.remote import ElementFailure
+from headrace.core.errors import PredictionCountError, extra_required
+from headrace.core.remote import ElementFailure, ElementRetry
 from headrace.core.result import PredictionResult
-from headrace.core.secrets import ApiKey, KeySource
-from headrace.handlers.batch_requests import MAX_WAIT_SECS, BatchOptions
+from headrace.core.secrets import KeySource
+from headrace.handlers.batch_api import MAX_WAIT_SECS
 from headrace.handlers.cards import CARDS
 from headrace.handlers.chat_endpoints import ChatHandler, ModelReply
+from headrace.handlers.client_endpoints import ClientHandler, Steps
 from headrace.handlers.client_errors import NO_KEY, REFUSED, outcome_of, outcomes_of, status_of
-from headrace.handlers.json_answers import JsonSchema, text_in
-from headrace.handlers.openai_answers import choice_in, reply_in, tokens_in, vectors_in
-from headrace.handlers.prompts import Prompts
-from headrace.handlers.text_endpoints import TextEndpointHandler, checked_url
+from headrace.handlers.json_answers import InvalidAnswerError, text_in
 
 with extra_required("openai"):
     import openai
     from openai.resources.chat.completions import AsyncCompletions as Chat
     from openai.resources.completions import AsyncCompletions as Completions
     from openai.resources.embeddings import AsyncEmbeddings as Embeddings
+    from openai.types import Completion, CreateEmbeddingResponse
+    from openai.types.chat import ChatCompletion
 
     from headrace.handlers.openai_batches import OpenAIBatches
 
 __all__ = ["OpenAIChatModelHandler", "OpenAICompletionsModelHandler", "OpenAIEmbeddingsModelHandler"]
 
-_KEY = "OPENAI_API_KEY"
-_MOST_TEXTS = 64
-"""Texts in a request for embeddings."""
 
-
-class _OpenAIHandler(TextEndpointHandler[openai.AsyncOpenAI]):
+class _OpenAIHandler(ClientHandler[openai.AsyncOpenAI]):
     """Makes the client, for each kind of request."""
 
+    _extra = "openai"
+    _key_variable = "OPENAI_API_KEY"
     _url_variable = "OPENAI_BASE_URL"
-    _create: ClassVar[Any]
-    """The client's method."""
-    _ours: ClassVar[tuple[str, ...]]
-    """The arguments of it that the handler sets."""
-    _path: ClassVar[str]
-    """Of its requests, up to which the URL goes."""
-
-    def _batch_api(self, client: openai.AsyncOpenAI) -> tuple[OpenAIBatches, str, type[Any]]:
-        path = f"/v1{self._path}"
-        return OpenAIBatches(client, path), path, openai.DefaultAsyncHttpxClient
 
     def create_client(self) -> openai.AsyncOpenAI:
         """Makes the client, which retries nothing: Headrace does.
@@ -68,16 +58,12 @@ class _OpenAIHandler(TextEndpointHandler[openai.AsyncOpenAI]):
         value = key.value() or NO_KEY if needs_none else key.required()
         return openai.AsyncOpenAI(api_key=value, base_url=self._url, max_retries=0)
 
+    def _batch_api(self, client: openai.AsyncOpenAI) -> OpenAIBatches:
+        return OpenAIBatches(client, f"/v1{self._path}")
+
     def _tokens_in(self, answer: Any) -> tuple[Any, Any]:
-        return tokens_in(answer)
-
-    def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
-        """Refuses arguments that OpenAI's client does not know, or that the handler sets.
-
-        Raises:
-            ConfigurationError: there is one.
-        """
-        self._refuse_unfit(self._create, inference_args, self._ours)
+        usage = getattr(answer, "usage", None)
+        return getattr(usage, "prompt_tokens", 0), getattr(usage, "completion_tokens", 0)
 
 
 class OpenAIChatModelHandler(_OpenAIHandler, ChatHandler[openai.AsyncOpenAI]):
@@ -114,55 +100,44 @@ class OpenAIChatModelHandler(_OpenAIHandler, ChatHandler[openai.AsyncOpenAI]):
     _create = Chat.create
     _ours = ("model", "messages", "stream")
     _path = "/chat/completions"
+    _answer = ChatCompletion
+    _wanted = "chat completion"
 
-    def __init__(
-        self,
-        model_name: str,
-        *,
-        prompt: str | None = None,
-        system: str | None = None,
-        json_schema: Mapping[str, Any] | str | os.PathLike[str] | None = None,
-        full_answer: bool = False,
-        url: str | None = None,
-        api_key: KeySource = None,
-        batch_directory: str | os.PathLike[str] | None = None,
-        max_wait_secs: float = MAX_WAIT_SECS,
-        **options: Any,
-    ) -> None:
-        who = type(self).__qualname__
-        shape: dict[str, Any] = {"schema": None if json_schema is None else JsonSchema(json_schema, who, "openai")}
-        shape |= {"prompts": Prompts(who, prompt, system), "full_answer": full_answer}
-        key, url = ApiKey(api_key, _KEY, who), checked_url(who, url, self._path)
-        batches = BatchOptions.of(who, "openai", batch_directory, max_wait_secs)
-        super().__init__(model_name, key, url, batches=batches, options=options, **shape)
+    def _method(self, client: openai.AsyncOpenAI) -> Any:
+        return client.chat.completions.with_raw_response.create
 
-    async def _send(
-        self, client: openai.AsyncOpenAI, system: str | None, messages: list[dict[str, Any]], args: Mapping[str, Any]
-    ) -> ModelReply:
-        first: list[dict[str, Any]] = [] if system is None else [{"role": "system", "content": system}]
-        shape = {} if self._schema is None else {"response_format": _response_format(self._schema.schema)}
-        all_args: Any = {"model": self.model_name, "messages": [*first, *messages], **shape, **args}
-        return await self._heard(
-            client.chat.completions.with_raw_response.create(**all_args), "chat completion", reply_in
-        )
+    def _asked(self, system: str | None, messages: list[dict[str, Any]]) -> dict[str, Any]:
+        first = [] if system is None else [{"role": "system", "content": system}]
+        asked: dict[str, Any] = {"messages": [*first, *messages]}
+        if self._schema is not None:
+            shape = {"name": "answer", "schema": self._schema.schema}
+            asked["response_format"] = {"type": "json_schema", "json_schema": shape}
+        return asked
 
-
-def _response_format(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    def _reply_in(self, answer: Any, asked: Mapping[str, Any]) -> ModelReply:
+        choice = _first_choice(answer)
+        content, refusal = choice.message.content, getattr(choice.message, "refusal", None)
+        text, ended = None if content is None else text_in(content), choice.finish_reason
+        why_none = f"the model refused: {refusal}" if refusal else f"the answer has no text; it ended with {ended!r}"
+        return ModelReply(text, answer, why_none, ended == "length")
 
 
 class _OpenAITextHandler(_OpenAIHandler):
-    """Makes one text of each row."""
+    """Makes one text of each row; an answer has a list with what it says of each text."""
 
-    _prompts: Prompts
+    _takes_conversations = False
 
-    def example_from_row(self, row: Mapping[str, Any]) -> str:
-        """The prompt or text of a row.
+    @abstractmethod
+    def _asked(self, text: str) -> dict[str, Any]:
+        """The arguments of the request for a text."""
 
-        Raises:
-            ValueError: it is not clear which column that is, or the column is missing or empty.
-        """
-        return self._prompts.text_from_row(row)
+    def _steps(self, example: Any) -> Steps:
+        try:
+            text = self._prompts.text(example)
+        except (TypeError, ValueError) as error:
+            return ElementFailure(error)
+        (value,) = yield self._asked(text)
+        return value if isinstance(value, ElementFailure) else PredictionResult(example, value, self.model_name)
 
 
 class OpenAICompletionsModelHandler(_OpenAITextHandler):
@@ -170,24 +145,15 @@ class OpenAICompletionsModelHandler(_OpenAITextHandler):
 
     The prediction is the text that follows. ``inference_args`` are those of OpenAI's ``completions.create``.
 
-    Args:
-        model_name: of the model, as the server knows it.
-        prompt: this and the other arguments are those of ``OpenAIChatModelHandler``.
-        full_answer: whether predictions are OpenAI's ``Completion``.
-        url: the address of the API, up to ``/v1``.
-        api_key: the key, or a function that returns it.
-        batch_directory: of the Batch API.
-        max_wait_secs: how long to wait for a batch.
-        options: those of ``headrace.RemoteModelHandler`` and of ``headrace.ModelHandler``.
-
-    Raises:
-        ConfigurationError: an argument is wrong.
+    The arguments are those of ``OpenAIChatModelHandler``, but for ``system`` and ``json_schema``.
     """
 
     card = CARDS["openai_inference.OpenAICompletionsModelHandler"]
     _create = Completions.create
     _ours = ("model", "prompt", "stream")
     _path = "/completions"
+    _answer = Completion
+    _wanted = "completion"
 
     def __init__(
         self,
@@ -201,41 +167,19 @@ class OpenAICompletionsModelHandler(_OpenAITextHandler):
         max_wait_secs: float = MAX_WAIT_SECS,
         **options: Any,
     ) -> None:
-        who = type(self).__qualname__
-        self._prompts = Prompts(who, prompt)
+        options |= {"batch_directory": batch_directory, "max_wait_secs": max_wait_secs}
+        super().__init__(model_name, prompt=prompt, url=url, api_key=api_key, **options)
         self._full_answer = full_answer
-        key, url = ApiKey(api_key, _KEY, who), checked_url(who, url, self._path)
-        batches = BatchOptions.of(who, "openai", batch_directory, max_wait_secs)
-        super().__init__(model_name, key, url, size=1, batches=batches, options=options)
 
-    async def request(
-        self, batch: Sequence[Any], model: openai.AsyncOpenAI, inference_args: dict[str, Any] | None = None
-    ) -> list[Any]:
-        """Asks for each example.
+    def _method(self, client: openai.AsyncOpenAI) -> Any:
+        return client.completions.with_raw_response.create
 
-        Raises:
-            EndpointError: no request can succeed.
-            openai.OpenAIError: this one failed.
-        """
-        return await self._answers(batch, model, inference_args)
+    def _asked(self, text: str) -> dict[str, Any]:
+        return {"prompt": text}
 
-    async def _probe(self, client: openai.AsyncOpenAI, args: Mapping[str, Any]) -> object:
-        return await self._send(client, "Hi", args)
-
-    async def _predict(self, example: Any, client: openai.AsyncOpenAI, args: Mapping[str, Any]) -> Any:
-        try:
-            prompt = self._prompts.text(example)
-        except (TypeError, ValueError) as error:
-            return ElementFailure(error)
-        return PredictionResult(example, await self._ask(lambda: self._send(client, prompt, args)), self.model_name)
-
-    async def _send(self, client: openai.AsyncOpenAI, prompt: str, args: Mapping[str, Any]) -> Any:
-        def read(answer: Any) -> Any:
-            text = text_in(choice_in(answer).text)
-            return answer if self._full_answer else text
-
-        all_args: Any = {"model": self.model_name, "prompt": prompt, **args}
-        return await self._heard(client.completions.with_raw_response.create(**all_args), "completion", read)
+    def _reply_in(self, answer: Any, asked: Mapping[str, Any]) -> list[Any]:
+        text = text_in(_first_choice(answer).text)
+        return [answer if self._full_answer else text]
 
 
 class OpenAIEmbeddingsModelHandler(_OpenAITextHandler):
@@ -243,43 +187,17 @@ class OpenAIEmbeddingsModelHandler(_OpenAITextHandler):
 
     A request has up to 64 texts; ``max_batch_size`` is another limit. If the endpoint refuses one for what is in it,
     such as a text that is too long, halves of it are sent until the texts at fault are alone. Refused requests are not
-    billed. ``inference_args`` are those of OpenAI's ``embeddings.create``, such as ``dimensions``.
-
-    Args:
-        model_name: the name of the model, such as ``"text-embedding-3-small"``.
-        prompt: makes the text of a row: ``"{title}: {body}"``; this and the other arguments are those of
-            ``OpenAIChatModelHandler``.
-        url: the address of the API, up to ``/v1``.
-        api_key: the key, or a function that returns it.
-        batch_directory: of the Batch API.
-        max_wait_secs: how long to wait for a batch.
-        options: those of ``headrace.RemoteModelHandler`` and of ``headrace.ModelHandler``.
-
-    Raises:
-        ConfigurationError: an argument is wrong.
+    billed. ``inference_args`` are those of OpenAI's ``embeddings.create``, such as ``dimensions``. The arguments are
+    those of ``OpenAIChatModelHandler`` that are about prompts, the endpoint and batches.
     """
 
     card = CARDS["openai_inference.OpenAIEmbeddingsModelHandler"]
     _create = Embeddings.create
     _ours = ("model", "input")
     _path = "/embeddings"
-
-    def __init__(
-        self,
-        model_name: str,
-        *,
-        prompt: str | None = None,
-        url: str | None = None,
-        api_key: KeySource = None,
-        batch_directory: str | os.PathLike[str] | None = None,
-        max_wait_secs: float = MAX_WAIT_SECS,
-        **options: Any,
-    ) -> None:
-        who = type(self).__qualname__
-        self._prompts = Prompts(who, prompt)
-        key, url = ApiKey(api_key, _KEY, who), checked_url(who, url, self._path)
-        batches = BatchOptions.of(who, "openai", batch_directory, max_wait_secs)
-        super().__init__(model_name, key, url, size=_MOST_TEXTS, batches=batches, options=options)
+    _answer = CreateEmbeddingResponse
+    _wanted = "list of embeddings"
+    _http_size = 64
 
     async def request(
         self, batch: Sequence[Any], model: openai.AsyncOpenAI, inference_args: dict[str, Any] | None = None
@@ -291,17 +209,8 @@ class OpenAIEmbeddingsModelHandler(_OpenAITextHandler):
             openai.OpenAIError: this one failed.
         """
         if self._batches is not None:
-            return await self._answers(batch, model, inference_args)
-        return await self._results(batch, model, inference_args or {})
-
-    async def _predict(self, example: Any, client: openai.AsyncOpenAI, args: Mapping[str, Any]) -> Any:
-        return (await self._results([example], client, args))[0]
-
-    async def _probe(self, client: openai.AsyncOpenAI, args: Mapping[str, Any]) -> object:
-        return await self._send(client, ["Hi"], args)
-
-    async def _results(self, batch: Sequence[Any], client: openai.AsyncOpenAI, args: Mapping[str, Any]) -> list[Any]:
-        found: dict[int, Any] = {}
+            return await super().request(batch, model, inference_args)
+        found: list[Any] = [None] * len(batch)
         texts: dict[int, str] = {}
         for place, example in enumerate(batch):
             try:
@@ -310,13 +219,11 @@ class OpenAIEmbeddingsModelHandler(_OpenAITextHandler):
                 texts[place] = text
             except (TypeError, ValueError) as error:
                 found[place] = ElementFailure(error)
-        if texts:
-            vectors = await self._embed(list(texts.values()), client, args)
-            found |= zip(texts, vectors, strict=True)
-        return [
-            one if isinstance(one, ElementFailure) else PredictionResult(example, one, self.model_name)
-            for example, one in ((example, found[place]) for place, example in enumerate(batch))
-        ]
+        vectors = await self._embed(list(texts.values()), model, inference_args or {}) if texts else []
+        for place, vector in zip(texts, vectors, strict=True):
+            is_vector = not isinstance(vector, ElementFailure | ElementRetry)
+            found[place] = PredictionResult(batch[place], vector, self.model_name) if is_vector else vector
+        return found
 
     async def _embed(
         self, texts: list[str], client: openai.AsyncOpenAI, args: Mapping[str, Any], *, is_part: bool = False
@@ -327,7 +234,7 @@ class OpenAIEmbeddingsModelHandler(_OpenAITextHandler):
             Exception: the request failed; of a part, whose other half may have been paid for, one that concerns all.
         """
         try:
-            return await self._ask(lambda: self._send(client, texts, args))
+            return await self._ask(self._sent(client, {"input": texts, **args}))
         except Exception as caught:
             error = caught
         await self._refuse_all_if_probe_fails([error], client, args)
@@ -338,11 +245,42 @@ class OpenAIEmbeddingsModelHandler(_OpenAITextHandler):
         parts = [await self._embed(part, client, args, is_part=True) for part in (texts[:half], texts[half:])]
         return [*parts[0], *parts[1]]
 
-    async def _send(self, client: openai.AsyncOpenAI, texts: list[str], args: Mapping[str, Any]) -> list[Any]:
-        all_args: Any = {"model": self.model_name, "input": texts, **args}
-        is_encoded = args.get("encoding_format") == "base64"
-        return await self._heard(
-            client.embeddings.with_raw_response.create(**all_args),
-            "list of embeddings",
-            lambda answer: vectors_in(answer, len(texts), is_encoded=is_encoded),
-        )
+    def _method(self, client: openai.AsyncOpenAI) -> Any:
+        return client.embeddings.with_raw_response.create
+
+    def _asked(self, text: str) -> dict[str, Any]:
+        return {"input": [text]}
+
+    def _reply_in(self, answer: Any, asked: Mapping[str, Any]) -> list[Any]:
+        is_encoded = asked.get("encoding_format") == "base64"
+        found = [one.embedding for one in _in_order(answer.data, len(asked["input"]), "embeddings")]
+        return [one if is_encoded and isinstance(one, str) else _vector(one) for one in found]
+
+
+def _vector(found: Any) -> Any:
+    is_vector = isinstance(found, list) and found and set(map(type, found)) <= {int, float}
+    if is_vector and math.isfinite(sum(found)):
+        return found
+    return ElementFailure(InvalidAnswerError(f"the embedding is no list of numbers: {found!r:.200}"))
+
+
+def _first_choice(answer: Any) -> Any:
+    return _in_order(answer.choices, len(answer.choices), "choices")[0]
+
+
+def _in_order(items: list[Any], count: int, name: str) -> list[Any]:
+    """Items of an answer in the order of their indexes; some servers keep the order, and say none.
+
+    Raises:
+        PredictionCountError: the indexes are not those of ``count`` items, each once.
+        Exception: there are no items.
+    """
+    if not items or not isinstance(items, list):
+        raise TypeError(f"there are no {name}")
+    indexes = [one.index for one in items]
+    if indexes == [None] * count:
+        return items
+    if len(items) != count or set(indexes) != set(range(count)):
+        said = f"the endpoint's {name} have the indexes {indexes!s:.200}"
+        raise PredictionCountError(f"{said}; they must be those from 0 to {count - 1}, each once.")
+    return sorted(items, key=lambda one: one.index)

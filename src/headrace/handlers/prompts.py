@@ -6,16 +6,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from string import Formatter
-from typing import Any
+from typing import Any, ClassVar
 
 from headrace.core.errors import ConfigurationError
 
-__all__ = ["Prompts"]
+__all__ = ["PromptRows", "Prompts"]
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _COLUMN = "messages"
 """The column of a row that holds a conversation."""
-_SHOWN = 80
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class Prompts:
         if isinstance(example, str):
             return example
         if not isinstance(example, Mapping):
-            raise TypeError(f"an example must be a text, or a row with prompt=, not {_shown(example)}.")
+            raise TypeError(f"an example must be a text, or a row with prompt=, not {example!r:.80}.")
         if self.template is None:
             raise TypeError(
                 f"the example is a row ({', '.join(map(str, example))}); give {self.who} prompt='... {{column}} ...', "
@@ -144,6 +143,33 @@ class Prompts:
         return (self.template or "").format_map(row)
 
 
+class PromptRows:
+    """What handlers make of rows, by their ``_prompts``."""
+
+    _prompts: Prompts
+    _takes_conversations: ClassVar[bool] = True
+
+    def columns_of_rows(self) -> list[str]:
+        """The columns that the prompt takes from a row; empty without a prompt."""
+        return self._prompts.columns
+
+    def refuse_columns(self, columns: Sequence[str]) -> None:
+        """Refuses rows of which no prompt can be made.
+
+        Raises:
+            ConfigurationError: it is not clear which of the columns is the prompt.
+        """
+        self._prompts.refuse_columns(columns, may_be_conversation=self._takes_conversations)
+
+    def example_from_row(self, row: Mapping[str, Any]) -> Any:
+        """The prompt of a row: what ``prompt`` makes of it, its only column, or a conversation.
+
+        Raises:
+            ValueError: it is not clear which column is the prompt, or it is missing or empty.
+        """
+        return self._prompts.example_from_row(row) if self._takes_conversations else self._prompts.text_from_row(row)
+
+
 def _which_column(columns: Iterable[Any]) -> str:
     return (
         f"choose one column with the prompt (--columns, in Python columns=) of {', '.join(map(str, columns))}, or make "
@@ -155,7 +181,7 @@ def _as_text(column: Any, value: Any) -> str:
     if isinstance(value, int | float):
         return str(value)
     if not isinstance(value, str):
-        raise ValueError(f"column {column!r} holds {_shown(value)}, which is no text.")
+        raise ValueError(f"column {column!r} holds {value!r:.80}, which is no text.")
     if not value:
         raise ValueError(f"column {column!r}, which is the prompt, is empty.")
     return value
@@ -168,9 +194,5 @@ def _as_message(message: Any) -> dict[str, Any]:
     else:
         plain = {name: getattr(message, name) for name in ("role", "content") if hasattr(message, name)}
     if "role" not in plain:
-        raise TypeError(f"a message must be a dict with 'role' and 'content', not {_shown(message)}.")
+        raise TypeError(f"a message must be a dict with 'role' and 'content', not {message!r:.80}.")
     return plain
-
-
-def _shown(value: Any) -> str:
-    return repr(value)[:_SHOWN]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import logging
 import os
 import time
-import weakref
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -18,14 +17,11 @@ from headrace.core.request_context import report_generation
 from headrace.core.result import PredictionResult
 from headrace.handlers.cards import CARDS
 from headrace.handlers.generation import EngineLostError, Generated, GenerationModelHandler, Prompt, as_messages
+from headrace.handlers.vllm_server import Replaced
 
 __all__ = ["VLLMEngineModelHandler"]
 
-_LOGGER = logging.getLogger("headrace.vllm")
-
 _MAX_TOKENS = 256
-_RARITY = 10
-"""After a failed start, no other is attempted for this many times the duration of the failed one."""
 
 
 class VLLMEngine:
@@ -42,10 +38,9 @@ class VLLMEngine:
         self._arguments = arguments
         self._numbers = itertools.count()
         self._turns = _Turns()
-        self._restart: asyncio.Future[None] | None = None
-        self._failed: tuple[Exception, float] | None = None
+        self._restart: asyncio.Future[Any] | None = None
+        self._engine = Replaced(partial(_start, arguments), _obituary, _end)
         self._tokenizer: Any = None
-        self._keep(self._start())
 
     async def generate(self, prompt: Any, params: Any) -> Any:
         """The output for one prompt.
@@ -82,52 +77,28 @@ class VLLMEngine:
     async def _generate(self, prompt: Any, params: Any) -> Any:
         from vllm.v1.engine.exceptions import EngineGenerateError  # noqa: PLC0415 - as in load_model
 
-        engine = await self._running()
+        while self._engine.has_ended:
+            if self._restart is None or self._restart.done():  # one for all that wait, who may give up meanwhile
+                self._restart = asyncio.ensure_future(asyncio.to_thread(self._engine.running))
+                self._restart.add_done_callback(lambda done: done.cancelled() or done.exception())
+            await asyncio.shield(self._restart)
         name = f"headrace-{next(self._numbers)}"
         try:
-            outputs = [output async for output in engine.generate(prompt, params, request_id=name)]
+            outputs = [one async for one in self._engine.current.generate(prompt, params, request_id=name)]
         except EngineGenerateError as error:  # which says nothing itself
             raise error.__cause__ or error from None
         return outputs[-1]
 
-    async def _running(self) -> Any:
-        """The engine; waits for another one if it has ended. A wait that is given up does not end the start."""
-        while self._engine.errored:
-            if self._restart is None or self._restart.done():  # to wait for what is done would not let others run
-                self._restart = asyncio.ensure_future(asyncio.to_thread(self._start_again))
-                self._restart.add_done_callback(self._restarted)
-            await asyncio.shield(self._restart)
-        return self._engine
 
-    def _restarted(self, restart: asyncio.Future[None]) -> None:
-        if self._restart is restart:
-            self._restart = None
-        if not restart.cancelled():
-            restart.exception()  # if nobody waits any longer, nobody is to be told
+def _start(arguments: Mapping[str, Any]) -> Any:
+    import vllm  # noqa: PLC0415 - as in load_model
+    from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415 - as in load_model
 
-    def _start_again(self) -> None:
-        """Starts another engine, unless the last attempt failed a short while ago."""
-        began = time.monotonic()
-        if self._failed is not None and began < self._failed[1]:
-            raise self._failed[0]
-        _LOGGER.warning("The process of vLLM's engine has ended; another one is started.")
-        self._finalizer()
-        try:
-            self._keep(self._start())
-        except Exception as error:
-            now = time.monotonic()
-            self._failed = error, now + _RARITY * (now - began)
-            raise
+    return AsyncLLM.from_engine_args(vllm.AsyncEngineArgs(**arguments))
 
-    def _start(self) -> Any:
-        import vllm  # noqa: PLC0415 - as in load_model
-        from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415 - as in load_model
 
-        return AsyncLLM.from_engine_args(vllm.AsyncEngineArgs(**self._arguments))
-
-    def _keep(self, engine: Any) -> None:
-        self._engine = engine
-        self._finalizer = weakref.finalize(self, _end, engine)
+def _obituary(engine: Any) -> str | None:
+    return "the process of vLLM's engine has ended" if engine.errored else None
 
 
 def _end(engine: Any) -> None:
@@ -144,19 +115,16 @@ class _Turns:
 
     def __init__(self) -> None:
         self._running = 0
-        self._want_to_be_alone = 0
-        self._one = asyncio.Lock()
-        self._none_runs, self._all_may = asyncio.Event(), asyncio.Event()
+        self._gate = asyncio.Lock()
+        self._none_runs = asyncio.Event()
         self._none_runs.set()
-        self._all_may.set()
 
     @contextlib.asynccontextmanager
     async def beside_others(self) -> AsyncIterator[None]:
         """Waits while one runs alone, or wants to."""
-        while not self._all_may.is_set():
-            await self._all_may.wait()
-        self._running += 1
-        self._none_runs.clear()
+        async with self._gate:
+            self._running += 1
+            self._none_runs.clear()
         try:
             yield
         finally:
@@ -167,16 +135,9 @@ class _Turns:
     @contextlib.asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
         """Waits until all others have ended; those that come later wait."""
-        self._want_to_be_alone += 1
-        self._all_may.clear()
-        try:
-            async with self._one:
-                await self._none_runs.wait()
-                yield
-        finally:
-            self._want_to_be_alone -= 1
-            if not self._want_to_be_alone:
-                self._all_may.set()
+        async with self._gate:
+            await self._none_runs.wait()
+            yield
 
 
 class VLLMEngineModelHandler(GenerationModelHandler[VLLMEngine]):

@@ -66,14 +66,16 @@ class _VLLMModelHandler(UriModelHandler[ExampleT, Server]):
     def __init__(
         self,
         model_name: str,
-        vllm_server_kwargs: Mapping[str, Any] | None,
-        start_timeout_secs: float,
-        dynamo: tuple[bool, Mapping[str, Any] | None],
-        options: Mapping[str, Any],
+        vllm_server_kwargs: Mapping[str, Any] | None = None,
+        *,
+        use_dynamo: bool = False,
+        dynamo_frontend_kwargs: Mapping[str, Any] | None = None,
+        start_timeout_secs: float = _START_SECS,
+        **options: Any,
     ) -> None:
         super().__init__(model_name, **options)
-        self._use_dynamo, self._dynamo_frontend_kwargs = dynamo[0], dict(dynamo[1] or {})
-        _refuse_dynamo(self._use_dynamo)
+        self._use_dynamo, self._dynamo_frontend_kwargs = use_dynamo, dict(dynamo_frontend_kwargs or {})
+        _refuse_dynamo(use_dynamo)
         if not start_timeout_secs > 0:
             raise ConfigurationError(f"start_timeout_secs must be positive, not {start_timeout_secs!r}.")
         self._vllm_server_kwargs = dict(vllm_server_kwargs or {})
@@ -182,19 +184,6 @@ class VLLMCompletionsModelHandler(_VLLMModelHandler[str]):
 
     card = CARDS["vllm_inference.VLLMCompletionsModelHandler"]
 
-    def __init__(
-        self,
-        model_name: str,
-        vllm_server_kwargs: Mapping[str, Any] | None = None,
-        *,
-        use_dynamo: bool = False,
-        dynamo_frontend_kwargs: Mapping[str, Any] | None = None,
-        start_timeout_secs: float = _START_SECS,
-        **options: Any,
-    ) -> None:
-        dynamo = use_dynamo, dynamo_frontend_kwargs
-        super().__init__(model_name, vllm_server_kwargs, start_timeout_secs, dynamo, options)
-
     async def _request(self, client: openai.AsyncOpenAI, example: str, args: dict[str, Any]) -> Any:
         return await client.completions.create(prompt=example, **args)
 
@@ -228,17 +217,18 @@ class VLLMChatModelHandler(_VLLMModelHandler[Sequence[OpenAIChatMessage]]):
         start_timeout_secs: float = _START_SECS,
         **options: Any,
     ) -> None:
-        dynamo = use_dynamo, dynamo_frontend_kwargs
-        super().__init__(model_name, vllm_server_kwargs, start_timeout_secs, dynamo, options)
+        options |= {"use_dynamo": use_dynamo, "dynamo_frontend_kwargs": dynamo_frontend_kwargs}
+        super().__init__(model_name, vllm_server_kwargs, start_timeout_secs=start_timeout_secs, **options)
         self._chat_template_path = None if chat_template_path is None else os.fspath(chat_template_path)
 
-    def load_model(self) -> Server:
-        """Starts a server with the current content of the chat template; returns when it answers."""
-        template = None
-        if self._chat_template_path is not None:
-            with open_uri(self._chat_template_path) as file:
-                template = file.read()
-        return Server(self._launch(), template)
+    def _launch(self) -> Launch:
+        """With the current content of the chat template, which vLLM takes in place of a file's name, too."""
+        launch = super()._launch()
+        if self._chat_template_path is None:
+            return launch
+        with open_uri(self._chat_template_path) as file:
+            template = file.read().decode().encode("unicode_escape").decode()
+        return launch._replace(arguments=(*launch.arguments, "--chat-template", template))
 
     async def _request(
         self, client: openai.AsyncOpenAI, example: Sequence[OpenAIChatMessage], args: dict[str, Any]

@@ -1,4 +1,4 @@
-"""A vLLM server as a child process: starting, probing, restarting and ending it, and passing on its output."""
+"""A vLLM server as a child process: starting, probing and ending it, and passing on its output; and restarts."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from headrace.core.errors import ConfigurationError, HeadraceError, MissingExtraError
 
-__all__ = ["Launch", "Server", "ServerProcess", "VLLMServerError", "server_arguments"]
+__all__ = ["Launch", "Replaced", "Server", "ServerProcess", "VLLMServerError", "server_arguments"]
+
+RunningT = TypeVar("RunningT")
 
 _LOGGER = logging.getLogger("headrace.vllm")
 
@@ -218,66 +221,91 @@ class ServerProcess:
             connection.close()
 
 
-class Server:
-    """A model's server: started at once, restarted on demand after it died, and ended with this object.
+class Replaced(Generic[RunningT]):
+    """What runs in a process: started at once, again on demand after it has ended, and ended with this object.
 
     Thread-safe. It cannot be pickled.
 
     Args:
+        start: starts it.
+        why_ended: says how it ended; None: it runs.
+        end: ends it, with all that it has started.
+
+    Raises:
+        Exception: whatever ``start`` raises.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[], RunningT],
+        why_ended: Callable[[RunningT], str | None],
+        end: Callable[[RunningT], object],
+    ) -> None:
+        self._start, self._why_ended, self._end = start, why_ended, end
+        self._lock = threading.Lock()
+        self._failed: tuple[Exception, float] | None = None
+        self._keep(start())
+
+    def _keep(self, running: RunningT) -> None:
+        self._now = running
+        self._finalizer = weakref.finalize(self, self._end, running)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} of vLLM cannot be pickled: it lives in one process")
+
+    @property
+    def current(self) -> RunningT:
+        """What was started last."""
+        return self._now
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether ``running`` would start another."""
+        return self._why_ended(self._now) is not None
+
+    def running(self) -> RunningT:
+        """What runs; another if the last one has ended.
+
+        Raises:
+            Exception: it does not start, or failed to start a short while ago.
+        """
+        with self._lock:
+            why = self._why_ended(self._now)
+            if why is None:
+                return self._now
+            began = time.monotonic()
+            if self._failed is not None and began < self._failed[1]:
+                raise self._failed[0]
+            _LOGGER.warning("%s; another one is started.", why)
+            self._finalizer()
+            try:
+                self._keep(self._start())
+            except Exception as error:
+                now = time.monotonic()
+                self._failed = error, now + _RARITY * (now - began)
+                raise
+            return self._now
+
+
+class Server(Replaced[ServerProcess]):
+    """A model's server.
+
+    Args:
         launch: how to start it.
-        chat_template: content of the file for ``--chat-template``, or None.
 
     Raises:
         MissingExtraError: vLLM is not installed.
         VLLMServerError: it does not start.
     """
 
-    def __init__(self, launch: Launch, chat_template: bytes | None = None) -> None:
-        self._lock = threading.Lock()
-        self._resources = contextlib.ExitStack()
-        self._failed: tuple[HeadraceError, float] | None = None
+    def __init__(self, launch: Launch) -> None:
         self.local = threading.local()
         """State that a thread keeps between calls."""
-        if chat_template is not None:
-            file = _memory_file(chat_template)
-            self._resources.callback(_close, file, os.getpid())
-            path = f"{os.path.realpath('/proc/self')}/fd/{file}"  # the server may see this process under another id
-            launch = launch._replace(arguments=(*launch.arguments, "--chat-template", path))
-        self._launch = launch
-        self._process: ServerProcess | None = None
-        weakref.finalize(self, self._resources.close)
-        self.running()
+        super().__init__(partial(ServerProcess, launch), _obituary, ServerProcess.stop)
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a vLLM server cannot be pickled: it lives in one process")
 
-    def running(self) -> ServerProcess:
-        """The running server; starts a new one if the last one has ended.
-
-        Raises:
-            VLLMServerError: it does not start, or failed to start a short while ago.
-        """
-        with self._lock:
-            if self._process is not None and not self._process.ending:
-                return self._process
-            if self._failed is not None and time.monotonic() < self._failed[1]:
-                raise self._failed[0]
-            if self._process is not None:
-                _LOGGER.warning("%s; another one is started.", self._process.error(str(self._process.ending)))
-                self._process.stop()
-            return self._started()
-
-    def _started(self) -> ServerProcess:
-        began = time.monotonic()
-        try:
-            self._process = ServerProcess(self._launch)
-        except HeadraceError as error:
-            now = time.monotonic()
-            self._failed = error, now + _RARITY * (now - began)
-            raise
-        self._failed = None
-        self._resources.callback(self._process.stop)
-        return self._process
+def _obituary(process: ServerProcess) -> str | None:
+    return str(process.error(process.ending)) if process.ending else None
 
 
 def _command(launch: Launch, port: int) -> list[str]:
@@ -302,15 +330,3 @@ def _pass_on(output: Any, lines: deque[str]) -> None:
         for line in output:
             lines.append(line.rstrip())
             _LOGGER.info("%s", line.rstrip())
-
-
-def _memory_file(content: bytes) -> int:
-    """An anonymous file, which nobody has to remove; other processes open it under /proc."""
-    file = os.memfd_create("chat-template")
-    os.write(file, content)
-    return file
-
-
-def _close(file: int, owner: int) -> None:
-    if os.getpid() == owner:
-        os.close(file)

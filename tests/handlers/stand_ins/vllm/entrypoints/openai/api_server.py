@@ -78,7 +78,7 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(404, {"error": {"message": f"The model `{request['model']}` does not exist."}})
         elif self.path == "/v1/chat/completions":
             text = " ".join(f"{message['role']}:{message['content']}" for message in request["messages"])
-            template = Path(args.chat_template).read_text() if args.chat_template else ""
+            template = (args.chat_template or "").encode().decode("unicode_escape")  # vLLM takes it in place of a file
             self.respond(request, request["messages"][-1]["content"], template + text)
         else:
             self.respond(request, request["prompt"], request["prompt"])

@@ -1,0 +1,182 @@
+"""What all handlers of language models behind endpoints have in common."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from endpoint_apis import APIS, EMBEDDINGS, KEY, _keys_in_the_environment, each  # noqa: F401 - a fixture
+from headrace import ConfigurationError, PredictionResult, predict
+from headrace.core.events import UsageReported
+from headrace.handlers.anthropic_inference import AnthropicChatModelHandler
+from headrace.handlers.openai_inference import (
+    OpenAIChatModelHandler,
+    OpenAICompletionsModelHandler,
+    OpenAIEmbeddingsModelHandler,
+)
+from headrace.testing import HandlerContract
+from http_endpoint import events_and_outcomes, failures_among
+
+pytestmark = pytest.mark.usefixtures("module_travels", "requests_end", "_keys_in_the_environment")
+
+USED = {"chat": (7, 3), "completions": (7, 3), "anthropic": (9, 3), "gemini": (8, 8), "embeddings": (5, 0)}
+
+
+class Unpooled:
+    """A client for each request: the suite asks from one event loop after the other."""
+
+    def create_client(self):
+        return "of each request"
+
+    async def request(self, batch, model, inference_args=None):
+        assert model == "of each request"
+        async with super().create_client() as client:
+            return await super().request(batch, client, inference_args)
+
+
+class UnpooledChat(Unpooled, OpenAIChatModelHandler):
+    pass
+
+
+class UnpooledCompletions(Unpooled, OpenAICompletionsModelHandler):
+    pass
+
+
+class UnpooledEmbeddings(Unpooled, OpenAIEmbeddingsModelHandler):
+    pass
+
+
+class UnpooledClaude(Unpooled, AnthropicChatModelHandler):
+    pass
+
+
+class OnTexts(HandlerContract):
+    pytestmark = pytest.mark.large
+
+    @pytest.fixture
+    def server(self):
+        with self.api.serving() as server:
+            yield server
+
+    def handler(self, server):
+        return self.api._replace(kind=self.kind).handler(server, num_retries=0)
+
+    def examples(self):
+        return ["a", "bb", "ccc", "dddd", "eeeee"]
+
+    def bad_example(self):
+        return 13
+
+
+class TestChat(OnTexts):
+    api, kind = APIS["chat"], UnpooledChat
+
+
+class TestCompletions(OnTexts):
+    api, kind = APIS["completions"], UnpooledCompletions
+
+
+class TestEmbeddings(OnTexts):
+    api, kind = EMBEDDINGS, UnpooledEmbeddings
+
+
+class TestClaude(OnTexts):
+    api, kind = APIS["anthropic"], UnpooledClaude
+
+
+@each()
+def test_texts_and_rows_are_answered_in_their_order(api):
+    with api.serving() as server:
+        handler = api.handler(server, prompt="{n} times {{{word}}}")
+        examples = ["a", "bb", {"n": 2, "word": "yes"}]
+        expected = [api.prediction(text) for text in ("a", "bb", "2 times {yes}")]
+        found = list(predict(handler, examples))
+        assert found == [PredictionResult(*pair, "m") for pair in zip(examples, expected, strict=True)]
+        assert all(KEY in str(headers) for headers in server.headers)
+
+
+@each()
+def test_tokens_are_reported_for_every_answer(api, request):
+    read, written = USED[request.node.callspec.id]
+    with api.serving() as server:
+        events, _ = events_and_outcomes(api.handler(server, max_batch_size=1), ["a", "b"])
+        assert events.of(UsageReported) == [UsageReported("m", read, written)] * 2
+
+
+@each("gemini")
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ({"extra_heders": {}}, "'extra_heders', which the client does not know; did you mean 'extra_headers'"),
+        ({"model": "other"}, "inference_args must not have 'model'; the handler sets it"),
+    ],
+)
+def test_unknown_inference_args_are_refused_before_any_request(api, args, said):
+    with api.serving() as server:
+        with pytest.raises(ConfigurationError, match=said):
+            predict(api.handler(server), ["a"], inference_args=args)
+        assert server.requests == []
+
+
+@each("gemini")
+@pytest.mark.parametrize("example", [13, None, {"text": "a"}, {"text": None}, [], [{"content": "a"}]])
+def test_what_is_no_example_is_its_own_dead_letter_and_not_asked(api, example):
+    with api.serving() as server:
+        _, outcomes = events_and_outcomes(api.handler(server), ["a", example])
+        assert api.asked(server) == ["a"]
+    (failure,) = failures_among(outcomes)
+    assert (failure.element, failure.attempts) == (example, 1)
+
+
+@each("gemini")
+def test_keys_are_in_no_dead_letter_and_no_pickle(api):
+    with api.refusing(api.refusal(400, f"we got {KEY}"), "b") as server:
+        handler = api.handler(server)
+        _, outcomes = events_and_outcomes(handler, ["a", "b"])
+    (failure,) = failures_among(outcomes)
+    assert "we got ***" in str(failure.error)
+    assert KEY not in f"{failure} {failure.record} {failure.error!r} {failure.error.body}"
+    assert KEY not in str(failure.error.request.headers)
+    assert KEY.encode() not in pickle.dumps(handler)
+
+
+@each()
+@pytest.mark.parametrize("as_text", [True, False])
+def test_key_may_be_given_as_text_with_a_warning_or_by_a_function(api, as_text):
+    with api.serving() as server:
+        if as_text:
+            with pytest.warns(UserWarning, match="ModelHandler: the API key is in the pickle"):
+                handler = api.handler(server, api_key="sk-given-here")
+        else:
+            handler = api.handler(server, api_key=lambda: "sk-given-here")
+        list(predict(handler, ["a"]))
+        assert "sk-given-here" in str(server.headers[0])
+    assert "sk-given-here" not in repr(vars(handler))
+
+
+@each("gemini")
+def test_missing_key_is_one_error_that_says_where_it_is_looked_for(api, monkeypatch):
+    for name in ("OPENAI", "ANTHROPIC"):
+        monkeypatch.delenv(f"{name}_API_KEY")
+    with pytest.raises(ConfigurationError, match=r"ModelHandler has no API key: set (OPENAI|ANTHROPIC)_API_KEY"):
+        list(predict(api.kind("m"), ["a", "b"], on_failure="yield"))
+
+
+@each()
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"model_name": ""}, "model_name must name a model, not ''"),
+        ({"url": "localhost:8000"}, "url must be that of an API, such as http://localhost:8000/v1"),
+        ({"prompt": "no column"}, "prompt must name a column of each row in braces"),
+        ({"prompt": "a {"}, "prompt is no template: .* Write a literal brace twice"),
+        ({"prompt": "a {}"}, "braces in prompt must hold the name of a column"),
+        ({"api_key": 3}, "api_key must be a text, or a function that returns one"),
+        ({"promt": "a {b}"}, "has no argument 'promt'; did you mean 'prompt'"),
+        ({"timeout": 3}, "timeout"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_construction(api, arguments, said):
+    with pytest.raises(ConfigurationError, match=said):
+        api.kind(**{"model_name": "m", **arguments})
