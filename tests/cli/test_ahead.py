@@ -8,8 +8,7 @@ import pytest
 
 from headrace.cli.ahead import importing_ahead
 from headrace.hosts.environment import threads_of_each
-from headrace.hosts.fork_server_process import ForkServerProcess
-from headrace.hosts.spare import SPARE
+from headrace.hosts.fork_server_process import SPARE, ForkServerProcess
 
 
 @pytest.fixture

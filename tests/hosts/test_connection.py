@@ -63,15 +63,6 @@ def test_a_request_that_ends_its_host_is_lost(host, work, exit_text):
     assert host.ask(double, 1).rows == [2]
 
 
-def test_host_failure_says_where_the_host_was(host):
-    def work(rows, toy):
-        toy.progress.mark(Activity.POSTPROCESSING, 2, 1)
-        os._exit(1)
-
-    snapshot = host.ask(work, 1, 2, 3).snapshot
-    assert (snapshot.activity, snapshot.position, snapshot.index) == (Activity.POSTPROCESSING, 2, 1)
-
-
 def test_a_host_that_is_killed_while_idle_is_replaced(host, wait_until):
     first, fork_server = both(host)
     kill(first, wait_until)
@@ -101,12 +92,6 @@ def test_only_the_running_one_of_several_threads_calls_is_lost(host):
     lost = [(t, n) for t in range(8) for n in range(10) if isinstance(results[t][n], HostFailure)]
     assert lost == [(3, 5)]
     assert all(results[t][n].rows == [2 * t, 2 * n] for t in range(8) for n in range(10) if (t, n) != (3, 5))
-
-
-def test_any_number_of_hosts_may_be_lost(host):
-    calls = [host.tell(die if number % 2 else double, number) for number in range(20)]
-    results = [host.result(call) for call in calls]
-    assert [isinstance(result, HostFailure) for result in results] == [bool(number % 2) for number in range(20)]
 
 
 def test_an_abandoned_call_that_kills_its_host_fails_no_other_call(host, wait_until):
@@ -229,15 +214,6 @@ threading.Thread(target=threading.Event().wait, daemon=True).start()
         host.ask(double)
 
 
-def test_a_host_that_closes_every_descriptor_is_lost(host):
-    def work(rows, toy):
-        os.closerange(0, 4096)
-        return rows
-
-    assert isinstance(host.ask(work), HostFailure)
-    assert host.ask(double, 1).rows == [2]
-
-
 def test_a_host_that_closes_every_descriptor_and_hangs_is_lost(host):
     def work(rows, toy):
         os.closerange(0, 4096)
@@ -268,14 +244,6 @@ def test_connection_notices_an_exit_without_pidfds(host, monkeypatch):
     monkeypatch.delattr(os, "pidfd_open")
     assert host.ask(die).exit_text == "was killed by SIGKILL"
     assert host.ask(double, 1).rows == [2]
-
-
-def test_an_idle_host_killed_with_its_fork_server_is_replaced(host, wait_until):
-    first, fork_server = both(host)
-    kill(fork_server, wait_until)
-    assert wait_until(lambda: has_ended(first))
-    second, other = both(host)
-    assert (second != first, other != fork_server) == (True, True)
 
 
 def test_a_request_is_lost_when_its_fork_server_is_killed(host, wait_until):

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 
 import pytest
 
-from headrace.core.errors import HostStartError
 from headrace.hosts.environment import ProcessEnvironment
-from headrace.hosts.fork_server_client import ForkServerClient
-from headrace.hosts.spare import SPARE
+from headrace.hosts.fork_server_process import SPARE
 from toy_hosts import has_ended
 
 pytestmark = pytest.mark.usefixtures("census")
@@ -47,13 +44,6 @@ def test_spare_fork_server_forks_the_next_host(new_host, start):
     assert SPARE.take() is None
 
 
-def test_spare_fork_server_serves_one_client(new_host, start):
-    _, process = start("")
-    first, second = new_host(), new_host()
-    assert first.learn(parent) == process
-    assert second.learn(parent) != process
-
-
 def test_spare_fork_server_gets_the_environment_of_the_moment_when_it_is_taken(
     new_host, start, monkeypatch, tmp_path, caplog
 ):
@@ -72,16 +62,6 @@ def test_spare_fork_server_gets_the_environment_of_the_moment_when_it_is_taken(
 
     here = ProcessEnvironment.here()
     assert new_host().learn(look) == (["later", None], here.directory, here.path, logging.CRITICAL)
-
-
-def test_spare_fork_server_is_not_for_a_client_with_an_environment_of_its_own(toy, close_later, start):
-    _, process = start("")
-    client = close_later(ForkServerClient(toy(), "toy", environment=ProcessEnvironment.here()))
-    host = client.host()
-    assert client.fork_server != process
-    host.channel.close()
-    host.progress.close()
-    os.close(host.pidfd)
 
 
 @pytest.mark.parametrize(("threads", "is_taken"), [(2, True), (3, False), (None, False)])
@@ -111,24 +91,6 @@ def test_spare_fork_server_replaces_an_earlier_one(start, new_host):
     assert new_host().learn(parent) == second
 
 
-def test_spare_fork_server_that_has_died_is_replaced(start, new_host, wait_until):
-    _, process = start("")
-    os.kill(process, signal.SIGKILL)
-    assert wait_until(lambda: has_ended(process))
-    assert new_host().learn(parent) != process
-
-
-def test_module_that_fails_in_a_spare_fork_server_fails_as_in_any(start, new_host):
-    module, _ = start("import sys\nif sys.argv[0].endswith('hosts/__main__.py'): raise OSError('not there')")
-    with pytest.raises(HostStartError, match="not there"):
-        new_host(imports=module).ask(parent)
-
-
-def test_module_that_starts_threads_in_a_spare_fork_server_is_imported_by_each_host(start, new_host):
-    module, _ = start("import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()")
-    assert new_host(imports=module).learn(lambda rows, toy: toy.born_in == os.getpid())
-
-
 def test_prints_of_a_spare_fork_server_are_logged(start, new_host, caplog, wait_until):
     """With the name of the model, once there is one."""
 
@@ -155,7 +117,7 @@ def test_spare_fork_server_ends_with_a_killed_owner(run_owner, new_module, tmp_p
     module = new_module(f"import os, pathlib, signal; pathlib.Path({str(tmp_path)!r}, 'pid').touch(); signal.pause()")
     owner = run_owner(f"""
 sys.path.insert(0, {str(tmp_path)!r})
-from headrace.hosts.spare import SPARE
+from headrace.hosts.fork_server_process import SPARE
 SPARE.start("spare", [{module!r}])
 while not os.path.exists({str(tmp_path / "pid")!r}):
     time.sleep(0.001)

@@ -7,7 +7,6 @@ import fcntl
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -162,24 +161,6 @@ def test_an_endpoint_that_is_taken_is_found(take_endpoint, directory):
     assert {os.stat(os.path.join(directory, file)).st_mode & 0o777 for file in os.listdir(directory)} == {0o600}
 
 
-def test_endpoints_of_different_names_are_different(take_endpoint, directory):
-    first, second = take_endpoint("first"), take_endpoint("second")
-    with find(directory, "second"), second.accept():
-        assert running_managers(directory) == ["first", "second"]
-    first.remove()
-    assert (running_managers(directory), stale_endpoints(directory)) == (["second"], [])
-
-
-def test_a_default_socket_timeout_of_the_program_does_not_matter(take_endpoint, directory):
-    socket.setdefaulttimeout(0.001)
-    try:
-        endpoint = take_endpoint()
-        with find(directory, "m") as client, endpoint.accept() as served:
-            assert client.gettimeout() is served.gettimeout() is None
-    finally:
-        socket.setdefaulttimeout(None)
-
-
 def test_find_returns_none_without_a_manager(directory):
     assert find(directory, "m") is None
     assert find(os.path.join(directory, "missing"), "m") is None
@@ -322,13 +303,6 @@ def test_a_launch_that_fails_leaves_nothing(directory):
     with pytest.raises(ZeroDivisionError):
         find_or_launch(directory, "m", lambda lock, listening: 1 // 0)
     assert not os.path.exists(directory)
-
-
-def test_an_impossible_address_leaves_nothing(directory):
-    os.mkdir(os.path.join(directory, "m.sock"))
-    with pytest.raises(OSError, match=r"m\.sock"):
-        find_or_launch(directory, "m", no_launch)
-    assert os.listdir(directory) == ["m.sock"]
 
 
 def test_waiting_for_a_stalled_launcher_times_out(directory):

@@ -9,7 +9,7 @@ client.ModelHosts
     machine/lease, for shared hosts                                              runtime/request_handler
     fork_server_client -------------------> fork_server ---------- fork -------> (inherits modules and weights)
       fork_server_process, with __main__      preloads, forks, reaps
-      spare: one that imports ahead
+      SPARE: one that imports ahead
 output.OutputReader <---------------------- output.redirect_output <------------ prints and log records
 
 environment.py     what the fork server takes over from its owner: search path, directory, variables; each copy's GPU

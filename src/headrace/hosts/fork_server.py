@@ -28,7 +28,7 @@ from headrace.hosts.fork_server_process import (
     ForkServerConfig,
     ForkServerSetup,
     HasThreads,
-    PreloadRequest,
+    Preload,
 )
 from headrace.hosts.host import serve
 from headrace.hosts.orphans import is_manager
@@ -61,7 +61,7 @@ class ForkServer:
         self._owner = owner
         self._config = config
         self._request_handler: Any = None
-        self._model_for_hosts: tuple[PreloadRequest, list[int]] | None = None
+        self._model_for_hosts: tuple[Preload, list[int]] | None = None
         """A preloaded model and its descriptors, for hosts that import the modules and so map the model themselves."""
         self._has_model = False
         """Whether this process has mapped the model, which hosts then inherit."""
@@ -113,14 +113,14 @@ class ForkServer:
             answer: Any
             if isinstance(request, Fork):
                 answer = self._fork(request, *files)
-            elif isinstance(request, PreloadRequest):
+            elif isinstance(request, Preload):
                 answer = self._preload_model(request, files)
             else:
                 answer = self._reap(request.host, only_if_exited=request.only_if_exited)
             self._channel.send(answer)
 
-    def _preload_model(self, request: PreloadRequest, files: list[int]) -> Failed | None:
-        if request.has_page:
+    def _preload_model(self, request: Preload, files: list[int]) -> Failed | None:
+        if request.page is not None:
             inherit_page(files.pop(0))
         if request.layout is None:
             keep_copies(dict(zip(request.copies, files, strict=True)))
@@ -236,7 +236,7 @@ def _lead_own_group(fork_server: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _preload_model(request_handler: Any, request: PreloadRequest, files: list[int]) -> None:
+def _preload_model(request_handler: Any, request: Preload, files: list[int]) -> None:
     assert request.layout is not None
     request_handler.attach(pickle.loads(request.work), attach(files, request.layout))
 

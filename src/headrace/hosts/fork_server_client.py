@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from headrace.core.errors import HostStartError
 from headrace.failures.load_policy import survive_one_death
 from headrace.hosts.environment import ProcessEnvironment
 from headrace.hosts.fork_server_process import (
+    SPARE,
     Failed,
     Fork,
     ForkServerConfig,
     ForkServerProcess,
     HasThreads,
-    PreloadRequest,
+    Preload,
     Reap,
 )
 from headrace.hosts.output import OutputReader
 from headrace.hosts.provider import HostExit, HostHandle
-from headrace.hosts.spare import SPARE
 from headrace.hosts.system import watch
 from headrace.ipc.channel import Channel
 from headrace.ipc.progress import Progress
 from headrace.ipc.segment import Segment
-from headrace.ipc.weights_file import WeightsLayout
 
 _LOGGER = logging.getLogger(__name__)
 _EXIT_GRACE_SECS = 1
@@ -34,20 +33,6 @@ _EXIT_GRACE_SECS = 1
 _TRIES = 3
 
 T = TypeVar("T")
-
-
-class Preload(NamedTuple):
-    """What hosts inherit from the fork server. The descriptors remain the caller's."""
-
-    work: bytes
-    """Pickled head of the request with which the model was loaded."""
-    files: Sequence[int] = ()
-    """Descriptors of the files that ``layout`` describes."""
-    layout: WeightsLayout | None = None
-    page: int | None = None
-    """Descriptor of a ``ComputingPage``."""
-    copies: Mapping[str, int] = {}
-    """Descriptors of local copies of the remote files that loading the model reads, by URI."""
 
 
 class ForkServerClient:
@@ -275,8 +260,7 @@ def _preload(fork_server: ForkServerProcess, preload: Preload, name: str) -> Non
         HostStartError: the model cannot be unpickled there.
         EOFError, OSError: the fork server has died.
     """
-    work, files, layout, page, copies = preload
-    request = PreloadRequest(layout, work, tuple(copies), has_page=page is not None)
-    answer = fork_server.ask(request, *([] if page is None else [page]), *files, *copies.values())
+    page = [] if preload.page is None else [preload.page]
+    answer = fork_server.ask(preload, *page, *preload.files, *preload.copies.values())
     if isinstance(answer, Failed):
         raise HostStartError(name, "the model cannot be unpickled there.", answer.lines)

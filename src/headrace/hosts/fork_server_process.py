@@ -1,10 +1,12 @@
-"""The owner's side of one fork server, and the messages between the two."""
+"""The owner's side of one fork server, the messages between the two, and a spare fork server."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -52,20 +54,22 @@ class Failed(NamedTuple):
     """Lines of the traceback."""
 
 
-class PreloadRequest(NamedTuple):
+class Preload(NamedTuple):
     """The owner's request to preload what future hosts inherit; the answer is None.
 
-    Descriptors are attached in this order: the computing page, the layout's files, the copies.
+    The descriptors remain the owner's. They are attached in this order: page, files, copies.
     """
 
-    layout: WeightsLayout | None
-    """Description of what to map; None: nothing."""
     work: bytes
     """Pickled head of the request with which the model was loaded."""
-    copies: Sequence[str]
-    """URIs of remote files with a local copy."""
-    has_page: bool = False
-    """Whether the first descriptor is a ``ComputingPage``."""
+    files: Sequence[int] = ()
+    """Descriptors of the files that ``layout`` describes."""
+    layout: WeightsLayout | None = None
+    """Description of what to map; None: nothing."""
+    page: int | None = None
+    """Descriptor of a ``ComputingPage``."""
+    copies: Mapping[str, int] = {}
+    """Descriptors of local copies of the remote files that loading the model reads, by URI."""
 
 
 class Fork(NamedTuple):
@@ -130,7 +134,7 @@ class ForkServerProcess:
         answer: HasThreads | Failed | None = self._receive(_LONGEST_IMPORT_SECS, "its imports took")
         return answer
 
-    def ask(self, request: Fork | Reap | PreloadRequest, *files: int) -> Any:
+    def ask(self, request: Fork | Reap | Preload, *files: int) -> Any:
         """Returns the answer to a request; for ``Reap``, None if the host still runs or is not this fork server's.
 
         Raises:
@@ -204,3 +208,59 @@ def _spawned(environment: ProcessEnvironment, mark: str) -> tuple[subprocess.Pop
     finally:
         theirs.close()
     return process, mine
+
+
+class SpareForkServer:
+    """At most one fork server that a process has started in advance; its next client takes it. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: ForkServerProcess | None = None
+        self._threads: int | None = None
+
+    def start(self, name: str, modules: Sequence[str], threads: int | None = None) -> None:
+        """Starts one that imports modules, while this process does the same; if that fails, there is none.
+
+        Args:
+            name: for the log, until somebody takes it.
+            modules: those that the handler needs.
+            threads: how many each framework may compute with; None: its default.
+        """
+        self.drop()
+        self._threads = threads
+        with suppress(EOFError, OSError, RuntimeError), self._lock:
+            here = ProcessEnvironment.here()
+            environment = here if threads is None else here.with_threads(threads)
+            self._process = ForkServerProcess(OutputReader(name), environment, modules)
+
+    def suits(self, environment: ProcessEnvironment | None) -> bool:
+        """Whether it is for a client with this environment: this process's (None), or one with its limit of threads."""
+        if self._threads is None or environment is None:
+            return self._threads is None and environment is None
+        return environment.threads == self._threads
+
+    def take(self, name: str | None = None) -> ForkServerProcess | None:
+        """The fork server, if there is one, which is then the caller's; ``name`` is the model's, for the log."""
+        with self._lock:
+            process, self._process = self._process, None
+        if process is not None and name is not None:
+            process.rename(name)
+        return process
+
+    def drop(self) -> None:
+        """Ends it if nobody has taken it."""
+        process = self.take()
+        if process is not None:
+            process.kill()
+            process.close(0)
+
+    def after_fork(self) -> None:
+        """In a forked child: leaves it to the parent."""
+        self._lock = threading.Lock()
+        process = self.take()
+        if process is not None:
+            process.after_fork()
+
+
+SPARE = SpareForkServer()
+os.register_at_fork(after_in_child=SPARE.after_fork)

@@ -72,7 +72,8 @@ class ManagerEndpoint:
         self._is_removed = True
         if is_at(self._lock, _lock_path(self._directory, self._name)):  # else both files are another manager's by now
             _remove(address(self._directory, self._name), _lock_path(self._directory, self._name))
-        self._disconnect_backlog()
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
         self.leave()
         with contextlib.suppress(OSError):
             os.rmdir(self._directory)
@@ -82,15 +83,6 @@ class ManagerEndpoint:
         self._is_removed = True
         self._listening.close()
         os.close(self._lock)
-
-    def _disconnect_backlog(self) -> None:
-        """Disconnects clients in the backlog, and later ones, even if another process still has the socket open."""
-        with contextlib.suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)
-        with contextlib.suppress(OSError):
-            self._listening.setblocking(False)
-            while True:
-                self._listening.accept()[0].close()
 
 
 def find(directory: str, name: str, timeout_secs: float = 30.0) -> socket.socket | None:

@@ -23,8 +23,8 @@ def runtime_directory(make: bool = True) -> str:
     """The directory that holds the endpoints of this user's managers on this machine.
 
     HEADRACE_RUNTIME_DIR if set; else ``headrace`` in XDG_RUNTIME_DIR, if this user owns that; else
-    ``headrace-<user id>`` in the directory for temporary files. A missing directory is created with mode 700, parents
-    included, unless ``make`` is False.
+    ``headrace-<user id>`` in the directory for temporary files. A missing directory is created with mode 700,
+    unless ``make`` is False.
 
     Raises:
         ConfigurationError: it cannot be created, other users own it or can access it, or its path is too long.
@@ -70,18 +70,11 @@ def secure_directory(directory: str) -> None:
 def _made(directory: str) -> os.stat_result:
     """Creates the directory and returns its status, even if managers that end keep removing it."""
     for _ in range(100):
-        _make(directory)
+        with contextlib.suppress(FileNotFoundError, FileExistsError):
+            os.makedirs(directory, 0o700, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             return os.lstat(directory)
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), directory)
-
-
-def _make(directory: str) -> None:
-    """Creates the directory; its parents become private too, unlike with ``os.makedirs``."""
-    if not os.path.lexists(directory):
-        _make(os.path.dirname(directory))
-        with contextlib.suppress(FileExistsError):  # another process was faster
-            os.mkdir(directory, 0o700)
 
 
 def unusable(directory: str, reason: str, instead: str, cure: str = "") -> ConfigurationError:

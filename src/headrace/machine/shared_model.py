@@ -10,7 +10,8 @@ from typing import Any
 from headrace.core.errors import HostStartError, ModelMemoryError
 from headrace.hosts.client import ModelHosts
 from headrace.hosts.environment import gpu_of
-from headrace.hosts.fork_server_client import ForkServerClient, Preload
+from headrace.hosts.fork_server_client import ForkServerClient
+from headrace.hosts.fork_server_process import Preload
 from headrace.hosts.host import Export, Exported
 from headrace.hosts.output import OutputReader, record_line
 from headrace.hosts.provider import ExitCause, HostExit, HostFailure

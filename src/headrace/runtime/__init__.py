@@ -21,7 +21,6 @@ Shared by the threads of a process:
     session.py        models, learnt batch sizes, circuit breakers; cross_bundle.py: batches across bundles;
                       model_source.py: loaded models, and where else they may come from
                       prediction_cache.py, prediction_store.py: earlier predictions; usage_meter.py: the budget
-    placement.py      for isolated or shared models: mapped weights (acquire.py), or a host;
-                      model_proxy.py: handler-side stand-in for a model in a host
+    placement.py      for isolated or shared models: mapped weights (acquire.py), or a host
 observers.py: events and metrics; profiling.py: `headrace doctor`
 """

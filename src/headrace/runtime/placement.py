@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from headrace.failures.load_policy import load_error
 from headrace.hosts.client import ModelHosts
-from headrace.hosts.fork_server_client import ForkServerClient, Preload
+from headrace.hosts.fork_server_client import ForkServerClient
+from headrace.hosts.fork_server_process import Preload
 from headrace.hosts.provider import HostFailure, HostProvider
 from headrace.hosts.system import allowed_cores
 from headrace.hosts.thread_budget import ComputingPage, ThreadBudget
@@ -29,8 +30,7 @@ from headrace.runtime.acquire import (
 )
 from headrace.runtime.engine_host import EngineRequestHandler
 from headrace.runtime.hosted_engine import EngineHosts, HostedEngine
-from headrace.runtime.hosted_models import HostedModels
-from headrace.runtime.model_proxy import HostedModelProxy
+from headrace.runtime.hosted_models import HostedModelProxy, HostedModels
 from headrace.runtime.model_source import Loaded, LoadsOwn, ModelSource
 from headrace.runtime.plan import ONLY
 from headrace.runtime.request_handler import BatchRequestHandler, Source, WaitContext
