@@ -34,38 +34,7 @@ class Sink(Protocol):
 
 
 class InferenceMetrics:
-    """Counts under the names that Beam's RunInference uses, in its units.
-
-    ==================================== ============ =========================================================
-    name                                 kind         value
-    ==================================== ============ =========================================================
-    num_inferences                       counter      examples that the model answered
-    failed_batches_counter               counter      batches that did not succeed in one piece
-    retried_batches_counter              counter      calls repeated after a transient error; not one of Beam's
-    skipped_elements_counter             counter      elements that an operation skipped; not one of Beam's
-    inference_request_batch_size         distribution examples in a batch
-    inference_request_batch_byte_size    distribution bytes in a batch
-    inference_batch_latency_micro_secs   distribution microseconds in ``run_inference``, lazy results included
-    useful_length                        counter      sum of the examples' lengths; not one of Beam's
-    padded_length                        counter      sum of lengths padded to each batch's longest; not Beam's
-    model_byte_size                      distribution bytes by which the process grew while the model loaded
-    load_model_latency_milli_secs        distribution milliseconds for ``load_model``
-    model_host_deaths                    counter      model hosts that died; not one of Beam's
-    model_host_timeouts                  counter      model hosts killed after a timeout; not one of Beam's
-    cumulativeThrottlingSeconds          counter      seconds that bundles waited for an endpoint's quota, counted in
-                                                      the namespace of the remote handler
-    billed_requests                      counter      requests whose usage the handler reported; not one of Beam's
-    input_tokens                         counter      tokens in their prompts; not one of Beam's
-    output_tokens                        counter      tokens in their answers; not one of Beam's
-    cost_micros                          counter      millionths of the currency of the user's prices; not Beam's
-    cache_hits, cache_misses             counter      predictions that were in the cache, and that were not; not Beam's
-    time_to_first_token_milli_secs       distribution milliseconds from when a language model's engine got a request
-                                                      to its first token; not one of Beam's
-    output_tokens_per_sec                distribution tokens a second of one request, from when the engine got it to its
-                                                      last token; not one of Beam's
-    model_refreshes                      counter      models replaced by a newer version; not one of Beam's
-    failed_model_refreshes               counter      newer versions that failed to load; not one of Beam's
-    ==================================== ============ =========================================================
+    """Counts under the names that Beam's RunInference uses, in its units; docs/running.md lists them.
 
     A named model is counted a second time under ``<name>-_<metric>``, as Beam does for keyed models; a refreshed one
     under ``<name>_<metric>``. Usage is counted a second time under the name that the handler reports,
