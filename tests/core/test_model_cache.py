@@ -160,41 +160,6 @@ def test_a_thread_that_waits_for_room_gets_a_model_that_another_loads_meanwhile(
     assert len(got) == 66
 
 
-class Census:
-    """Counts the objects that are alive."""
-
-    lock, alive, most, loads = threading.Lock(), 0, 0, 0
-
-    def __init__(self):
-        with Census.lock:
-            Census.alive += 1
-            Census.loads += 1
-            Census.most = max(Census.most, Census.alive)
-
-    def __del__(self):
-        with Census.lock:
-            Census.alive -= 1
-
-
-class Loads(ModelHandler):
-    def load_model(self):
-        return Census()
-
-
-def used(models, name):
-    with models.use(name):
-        pass
-
-
-def test_models_on_demand_never_exceed_the_limit_with_many_threads():
-    models = ModelsOnDemand({number: Loads() for number in range(7)}, limit=3)
-    Census.most = Census.alive = 0
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda number: used(models, number % 7), range(500)))
-    assert 1 <= Census.most <= 3
-    assert list(models) == list(range(7))
-
-
 def test_models_on_demand_evict_the_one_idle_longest():
     loads = []
 
@@ -211,11 +176,3 @@ def test_models_on_demand_evict_the_one_idle_longest():
     for name in "aabacaab":
         assert models[name] == 0
     assert loads == ["a", "b", "c", "b"]
-
-
-def test_models_on_demand_all_stay_without_a_limit():
-    models = ModelsOnDemand({name: Loads() for name in "abc"})
-    before = Census.loads
-    for name in "abcabc":
-        used(models, name)
-    assert Census.loads == before + 3

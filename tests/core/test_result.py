@@ -63,9 +63,6 @@ def test_a_printed_failure_says_which_element_failed_where_and_why():
     assert str(failure(KeyError("k"), Stage.PREPROCESSING)) == (
         "preprocessing function 0 failed for 'element': KeyError: 'k'"
     )
-
-
-def test_a_printed_failure_names_key_model_and_attempts_where_it_has_them():
     one = failure(ValueError("a\n  b"), key="k", model_id="m.pt", attempts=3)
     assert str(one) == "inference failed for 'element': ValueError: a b (key 'k', model m.pt, 3 attempts)"
 
@@ -121,14 +118,6 @@ def raised_by(function):
         return caught
 
 
-def test_an_error_whose_text_raises_still_makes_a_dead_letter():
-    class Mute(ValueError):
-        def __repr__(self):
-            raise RuntimeError("no words")
-
-    assert failure(Mute()).record[1][1].endswith("Mute(...)")
-
-
 def test_a_record_says_more_than_the_triple_that_it_is():
     facts = {"attempts": 3, "model_id": "m.pkl", "key": "k", "source": ["raw"]}
     made = failure(raised(ValueError("no")), **facts).record[1]
@@ -139,10 +128,4 @@ def test_a_record_says_more_than_the_triple_that_it_is():
         assert (cls, text) == (record[0], record[1]) == (ValueError, "ValueError('no')")
         assert {name: getattr(record, name) for name in facts} == facts
         assert record.wrapped
-
-
-def test_fields_of_a_record_have_defaults():
-    record = failure(ValueError(), Stage.POSTPROCESSING).record[1]
-    assert (record.attempts, record.model_id, record.key, record.source) == (1, None, None, None)
-    assert not record.wrapped
     assert not failure(ValueError(), whole_batch=True).record[1].wrapped
