@@ -251,11 +251,11 @@ def test_outage_that_one_process_finds_over_is_over_for_all():
 
 def test_request_waits_while_nothing_is_left_of_a_limit():
     limit = ConcurrencyLimit(0.0)
-    limit.told(1.0, [Allowance(False, 1, 60.0, 60)])
+    limit.observe_headers(1.0, [Allowance(False, 1, 60.0, 60)])
     assert limit.wait(1.0) == 0
-    limit.told(1.0, [Allowance(False, 0, 30.0, None)])
+    limit.observe_headers(1.0, [Allowance(False, 0, 30.0, None)])
     assert limit.wait(1.0) == 30
-    limit.told(1.0, [Allowance(False, 0, 86400.0, None)])
+    limit.observe_headers(1.0, [Allowance(False, 0, 86400.0, None)])
     assert limit.wait(1.0) == 60
 
 
@@ -291,18 +291,18 @@ def test_larger_requests_are_not_taken_for_a_slower_endpoint():
     assert limit.limit == 64
 
 
-@pytest.mark.parametrize(("reply", "is_gone"), [(Verdict.UNAVAILABLE, True), (Verdict.REFUSED, False)])
-def test_endpoint_that_is_gone_differs_from_one_that_refuses(reply, is_gone):
+@pytest.mark.parametrize(("reply", "is_down"), [(Verdict.UNAVAILABLE, True), (Verdict.REFUSED, False)])
+def test_endpoint_that_is_down_differs_from_one_that_refuses(reply, is_down):
     limit = ConcurrencyLimit(0.0, jitter=lambda: 0.0)
     for second in range(1, 6):
-        assert not limit.is_gone
+        assert not limit.is_down
         limit.started(second)
         limit.finished(second, second, reply)
     assert limit.outage_began == 5
-    assert limit.is_gone == is_gone
+    assert limit.is_down == is_down
     limit.started(7)
     limit.finished(7, 7, Verdict.ANSWERED)
-    assert not limit.is_gone
+    assert not limit.is_down
 
 
 def failing(limit, times, **options):
@@ -317,12 +317,12 @@ def test_different_requests_that_all_fail_are_an_outage():
     failing(limit, range(1, 5))
     assert (limit.outage_began, limit.wait(4)) == (None, 0)
     failing(limit, [5])
-    assert (limit.outage_began, limit.is_gone, limit.wait(5)) == (5, True, 1)
+    assert (limit.outage_began, limit.is_down, limit.wait(5)) == (5, True, 1)
     failing(limit, [6], has_failed=True)
     assert limit.wait(6) == 1
     limit.started(7)
     limit.finished(7, 7, Verdict.ANSWERED)
-    assert (limit.outage_began, limit.is_gone, limit.wait(7)) == (None, False, 0)
+    assert (limit.outage_began, limit.is_down, limit.wait(7)) == (None, False, 0)
 
 
 def test_requests_that_fail_again_are_no_outage():

@@ -90,9 +90,9 @@ class ConcurrencyLimit:
         return min(filter(None, (*opened, self._streak.began))) if any(opened) else None
 
     @property
-    def is_gone(self) -> bool:
+    def is_down(self) -> bool:
         """Whether the endpoint answers nothing because it does not work, rather than since it refuses all."""
-        return any(0 < one.opened_at <= one.gone_at for one in (self.board.breaker, self._own))
+        return any(0 < one.opened_at <= one.down_at for one in (self.board.breaker, self._own))
 
     def take(self, now: float, waiting: int) -> tuple[int, float]:
         """Lets requests leave.
@@ -153,10 +153,10 @@ class ConcurrencyLimit:
         return wait if self._budget is None else max(wait, self._budget.wait(now))
 
     def _forget(self) -> None:
-        """Forgets requests that left before the endpoint was gone: they may never end."""
-        gone_at = self.board.breaker.gone_at
-        if gone_at and gone_at > self._restarted:
-            self._restarted, self.in_flight = gone_at, 0
+        """Forgets requests that left before the endpoint was down: they may never end."""
+        down_at = self.board.breaker.down_at
+        if down_at and down_at > self._restarted:
+            self._restarted, self.in_flight = down_at, 0
 
     def _end_outage(self, now: float) -> None:
         self._breaker.answered()
@@ -227,7 +227,7 @@ class ConcurrencyLimit:
             self._streak.answered()
         elif reply is Verdict.DECLINED:
             self._quota.answered(now, started)
-            if not self.is_gone:
+            if not self.is_down:
                 self._breaker.answered()
         elif reply is Verdict.FAILED:
             self._quota.answered(now, started)
@@ -235,7 +235,7 @@ class ConcurrencyLimit:
         elif reply is not Verdict.NOTHING:
             self._refused(now, started, reply, retry_after)
 
-    def told(self, now: float, allowed: Iterable[Allowance]) -> None:
+    def observe_headers(self, now: float, allowed: Iterable[Allowance]) -> None:
         """Learns from what the endpoint says is left: nothing leaves before there is enough for one more request."""
         for one in allowed:
             needed = max(1.0, self.board.state.tokens) if one.counts_tokens else 1.0
@@ -246,7 +246,7 @@ class ConcurrencyLimit:
         """Takes a failure for the endpoint's if it is down, and learns from it whether it is."""
         if not has_failed:
             self._streak.failed(now, self.in_flight)
-        if self._streak.is_outage or self.is_gone:
+        if self._streak.is_outage or self.is_down:
             self._refused(now, started, Verdict.UNAVAILABLE, retry_after, is_known=True)
 
     def _refused(
@@ -275,7 +275,7 @@ class FixedLimit:
         limit: how many.
     """
 
-    is_gone = False
+    is_down = False
     outage_began: float | None = None
     """An engine in this process has no outages."""
 
@@ -299,5 +299,5 @@ class FixedLimit:
         """A request is over, whatever came of it."""
         self.in_flight -= 1
 
-    def told(self, now: float, allowed: Iterable[Allowance]) -> None:
+    def observe_headers(self, now: float, allowed: Iterable[Allowance]) -> None:
         """An engine has no quota."""

@@ -46,7 +46,7 @@ class BreakerState(ctypes.Structure):
     paused_until: float
     opened_at: float
     """Since when the endpoint has answered nothing; 0: it answers."""
-    gone_at: float
+    down_at: float
     """When it was last found not to work at all; 0: never."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import NamedTuple
 
@@ -106,10 +106,7 @@ def allowances(headers: Mapping[str, str], wall_clock: Callable[[], float] = tim
         headers: by name, in lower case.
         wall_clock: returns seconds since 1970.
     """
-    return list(_found(headers, wall_clock))
-
-
-def _found(headers: Mapping[str, str], wall_clock: Callable[[], float]) -> Iterator[Allowance]:
+    found: list[Allowance] = []
     for name, value in headers.items():
         match = _LEFT.fullmatch(name)
         if match is None:
@@ -118,7 +115,9 @@ def _found(headers: Mapping[str, str], wall_clock: Callable[[], float]) -> Itera
         reset = _seconds(headers.get(name.replace("remaining", "reset"), ""), wall_clock)
         if remaining is not None and reset is not None:
             counts_tokens = any(kind is not None and kind.endswith("tokens") for kind in match.groups())
-            yield Allowance(counts_tokens, remaining, reset, _number(headers.get(name.replace("remaining", "limit"))))
+            limit = _number(headers.get(name.replace("remaining", "limit")))
+            found.append(Allowance(counts_tokens, remaining, reset, limit))
+    return found
 
 
 def _number(value: str | None) -> float | None:

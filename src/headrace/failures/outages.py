@@ -82,7 +82,7 @@ class RefusalBreaker:
         state.pauses += 1
         secs = backoff(int(state.pauses), self._FIRST_SECS, self._LONGEST_SECS)
         if reply is Verdict.UNAVAILABLE:
-            secs, state.gone_at = self._LONGEST_SECS, now
+            secs, state.down_at = self._LONGEST_SECS, now
         state.paused_at, state.paused_until = now, now + max(retry_after, self._jittered(secs))
         state.opened_at = state.opened_at or now
         return True

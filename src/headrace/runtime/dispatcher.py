@@ -171,7 +171,7 @@ class Dispatcher:
         self._admit()
         now, began = self._loop.time(), self._limit.outage_began
         if began is not None or self._log.is_down:
-            self._log.note(is_down=self._limit.is_gone, error=self._last_error)
+            self._log.note(is_down=self._limit.is_down, error=self._last_error)
         if began is not None:  # what has waited for too long for an endpoint that answers nothing
             patience, since = self._rules.patience_secs, max(began, self._named_until)
             self._give_up_on(lambda one: now > min(one.deadline, max(one.queued, since) + patience))
@@ -181,7 +181,7 @@ class Dispatcher:
         ready = self._waiting.ready()
         left, wait = self._limit.take(now, ready)
         for _ in range(left):
-            call = self._waiting.take(newest=self._limit.is_gone)
+            call = self._waiting.take(newest=self._limit.is_down)
             self._tasks[call] = call.context.run(self._loop.create_task, self._perform(call, now))
         if left < ready and math.isfinite(wait):
             self._pumps.set(now + max(min(wait, self._patience(now)), _SHORTEST_WAIT_SECS))
@@ -199,7 +199,7 @@ class Dispatcher:
         began = self._limit.outage_began
         if began is None or not self._rules.has_fallback:
             return math.inf
-        return 0.0 if self._limit.is_gone else began + self._rules.patience_secs - now
+        return 0.0 if self._limit.is_down else began + self._rules.patience_secs - now
 
     async def _perform(self, call: EndpointCall, started: float) -> None:
         try:
@@ -269,7 +269,7 @@ class Dispatcher:
             has_failed=call.failures > 0,
         )
         if report.allowances:
-            self._limit.told(now, report.allowances)
+            self._limit.observe_headers(now, report.allowances)
         if not self._pumps.rings_by(now + _SHORTEST_WAIT_SECS):
             self._pumps.set(now)  # when what is sent again waits, too
 
@@ -308,7 +308,7 @@ class Dispatcher:
             return False
         if judgement.verdict is Verdict.FAILED:
             self._waiting.finish_canary()  # others show whether the endpoint is down
-        if self._limit.is_gone and self._rules.num_retries:  # 0: nothing that may have been billed is sent again
+        if self._limit.is_down and self._rules.num_retries:  # 0: nothing that may have been billed is sent again
             judgement = judgement.while_down()
         if math.isinf(call.deadline):
             call.deadline = now + self._rules.patience_secs
