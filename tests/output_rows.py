@@ -1,10 +1,12 @@
 """Rows of an output made of records, for tests of what writes them."""
 
-from headrace.jobs.output_batches import encoded_record, rows_together
-from headrace.rows.blocks import Block
+import pyarrow
+
+from headrace.jobs.json_lines import as_line
+from headrace.jobs.output_batches import OutputLine, batch_of_lines
 
 
-def output_rows(records, first=0):
-    """Records as rows of an output, the first one's number given; neighbours with the same columns are together."""
-    places = Block(0, first, records=records).places()
-    return rows_together((place, encoded_record(record, None)) for place, record in zip(places, records, strict=True))
+def output_table(records):
+    """Records as a run writes them that were predicted one by one."""
+    lines = [OutputLine(place, as_line(record)[:-1].decode()) for place, record in enumerate(records)]
+    return pyarrow.Table.from_batches([batch_of_lines(lines)[1]])

@@ -177,6 +177,69 @@ NOTHING = None
 '''
 
 
+LOGGED = '''
+import os
+import signal
+import time
+
+import numpy
+
+import headrace
+from headrace.jobs import durable, publishing
+
+durable._COMMIT_SECONDS = 0.05
+replace, moves = publishing._replace, []
+
+
+def replace_or_die(move):
+    moves.append(move)
+    if str(len(moves)) == os.environ.get("DIE_BEFORE_MOVE"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(move)
+
+
+publishing._replace = replace_or_die
+
+
+class Logged(headrace.ModelHandler):
+    """Ten times a number, but for some; notes in the file ``log`` what it predicts."""
+
+    def __init__(self, times=10):
+        super().__init__()
+        self.times = times
+
+    def load_model(self):
+        return "log"
+
+    def predict(self, numbers, path):
+        time.sleep(float(os.environ.get("PAUSE", 0)))
+        if any(n % int(os.environ.get("BAD_OF", 10)) == 7 for n in numbers):
+            raise ValueError("bad")
+        with open(path, "a") as log:
+            log.write("".join(f"{n:.0f}\\n" for n in numbers))
+        return [n * self.times for n in numbers]
+
+    def run_inference(self, batch, path, inference_args=None):
+        return self.predict([row["n"] for row in batch], path)
+
+
+class InColumns(Logged):
+    """The same for rows in columns, plus ``x``."""
+
+    def columns_equal_rows(self):
+        return True
+
+    def example_from_row(self, row):
+        return float(row["n"]), float(row["x"])
+
+    def run_inference(self, batch, path, inference_args=None):
+        return self.run_columns(dict(zip("nx", map(numpy.array, zip(*batch)))), path).tolist()
+
+    def run_columns(self, columns, path, inference_args=None):
+        return self.predict(columns["n"], path) + columns["x"]
+'''
+
+
 class Result(NamedTuple):
     """What a command line did."""
 
@@ -240,6 +303,16 @@ def handlers(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(path), prepend=os.pathsep)
     yield name
     sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def logged(folder, monkeypatch):
+    """A folder with a module ``logged`` of handlers that log, importable here and in processes started from here."""
+    folder.write("logged.py", LOGGED)
+    monkeypatch.syspath_prepend(str(folder.path))
+    monkeypatch.setenv("PYTHONPATH", str(folder.path), prepend=os.pathsep)
+    yield folder
+    sys.modules.pop("logged", None)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import shlex
 import subprocess
 import sys
 
@@ -12,7 +13,10 @@ import pytest
 from rich.console import Console
 
 import headrace as package
-from headrace.cli.catalogue import OURS, as_markdown, listed_handlers, show_handlers
+from headrace.cli.catalogue import OURS, as_markdown, example_of, listed_handlers, show_handlers
+from headrace.cli.handlers import make_handler, parse_arguments
+from headrace.cli.main import app
+from headrace.cli.options import NAMED
 from headrace.handlers.cards import CARDS
 
 CARD = package.HandlerCard("a word", "its `length`", "none", "safe", "words")
@@ -112,42 +116,16 @@ def test_missing_packages_of_an_extra_are_named(install):
 @pytest.mark.parametrize(
     ("path", "trouble"),
     [
-        pytest.param(
-            "words_one:Absent",
-            "cannot be imported: AttributeError: module 'words_one' has no attribute 'Absent'",
-            marks=pytest.mark.large,
-        ),
-        pytest.param(
-            "words_two:x",
-            "cannot be imported: ModuleNotFoundError: No module named 'a_framework_that_nobody_has'",
-            marks=pytest.mark.large,
-        ),
-        pytest.param(
-            "words_three:x",
-            "torch is not installed; install the extra 'pytorch' with: pip install",
-            marks=pytest.mark.large,
-        ),
-        pytest.param(
-            "no_such_module_at_all:x",
-            "cannot be imported: ModuleNotFoundError: No module named 'no_such_module_at_all'",
-            marks=pytest.mark.large,
-        ),
         (
             "no_such_package_at_all.words:x",
             "cannot be imported: ModuleNotFoundError: No module named 'no_such_package_at_all'",
         ),
-        pytest.param("words_broken:x", "cannot be imported: SyntaxError", marks=pytest.mark.large),
+        ("words_three:x", "torch is not installed; install the extra 'pytorch' with: pip install"),
         ("words_ends:x", "cannot be imported: SystemExit: two lines"),
     ],
 )
 def test_a_handler_that_is_broken_does_not_spoil_the_list(install, capsys, path, trouble):
-    modules = {
-        "words_two": WITHOUT_A_FRAMEWORK,
-        "words_three": WITHOUT_AN_EXTRA,
-        "words_broken": "class",
-        "words_ends": ENDS,
-    }
-    install({"words": path}, words_one=THEIRS, **modules)
+    install({"words": path}, words_three=WITHOUT_AN_EXTRA, words_ends=ENDS)
     assert theirs()["words"].trouble.startswith(trouble)
     assert "\n" not in theirs()["words"].trouble
     assert len(listed_handlers()) > 5
@@ -206,6 +184,52 @@ def test_handlers_command_lists_the_catalogue(headrace):
 def marked(one):
     is_light = one.path.removeprefix(OURS).startswith(("onnx", "sklearn", "tensorrt", "vllm"))
     return pytest.param(one, id=one.name, marks=[] if is_light else [pytest.mark.large])
+
+
+def test_a_handler_is_described(headrace):
+    result = headrace("handlers", "sklearn-pandas")
+    assert (result.code, result.err) == (0, "")
+    lines = result.out.splitlines()
+    assert lines[0] == "sklearn-pandas: a scikit-learn model; a row is a pandas frame"
+    assert "an example        a DataFrame with one row" in lines
+    assert "install           headrace[sklearn], which is installed" in lines
+    place = lines.index("  model_uri (needed)  (--model)")
+    assert lines[place + 1].startswith("      path or URI")
+    assert "  model_file_type=pickle" in lines
+    assert "min_batch_size=None, max_batch_size=None" in result.out
+    assert lines[-1].startswith(
+        "  headrace run rows.csv --handler sklearn-pandas --model model.pkl --columns 'age,city' "
+    )
+    (found,) = json.loads(headrace("handlers", "sklearn-pandas", "--json").out)
+    assert found["name"] == "sklearn-pandas"
+
+
+def test_a_handler_that_is_not_installed_says_what_to_install(headrace, install):
+    install({"words": "words_one:Plain"}, ["no-such-package-at-all"], words_one=THEIRS)
+    out = headrace("handlers", "words").out
+    assert "install           not installed (no-such-package-at-all): pip install" in out
+    assert "parameters" not in out
+
+
+@pytest.mark.parametrize("name", ["sklern-numpy", "-", "my_model:make"])
+def test_an_unknown_name_is_one_error(headrace, name):
+    result = headrace("handlers", "--", name)
+    assert (result.code, result.out) == (2, "")
+    assert f"there is no handler {name!r}" in result.error
+    assert ("did you mean 'sklearn-numpy'?" in result.error) is name.startswith("sklern")
+
+
+@pytest.mark.parametrize("one", [marked(one) for one in listed_handlers() if one.name != "-" and not one.trouble])
+def test_the_example_fits_the_handler(folder, monkeypatch, one):
+    for name in ("OPENAI", "ANTHROPIC", "GEMINI"):
+        monkeypatch.setenv(f"{name}_API_KEY", "a key")
+    args = app(shlex.split(example_of(one))[1:], standalone_mode=False)
+    assert one.card.summary
+    assert len(f"{one.name:<26}{one.card.summary}") <= 80
+    folder.write("my_net.py", "class Net: pass")
+    folder.write(args.model, "")
+    named = {name: value for name in NAMED if (value := getattr(args, name)) is not None}
+    assert make_handler(args.handler, parse_arguments("--handler-arg", args.handler_args), args.model, named)
 
 
 @pytest.mark.parametrize("one", [marked(one) for one in listed_handlers() if not one.trouble])

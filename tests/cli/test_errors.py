@@ -47,20 +47,6 @@ def test_beams_log_comes_when_asked_for(console, screen):
     assert "info: shop: details\n" in screen.getvalue()
 
 
-def forwarded(message, location, level=logging.WARNING):
-    """A record as Beam's logging service writes those of worker processes."""
-    text = f'severity: WARN\nmessage: "{message}"\nlog_location: "{location}"\nthread: "T"\n'
-    path = "/env/apache_beam/runners/portability/fn_api_runner/worker_handlers.py"
-    logging.getLogger().handle(logging.LogRecord("root", level, path, 1, text, None, None))
-
-
-def test_what_a_handler_logs_in_a_worker_is_shown_but_not_what_beam_does(console, screen):
-    with console_logging(console, verbose=False):
-        forwarded(r"caf\303\251 \"late\"", "/home/shop/handlers.py:7")
-        forwarded("no type hints", "/env/apache_beam/typehints/decorators.py:234")
-    assert screen.getvalue() == 'warning: café "late"\n'
-
-
 def test_warnings_of_beam_stay_away_unless_asked_for(console, screen):
     for verbose in (False, True):
         with console_logging(console, verbose=verbose):

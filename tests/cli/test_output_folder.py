@@ -4,53 +4,12 @@ import json
 import os
 import shutil
 import signal
-import sys
 
 import pytest
 
 from headrace.hosts.orphans import marked
 from waiting import wait_until
 
-LOGGED = '''
-import os
-import signal
-import time
-
-import headrace
-from headrace.jobs import durable, publishing
-
-durable._COMMIT_SECONDS = 0.05
-replace, moves = publishing._replace, []
-
-
-def replace_or_die(move):
-    moves.append(move)
-    if str(len(moves)) == os.environ.get("DIE_BEFORE_MOVE"):
-        os.kill(os.getpid(), signal.SIGKILL)
-    replace(move)
-
-
-publishing._replace = replace_or_die
-
-
-class Logged(headrace.ModelHandler):
-    """Ten times a number, but for sevens; notes in the file ``log`` what it predicts."""
-
-    def __init__(self, times=10):
-        super().__init__()
-        self.times = times
-
-    def load_model(self):
-        return "log"
-
-    def run_inference(self, batch, path, inference_args=None):
-        time.sleep(float(os.environ.get("PAUSE", 0)))
-        if any(row["n"] % 10 == 7 for row in batch):
-            raise ValueError("seven")
-        with open(path, "a") as log:
-            log.write("".join(f"{row['n']}\\n" for row in batch))
-        return [row["n"] * self.times for row in batch]
-'''
 RUN = ("run", "in/**/*.*", "--handler", "logged:Logged", "--max-batch-size=4", "--min-batch-size=4", "--output", "out/")
 
 
@@ -95,17 +54,13 @@ class Work:
 
 
 @pytest.fixture
-def work(folder, headrace, monkeypatch):
-    folder.write("logged.py", LOGGED)
-    monkeypatch.syspath_prepend(str(folder.path))
-    monkeypatch.setenv("PYTHONPATH", str(folder.path), prepend=os.pathsep)
-    made = Work(folder, headrace)
+def work(logged, headrace):
+    made = Work(logged, headrace)
     made.write("in/a.csv", 1, 2, 7, 3)
     made.write("in/s/b.csv", 17)
     made.write("in/s/c.jsonl", 4, 5)
     made.write("in/d.parquet", 6)
-    yield made
-    sys.modules.pop("logged", None)
+    return made
 
 
 def test_each_input_has_its_output_and_its_dead_letters(work):

@@ -9,30 +9,6 @@ CSV = "a,b\n" + "".join(f"{row['a']},{row['b']}\n" for row in ROWS)
 BAD = [{"a": "x", "b": n} for n in range(3)]
 OLD = {"p.jsonl": "old\n", "p.dead-letters.jsonl": "old letters\n"}
 FAILED = "p.dead-letters.failed.jsonl"
-PREPROCESSES = """
-import numpy
-
-from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
-
-
-class Sums(SklearnModelHandlerNumpy):
-    def __init__(self):
-        super().__init__("unread.pkl")
-
-    def load_model(self):
-        return None
-
-    def run_inference(self, batch, model, inference_args=None):
-        return [float(one.sum()) for one in batch]
-
-
-def wrong():
-    return Sums().with_preprocess_fn(lambda row: {name: value + 1 for name, value in row.items()})
-
-
-def right():
-    return Sums().with_preprocess_fn(lambda row: numpy.array(list(row.values())))
-"""
 
 
 @pytest.fixture
@@ -199,20 +175,3 @@ def test_dead_letters_of_an_earlier_run_go_with_its_output(folder, run):
         result = run(*letters)
         assert (result.code, "dead letters in" in result.summary) == (0, False)
         assert folder.names() == ["in.jsonl", "p.jsonl"]
-
-
-def test_preprocessing_that_returns_what_the_model_does_not_take_is_explained(folder, headrace):
-    """It replaces the method by which the handler makes its examples."""
-    module = f"pixels_{folder.path.name}"
-    folder.write(f"{module}.py", PREPROCESSES)
-    folder.write("in.jsonl", [{"a": 1.0, "b": 2.0}])
-    words = ("run", "in.jsonl", "--output", "p.jsonl", "--handler")
-    wrong = headrace(*words, f"{module}:wrong")
-    assert wrong.code == 3
-    assert wrong.err.endswith(
-        "The handler's own preprocessing replaces the example_from_row of Sums: its first function gets a dict of the "
-        "columns, or the bare value of a single one in --columns, and the last has to return what the model takes, a "
-        "numpy array.\n"
-    )
-    assert headrace(*words, f"{module}:right").code == 0
-    assert folder.rows("p.jsonl") == [{"a": 1.0, "b": 2.0, "prediction": 3.0}]

@@ -6,68 +6,24 @@ import os
 import random
 import shutil
 import signal
-import sys
 
 import pytest
 
-from headrace.cli.resume import _stamp
+from headrace.cli.prepare import _stamp
 
-LOGGED = '''
-import os
-import signal
-import time
-
-import headrace
-from headrace.jobs import durable
-from headrace.jobs import publishing
-
-durable._COMMIT_SECONDS = 0.05
-replace, moves = publishing._replace, []
-
-
-def replace_or_die(move):
-    moves.append(move)
-    if str(len(moves)) == os.environ.get("DIE_BEFORE_MOVE"):
-        os.kill(os.getpid(), signal.SIGKILL)
-    replace(move)
-
-
-publishing._replace = replace_or_die
-
-
-class Logged(headrace.ModelHandler):
-    """Notes in a file which rows it predicts; 13, 26, ... are poison."""
-
-    def __init__(self, plus=0.5):
-        super().__init__()
-        self.plus = plus
-
-    def load_model(self):
-        return "log"
-
-    def run_inference(self, batch, path, inference_args=None):
-        time.sleep(float(os.environ.get("PAUSE", 0)))
-        if any(row["n"] % 13 == 7 for row in batch):
-            raise ValueError("poison")
-        with open(path, "a") as log:
-            log.write("".join(f"{row['n']}\\n" for row in batch))
-        return [{"sum": row["n"] + self.plus, "words": "é" * (row["n"] % 5)} for row in batch]
-'''
 COUNT = 600
 ARGUMENTS = ("--handler", "logged:Logged", "--max-batch-size=4", "--min-batch-size=4", "--keep=n", "--resume")
 
 
 @pytest.fixture
-def work(folder, monkeypatch):
-    """Two files with broken lines, and what comes of them when nothing happens."""
-    folder.write("logged.py", LOGGED)
-    monkeypatch.syspath_prepend(str(folder.path))
+def work(logged, monkeypatch):
+    """Two files with broken lines."""
     monkeypatch.setenv("PAUSE", "0")
+    monkeypatch.setenv("BAD_OF", "13")
     for name, start in (("a.jsonl", 0), ("b.jsonl", COUNT // 2)):
         lines = [json.dumps({"n": n}) if n % 50 != 49 else f"broken {n}" for n in range(start, start + COUNT // 2)]
-        folder.write(name, "\n".join(lines))
-    yield folder
-    sys.modules.pop("logged", None)
+        logged.write(name, "\n".join(lines))
+    return logged
 
 
 @pytest.fixture
@@ -169,7 +125,7 @@ def test_an_interrupted_run_resumes_only_unchanged(work, undisturbed, headrace, 
         "there.)\n"
     )
     changed = {
-        "--handler-arg plus": [*arguments, "--handler-arg", "plus=2"],
+        "--handler-arg times": [*arguments, "--handler-arg", "times=2"],
         "--columns": [*arguments, "--columns=n"],
         "the files, the file": [*arguments, "logged.py", "--format=jsonl"],
     }

@@ -3,71 +3,32 @@
 import gzip
 import json
 import random
-import sys
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
-LOGGED = '''
-import os
-import time
-
-import numpy
-
-import headrace
-from headrace.jobs import durable
-
-durable._COMMIT_SECONDS = 0.05
-
-
-class Logged(headrace.ModelHandler):
-    """Notes in a file which rows it predicts; 97, 194, ... are poison."""
-
-    def load_model(self):
-        return "log"
-
-    def columns_equal_rows(self):
-        return True
-
-    def example_from_row(self, row):
-        return float(row["n"]), float(row["x"])
-
-    def run_inference(self, batch, path, inference_args=None):
-        return self.run_columns(dict(zip("nx", map(numpy.array, zip(*batch)))), path).tolist()
-
-    def run_columns(self, columns, path, inference_args=None):
-        time.sleep(float(os.environ.get("PAUSE", 0)))
-        numbers = columns["n"]
-        if (numbers % 97 == 0).any():
-            raise ValueError("poison")
-        with open(path, "a") as log:
-            log.write("".join(f"{n:.0f}\\n" for n in numbers))
-        return numbers + columns["x"]
-'''
 COUNT = 12_000
-BAD = sum(n % 97 == 0 or n % 301 == 5 or n == COUNT // 2 + 1000 for n in range(COUNT))
+BAD = sum(n % 97 == 7 or n % 301 == 5 or n == COUNT // 2 + 1000 for n in range(COUNT))
 INPUTS = ("a.parquet", "b.csv")
-ARGUMENTS = ("run", *INPUTS, "--handler=logged:Logged", "--columns=n,x", "--max-batch-size=20", "--keep=n,word")
+ARGUMENTS = ("run", *INPUTS, "--handler=logged:InColumns", "--columns=n,x", "--max-batch-size=20", "--keep=n,word")
 
 
 @pytest.fixture
-def work(folder, monkeypatch):
+def work(logged, monkeypatch):
     """A Parquet file, and a CSV file with broken lines, of rows of which some are not fit for columns."""
-    folder.write("logged.py", LOGGED)
-    monkeypatch.syspath_prepend(str(folder.path))
+    monkeypatch.setenv("BAD_OF", "97")
     half = COUNT // 2
     table = {
         "n": range(half),
         "x": [None if n % 301 == 5 else n / 8 for n in range(half)],
         "word": [f"w{n % 7}" if n % 5 else None for n in range(half)],
     }
-    pyarrow.parquet.write_table(pyarrow.table(table), folder.path / "a.parquet", row_group_size=1000)
+    pyarrow.parquet.write_table(pyarrow.table(table), logged.path / "a.parquet", row_group_size=1000)
     lines = [f"{n},{'smudge' if n % 301 == 5 else n / 8},é{n}" for n in range(half, COUNT)]
     lines[1000] += ",broken"
-    folder.write("b.csv", "\n".join(["n,x,word", *lines]))
-    yield folder
-    sys.modules.pop("logged", None)
+    logged.write("b.csv", "\n".join(["n,x,word", *lines]))
+    return logged
 
 
 @pytest.fixture

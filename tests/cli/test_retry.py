@@ -274,8 +274,8 @@ def test_outputs_that_letters_cannot_go_into_are_refused(folder, call, first_run
         (["some.jsonl", "--into", "p.jsonl"], "p.dead-letters.jsonl is there and would be lost"),
         (["some.jsonl", "--into", "none.jsonl"], "there is no "),
         (["some.jsonl", "--into", "some.jsonl"], "has 1 rows"),
-        (["some.jsonl", "--into", "p.jsonl", "--output", "q.jsonl"], "name either a new file"),
-        (["some.jsonl"], "name either a new file"),
+        (["some.jsonl", "--into", "p.jsonl", "--output", "q.jsonl"], "name one of the two"),
+        (["some.jsonl"], "Missing option '--output'"),
     ]:
         result = call("retry", "size", *arguments)
         assert (result.code, complaint in result.error) == (2, True), result.error

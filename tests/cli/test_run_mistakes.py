@@ -4,6 +4,8 @@ import os
 
 import pytest
 
+from headrace.cli.columns import about_failures
+
 ROWS = [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
 
 
@@ -102,7 +104,7 @@ def test_a_handler_that_does_not_pickle_stays_in_this_process(mistaken, argument
         (["--inference-arg", "x=1"], "Add takes no inference argument but times"),
         (["--inference-arg", "times=1", "--inference-arg", "times=2"], "--inference-arg times is given twice."),
         (["--max-batch-size", "0"], "max_batch_size must be at least 1, not 0."),
-        (["--max-batch-size", "many"], "Invalid value for '--max-batch-size': 'many' is not a valid integer."),
+        (["--max-batch-size", "many"], "Invalid value for '--max-batch-size'"),
         (["--format", "xml"], "Invalid value for '--format': 'xml' is not one of 'jsonl', 'csv', 'parquet', 'files'."),
         (["--delimiter", ";;", "in.csv"], "--delimiter is one character, not ';;'"),
         (["--delimiter", "\\t", "in.csv"], "; a tab is $'\\t' in a shell."),
@@ -172,14 +174,13 @@ def test_an_output_has_a_place_of_its_own(headrace, handlers, folder, output, le
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ([], "Missing argument 'INPUT': name at least one file or glob, or - for standard input."),
+        ([], "Missing argument 'INPUT'."),
         (
             ["in.jsonl", "--output", "p.jsonl"],
             "Missing option '--model': name the model's file, or with --handler one that `headrace handlers` lists",
         ),
         (["in.jsonl", "--handler", "x"], "Missing option '--output': name the file for the predictions, for example"),
         (["in.jsonl", "--handlr", "x", "--output", "p.jsonl"], "'--handler': there is no --handlr; write --handler."),
-        (["in.jsonl", "--handler", "x", "-o", "p.jsonl"], "'--output': there is no -o; write --output."),
         (["in.jsonl", "--handler"], "Option '--handler' requires an argument."),
     ],
 )
@@ -187,6 +188,34 @@ def test_missing_parts_are_named(old, headrace, arguments, error):
     result = headrace("run", *arguments)
     assert (result.code, result.out) == (2, "")
     assert error in result.error
+
+
+@pytest.mark.parametrize(
+    ("stages", "columns", "hint"),
+    [
+        (["inference"], ("a",), " The model was given the column a; if it needs others, name them with --columns."),
+        (
+            ["inference"],
+            ("a;b",),
+            "The file has one column only; if its fields are separated otherwise, add --delimiter",
+        ),
+        (["reading"], (), " No row could be read: "),
+        (["postprocessing", "writing"], ("a",), ""),
+    ],
+)
+def test_what_may_be_wrong_with_the_input_is_said_when_every_row_failed(stages, columns, hint):
+    said = about_failures([(stage, "ValueError") for stage in stages], columns)
+    assert hint in said
+    assert bool(said) is bool(hint)
+
+
+def test_a_model_that_cannot_be_loaded_is_named_with_its_option(old, headrace):
+    (old.path.parent / "churn.h5").write_text("no pickle")
+    arguments = ("--handler", "sklearn-numpy", "--model", "../churn.h5", "--output", "p.jsonl")
+    result = headrace("run", "in.csv", *arguments)
+    assert (result.code, result.out) == (1, "")
+    assert result.error.startswith("sklearn-numpy cannot load --model ../churn.h5: ")
+    assert result.error.endswith("the file is a model of Keras: --handler tensorflow-numpy")
 
 
 @pytest.mark.parametrize("output", ["p.jsonl", "p.parquet"])

@@ -70,7 +70,7 @@ def test_a_model_that_is_no_file_of_the_folder_is_an_id(folder, headrace, handle
 
 def test_each_command_has_a_table_of_its_own(project, headrace, handlers):
     folder = project("handler-arg = { plus = 10 }\n", command="retry")
-    assert "Missing option '--output'" in headrace("run", "in.jsonl").error
+    assert "Missing option '--model'" in headrace("run", "in.jsonl").error
     letter = {"row": ROWS[0], "stage": "inference", "message": "m", "attempts": 1}
     folder.write("letters.jsonl", [letter])
     assert headrace("retry", "letters.jsonl").code == 0

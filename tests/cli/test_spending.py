@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.cli.spending import progress_figures, summary_lines
-from headrace.core.events import UsageReported
-from headrace.metrics.totals import Totals
-
 METERED = '''
 import headrace
 
@@ -131,31 +127,3 @@ def test_model_without_a_price_ends_the_run(run):
     result = run("--resume", "--budget", "5", "--price", "other=1,1")
     assert result.code == 4
     assert "no price for 'm'; give it with --price MODEL=INPUT,OUTPUT. (1 row is done and kept; " in result.error
-
-
-def test_progress_shows_tokens_and_money_if_there_are_any():
-    assert progress_figures(Totals(), 0.0) == []
-    totals = Totals(cached=1200, usage={"m": UsageReported("m", 10, 5, cost=1.25), "n": UsageReported("n", 1, 1)})
-    assert progress_figures(totals, 1234.5) == [
-        ("1,200 from the cache", 5),
-        ("1,234 tokens/s", 5),
-        ("cost 1.25", 2),
-    ]
-
-
-def test_summary_of_several_models_has_lines_for_each():
-    totals = Totals(usage={"b": UsageReported("b", 10, 5, 2, 1.25), "a": UsageReported("a", 1000, 1)})
-    assert list(summary_lines(totals)) == [
-        ("billed requests", "3"),
-        ("tokens", "1,010 in, 6 out"),
-        ("cost", "1.25"),
-        ("  a", "1 requests, 1,000 in, 1 out"),
-        ("  b", "2 requests, 10 in, 5 out, cost 1.25"),
-    ]
-
-
-def test_requests_of_an_engine_on_this_machine_are_not_billed():
-    totals = Totals()
-    for _ in range(2):
-        totals.on_event(UsageReported("m", 10, 5, seconds=1.0))
-    assert list(summary_lines(totals)) == [("tokens", "20 in, 10 out")]

@@ -2,23 +2,16 @@
 
 import dataclasses
 import io
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from headrace.cli.stopwatch import Seconds
-from headrace.cli.summary import show, summary
+from headrace.cli.summary import Seconds, show, summary, usage_lines
+from headrace.core.events import UsageReported
+from headrace.jobs.job import Report
 from headrace.metrics.totals import Totals
 
-COUNTED = SimpleNamespace(
-    rows=2000,
-    predictions=1998,
-    dead_letters={("reading", "ValueError"): 1, ("inference", "KeyError"): 1},
-    earlier=0,
-    skipped=0,
-    unread=0,
-)
+REPORT = Report(1998, {("reading", "ValueError"): 1, ("inference", "KeyError"): 1}, Totals())
 TOTALS = Totals(predictions=1999, batches=4, load_seconds=0.5, model_bytes=12_345_678)
 SECONDS = Seconds(2.0, 1.0, 3.5, 0.5)
 LINES = [
@@ -39,24 +32,24 @@ DETAILS = [
 PATH = "/a/[bold]" + "long" * 30 + ".jsonl"
 
 
-def shown(messages=None, failed=0, **options):
+def shown(causes=(), **options):
     screen = io.StringIO()
-    show(Console(file=screen, width=60, **options), LINES, {"written": PATH}, messages, failed)
+    show(Console(file=screen, width=60, **options), [*LINES, ("written", PATH)], list(causes))
     return screen.getvalue()
 
 
 def test_the_summary_has_a_line_for_each_count():
-    assert summary(COUNTED, TOTALS, SECONDS) == LINES
+    assert summary(REPORT, TOTALS, SECONDS) == LINES
 
 
 def test_figures_of_the_engine_are_for_those_who_ask():
-    assert summary(COUNTED, TOTALS, SECONDS, verbose=True) == LINES + DETAILS
+    assert summary(REPORT, TOTALS, SECONDS, verbose=True) == LINES + DETAILS
     of_endpoint = dataclasses.replace(TOTALS, model_bytes=0)
-    assert "model bytes" not in dict(summary(COUNTED, of_endpoint, SECONDS, verbose=True))
+    assert "model bytes" not in dict(summary(REPORT, of_endpoint, SECONDS, verbose=True))
 
 
 def test_the_summary_says_how_many_rows_the_fallback_answered():
-    lines = summary(COUNTED, dataclasses.replace(TOTALS, from_fallback=3), SECONDS)
+    lines = summary(REPORT, dataclasses.replace(TOTALS, from_fallback=3), SECONDS)
     assert lines[1:3] == [("predictions", "1,998"), ("  by the fallback", "3")]
 
 
@@ -70,13 +63,13 @@ def test_the_summary_says_how_many_rows_the_fallback_answered():
     ],
 )
 def test_the_rate_is_that_of_this_runs_rows_and_never_zero(earlier, seconds, said):
-    lines = dict(summary(SimpleNamespace(**{**vars(COUNTED), "earlier": earlier}), TOTALS, seconds))
+    lines = dict(summary(REPORT._replace(earlier=earlier), TOTALS, seconds))
     assert lines["seconds"] == said
     assert lines.get("  done before", "0") == f"{earlier:,}"
 
 
 def test_skipped_rows_are_shown_if_any():
-    lines = summary(SimpleNamespace(**{**vars(COUNTED), "skipped": 1200}), TOTALS, SECONDS)
+    lines = summary(REPORT._replace(skipped=1200), TOTALS, SECONDS)
     assert lines[3] == ("skipped", "1,200")
 
 
@@ -88,18 +81,24 @@ def test_figures_and_files_stand_in_plain_lines(terminal):
     assert text.endswith(f"written       {PATH}\n")
 
 
-def test_the_most_frequent_causes_follow_the_count():
-    messages = {"inference ValueError: [red]": 1200, "b: y": 3, "c: z": 2, "d: w": 1}
-    begin = "dead letters  2\n  1,200 x inference ValueError: [red]\n  3 x b: y\n  2 x c: z\n"
-    assert f"{begin}  and 1,001 more with other messages\nseconds" in shown(messages, 2206)
-    assert f"{begin}seconds" in shown(messages, 1205)
+def test_causes_follow_the_count_of_dead_letters():
+    text = shown(["  3 x b: y", "  and 1 more with other messages"])
+    assert "dead letters  2\n  3 x b: y\n  and 1 more with other messages\nseconds" in text
 
 
-def test_a_terminal_shows_two_lines_of_a_cause():
-    text = shown({"inference ValueError: " + "many words " * 30: 1}, 1, force_terminal=True)
-    _, _, _, first, second, last, *_ = text.splitlines()
-    assert first.startswith("  1 x inference ValueError: many words")
-    assert second.startswith("    ")
-    assert second.endswith(" ...")
-    assert max(len(first), len(second)) <= 60
-    assert last.startswith("seconds")
+def test_summary_of_several_models_has_lines_for_each():
+    totals = Totals(usage={"b": UsageReported("b", 10, 5, 2, 1.25), "a": UsageReported("a", 1000, 1)})
+    assert list(usage_lines(totals)) == [
+        ("billed requests", "3"),
+        ("tokens", "1,010 in, 6 out"),
+        ("cost", "1.25"),
+        ("  a", "1 requests, 1,000 in, 1 out"),
+        ("  b", "2 requests, 10 in, 5 out, cost 1.25"),
+    ]
+
+
+def test_requests_of_an_engine_on_this_machine_are_not_billed():
+    totals = Totals()
+    for _ in range(2):
+        totals.on_event(UsageReported("m", 10, 5, seconds=1.0))
+    assert list(usage_lines(totals)) == [("tokens", "20 in, 10 out")]

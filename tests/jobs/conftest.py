@@ -24,7 +24,6 @@ from headrace.jobs.parts import BundleParts, PartWriter, write_manifest
 from headrace.jobs.reading import infer_schema
 from headrace.jobs.run import Run
 from headrace.rows.examples import Examples
-from output_rows import output_rows
 from tables_of_all_types import write_columns_of_all_types
 
 
@@ -205,10 +204,7 @@ def written(tmp_path):
     def _part(output, rows, good):
         part = PartWriter(output.folder, predictions=good)
         for row, place in zip(rows, places):
-            if good:
-                part.write_rows(*output_rows([row], place))
-            else:
-                part.write_line(OutputLine(place, json.dumps(row)))
+            part.write_line(OutputLine(place, json.dumps(row)))
         return part.finish()
 
     return to

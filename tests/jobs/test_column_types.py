@@ -10,17 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.jobs.output_batches import batches_of_rows
 from headrace.jobs.tables import write_parquet
-from output_rows import output_rows
+from output_rows import output_table
 
 
 def written(*chunks):
     """What a file holds after chunks of rows were seen and written."""
-    file, tables = io.BytesIO(), []
-    for rows in chunks:
-        tables += [pyarrow.Table.from_batches([batch]) for _, batch in batches_of_rows(output_rows(rows), None)]
-    write_parquet(file, lambda: tables, lambda: None)
+    file = io.BytesIO()
+    write_parquet(file, lambda: map(output_table, chunks), lambda: None)
     return pyarrow.parquet.read_table(pyarrow.BufferReader(file.getvalue()))
 
 

@@ -186,20 +186,29 @@ def test_each_row_of_blocks_comes_once_and_in_order(tmp_path_factory, write_bloc
     assert block_rows_of(folder) == sorted(everything)
 
 
-def test_what_a_killed_process_had_begun_is_no_part(tmp_path, monkeypatch):
-    """Nor does it stay: all that has the name of a part is whole."""
+@pytest.mark.parametrize("lost", [0, 1, 100, 5000])
+def test_what_a_killed_process_had_begun_counts_as_far_as_it_is_whole(tmp_path, monkeypatch, lost):
+    """Rows that are paid for are there at once; bytes may be missing at the end of the file."""
     monkeypatch.setattr(durable, "_COMMIT_SECONDS", 3600.0)
-    monkeypatch.setattr(parts_module, "_ROWS", 2)
-    writer = DurablePartWriter(str(tmp_path), predictions=True)
-    for first in (0, 5):
-        add(writer, Block(0, first, ("n",), pyarrow.record_batch({"n": range(first, first + 5)})), None, [0] * 5, None)
-        if not first:
-            writer._commit()
-    assert len(os.listdir(tmp_path)) == 2
-    assert found(tmp_path).places.stops.tolist() == [5]
-    durable.remove_open(str(tmp_path))
-    (part,) = os.listdir(tmp_path)
-    assert part.endswith(".predictions")
+    writer = DurablePartWriter(str(tmp_path), predictions=True, paid=True)
+    for n in range(20):
+        writer.write_line(OutputLine(n, json.dumps({"n": n, "long": "x" * 100})))
+    (begun,) = tmp_path.iterdir()
+    assert begun.suffix == ".open"
+    os.truncate(begun, begun.stat().st_size - lost)
+    assert rows_of(tmp_path) == []
+    durable.recover(str(tmp_path))
+    there = rows_of(tmp_path)
+    assert there == list(range(len(there)))
+    assert 20 - len(there) == (0 if not lost else 1 if lost <= 100 else 20 - len(there))
+    assert len(there) > 0
+    assert [path.suffix for path in tmp_path.iterdir()] == [".predictions"]
+    writer.write_line(
+        OutputLine(20, "{}")
+    )  # the process is at work after all: its rows are lost, and no file is broken
+    with pytest.raises(FileNotFoundError):
+        writer.finish()
+    assert rows_of(tmp_path) == there
 
 
 def test_a_block_is_durable_though_none_follows(tmp_path, monkeypatch):

@@ -4,18 +4,14 @@ import gzip
 import json
 import os
 
-import numpy
-import pyarrow
 import pyarrow.parquet
 import pytest
 
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.output import Output
-from headrace.jobs.output_batches import OutputLine, OutputRows
+from headrace.jobs.output_batches import OutputLine
 from headrace.jobs.parts import PartWriter
 from headrace.jobs.stored_rows import StoredOutput, StoredRows
-from headrace.jobs.tables import lines_of
-from headrace.rows.blocks import Block, BlockRow
 
 
 def test_dead_letters_are_counted(tmp_path):
@@ -37,27 +33,11 @@ def test_a_part_without_lines_is_no_file(tmp_path):
 def test_a_long_part_does_not_wait_in_memory(tmp_path):
     part = PartWriter(str(tmp_path), predictions=True)
     for n in range(60):
-        row = BlockRow(Block(0, n, records=[{}]), n)
-        part.write_rows(OutputRows([row], {"prediction": ["x" * 1_000_000]}))
+        part.write_line(OutputLine(n, '"' + "x" * 1_000_000 + '"'))
     (file,) = tmp_path.iterdir()
     assert file.stat().st_size > 30_000_000
     part.finish()
     assert sum(table.num_rows for table in StoredRows.of_parts([str(file)]).tables()) == 60
-
-
-def test_rows_of_many_blocks_do_not_keep_them_in_memory(tmp_path):
-    """Not even a row of each: what is written of them is a copy, and soon."""
-    part = PartWriter(str(tmp_path), predictions=True)
-    before = pyarrow.total_allocated_bytes()
-    for n in range(200):
-        block = Block(0, n * 50_000, batch=pyarrow.record_batch({"x": numpy.full(50_000, n, float)}))
-        row = BlockRow(block, block.place + 7)
-        part.write_rows(OutputRows([row], {"prediction": [n]}))
-        del block, row
-        assert pyarrow.total_allocated_bytes() - before < 40_000_000
-    finished = part.finish()
-    found = b"".join(lines_of(StoredRows.of_parts([finished]).tables())).splitlines()
-    assert [json.loads(line) for line in found] == [{"x": float(n), "prediction": n} for n in range(200)]
 
 
 def lines(path, opener=open):

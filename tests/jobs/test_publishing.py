@@ -4,15 +4,14 @@ import itertools
 import os
 import re
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.io.localfilesystem import LocalFileSystem
 
-from headrace.jobs import publishing
 from headrace.jobs.output import Output
+from headrace.jobs.output_batches import lines_in
 from headrace.jobs.publishing import Move, PublishError, put_in_place
 from headrace.jobs.stored_rows import StoredRows
 
@@ -25,7 +24,6 @@ class FolderFileSystem(LocalFileSystem):
     root = ""
     moves = "replaces"
     """Files onto others: ``replaces`` them, ``refuses``, or ``copies`` and then deletes, as object stores do."""
-    copies = True
     denied = ""
     """The name of a finished file that cannot be moved, however often it is tried."""
     calls = 0
@@ -92,12 +90,6 @@ class FolderFileSystem(LocalFileSystem):
         else:
             self._call("rename", lambda: os.rename(source, destination))
 
-    def copy(self, source_file_names, destination_file_names):
-        if not self.copies:
-            raise NotImplementedError
-        for source, destination in zip(source_file_names, destination_file_names, strict=True):
-            self._call("copy", lambda: shutil.copyfile(self._local(source), self._local(destination)))
-
     def delete(self, paths):
         for path in paths:
             local = self._local(path)
@@ -109,14 +101,14 @@ def place(tmp_path, monkeypatch):
     """Old and new files in a folder; gives a function that moves the new ones and says what is where afterwards."""
     monkeypatch.setattr(FolderFileSystem, "root", str(tmp_path))
 
-    def move(case, moves="replaces", *, copies=True, old=OLD, failing=(), denied="", removing=False):
+    def move(case, moves="replaces", *, old=OLD, failing=(), denied="", removing=False):
         folder = tmp_path / f"case{case}"
         (folder / "parts").mkdir(parents=True)
         for name, content in old.items():
             (folder / name).write_bytes(content)
         for name, content in NEW.items():
             (folder / "parts" / name).write_bytes(content)
-        changes = {"moves": moves, "copies": copies, "failing": frozenset(failing), "denied": denied, "calls": 0}
+        changes = {"moves": moves, "failing": frozenset(failing), "denied": denied, "calls": 0}
         for name, value in changes.items():
             monkeypatch.setattr(FolderFileSystem, name, value)
         base = f"folder://case{case}"
@@ -134,20 +126,20 @@ def place(tmp_path, monkeypatch):
     return move
 
 
-WAYS = [("replaces", True), ("refuses", True), ("refuses", False), ("copies", True), ("copies", False)]
+WAYS = ["replaces", "refuses", "copies"]
 EARLIER = [OLD, {}, {"p": OLD["p"]}, {"q": OLD["q"]}, {"p": NEW["p"], "q": NEW["q"]}]
 
 
-@pytest.mark.parametrize(("moves", "copies"), WAYS)
+@pytest.mark.parametrize("moves", WAYS)
 @pytest.mark.parametrize("old", EARLIER, ids=lambda old: "+".join(old) or "none")
-def test_one_call_fails(place, moves, copies, old):
+def test_one_call_fails(place, moves, old):
     """Whichever it is, before it does anything or after: both files are new, or both as they were and the new whole."""
-    files, error, _ = place("no failure", moves, copies=copies, old=old)
+    files, error, _ = place("no failure", moves, old=old)
     assert error is None
     assert {name: files[name] for name in "pq"} == NEW
     calls = FolderFileSystem.calls
     for number in itertools.chain(range(1, calls + 1), range(-calls, 0)):
-        files, error, _ = place(number, moves, copies=copies, old=old, failing=[number])
+        files, error, _ = place(number, moves, old=old, failing=[number])
         there = {name: files[name] for name in "pq" if name in files}
         if error is None:
             assert there == NEW
@@ -156,23 +148,23 @@ def test_one_call_fails(place, moves, copies, old):
             assert {name: files[f"parts/{name}"] for name in "pq"} == NEW
 
 
-@pytest.mark.parametrize(("moves", "copies"), WAYS)
-def test_one_call_fails_where_an_earlier_file_goes(place, moves, copies):
-    files, error, _ = place("no failure", moves, copies=copies, removing=True)
+@pytest.mark.parametrize("moves", WAYS)
+def test_one_call_fails_where_an_earlier_file_goes(place, moves):
+    files, error, _ = place("no failure", moves, removing=True)
     assert (error, files["p"], "q" in files) == (None, NEW["p"], False)
     calls = FolderFileSystem.calls
     for number in itertools.chain(range(1, calls + 1), range(-calls, 0)):
-        files, error, _ = place(number, moves, copies=copies, failing=[number], removing=True)
+        files, error, _ = place(number, moves, failing=[number], removing=True)
         there = {name: files[name] for name in "pq" if name in files}
         assert there == ({"p": NEW["p"]} if error is None else OLD)
         assert error is None or files["parts/p"] == NEW["p"]
 
 
-@pytest.mark.parametrize(("moves", "copies"), WAYS)
+@pytest.mark.parametrize("moves", WAYS)
 @pytest.mark.parametrize("old", EARLIER[:-1], ids=lambda old: "+".join(old) or "none")
 @pytest.mark.parametrize("denied", ["p", "q"])
-def test_one_file_cannot_be_moved(place, moves, copies, old, denied):
-    files, error, base = place("", moves, copies=copies, old=old, denied=denied)
+def test_one_file_cannot_be_moved(place, moves, old, denied):
+    files, error, base = place("", moves, old=old, denied=denied)
     assert isinstance(error, PublishError)
     assert {name: files[name] for name in "pq" if name in files} == old
     for name in "pq":
@@ -181,13 +173,13 @@ def test_one_file_cannot_be_moved(place, moves, copies, old, denied):
     assert "is kept as" not in str(error)
 
 
-@pytest.mark.parametrize(("moves", "copies"), WAYS)
-def test_calls_fail_until_the_end(place, moves, copies):
+@pytest.mark.parametrize("moves", WAYS)
+def test_calls_fail_until_the_end(place, moves):
     """Taking back fails, too: every file, old or new, is somewhere whole, and the message names where."""
-    place("no failure", moves, copies=copies)
+    place("no failure", moves)
     calls = FolderFileSystem.calls
     for start, side in itertools.product(range(1, calls + 1), (1, -1)):
-        files, error, base = place(f"{start}{side}", moves, copies=copies, failing=[side * n for n in range(start, 99)])
+        files, error, base = place(f"{start}{side}", moves, failing=[side * n for n in range(start, 99)])
         if error is None:
             assert {name: files[name] for name in "pq"} == NEW
             continue
@@ -221,30 +213,6 @@ def test_local_files(tmp_path):
     assert [(tmp_path / name).read_bytes() for name in "pq"] == [b"p", b"q"]
 
 
-def test_files_of_several_runs_do_not_mix(tmp_path, monkeypatch):
-    """Each run's two files are moved together, even if other runs interfere; no lock is left behind."""
-    moving = []
-    replace = publishing._replace
-
-    def slowly(move):
-        moving.append(move.source)
-        os.sched_yield()  # others may go on
-        replace(move)
-
-    monkeypatch.setattr(publishing, "_replace", slowly)
-    runs = []
-    for run in range(20):
-        for name in "qp":
-            (tmp_path / f"{name}{run}").write_text(str(run))
-        runs.append([Move(name, str(tmp_path / f"{name}{run}"), str(tmp_path / name)) for name in "qp"])
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(put_in_place, runs))
-    pairs = {tuple(move.source for move in run) for run in runs}
-    assert {tuple(moving[n : n + 2]) for n in range(0, 40, 2)} == pairs
-    assert (tmp_path / "p").read_text() == (tmp_path / "q").read_text()
-    assert sorted(name for name in os.listdir(tmp_path) if "earlier" not in name) == ["p", "q"]
-
-
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
 def test_what_cannot_be_moved_stays_where_the_message_says(written, name):
     output = written(name, [[{"n": 0}], [{"n": 1}]], [[{"stage": "inference", "error_type": "E"}]])
@@ -266,8 +234,8 @@ def test_parts_that_cannot_be_joined_stay(written):
         output.publish()
     output.clean()
     parts = [os.path.join(output.folder, one) for one in os.listdir(output.folder) if one.endswith(".predictions")]
-    rows = [row for table in StoredRows.of_parts(parts).tables() for row in table.to_pylist()]
-    assert sorted(row["n"] for row in rows) == [0, 1]
+    lines = [line for table in StoredRows.of_parts(parts).tables() for line in lines_in(table)]
+    assert sorted(lines) == ['{"n": 0}', '{"n": 1}']
 
 
 def test_what_is_left_over_and_cannot_be_removed_is_no_failure(tmp_path, monkeypatch, caplog):

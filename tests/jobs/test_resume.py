@@ -124,7 +124,6 @@ def test_each_file_is_on_the_disk_before_its_name_and_both_before_the_parts_go(o
         ("replace", "joined-p.dead-letters.jsonl", "p.dead-letters.jsonl"),
         ("replace", "joined-p.jsonl", "p.jsonl"),
         ("fsync", tmp_path.name),
-        ("remove", ".p.jsonl.headrace-lock"),
         ("remove", "job.json"),
     ]
 

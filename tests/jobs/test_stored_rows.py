@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from headrace.jobs import stored_rows
 from headrace.jobs.durable import DurablePartWriter
 from headrace.jobs.output_batches import OutputLine
-from headrace.jobs.stored_rows import StoredOutput, StoredRows
+from headrace.jobs.stored_rows import Messages, StoredOutput, StoredRows
 from headrace.rows.blocks import place_at
 
 PLACES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), unique=True)
@@ -64,3 +64,20 @@ def test_parts_that_follow_each_other_are_in_memory_one_by_one(write, monkeypatc
     for number, table in enumerate(StoredRows.find(folder, predictions=True).tables()):
         assert table.num_rows == 3
         assert len(loaded) == number + 1
+
+
+def test_what_comes_often_is_found_among_thousands_that_do_not():
+    messages = Messages()
+    for n in range(20_000):
+        messages.add("inference ValueError", f"row {n} is bad")
+        if n % 4 == 0:
+            messages.add("inference KeyError", "no\nsuch key")
+    assert next(iter(messages.most_frequent(3).items())) == ("inference KeyError: no such key", 5000)
+    assert len(messages.most_frequent()) <= 100
+
+
+def test_messages_are_short():
+    messages = Messages()
+    messages.add("reading E", "x" * 100_000)
+    messages.add("reading E", "")
+    assert sorted(map(len, messages.most_frequent())) == [9, 9 + 2 + 300]

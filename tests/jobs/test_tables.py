@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.jobs.files import match
-from headrace.jobs.output_batches import batches_of_rows
 from headrace.jobs.reading import infer_schema, read_rows
 from headrace.jobs.tables import csv_of, lines_of, write_parquet
-from output_rows import output_rows
+from output_rows import output_table
 
 
 @settings(max_examples=40, deadline=None)
@@ -58,7 +57,7 @@ def test_headrace_reads_the_same_values_out_of_csv(data, delimiter):
     kinds = [data.draw(st.sampled_from(COLUMNS)) for _ in names]
     row = st.tuples(*(kind | st.none() for kind in kinds)).map(lambda values: dict(zip(names, values, strict=True)))
     rows = [{"first": place, **row} for place, row in enumerate(data.draw(st.lists(row, min_size=1, max_size=5)))]
-    tables = [pyarrow.Table.from_batches([batch]) for _, batch in batches_of_rows(output_rows(rows), None)]
+    tables = [output_table(rows)]
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "a.csv")
         with open(path, "wb") as file:

@@ -82,11 +82,6 @@ class BeamStorage:
         FileSystems.rename([source], [destination])
 
     @staticmethod
-    def copy(source: str, destination: str) -> None:
-        """Copies a file."""
-        FileSystems.copy([source], [destination])
-
-    @staticmethod
     def delete(path: str) -> None:
         """Removes a file or a folder."""
         FileSystems.delete([path])

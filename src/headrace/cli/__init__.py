@@ -1,11 +1,12 @@
-"""The command line: ``headrace run``, ``retry``, ``doctor`` and ``handlers``.
+"""The command line: ``headrace run``, ``retry``, ``doctor``, ``handlers`` and ``migrate``.
 
 ::
 
-    main.py       the commands; each one's options are a dataclass of options.py, with defaults from settings.py
-      |- run.py        run, retry: options -> jobs.Job; columns.py, resume.py, progress.py, stopwatch.py, summary.py;
-      |                hints.py: what may be wrong if nothing was predicted; fallbacks.py: --fallback, more than once
+    main.py       the commands; their options are dataclasses of options.py, with defaults from settings.py
+      |- run.py        run, retry: a run with its display, progress.py, and its end, summary.py and record.py
+      |    '- prepare.py    options -> jobs.Job; inputs.py: the files, and what the model gets of them
       |- doctor.py     doctor: runtime/profiling -> findings.py, the report
-      '- handlers.py   handlers, and --handler by name; catalogue.py: what there is and what each needs
+      '- catalogue.py  handlers: what there is, and what each needs
+    handlers.py   --handler by name; recognition.py: by the model's file; fallbacks.py: --fallback, more than once
     errors.py     an exception as one line and an exit code; signals.py: Ctrl-C and SIGTERM
 """

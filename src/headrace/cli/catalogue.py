@@ -1,16 +1,19 @@
-"""The list of installed handlers.
+"""``headrace handlers``: the installed handlers and, with a name, what one takes.
 
 Headrace's own come from a table: a framework takes seconds to import, and may not be installed.
 """
 
 from __future__ import annotations
 
+import enum
 import importlib
+import inspect
 import io
 import json
 import re
+import textwrap
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from importlib import metadata
@@ -19,7 +22,9 @@ from typing import Any
 
 from rich.console import Console
 
-from headrace.cli.handlers import GROUP, factory_place, no_handler
+from headrace.cli.handlers import GROUP, factory_place, no_handler, parameter_of_model
+from headrace.cli.objects import constructors, search_here
+from headrace.cli.options import NAMED
 from headrace.core.errors import ConfigurationError, as_type_name
 from headrace.core.extras import install_command, requirements
 from headrace.core.handler import HandlerCard
@@ -28,10 +33,13 @@ from headrace.handlers.cards import CARDS
 OURS = "headrace.handlers."
 """The package of Headrace's own handlers."""
 
-NAMES = ("an example", "its prediction", "with large_model", "threads")
+_FACTS = ("an example", "its prediction", "with large_model", "threads")
 """Of the first words of a card."""
+_TITLES = ("handler", "an example is", "its prediction is", "with `large_model` its weights are")
 _UNSAID = "-"
-_COLUMNS = ("an example is", "its prediction is", "with `large_model` its weights are", "threads")
+_WIDEST = 100
+_OF_ALL = "headrace.core."
+"""Modules of the classes whose parameters many handlers take."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,18 @@ class Listed:
     trouble: str = ""
     """Why it cannot be used; empty if it can."""
 
+    @property
+    def said(self) -> tuple[str, ...]:
+        """What its card says: example, prediction, weights, threads."""
+        return tuple(word or _UNSAID for word in self.card[:4]) if self.card else (_UNSAID,) * 4
+
+    @property
+    def summary(self) -> str:
+        """What it is, in one line; of one that is broken, why."""
+        if self.card is None:
+            return self.trouble or self.path
+        return self.card.summary or f"takes {_plain(self.said[0])}"
+
 
 def listed_handlers() -> list[Listed]:
     """The handlers of all installed packages, Headrace's own first, in the order of their modules and names."""
@@ -56,33 +76,6 @@ def listed_handlers() -> list[Listed]:
     named = {entry.value: (entry.name, _package(entry)) for entry in metadata.entry_points(group=GROUP)}
     handlers = [_listed(name, value, package) for value, (name, package) in (ours | named).items()]
     return sorted(handlers, key=lambda one: (not one.path.startswith(OURS), one.path.rpartition(".")[0], one.name))
-
-
-def as_markdown(handlers: Iterable[Listed]) -> str:
-    """The table of the documentation: all but the threads, which a page has no room for."""
-    titles = ("handler", *_COLUMNS[:3])
-    rows = [titles, ("---",) * len(titles), *map(_markdown_row, handlers)]
-    return "\n".join(f"| {' | '.join(row)} |".replace("| --- ", "|---").replace("--- |", "---|") for row in rows)
-
-
-def as_json(handlers: Iterable[Listed]) -> str:
-    """A list for programs: plain texts, null where a handler says nothing."""
-    return json.dumps([_facts(one) for one in handlers], indent=2)
-
-
-def show_handlers(console: Console, handlers: Iterable[Listed]) -> None:
-    """Prints a line for each handler that a command line can name; the last ones are those that cannot be used."""
-    named = [one for one in handlers if one.name != _UNSAID]
-    width = 2 + max((len(one.name) for one in named), default=0)
-    for one in named:
-        if not one.trouble:
-            _print_line(console, f"{one.name:<{width}}{_line(one)}")
-    missing = [one for one in named if one.trouble]
-    if missing:
-        _print_line(console, "\nNot installed here:")
-    for one in missing:
-        _print_line(console, f"{one.name:<{width}}{_line(one)}", style="dim")
-    _print_line(console, "\n`headrace handlers NAME` says what a handler takes, and what to install.")
 
 
 def handler_named(name: str) -> Listed:
@@ -96,26 +89,65 @@ def handler_named(name: str) -> Listed:
     return next(one for one in listed_handlers() if one.name == name)
 
 
-def _line(one: Listed) -> str:
-    """What a handler is, in one line; of one that is broken, why."""
-    if one.card is None:
-        return one.trouble or one.path
-    return one.card.summary or f"takes {plain(one.card)[0]}"
+def as_markdown(handlers: Iterable[Listed]) -> str:
+    """The table of the documentation: all but the threads, which a page has no room for."""
+    rows = [_TITLES, *map(_markdown_row, handlers)]
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([lines[0], "|---" * len(_TITLES) + "|", *lines[1:]])
 
 
-def _print_line(console: Console, line: str, style: str | None = None) -> None:
-    """A terminal cuts what is too long for it."""
-    cut = console.is_terminal and len(line) > console.width
-    text = f"{line[: console.width - 3]}..." if cut else line
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+def as_json(handlers: Iterable[Listed]) -> str:
+    """A list for programs: plain texts, null where a handler says nothing."""
+    return json.dumps([_as_dict(one) for one in handlers], indent=2)
 
 
-def _facts(one: Listed) -> dict[str, Any]:
+def show_handlers(console: Console, handlers: Iterable[Listed]) -> None:
+    """Prints a line for each handler that a command line can name; the last ones are those that cannot be used."""
+    named = [one for one in handlers if one.name != _UNSAID]
+    width = 2 + max((len(one.name) for one in named), default=0)
+    usable = [f"{one.name:<{width}}{one.summary}" for one in named if not one.trouble]
+    others = [f"{one.name:<{width}}{one.summary}" for one in named if one.trouble]
+    lines = [*usable, *(["", "Not installed here:", *others] if others else [])]
+    for line in [*lines, "", "`headrace handlers NAME` says what a handler takes, and what to install."]:
+        is_cut = console.is_terminal and len(line) > console.width
+        _print(console, f"{line[: console.width - 3]}..." if is_cut else line)
+
+
+def show_handler(console: Console, one: Listed) -> None:
+    """Prints what one handler takes; its parameters only if what it needs is installed."""
+    for line in _lines_of(one, min(console.width, _WIDEST) if console.is_terminal else _WIDEST):
+        _print(console, line)
+
+
+def example_of(one: Listed) -> str:
+    """A command that runs a handler."""
+    source, _, rest = ((one.card.command if one.card else "") or "rows.csv").partition(" ")
+    words = ["headrace run", source, "--handler", one.name, rest, "--output predictions.jsonl"]
+    return " ".join(word for word in words if word)
+
+
+def _print(console: Console, line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _as_dict(one: Listed) -> dict[str, Any]:
     said: Iterable[str | None] = one.card[:4] if one.card else (None,) * 4
-    facts = dict(zip(("example", "prediction", "weights", "threads"), said, strict=True))
-    name = None if one.name == _UNSAID else one.name
-    usable = {"usable": not one.trouble, "trouble": one.trouble or None}
-    return {"name": name, "class": one.path, **facts, "install": one.install, **usable}
+    return {
+        "name": None if one.name == _UNSAID else one.name,
+        "class": one.path,
+        **dict(zip(("example", "prediction", "weights", "threads"), said, strict=True)),
+        "install": one.install,
+        "usable": not one.trouble,
+        "trouble": one.trouble or None,
+    }
+
+
+def _markdown_row(one: Listed) -> tuple[str, ...]:
+    """The first cell has a line for each name: beside each other they leave a page no room."""
+    module, _, name = one.path.removeprefix(OURS).rpartition(".")
+    option = [] if one.name == _UNSAID else [f"`--handler {one.name}`"]
+    lines = [f"`{name}`", f"in `{module}`", *option, f"needs `{one.install}`"]
+    return "<br>".join(lines), *(word.replace("|", r"\|") for word in one.said[:3])
 
 
 def _package(entry: metadata.EntryPoint) -> str:
@@ -126,7 +158,15 @@ def _listed(command: str, value: str, distribution: str) -> Listed:
     path, trouble = value.replace(":", "."), ""
     card = CARDS.get(path.removeprefix(OURS))
     if card is None:
-        card, trouble = _imported_card(value)
+        try:
+            card = getattr(_imported(value), "card", None)
+        except ConfigurationError as error:
+            trouble = str(error)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a module may even call sys.exit
+            trouble = f"cannot be imported: {as_type_name(error)}: {error}"
+    card = card if isinstance(card, HandlerCard) else None
     extra = card.extra if card else ""
     install = f"{distribution}[{extra}]" if extra else distribution
     if extra and (missing := _missing(distribution, extra)):
@@ -134,23 +174,12 @@ def _listed(command: str, value: str, distribution: str) -> Listed:
     return Listed(command, path, card, install, " ".join(trouble.split()))
 
 
-def _imported_card(value: str) -> tuple[HandlerCard | None, str]:
-    """The card of another package's handler, which only its class has; and why the class cannot be imported.
-
-    What its modules print and warn of on the way is kept out of the list.
-    """
+def _imported(value: str) -> Any:
+    """A handler's factory. What its modules print and warn of on the way is not for the user."""
     module, _, name = value.partition(":")
-    try:
-        with redirect_stdout(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            card = getattr(attrgetter(name)(importlib.import_module(module)), "card", None)
-    except ConfigurationError as error:
-        return None, str(error)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # a module may even call sys.exit
-        return None, f"cannot be imported: {as_type_name(error)}: {error}"
-    return (card if isinstance(card, HandlerCard) else None), ""
+    with redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return attrgetter(name)(importlib.import_module(module))
 
 
 def _missing(distribution: str, extra: str) -> list[str]:
@@ -167,18 +196,77 @@ def _is_installed(distribution: str) -> bool:
     return True
 
 
-def _markdown_row(one: Listed) -> tuple[str, ...]:
-    """The first cell has a line for each name: beside each other they leave a page no room."""
-    module, _, name = one.path.removeprefix(OURS).rpartition(".")
-    option = [] if one.name == _UNSAID else [f"`--handler {one.name}`"]
-    lines = [f"`{name}`", f"in `{module}`", *option, f"needs `{one.install}`"]
-    return "<br>".join(lines), *_said(one.card)[:3]
-
-
-def plain(card: HandlerCard) -> tuple[str, ...]:
+def _plain(words: str) -> str:
     """For a screen, where Markdown has no meaning."""
-    return tuple(word.replace("`", "") or _UNSAID for word in card[:4])
+    return words.replace("`", "")
 
 
-def _said(card: HandlerCard | None) -> tuple[str, ...]:
-    return tuple(word.replace("|", r"\|") or _UNSAID for word in card[:4]) if card else (_UNSAID,) * 4
+def _lines_of(one: Listed, width: int) -> Iterator[str]:
+    yield f"{one.name}: {one.card.summary}" if one.card and one.card.summary else one.name
+    yield ""
+    facts = {"class": one.path, **(dict(zip(_FACTS, map(_plain, one.said), strict=True)) if one.card else {})}
+    facts["install"] = one.trouble or f"{one.install}, which is installed"
+    column = 2 + max(map(len, facts))
+    for name, text in facts.items():
+        yield _wrapped(text, width, f"{name:<{column}}", column)
+    if not one.trouble:
+        search_here()
+        yield from _parameters(_imported(":".join(factory_place(one.name) or ())), width)
+    yield ""
+    yield "example:"
+    yield f"  {example_of(one)}"
+
+
+def _parameters(factory: Callable[..., Any], width: int) -> Iterator[str]:
+    own = {name: one for name, one in inspect.signature(factory).parameters.items() if one.kind is not one.VAR_KEYWORD}
+    of_model, said = parameter_of_model(factory, own), _said(factory)
+    yield ""
+    yield "parameters, with --handler-arg NAME=VALUE:"
+    for name, one in own.items():
+        option = "--model" if one is of_model else f"--{name.replace('_', '-')}" if name in NAMED else ""
+        yield f"  {_with_default(one)}{f'  ({option})' if option else ''}"
+        if name in said:
+            yield _wrapped(said[name], width, " " * 6, 6)
+    others = {name: one for name, one in _of_bases(factory).items() if name not in own}
+    if others:
+        yield _wrapped(", ".join(map(_with_default, others.values())), width, "  and: ", 6)
+
+
+def _of_bases(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """What a handler passes on to the classes that many handlers are derived from."""
+    found: dict[str, inspect.Parameter] = {}
+    for function in constructors(factory):
+        parameters = inspect.signature(function).parameters
+        if isinstance(factory, type) and function.__module__.startswith(_OF_ALL):
+            found = {name: one for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY} | found
+        if not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+            break
+    return found
+
+
+def _with_default(one: inspect.Parameter) -> str:
+    if one.default is one.empty:
+        return f"{one.name} (needed)" if one.kind is not one.VAR_POSITIONAL else f"*{one.name}"
+    default = one.default
+    if isinstance(default, enum.Enum):
+        return f"{one.name}={default.name.lower()}"
+    return f"{one.name}={getattr(default, '__name__', None) or repr(default)}"
+
+
+def _said(factory: Callable[..., Any]) -> dict[str, str]:
+    """What docstrings say about parameters: the factory's, and those of its bases and its siblings."""
+    bases = factory.__mro__ if isinstance(factory, type) else (factory,)
+    siblings = vars(inspect.getmodule(factory)).values() if isinstance(factory, type) else ()
+    found: dict[str, str] = {}
+    for one in (*bases, *(other for other in siblings if isinstance(other, type))):
+        _, _, section = inspect.cleandoc(one.__doc__ or "").partition("\nArgs:\n")
+        entries = re.findall(r"^    (\w+): (.*(?:\n {5,}.*)*)", re.split(r"\n(?=\S)", section)[0], re.MULTILINE)
+        found = {name: " ".join(text.replace("``", "").split()) for name, text in entries} | found
+    return found
+
+
+def _wrapped(text: str, width: int, first: str, column: int) -> str:
+    indent = " " * column
+    return textwrap.fill(
+        text, width, initial_indent=first, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )

@@ -81,8 +81,7 @@ def _report_status(args: DoctorArgs, out: Console) -> int:
 
 def _report_profile(args: DoctorArgs, errors: Console, out: Console) -> int:
     from headrace.cli.handlers import make_handler, parse_arguments  # noqa: PLC0415 - only where there is a handler
-    from headrace.cli.hints import about_model  # noqa: PLC0415 - as above
-    from headrace.cli.recognition import recognised  # noqa: PLC0415 - as above
+    from headrace.cli.recognition import about_model, recognised  # noqa: PLC0415 - as above
 
     args, known = recognised(args)
     inference_args = parse_arguments("--inference-arg", args.inference_args) or None
@@ -122,25 +121,19 @@ def _batching(handler: Any, args: DoctorArgs) -> Any:
 
 def _over_rows(handler: Any, args: DoctorArgs, known: Recognised | None) -> tuple[Any, Any, Iterator[Any]]:
     """A handler of rows, its batching, and the rows, as in ``headrace run``."""
-    from headrace.cli.columns import choose, contents_of, csv_types, examples_of  # noqa: PLC0415 - only where there are rows
+    from headrace.cli.inputs import columns_of, contents_of, examples_of, schema_of  # noqa: PLC0415 - only where there are rows
     from headrace.jobs import files, reading  # noqa: PLC0415 - as above
     from headrace.rows.examples import batching_over_rows, over_rows  # noqa: PLC0415 - as above
 
     assert args.rows is not None
     sources = files.match([args.rows], args.file_format and args.file_format.value, args.delimiter)
-    head = reading.infer_schema(sources)
-    types = csv_types(args, sources, head)
-    columns = choose("--columns", args.columns, (*head.columns, *head.content))
-    if columns is None and args.decode is not None and head.content:
-        columns = head.content
-    elif columns is None and known is not None:
-        columns = known.columns(head)
+    head = schema_of(args, sources)
+    columns = columns_of(args, handler, head, known)
     contents = contents_of(args, head, columns)
-    examples = examples_of(args, head._replace(csv=types), columns)
     sizes = {} if args.max_batch_size is None else {"max_batch_size": args.max_batch_size}
-    rows = (row for source in sources for row in reading.read_rows(source, types))
+    rows = (row for source in sources for row in reading.read_rows(source, head.csv))
     rows = rows if contents is None else (row for row, _ in contents.of((row, None) for row in rows))
-    return over_rows(handler, examples), batching_over_rows(handler, sizes), rows
+    return over_rows(handler, examples_of(args, head, columns)), batching_over_rows(handler, sizes), rows
 
 
 def _print_json(out: Console, value: dict[str, Any]) -> None:

@@ -1,43 +1,77 @@
-"""``headrace run --dry-run``: the rows, their types and the first examples, without a model."""
+"""``headrace run --dry-run``: the first rows, their types and the first examples, without a model."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from headrace.cli.summary import inputs_lines
+from headrace.core.answer import SKIP
+from headrace.jobs.job import Job
+from headrace.jobs.reading import SAMPLED_ROWS, read_rows
+from headrace.jobs.run import Run
+from headrace.rows.examples import over_rows
+from headrace.rows.records import BrokenLine, Record, Row
+from headrace.runtime.plan import make_plan
 
+_EXAMPLES = 3
 _FAILURES = 3
 _LONGEST = 2000
 """Characters of an example."""
 
 
-def show_dry_run(out: Console, run: Any) -> None:
-    """Prints what a run would do with its first rows."""
-    from headrace.jobs.dry_run import dry_run  # noqa: PLC0415 - importing numpy takes a while
-
-    job, inputs = run.job, run.output.inputs
-    found = dry_run(job)
-    if inputs is not None:
-        for name, text in inputs_lines(inputs, "to predict"):
-            _say(out, f"{name}: {text}")
-    which = "the first " if found.may_be_more else ""
-    skipped = f", {found.skipped:,} skipped" if found.skipped else ""
-    _say(out, f"{which}{found.rows:,} row{'s'[: found.rows != 1]}: {len(found.failures):,} would fail{skipped}")
-    for failure in found.failures[:_FAILURES]:
+def show_dry_run(out: Console, run: Run) -> None:
+    """Prints what a run would do with its first rows, at most ``--limit`` or 1,000."""
+    job, most = run.job, run.job.limit or SAMPLED_ROWS
+    functions = make_plan(over_rows(job.handler, job.examples, job.reserved)).preprocess
+    failures: list[str] = []
+    examples: list[Any] = []
+    first: Row = {}
+    rows = skipped = 0
+    for where, row in islice(_placed(job), most):
+        rows += 1
+        first = first or ({} if isinstance(row, BrokenLine) else row)
+        try:
+            example: Any = row
+            for function in functions:
+                example = example if example is SKIP else function(example)
+        except Exception as error:
+            failures.append(f"{where}: {error}")
+            continue
+        skipped += example is SKIP
+        if example is not SKIP and len(examples) < _EXAMPLES:
+            examples.append(example)
+    for name, text in inputs_lines(run.output.inputs, "to predict"):
+        _say(out, f"{name}: {text}")
+    which = "the first " if rows == most else ""
+    left_out = f", {skipped:,} skipped" if skipped else ""
+    _say(out, f"{which}{rows:,} row{'s'[: rows != 1]}: {len(failures):,} would fail{left_out}")
+    for failure in failures[:_FAILURES]:
         _say(out, f"  {failure}")
-    if len(found.failures) > _FAILURES:
-        _say(out, f"  and {len(found.failures) - _FAILURES:,} more")
+    if len(failures) > _FAILURES:
+        _say(out, f"  and {len(failures) - _FAILURES:,} more")
     _say(out, "")
-    out.print(_columns(job, found.first), markup=False)
-    for number, example in enumerate(found.examples, 1):
+    out.print(_columns(job, first), markup=False)
+    for number, example in enumerate(examples, 1):
         _say(out, f"\nexample {number}\n{_shown(example)}")
     _say(out, "\nNo model was loaded, and nothing was written.")
 
 
-def _columns(job: Any, first: dict[str, Any]) -> Table:
+def _placed(job: Job) -> Iterator[tuple[str, Record]]:
+    """The rows of all files, each with its place."""
+    rows = (
+        (row, f"row {number} of {source.paths[number - 1] if source.files else source.path}")
+        for source in job.sources
+        for number, row in enumerate(read_rows(source, job.types), 1)
+    )
+    return ((where, row) for row, where in (job.contents._replace(ahead=False).of(rows) if job.contents else rows))
+
+
+def _columns(job: Job, first: Row) -> Table:
     """The columns, their types, which of them the model sees, and their values in the first row."""
     table = Table(box=None, pad_edge=False)
     for title in ("column", "type", "for the model", "first value"):
@@ -51,10 +85,8 @@ def _columns(job: Any, first: dict[str, Any]) -> Table:
 
 
 def _shown(example: Any) -> str:
-    text = example if isinstance(example, str) else None
-    if text is None:
-        as_table = getattr(example, "to_string", None)  # a data frame's
-        text = as_table(index=False) if as_table else repr(example)
+    as_table = getattr(example, "to_string", None)  # a data frame's
+    text = example if isinstance(example, str) else as_table(index=False) if as_table else repr(example)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
 
 

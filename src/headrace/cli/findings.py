@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from headrace.cli.progress import rate_text
+from headrace.cli.summary import rate_text
 
 if TYPE_CHECKING:
     from headrace.machine.status import MachineState, ManagerState, ModelState, ProcessState

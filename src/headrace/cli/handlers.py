@@ -48,8 +48,9 @@ def make_handler(
     for argument, value in (named or {}).items():
         _refuse_named(name, parameters, argument, arguments)
         arguments = {**arguments, argument: value}
-    arguments = {key: _as_member(parameters.get(key), value) for key, value in arguments.items()}
-    _check(name, factory, arguments, has_url=named is not None)
+    arguments = {key: _as_member(key, parameters.get(key), value) for key, value in arguments.items()}
+    _refuse_unknown(name, parameters, arguments)
+    _refuse_lack(name, factory, parameters, arguments, has_url=named is not None)
     arguments = with_objects(factory, arguments)
     try:
         return factory(**arguments)
@@ -85,15 +86,9 @@ def handler_names() -> list[str]:
 
 def factory_place(name: str) -> tuple[str, str] | None:
     """The module and the name in it of the factory that a command line names; None if there is no such handler."""
-    if ":" in name:
-        return _parted(name)
-    entries = [entry for entry in importlib.metadata.entry_points(group=GROUP) if entry.name == name]
-    return _parted(entries[0].value) if entries else None
-
-
-def _parted(place: str) -> tuple[str, str]:
-    module, _, attribute = place.partition(":")
-    return module, attribute
+    entries = [entry.value for entry in importlib.metadata.entry_points(group=GROUP) if entry.name == name]
+    module, colon, attribute = (entries[0] if entries and ":" not in name else name).partition(":")
+    return (module, attribute) if colon else None
 
 
 def _find(name: str) -> Callable[..., Any]:
@@ -123,15 +118,11 @@ def _parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     try:
         return dict(inspect.signature(factory).parameters)
     except (TypeError, ValueError):  # some callables of C have no signature
-        return {}
+        return {"options": inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)}
 
 
 def _model_argument(
-    name: str,
-    factory: Callable[..., Any],
-    taken: inspect.Parameter | None,
-    model: str,
-    arguments: dict[str, Any],
+    name: str, factory: Callable[..., Any], taken: inspect.Parameter | None, model: str, arguments: Collection[str]
 ) -> dict[str, Any]:
     if taken is None or taken.kind in (taken.VAR_POSITIONAL, taken.VAR_KEYWORD, taken.POSITIONAL_ONLY):
         raise ConfigurationError(f"{name} has no parameter for --model; leave --model out.")
@@ -144,18 +135,6 @@ def _model_argument(
     return {taken.name: model}
 
 
-def _refuse_named(
-    name: str, parameters: dict[str, inspect.Parameter], argument: str, arguments: Collection[str]
-) -> None:
-    """Refuses an argument that has an option of its own, if the factory does not take it or it is given twice."""
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values()) and ":" in name
-    option = f"--{argument.replace('_', '-')}"
-    if argument not in parameters and not takes_any:
-        raise ConfigurationError(f"{name} has no parameter for {option}; leave {option} out.")
-    if argument in arguments:
-        raise ConfigurationError(f"{option} and --handler-arg {argument} are the same; give one of them.")
-
-
 def parameter_of_model(
     factory: Callable[..., Any], parameters: Mapping[str, inspect.Parameter]
 ) -> inspect.Parameter | None:
@@ -164,40 +143,56 @@ def parameter_of_model(
     return named or next(iter(parameters.values()), None)
 
 
-def _as_member(parameter: inspect.Parameter | None, value: Any) -> Any:
+def _refuse_named(
+    name: str, parameters: Mapping[str, inspect.Parameter], argument: str, arguments: Collection[str]
+) -> None:
+    """Refuses an argument that has an option of its own, if the factory does not take it or it is given twice."""
+    option = f"--{argument.replace('_', '-')}"
+    if argument not in parameters and not (_takes_any(parameters) and ":" in name):
+        raise ConfigurationError(f"{name} has no parameter for {option}; leave {option} out.")
+    if argument in arguments:
+        raise ConfigurationError(f"{option} and --handler-arg {argument} are the same; give one of them.")
+
+
+def _as_member(name: str, parameter: inspect.Parameter | None, value: Any) -> Any:
     """The member that a text names, if the parameter's default is a member of an enumeration."""
     default = parameter.default if parameter is not None else None
     if not isinstance(default, enum.Enum) or not isinstance(value, str) or isinstance(default, str):
         return value
     members = {member.name.lower(): member for member in type(default)}
     if value.lower() not in members:
-        raise ConfigurationError(f"{parameter} takes {', '.join(members)}, not {value!r}.")
+        raise ConfigurationError(f"--handler-arg {name} takes {', '.join(members)}, not {value!r}.")
     return members[value.lower()]
 
 
-def _check(name: str, factory: Callable[..., Any], arguments: dict[str, Any], *, has_url: bool) -> None:
-    """Names a missing or unknown argument by its option (``--url``, if there is one) before the factory is called."""
-    try:
-        parameters = inspect.signature(factory).parameters
-    except (TypeError, ValueError):
-        return
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-    of_model = parameter_of_model(factory, parameters)
+def _takes_any(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    return any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+
+
+def _refuse_unknown(name: str, parameters: Mapping[str, inspect.Parameter], arguments: Collection[str]) -> None:
     for argument in arguments:
-        if argument not in parameters and not takes_any:
-            known = ", ".join(parameters) or "nothing"
-            end = did_you_mean(argument, parameters)
+        if argument not in parameters and not _takes_any(parameters):
+            known, end = ", ".join(parameters) or "nothing", did_you_mean(argument, parameters)
             raise ConfigurationError(f"--handler-arg: {name} has no parameter {argument!r}{end} It takes {known}.")
-    for parameter in parameters.values():
-        is_needed = parameter.default is parameter.empty and parameter.kind not in (
-            parameter.VAR_POSITIONAL,
-            parameter.VAR_KEYWORD,
-        )
-        if is_needed and parameter.name not in arguments:
-            is_url = has_url and parameter.name == "url"
-            option = "--url, where the endpoint is" if is_url else f"--handler-arg {parameter.name}=VALUE"
-            if parameter is of_model:
-                option = f"--model, where the model is (its parameter {parameter.name!r})"
+
+
+def _refuse_lack(
+    name: str,
+    factory: Callable[..., Any],
+    parameters: Mapping[str, inspect.Parameter],
+    arguments: Collection[str],
+    *,
+    has_url: bool,
+) -> None:
+    """Names a missing argument by its option (``--url``, if there is one) before the factory is called."""
+    of_model = parameter_of_model(factory, parameters)
+    for one in parameters.values():
+        is_needed = one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        if is_needed and one.name not in arguments:
+            is_url = has_url and one.name == "url"
+            option = "--url, where the endpoint is" if is_url else f"--handler-arg {one.name}=VALUE"
+            if one is of_model:
+                option = f"--model, where the model is (its parameter {one.name!r})"
             raise ConfigurationError(f"{name} needs {option}.")
 
 

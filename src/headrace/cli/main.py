@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
@@ -12,8 +11,9 @@ from rich.console import Console
 
 from headrace import __version__
 from headrace.cli.doctor import run_doctor
-from headrace.cli.errors import report_error, usage_error
+from headrace.cli.errors import report_error
 from headrace.cli.fallbacks import FallbacksInOrder
+from headrace.cli.option import command_of
 from headrace.cli.options import DoctorArgs, HandlersArgs, MigrateArgs, RetryArgs, RunArgs
 from headrace.cli.run import INTERRUPTED, MISUSED, execute
 from headrace.core.errors import ConfigurationError
@@ -99,16 +99,15 @@ def headrace(
 
 def list_handlers(args: HandlersArgs) -> int:
     """Lists the handlers; returns the exit code."""
-    from headrace.cli.catalogue import as_json, as_markdown, handler_named, listed_handlers, show_handlers  # noqa: PLC0415 - only for this
-    from headrace.cli.description import show_description  # noqa: PLC0415 - as above
+    from headrace.cli import catalogue  # noqa: PLC0415 - only for this
 
-    handlers = listed_handlers() if args.name is None else [handler_named(args.name)]
+    handlers = catalogue.listed_handlers() if args.name is None else [catalogue.handler_named(args.name)]
     if args.markdown or args.as_json:
-        typer.echo((as_json if args.as_json else as_markdown)(handlers))
+        typer.echo((catalogue.as_json if args.as_json else catalogue.as_markdown)(handlers))
     elif args.name is None:
-        show_handlers(Console(), handlers)
+        catalogue.show_handlers(Console(), handlers)
     else:
-        show_description(Console(), handlers[0])
+        catalogue.show_handler(Console(), handlers[0])
     return 0
 
 
@@ -130,11 +129,11 @@ _COMMANDS: dict[Any, Callable[[Any, float | None], int]] = {
 dataclass of its options."""
 
 _WITH_OPTIONS_OF_BEAM = {"allow_extra_args": True, "ignore_unknown_options": True}
-app.command("run", cls=FallbacksInOrder, help=_RUN, context_settings=_WITH_OPTIONS_OF_BEAM)(RunArgs)
-app.command("retry", cls=FallbacksInOrder, help=_RETRY, context_settings=_WITH_OPTIONS_OF_BEAM)(RetryArgs)
-app.command("doctor", help=_DOCTOR)(DoctorArgs)
-app.command("handlers", help=_HANDLERS)(HandlersArgs)
-app.command("migrate", help=_MIGRATE)(MigrateArgs)
+app.command("run", cls=FallbacksInOrder, help=_RUN, context_settings=_WITH_OPTIONS_OF_BEAM)(command_of(RunArgs))
+app.command("retry", cls=FallbacksInOrder, help=_RETRY, context_settings=_WITH_OPTIONS_OF_BEAM)(command_of(RetryArgs))
+app.command("doctor", help=_DOCTOR)(command_of(DoctorArgs))
+app.command("handlers", help=_HANDLERS)(command_of(HandlersArgs))
+app.command("migrate", help=_MIGRATE)(command_of(MigrateArgs))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -152,6 +151,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # typer's usage errors: its own classes or click's, depending on its version, with the same methods.
         if not hasattr(error, "format_message"):
             raise
-        words = sys.argv[1:] if arguments is None else arguments
-        report_error(Console(stderr=True), usage_error(error, words))
+        report_error(Console(stderr=True), error.format_message().replace(": Value error, ", ": ", 1))
         return MISUSED

@@ -1,39 +1,31 @@
-"""The options of each command, as one dataclass; its fields are what typer reads and what the command gets."""
+"""The options of each command: a dataclass, whose fields are what typer reads and what the command gets."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
-from typing import Annotated, Any, ClassVar
+from typing import ClassVar
 
-import typer
-
-from headrace.cli.file_options import FileArgs, TypeArgs, WorkerArgs
-from headrace.cli.option import INPUT as _INPUT
-from headrace.cli.option import MODEL as _MODEL
-from headrace.cli.option import OUTPUT as _OUTPUT
-from headrace.cli.option import REPORT as _REPORT
-from headrace.cli.option import RUN as _RUN
-from headrace.cli.option import option as _option
-from headrace.cli.option import share
-from headrace.cli.output_options import OutputArgs
-from headrace.cli.report_options import ShowArgs
-from headrace.cli.settings import in_place_of_output, unless_dry, use_settings
-from headrace.cli.spending_options import SpendingArgs
+from headrace.cli.option import (
+    INPUT,
+    MODEL,
+    OUTPUT,
+    REPORT,
+    RUN,
+    FileFormat,
+    OutputFormat,
+    PlacementName,
+    argument,
+    count,
+    option,
+    share,
+)
+from headrace.cli.settings import in_place_of_output, use_settings
 
 _HANDLER_HELP = "An installed handler (sklearn-numpy, ...) or package.module:factory; by default the model decides."
 _OUTPUT_HELP = "The file for the predictions: .jsonl, .csv (both also .gz) or .parquet; - is standard output."
 _FOLDER_HELP = "FOLDER/ gets a file for each input, and again only of those that are new or have changed."
 NAMED = ("url", "prompt", "method", "batch_directory")
 """Parameters of handlers that have an option of their own."""
-
-
-class PlacementName(str, Enum):
-    """Where a model can live."""
-
-    process = "process"
-    machine = "machine"
-    auto = "auto"
 
 
 def _handlers_like(incomplete: str) -> list[str]:
@@ -43,235 +35,276 @@ def _handlers_like(incomplete: str) -> list[str]:
     return [name for name in handler_names() if name.startswith(incomplete)]
 
 
-_Config = Annotated[
-    str | None,
-    _option(
-        "--config",
-        _RUN,
-        "A file with options of this command. By default headrace.toml of the current folder, if there is one.",
-        "FILE",
-        is_eager=True,
-        callback=use_settings,
-    ),
-]
-_MaxBatchSize = Annotated[int | None, _option("--max-batch-size", _MODEL, "Most rows in a batch.")]
-
-
 @dataclass(frozen=True, kw_only=True)
 class ModelArgs:
     """Options of every command that runs a model."""
 
-    handler: Annotated[Any, _option("--handler", _MODEL, _HANDLER_HELP, "NAME")] = None
-    model: Annotated[
-        str | None,
-        _option(
-            "--model", _MODEL, "Where the model is: a path, a URI, or an id on a hub, as the handler takes it.", "URI"
-        ),
-    ] = None
-    handler_args: Annotated[
-        list[str] | None,
-        _option("--handler-arg", _MODEL, "A parameter of the handler, as JSON or text. Repeatable.", "KEY=VALUE"),
-    ] = None
-    inference_args: Annotated[
-        list[str] | None,
-        _option(
-            "--inference-arg", _MODEL, "An argument of the model's call, as JSON or text. Repeatable.", "KEY=VALUE"
-        ),
-    ] = None
-    key: Annotated[
-        str | None, _option("--key", _MODEL, "The column of the key, for a handler of keyed examples.", "COLUMN")
-    ] = None
-    columns: Annotated[
-        list[str] | None,
-        _option(
-            "--columns",
-            _INPUT,
-            "The columns that the model sees: names or globs. By default those that the model names, else all.",
-            "A,B,'C*'",
-        ),
-    ] = None
+    handler: str | None = option("--handler", MODEL, _HANDLER_HELP, "NAME", autocompletion=_handlers_like)
+    model: str | None = option(
+        "--model", MODEL, "Where the model is: a path, a URI, or an id on a hub, as the handler takes it.", "URI"
+    )
+    handler_args: list[str] | None = option(
+        "--handler-arg", MODEL, "A parameter of the handler, as JSON or text. Repeatable.", "KEY=VALUE"
+    )
+    inference_args: list[str] | None = option(
+        "--inference-arg", MODEL, "An argument of the model's call, as JSON or text. Repeatable.", "KEY=VALUE"
+    )
+    key: str | None = option("--key", MODEL, "The column of the key, for a handler of keyed examples.", "COLUMN")
+    columns: list[str] | None = option(
+        "--columns",
+        INPUT,
+        "The columns that the model sees: names or globs. By default those that the model names, else all.",
+        "A,B,'C*'",
+    )
+    max_batch_size: int | None = option("--max-batch-size", MODEL, "Most rows in a batch.")
+    types: list[str] | None = option(
+        "--types",
+        INPUT,
+        "Types of the columns of CSV files: str, int, float, bool, date, datetime or json. By default the first 1,000 "
+        "rows decide.",
+        "A=TYPE,'C*=TYPE'",
+    )
+    decode: str | None = option(
+        "--decode",
+        INPUT,
+        "With --format files: makes the column content of a file's bytes, on the threads that read.",
+        "MODULE:FUNCTION",
+    )
+    config: str | None = option(
+        "--config",
+        RUN,
+        "A file with options of this command. By default headrace.toml of the current folder, if there is one.",
+        "FILE",
+        is_eager=True,
+        callback=use_settings,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobArgs(ShowArgs, SpendingArgs, OutputArgs, ModelArgs):
+class FileArgs:
+    """Options of commands that read files of rows."""
+
+    text_columns: list[str] | None = option(
+        "--text-columns", INPUT, "Columns of CSV files that stay text: --types A=str.", "A,B,'C*'"
+    )
+    file_format: FileFormat | None = option(
+        "--format",
+        INPUT,
+        "Format of the inputs; by default their extensions decide. files: each file is a row of path, size and "
+        "modified, and of its content if --columns names it.",
+    )
+    delimiter: str | None = option(
+        "--delimiter", INPUT, "Delimiter of CSV files; by default a comma, or a tab for .tsv.", "CHARACTER"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputArgs:
+    """What ``headrace run`` and ``headrace retry`` write and show."""
+
+    dead_letters: str | None = option(
+        "--dead-letters",
+        OUTPUT,
+        "The file for the dead letters: .jsonl, .csv (both also .gz) or .parquet; or a FOLDER/ of them. By default "
+        "beside OUT, as JSONL.",
+        "FILE",
+    )
+    output_format: OutputFormat | None = option(
+        "--output-format",
+        OUTPUT,
+        "How to write rows with --output -, by default as JSON lines, or FOLDER/, by default as each input.",
+    )
+    keep: list[str] | None = option(
+        "--keep",
+        OUTPUT,
+        "The columns to write beside the prediction: names or globs. All by default; '' for none.",
+        "A,B,'C*'",
+    )
+    explode: bool = option(
+        "--explode/--no-explode",
+        OUTPUT,
+        "Write a prediction of several values as several columns: prediction_0, or prediction_NAME where the model "
+        "names them, as its classes.",
+        default=False,
+    )
+    no_progress: bool = option(
+        "--no-progress/--progress",
+        RUN,
+        "Show only the summary: no bar, and no line every half minute where there is no terminal.",
+        default=False,
+    )
+    as_json: bool = option(
+        "--json/--no-json",
+        RUN,
+        "Print what came of the run as one JSON object on standard output, in place of the summary.",
+        default=False,
+    )
+    verbose: bool = option(
+        "--verbose/--no-verbose",
+        RUN,
+        "Show the log, Beam's too, the traceback of a failure, and batch sizes and loading in the summary.",
+        default=False,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpendingArgs:
+    """Options about requests that are paid for."""
+
+    cache: str | None = option(
+        "--cache", RUN, "A file of earlier predictions: rows that are in it are not predicted again.", "PATH"
+    )
+    budget: float | None = option(
+        "--budget",
+        RUN,
+        "Stops the run when requests on this machine have cost this much, at the prices of --price. The same command "
+        "continues, with --resume or --cache.",
+        "AMOUNT",
+    )
+    budget_tokens: int | None = option(
+        "--budget-tokens", RUN, "The same in tokens, of prompts and answers together.", "COUNT"
+    )
+    prices: list[str] | None = option(
+        "--price",
+        RUN,
+        "A model's price for a million input tokens, a million output tokens and, if it has one, a request; * is every "
+        "other model. Repeatable.",
+        "MODEL=IN,OUT[,REQUEST]",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobArgs(SpendingArgs, OutputArgs, ModelArgs):
     """Options of both ``headrace run`` and ``headrace retry``."""
 
-    handler: Annotated[
-        str | None, _option("--handler", _MODEL, _HANDLER_HELP, "NAME", autocompletion=_handlers_like)
-    ] = None
-    config: _Config = None
-    url: Annotated[
-        str | None,
-        _option("--url", _MODEL, "Where the endpoint of a remote model is, such as http://localhost:8000/v1.", "URL"),
-    ] = None
-    prompt: Annotated[
-        str | None,
-        _option(
-            "--prompt",
-            _MODEL,
-            "The prompt for each row of a language model. Column names go in braces: 'Classify: {text}'.",
-            "TEMPLATE",
-        ),
-    ] = None
-    method: Annotated[
-        str | None,
-        _option(
-            "--method",
-            _MODEL,
-            "What a scikit-learn or XGBoost model is asked: predict, predict_proba, decision_function or transform.",
-            "NAME",
-        ),
-    ] = None
-    batch_directory: Annotated[
-        str | None,
-        _option(
-            "--batch-directory",
-            _MODEL,
-            "Send rows with the provider's Batch API, and keep in this folder what was sent.",
-            "FOLDER",
-        ),
-    ] = None
-    min_batch_size: Annotated[
-        int | None, _option("--min-batch-size", _MODEL, "Fewest rows in a batch; the last one may have fewer.")
-    ] = None
-    max_batch_size: _MaxBatchSize = None
-    length_column: Annotated[
-        str | None,
-        _option(
-            "--length-column",
-            _MODEL,
-            "Batch rows of similar length: this column's number, or the length of its text. For models that pad; "
-            "handlers of texts need no column.",
-            "COLUMN",
-        ),
-    ] = None
-    fallback: Annotated[
-        list[str] | None,
-        _option(
-            "--fallback",
-            _MODEL,
-            "Another handler, for rows that the first one's model failed on. Repeatable, in order.",
-            "NAME",
-            autocompletion=_handlers_like,
-        ),
-    ] = None
-    fallback_model: Annotated[
-        list[str] | None,
-        _option("--fallback-model", _MODEL, "Where the model of the --fallback before it is, like --model.", "URI"),
-    ] = None
-    fallback_args: Annotated[
-        list[str] | None,
-        _option(
-            "--fallback-arg",
-            _MODEL,
-            "A parameter of the --fallback before it, like --handler-arg. Repeatable.",
-            "KEY=VALUE",
-        ),
-    ] = None
-    placement: Annotated[
-        PlacementName | None,
-        _option(
-            "--placement",
-            _RUN,
-            "A model for each worker process, or one for the machine; auto: one if memory is short. By default as the "
-            "handler says.",
-        ),
-    ] = None
-    isolate: Annotated[
-        bool,
-        _option(
-            "--isolate/--no-isolate",
-            _RUN,
-            "Run the model in a process of its own: a row that crashes it costs that row only.",
-        ),
-    ] = False
-    timeout: Annotated[
-        float | None,
-        _option(
-            "--timeout",
-            _RUN,
-            "The longest that a batch, or loading the model, may take; rows that hang go to the dead letters.",
-            "SECONDS",
-        ),
-    ] = None
-    threshold: Annotated[
-        float | None,
-        _option(
-            "--threshold",
-            _RUN,
-            "The share of rows that may fail, as 0.01 or 1%. If more do, or by default all, OUT is not written.",
-            "SHARE",
-            parser=share,
-        ),
-    ] = None
-    resume: Annotated[
-        bool,
-        _option(
-            "--resume/--no-resume",
-            _RUN,
-            "Keep what is done if the run fails, is interrupted or killed; the same command then continues.",
-        ),
-    ] = False
-    runner: Annotated[
-        str | None,
-        _option("--runner", _RUN, "Beam's runner. By default none: this process runs the rows, without Beam.", "NAME"),
-    ] = None
+    url: str | None = option(
+        "--url", MODEL, "Where the endpoint of a remote model is, such as http://localhost:8000/v1.", "URL"
+    )
+    prompt: str | None = option(
+        "--prompt",
+        MODEL,
+        "The prompt for each row of a language model. Column names go in braces: 'Classify: {text}'.",
+        "TEMPLATE",
+    )
+    method: str | None = option(
+        "--method",
+        MODEL,
+        "What a scikit-learn or XGBoost model is asked: predict, predict_proba, decision_function or transform.",
+        "NAME",
+    )
+    batch_directory: str | None = option(
+        "--batch-directory",
+        MODEL,
+        "Send rows with the provider's Batch API, and keep in this folder what was sent.",
+        "FOLDER",
+    )
+    min_batch_size: int | None = option(
+        "--min-batch-size", MODEL, "Fewest rows in a batch; the last one may have fewer."
+    )
+    length_column: str | None = option(
+        "--length-column",
+        MODEL,
+        "Batch rows of similar length: this column's number, or the length of its text. For models that pad; handlers "
+        "of texts need no column.",
+        "COLUMN",
+    )
+    fallback: list[str] | None = option(
+        "--fallback",
+        MODEL,
+        "Another handler, for rows that the first one's model failed on. Repeatable, in order.",
+        "NAME",
+        autocompletion=_handlers_like,
+    )
+    fallback_model: list[str] | None = option(
+        "--fallback-model", MODEL, "Where the model of the --fallback before it is, like --model.", "URI"
+    )
+    fallback_args: list[str] | None = option(
+        "--fallback-arg",
+        MODEL,
+        "A parameter of the --fallback before it, like --handler-arg. Repeatable.",
+        "KEY=VALUE",
+    )
+    placement: PlacementName | None = option(
+        "--placement",
+        RUN,
+        "A model for each worker process, or one for the machine; auto: one if memory is short. By default as the "
+        "handler says.",
+    )
+    isolate: bool = option(
+        "--isolate/--no-isolate",
+        RUN,
+        "Run the model in a process of its own: a row that crashes it costs that row only.",
+        default=False,
+    )
+    timeout: float | None = option(
+        "--timeout",
+        RUN,
+        "The longest that a batch, or loading the model, may take; rows that hang go to the dead letters.",
+        "SECONDS",
+    )
+    threshold: float | None = option(
+        "--threshold",
+        RUN,
+        "The share of rows that may fail, as 0.01 or 1%. If more do, or by default all, OUT is not written.",
+        "SHARE",
+        parser=share,
+    )
+    resume: bool = option(
+        "--resume/--no-resume",
+        RUN,
+        "Keep what is done if the run fails, is interrupted or killed; the same command then continues.",
+        default=False,
+    )
+    runner: str | None = option(
+        "--runner", RUN, "Beam's runner. By default none: this process runs the rows, without Beam.", "NAME"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunArgs(FileArgs, WorkerArgs, JobArgs):
+class RunArgs(FileArgs, JobArgs):
     """``headrace run``, as it was typed."""
 
     command: ClassVar[str] = "run"
-    output: Annotated[
-        str | None,
-        _option(
-            "--output", _OUTPUT, f"{_OUTPUT_HELP} {_FOLDER_HELP} Needed, but for --dry-run.", "OUT", callback=unless_dry
-        ),
-    ] = None
-    arguments: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="INPUT",
-            help="Files or globs ('data/*.jsonl'), local or of any filesystem of Beam; - is standard input.",
-        ),
-    ]
+    into: ClassVar[None] = None
+    output: str | None = option("--output", OUTPUT, f"{_OUTPUT_HELP} {_FOLDER_HELP} Needed, but for --dry-run.", "OUT")
+    arguments: list[str] = argument(
+        "INPUT", "Files or globs ('data/*.jsonl'), local or of any filesystem of Beam; - is standard input."
+    )
     """Inputs, mixed with Beam's options."""
-    limit: Annotated[int | None, _option("--limit", _INPUT, "Read only the first rows.", "COUNT", min=1)] = None
-    dry_run: Annotated[
-        bool,
-        _option(
-            "--dry-run",
-            _RUN,
-            "Read the first 1,000 rows, or --limit, and show types and examples: no model is loaded.",
-            is_eager=True,
-        ),
-    ] = False
+    workers: int | None = option(
+        "--workers",
+        RUN,
+        "How many processes of this machine share the rows; auto: as many as it has room for.",
+        "COUNT",
+        default=1,
+        parser=count,
+    )
+    limit: int | None = option("--limit", INPUT, "Read only the first rows.", "COUNT", min=1)
+    dry_run: bool = option(
+        "--dry-run",
+        RUN,
+        "Read the first 1,000 rows, or --limit, and show types and examples: no model is loaded.",
+        default=False,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class RetryArgs(TypeArgs, JobArgs):
+class RetryArgs(JobArgs):
     """``headrace retry``, as it was typed; the inputs are dead letters of an earlier run."""
 
     command: ClassVar[str] = "retry"
-    output: Annotated[str | None, _option("--output", _OUTPUT, _OUTPUT_HELP, "OUT")] = None
-    into: Annotated[
-        str | None,
-        _option(
-            "--into",
-            _OUTPUT,
-            "The output that the dead letters are of: predictions are put into it, in the order of the input.",
-            "OUT",
-            callback=in_place_of_output,
-        ),
-    ] = None
-    arguments: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="DEAD_LETTERS",
-            help="Files or globs of dead letters, of headrace run or retry.",
-        ),
-    ]
+    workers: ClassVar[int] = 1
+    limit: ClassVar[None] = None
+    dry_run: ClassVar[bool] = False
+    output: str | None = option("--output", OUTPUT, _OUTPUT_HELP, "OUT")
+    into: str | None = option(
+        "--into",
+        OUTPUT,
+        "The output that the dead letters are of: predictions are put into it, in the order of the input.",
+        "OUT",
+        callback=in_place_of_output,
+    )
+    arguments: list[str] = argument("DEAD_LETTERS", "Files or globs of dead letters, of headrace run or retry.")
     """Inputs, mixed with Beam's options."""
 
 
@@ -279,54 +312,35 @@ class RetryArgs(TypeArgs, JobArgs):
 class DoctorArgs(FileArgs, ModelArgs):
     """``headrace doctor``, as it was typed."""
 
-    handler: Annotated[
-        str | None, typer.Argument(metavar="HANDLER", help=_HANDLER_HELP, autocompletion=_handlers_like)
-    ] = None
-    config: _Config = None
-    max_batch_size: _MaxBatchSize = None
-    rows: Annotated[
-        str | None, _option("--rows", _INPUT, "A file of rows, with which batches are measured.", "FILE")
-    ] = None
-    processes: Annotated[
-        int | None,
-        _option(
-            "--processes",
-            _REPORT,
-            "How many worker processes to plan for. By default one for each core.",
-            "COUNT",
-            min=1,
-        ),
-    ] = None
-    clean: Annotated[
-        bool, _option("--clean", _REPORT, "Remove files of managers, and end hosts, whose owner is gone.")
-    ] = False
-    as_json: Annotated[bool, _option("--json", _REPORT, "Print JSON: plain values, in bytes and seconds.")] = False
-    verbose: Annotated[bool, _option("--verbose", _REPORT, "Show the log, and the traceback of a failure.")] = False
+    handler: str | None = argument("HANDLER", _HANDLER_HELP, is_needed=False, autocompletion=_handlers_like)
+    rows: str | None = option("--rows", INPUT, "A file of rows, with which batches are measured.", "FILE")
+    processes: int | None = option(
+        "--processes", REPORT, "How many worker processes to plan for. By default one for each core.", "COUNT", min=1
+    )
+    clean: bool = option(
+        "--clean", REPORT, "Remove files of managers, and end hosts, whose owner is gone.", default=False
+    )
+    as_json: bool = option("--json", REPORT, "Print JSON: plain values, in bytes and seconds.", default=False)
+    verbose: bool = option("--verbose", REPORT, "Show the log, and the traceback of a failure.", default=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HandlersArgs:
     """``headrace handlers``, as it was typed."""
 
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME", help="Describe this one: its parameters, and an example.", autocompletion=_handlers_like
-        ),
-    ] = None
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list of objects.")] = False
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the whole table as Markdown.")] = False
+    name: str | None = argument(
+        "NAME", "Describe this one: its parameters, and an example.", is_needed=False, autocompletion=_handlers_like
+    )
+    as_json: bool = option("--json", None, "Print JSON: a list of objects.", default=False)
+    markdown: bool = option("--markdown", None, "Print the whole table as Markdown.", default=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MigrateArgs:
     """``headrace migrate``, as it was typed."""
 
-    paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Python files, notebooks, or folders of them.")]
-    write: Annotated[
-        bool,
-        typer.Option("--write", help="Change the files; by default a diff shows what would change."),
-    ] = False
-    check: Annotated[
-        bool, typer.Option("--check", help="Only name the files that would change; exit code 1 if there are any.")
-    ] = False
+    paths: list[str] = argument("PATH", "Python files, notebooks, or folders of them.")
+    write: bool = option("--write", None, "Change the files; by default a diff shows what would change.", default=False)
+    check: bool = option(
+        "--check", None, "Only name the files that would change; exit code 1 if there are any.", default=False
+    )

@@ -5,9 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from operator import attrgetter
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -15,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.table import Table
 
-from headrace.cli.spending import progress_figures, tokens_used
+from headrace.cli.summary import cost_of, rate_text, tokens_used
 from headrace.metrics.totals import Totals
 
 STARTING = "starting, loading the model"
@@ -23,10 +21,6 @@ STARTING = "starting, loading the model"
 _WINDOW_SECONDS = 5.0
 _PAUSE_SECONDS = 0.1
 _EVERY_SECONDS = 30.0
-_WIDE = 100
-"""Width of a terminal, in characters, that has room for a longer bar."""
-_BETWEEN = "  "
-_LEAST_RATE = 0.01
 _SURE_SECONDS = 2.0
 """How long rows must have come out before the time left is estimated."""
 
@@ -38,7 +32,7 @@ def wait(done: threading.Event, progress: JobProgress, console: Console, *, show
     """Waits until the job is done, and shows how it gets on meanwhile."""
     if show and console.is_terminal:
         with Live(progress, console=console, refresh_per_second=8, transient=True):
-            while not done.wait(_PAUSE_SECONDS):  # not without an end: on Windows, nothing would interrupt that
+            while not done.wait(_PAUSE_SECONDS):
                 pass
         return
     for line in progress.lines(lambda: done.wait(_PAUSE_SECONDS)):
@@ -50,14 +44,6 @@ def rows_done(totals: Totals) -> int:
     """Rows that the model or the cache has answered, or that failed or were skipped before it."""
     late = sum(count for (stage, _), count in totals.failures.copy().items() if stage == "postprocessing")
     return totals.predictions + totals.cached + totals.failed - late + totals.skipped_before_the_model
-
-
-class Figure(NamedTuple):
-    """A part of the progress."""
-
-    text: str
-    spare: int = 0
-    """Where a line is too short for all, those of the highest number are left out first; 0: never."""
 
 
 class JobProgress:
@@ -92,10 +78,9 @@ class JobProgress:
     def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
         """The bar as it is now, on one line however narrow the terminal is."""
         share = self._share(rows_done(self._totals))
-        bar = [] if share is None else [ProgressBar(1.0, share, width=20 if options.max_width >= _WIDE else 10)]
-        used = 2 + sum((one.width or 0) + 1 for one in bar)  # the spinner, the bar, and a blank behind each
+        bar = [] if share is None else [ProgressBar(1.0, share, width=10)]
         grid = Table.grid(padding=(0, 1))
-        grid.add_row(self._spinner, *bar, _BETWEEN.join(_fitting(self.figures(share), options.max_width - used)))
+        grid.add_row(self._spinner, *bar, "  ".join(self.figures(share)))
         for column in grid.columns:
             column.no_wrap, column.overflow = True, "ellipsis"
         yield grid
@@ -110,26 +95,28 @@ class JobProgress:
 
     def text(self) -> str:
         """All figures, on one line."""
-        return ", ".join(figure.text for figure in self.figures(self._share(rows_done(self._totals))))
+        return ", ".join(self.figures(self._share(rows_done(self._totals))))
 
-    def figures(self, share: float | None) -> list[Figure]:
-        """The figures as they are now, for a share of the input that is done."""
+    def figures(self, share: float | None) -> list[str]:
+        """The figures as they are now, for a share of the input that is done; the most important ones first."""
         totals, now = self._totals, self._clock()
-        elapsed = Figure(f"{_duration(now - self._started)} elapsed", 4)
+        elapsed = f"{_duration(now - self._started)} elapsed"
         rows = rows_done(totals)
         if not rows and not totals.loads and not totals.batches:
-            return [Figure(self._at_first), elapsed]
-        left = self._left(now, share)
-        rate = rate_text(self._rows.at(now, rows))
+            return [self._at_first, elapsed]
+        left, cost = self._left(now, share), cost_of(totals.usage.copy())
+        rate, tokens_rate = rate_text(self._rows.at(now, rows)), self._tokens.at(now, tokens_used(totals))
         return [
-            Figure(f"{rows:,} row{'s'[: rows != 1]}"),
-            *([] if share is None else [Figure(f"{share:.0%} done", 1)]),
-            *([Figure(f"{rate} rows/s", 3)] if rate else []),
-            *(Figure(*one) for one in progress_figures(totals, self._tokens.at(now, tokens_used(totals)))),
-            *([Figure(f"{totals.mean_batch_size:.1f} rows a batch", 6)] if totals.batches else []),
-            Figure(f"{totals.failed:,} failed"),
+            f"{rows:,} row{'s'[: rows != 1]}",
+            *([] if share is None else [f"{share:.0%} done"]),
+            *([] if left is None else [f"{_duration(left)} left"]),
+            f"{totals.failed:,} failed",
+            *([f"{rate} rows/s"] if rate else []),
+            *([] if cost is None else [f"cost {cost:,.2f}" if cost >= 1 else f"cost {cost:.2g}"]),
             elapsed,
-            *([] if left is None else [Figure(f"{_duration(left)} left", 1)]),
+            *([f"{totals.cached:,} from the cache"] if totals.cached else []),
+            *([f"{tokens_rate:,.0f} tokens/s"] if totals.usage else []),
+            *([f"{totals.mean_batch_size:.1f} rows a batch"] if totals.batches else []),
         ]
 
     def _left(self, now: float, share: float | None) -> float | None:
@@ -160,23 +147,6 @@ class _Rate:
             self._seen.popleft()
         then, before = self._seen[0]
         return (count - before) / (now - then) if now > then else 0.0
-
-
-def rate_text(rate: float) -> str:
-    """So many a second, in two digits below 10; empty if there are next to none."""
-    if rate >= 10:
-        return f"{rate:,.0f}"
-    return f"{rate:.2g}" if rate >= _LEAST_RATE else ""
-
-
-def _fitting(figures: Sequence[Figure], room: int) -> list[str]:
-    """The figures for which a line has room."""
-    while sum(len(one.text) + len(_BETWEEN) for one in figures) - len(_BETWEEN) > room:
-        spared = max(figures, key=attrgetter("spare"))
-        if not spared.spare:
-            break
-        figures = [one for one in figures if one is not spared]
-    return [one.text for one in figures]
 
 
 def _duration(seconds: float) -> str:

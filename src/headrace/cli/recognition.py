@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace.cli.columns import choose, listed, why_unexpected
+from headrace.cli.columns import listed, why_unexpected
 from headrace.cli.handlers import make_handler, parse_arguments
 from headrace.cli.options import NAMED
 from headrace.core.errors import ConfigurationError
@@ -114,30 +114,13 @@ def handler_of(args: RunArgs | RetryArgs, known: Recognised | None) -> Any:
     return make_handler(args.handler or "", arguments, args.model, named, parameter)
 
 
-def columns_of(
-    args: RunArgs | RetryArgs, handler: Any, head: InputSchema, known: Recognised | None
-) -> tuple[str, ...] | None:
-    """The columns that the model sees; None: all, but for the content of files. The prompt's are among them.
-
-    Raises:
-        ConfigurationError: the options name none, or the input lacks one.
-    """
-    every = (*head.columns, *head.content)
-    columns = choose("--columns", args.columns, every)
-    if columns == ():
-        raise ConfigurationError("--columns names no column; leave it out if the model is to see all of them.")
-    of_prompt = getattr(handler, "columns_of_rows", None)  # the user's own may do with prompts and rows what it likes
-    asked = choose("--prompt", of_prompt() if args.prompt is not None and of_prompt else None, columns or every)
-    if columns is None and not set(head.content).isdisjoint(asked or ()):
-        columns = every
-    elif columns is None and args.decode is not None and head.content:
-        columns = head.content
-    elif columns is None and known is not None:
-        columns = known.columns(head)
-    seen = columns or head.columns
-    if ":" not in (args.handler or "") and (refuse := getattr(handler, "refuse_columns", None)) is not None:
-        refuse(seen)
-    return columns
+def about_model(handler: str, model: str) -> str:
+    """The end of a sentence about a model's file that a handler cannot load: whose it is, if that is known."""
+    try:
+        known = recognise(ModelFile(model)) if _is_regular(model) else None
+    except (ConfigurationError, OSError):
+        known = None
+    return f"; the file is {known.what}: --handler {known.handler}" if known and known.handler != handler else ""
 
 
 def _known(path: str) -> KnownModel:

@@ -1,19 +1,31 @@
-"""What came of a run, for programs: ``--json`` prints it as one object on standard output."""
+"""Standard output of a run: its record as one JSON object (``--json``), or its predictions (``--output -``)."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, TextIO
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TextIO
 
-from headrace.cli.errors import ErrorConsole
-from headrace.cli.spending import usage_facts
-from headrace.cli.stopwatch import Seconds
+from headrace.cli.errors import ErrorConsole, report_error
+from headrace.cli.option import OutputFormat
+from headrace.cli.summary import Seconds, cost_of
+from headrace.core.errors import ConfigurationError
+from headrace.core.files import is_folder_name
 from headrace.metrics.totals import Totals
+
+if TYPE_CHECKING:
+    from headrace.cli.options import RetryArgs, RunArgs
+    from headrace.jobs.job import Report
+
+STDOUT = "-"
+STDOUT_NAME = "standard output"
 
 _REASONS = {
     0: "done",
@@ -27,11 +39,11 @@ _REASONS = {
 
 
 class RunRecord:
-    """Collects what came of a run; a context, in which standard output is kept for the record if that is wanted.
+    """Collects what came of a run; a context, in which standard output is kept for it if that is wanted.
 
     Args:
         wanted: whether to print it.
-        kept: whether standard output is kept for something else.
+        kept: whether standard output is kept for the predictions.
     """
 
     def __init__(self, *, wanted: bool, kept: bool = False) -> None:
@@ -40,31 +52,46 @@ class RunRecord:
         self.errors = ErrorConsole(stderr=True)
         self.totals = Totals()
         """What was counted, however the run ended."""
-        self.report: Any = None
+        self.report: Report | None = None
         """None: the run did not get to its end."""
         self.files: Mapping[str, str | None] = {}
-        self.seconds = Seconds(0.0, 0.0, 0.0, 0.0)
-        self.out: TextIO = sys.stdout
+        self.seconds = Seconds()
+        self._out: TextIO = sys.stdout
         """The real standard output."""
         self._open = ExitStack()
 
     def __enter__(self) -> RunRecord:
         if self.wanted or self.kept:
-            self.out = self._open.enter_context(_stdout_kept())
+            self._out = self._open.enter_context(_stdout_kept())
         return self
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
+    def send(self, path: str) -> bool:
+        """Copies a file to standard output; returns whether that takes all, and if not says so."""
+        out = self._out.buffer
+        try:
+            with open(path, "rb") as file:
+                shutil.copyfileobj(file, out)
+            out.flush()
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())  # what is left would be written when it is closed
+            report_error(self.errors, f"{STDOUT_NAME} did not take all predictions: {error.strerror or error}.")
+            return False
+        return True
+
     def ended(self, code: int) -> int:
         """Prints the record, if it is wanted; returns the exit code."""
         if self.wanted:
-            print(json.dumps(self._facts(code)), file=self.out, flush=True)
+            print(json.dumps(self._facts(code)), file=self._out, flush=True)
         return code
 
     def _facts(self, code: int) -> dict[str, Any]:
         """Plain values; None where a value is unknown."""
-        seconds = None if self.report is None else self.seconds
+        ended, usage = self.report is not None, self.totals.usage.copy()
+        phases = {name: round(seconds, 3) for name, seconds in self.seconds._asdict().items()}
+        fields = ("requests", "input_tokens", "output_tokens", "cost")
         return {
             "exit_code": code,
             "exit_reason": _REASONS.get(code, "interrupted"),
@@ -73,13 +100,14 @@ class RunRecord:
             "from_fallback": self.totals.from_fallback,
             "from_cache": self.totals.cached,
             "files": dict(self.files),
-            "seconds": None if seconds is None else round(seconds.total, 3),
-            "phases": None if seconds is None else {name: round(one, 3) for name, one in seconds._asdict().items()},
-            **usage_facts(self.totals),
+            "seconds": round(self.seconds.total, 3) if ended else None,
+            "phases": phases if ended else None,
+            "usage": {model: {name: getattr(used, name) for name in fields} for model, used in usage.items()},
+            "cost": cost_of(usage),
         }
 
 
-def _counts(report: Any) -> dict[str, Any]:
+def _counts(report: Report | None) -> dict[str, Any]:
     names = ("rows", "done_before", "predictions", "failures", "skipped", "unread")
     if report is None:
         return {**dict.fromkeys(names), "inputs": None, "failures_by_stage": {}, "causes": []}
@@ -87,10 +115,12 @@ def _counts(report: Any) -> dict[str, Any]:
     for (stage, _), count in report.dead_letters.items():
         by_stage[stage] += count
     counts = (report.rows, report.earlier, report.predictions, report.failed, report.skipped, report.unread)
-    causes = [_cause(what, count) for what, count in report.messages.items()]
-    inputs = None if report.inputs is None else report.inputs._asdict()
-    counted = {**dict(zip(names, counts, strict=True)), "inputs": inputs}
-    return {**counted, "failures_by_stage": dict(by_stage), "causes": causes}
+    return {
+        **dict(zip(names, counts, strict=True)),
+        "inputs": report.inputs and report.inputs._asdict(),
+        "failures_by_stage": dict(by_stage),
+        "causes": [_cause(what, count) for what, count in report.messages.items()],
+    }
 
 
 def _cause(what: str, count: int) -> dict[str, Any]:
@@ -118,3 +148,33 @@ def _stdout_kept() -> Iterator[TextIO]:
             os.dup2(kept, 1)
             os.close(kept)
             sys.stdout = before
+
+
+@contextmanager
+def output_in_file(args: RunArgs | RetryArgs) -> Iterator[RunArgs | RetryArgs]:
+    """The options, with a file in a temporary folder in place of standard output."""
+    if args.output != STDOUT or _misuse(args) is not None:
+        yield args
+        return
+    with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
+        kind = args.output_format.value if args.output_format else "jsonl"
+        yield replace(args, output=os.path.join(folder, f"predictions.{kind}"), output_format=None)
+
+
+def refuse_misuse(args: RunArgs | RetryArgs) -> None:
+    """Raises ConfigurationError if standard output cannot be used as the options ask."""
+    if (misuse := _misuse(args)) is not None:
+        raise ConfigurationError(misuse)
+
+
+def _misuse(args: RunArgs | RetryArgs) -> str | None:
+    if args.output != STDOUT:
+        has_use = args.output_format is None or is_folder_name(args.output)
+        return None if has_use else "--output-format is for --output - or FOLDER/; elsewhere the name decides."
+    if args.output_format is OutputFormat.parquet:
+        return "--output - takes no Parquet, which is written from its end: name a file, or another --output-format."
+    if args.dead_letters is None:
+        return "--output - needs --dead-letters FILE: there is no output beside which they could be."
+    if args.resume:
+        return "--output - keeps nothing that a later run could go on from; leave --resume out, or name a file."
+    return "--json prints on standard output, as --output - does; leave one of them out." if args.as_json else None

@@ -56,33 +56,6 @@ def in_place_of_output(context: typer.Context, into: str | None) -> str | None:
     return into
 
 
-class _MissingOptionError(typer.BadParameter):
-    def format_message(self) -> str:
-        """As of every option that is needed."""
-        return f"Missing option {self.message!r}."
-
-
-def unless_dry(context: typer.Context, output: str | None) -> str | None:
-    """Demands ``--output``, but for ``--dry-run``; for ``typer`` to call."""
-    if output is None and not context.params.get("dry_run"):
-        raise _MissingOptionError("--output")
-    return output
-
-
-def one_output(output: str | None, into: str | None) -> str:
-    """The path of the output: a new one, or one that rows go into.
-
-    Raises:
-        ConfigurationError: it is not one of the two.
-    """
-    if (output is None) == (into is None):
-        raise ConfigurationError(
-            "name either a new file for the predictions with --output, or with --into the output that the dead letters "
-            "are of."
-        )
-    return output or into or ""
-
-
 def _refuse_stray(path: str, name: str, table: Any) -> None:
     if not isinstance(table, dict):
         raise ConfigurationError(f"{path}: {name!r} stands in no table; put options under {_tables()}.")

@@ -1,86 +1,94 @@
-"""The summary at the end of a run."""
+"""The summary at the end of a run: rows, tokens and money, and where the seconds went."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+import functools
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 
-from headrace.cli.progress import rate_text
-from headrace.cli.record import RunRecord
-from headrace.cli.spending import summary_lines, tokens_used
-from headrace.cli.stopwatch import Seconds
-from headrace.metrics.totals import Totals
+from headrace.core.events import UsageReported
+from headrace.metrics.totals import Totals, added
+
+if TYPE_CHECKING:
+    from headrace.jobs.job import Inputs, Report
+
+PROCESS_START = time.monotonic() - time.process_time()
+"""When this process started, on the clock of ``time.monotonic``: about as long ago as it has computed until now."""
 
 Line = tuple[str, str]
+"""A name and a figure."""
 
-FAILED = "dead letters"
+_FAILED = "dead letters"
 """The line behind which the causes stand."""
-
 _QUOTED = 3
+_MOST_MODELS = 5
+_LEAST_RATE = 0.01
 
 
-class Counted(Protocol):
-    """What a run counted."""
+class Seconds(NamedTuple):
+    """What a run's time went to; the phases follow one another."""
 
-    @property
-    def rows(self) -> int:
-        """All of them."""
-        ...
-
-    @property
-    def earlier(self) -> int:
-        """Rows that were done by earlier runs."""
-        ...
-
-    @property
-    def predictions(self) -> int:
-        """Rows in the output."""
-        ...
+    imports: float = 0.0
+    """From the start of the process until the model is asked for: Python, imports, looking at the input."""
+    loading: float = 0.0
+    """Loading the model."""
+    rows: float = 0.0
+    """Reading, predicting and encoding rows."""
+    writing: float = 0.0
+    """Joining the parts into files, and moving those into place."""
 
     @property
-    def dead_letters(self) -> Mapping[tuple[str, str], int]:
-        """By stage and error type."""
-        ...
-
-    @property
-    def skipped(self) -> int:
-        """Rows without an output, on purpose."""
-        ...
-
-    @property
-    def unread(self) -> int | None:
-        """Rows that were left out, if they were counted."""
-        ...
+    def total(self) -> float:
+        """All of it."""
+        return sum(self)
 
 
-def summary(counted: Counted, totals: Totals, seconds: Seconds, *, verbose: bool = False) -> list[Line]:
-    """The lines of the summary: a name and a figure each.
+def phases(started: float, begun: float, loading: float, writing: float) -> Seconds:
+    """What the time until now went to.
+
+    A model that loads while rows are read, or in several processes, counts within the run.
 
     Args:
-        counted: the rows.
+        started: when the command did, on the clock of ``time.monotonic``.
+        begun: when its run did.
+        loading: seconds of loading models, added up.
+        writing: seconds of writing the files at the end.
+    """
+    running = time.monotonic() - begun - writing
+    loading = min(loading, running)
+    return Seconds(begun - started, loading, running - loading, writing)
+
+
+def summary(report: Report, totals: Totals, seconds: Seconds, *, verbose: bool = False) -> list[Line]:
+    """The lines of the summary.
+
+    Args:
+        report: of the run.
         totals: what else was counted.
         seconds: what the time went to. The rate is that of the rows, without start and loading.
         verbose: whether to add what only those want to know who look into how fast a run is.
     """
+    working = seconds.rows + seconds.writing
+    rate = rate_text((report.rows - report.earlier) / working) if working else ""
     return [
-        ("rows", f"{counted.rows:,}"),
-        *([("  done before", f"{counted.earlier:,}")] if counted.earlier else []),
-        ("predictions", f"{counted.predictions:,}"),
+        ("rows", f"{report.rows:,}"),
+        *([("  done before", f"{report.earlier:,}")] if report.earlier else []),
+        ("predictions", f"{report.predictions:,}"),
         *([("  by the fallback", f"{totals.from_fallback:,}")] if totals.from_fallback else []),
-        (FAILED, f"{sum(counted.dead_letters.values()):,}"),
-        *([("skipped", f"{counted.skipped:,}")] if counted.skipped else []),
-        *([("not read", f"{counted.unread:,}")] if counted.unread else []),
-        *summary_lines(totals),
-        ("seconds", f"{seconds.total:.2f}{_rate(counted.rows - counted.earlier, seconds)}"),
-        *(_details(counted, totals, seconds) if verbose else ()),
+        (_FAILED, f"{report.failed:,}"),
+        *([("skipped", f"{report.skipped:,}")] if report.skipped else []),
+        *([("not read", f"{report.unread:,}")] if report.unread else []),
+        *usage_lines(totals),
+        ("seconds", f"{seconds.total:.2f}{f' ({rate} rows/s without start and loading)' if rate else ''}"),
+        *(_details(report, totals, seconds) if verbose else ()),
     ]
 
 
-def inputs_lines(inputs: Any, are: str = "predicted") -> list[Line]:
-    """What becomes of inputs that have an output each; nothing if ``inputs`` is None."""
+def inputs_lines(inputs: Inputs | None, are: str = "predicted") -> list[Line]:
+    """What becomes of inputs that have an output each."""
     if inputs is None:
         return []
     lines = [("inputs", f"{inputs.predicted:,} {are}, {inputs.unchanged:,} unchanged")]
@@ -92,49 +100,58 @@ def inputs_lines(inputs: Any, are: str = "predicted") -> list[Line]:
     return lines
 
 
-def show_run(counted: Any, record: RunRecord, config: str | None, *, verbose: bool) -> None:
-    """Prints the summary of a run that got to its end.
-
-    Args:
-        counted: the run's report.
-        record: of the run.
-        config: the file that options came from, if any.
-        verbose: as for ``summary``.
-    """
-    given = (
-        ("written", record.files["predictions"]),
-        ("dead letters in", record.files["dead_letters"]),
-        ("options from", config),
-    )
-    lines = inputs_lines(counted.inputs) + summary(counted, record.totals, record.seconds, verbose=verbose)
-    show(Console(), lines, {name: path for name, path in given if path}, counted.messages, counted.failed)
-
-
-def show(
-    console: Console,
-    lines: Sequence[Line],
-    files: Mapping[str, str],
-    messages: Mapping[str, int] | None = None,
-    failed: int = 0,
+def show_run(
+    report: Report, totals: Totals, seconds: Seconds, files: Mapping[str, str | None], *, verbose: bool
 ) -> None:
-    """Prints the summary, why rows failed, and the files.
-
-    Args:
-        console: to print on.
-        lines: of the summary.
-        files: their paths, by name.
-        messages: how many dead letters have each message, the most frequent first.
-        failed: how many dead letters there are.
-    """
-    width = 2 + max(len(name) for name, _ in [*lines, *files.items()])
-    for name, value in [*lines, *files.items()]:
-        _print(console, f"{name:<{width}}{value}")
-        for cause in _causes(messages or {}, failed) if name == FAILED else ():
-            _print(console, _shortened(cause, console.width) if console.is_terminal else cause)
+    """Prints the summary of a run that got to its end, why rows failed, and the files, by their names there."""
+    lines = inputs_lines(report.inputs) + summary(report, totals, seconds, verbose=verbose)
+    lines += [(name, path) for name, path in files.items() if path]
+    show(Console(), lines, list(_causes(report.messages, report.failed)))
 
 
-def _print(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+def show(console: Console, lines: list[Line], causes: list[str]) -> None:
+    """Prints lines in two columns; the causes behind the number of dead letters."""
+    width = 2 + max(len(name) for name, _ in lines)
+    for name, value in lines:
+        for text in (f"{name:<{width}}{value}", *(causes if name == _FAILED else ())):
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def rate_text(rate: float) -> str:
+    """So many a second, in two digits below 10; empty if there are next to none."""
+    if rate >= 10:
+        return f"{rate:,.0f}"
+    return f"{rate:.2g}" if rate >= _LEAST_RATE else ""
+
+
+def tokens_used(totals: Totals) -> int:
+    """Tokens of prompts and answers, of all models."""
+    return sum(used.input_tokens + used.output_tokens for used in totals.usage.copy().values())
+
+
+def cost_of(usage: Mapping[str, UsageReported]) -> float | None:
+    """What all models cost together; None: nobody knows any price."""
+    costs = [used.cost for used in usage.values() if used.cost is not None]
+    return sum(costs) if costs else None
+
+
+def usage_lines(totals: Totals) -> Iterator[Line]:
+    """The lines of the summary about usage; none if there is none."""
+    if totals.cached:
+        yield "from the cache", f"{totals.cached:,}"
+    if not totals.usage:
+        return
+    everything = functools.reduce(added, totals.usage.values())
+    if _is_billed(everything):
+        yield "billed requests", f"{everything.requests:,}"
+    yield "tokens", _tokens(everything)
+    if everything.cost is not None:
+        yield "cost", f"{everything.cost:,.6g}"
+    if len(totals.usage) > 1:
+        for model, used in sorted(totals.usage.items())[:_MOST_MODELS]:
+            requests = f"{used.requests:,} requests, " if _is_billed(used) else ""
+            cost = "" if used.cost is None else f", cost {used.cost:,.6g}"
+            yield f"  {model}", f"{requests}{_tokens(used)}{cost}"
 
 
 def _causes(messages: Mapping[str, int], failed: int) -> Iterator[str]:
@@ -146,33 +163,27 @@ def _causes(messages: Mapping[str, int], failed: int) -> Iterator[str]:
         yield f"  and {more:,} more with other messages"
 
 
-def _shortened(text: str, width: int) -> str:
-    """At most two lines; the dead letters have the whole."""
-    lines = textwrap.wrap(
-        text,
-        width,
-        subsequent_indent="    ",
-        max_lines=2,
-        placeholder=" ...",
-        break_on_hyphens=False,
+def _details(report: Report, totals: Totals, seconds: Seconds) -> Iterator[Line]:
+    imports, loading, rows, writing = seconds
+    yield (
+        "  of these",
+        f"{imports:.2f} start and imports, {loading:.2f} loading, {rows:.2f} rows, {writing:.2f} writing",
     )
-    return "\n".join(lines)
-
-
-def _rate(rows: int, seconds: Seconds) -> str:
-    working = seconds.rows + seconds.writing
-    rate = rate_text(rows / working) if working else ""
-    return f" ({rate} rows/s without start and loading)" if rate else ""
-
-
-def _details(counted: Counted, totals: Totals, seconds: Seconds) -> Iterator[Line]:
-    yield "  of these", seconds.text()
-    for (stage, error_type), count in sorted(counted.dead_letters.items()):
+    for (stage, error_type), count in sorted(report.dead_letters.items()):
         yield f"{stage} {error_type}", f"{count:,}"
-    if totals.usage and seconds.rows:
-        yield "tokens/s", rate_text(tokens_used(totals) / seconds.rows) or "0"
+    if totals.usage and rows:
+        yield "tokens/s", rate_text(tokens_used(totals) / rows) or "0"
     yield "batches", f"{totals.batches:,}"
     yield "mean batch size", f"{totals.mean_batch_size:.1f}"
     yield "model load seconds", f"{totals.load_seconds:.2f}"
     if totals.model_bytes:
         yield "model bytes", f"{totals.model_bytes:,}"
+
+
+def _tokens(used: UsageReported) -> str:
+    return f"{used.input_tokens:,} in, {used.output_tokens:,} out"
+
+
+def _is_billed(used: UsageReported) -> bool:
+    """Whether the requests went to somebody who may bill them: not to an engine on this machine."""
+    return used.seconds is None

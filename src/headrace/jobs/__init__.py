@@ -14,11 +14,11 @@ run.py   Run.execute(Job from job.py), in the user's process: prepare the output
   |    write    output_batches.py: record batches of rows and predictions -> parts.py, or durable.py with --resume
   '- output.py joins the parts as JSON lines, CSV or Parquet (tables.py, column_types.py), in the order of the input
      (stored_rows.py); publishing.py moves the files into place; letters.py, positions.py: dead letters, and where
-     their rows belong; into.py puts them there, in the order of letter_order.py; resume.py keeps the parts of a killed
-     run for the next one (row_ranges.py: which rows are done); folder.py: an output for each input
+     their rows belong; into.py puts them there; resume.py keeps the parts of a killed run for the next one
+     (row_ranges.py: which rows are done); folder.py: an output for each input
 
 predict_table.py, arrow_predictions.py: of a table in memory, the same predictions as columns.
 
 arrays.py: Python's values as Arrow's, the reverse of headrace.rows.values, and their texts; json_lines.py: any value as
-JSON; messages.py: a helper.
+JSON.
 """

@@ -118,12 +118,12 @@ def content_of(texts: Any) -> bytes:
     return bytes(memoryview(content)[ends[texts.offset] : ends[texts.offset + len(texts)]]) if content else b""
 
 
-def json_texts(column: Any, *, is_json: bool) -> Any:
+def json_texts(column: Any) -> Any:
     """The JSON text of each value. Vectorized: converting text columns value by value is slow."""
     kind = column.type
     if _TYPES.is_null(kind):
         return pyarrow.repeat(_NULL, len(column))
-    if _TYPES.is_string(kind) and not is_json:
+    if _TYPES.is_string(kind):
         texts = _quoted(column)
     elif _TYPES.is_floating(kind):
         texts = texts_of_floats(column)
@@ -146,7 +146,7 @@ def texts_of_lists(column: Any) -> Any:
     lengths = pyarrow.compute.list_value_length(column).fill_null(_NO_LENGTH[0])
     ends = pyarrow.compute.cumulative_sum(lengths)
     offsets = pyarrow.concat_arrays([_NO_LENGTH, ends])
-    numbers = pyarrow.ListArray.from_arrays(offsets, json_texts(pyarrow.compute.list_flatten(column), is_json=False))
+    numbers = pyarrow.ListArray.from_arrays(offsets, json_texts(pyarrow.compute.list_flatten(column)))
     together = pyarrow.compute.binary_join(numbers, _COMMA)
     texts = pyarrow.compute.binary_join_element_wise(_OPENS, together, _CLOSES, _NOTHING)
     if not column.null_count:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from itertools import chain
@@ -14,7 +12,7 @@ import pyarrow
 from headrace.jobs.column_types import as_array, kind_of, type_of
 from headrace.jobs.json_lines import JsonEncodeError
 from headrace.jobs.letters import unwritten
-from headrace.jobs.output_batches import Json, column_of_predictions, encoded
+from headrace.jobs.output_batches import column_of_predictions, json_value
 from headrace.rows.exploded import PREDICTION
 
 Opened = Callable[[Any], AbstractContextManager[Callable[[Any], Any]]]
@@ -97,7 +95,10 @@ def _column(value: Any, rows: int) -> Any:
     """A column of an array, a list, or one text or None for all rows."""
     if value is None or isinstance(value, str):
         return pyarrow.repeat(pyarrow.scalar(value, pyarrow.string()), rows)
-    return column_of_predictions(value)
+    if (column := column_of_predictions(value)) is not None:
+        return column
+    values = list(map(json_value, value))
+    return as_array(values, type_of(kind_of(values)))
 
 
 def _appended(table: Any, arrays: dict[str, Any]) -> Any:
@@ -112,18 +113,12 @@ def _written(added: dict[str, list[Any]], name: str, *, raises: bool) -> list[An
     written = []
     for row, prediction in enumerate(added[name]):
         try:
-            value = encoded(prediction)
+            value = json_value(prediction)
         except JsonEncodeError as error:
             if raises:
                 raise
             letter = unwritten(error, added["model_id"][row])
             added["outcome"][row], added["error"][row] = "failed", f"{letter.error_type}: {letter.message}"
             value = None
-        written.append(_plain(value))
+        written.append(value)
     return written
-
-
-def _plain(value: Any) -> Any:
-    if type(value) is Json:
-        return json.loads(value)
-    return None if isinstance(value, float) and not math.isfinite(value) else value

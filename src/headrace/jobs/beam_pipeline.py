@@ -114,7 +114,8 @@ def _has_many_workers(job: Job) -> bool:
 
 
 def _options_of(job: Job) -> PipelineOptions:
-    return PipelineOptions(["--pickle_library=cloudpickle", *job.options])  # Beam's default since 2.65
+    quiet = ["--default_sdk_harness_log_level=WARNING"] if job.runner in _EMBEDDED else []
+    return PipelineOptions(["--pickle_library=cloudpickle", *quiet, *job.options])  # as Beam since 2.65
 
 
 def take_options(arguments: Sequence[str], known: Iterable[str] = ()) -> tuple[str, ...]:

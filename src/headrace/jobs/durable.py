@@ -1,7 +1,4 @@
-"""Crash-safe parts: small files, each synced to disk before it gets its name, so that a part that is there is whole.
-
-Rows that were paid for are in a journal until then.
-"""
+"""Crash-safe parts: small files, each synced to disk before it gets its name, so that a part that is there is whole."""
 
 from __future__ import annotations
 
@@ -11,14 +8,13 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import chain
 from typing import BinaryIO
 
-from headrace.jobs.journal import Journal, journals, read_journal, remove_journal
-from headrace.jobs.output_batches import OutputLine, OutputRows, as_lines
+import pyarrow
+import pyarrow.ipc
+
 from headrace.jobs.parts import KINDS, PartWriter
 from headrace.jobs.publishing import sync_folder
-from headrace.jobs.stored_rows import StoredRows
 
 _COMMIT_SECONDS = 1.0
 _COMMIT_BYTES = 1 << 25
@@ -31,34 +27,17 @@ class DurablePartWriter(PartWriter):
     Args:
         folder: of the parts; local.
         predictions: as in ``KINDS``.
-        keep: the input columns to output; None: all.
-        paid: whether rows are in a journal at once, which outlives a process that is killed.
+        paid: whether the operating system gets rows at once: a process that is killed loses none.
     """
 
-    def __init__(
-        self, folder: str, *, predictions: bool | None, keep: tuple[str, ...] | None = None, paid: bool = False
-    ) -> None:
-        super().__init__(folder, predictions=predictions, keep=keep)
+    def __init__(self, folder: str, *, predictions: bool | None, paid: bool = False) -> None:
+        super().__init__(folder, predictions=predictions)
         self._kind = KINDS[predictions]
-        self._journal = Journal(self._path) if paid else None
+        self._paid = paid
         self._timer: threading.Timer | None = None
         self._error: BaseException | None = None
         self._lock = threading.RLock()
         self._commit_lock = threading.Lock()
-
-    def write_rows(self, some: OutputRows) -> None:
-        """As ``PartWriter.write_rows``."""
-        with self._lock:
-            if self._journal is not None:
-                self._journal.add(as_lines(some, self._keep))
-            super().write_rows(some)
-
-    def write_line(self, line: OutputLine) -> None:
-        """As ``PartWriter.write_line``."""
-        with self._lock:
-            if self._journal is not None:
-                self._journal.add([line])
-            super().write_line(line)
 
     def finish(self) -> None:
         """Makes all durable; the parts are those that are in the folder."""
@@ -68,8 +47,6 @@ class DurablePartWriter(PartWriter):
                     self._timer.cancel()
             self._commit()
         finally:
-            if self._journal is not None:
-                self._journal.end()  # what a commit that failed has left stays
             with suppress(OSError):  # raised before
                 if self._file is not None:
                     self._file.close()
@@ -84,6 +61,10 @@ class DurablePartWriter(PartWriter):
         """Surrounds each acceptance of rows with the lock; a commit follows in time even if no more rows do."""
         with self._lock, self._at_work():
             yield
+            if self._paid:
+                self._settle()
+                if self._file is not None:
+                    self._file.flush()
             if self._timer is None:
                 self._commit_after(_COMMIT_SECONDS)
 
@@ -114,15 +95,9 @@ class DurablePartWriter(PartWriter):
                 self._timer = None
                 self._write()
                 file, self._file = self._file, None
-                noted = None if self._journal is None else self._journal.end()
-            if file is None:
-                return
-            with file:
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(file.name, file.name.removesuffix(_OPEN))
-            sync_folder(self._folder)
-            remove_journal(noted)
+            if file is not None:
+                with file:
+                    _seal(file)
 
     def _create(self) -> BinaryIO:
         return open(os.path.join(self._folder, f"{uuid.uuid4().hex}.{self._kind}{_OPEN}"), "xb")
@@ -136,24 +111,39 @@ class DurablePartWriter(PartWriter):
             self._commit_after(0)
 
 
-def remove_open(folder: str) -> None:
-    """Removes what processes had begun when they were killed."""
+def recover(folder: str) -> None:
+    """Makes parts of what processes had begun when they were killed, as far as its record batches are whole.
+
+    Copies, since a process that is about to end may still write.
+    """
     for path in glob.glob(f"{glob.escape(folder)}/*{_OPEN}"):
         with suppress(FileNotFoundError):
+            with open(path, "rb") as file:
+                whole = file.read(_whole_bytes(file))
+            if whole:
+                kind = path.removesuffix(_OPEN).rpartition(".")[2]
+                with open(os.path.join(folder, f"{uuid.uuid4().hex}.{kind}{_OPEN}"), "xb") as copy:
+                    copy.write(whole)
+                    _seal(copy)
             os.remove(path)
 
 
-def recover(folder: str) -> None:
-    """Makes rows durable that processes had paid for when they were killed."""
-    for kind, extension in KINDS.items():
-        paths = journals(f"{glob.escape(folder)}/*.{extension}")
-        if not paths:
-            continue
-        known = StoredRows.find(folder, predictions=kind).places
-        part = DurablePartWriter(folder, predictions=kind)
-        for line in chain.from_iterable(map(read_journal, paths)):
-            if line.place not in known:
-                part.write_line(line)
-        part.finish()
-        for path in paths:
-            remove_journal(path)
+def _seal(file: BinaryIO) -> None:
+    """Gives a file that is written its name as a part."""
+    file.flush()
+    os.fsync(file.fileno())
+    os.rename(file.name, file.name.removesuffix(_OPEN))
+    sync_folder(os.path.dirname(file.name))
+
+
+def _whole_bytes(file: BinaryIO) -> int:
+    """The size of the record batches at the beginning of a file; leaves it at its beginning."""
+    size = 0
+    with suppress(pyarrow.ArrowInvalid, EOFError, OSError):  # the end of the file, or of what is whole
+        while True:
+            has_rows = False
+            for _ in pyarrow.ipc.open_stream(file):
+                has_rows, size = True, file.tell()
+            size = file.tell() if has_rows else size
+    file.seek(0)
+    return size

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from operator import attrgetter
 from typing import Any, BinaryIO, NamedTuple
@@ -16,13 +16,11 @@ import pyarrow
 import pyarrow.ipc
 
 from headrace.jobs import storage
-from headrace.jobs.output_batches import Json, OutputLine, OutputRows, Runs, batch_of_lines, batches_of_rows, in_order
-from headrace.rows.blocks import Block, blocks_of
+from headrace.jobs.output_batches import OutputLine, Runs, batch_of_lines
 
 _ROWS = 1 << 16
 _BYTES = 1 << 24
 _WAITING = 1 << 12
-_TEXT = {str, Json}
 RUNS = "runs"
 """The metadata of a record batch: places of neighbouring rows, the first one's and their number."""
 
@@ -45,41 +43,31 @@ class PartWriter:
     Args:
         folder: of the parts.
         predictions: as in ``KINDS``.
-        keep: the input columns to output; None: all.
     """
 
-    def __init__(self, folder: str, *, predictions: bool | None, keep: tuple[str, ...] | None = None) -> None:
+    def __init__(self, folder: str, *, predictions: bool | None) -> None:
         self._folder = folder
         self._path = storage.join(folder, f"{uuid.uuid4().hex}.{KINDS[predictions]}")
-        self._keep = keep
         self._file: BinaryIO | None = None
         self._stream: Any = None
         """The stream that record batches of one schema are added to."""
         self._schema: Any = None
         self._rows = self._bytes = 0
         """Of the stream."""
-        self._waiting: list[Any] = []
-        """``OutputRows``, or ``OutputLine``s in a part that has only those."""
-        self._waiting_rows = self._waiting_bytes = 0
-        self._blocks: set[Block] = set()
-        """The blocks that rows keep in memory while they wait."""
-
-    def write_rows(self, some: OutputRows) -> None:
-        """Adds rows."""
-        with self._taking():
-            self._waiting.append(some)
-            blocks = blocks_of(some.rows)
-            size = sum(block.nbytes for block in blocks - self._blocks)
-            self._blocks |= blocks
-            for values in some.columns.values():
-                size += sum(len(value) for value in values if type(value) in _TEXT)
-            self._added(len(some.rows), size)
+        self._waiting: list[OutputLine] = []
+        self._waiting_bytes = 0
 
     def write_line(self, line: OutputLine) -> None:
-        """Adds a line of JSON."""
+        """Adds a row."""
+        self.write_lines([line])
+
+    def write_lines(self, lines: Sequence[OutputLine]) -> None:
+        """Adds rows."""
         with self._taking():
-            self._waiting.append(line)
-            self._added(1, len(line.text))
+            self._waiting += lines
+            self._waiting_bytes += sum(len(line.text) for line in lines)
+            if len(self._waiting) >= _WAITING or self._waiting_bytes >= _BYTES:
+                self._settle()
 
     def write_batch(self, place: int, batch: Any) -> None:
         """Adds predictions of neighbouring rows as a record batch.
@@ -89,8 +77,7 @@ class PartWriter:
             batch: from ``batch_of_block``.
         """
         with self._taking():
-            if self._waiting:  # rows before these
-                self._settle()
+            self._settle()  # rows before these
             self._to_stream([(place, batch.num_rows)], batch)
 
     def finish(self) -> str | None:
@@ -111,21 +98,11 @@ class PartWriter:
         """Surrounds each acceptance of rows."""
         return nullcontext()
 
-    def _added(self, count: int, size: int) -> None:
-        self._waiting_rows += count
-        self._waiting_bytes += size
-        if self._waiting_rows >= _WAITING or self._waiting_bytes >= _BYTES:
-            self._settle()
-
     def _settle(self) -> None:
-        """Makes batches of the rows that wait."""
-        waiting = self._waiting
-        self._waiting, self._waiting_rows, self._waiting_bytes, self._blocks = [], 0, 0, set()
-        if waiting and isinstance(waiting[0], OutputLine):
+        """Makes a batch of the rows that wait."""
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        if waiting:
             self._to_stream(*batch_of_lines(sorted(waiting, key=attrgetter("place"))))
-        else:
-            for runs, batch in batches_of_rows(in_order(waiting), self._keep):
-                self._to_stream(runs, batch)
 
     def _create(self) -> BinaryIO:
         return storage.create(self._path)

@@ -6,14 +6,14 @@ import io
 import os
 import select
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from headrace.core.errors import ConfigurationError
 
 STDIN = "/dev/stdin"
 _ALSO_STDIN = ("-", "/dev/fd/0", "/proc/self/fd/0")
-_DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/")
+_DESCRIPTORS = ("/dev/fd", "/proc/self/fd")
 
 
 class EmptyPipeError(ConfigurationError):
@@ -21,7 +21,7 @@ class EmptyPipeError(ConfigurationError):
 
 
 class Pipe:
-    """A pipe whose beginning can be read repeatedly until ``take`` starts the final reading.
+    """A pipe whose beginning can be read repeatedly, until the final reading.
 
     Args:
         path: of a FIFO, or of a descriptor of this process; opened by the first read.
@@ -33,8 +33,6 @@ class Pipe:
         self._seen = io.BytesIO()
         self.is_taken = False
         """Whether the next reading is the final one."""
-        self.is_empty = False
-        """Whether the pipe ended without a single byte."""
         self._has_begun = False
 
     def read(self, size: int) -> bytes:
@@ -46,28 +44,27 @@ class Pipe:
         if seen := self._seen.read(size):
             return seen
         if self._descriptor is None:
-            self._descriptor = _number_of(self._path)
+            # An inherited descriptor is used directly: what it refers to (a socket) may have no path.
+            own = _own_number(self._path)
+            self._descriptor = os.open(self._path, os.O_RDONLY) if own is None else own
         try:
             chunk = os.read(self._descriptor, size)
         except BlockingIOError:  # another process has made the pipe non-blocking
             select.select([self._descriptor], [], [])
             return self.read(size)
-        self._refuse_empty(self._descriptor, chunk)
+        self._has_begun = self._has_begun or bool(chunk)
+        # An empty regular file, redirected by the shell, is accepted as it is by path.
+        if not self._has_begun and not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+            _empty.add(self._path)
+            raise EmptyPipeError(
+                f"not a byte came through {as_name(self._path)}: the command that writes into it has most likely "
+                "failed; run it by itself to see why. If there are no rows on purpose, give an empty file."
+            )
         if self.is_taken:
             self._seen = io.BytesIO()
         else:
             self._seen.write(chunk)
         return chunk
-
-    def _refuse_empty(self, descriptor: int, chunk: bytes) -> None:
-        """Raises if nothing came; an empty regular file, redirected by the shell, is accepted as it is by path."""
-        self._has_begun = self._has_begun or bool(chunk)
-        self.is_empty = not self._has_begun and not stat.S_ISREG(os.fstat(descriptor).st_mode)
-        if self.is_empty:
-            raise EmptyPipeError(
-                f"not a byte came through {as_name(self._path)}: the command that writes into it has most likely "
-                "failed; run it by itself to see why. If there are no rows on purpose, give an empty file."
-            )
 
     def rewind(self) -> None:
         """Returns to the beginning."""
@@ -96,7 +93,7 @@ def as_name(path: str) -> str:
 
 def is_pipe(path: str) -> bool:
     """Whether the path names something that can be read only once."""
-    return _own_number(path) is not None or _is(path, stat.S_ISFIFO) or path == os.devnull
+    return _own_number(path) is not None or stat.S_ISFIFO(_mode(path)) or path == os.devnull
 
 
 def expect(path: str) -> None:
@@ -108,7 +105,7 @@ def expect(path: str) -> None:
     _empty.discard(path)
     if is_pipe(path):
         _pipes[path] = Pipe(path)
-    elif _is(path, stat.S_ISCHR, stat.S_ISBLK, stat.S_ISSOCK):
+    elif any(is_kind(_mode(path)) for is_kind in (stat.S_ISCHR, stat.S_ISBLK, stat.S_ISSOCK)):
         raise ConfigurationError(f"{path} is a device or a socket, neither a file nor a pipe.")
 
 
@@ -135,8 +132,6 @@ def opened(path: str) -> Iterator[Pipe]:
         if pipe.is_taken:
             _pipes.pop(path, None)
             pipe.close()
-            if pipe.is_empty:
-                _empty.add(path)
 
 
 def was_empty(path: str) -> bool:
@@ -144,22 +139,16 @@ def was_empty(path: str) -> bool:
     return path in _empty
 
 
-def _is(path: str, *kinds: Callable[[int], bool]) -> bool:
+def _mode(path: str) -> int:
     try:
-        mode = os.stat(path).st_mode
+        return os.stat(path).st_mode
     except (OSError, ValueError):
-        return False
-    return any(kind(mode) for kind in kinds)
-
-
-def _number_of(path: str) -> int:
-    """A descriptor to read. An inherited one is used directly: what it refers to (a socket) may have no path."""
-    number = _own_number(path)
-    return os.open(path, os.O_RDONLY) if number is None else number
+        return 0
 
 
 def _own_number(path: str) -> int | None:
+    """The descriptor of this process that a path names."""
+    folder, name = os.path.split(path)
     if path == STDIN:
         return 0
-    folder, _, name = path.rpartition("/")
-    return int(name) if f"{folder}/" in _DESCRIPTORS and name.isdecimal() else None
+    return int(name) if folder in _DESCRIPTORS and name.isdecimal() else None

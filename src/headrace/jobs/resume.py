@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -11,14 +10,22 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-from headrace.core.errors import ConfigurationError
-from headrace.jobs.durable import recover, remove_open
+from headrace.core.errors import ConfigurationError, UnsupportedError
+from headrace.jobs.durable import recover
 from headrace.jobs.files import absolute, location
 from headrace.jobs.output import Output
 from headrace.jobs.publishing import sync_folder
 from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.storage import is_remote
 from headrace.jobs.stored_rows import Counts, StoredOutput
+
+try:
+    import fcntl
+except ImportError as error:  # Windows
+    raise UnsupportedError(
+        "running over files on this system",
+        "it needs the file locks of Unix: use Linux, macOS or WSL, or headrace.predict over rows that you read",
+    ) from error
 
 _VERSION = 3
 _LOCK = "lock"
@@ -105,7 +112,6 @@ class ResumableOutput(Output):
                 then = json.load(file)
         except FileNotFoundError:  # no earlier run, or its folder was being removed
             then = None
-        remove_open(self.folder)
         done = self._find() if then is not None and self._keeps else RowRanges()
         self.earlier_rows = len(done)
         if self.earlier_rows:

@@ -12,9 +12,8 @@ from headrace.core.errors import ConfigurationError, as_type_name
 from headrace.jobs.files import known_size
 from headrace.jobs.folder import FolderOutput
 from headrace.jobs.input_share import InputShare, following
-from headrace.jobs.into import CompletedOutput
+from headrace.jobs.into import CompletedOutput, LetterOrder
 from headrace.jobs.job import Job, Report, cancelled, first_rows_failed, refuse_if_cancelled, too_many
-from headrace.jobs.letter_order import LetterOrder
 from headrace.jobs.loop import Loop
 from headrace.jobs.output import Output
 from headrace.jobs.pipes import as_name, is_pipe, was_empty

@@ -5,42 +5,37 @@ from __future__ import annotations
 import sys
 from collections.abc import Container, Generator, Iterable, Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
+
+import pyarrow
 
 from headrace.core.errors import BudgetError
 from headrace.core.result import DeadLetter, Failure, Outcome, Predictions
+from headrace.jobs.arrays import array_of
 from headrace.jobs.durable import DurablePartWriter
 from headrace.jobs.files import Source
 from headrace.jobs.flow import FirstRows, cut_by_time, prefetch
 from headrace.jobs.input_share import following
+from headrace.jobs.into import LetterOrder
 from headrace.jobs.job import CancelledError, Job, cancelled, refuse_if_cancelled
-from headrace.jobs.json_lines import JsonEncodeError
-from headrace.jobs.letter_order import LetterOrder
+from headrace.jobs.json_lines import JsonEncodeError, as_line
 from headrace.jobs.letters import LetterLines, unwritten
-from headrace.jobs.output_batches import (
-    SCALARS,
-    Encode,
-    OutputLine,
-    OutputRows,
-    batch_of_block,
-    columns_of_bytes,
-    encoded,
-    encoded_record,
-    encoded_without_bytes,
-    rows_together,
-)
+from headrace.jobs.output_batches import OutputLine, batch_of_block
 from headrace.jobs.parts import BundleParts, PartWriter
 from headrace.jobs.pipes import as_name, is_pipe
 from headrace.jobs.reading import placed, read_blocks
 from headrace.jobs.resume import load_done
 from headrace.jobs.retry import read_dead_letters
 from headrace.jobs.row_ranges import RowRanges
-from headrace.rows.blocks import Block, BlockRow, blocks_of, with_lengths
+from headrace.rows.blocks import Block, BlockRow, with_lengths
 from headrace.rows.examples import answer_of
 from headrace.rows.exploded import PREDICTION, exploded
 from headrace.rows.fitting import Fit, fitted
+from headrace.rows.records import Row
 from headrace.runtime.bundle import AnyBundle
 from headrace.runtime.spec import SessionSpec
 
@@ -234,7 +229,7 @@ class OutcomeWriter:
         self.first_rows = FirstRows(may_fail=self.all_may_fail)
         kind = partial(DurablePartWriter, paid=self.paid) if self._resume else PartWriter
         self._parts = self._good, self._bad, self._skipped = (
-            kind(self._folder, predictions=True, keep=self._keep),
+            kind(self._folder, predictions=True),
             kind(self._folder, predictions=False),
             kind(self._folder, predictions=None),
         )
@@ -264,70 +259,48 @@ class OutcomeWriter:
         for part in parts:
             part.abandon()
 
-    def _encode(self, block: Block) -> Encode:
-        return encoded_without_bytes if block.source in self._no_bytes else encoded
-
-    def _doubtful(self, block: Block) -> tuple[str, ...]:
-        return columns_of_bytes(block, self._keep if block.source in self._no_bytes else ())
-
     def _write_predictions(self, rows: list[Any], values: list[Any], fallback: str | None) -> None:
-        if rows[0] is None:
-            for block, predictions, model_id in values:
-                if block.batch is None:
-                    self._write_rows(list(block.places()), predictions, fallback)
-                else:
-                    self._write_block(block, predictions, model_id)
-        elif (
-            not (fallback or self._explode)
-            and SCALARS.issuperset(map(type, values))
-            and all(block.batch is not None and not self._doubtful(block) for block in blocks_of(rows))
-        ):
-            self._good.write_rows(OutputRows(rows, {PREDICTION: values}))
-        else:
+        if rows[0] is not None:
             self._write_rows(rows, values, fallback)
+            return
+        for block, predictions, model_id in values:
+            batch = block.batch
+            if batch is not None:
+                batch = batch_of_block(block, self._keep, predictions, model_id, explode=self._explode)
+            if batch is None:
+                self._write_rows(list(block.places()), predictions, model_id or fallback)
+            else:
+                self._good.write_batch(block.place, batch)
 
     def _write_rows(self, rows: list[BlockRow], values: list[Any], fallback: str | None) -> None:
-        for some in rows_together(self._encoded(rows, values, fallback)):
-            self._good.write_rows(some)
-
-    def _encoded(
-        self, rows: list[BlockRow], values: list[Any], fallback: str | None
-    ) -> Iterator[tuple[BlockRow, dict[str, Any]]]:
-        """The rows with their values by column; those that cannot be written become dead letters."""
-        doubtful = {block: self._doubtful(block) for block in blocks_of(rows)}
-        for row, value in zip(rows, values, strict=True):
+        """Writes rows as lines of JSON; those that cannot be written become dead letters."""
+        lines = []
+        for row, record, value in zip(rows, _records_of(rows), values, strict=True):
             prediction, model_id = answer_of(value)
             model_id = fallback if model_id is None else model_id
+            kept = record if self._keep is None else {name: record.get(name) for name in self._keep}
             try:
-                kept = self._keep if row.block.batch is None else doubtful[row.block]
-                encode = self._encode(row.block)
-                columns = {} if kept == () else encoded_record(row.row, kept, encode)
                 some = exploded(prediction) if self._explode else {PREDICTION: prediction}
-                columns.update((name, encode(one)) for name, one in some.items())
-                if model_id is not None:
-                    columns["model_id"] = encoded(model_id)
+                more = {} if model_id is None else {"model_id": model_id}
+                line = as_line({**kept, **some, **more}, bytes_too=row.block.source not in self._no_bytes)
             except JsonEncodeError as error:
                 self._write_letter(row, unwritten(error, model_id))
             else:
-                yield row, columns
-
-    def _write_block(self, block: Block, predictions: Any, model_id: str | None) -> None:
-        """Writes rows; if that fails, halves the block until only the rows that cannot be written are left."""
-        try:
-            encode = self._encode(block)
-            batch = batch_of_block(block, self._keep, predictions, model_id, encode, explode=self._explode)
-        except JsonEncodeError as error:
-            middle = len(block) // 2
-            if middle:
-                self._write_block(block[:middle], predictions[:middle], model_id)
-                self._write_block(block[middle:], predictions[middle:], model_id)
-                return
-            if isinstance(predictions, list):
-                model_id = answer_of(predictions[0])[1]
-            self._write_letter(next(block.places()), unwritten(error, model_id))
-        else:
-            self._good.write_batch(block.place, batch)
+                lines.append(OutputLine(row.place, line[:-1].decode()))
+        self._good.write_lines(lines)
 
     def _write_letter(self, place: BlockRow, letter: DeadLetter) -> None:
         self.first_rows.failed(place.place)
         self._bad.write_line(self._lines.line_of(place, letter))
+
+
+def _records_of(rows: Iterable[BlockRow]) -> Iterator[Row]:
+    """The rows as they were read."""
+    for block, some in groupby(rows, itemgetter(0)):
+        places = [row.place - block.place for row in some]
+        if block.batch is None:
+            yield from (block.records[place] for place in places)
+        elif places == list(range(places[0], places[0] + len(places))):
+            yield from block[places[0] : places[-1] + 1].rows()
+        else:
+            yield from replace(block, batch=block.batch.take(array_of(places, pyarrow.int64()))).rows()

@@ -35,8 +35,6 @@ class Storage(Protocol):
 
     def rename(self, source: str, destination: str) -> None: ...  # noqa: D102 - as above
 
-    def copy(self, source: str, destination: str) -> None: ...  # noqa: D102 - as above
-
     def delete(self, path: str) -> None: ...  # noqa: D102 - as above
 
     def make_folder(self, path: str) -> None: ...  # noqa: D102 - as above
@@ -103,14 +101,6 @@ def rename(source: str, destination: str) -> None:
         _remote().rename(source, destination)
     else:
         os.replace(source, destination)
-
-
-def copy(source: str, destination: str) -> None:
-    """Copies a file."""
-    if is_remote(source):
-        _remote().copy(source, destination)
-    else:
-        shutil.copy2(source, destination)
 
 
 def delete(path: str) -> None:

@@ -16,13 +16,14 @@ import pyarrow
 import pyarrow.ipc
 
 from headrace.jobs import storage
-from headrace.jobs.messages import Messages
 from headrace.jobs.output_batches import lines_in
 from headrace.jobs.parts import KINDS, RUNS
 from headrace.jobs.row_ranges import RowRanges
 from headrace.rows.blocks import place_at
 
 _STREAMS_AT_ONCE = 4
+_DISTINCT_MESSAGES = 100
+_MESSAGE_CHARACTERS = 300
 
 
 class _Stream(NamedTuple):
@@ -95,6 +96,29 @@ class StoredRows:
                 continue
             held.append((places, table))
         yield from _taken(held, sys.maxsize)
+
+
+class Messages:
+    """Counts of dead letters by stage, error type and message.
+
+    Beyond a limit the rarest messages are dropped, and counted from 0 if they come back. Counts are thus lower bounds;
+    those of frequent messages are hardly affected.
+    """
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def add(self, what: str, message: str) -> None:
+        """Counts a message, cut to 300 characters; ``what`` is the stage and error type."""
+        words = " ".join(message[: 2 * _MESSAGE_CHARACTERS].split())
+        short = words if len(words) <= _MESSAGE_CHARACTERS else words[: _MESSAGE_CHARACTERS - 3] + "..."
+        self._counts[f"{what}: {short}" if short else what] += 1
+        if len(self._counts) > 2 * _DISTINCT_MESSAGES:
+            self._counts = Counter(self.most_frequent())
+
+    def most_frequent(self, number: int = _DISTINCT_MESSAGES) -> dict[str, int]:
+        """The ``number`` most frequent messages with their counts, most frequent first."""
+        return dict(self._counts.most_common(number))
 
 
 class Counts(NamedTuple):

@@ -39,7 +39,7 @@ from headrace.jobs.column_types import (
     utf8,
 )
 from headrace.jobs.flow import prefetch
-from headrace.jobs.output_batches import CANONICAL, is_json, lines_in
+from headrace.jobs.output_batches import CANONICAL, lines_in
 from headrace.rows.fitting import NAN, is_vector, numbers_of
 
 _ROWS = 1 << 16
@@ -125,7 +125,7 @@ def csv_of(tables: Callable[[], Iterable[Any]], delimiter: str, names: Iterable[
 
 def _as_arrow_writes(table: Any, names: Sequence[str], delimiter: str) -> bytes | None:
     """Rows as Arrow's writer has them, twice as fast as joining texts; None if that is not what a reader needs."""
-    if len(names) == 1 or lines_in(table) is not None or any(map(is_json, table.schema)):
+    if len(names) == 1 or lines_in(table) is not None:
         return None
     known = dict(zip(table.schema.names, table.columns, strict=True))
     columns = [_with_points(known[name]) if name in known else pyarrow.nulls(table.num_rows) for name in names]
@@ -162,20 +162,18 @@ def _names_of(table: Any) -> Iterable[str]:
 def _csv_texts(table: Any, names: Sequence[str], null: Any) -> Iterator[Any]:
     """The fields of each column."""
     rows = _rows_of(table)
-    known = {} if rows else dict(zip(table.schema.names, zip(table.schema, table.columns, strict=True), strict=True))
+    known = {} if rows else dict(zip(table.schema.names, table.columns, strict=True))
     for name in names:
         if rows is not None:
             texts = _csv_cells(row.get(name) for row in rows)
         elif name in known:
-            texts = _csv_column(*known[name])
+            texts = _csv_column(known[name])
         else:
             texts = pyarrow.repeat(null, table.num_rows)
         yield texts.fill_null(null) if texts.null_count else texts
 
 
-def _csv_column(field: Any, column: Any) -> Any:
-    if is_json(field):
-        return _csv_cells(_parsed(column))
+def _csv_column(column: Any) -> Any:
     column = column.combine_chunks()
     if _TYPES.is_list(column.type):
         return pyarrow.compute.binary_join_element_wise(_QUOTE, texts_of_lists(column), _QUOTE, _NOTHING)
@@ -229,8 +227,7 @@ def _kinds_of(table: Any) -> Iterator[tuple[str, Kind]]:
         for name in dict.fromkeys(chain.from_iterable(rows)):
             yield name, kind_of([row.get(name) for row in rows])
         return
-    for field, column in zip(table.schema, table.columns, strict=True):
-        yield field.name, kind_of(_parsed(column)) if is_json(field) else _kind_of_column(column)
+    yield from zip(table.schema.names, map(_kind_of_column, table.columns), strict=True)
 
 
 def _kind_of_column(column: Any) -> Kind:
@@ -244,10 +241,6 @@ def _kind_of_column(column: Any) -> Kind:
     if _TYPES.is_floating(column.type):
         return Number(has_floats=True)
     return Scalar(column.type) if column.type in CANONICAL else MIXED
-
-
-def _parsed(column: Any) -> list[Any]:
-    return [None if text is None else json.loads(text) for text in column.to_pylist()]
 
 
 def _rows_of(table: Any) -> list[dict[str, Any]] | None:
@@ -268,24 +261,18 @@ def _as_type(table: Any, name: str, kind: Any) -> Any:
     place = table.schema.get_field_index(name)
     if place < 0 or table.column(place).null_count == table.num_rows:
         return pyarrow.nulls(table.num_rows, kind)
-    field, column = table.schema.field(place), table.column(place)
-    if is_json(field):
-        return as_array(_parsed(column), kind)
-    if field.type == kind:
+    column = table.column(place)
+    if column.type == kind:
         return column
-    if (_TYPES.is_floating(kind) and _TYPES.is_integer(field.type)) or _are_vectors(kind, field.type):
+    if (_TYPES.is_floating(kind) and _TYPES.is_integer(column.type)) or (is_vector(kind) and is_vector(column.type)):
         return column.cast(kind, safe=False)
     return as_array(column.to_pylist(), kind)
 
 
-def _are_vectors(*kinds: Any) -> bool:
-    return all(is_vector(kind) for kind in kinds)
-
-
 def _rendered(table: Any) -> bytes:
     pieces: list[Any] = []
-    for field, column in zip(table.schema, table.combine_chunks().columns, strict=True):
-        name = json.dumps(field.name, ensure_ascii=False)
-        texts = json_texts(column.combine_chunks(), is_json=is_json(field))
+    for title, column in zip(table.schema.names, table.combine_chunks().columns, strict=True):
+        name = json.dumps(title, ensure_ascii=False)
+        texts = json_texts(column.combine_chunks())
         pieces += [text_scalar(f"{', ' if pieces else '{'}{name}: "), texts]
     return joined(pieces, _END)

@@ -15,7 +15,7 @@ import pyarrow.parquet
 
 from headrace.jobs.files import Source
 from headrace.jobs.json_lines import as_line
-from headrace.jobs.output_batches import OutputRows, batch_of_block, batches_of_rows, encoded_record, rows_together
+from headrace.jobs.output_batches import batch_of_block
 from headrace.jobs.reading import read_blocks, read_rows
 from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.tables import lines_of, write_parquet
@@ -29,6 +29,7 @@ import parquet_files
 import text_files
 
 from jobs import as_json, compare_tables
+from output_rows import output_table
 
 ROUND = 300
 
@@ -47,8 +48,7 @@ def _tables_of(block: Block) -> list[pyarrow.Table]:
     if block.batch is not None:
         batch = batch_of_block(block, None, [None] * len(block), None)
         return [pyarrow.Table.from_batches([batch]).drop_columns(["prediction"])]
-    rows = rows_together((row, encoded_record(row.row, None)) for row in block.places())
-    return [pyarrow.Table.from_batches([batch]) for _, batch in batches_of_rows(rows, None)]
+    return [output_table(block.rows())]
 
 
 def _read(random: Random, path: Path) -> None:
@@ -78,12 +78,6 @@ def _read(random: Random, path: Path) -> None:
     write_parquet(in_columns, lambda: tables, lambda: None)
     compare_tables(pyarrow.parquet.read_table(pyarrow.BufferReader(in_columns.getvalue())), expected)
     one_by_one = _written(random, expected)
-    row_by_row = [row for block in read_blocks(source, 0, {}, RowRanges()) for row in block.each()]
-    good = [place for row, place in row_by_row if not isinstance(row, BrokenLine)]
-    random.shuffle(good)
-    batches = [pyarrow.Table.from_batches([batch]) for _, batch in batches_of_rows([OutputRows(good, {})], None)]
-    lines = [json.loads(line) for chunk in lines_of(batches) for line in chunk.splitlines()]
-    assert lines == [as_json(place.row) for place in good]
     if expected:
         assert one_by_one.schema == pyarrow.parquet.read_schema(pyarrow.BufferReader(in_columns.getvalue()))
 
@@ -99,10 +93,7 @@ def _written(random: Random, rows: list[dict[str, Any]]) -> Any:
     file, tables, first = io.BytesIO(), [], 0
     while first < len(rows):
         size = random.randint(1, len(rows) - first)
-        block = Block(0, first, records=rows[first : first + size])
-        some = [(place, encoded_record(place.row, None)) for place in block.places()]
-        batches = batches_of_rows(rows_together(some), None)
-        tables += [pyarrow.Table.from_batches([batch]) for _, batch in batches]
+        tables.append(output_table(rows[first : first + size]))
         first += size
     write_parquet(file, lambda: tables, lambda: None)
     return pyarrow.parquet.read_table(pyarrow.BufferReader(file.getvalue()))

@@ -1,0 +1,213 @@
+"""From the options of ``headrace run`` and ``headrace retry`` to a run that is ready. Imports what a run needs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from headrace.cli.columns import choose, one_of
+from headrace.cli.fallbacks import given_fallbacks, make_fallbacks
+from headrace.cli.handlers import parse_arguments
+from headrace.cli.inputs import columns_of, contents_of, examples_of, read_inputs, refuse_reserved
+from headrace.cli.option import option_names
+from headrace.cli.options import NAMED, RetryArgs, RunArgs
+from headrace.cli.recognition import Recognised, handler_of
+from headrace.cli.record import refuse_misuse
+from headrace.core.budget import Budget, Price
+from headrace.core.errors import ConfigurationError
+from headrace.core.files import is_folder_name
+from headrace.core.secrets import MASK, SECRET_ARGUMENTS
+from headrace.jobs.files import Source, stamp
+from headrace.jobs.job import Job
+from headrace.jobs.run import Run, without_options
+
+_NOWHERE = ".headrace-dry-run.jsonl"
+"""The output of a dry run that names none; it is never written."""
+
+
+class Prepared(NamedTuple):
+    """A run, and what to say before it."""
+
+    run: Run
+    notes: list[str]
+
+
+def prepare(args: RunArgs | RetryArgs, known: Recognised | None) -> Prepared:
+    """Makes a run of options, and of what is known of the model's file.
+
+    Raises:
+        Exception: an option is wrong, or the handler or the runner refuses the job.
+    """
+    inputs, output = _given_inputs(args), _output(args)
+    handler = handler_of(args, known)
+    sources, head = read_inputs(args, inputs)
+    keep = choose("--keep", args.keep, head.columns)
+    refuse_reserved(head.columns if keep is None else keep)
+    columns = columns_of(args, handler, head, known)
+    deciding = partial(decisive, args, columns=columns, keep=keep, types=head.csv)
+    run = Run(
+        Job(
+            handler=handler,
+            fallback=make_fallbacks(args),
+            sources=sources,
+            output=output,
+            into=args.into is not None,
+            dead_letters=args.dead_letters,
+            examples=examples_of(args, head, columns),
+            types=head.csv,
+            contents=contents_of(args, head, columns),
+            keep=keep,
+            explode=args.explode,
+            inference_args=parse_arguments("--inference-arg", args.inference_args) or None,
+            batch_sizes=_batch_sizes(args),
+            length_column=one_of("--length-column", args.length_column, head.columns),
+            placement=args.placement.value if args.placement else None,
+            isolate=args.isolate,
+            timeout=args.timeout,
+            cache=args.cache,
+            budget=budget_of(args),
+            threshold=args.threshold,
+            limit=args.limit,
+            workers=args.workers,
+            resume=deciding(sources) if args.resume else None,
+            folder=deciding(()) if isinstance(args, RunArgs) and is_folder_name(args.output) else None,
+            output_format=args.output_format and args.output_format.value,
+            runner=args.runner,
+            options=() if len(inputs) == len(args.arguments) else tuple(args.arguments),
+        )
+    )
+    return Prepared(run, [note for note in (known and known.line(args, columns), run.output.note) if note])
+
+
+def budget_of(args: RunArgs | RetryArgs) -> Budget | None:
+    """The budget that a command line gives; None if it gives none.
+
+    Raises:
+        ConfigurationError: an option is wrong, or what the budget pays for would be lost when it is spent.
+    """
+    has_limit = args.budget is not None or args.budget_tokens is not None
+    if not has_limit and not args.prices:
+        return None
+    if args.budget is not None and not args.prices:
+        raise ConfigurationError("--budget needs --price MODEL=INPUT,OUTPUT: Headrace knows no prices.")
+    budget = Budget(args.budget, dict(map(_priced, args.prices or ())), args.budget_tokens)
+    if has_limit and not args.resume and args.cache is None:
+        raise ConfigurationError(
+            "--budget and --budget-tokens go with --resume or --cache: without these, what was paid for is lost when "
+            "the budget is spent."
+        )
+    return budget
+
+
+def decisive(
+    args: RunArgs | RetryArgs,
+    sources: Sequence[Source],
+    *,
+    columns: Sequence[str] | None,
+    keep: Sequence[str] | None,
+    types: Mapping[str, str],
+) -> dict[str, Any]:
+    """What decides the predictions, and so must be the same when a run goes on from an earlier one.
+
+    Batch sizes, workers, placement, time limits, keys and the runner may change.
+
+    Args:
+        args: the command line.
+        sources: the files that it names.
+        columns: those that it chooses for the model.
+        keep: those that it chooses for the output.
+        types: of the columns of CSV files.
+
+    Returns:
+        The values, by the user's names for them.
+    """
+    arguments: dict[str, Any] = {"--model": args.model} if args.model is not None else {}
+    arguments |= {f"--{name.replace('_', '-')}": value for name in NAMED if (value := getattr(args, name)) is not None}
+    for option, pairs in (("--handler-arg", args.handler_args), ("--inference-arg", args.inference_args)):
+        arguments |= _without_secrets(option, parse_arguments(option, pairs))
+    for number, fallback in enumerate(given_fallbacks(args), start=1):
+        which = f" of fallback {number}" if number > 1 else ""
+        arguments |= {f"--fallback{which}": fallback.name, f"--fallback-model{which}": fallback.model}
+        arguments |= _without_secrets(f"--fallback-arg{which}", fallback.arguments)
+    return {
+        "command": args.command,
+        "the files": [source.path for source in sources],
+        **{f"the file {source.path}": [*source[1:4], source.files or _stamp(source.path)] for source in sources},
+        "--handler": args.handler,
+        **{name: [value, _stamp(value)] for name, value in arguments.items()},
+        "--columns": columns,
+        "--decode": args.decode,
+        "--keep": keep,
+        **({"--explode": True} if args.explode else {}),
+        "--key": args.key,
+        "the types of CSV columns (--types)": types,
+    }
+
+
+def _given_inputs(args: RunArgs | RetryArgs) -> tuple[str, ...]:
+    inputs = without_options(args.arguments, option_names(type(args)))
+    for word in inputs:
+        name, equals, _ = word.partition("=")
+        if equals and name in SECRET_ARGUMENTS:
+            raise ConfigurationError(
+                f"there is no file '{name}={MASK}'; repeat the option: --handler-arg {name}={MASK}."
+            )
+    if not inputs:
+        name = "DEAD_LETTERS" if isinstance(args, RetryArgs) else "INPUT"
+        raise ConfigurationError(f"no {name} is given; name at least one file or glob.")
+    return inputs
+
+
+def _output(args: RunArgs | RetryArgs) -> str:
+    refuse_misuse(args)
+    if args.output is not None and args.into is not None:
+        raise ConfigurationError("--output is a new file, and --into one that is there; name one of the two.")
+    if (path := args.output or args.into) is not None:
+        return path
+    if args.dry_run:
+        return _NOWHERE
+    raise ConfigurationError(
+        "Missing option '--output': name the file for the predictions, for example --output predictions.jsonl"
+        f"{'' if isinstance(args, RunArgs) else '; or with --into the output that the dead letters are of'}."
+    )
+
+
+def _batch_sizes(args: RunArgs | RetryArgs) -> dict[str, int]:
+    fewest = args.max_batch_size if args.min_batch_size is None and args.batch_directory else args.min_batch_size
+    sizes = {"min_batch_size": fewest, "max_batch_size": args.max_batch_size}
+    return {name: size for name, size in sizes.items() if size is not None}
+
+
+def _priced(pair: str) -> tuple[str, Price]:
+    model, equals, given = pair.rpartition("=")
+    amounts = given.strip("[] ").split(",")
+    try:
+        if not (model and equals and len(amounts) in (2, 3)):
+            raise ValueError(pair)
+        return model, Price(*map(float, amounts))
+    except ConfigurationError:
+        raise
+    except ValueError:
+        raise ConfigurationError(
+            f"--price takes MODEL=INPUT,OUTPUT or MODEL=INPUT,OUTPUT,REQUEST: what a million tokens of prompts and of "
+            f"answers cost, and a request; not {pair!r}."
+        ) from None
+
+
+def _without_secrets(option: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{option} {name}": value for name, value in given.items() if name not in SECRET_ARGUMENTS}
+
+
+def _stamp(value: Any) -> Any:
+    """What tells whether the file that a value names is still the same; None for any other value.
+
+    None for a folder, too: its time changes with whatever is cached there.
+    """
+    if not isinstance(value, str) or os.path.isdir(value):
+        return None
+    try:
+        return stamp(value)
+    except (OSError, ValueError):
+        return None
