@@ -15,7 +15,6 @@ from zoneinfo import ZoneInfo
 import pyarrow
 import pyarrow.parquet
 
-_OFFSETS = {"+00:00": "Z"} | {f"{sign}0{hour}:00": f"{sign}0{hour}00" for sign in "+-" for hour in range(1, 9)}
 _START = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 
 
@@ -95,13 +94,13 @@ def _nanoseconds(random: Random, least: int, most: int) -> int:
 
 def _moment(zone: datetime.tzinfo | None) -> Callable[[Random], Count]:
     def moment(random: Random) -> Count:
-        number = _nanoseconds(random, 0, 2**63 - 1)
+        number = _nanoseconds(random, -(2**63), 2**63 - 1)
         seconds, rest = divmod(number, 10**9)
-        text = (_START + datetime.timedelta(seconds=seconds)).astimezone(zone or datetime.timezone.utc).isoformat()
-        offset = text[19:] if zone else ""
+        utc = _START + datetime.timedelta(seconds=seconds)
         if number % 1000:  # as Arrow has it
-            return _count(number, text[:19].replace("T", " ") + _fraction(rest) + _OFFSETS.get(offset, offset))
-        return _count(number, text[:19] + _fraction(rest) + offset)
+            return _count(number, f"{utc:%Y-%m-%d %H:%M:%S}{_fraction(rest)}{'Z' if zone else ''}")
+        text = utc.astimezone(zone or datetime.timezone.utc).isoformat()
+        return _count(number, text[:19] + _fraction(rest) + (text[19:] if zone else ""))
 
     return moment
 

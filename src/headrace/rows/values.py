@@ -1,7 +1,7 @@
 """Converts Arrow's and pandas' values to Python values without losing a digit, whatever other packages are installed.
 
 For nanosecond types pyarrow returns pandas values, truncates, or raises. Here they become ``datetime`` types if they
-are whole microseconds, and else text with nine fraction digits.
+are whole microseconds, and else text with nine fraction digits, in UTC.
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ def as_values(column: Any) -> list[Any]:
     except pyarrow.ArrowInvalid:  # not whole microseconds
         if len(column) > 1:
             return [as_values(column.slice(place, 1))[0] for place in range(len(column))]
+        column = column.cast(_with_times(kind, _in_utc))
         values = column.cast(_with_times(kind, lambda _: pyarrow.string())).to_pylist()
     return values
 
@@ -120,6 +121,11 @@ def _with_times(kind: Any, changed: Callable[[Any], Any]) -> Any:
     if _TYPES.is_list(kind) or _TYPES.is_fixed_size_list(kind):
         return pyarrow.list_(_with_times(kind.value_type, changed), getattr(kind, "list_size", -1))
     return changed(kind) if getattr(kind, "unit", None) == "ns" else kind
+
+
+def _in_utc(kind: Any) -> Any:
+    """Arrow's own text of a local time is wrong near the ends of its range, and in summers from 2038 on."""
+    return pyarrow.timestamp("ns", "UTC") if getattr(kind, "tz", None) else kind
 
 
 def _in_microseconds(kind: Any) -> Any:
