@@ -249,6 +249,10 @@ def test_file_of_a_killed_run_stays_for_an_hour(spender, directory):
     (file,) = files(directory, "budget")
     long_ago = time.time() - 4000
     os.utime(file, (long_ago, long_ago))
+    kill(spender())
+    shared_board("b").close()
+    assert files(directory, "budget") == [file]
+    os.utime(file, (long_ago, long_ago))
     shared_board("b").close()
     assert not os.path.exists(directory)
 

@@ -40,7 +40,6 @@ _TURN = 0
 ROWS = 255
 """How many processes may spend of a budget together at a time."""
 _ROW = struct.Struct(f"{len(Spent._fields)}d")
-_FLAG = struct.Struct("d")
 _BUDGET_LAYOUT = f"{_ROW.format} {ROWS}"
 _BUDGET_SIZE = _ROW.size * (ROWS + 1)
 
@@ -48,7 +47,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class SharedFile:
-    """A file that this process has opened, and locked against being removed.
+    """A file that this process has opened, mapped, and locked against being removed.
 
     Locks are the kernel's, for a process and a byte: they end with the process, however that ends. Only one such object
     for a file may be open in a process, since the first one that closes ends the locks of all: use it by ``FILES``.
@@ -64,6 +63,7 @@ class SharedFile:
     def __init__(self, path: str, size: int) -> None:
         self.path = path
         self.file = _opened(path, size)
+        self.map = mmap.mmap(self.file, size)
 
     def lock(self, byte: int) -> bool:
         """Locks a byte, if no other process has."""
@@ -79,6 +79,8 @@ class SharedFile:
 
     def close(self) -> None:
         """Ends the use; removes the file if that was the last one."""
+        with contextlib.suppress(BufferError):  # an error's frames may still hold a part of it
+            self.map.close()
         self.remove_unless_used()
         os.close(self.file)
 
@@ -172,29 +174,6 @@ def _remove_unless_used(path: str, file: int) -> None:
             os.rmdir(os.path.dirname(path))
 
 
-class LimitFile(SharedFile):
-    """A shared file that is mapped.
-
-    Args:
-        path: of the file; made if it is missing.
-
-    Raises:
-        OSError: it cannot be made, or others keep it locked.
-    """
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path, _LIMIT_SIZE)
-        self._map = mmap.mmap(self.file, _LIMIT_SIZE)
-        self.memory: Memory | None = Memory.from_buffer(self._map)
-
-    def close(self) -> None:
-        """Ends the use; removes the file if that was the last one."""
-        self.memory = None
-        with contextlib.suppress(BufferError):  # an error's frames may still hold a part of it
-            self._map.close()
-        super().close()
-
-
 class SharedBoard(Board):
     """The board of an endpoint for all processes of this machine, and all of their transforms.
 
@@ -205,10 +184,8 @@ class SharedBoard(Board):
     def __init__(self, path: str) -> None:
         self._path = path
         with FILES.lock:  # locks are a process's: its threads join one after the other
-            file = FILES.open(path, lambda: LimitFile(path))
-            assert isinstance(file, LimitFile)
-            self._file = file
-            super().__init__(time.monotonic(), file.memory)
+            self._file = FILES.open(path, lambda: SharedFile(path, _LIMIT_SIZE))
+            super().__init__(time.monotonic(), Memory.from_buffer(self._file.map))
 
     @contextmanager
     def turn(self) -> Iterator[bool]:
@@ -261,7 +238,7 @@ class BudgetFile(SharedFile):
         super().__init__(path, _BUDGET_SIZE)
         try:
             self._offset = _ROW.size * self._free_row()
-            self._row = Spent(*_ROW.unpack(os.pread(self.file, _ROW.size, self._offset)))
+            self._row = Spent(*_ROW.unpack_from(self.map, self._offset))
         except OSError:
             self.close()
             raise
@@ -269,21 +246,22 @@ class BudgetFile(SharedFile):
     def add(self, spent: Spent) -> None:
         """Adds to what this process has spent; call it from one thread at a time."""
         self._row = self._row.plus(spent)
-        os.pwrite(self.file, _ROW.pack(*self._row), self._offset)
+        _ROW.pack_into(self.map, self._offset, *self._row)
+        os.utime(self.file)  # it is kept for a while after its last use, and writing to a map need not count as one
 
     def total(self) -> Spent:
         """What all processes have spent."""
-        rows = _ROW.iter_unpack(os.pread(self.file, _BUDGET_SIZE - _ROW.size, _ROW.size))
+        rows = _ROW.iter_unpack(self.map[_ROW.size : _BUDGET_SIZE])
         return Spent(*map(sum, zip(*rows, strict=True)))
 
     def mark_spent(self) -> None:
         """Tells all that the budget is spent."""
-        os.pwrite(self.file, _FLAG.pack(1.0), 0)
+        self.map[0] = 1
 
     @property
     def is_spent(self) -> bool:
         """Whether a process has said so."""
-        return _FLAG.unpack(os.pread(self.file, _FLAG.size, 0)) != (0.0,)
+        return self.map[0] != 0
 
     def _free_row(self) -> int:
         for row in range(1, ROWS + 1):
