@@ -47,7 +47,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class SharedFile:
-    """A file that this process has opened, mapped, and locked against being removed.
+    """A file that this process has opened, and locked against being removed.
 
     Locks are the kernel's, for a process and a byte: they end with the process, however that ends. Only one such object
     for a file may be open in a process, since the first one that closes ends the locks of all: use it by ``FILES``.
@@ -63,7 +63,6 @@ class SharedFile:
     def __init__(self, path: str, size: int) -> None:
         self.path = path
         self.file = _opened(path, size)
-        self.map = mmap.mmap(self.file, size)
 
     def lock(self, byte: int) -> bool:
         """Locks a byte, if no other process has."""
@@ -79,8 +78,6 @@ class SharedFile:
 
     def close(self) -> None:
         """Ends the use; removes the file if that was the last one."""
-        with contextlib.suppress(BufferError):  # an error's frames may still hold a part of it
-            self.map.close()
         self.remove_unless_used()
         os.close(self.file)
 
@@ -185,7 +182,8 @@ class SharedBoard(Board):
         self._path = path
         with FILES.lock:  # locks are a process's: its threads join one after the other
             self._file = FILES.open(path, lambda: SharedFile(path, _LIMIT_SIZE))
-            super().__init__(time.monotonic(), Memory.from_buffer(self._file.map))
+            self._map = mmap.mmap(self._file.file, _LIMIT_SIZE)
+            super().__init__(time.monotonic(), Memory.from_buffer(self._map))
 
     @contextmanager
     def turn(self) -> Iterator[bool]:
@@ -201,6 +199,8 @@ class SharedBoard(Board):
         """As ``Board.close``."""
         was_shared = self.is_shared
         super().close()
+        with contextlib.suppress(BufferError):  # an error's frames may still hold a part of it
+            self._map.close()
         with FILES.lock:  # nobody opens the file meanwhile
             if was_shared and FILES.close(self._path) is not None:
                 self._file.close()
@@ -238,7 +238,7 @@ class BudgetFile(SharedFile):
         super().__init__(path, _BUDGET_SIZE)
         try:
             self._offset = _ROW.size * self._free_row()
-            self._row = Spent(*_ROW.unpack_from(self.map, self._offset))
+            self._row = Spent(*_ROW.unpack(self._read(_ROW.size, self._offset)))
         except OSError:
             self.close()
             raise
@@ -246,28 +246,33 @@ class BudgetFile(SharedFile):
     def add(self, spent: Spent) -> None:
         """Adds to what this process has spent; call it from one thread at a time."""
         self._row = self._row.plus(spent)
-        _ROW.pack_into(self.map, self._offset, *self._row)
-        os.utime(self.file)  # it is kept for a while after its last use, and writing to a map need not count as one
+        os.pwrite(self.file, _ROW.pack(*self._row), self._offset)
 
     def total(self) -> Spent:
         """What all processes have spent."""
-        rows = _ROW.iter_unpack(self.map[_ROW.size : _BUDGET_SIZE])
+        rows = _ROW.iter_unpack(self._read(_BUDGET_SIZE - _ROW.size, _ROW.size))
         return Spent(*map(sum, zip(*rows, strict=True)))
 
     def mark_spent(self) -> None:
         """Tells all that the budget is spent."""
-        self.map[0] = 1
+        os.pwrite(self.file, b"\1", 0)
 
     @property
     def is_spent(self) -> bool:
         """Whether a process has said so."""
-        return self.map[0] != 0
+        return self._read(1, 0) != b"\0"
 
     def _free_row(self) -> int:
         for row in range(1, ROWS + 1):
             if self.lock(OWN + row):
                 return row
         raise OSError(errno.EUSERS, f"{ROWS} processes spend this budget already")
+
+    def _read(self, size: int, offset: int) -> bytes:
+        found = os.pread(self.file, size, offset)
+        if len(found) < size:
+            raise OSError(errno.EIO, "the file of the budget is shorter than it was")
+        return found
 
 
 def open_budget_file(name: str) -> BudgetFile:
