@@ -9,7 +9,6 @@ import random
 import signal
 import threading
 from contextlib import nullcontext
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -103,11 +102,6 @@ def test_texts_are_those_of_generate(saved_llama, alone, continuous):
         assert 0 < event.first_token_secs <= event.seconds
 
 
-def test_rows_are_asked_with_a_template(saved_llama, alone):
-    (found,) = predict(make(saved_llama, prompt="a {x}"), [{"x": "b", "id": 1}])
-    assert (found.example, found.inference["text"]) == ({"x": "b", "id": 1}, alone("a b")[0])
-
-
 @BOTH
 def test_handler_runs_in_a_pipeline_with_keys(saved_llama, alone, continuous):
     given = list(enumerate(prompts(6)))
@@ -185,18 +179,6 @@ def test_thread_that_ends_is_started_anew_and_only_the_one_at_fault_fails(saved_
     assert texts(found[:-1]) == [alone(one)[0] for one in given]
 
 
-def test_thread_that_fails_its_requests_before_it_ends_is_lost_nevertheless():
-    class Manager:
-        background_thread_status = SimpleNamespace(fatal_error=None)
-        looks = 0
-
-        def is_running(self):
-            self.looks += 1
-            return self.looks < 4
-
-    assert asyncio.run(huggingface_engines._is_dying(Manager()))
-
-
 def test_batch_that_fails_costs_only_the_one_at_fault(saved_llama, alone, monkeypatch):
     encoded = huggingface_engines.BatchedEngine.generate
 
@@ -259,11 +241,6 @@ def test_models_that_cannot_be_batched_continuously_go_in_batches(saved_llama, a
 def test_options_that_cannot_be_are_refused(options, message):
     with pytest.raises(ConfigurationError, match=message):
         make("some/model", **options)
-
-
-def test_model_needs_a_name():
-    with pytest.raises(ConfigurationError, match="model_uri must be"):
-        make("")
 
 
 def test_inference_args_are_checked_beforehand(saved_llama):

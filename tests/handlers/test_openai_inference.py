@@ -146,13 +146,6 @@ def test_errors_that_other_servers_word_in_their_own_way_say_why(body):
         list(predict(OpenAIChatModelHandler("m", url=at(server)), ["a"]))
 
 
-def test_bad_request_at_first_is_that_elements_if_another_prompt_is_answered():
-    with serving(speaking(fault=refuses("a", refusing(400, "we do not like it")))) as server:
-        _, outcomes = events_and_outcomes(OpenAIChatModelHandler("m", url=at(server)), ["a", "b", "a"])
-        assert [prompts_of(asked)[-1] for asked in server.requests].count("Hi") == 1
-    assert [failure.element for failure in failures_among(outcomes)] == ["a", "a"]
-
-
 @ALL
 def test_page_of_a_web_site_is_one_error(kind):
     page = Answer(body=b"<html>Welcome</html>", headers={"Content-Type": "text/html"})

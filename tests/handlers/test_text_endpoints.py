@@ -127,28 +127,6 @@ def test_beams_handler_has_a_refusal_of_one_prompt_as_its_own(answers, monkeypat
         assert len(server.requests) == 8
 
 
-@pytest.mark.parametrize("body", [b"{", b"[" * 2000 + b"]" * 2000])
-@pytest.mark.parametrize("size", [1, 3])
-def test_beams_handler_pays_for_an_answer_that_cannot_be_read_once(body, size, monkeypatch):
-    fault = lambda asked, before: Answer(body=body) if asked["messages"][0]["content"] == "b" else None  # noqa: E731
-    with serving(anthropic_endpoint.speaking(fault=fault)) as server:
-        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
-        handler = AnthropicModelHandler("m", message_from_string, min_batch_size=size, max_batch_size=size)
-        found = list(predict(handler, ["a", "b", "c"], on_failure="yield"))
-        assert len(server.requests) == 3
-    assert [failure.element for failure in failures_among(found)] == ["b"]
-
-
-@pytest.mark.parametrize("size", [1, 3])
-@pytest.mark.parametrize("api", [APIS["chat"], APIS["completions"], APIS["anthropic"]])
-def test_prompt_that_cannot_be_sent_is_a_dead_letter_at_once(api, size):
-    with api.refusing(None, "none") as server:
-        found = list(predict(api.handler(server, max_batch_size=size), ["a", "\ud83d", "c"], on_failure="yield"))
-        assert api.asked(server) == ["a", "c"]
-    (failure,) = failures_among(found)
-    assert (failure.element, failure.attempts) == ("\ud83d", 1)
-
-
 @each("embeddings")
 def test_element_that_is_refused_alone_goes_to_the_fallback(api):
     with api.refusing(api.refusal(403), "a") as first, serving(openai_endpoint.speaking(str.title)) as second:
@@ -317,11 +295,3 @@ def test_choice_is_the_first_by_its_index(api, indexes, text):
         _, (outcome,) = events_and_outcomes(api.handler(server), ["a"])
         assert len(server.requests) == 1
     assert getattr(outcome, "inference", None) == text
-
-
-def test_page_for_one_element_is_its_dead_letter():
-    page = Answer(body=b"<html>Sorry</html>", headers={"Content-Type": "text/html"})
-    with APIS["chat"].refusing(page, "b") as server:
-        _, outcomes = events_and_outcomes(APIS["chat"].handler(server), ["a", "b", "c"])
-    (failure,) = failures_among(outcomes)
-    assert (failure.element, type(failure.error)) == ("b", InvalidAnswerError)

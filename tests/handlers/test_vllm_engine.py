@@ -116,11 +116,6 @@ def test_engine_that_dies_is_started_anew_and_only_the_one_at_fault_fails(engine
     assert 2 <= len(engines) <= 5
 
 
-def test_engine_that_dies_once_costs_nothing(engines):
-    assert texts(predict(handler(), ["die once", "a b c"])) == ["DIE ONCE", "A B C"]
-    assert len(engines) == 2
-
-
 def test_what_was_in_flight_is_repeated_together(engines):
     found = asyncio.run(_answers(handler().load_model(), ["die once", *PROMPTS]))
     assert [one.outputs[0].text for one in found] == ["DIE ONCE", *(prompt.upper() for prompt in PROMPTS)]

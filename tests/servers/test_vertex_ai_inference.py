@@ -225,12 +225,3 @@ def test_status_in_the_text_of_a_dedicated_endpoints_error_is_found(server):
     with pytest.raises(EndpointAnswerError, match="busy") as caught:
         asking(server).request(THREE, Dedicated())
     assert caught.value.status_code == 429
-
-
-def test_answer_without_predictions_is_an_error(server):
-    class Private:
-        def predict(self, **_):
-            return aiplatform.models.Prediction(predictions=None, deployed_model_id="55")
-
-    with pytest.raises(EndpointAnswerError, match="endpoint 7 answered without predictions"):
-        asking(server).request(THREE, Private())

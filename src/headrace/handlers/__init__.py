@@ -11,7 +11,7 @@
     sklearn_models.py, sklearn_pandas.py, huggingface_models.py, tensorflow_models.py,
     huggingface_engines.py, vllm_server.py, vllm_guard.py                        parts of one framework's handlers
     generation.py, prompts.py  what handlers of language models share: prompts, and what is made of them
-    text_endpoints.py, client_endpoints.py, chat_endpoints.py                    language models behind an API
+    text_endpoints.py, chat_endpoints.py                                         language models behind an API
     batch_jobs.py, batch_api.py, batch_store.py, <provider>_batches.py           providers' Batch APIs
     cards.py                   the table that ``headrace handlers`` prints; imports no framework
 """

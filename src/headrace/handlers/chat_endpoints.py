@@ -1,23 +1,261 @@
-"""What handlers of chat models have in common: conversations, answers that fit a schema, and their repair."""
+"""What handlers have in common that ask a model with OpenAI's or Anthropic's client, which are made alike.
+
+What a handler asks for an example, and makes of the answers, is a generator (``_steps``): it yields the arguments of a
+request and is sent what was answered. So the same steps run with a request each, and in rounds of a Batch API.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import json
 import os
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, ClassVar, NamedTuple
 
+from headrace.core.errors import ConfigurationError, EndpointAnswerError, EndpointError, PredictionCountError
 from headrace.core.handler import ModelT
 from headrace.core.remote import ElementFailure
-from headrace.core.request_context import kept_for_next_try
+from headrace.core.request_context import kept_for_next_try, report_rate_limit, usage_was_paid_before
 from headrace.core.result import PredictionResult
-from headrace.core.secrets import KeySource
-from headrace.handlers.batch_api import MAX_WAIT_SECS
-from headrace.handlers.client_endpoints import ClientHandler, Steps
+from headrace.core.secrets import ApiKey, KeySource
+from headrace.core.spelling import did_you_mean
+from headrace.handlers.batch_api import MAX_WAIT_SECS, BatchApi, BatchOptions
+from headrace.handlers.batch_jobs import BatchAnswer, BatchJobs
+from headrace.handlers.client_errors import outcome_of
 from headrace.handlers.json_answers import InvalidAnswerError, JsonSchema
 from headrace.handlers.prompts import Prompts
+from headrace.handlers.text_endpoints import TextEndpointHandler, checked_url
 
-__all__ = ["ChatHandler", "ModelReply"]
+__all__ = ["ChatHandler", "ClientHandler", "ModelReply", "Steps"]
+
+Steps = Generator[dict[str, Any], Any, Any]
+"""Yields the arguments of requests, gets what ``_reply_in`` makes of their answers, and returns the prediction."""
+
+_CODES_IN_BATCHES = frozenset({"model_not_found", "unknown_parameter", "unsupported_parameter"})
+"""Of errors that concern every request, where no probe tells."""
+_NOT_IN_BATCHES = ("extra_headers", "extra_query")
+_NOT_IN_A_BODY = (*_NOT_IN_BATCHES, "extra_body", "timeout")
+_IN_A_BATCH = 10_000
+"""Examples; each takes about 20 KB here until it is answered."""
+_BATCHES = 4
+"""How many may be at the provider at a time; those that wait for one of them take memory, too."""
+
+
+class ClientHandler(TextEndpointHandler[ModelT]):
+    """Makes requests with an official client, or batches of the same requests. Subclasses say which."""
+
+    _extra: ClassVar[str]
+    """Of Headrace, which brings the client."""
+    _key_variable: ClassVar[str]
+    _path: ClassVar[str]
+    """Of requests, after the part that all of the API have."""
+    _create: ClassVar[Callable[..., Any]]
+    """The client's method."""
+    _ours: ClassVar[tuple[str, ...]]
+    """The arguments of it that the handler sets."""
+    _answer: ClassVar[Any]
+    """The client's class of answers."""
+    _wanted: ClassVar[str]
+    """What an answer should be, for errors."""
+    _http_size = 1
+    """Examples in a request."""
+
+    def __init__(
+        self,
+        model_name: str,
+        *,
+        prompt: str | None = None,
+        url: str | None = None,
+        api_key: KeySource = None,
+        batch_directory: str | os.PathLike[str] | None = None,
+        max_wait_secs: float = MAX_WAIT_SECS,
+        **options: Any,
+    ) -> None:
+        who = type(self).__qualname__
+        self._batches = BatchOptions.of(who, self._extra, batch_directory, max_wait_secs)
+        key, url = ApiKey(api_key, self._key_variable, who), checked_url(who, url, self._path)
+        size = self._http_size
+        if self._batches is not None:
+            size, self.max_concurrent = _IN_A_BATCH, _BATCHES
+        super().__init__(model_name, Prompts(who, prompt), key, url, size=size, options=options)
+
+    @abstractmethod
+    def _steps(self, example: Any) -> Steps:
+        """What to ask for an example; returns its prediction, or an ElementFailure."""
+
+    @abstractmethod
+    def _method(self, client: ModelT) -> Any:
+        """The client's method that sends a request and returns its raw response."""
+
+    @abstractmethod
+    def _reply_in(self, answer: Any, asked: Mapping[str, Any]) -> Any:
+        """What is in the client's object that answers a request; may raise anything if that is not what was asked."""
+
+    @abstractmethod
+    def _tokens_in(self, answer: Any) -> tuple[Any, Any]:
+        """The tokens of the prompt and of the answer, whatever the answer is."""
+
+    @abstractmethod
+    def _batch_api(self, client: ModelT) -> BatchApi:
+        """The provider's Batch API."""
+
+    def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
+        """Refuses arguments that the client does not know, or that the handler sets.
+
+        Raises:
+            ConfigurationError: names the argument, and the one that is most likely meant.
+        """
+        who, known = type(self).__qualname__, inspect.signature(self._create).parameters
+        for name in inference_args or ():
+            if name in self._ours:
+                raise ConfigurationError(f"{who}: inference_args must not have {name!r}; the handler sets it.")
+            if self._batches is not None and name in _NOT_IN_BATCHES:
+                raise ConfigurationError(
+                    f"{who}: inference_args must not have {name!r} together with batch_directory: a batch has no "
+                    f"{name.removeprefix('extra_')} for single requests."
+                )
+            if name not in known:
+                raise ConfigurationError(
+                    f"{who}: inference_args have {name!r}, which the client does not know{did_you_mean(name, known)} "
+                    f"What only your endpoint knows goes into extra_body={{{name!r}: ...}}."
+                )
+
+    async def request(
+        self, batch: Sequence[Any], model: ModelT, inference_args: dict[str, Any] | None = None
+    ) -> list[Any]:
+        """Asks for each example, perhaps in a batch; a wrong one costs the others nothing.
+
+        Raises:
+            EndpointError: no request can succeed.
+            Exception: whatever the client raises.
+        """
+        if self._batches is None:
+            return await super().request(batch, model, inference_args)
+        try:
+            where = f"{self._where()} /v1{self._path}"
+            jobs = await asyncio.to_thread(BatchJobs, self._batches, where, self._batch_api(model))
+            found = await self._in_rounds(jobs, batch, inference_args or {})
+        except ConfigurationError as error:  # about the folder: no request can be sent
+            raise EndpointError(f"{self._batches.who}: {error}") from error
+        except Exception as error:
+            self._api_key.mask_error(error)
+            raise
+        return [outcome_of(answer, may_pass=False) for answer in found]
+
+    def _is_for_all(self, code: Any) -> bool:
+        return super()._is_for_all(code) or (self._batches is not None and code in _CODES_IN_BATCHES)
+
+    async def _predict(self, example: Any, client: ModelT, args: Mapping[str, Any]) -> Any:
+        steps = self._steps(example)
+        try:
+            asked = next(steps)
+            while True:
+                asked = steps.send(await self._ask(self._sent(client, {**asked, **args})))
+        except StopIteration as end:
+            return end.value
+
+    async def _probe(self, client: ModelT, args: Mapping[str, Any]) -> object:
+        return await self._sent(client, {**next(self._steps("Hi")), **args})
+
+    async def _sent(self, client: ModelT, asked: Mapping[str, Any]) -> Any:
+        """What the answer to a request holds.
+
+        The answer is paid for: its tokens are reported, and whatever is wrong with it, the error is a final one.
+        """
+        raw = await self._method(client)(model=self.model_name, **asked)
+        report_rate_limit(raw.headers)
+        content: bytes = raw.http_response.content
+        is_page = "json" not in raw.headers.get("content-type", "") and not content.lstrip().startswith((b'"', b"{"))
+        try:
+            answer = raw.parse()
+            answer = await answer if inspect.isawaitable(answer) else answer
+        except Exception:  # whatever the client raises about garbage, or about JSON that is nested too deeply
+            answer = None
+        return self._read(answer, asked, content, is_page=is_page)
+
+    def _read(self, answer: Any, asked: Mapping[str, Any], content: bytes, *, is_page: bool = False) -> Any:
+        if not is_page:
+            self._used(*self._tokens_in(answer))
+        try:
+            return self._reply_in(answer, asked)
+        except (InvalidAnswerError, PredictionCountError):
+            raise
+        except Exception:
+            raise self._unreadable(content, self._wanted, is_page=is_page) from None
+
+    async def _in_rounds(self, jobs: BatchJobs, batch: Sequence[Any], args: Mapping[str, Any]) -> list[Any]:
+        """Predictions, and errors in their places: what all examples ask next goes into one batch, until none asks."""
+        steps = [self._steps(example) for example in batch]
+        replies: dict[int, Any] = dict.fromkeys(range(len(batch)))
+        found: list[Any] = [None] * len(batch)
+        sent: list[list[Any]] = [[] for _ in batch]
+        while replies:
+            asked: dict[int, dict[str, Any]] = {}
+            for place, reply in replies.items():
+                try:
+                    asked[place] = {**steps[place].send(reply), **args}
+                    sent[place].append(_body({"model": self.model_name, **asked[place]}))
+                except StopIteration as end:
+                    found[place] = end.value
+                except (TypeError, ValueError) as error:  # it cannot be sent
+                    found[place] = error
+                    del asked[place]
+            answers = await jobs.answers([sent[place][-1] for place in asked])
+            replies = {}
+            for (place, request), answer in zip(asked.items(), answers, strict=True):
+                try:
+                    replies[place] = self._answered(answer, request)
+                except Exception as error:
+                    found[place] = self._judged(error)
+        await jobs.refuse(body for bodies, one in zip(sent, found, strict=True) if _is_unfit(one) for body in bodies)
+        return found
+
+    def _answered(self, answer: BatchAnswer | Exception, asked: Mapping[str, Any]) -> Any:
+        """What the answer to a request of a batch holds; raises what came of one that failed."""
+        if isinstance(answer, Exception):
+            raise answer
+        said: Any = None
+        with suppress(ValueError, RecursionError):
+            said = json.loads(answer.body)
+        if answer.status >= 400:
+            raise _refusal_in(answer.status, said)
+        try:
+            whole = self._answer.construct(**said)
+        except Exception:  # as of a single request's answer
+            whole = None
+        usage_was_paid_before(not answer.is_new)
+        try:
+            return self._read(whole, asked, answer.body.encode())
+        finally:
+            usage_was_paid_before(False)
+
+
+def _refusal_in(status: int, said: Any) -> EndpointAnswerError:
+    """The error about a request of a batch that was answered with one."""
+    error: Any = EndpointAnswerError(f"Error code: {status} - {said!s:.500}", status)
+    inner = said.get("error") if isinstance(said, Mapping) else None
+    error.code = inner.get("code") if isinstance(inner, Mapping) else None
+    return error  # type: ignore[no-any-return]
+
+
+def _body(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The body of a request with these arguments.
+
+    Raises:
+        TypeError, ValueError: it cannot be sent.
+    """
+    body = {name: value for name, value in asked.items() if name not in _NOT_IN_A_BODY}
+    body |= asked.get("extra_body") or {}
+    json.dumps(body, ensure_ascii=False).encode()
+    return body
+
+
+def _is_unfit(outcome: Any) -> bool:
+    """Whether an example's own answers were of no use."""
+    return isinstance(outcome, ElementFailure | InvalidAnswerError | PredictionCountError)
 
 
 class ModelReply(NamedTuple):
@@ -36,23 +274,16 @@ class ChatHandler(ClientHandler[ModelT]):
     """Asks chat models: one request for each example, and another where an answer has to be repaired.
 
     Args:
-        model_name: the name of the model.
-        prompt: the prompt of each row. Column names go in braces: ``"Classify: {text}"``. Write a literal brace
-            twice: ``{{``.
+        model_name: this and all others are those of ``OpenAIChatModelHandler``.
+        prompt: the prompt of each row. Column names go in braces: ``"Classify: {text}"``.
         system: the first message of conversations that do not begin with one of their own.
         json_schema: what answers must fit: a JSON schema, or the path or URI of a file with it.
         full_answer: whether predictions are the client's objects.
         url: the API's address.
         api_key: the key, or a function that returns it.
-        batch_directory: a folder, made if it is missing: examples are sent in batches with the provider's Batch API,
-            and what was sent is kept there, so that nothing is paid twice. None: each is a request of its own.
+        batch_directory: a folder for what is sent in batches with the provider's Batch API.
         max_wait_secs: how long to wait for a batch.
         options: those of ``headrace.RemoteModelHandler`` and of ``headrace.ModelHandler``.
-
-    Raises:
-        ConfigurationError: an argument is wrong.
-        MissingExtraError: a schema needs the package jsonschema.
-        OSError: the file of the schema cannot be opened.
     """
 
     def __init__(

@@ -14,8 +14,7 @@ from headrace.core.result import PredictionResult
 from headrace.core.secrets import KeySource
 from headrace.handlers.batch_api import MAX_WAIT_SECS
 from headrace.handlers.cards import CARDS
-from headrace.handlers.chat_endpoints import ChatHandler, ModelReply
-from headrace.handlers.client_endpoints import ClientHandler, Steps
+from headrace.handlers.chat_endpoints import ChatHandler, ClientHandler, ModelReply, Steps
 from headrace.handlers.client_errors import NO_KEY, REFUSED, outcome_of, outcomes_of, status_of
 from headrace.handlers.json_answers import InvalidAnswerError, text_in
 
