@@ -102,7 +102,7 @@ def verdict_of(error: BaseException) -> Verdict:
     if statuses & _UNAVAILABLE or is_unreachable(error):
         return Verdict.UNAVAILABLE
     has_failed = any(isinstance(status, int) and 500 <= status < 600 for status in statuses)
-    if has_failed or statuses & _FAILED or any(map(is_lost, causes(error))):
+    if has_failed or statuses & _FAILED or any(map(is_lost, causes(error, suppressed=True))):
         return Verdict.FAILED
     has_looked = _client_errors(statuses) or statuses & _FINAL
     return Verdict.DECLINED if has_looked and not statuses & _FOR_ALL else Verdict.NOTHING
@@ -110,7 +110,7 @@ def verdict_of(error: BaseException) -> Verdict:
 
 def is_unreachable(error: BaseException) -> bool:
     """Whether there is no such host, or nothing that listens."""
-    return any(isinstance(link, _NOT_CONNECTED) for link in causes(error))
+    return any(isinstance(link, _NOT_CONNECTED) for link in causes(error, suppressed=True))
 
 
 def is_final(error: BaseException) -> bool:
@@ -135,7 +135,7 @@ def concerns_all(error: BaseException) -> bool:
 
 
 def _is_untrusted(error: BaseException) -> bool:
-    links = [link for link in causes(error) if isinstance(link, ssl.SSLError)]
+    links = [link for link in causes(error, suppressed=True) if isinstance(link, ssl.SSLError)]
     return any(attribute(link, "reason") in _UNTRUSTED for link in links)  # aiohttp's has none, but its cause has
 
 
