@@ -229,6 +229,8 @@ class Output:
 
         places = self._places(stored) if (self.accepted or self.completes) and not good else None
         types = None if good else letter_types()
+        if file_format == "parquet" and good and (whole := stored.good.whole_file()) is not None:
+            return whole
         if file_format == "parquet":
             with storage.create(path) as file:
                 write_parquet(file, tables, check, types)

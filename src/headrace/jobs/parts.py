@@ -16,6 +16,7 @@ import pyarrow
 import pyarrow.ipc
 
 from headrace.jobs import storage
+from headrace.jobs.direct import DirectParquet
 from headrace.jobs.output_batches import OutputLine, Runs, batch_of_lines
 
 _ROWS = 1 << 16
@@ -44,6 +45,9 @@ class PartWriter:
         folder: of the parts.
         predictions: as in ``KINDS``.
     """
+
+    direct: DirectParquet | None = None
+    """The output's own file, which takes record batches as far as it can."""
 
     def __init__(self, folder: str, *, predictions: bool | None) -> None:
         self._folder = folder
@@ -78,10 +82,15 @@ class PartWriter:
         """
         with self._taking():
             self._settle()  # rows before these
-            self._to_stream([(place, batch.num_rows)], batch)
+            if self.direct is None or not self.direct.add(place, batch):
+                self._to_stream([(place, batch.num_rows)], batch)
 
     def finish(self) -> str | None:
         """Closes the part; returns its path, None if nothing was written."""
+        if self.direct is not None:
+            self.direct.close()
+            for runs, reference in self.direct.parts():
+                self._to_stream(runs, reference)
         self._write()
         if self._file is None:
             return None
@@ -91,6 +100,8 @@ class PartWriter:
     def abandon(self) -> None:
         """Closes the part of a bundle that failed: it does not count."""
         with suppress(Exception):  # what failed the bundle is the error to report
+            if self.direct is not None:
+                self.direct.close()
             if self._file is not None:
                 self._file.close()
 

@@ -181,6 +181,7 @@ def _driver(job: Job, steps: RunSteps, output: Output, splits: Splits | None) ->
 
         return Workers(steps, output.folder, output.manifest, splits, job.workers)
     if not _needs_beam(job):
+        steps.writer.is_direct = type(output) is Output and output.format == "parquet" and not is_remote(output.path)
         return Loop(job, steps, output.folder, output.manifest)
     from headrace.jobs.beam_pipeline import BeamPipeline  # noqa: PLC0415 - imports Beam, which takes seconds
 

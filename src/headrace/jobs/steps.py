@@ -15,7 +15,9 @@ import pyarrow
 
 from headrace.core.errors import BudgetError
 from headrace.core.result import DeadLetter, Failure, Outcome, Predictions
+from headrace.jobs import storage
 from headrace.jobs.arrays import array_of
+from headrace.jobs.direct import DirectParquet
 from headrace.jobs.durable import DurablePartWriter
 from headrace.jobs.files import Source
 from headrace.jobs.flow import FirstRows, cut_by_time, prefetch
@@ -222,6 +224,8 @@ class OutcomeWriter:
         """Of the bundle."""
         self._parts: tuple[PartWriter, ...] = ()
         self._lines = LetterLines()
+        self.is_direct = False
+        """Whether one bundle brings all rows of a Parquet file, which can be written at once."""
 
     def begin(self) -> None:
         """Starts a bundle's parts; those of a bundle that failed do not count."""
@@ -233,6 +237,8 @@ class OutcomeWriter:
             kind(self._folder, predictions=False),
             kind(self._folder, predictions=None),
         )
+        if self.is_direct:
+            self._good.direct = DirectParquet(storage.join(self._folder, "direct.parquet"))
 
     def write(self, outcomes: Iterable[Outcome]) -> None:
         """Writes outcomes, whose tags are ``BlockRow``s; those of blocks have none."""

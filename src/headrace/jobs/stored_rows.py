@@ -16,6 +16,7 @@ import pyarrow
 import pyarrow.ipc
 
 from headrace.jobs import storage
+from headrace.jobs.direct import RowGroup, group_of
 from headrace.jobs.output_batches import lines_in
 from headrace.jobs.parts import KINDS, RUNS
 from headrace.jobs.row_ranges import RowRanges
@@ -35,6 +36,8 @@ class _Stream(NamedTuple):
     """Places of the first rows of its runs, in their order."""
     sizes: Any
     """How many rows each run has."""
+    group: RowGroup | None = None
+    """The row group that has them; None: the stream has."""
 
 
 class StoredRows:
@@ -81,6 +84,14 @@ class StoredRows:
         )
         counts = (starts >= self._low) & (starts < self._high)  # a run is of one source
         return RowRanges(starts[counts], (starts + sizes)[counts])
+
+    def whole_file(self) -> str | None:
+        """The Parquet file that has all of them, and nothing else, in order; None if there is none."""
+        groups = [one.group for one in self._streams]
+        if not groups or groups[0] is None or not (self._firsts[1:] > self._lasts[:-1]).all():
+            return None
+        path = groups[0].path
+        return path if groups == [RowGroup(path, number, True) for number in range(len(groups))] else None
 
     def tables(self, without: RowRanges | None = None) -> Iterator[Any]:
         """The rows as tables, in input order, each once and without those at some places; holds what overlaps."""
@@ -221,8 +232,8 @@ def _streams_of(path: str) -> Iterator[_Stream]:
                 stream = pyarrow.ipc.open_stream(file)
             except (pyarrow.ArrowInvalid, EOFError):  # no further stream
                 return
-            runs = _runs_of(stream.iter_batches_with_custom_metadata())
-            yield _Stream(path, offset, *runs.T)
+            starts, sizes = _runs_of(stream.iter_batches_with_custom_metadata()).T
+            yield _Stream(path, offset, starts, sizes, group_of(stream.schema))
 
 
 def _load(path: str, offset: int) -> tuple[Any, Any]:
@@ -233,7 +244,8 @@ def _load(path: str, offset: int) -> tuple[Any, Any]:
         batches = list(stream.iter_batches_with_custom_metadata())
     starts, sizes = _runs_of(batches).T
     places = numpy.repeat(starts - (numpy.cumsum(sizes) - sizes), sizes) + numpy.arange(sizes.sum())
-    table = pyarrow.Table.from_batches([one.batch for one in batches], stream.schema)
+    group = group_of(stream.schema)
+    table = pyarrow.Table.from_batches([one.batch for one in batches], stream.schema) if group is None else group.read()
     for number, field in enumerate(table.schema):
         if pyarrow.types.is_dictionary(field.type):
             plain = field.type.value_type

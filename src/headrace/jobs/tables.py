@@ -42,8 +42,8 @@ from headrace.jobs.flow import prefetch
 from headrace.jobs.output_batches import CANONICAL, lines_in
 from headrace.rows.fitting import NAN, is_vector, numbers_of
 
-_ROWS = 1 << 16
-_BYTES = 1 << 24
+GROUP_ROWS, GROUP_BYTES = 1 << 16, 1 << 24
+"""The limits of a row group."""
 _LINES = 1 << 13
 _PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)
 """Names of columns that need no quotes in CSV."""
@@ -74,18 +74,24 @@ def write_parquet(
             columns.widen(name, kind)
     types = types or columns.types
     schema = schema_of(types)
-    texts = [
-        name
-        for name, kind in zip(schema.names, schema.types, strict=True)
-        if not (_TYPES.is_floating(kind) or _TYPES.is_integer(kind))
-    ]
-    with pyarrow.parquet.ParquetWriter(pyarrow.PythonFile(file, mode="w"), schema, use_dictionary=texts) as writer:
+    with open_parquet(pyarrow.PythonFile(file, mode="w"), schema) as writer:
         alike = (_as_types(table, types, schema) for table in tables())
-        size_of_group = max(1, min(_ROWS, _BYTES * rows // max(1, size)))
+        size_of_group = max(1, min(GROUP_ROWS, GROUP_BYTES * rows // max(1, size)))
         with closing(prefetch(_regrouped(alike, size_of_group))) as groups:  # closing also ends its thread
             for group in groups:
                 check()
                 writer.write_table(group)
+
+
+def open_parquet(where: Any, schema: Any) -> Any:
+    """A writer of a Parquet file, given its path or a file of Arrow's. Numbers seldom gain from dictionaries."""
+    plain = map(_is_number, schema.types)
+    texts = [name for name, is_plain in zip(schema.names, plain, strict=True) if not is_plain]
+    return pyarrow.parquet.ParquetWriter(where, schema, use_dictionary=texts)
+
+
+def _is_number(kind: Any) -> bool:
+    return bool(_TYPES.is_floating(kind) or _TYPES.is_integer(kind))
 
 
 def lines_of(tables: Iterable[Any]) -> Iterator[bytes]:

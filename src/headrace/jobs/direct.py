@@ -1,0 +1,112 @@
+"""Writes the predictions' Parquet file while they come, so that a large output is not written twice.
+
+That is possible as long as rows come in the order of the input, in blocks whose columns have the same types. The part
+that lists the rows then refers to the file's row groups; rows that follow are in the part itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pyarrow
+import pyarrow.parquet
+
+from headrace.jobs.tables import GROUP_BYTES, GROUP_ROWS, open_parquet
+
+_GROUP = b"headrace.group"
+
+
+class RowGroup(NamedTuple):
+    """A row group of a Parquet file that holds rows of a part."""
+
+    path: str
+    number: int
+    is_typed: bool
+    """Whether each column of the file has a value; the type of one without any is null."""
+
+    def reference(self) -> Any:
+        """A record batch that stands for the rows."""
+        schema = pyarrow.schema([], metadata={_GROUP: json.dumps(self)})
+        return pyarrow.RecordBatch.from_arrays([], schema=schema)
+
+    def read(self) -> Any:
+        """The rows, as a table."""
+        with pyarrow.parquet.ParquetFile(self.path, memory_map=True) as file:
+            return file.read_row_group(self.number).replace_schema_metadata(None)
+
+
+def group_of(schema: Any) -> RowGroup | None:
+    """The row group that a batch with this schema refers to; None if the batch holds its rows itself."""
+    reference = (schema.metadata or {}).get(_GROUP)
+    return None if reference is None else RowGroup(*json.loads(reference))
+
+
+class DirectParquet:
+    """Writes a Parquet file of record batches.
+
+    Args:
+        path: of the file, which the first batch creates.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._writer: Any = None
+        self._schema: Any = None
+        self._is_over = False
+        self._waiting: list[Any] = []
+        """Batches of the next row group."""
+        self._places: list[tuple[int, int]] = []
+        """Where these are in the input: the first row's place, and how many rows there are."""
+        self._groups: list[list[tuple[int, int]]] = []
+        """The same of the row groups."""
+        self._untyped: set[str] = set()
+        """The columns without a value."""
+
+    def add(self, place: int, batch: Any) -> bool:
+        """Adds a block of rows, the first of which has this place; False if it does not go into the file."""
+        batch = _decoded(batch)
+        if self._is_over or not self._fits(batch.schema):
+            self.close()
+            return False
+        self._untyped = {name for name in self._untyped if batch[name].null_count == batch.num_rows}
+        self._waiting.append(batch)
+        self._places.append((place, batch.num_rows))
+        some = self._waiting
+        if sum(one.num_rows for one in some) >= GROUP_ROWS or sum(one.nbytes for one in some) >= GROUP_BYTES:
+            self._end_group()
+        return True
+
+    def close(self) -> None:
+        """Ends the file; it takes no more rows."""
+        self._is_over = True
+        if self._writer is not None:
+            self._end_group()
+            self._writer.close()
+            self._writer = None
+
+    def parts(self) -> Iterator[tuple[list[tuple[int, int]], Any]]:
+        """The places of the rows of each row group, and what stands for them in a part."""
+        for number, places in enumerate(self._groups):
+            yield places, RowGroup(self._path, number, not self._untyped).reference()
+
+    def _fits(self, schema: Any) -> bool:
+        if self._schema is None:
+            if any(map(pyarrow.types.is_null, schema.types)):  # the type of what comes later is not known
+                return False
+            self._schema, self._writer = schema, open_parquet(self._path, schema)
+            self._untyped = set(schema.names)
+        return bool(self._schema.equals(schema, check_metadata=True))
+
+    def _end_group(self) -> None:
+        if self._waiting:
+            self._writer.write_table(pyarrow.Table.from_batches(self._waiting).combine_chunks())
+            self._groups.append(self._places)
+            self._waiting, self._places = [], []
+
+
+def _decoded(batch: Any) -> Any:
+    """The batch without dictionaries."""
+    columns = [one.dictionary_decode() if pyarrow.types.is_dictionary(one.type) else one for one in batch.columns]
+    return pyarrow.RecordBatch.from_arrays(columns, names=batch.schema.names)
