@@ -43,11 +43,6 @@ def test_modules_are_imported_once_before_hosts_are_forked(new_host, new_module)
         os.kill(process, signal.SIGKILL)
 
 
-def test_a_request_handler_is_unpickled_once(host):
-    born_in, fork_server, process = host.learn(lambda rows, toy: (toy.born_in, os.getppid(), os.getpid()))
-    assert born_in == fork_server != process
-
-
 def test_each_host_has_a_group_and_all_share_a_session_that_is_not_their_owners(host):
     process, fork_server, group, session, fork_server_group, fork_server_session = host.learn(ids)
     assert group == process
@@ -315,8 +310,3 @@ threading.Thread(target=later).start()
 def test_garbage_is_not_collected_while_modules_are_imported(new_host, new_module):
     host = new_host(imports=new_module("import gc\nthreshold = gc.get_threshold()[0]"))
     assert host.learn(lambda rows, toy: (toy.module.threshold, gc.get_threshold())) == (0, gc.get_threshold())
-
-
-def test_modules_own_threshold_of_garbage_collection_stays(new_host, new_module):
-    host = new_host(imports=new_module("import gc\ngc.set_threshold(7, 8, 9)"))
-    assert host.learn(lambda rows, toy: gc.get_threshold()) == (7, 8, 9)

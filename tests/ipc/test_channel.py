@@ -120,16 +120,6 @@ def test_an_end_that_is_closed_is_seen(ends):
         other.send("to nobody")
 
 
-def test_an_end_that_is_closed_with_messages_unread_is_seen(ends):
-    one, other = ends
-    other.send("unread")
-    one.send("last")
-    one.close()
-    assert other.receive() == ("last", [])
-    with pytest.raises(EOFError):
-        other.receive()
-
-
 def test_a_process_that_ends_is_seen(ends):
     one, other = ends
     code = "import sys; from headrace.ipc.channel import Channel; Channel.inherited(int(sys.argv[1])).send('hi')"

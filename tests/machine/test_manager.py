@@ -76,12 +76,6 @@ def test_one_key_is_loaded_once_for_all(managers, lease_of):
     assert managers.models()["key"]["clients"] == 4
 
 
-def test_different_keys_are_different_models_side_by_side(managers, lease_of):
-    loaders = {loader_of(lease_of(a_list, key)) for key in ("one", "two", "two")}
-    assert len(loaders) == 2
-    assert {name: model["clients"] for name, model in managers.models().items()} == {"one": 1, "two": 2}
-
-
 def test_a_model_is_released_with_its_last_client_and_loaded_for_the_next(managers, lease_of, wait_until):
     stays = lease_of(a_list, "another")
     take(stays)

@@ -200,7 +200,8 @@ def test_processes_of_another_namespace_are_not_measured(manager_that):
     def elsewhere(channel):
         channel.send("welcome")
         channel.receive()
-        model = {"name": "m", "state": "ready", "hosts": [os.getpid()]}
+        model = dict.fromkeys(("nbytes", "mapped", "reason", "clients", "linger_secs"), 0)
+        model |= {"name": "m", "state": "ready", "hosts": [os.getpid()]}
         channel.send({"process": os.getpid(), "namespace": "1", "clients": 1, "models": [model]})
         channel.close()
 

@@ -59,20 +59,6 @@ def at_a_table():
     return play
 
 
-def test_places_are_limited_and_given_in_order(at_a_table):
-    async def game(table, turns):
-        for name in "abcde":
-            await table.come(name, turns.place(ONE))
-        assert table.inside == ["a", "b", "c"]
-        await table.leave("b")
-        assert table.inside == ["a", "c", "d"]
-        await table.leave("e")
-        await table.leave("a")
-        assert table.inside == ["c", "d"]
-
-    assert at_a_table(game) == []
-
-
 def test_client_is_alone_once_the_engine_is_empty(at_a_table):
     async def game(table, turns):
         await table.come("a", turns.place(OTHER))
@@ -89,18 +75,6 @@ def test_client_is_alone_once_the_engine_is_empty(at_a_table):
         assert table.inside == ["b"]
 
     assert at_a_table(game) == [ONE, EVERYBODY]
-
-
-def test_clients_that_want_to_be_alone_take_turns(at_a_table):
-    async def game(table, turns):
-        for name, number in (("first", ONE), ("second", OTHER)):
-            await table.come(name, turns.alone(number))
-        assert table.inside == ["first"]
-        await table.leave("first")
-        assert table.inside == ["second"]
-        await table.leave("second")
-
-    assert at_a_table(game) == [ONE, EVERYBODY, OTHER, EVERYBODY]
 
 
 def test_client_that_makes_no_use_of_being_alone_loses_it(at_a_table, monkeypatch):

@@ -145,17 +145,6 @@ def test_host_that_is_killed_from_outside_costs_no_element(tmp_path):
     assert len(events.of(ModelLoaded)) == 2
 
 
-def test_hosts_that_are_killed_again_and_again_cost_no_element(tmp_path):
-    async def act(example, engine):
-        if example % 50 == 49 and not (tmp_path / str(example)).exists():
-            (tmp_path / str(example)).touch()
-            die()
-        return await double(example, engine)
-
-    found = list(predict(Engine(act, max_concurrent=8), range(200), isolate=True))
-    assert found == [2 * n for n in range(200)]
-
-
 def test_host_that_dies_while_idle_is_replaced():
     worker = open_worker(prepare(Engine(where), InferenceRequest(isolate=True)))
     [(first, _)] = run(worker, [1])

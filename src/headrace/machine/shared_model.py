@@ -88,7 +88,7 @@ class SharedModel:
         return self._hosts.processes
 
     def describe(self) -> dict[str, Any]:
-        """Its state in plain values, which other versions of Headrace can unpickle."""
+        """Its state in plain values: those of a ``ModelState``, and its key."""
         grant = self.outcome if isinstance(self.outcome, ModelGrant) else None
         return {
             "name": self.load_request.name,
@@ -96,7 +96,7 @@ class SharedModel:
             "state": "ready" if self.is_ready else "loading" if self.outcome is None else "failed",
             "mapped": grant is not None and grant.layout is not None,
             "reason": grant.reason if grant else "",
-            "bytes": self.nbytes,
+            "nbytes": self.nbytes,
             "clients": self.leases,
             "hosts": self.processes,
             "linger_secs": self.linger_secs,

@@ -188,10 +188,9 @@ def _ask(channel: Channel) -> Any:
 
 
 def _parse(name: str, answer: dict[str, Any]) -> ManagerState:
-    """A manager's answer, possibly of another version: missing values get defaults, unknown ones are ignored."""
-    process = int(answer["process"])
-    is_here = answer.get("namespace") == namespace()
-    measure = _process if is_here else _unmeasured
+    process = answer["process"]
+    is_here = answer["namespace"] == namespace()  # elsewhere the numbers of processes mean others than here
+    measure = _process if is_here else lambda number: ProcessState(number, None, None)
     models = tuple(_model(model, measure) for model in answer["models"])
     hosts = {host.process for model in models for host in model.hosts}
     helpers = [one.process for one in marked() if is_here and one.owner == process and one.process not in hosts]
@@ -199,26 +198,13 @@ def _parse(name: str, answer: dict[str, Any]) -> ManagerState:
 
 
 def _model(answer: dict[str, Any], measure: Callable[[int], ProcessState]) -> ModelState:
-    return ModelState(
-        str(answer["name"]),
-        str(answer["state"]),
-        int(answer.get("bytes", 0)),
-        bool(answer.get("mapped")),
-        str(answer.get("reason", "")),
-        int(answer.get("clients", 0)),
-        tuple(map(measure, answer.get("hosts", ()))),
-        float(answer.get("linger_secs", 0)),
-    )
+    fields = {name: value for name, value in answer.items() if name != "key"}
+    return ModelState(**{**fields, "hosts": tuple(map(measure, answer["hosts"]))})
 
 
 def _process(number: int) -> ProcessState:
     usage = memory_of(number)
     return ProcessState(number, usage and usage.pss, usage and usage.private)
-
-
-def _unmeasured(number: int) -> ProcessState:
-    """A process of another PID namespace, whose number means another process here."""
-    return ProcessState(number, None, None)
 
 
 class _NoLaunch(Exception):
