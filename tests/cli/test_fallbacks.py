@@ -7,8 +7,6 @@ import sys
 
 import pytest
 
-from headrace.cli.fallbacks import numbered
-
 ROWS = [{"a": 1, "b": 2}, {"a": "x", "b": 4}, {"a": 5, "b": 6}, {"a": "y", "b": 8}]
 
 
@@ -68,12 +66,6 @@ def test_mistakes_name_the_options_of_the_fallback(folder, headrace, run, handle
     assert "--fallback-arg: " in run("Add", "late", "--fallback-arg", "model=1").error
     lone = headrace("run", "in.jsonl", "--handler", f"{handlers}:Add", "--output", "p.jsonl", "--fallback-model", "x")
     assert "go with --fallback" in lone.error
-
-
-def test_resumed_run_needs_the_same_fallback(run):
-    refused = ("--resume", "--threshold", "0")
-    assert run("Add", "Add", *refused).code == 3
-    assert "--fallback" in run("Add", "size", *refused).error
 
 
 KNOWS = '''
@@ -193,24 +185,3 @@ def test_file_of_options_describes_one_fallback(folder, chain):
     assert [row["prediction"] for row in folder.rows("p.jsonl")] == ["m0"] + ["shared/weights"] * 3
     folder.write("shared/headrace.toml", f"[run]\n{options}".replace('"knows:Knows"', '["knows:Knows", "x:y"]'))
     assert "there are 2 fallbacks" in chain("--config", "shared/headrace.toml").error
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("run --fallback a --fallback-model m", "run --fallback a --fallback-model m"),
-        ("--fallback a --fallback-model m --fallback b", "--fallback a --fallback-model 1:m --fallback b"),
-        (
-            "--fallback=a --fallback=b --fallback-arg=x=1 --to y",
-            "--fallback=a --fallback=b --fallback-arg=2:x=1 --to y",
-        ),
-        ("--fallback-arg x --fallback a --fallback b", "--fallback-arg 0:x --fallback a --fallback b"),
-        (
-            "--fallback a --fallback b --fallback-arg --fallback-model",
-            "--fallback a --fallback b --fallback-arg 2:--fallback-model",
-        ),
-        ("--fallback a --fallback b --fallback-model", "--fallback a --fallback b --fallback-model"),
-    ],
-)
-def test_values_are_numbered_if_there_are_several_fallbacks(words, expected):
-    assert " ".join(numbered(words.split())).replace("\0", ":") == expected

@@ -204,13 +204,6 @@ def test_a_dry_run_says_what_is_due(work):
     assert "e.csv" not in work.outputs()
 
 
-def test_the_folder_may_come_from_the_file_of_options(work, headrace):
-    os.makedirs(work.path / "conf")
-    (work.path / "conf/headrace.toml").write_text('[run]\noutput = "out/"\noutput-format = "csv"\n')
-    assert headrace("run", "in/d.parquet", "--handler", "logged:Logged", "--config", "conf/headrace.toml").code == 0
-    assert work.predictions("d.csv", "conf/out") == {6: 60}
-
-
 @pytest.mark.large
 @pytest.mark.parametrize("more", [(), ("--workers=2",)])
 def test_a_killed_run_goes_on_also_when_there_are_more_inputs(work, command, resumable, more):

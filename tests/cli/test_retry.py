@@ -53,23 +53,6 @@ def test_rows_succeed_with_a_handler_that_can_predict_them(folder, call, first_r
     assert [{name: row[name] for name in row if name != "prediction"} for row in found] == [ROWS[1], ROWS[3]]
 
 
-@pytest.mark.parametrize("backwards", [False, True])
-def test_columns_are_those_of_all_dead_letters(folder, call, first_run, backwards):
-    """The one whose row lacks a column may come first."""
-    first_run()
-    folder.write("letters.jsonl", sorted(folder.rows("p.dead-letters.jsonl"), key=str, reverse=backwards))
-    result = call("retry", "Add", "letters.jsonl", "--output", "q.jsonl", "--columns", "a,b")
-    assert (result.code, len(folder.rows("q.dead-letters.failed.jsonl"))) == (3, 2)
-
-
-def test_an_isolated_model_adds_to_the_attempts(folder, call, first_run):
-    first_run()
-    result = call("retry", "Add", "p.dead-letters.jsonl", "--output", "q.jsonl", "--columns", "a,b", "--isolate")
-    assert result.code == 3
-    attempts = {letter["row"]["b"]: letter["attempts"] for letter in folder.rows("q.dead-letters.failed.jsonl")}
-    assert attempts == {3: 4, 6: 2}
-
-
 def test_lines_that_could_not_be_read_stay_dead(folder, call):
     folder.write("in.jsonl", '{"a": 1}\n?\n')
     assert call("run", "Add", "in.jsonl", "--output", "p.jsonl").code == 0

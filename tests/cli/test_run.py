@@ -152,14 +152,6 @@ def test_compressed_files_are_read_and_written(folder, run):
     assert gzip.decompress((folder.path / "p.jsonl.gz").read_bytes()) == b'{"a": 1, "prediction": 1}\n'
 
 
-def test_files_without_rows_give_an_empty_output(folder, run):
-    folder.write("in.jsonl", "")
-    folder.write("p.dead-letters.jsonl", "old")
-    assert run("Add", "in.jsonl", "--columns", "a", "--output", "p.jsonl").code == 0
-    assert folder.rows("p.jsonl") == []
-    assert folder.names() == ["in.jsonl", "p.jsonl"]
-
-
 @pytest.mark.parametrize("resume", [[], ["--resume"]])
 def test_a_prediction_that_cannot_leave_its_host_is_a_dead_letter_of_its_row(folder, run, resume):
     folder.write("in.jsonl", [{"a": n} for n in range(3)])

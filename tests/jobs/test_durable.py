@@ -211,15 +211,6 @@ def test_what_a_killed_process_had_begun_counts_as_far_as_it_is_whole(tmp_path, 
     assert rows_of(tmp_path) == there
 
 
-def test_a_block_is_durable_though_none_follows(tmp_path, monkeypatch):
-    monkeypatch.setattr(durable, "_COMMIT_SECONDS", 0.01)
-    writer = DurablePartWriter(str(tmp_path), predictions=True)
-    add(writer, Block(0, 3, ("n",), pyarrow.record_batch({"n": [1, 2]})), (), numpy.zeros(2), None)
-    while len(found(tmp_path).places) < 2:
-        pass
-    writer.finish()
-
-
 def test_many_bytes_are_durable_before_their_time(tmp_path, monkeypatch):
     monkeypatch.setattr(durable, "_COMMIT_SECONDS", 3600.0)
     monkeypatch.setattr(durable, "_COMMIT_BYTES", 1000)

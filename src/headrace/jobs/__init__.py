@@ -13,7 +13,7 @@ run.py   Run.execute(Job from job.py), in the user's process: prepare the output
   |             handler: row -> example; columns.py for blocks, if it predicts the same from columns
   |    write    output_batches.py: record batches of rows and predictions -> parts.py, or durable.py with --resume
   '- output.py joins the parts as JSON lines, CSV or Parquet (tables.py, column_types.py), in the order of the input
-     (stored_rows.py); publishing.py moves the files into place; letters.py, positions.py: dead letters, and where
+     (stored_rows.py); publishing.py moves the files into place; letters.py: dead letters, and where
      their rows belong; into.py puts them there; resume.py keeps the parts of a killed run for the next one
      (row_ranges.py: which rows are done); folder.py: an output for each input
 

@@ -15,9 +15,9 @@ from headrace.jobs.compression import create_compressed
 from headrace.jobs.csv_records import CsvRecords, csv_lines
 from headrace.jobs.files import Source, delimiter_of, location, open_source, stamp
 from headrace.jobs.input_share import InputShare
+from headrace.jobs.letters import OutputPlaces, position_in
 from headrace.jobs.output_batches import batch_as_written
 from headrace.jobs.parquet_blocks import parquet_file, read_parquet
-from headrace.jobs.positions import OutputPlaces, position_in
 from headrace.jobs.publishing import Move
 from headrace.jobs.reading import read_rows
 from headrace.jobs.resume import ResumableOutput

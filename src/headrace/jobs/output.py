@@ -18,8 +18,8 @@ from headrace.jobs.compression import create_compressed
 from headrace.jobs.files import Source, absolute, dead_letters_path, delimiter_of, failed_path, location, output_format
 from headrace.jobs.flow import prefetch
 from headrace.jobs.job import Inputs
+from headrace.jobs.letters import OutputPlaces, completed
 from headrace.jobs.parts import KINDS, read_manifest
-from headrace.jobs.positions import OutputPlaces, completed
 from headrace.jobs.publishing import Move, PublishError, put_in_place
 from headrace.jobs.stored_rows import Counts, StoredOutput
 from headrace.jobs.tables import csv_of, lines_of, write_parquet

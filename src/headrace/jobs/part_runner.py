@@ -76,7 +76,7 @@ class PartRunner:
         """Keeps an event for the next answer."""
         self._events.append(event)
 
-    def run(self, head: Begin | GoOn | Stop) -> PartProgress:
+    def ask(self, head: Begin | GoOn | Stop) -> PartProgress:
         """Does what it is asked for, for a moment."""
         parts = caught = None
         try:
@@ -90,9 +90,9 @@ class PartRunner:
         return PartProgress(events, parts, caught, time.process_time())
 
     def answer(self, head: Any, rows: list[Any], progress: Progress) -> Response:
-        """As ``run``, for a host."""
+        """As ``ask``, for a host."""
         progress.mark(Activity.INFERENCE)
-        done = self.run(head)
+        done = self.ask(head)
         errors = [event.error for event in done.events if hasattr(event, "error")]
         return Response(done, reducers=stand_ins([*errors, *([done.caught.error] if done.caught else [])]))
 

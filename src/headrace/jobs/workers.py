@@ -40,7 +40,7 @@ class _Worker(Protocol):
         """What it has done; raises HostDiedError if it has died."""
         ...
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Ends it."""
         ...
 
@@ -70,7 +70,7 @@ class Workers:
         self._manifest = manifest
         self._splits = iter(splits)
         self._workers = workers
-        self._hosts = _Hosts(self._steps, workers)
+        self._hosts = _fork_server(self._steps, workers)
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._parts: list[BundleParts] = []
@@ -122,14 +122,17 @@ class Workers:
         measure = _Measure() if self._workers is None and number == 0 else None
         try:
             while (task := self._next()) is not None:
-                worker = worker or (self._hosts.worker(number) if measure is None else _Here(self._steps))
+                worker = worker or (self._started(number) if measure is None else PartRunner(self._steps))
                 self._run(worker, task, measure)
         except BaseException as error:  # ``execute`` raises it
             self._error = self._error or error
             self._end()
         finally:
             if worker is not None:
-                worker.leave()
+                worker.close()
+
+    def _started(self, number: int) -> _Worker:
+        return _Hosted(HostConnection(self._hosts, number, None), number)
 
     def _next(self) -> Begin | None:
         with self._lock:
@@ -164,37 +167,18 @@ def _all_failed(totals: Totals) -> bool:
     return totals.failed >= FIRST_ROWS and totals.predictions + totals.cached + totals.skipped <= late
 
 
-class _Hosts:
-    """Starts workers.
-
-    Args:
-        steps: theirs.
-        workers: how many share the cores; None: that is not known.
-    """
-
-    def __init__(self, steps: RunSteps, workers: int | None) -> None:
-        self._name = steps.spec.plan.name
-        environment = ProcessEnvironment.here()
-        if workers is not None:
-            environment = environment.with_threads(threads_of_each(workers))
-        self._provider = ForkServerClient(
-            pickle_or_explain(PartRunner(steps), self._name),
-            self._name,
-            environment=environment,
-            environment_of=lambda number: gpu_of(number, workers or 2, os.environ),
-        )
-
-    def worker(self, number: int) -> _Worker:
-        """Starts one.
-
-        Raises:
-            HostStartError: that failed.
-        """
-        return _Hosted(HostConnection(self._provider, number, None), number)
-
-    def close(self) -> None:
-        """Ends all of them."""
-        self._provider.close()
+def _fork_server(steps: RunSteps, workers: int | None) -> ForkServerClient:
+    """Starts workers, of which so many share the cores; None: that is not known."""
+    environment = ProcessEnvironment.here()
+    if workers is not None:
+        environment = environment.with_threads(threads_of_each(workers))
+    name = steps.spec.plan.name
+    return ForkServerClient(
+        pickle_or_explain(PartRunner(steps), name),
+        name,
+        environment=environment,
+        environment_of=lambda number: gpu_of(number, workers or 2, os.environ),
+    )
 
 
 class _Hosted:
@@ -218,17 +202,8 @@ class _Hosted:
         done: PartProgress = self._connection.read(call).head
         return done
 
-    def leave(self) -> None:
+    def close(self) -> None:
         self._connection.leave()
-
-
-class _Here:
-    """A worker in this process."""
-
-    def __init__(self, steps: RunSteps) -> None:
-        self._runner = PartRunner(steps)
-        self.ask = self._runner.run
-        self.leave = self._runner.close
 
 
 class _Measure:

@@ -7,8 +7,8 @@ import numpy
 import pyarrow
 import pytest
 
+from headrace.jobs.letters import OutputPlaces, completed
 from headrace.jobs.output_batches import OutputLine, batch_of_lines, lines_in
-from headrace.jobs.positions import OutputPlaces, completed
 from headrace.jobs.row_ranges import RowRanges
 from headrace.rows.blocks import place_at
 
