@@ -43,12 +43,14 @@ def run(seed: int, cases: int) -> None:
         _write(random)
 
 
-def _tables_of(block: Block) -> list[pyarrow.Table]:
+def _table_of(block: Block) -> pyarrow.Table:
     """A block as it is written, without predictions."""
-    if block.batch is not None:
-        batch = batch_of_block(block, None, [None] * len(block), None)
-        return [pyarrow.Table.from_batches([batch]).drop_columns(["prediction"])]
-    return [output_table(block.rows())]
+    batch = None if block.batch is None else batch_of_block(block, None, [None] * len(block), None)
+    return (
+        output_table(block.rows())
+        if batch is None
+        else pyarrow.Table.from_batches([batch]).drop_columns(["prediction"])
+    )
 
 
 def _read(random: Random, path: Path) -> None:
@@ -72,7 +74,7 @@ def _read(random: Random, path: Path) -> None:
     assert broken == [place for place, is_readable in enumerate(readable) if not is_readable]
     blocks = [block for block in blocks if block.first not in broken]
     assert [as_line(row) for block in blocks for row in block.rows()] == lines
-    tables = [table for block in blocks for table in _tables_of(block)]
+    tables = list(map(_table_of, blocks))
     assert [json.loads(line) for chunk in lines_of(tables) for line in chunk.splitlines()] == expected
     in_columns = io.BytesIO()
     write_parquet(in_columns, lambda: tables, lambda: None)
