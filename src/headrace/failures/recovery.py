@@ -85,14 +85,8 @@ class Recovery(Generic[ResultT]):
         self._billed = billed
         self._note = note
         self._free = free
-        self._search: FailureSearch[ResultT] = FailureSearch(
-            self._searched,
-            forgives=False,  # who calls a model in a host has repeated the call
-            gives_up_single=True,
-            parts=parts,
-            too_large=too_large,
-            is_collective=_is_handlers,
-        )
+        self._parts = parts
+        self._too_large = too_large
         self._is_searching = False
         self._tries: Counter[int] = Counter()
 
@@ -102,6 +96,14 @@ class Recovery(Generic[ResultT]):
         Raises:
             BaseException: an error that is not caught.
         """
+        search: FailureSearch[ResultT] = FailureSearch(  # not kept: as a cycle it would keep the model
+            self._searched,
+            forgives=False,  # who calls a model in a host has repeated the call
+            gives_up_single=True,
+            parts=self._parts,
+            too_large=self._too_large,
+            is_collective=_is_handlers,
+        )
         start, step = 0, size
         answer: ResultT | Caught = failure
         self._tries.update(range(size))
@@ -111,7 +113,7 @@ class Recovery(Generic[ResultT]):
             if action is Action.IN_PARTS:
                 step = len(positions) // 2
             else:
-                parts = list(self._settled(positions, answer, action))
+                parts = list(self._settled(search, positions, answer, action))
                 self._breaker.record(succeeded=any(not isinstance(part.answer, Caught) for part in parts))
                 yield from parts
                 start = positions.stop
@@ -119,13 +121,15 @@ class Recovery(Generic[ResultT]):
                     return
             answer = self._tried(range(start, min(start + step, size)))
 
-    def _settled(self, positions: Sequence[int], answer: ResultT | Caught, action: Action) -> Iterator[PartResult]:
+    def _settled(
+        self, search: FailureSearch[ResultT], positions: Sequence[int], answer: ResultT | Caught, action: Action
+    ) -> Iterator[PartResult]:
         found: Found[ResultT] = iter([(positions, answer)])
         self._is_searching = True
         if isinstance(answer, Caught) and action is Action.SEARCH:
-            found = self._search.among(positions, _as_lost(answer))
+            found = search.among(positions, _as_lost(answer))
         elif isinstance(answer, Caught) and action is Action.PROBE and len(positions) > 1:
-            found = self._search.probing(self._probes(len(positions), answer.error), positions, _as_lost(answer))
+            found = search.probing(self._probes(len(positions), answer.error), positions, _as_lost(answer))
         for part, one in found:
             result = Caught.of(one.error) if isinstance(one, LostBatch) else one
             yield PartResult(part, result, self._tries[part[0]])
