@@ -90,8 +90,8 @@ class EndpointState(ctypes.Structure):
     """Whether the latest one was refused."""
     limit: float
     """How many requests may be in flight."""
-    calm: float
-    """For how many rounds in a row latency has not risen."""
+    begins: float
+    """Whether latency has not risen yet, and so the limit grows with each answer."""
     alone: float
     """The mean latency in seconds when little waits; 0: not known yet."""
     rounds: float
@@ -247,7 +247,7 @@ class Board:
         state.members, state.is_known = members, 1.0
         state.quota, state.cut_at, state.known_since = math.inf, -math.inf, -math.inf
         state.first_cut_at = -math.inf
-        state.accepts, state.limit, state.calm, state.turned_at = 1.0, 1.0, math.inf, -math.inf
+        state.accepts, state.limit, state.begins, state.turned_at = 1.0, 1.0, 1.0, -math.inf
 
     def _rows(self, count: int) -> list[Member]:
         return list(self._memory.members[:count])

@@ -65,13 +65,10 @@ class LatencyLimit:
     """
 
     _TOLERANCE = 1.5
-    _GROWTH, _STEP = 1.25, 2
     _SOON = 1.25
     """How much of the mean latency an answer may take at first that lets more requests leave."""
     _MOST_EACH, _FOR_ALL, _LEAST_EACH = 0.5, 6, 1.6
     """How many more: for an answer, for as many answers as the limit, and for each second that an answer takes."""
-    _CALM = 4
-    """This many rounds without a rise in latency, and the limit grows by 2 and a quarter with each."""
     _BETWEEN_LOOKS = 50
     """Rounds between two that measure the endpoint with a third of the requests."""
 
@@ -84,7 +81,7 @@ class LatencyLimit:
     def restart(self, now: float) -> None:
         """Begins again with a single request: the endpoint is not what it was."""
         state = self._board.state
-        state.limit, state.calm = 1.0, math.inf
+        state.limit, state.begins = 1.0, 1.0
         state.alone = state.rounds = state.full = 0.0
         self._turn(now)
 
@@ -111,7 +108,7 @@ class LatencyLimit:
             self._turn(started)
         if answered:
             self._round.answered(now, started)
-            if math.isinf(state.calm):
+            if state.begins:
                 self._grow(now, now - started)
             if self._round.is_over:
                 self._end_round(now)
@@ -157,10 +154,9 @@ class LatencyLimit:
         if latency < state.alone:
             state.alone += 0.2 * (latency - state.alone)
         gradient = min(1.0, self._TOLERANCE * state.alone / latency)
-        state.calm = state.calm + 1 if gradient == 1 else 0
-        steady = max(0.5, gradient) * state.limit + math.sqrt(state.limit) / 2
-        grown = self._GROWTH * state.limit + self._STEP if self._CALM <= state.calm < math.inf else 0.0
-        state.limit = max(1.0, min(max(steady, grown), bound))
+        if gradient < 1:
+            state.begins = 0.0
+        state.limit = max(1.0, min(max(0.5, gradient) * state.limit + math.sqrt(state.limit) / 2, bound))
         state.rounds += 1
         if state.rounds % self._BETWEEN_LOOKS == 0 and state.limit > 3:
             state.full, state.limit = state.limit, state.limit / 3
