@@ -191,10 +191,12 @@ class WaitingCalls(deque[EndpointCall]):
 
     def remove_all(self, which: Callable[[EndpointCall], bool] = lambda _: True) -> list[EndpointCall]:
         """Removes calls, by default all, and returns them."""
-        calls = list(self)
-        self.clear()
-        self.extend(call for call in calls if not which(call))
-        return [call for call in calls if which(call)]
+        removed = [call for call in self if which(call)]
+        if removed:
+            kept = [call for call in self if not which(call)]
+            self.clear()
+            self.extend(kept)
+        return removed
 
     def abandon(self) -> None:
         """Forgets the calls of bundles that were abandoned."""
