@@ -199,14 +199,6 @@ def test_budget_that_is_none_is_refused_at_construction():
         predict(Metered(), [1], budget=5)
 
 
-def test_fallback_spends_the_same_budget():
-    budget = Budget(10.0, prices={"*": Price(request=1)})
-    found, error = spend(Metered("m"), [99] * 50, budget, fallback=AsyncMetered("n"))
-    assert "is spent" in error
-    assert 10 <= len(ASKED) < 50
-    assert len(found) < 50
-
-
 @BOTH
 def test_model_and_fallback_spend_one_budget_and_what_either_was_asked_has_its_outcome(kind):
     """The first one fails each element, and the fallback answers it, until the budget is spent."""
