@@ -48,7 +48,7 @@ class Submitted(deque):
         return super().__len__()
 
 
-class EndpointInTurn(Dispatcher):
+class DispatcherInTurn(Dispatcher):
     """Lets other threads run wherever they could see a difference."""
 
     def __init__(self, event_loop, rules, board):
@@ -87,7 +87,7 @@ class Scene:
         rules = Rules("H.request", self.send, True, False, None, 2, lambda error: True, patience, limit, **options)
         memory = chance.choice([None, None, Memory()])
         boards = [Board(0.0, memory) for _ in range(1 if memory is None else 2)]
-        self.endpoints = [EndpointInTurn(self.event_loop, rules, board) for board in boards]
+        self.endpoints = [DispatcherInTurn(self.event_loop, rules, board) for board in boards]
         self.submitted = Counter()
         self.inboxes = []
 
