@@ -119,13 +119,6 @@ class CrossBundleBatching:
                 part.owner.alone.append(_SharedBatch(work.name, [part]))
             self._changed.notify_all()
 
-    def part(self, work: _SharedBatch) -> None:
-        """Makes each bundle run its part of a failed shared batch: no element may fail for another bundle's."""
-        with self._changed:
-            for part in work.parts:
-                part.owner.alone.append(_SharedBatch(work.name, [part]))
-            self._changed.notify_all()
-
     def fail(self, work: _SharedBatch, error: PredictionCountError) -> None:
         """Fails all bundles of a batch with a wrong prediction count: alone, a part might pass by accident."""
         with self._changed:
@@ -186,7 +179,7 @@ class BundleSlot:
             self._cross_bundle.fail(work, error)
             raise
         except BaseException as error:
-            self._cross_bundle.part(work)
+            self._cross_bundle.deliver(work, (), work.parts)  # no element may fail for another bundle's
             if not isinstance(error, Exception):
                 raise
             return
