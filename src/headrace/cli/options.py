@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from headrace.cli.option import (
     INPUT,
@@ -33,6 +33,17 @@ def _handlers_like(incomplete: str) -> list[str]:
     from headrace.cli.handlers import handler_names  # noqa: PLC0415 - only when a shell asks
 
     return [name for name in handler_names() if name.startswith(incomplete)]
+
+
+def _config() -> Any:
+    return option(
+        "--config",
+        RUN,
+        "A file with options of this command. By default headrace.toml of the current folder, if there is one.",
+        "FILE",
+        is_eager=True,
+        callback=use_settings,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,14 +81,6 @@ class ModelArgs:
         "With --format files: makes the column content of a file's bytes, on the threads that read.",
         "MODULE:FUNCTION",
     )
-    config: str | None = option(
-        "--config",
-        RUN,
-        "A file with options of this command. By default headrace.toml of the current folder, if there is one.",
-        "FILE",
-        is_eager=True,
-        callback=use_settings,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +102,8 @@ class FileArgs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutputArgs:
-    """What ``headrace run`` and ``headrace retry`` write and show."""
+class JobArgs(ModelArgs):
+    """Options of both ``headrace run`` and ``headrace retry``."""
 
     dead_letters: str | None = option(
         "--dead-letters",
@@ -127,6 +130,7 @@ class OutputArgs:
         "names them, as its classes.",
         default=False,
     )
+    config: str | None = _config()
     no_progress: bool = option(
         "--no-progress/--progress",
         RUN,
@@ -145,12 +149,6 @@ class OutputArgs:
         "Show the log, Beam's too, the traceback of a failure, and batch sizes and loading in the summary.",
         default=False,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SpendingArgs:
-    """Options about requests that are paid for."""
-
     cache: str | None = option(
         "--cache", RUN, "A file of earlier predictions: rows that are in it are not predicted again.", "PATH"
     )
@@ -171,12 +169,6 @@ class SpendingArgs:
         "other model. Repeatable.",
         "MODEL=IN,OUT[,REQUEST]",
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobArgs(SpendingArgs, OutputArgs, ModelArgs):
-    """Options of both ``headrace run`` and ``headrace retry``."""
-
     url: str | None = option(
         "--url", MODEL, "Where the endpoint of a remote model is, such as http://localhost:8000/v1.", "URL"
     )
@@ -313,6 +305,7 @@ class DoctorArgs(FileArgs, ModelArgs):
     """``headrace doctor``, as it was typed."""
 
     handler: str | None = argument("HANDLER", _HANDLER_HELP, is_needed=False, autocompletion=_handlers_like)
+    config: str | None = _config()
     rows: str | None = option("--rows", INPUT, "A file of rows, with which batches are measured.", "FILE")
     processes: int | None = option(
         "--processes", REPORT, "How many worker processes to plan for. By default one for each core.", "COUNT", min=1
