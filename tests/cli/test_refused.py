@@ -46,14 +46,6 @@ def test_a_run_in_which_every_row_fails_is_refused(folder, run, resume):
     assert run("--handler-arg", "plus=1", *resume, handler="Add").code == 3  # it may be tried again at once
 
 
-def test_failed_rows_can_be_retried_into_the_same_output(folder, run):
-    folder.write("in.jsonl", BAD)
-    run()
-    assert run(inputs=(FAILED,), command="retry").code == 2  # which would lose them
-    assert run(inputs=(FAILED,), command="retry", output="q.jsonl", handler="size").code == 0
-    assert [{"a": row["a"], "b": row["b"]} for row in folder.rows("q.jsonl")] == BAD
-
-
 @pytest.mark.parametrize(("name", "content", "handler"), [("in.jsonl", ROWS, "Add"), ("in.csv", CSV, "InColumns")])
 @pytest.mark.parametrize("resume", [(), ("--resume",)])
 def test_a_run_with_more_failures_than_allowed_is_refused(folder, run, name, content, handler, resume):

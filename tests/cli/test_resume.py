@@ -168,12 +168,6 @@ def test_retries_resume_too_and_to_parquet(work, undisturbed, headrace):
     assert len(work.rows("q.jsonl")) == len(undisturbed[1].splitlines())
 
 
-def test_an_output_elsewhere_is_refused(work, headrace):
-    result = headrace("run", "[ab].jsonl", *ARGUMENTS, "--output", "gs://bucket/p.jsonl")
-    assert result.code == 2
-    assert result.error.startswith("--resume keeps parts in local folders only, and --output is gs:")
-
-
 def test_a_models_folder_may_change(tmp_path):
     """As it does where a handler keeps a cache there; a file may not."""
     file = tmp_path / "model.bin"

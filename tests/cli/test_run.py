@@ -1,6 +1,5 @@
 """``headrace run`` from files to files, in every format, with every kind of handler."""
 
-import gzip
 import json
 
 import pytest
@@ -144,12 +143,6 @@ def test_a_runner_is_given_by_name(folder, run):
     assert folder.rows("p.jsonl") == [{"a": 1, "prediction": 1}]
     assert result.summary["dead letters"] == "1"
     assert result.summary["batches"] == "1"
-
-
-def test_compressed_files_are_read_and_written(folder, run):
-    (folder.path / "in.jsonl.gz").write_bytes(gzip.compress(b'{"a": 1}\n'))
-    assert run("Add", "in.jsonl.gz", "--output", "p.jsonl.gz").code == 0
-    assert gzip.decompress((folder.path / "p.jsonl.gz").read_bytes()) == b'{"a": 1, "prediction": 1}\n'
 
 
 @pytest.mark.parametrize("resume", [[], ["--resume"]])
