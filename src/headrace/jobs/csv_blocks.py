@@ -178,18 +178,19 @@ def _converted(texts: Any, kind: str) -> Any:
         if pyarrow.compute.all(fits).as_py() is False:
             raise ValueError(f"a {kind} has another form")
         return texts.cast(_TYPES[kind])
-    odd = _odd_numbers(texts)
-    _check(texts, odd, kind)
-    found = (pyarrow.compute.utf8_trim(texts, " \t") if len(odd) else texts).cast(_TYPES[kind])
+    has_space = _check(texts, _odd_numbers(texts), kind)
+    found = (pyarrow.compute.utf8_trim(texts, " \t") if has_space else texts).cast(_TYPES[kind])
     if kind == "float":
         _check(texts, numpy.flatnonzero(numpy.abs(numbers_of(found.fill_null(ZERO))) >= EXACT), kind)
     return found
 
 
-def _check(texts: Any, places: Any, kind: str) -> None:
-    """Raises ValueError if a text at one of the places does not fit."""
-    for place in places.tolist():
-        value_of(kind, texts[place].as_py().strip())
+def _check(texts: Any, places: Any, kind: str) -> bool:
+    """Raises ValueError if a text at one of the places does not fit; returns whether one has white space around it."""
+    found = [texts[place].as_py() for place in places.tolist()]
+    for text in found:
+        value_of(kind, text.strip())
+    return any(text != text.strip() for text in found)
 
 
 def _odd_numbers(texts: Any) -> Any:
