@@ -97,7 +97,6 @@ def test_submission_is_told_from_others_of_its_size_when_those_have_ended(ask):
         ).status = "completed"
         assert texts(predict(ask(server), ["a"])) == ["A"]
         assert len(server.batches) == 2
-        assert server.paths.count("GET /v1/messages/batches/batch_1/results") == 1
 
 
 def test_submission_that_did_not_arrive_is_sent_again(ask, tmp_path):

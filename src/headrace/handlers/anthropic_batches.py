@@ -47,8 +47,6 @@ class AnthropicBatches:
     def __init__(self, client: anthropic.AsyncAnthropic, renew: Callable[[], None]) -> None:
         self._client = client
         self._renew = renew
-        self._others: set[tuple[str, str]] = set()
-        """Batches that are known not to be those with these tokens: results may be large, and are read once."""
 
     async def prepare(self, token: str, requests: Sequence[Request]) -> Any:
         """The requests as Anthropic has them, which keeps no token."""
@@ -73,11 +71,10 @@ class AnthropicBatches:
                 continue
             if one.processing_status != "ended":
                 undecided = True
-            elif one.results_url and (one.id, batch.token) not in self._others:
+            elif one.results_url:
                 named = {line.id for line in await self._results(one.id)}
                 if named and named <= batch.ids:
                     return str(one.id)
-                self._others.add((one.id, batch.token))
         return None if undecided else ""
 
     async def collect(self, remote: str) -> Collected | None:

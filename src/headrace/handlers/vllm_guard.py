@@ -82,7 +82,7 @@ def _are_left(server: subprocess.Popen[bytes]) -> bool:
 
 
 def _send(number: signal.Signals, server: subprocess.Popen[bytes]) -> None:
-    for child in _children() or [server.pid] * (server.poll() is None):
+    for child in _children() or ([server.pid] if server.poll() is None else []):
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, number)
 
