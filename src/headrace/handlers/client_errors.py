@@ -15,7 +15,6 @@ __all__ = [
     "NO_KEY",
     "REFUSED",
     "WRONG",
-    "answers_of",
     "explain",
     "is_final",
     "outcome_of",
@@ -60,15 +59,6 @@ def explain(error: BaseException) -> None:
         root = getattr(cause, "exceptions", (cause,))[0]  # of several addresses, the first says enough
     if root is not error and status_of(error) is None and hasattr(error, "request") and str(root) not in str(error):
         error.args = (f"{error} {as_type_name(root)}: {root}",)
-
-
-async def answers_of(examples: Sequence[Any], answer: Callable[[Any], Awaitable[Any]]) -> list[Any]:
-    """The answers for examples that are asked for side by side; of several, an error stands for its own example.
-
-    Raises:
-        Exception: as ``outcomes_of``.
-    """
-    return outcomes_of(await settled(examples, answer))
 
 
 async def settled(examples: Sequence[Any], answer: Callable[[Any], Awaitable[Any]]) -> list[Any]:

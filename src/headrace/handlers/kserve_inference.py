@@ -12,7 +12,7 @@ from headrace.core.remote import ElementFailure, RemoteModelHandler
 from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey, KeySource
 from headrace.handlers.cards import CARDS
-from headrace.handlers.client_errors import answers_of
+from headrace.handlers.client_errors import outcomes_of, settled
 
 with extra_required("kserve"):
     import numpy
@@ -158,7 +158,8 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
                 raise
 
         groups = _alike(tensors, inputs.most)
-        for places, answer in zip(groups, await answers_of(groups, results), strict=True):
+        answers = outcomes_of(await settled(groups, results))
+        for places, answer in zip(groups, answers, strict=True):
             for number, place in enumerate(places):
                 outcomes[place] = answer[number] if isinstance(answer, list) else answer
         return outcomes
