@@ -8,8 +8,13 @@ import tempfile
 import pytest
 
 from headrace.core.errors import ConfigurationError
-from headrace.machine.discovery import find_or_launch
-from headrace.machine.runtime_directory import _LONGEST_ADDRESS, DIRECTORY_VARIABLE, LONGEST_NAME, runtime_directory
+from headrace.machine.discovery import (
+    _LONGEST_ADDRESS,
+    DIRECTORY_VARIABLE,
+    LONGEST_NAME,
+    find_or_launch,
+    runtime_directory,
+)
 
 NOBODY = 65534
 IS_ROOT = os.geteuid() == 0

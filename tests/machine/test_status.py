@@ -20,9 +20,8 @@ from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
 from headrace.hosts.system import processes
 from headrace.ipc.channel import Channel
 from headrace.machine import status as census_module
-from headrace.machine.discovery import ManagerEndpoint, find_or_launch
+from headrace.machine.discovery import DIRECTORY_VARIABLE, ManagerEndpoint, find_or_launch
 from headrace.machine.lease import manager_name
-from headrace.machine.runtime_directory import DIRECTORY_VARIABLE
 from headrace.machine.status import clean, machine_status
 from toys import Acting
 

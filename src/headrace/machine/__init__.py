@@ -13,8 +13,8 @@
          |                                         |
          v                                         v
     discovery    finds the manager's endpoint   hosts/         fork server and hosts: children of the manager,
-                 in runtime_directory, elects                  with a channel to each client that joins them
-                 who launches it
+                 in the runtime directory,                     with a channel to each client that joins them
+                 elects who launches it
 
     status       in any process: reads managers, hosts and leftovers for ``headrace doctor``, and cleans up
 

@@ -23,9 +23,8 @@ from headrace.hosts.output import OutputReader
 from headrace.hosts.provider import HostExit, HostFailure, HostHandle, died
 from headrace.ipc.channel import Channel
 from headrace.ipc.segment import Segment
-from headrace.machine.discovery import find_or_launch
+from headrace.machine.discovery import find_or_launch, runtime_directory
 from headrace.machine.messages import EndHost, JoinHost, LoadHere, LoadRequest, ModelGrant, Refused
-from headrace.machine.runtime_directory import runtime_directory
 
 _TRIES = 5
 """How many managers in a row may die during one request."""

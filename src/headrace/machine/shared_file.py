@@ -22,7 +22,7 @@ from headrace.core.errors import ConfigurationError
 from headrace.core.registry import Registry
 from headrace.failures.endpoint_board import LAYOUT as LIMIT_LAYOUT
 from headrace.failures.endpoint_board import Board, Memory
-from headrace.machine.runtime_directory import is_at, runtime_directory, secure_directory
+from headrace.machine.discovery import is_at, runtime_directory, secure_directory
 
 LIMIT, BUDGET = ".limit", ".budget"
 """The kinds of files, as the ends of their names."""

@@ -13,9 +13,8 @@ from typing import Any
 from headrace.core.errors import ConfigurationError
 from headrace.hosts.orphans import kill_orphans, marked, namespace
 from headrace.ipc.channel import Channel
-from headrace.machine.discovery import find, find_or_launch, is_free, manager_names
+from headrace.machine.discovery import find, find_or_launch, is_free, manager_names, runtime_directory
 from headrace.machine.messages import StatusRequest
-from headrace.machine.runtime_directory import runtime_directory
 from headrace.machine.shared_file import abandoned_files, remove_abandoned
 from headrace.models.memory import memory_of
 

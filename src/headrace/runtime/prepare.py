@@ -185,7 +185,7 @@ def _shared(spec: SessionSpec, scope: Scope | None) -> SessionSpec:
             stacklevel=4,
         )
         return spec
-    from headrace.machine.runtime_directory import runtime_directory  # noqa: PLC0415 - as in _check_that_it_pickles
+    from headrace.machine.discovery import runtime_directory  # noqa: PLC0415 - as in _check_that_it_pickles
 
     runtime_directory(make=False)
     copies = 1 if spec.plan.routed else spec.plan.handler.model_copies()
