@@ -82,8 +82,12 @@ class ManagerEndpoint:
         self._is_removed = True
         if is_at(self._lock, _lock_path(self._directory, self._name)):  # else both files are another manager's by now
             _remove(address(self._directory, self._name), _lock_path(self._directory, self._name))
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # even if another process still has the socket open
             self._listening.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):
+            self._listening.setblocking(False)
+            while True:
+                self._listening.accept()[0].close()
         self.leave()
         with contextlib.suppress(OSError):
             os.rmdir(self._directory)
