@@ -71,7 +71,7 @@ class Odd(Halve):
     def run_inference(self, batch, model, inference_args=None):
         itself = {}
         itself.update(x=itself, y=[itself])
-        answers = {2: itself, 4: [1.5, Raises()], 6: {1: "a", "1": "b"}}
+        answers = {2: itself, 4: [1.5, Raises()], 6: {1: "a", "b": 2}}
         return [answers.get(number, number) for number in batch]
 
 
@@ -143,7 +143,7 @@ def test_what_is_kept_and_the_models_name(make, lines):
 @pytest.mark.parametrize("resume", [None, {"job": 1}], ids=["", "resume"])
 def test_a_row_whose_prediction_cannot_be_written_is_a_dead_letter(make, lines, resume):
     Run(make([0, 2, 4, 6, 8], handler=Odd(), resume=resume, keep=())).execute()
-    assert [line["prediction"] for line in lines("out.jsonl")] == [0, {"1_": "a", "1": "b"}, 8]
+    assert [line["prediction"] for line in lines("out.jsonl")] == [0, {"1": "a", "b": 2}, 8]
     letters = lines("out.dead-letters.jsonl")
     assert [(letter["row"], letter["stage"], letter["error_type"]) for letter in letters] == [
         ({"n": 2}, "writing", "ValueError"),
