@@ -123,16 +123,17 @@ class ConcurrencyLimit:
         if others:
             paces = self.outage_began is None and self.in_flight < part
             self.board.wait_for_turn(now, waits=paces and (self._pause(now) > 0 or bool(self.board.own.is_paced)))
-        if self._wait(now, part) == 0:
+        wait = self._wait(now, part)
+        if wait == 0:
             with self.board.turn() as is_mine:
                 self._turns_missed = 0 if is_mine else self._turns_missed + 1
                 if 0 < self._turns_missed < _MOST_TURNS_MISSED:
                     return 0, self._LOOK_SECS
-                while left < waiting and self._wait(now, part) == 0 and not (others and self.board.is_ahead(now)):
+                while wait == 0 and left < waiting and not (others and self.board.is_ahead(now)):
                     self.started(now)
                     self.board.own.turns += 1
                     left += 1
-        wait = self._wait(now, part)
+                    wait = self._wait(now, part)
         if not others:
             return left, wait
         if self.outage_began is not None:
