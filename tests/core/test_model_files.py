@@ -61,7 +61,7 @@ def test_the_recogniser_that_knows_a_file_decides(installed, file):
 
 def test_those_of_other_packages_come_before_headraces(installed, file, monkeypatch):
     installed("anything", "theirs")
-    ours = importlib.metadata.EntryPoint("sklearn", "headrace.handlers.sklearn_files:recognise", model_files.GROUP)
+    ours = importlib.metadata.EntryPoint("sklearn", "headrace.handlers.model_recognition:sklearn", model_files.GROUP)
     entries = importlib.metadata.entry_points(group=model_files.GROUP)
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [ours, *entries])
     assert recognise(file("m.pkl", pickle.dumps({}))).handler == "any"

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.core.errors import ConfigurationError
 from headrace.core.model_files import ModelFile
-from headrace.handlers.huggingface_files import recognise
+from headrace.handlers.model_recognition import huggingface as recognise
 
 
 def known_of(folder, settings, *others):

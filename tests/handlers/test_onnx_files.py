@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from headrace.core.errors import ConfigurationError
 from headrace.core.model_files import ModelFile
-from headrace.handlers.onnx_files import recognise
+from headrace.handlers.model_recognition import onnx as recognise
 
 
 def model_of(inputs, weights=(), listed=True):

@@ -19,7 +19,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from headrace.core.errors import ConfigurationError
 from headrace.core.model_files import ModelFile
-from headrace.handlers.sklearn_files import recognise
+from headrace.handlers.model_recognition import sklearn as recognise
 
 FRAME = pandas.DataFrame({"age": [20, 30, 40, 50] * 5, "Größe": [1.5, 2.0, 1.0, 3.0] * 5, "city": list("abab") * 5})
 NUMBERS = FRAME[["age", "Größe"]]

@@ -8,7 +8,7 @@ import zipfile
 import pytest
 
 from headrace.core.model_files import ModelFile
-from headrace.handlers.tensorflow_files import recognise
+from headrace.handlers.model_recognition import tensorflow as recognise
 from large import tensorflow
 
 

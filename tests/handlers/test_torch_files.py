@@ -9,7 +9,7 @@ import pytest
 from headrace import predict
 from headrace.core.errors import ConfigurationError
 from headrace.core.model_files import ModelFile
-from headrace.handlers.torch_files import recognise
+from headrace.handlers.model_recognition import pytorch as recognise
 from large import torch
 
 pytestmark = pytest.mark.large

@@ -9,7 +9,7 @@ import pandas
 import pytest
 
 from headrace.core.model_files import ModelFile
-from headrace.handlers.xgboost_files import recognise
+from headrace.handlers.model_recognition import xgboost as recognise
 from large import xgboost
 
 pytestmark = pytest.mark.large

@@ -1,0 +1,327 @@
+"""What a model's file says of itself, for every framework: which handler runs it, and which columns it wants.
+
+No framework is imported, and no code in a file runs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.core.errors import ConfigurationError
+from headrace.core.inert_pickle import Inert
+from headrace.core.model_files import KnownModel, ModelFile
+from headrace.handlers.protocol_buffers import integers, messages, texts
+
+__all__ = ["huggingface", "onnx", "pytorch", "sklearn", "tensorflow", "xgboost"]
+
+_GRAPH = 7
+_INITIALIZER, _INPUT = (_GRAPH, 5), (_GRAPH, 11)
+_NAME, _NAME_OF_TENSOR = 1, 8
+_DIMENSIONS = (2, 1, 2, 1)
+"""Of an input: its type, a tensor's, the shape, and each dimension in it."""
+_SAVED = "saved_model.pb"
+_OLD_PICKLE = 0x1950A86A20F9469CFC6C
+"""What ``torch.save`` wrote first before it wrote archives."""
+_PATH = "torch_script_model_path"
+_TASKS = {
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForMaskedLM": "fill-mask",
+    "ForImageClassification": "image-classification",
+    "ForObjectDetection": "object-detection",
+    "ForAudioClassification": "audio-classification",
+    "ForCTC": "automatic-speech-recognition",
+    "ForSpeechSeq2Seq": "automatic-speech-recognition",
+}
+"""Tasks that take one value of a row, by the end of the architecture's name."""
+_WRITES = ("ForCausalLM", "LMHeadModel")
+_SCHEMA = "schema.json"
+_OWN = ("sklearn.", "imblearn.")
+"""Packages whose models are fitted on arrays if they know no names."""
+_VECTORIZERS = "sklearn.feature_extraction.text."
+_FEATURES, _COUNT = "feature_names_in_", "n_features_in_"
+_CLASSES = {b"classifier": "XGBClassifier", b"regressor": "XGBRegressor", b"ranker": "XGBRanker"}
+_ESTIMATOR = re.compile(rb'_estimator_type\\?": ?\\?"(\w+)')
+_WIDTH = re.compile(rb'num_feature(?:SL.{8}|" ?: ?")(\d+)', re.DOTALL)
+_NAMES = re.compile(rb'"feature_names" ?: ?(\[(?:"(?:[^"\\]|\\.)*",? ?)*\])')
+_NAMES_IN_UBJSON = re.compile(rb"feature_names\[(?:#L.{8})?", re.DOTALL)
+
+
+def onnx(model: ModelFile) -> KnownModel | None:
+    """The handler of arrays; the names of several inputs that each take one number of a row are the columns.
+
+    Raises:
+        ConfigurationError: the file is no ONNX model.
+    """
+    if model.suffix != ".onnx":
+        return None
+    try:
+        inputs = _onnx_inputs(memoryview(model.content))
+    except ValueError as error:
+        raise ConfigurationError(f"it cannot be read as ONNX: {error}.") from error
+    if not inputs:
+        raise ConfigurationError("it cannot be read as ONNX: it has no inputs.")
+    what = f"an ONNX model with {len(inputs)} input{'s'[: len(inputs) != 1]}"
+    if len(inputs) > 1:
+        return KnownModel("onnx-numpy", what, {"columns_are_inputs": True}, columns=tuple(inputs))
+    (shape,) = inputs.values()
+    return KnownModel("onnx-numpy", what, width=shape[1] if len(shape) == 2 else None)
+
+
+def _onnx_inputs(content: memoryview) -> dict[str, list[int | None]]:
+    """The shapes of the inputs by name; None for a size that is open.
+
+    Old versions of ONNX also list the weights among the inputs.
+    """
+    weights = {name for tensor in messages(content, *_INITIALIZER) for name in texts(tensor, _NAME_OF_TENSOR)}
+    shapes = {texts(one, _NAME)[0]: _shape_at(one, *_DIMENSIONS) for one in messages(content, *_INPUT)}
+    return {name: shape for name, shape in shapes.items() if name not in weights}
+
+
+def tensorflow(model: ModelFile) -> KnownModel | None:
+    """The handler of arrays, for a SavedModel's folder or a file of Keras; several inputs are columns by name."""
+    if _SAVED in model.members and model.is_folder:
+        shapes = _shapes_of_signature(memoryview(model.read(_SAVED)))
+        what = "a SavedModel of TensorFlow"
+    elif model.suffix in (".keras", ".h5", ".hdf5"):
+        layers = model.settings("config.json").get("config", {}).get("layers", ())
+        inputs = [layer["config"] for layer in layers if layer["class_name"] == "InputLayer"]
+        shapes = {one.get("name", ""): one["batch_shape"] for one in inputs}
+        what = "a model of Keras"
+    else:
+        return None
+    if len(shapes) > 1:
+        named = {"columns_are_inputs": True}
+        return KnownModel("tensorflow-numpy", f"{what} with {len(shapes)} inputs", named, columns=tuple(shapes))
+    width = next((shape[1] for shape in shapes.values() if len(shape) == 2), None)
+    return KnownModel("tensorflow-numpy", what, width=width)
+
+
+def _shapes_of_signature(content: memoryview) -> dict[str, list[int | None]]:
+    """The shapes of the inputs of a SavedModel's serving signature; the fields are those of saved_model.proto."""
+    for signature in messages(content, 2, 5):
+        if texts(signature, 1) == ["serving_default"]:
+            return {texts(one, 1)[0]: _shape_at(one, 2, 3, 2) for one in messages(signature, 2, 1)}
+    return {}
+
+
+def _shape_at(value: memoryview, *path: int) -> list[int | None]:
+    """The sizes of dimensions; None for one that is open, which is absent, a name, or -1."""
+    sizes = (integers(dimension, 1) for dimension in messages(value, *path))
+    return [size[0] if size and 0 < size[0] < 1 << 63 else None for size in sizes]
+
+
+def pytorch(model: ModelFile) -> KnownModel | None:
+    """The handler of tensors; of an exported program with several inputs that of their names.
+
+    Raises:
+        ConfigurationError: the file holds no code, so that the model's class has to be named.
+    """
+    tops = {name.partition("/")[2] for name in model.members}
+    if "models/model.json" in tops:
+        return _exported(model)
+    if "constants.pkl" in tops and "data.pkl" in tops:
+        return KnownModel("pytorch-tensor", "a TorchScript model", path_parameter=_PATH)
+    is_old = (
+        model.suffix in (".pt", ".pth", ".bin") and model.pickled is not None and model.pickled.content == _OLD_PICKLE
+    )
+    if is_old or "data.pkl" in tops:
+        raise ConfigurationError(
+            "it holds the state of a PyTorch model, not its code; name the class: --handler pytorch-tensor "
+            "--handler-arg model_class=package.module:Class; or export the model, as .pt2 or as TorchScript."
+        )
+    return None
+
+
+def _exported(model: ModelFile) -> KnownModel:
+    member = next(name for name in model.members if name.endswith("models/model.json"))
+    graph = json.loads(model.read(member))["graph_module"]
+    specs = [spec["user_input"]["arg"] for spec in graph["signature"]["input_specs"] if "user_input" in spec]
+    names = [spec["as_tensor"]["name"] for spec in specs if "as_tensor" in spec]
+    shapes = [[_size(size) for size in graph["graph"]["tensor_values"][name]["sizes"]] for name in names]
+    arguments = _batches(shapes)
+    what = f"an exported PyTorch program with {len(names)} input{'s'[: len(names) != 1]}"
+    if len(names) > 1:
+        return KnownModel("pytorch-keyed-tensor", what, arguments, _PATH, columns=tuple(names))
+    width = shapes[0][1] if shapes and len(shapes[0]) == 2 else None
+    return KnownModel("pytorch-tensor", what, arguments, _PATH, width=width)
+
+
+def _batches(shapes: list[list[int | None]]) -> dict[str, Any]:
+    """The batch size of a program that was exported for one only.
+
+    Raises:
+        ConfigurationError: it is more than 1: a last batch may be smaller.
+    """
+    fixed = max((shape[0] or 0 for shape in shapes if shape), default=0)
+    if fixed > 1:
+        raise ConfigurationError(
+            f"the program was exported for batches of exactly {fixed}; export it with dynamic_shapes, the first "
+            "dimension of each input being torch.export.Dim.AUTO."
+        )
+    return {"max_batch_size": 1} if fixed else {}
+
+
+def _size(size: dict[str, Any]) -> int | None:
+    found = size.get("as_int")
+    return found if isinstance(found, int) else None
+
+
+def huggingface(model: ModelFile) -> KnownModel | None:
+    """The handler of embeddings, of a pipeline for the task that the architecture names, or of a writing model.
+
+    Raises:
+        ConfigurationError: the architecture names no task.
+    """
+    if "modules.json" in model.members:
+        return KnownModel("sentence-transformer", "a sentence-transformers model", takes="text")
+    settings = model.settings("config.json") if model.is_folder else {}
+    if "model_type" not in settings and "architectures" not in settings:
+        return None
+    name = next(iter(settings.get("architectures") or ()), "no architecture")
+    what = f"a {name} of Hugging Face"
+    if name.endswith(_WRITES):
+        return KnownModel("huggingface-generation", what, takes="rows")
+    task = next((task for end, task in _TASKS.items() if name.endswith(end)), None)
+    if task is None:
+        raise ConfigurationError(
+            f"it holds {what}, which may do several tasks; name one: --handler huggingface-pipeline --handler-arg "
+            "task=TASK."
+        )
+    return KnownModel("huggingface-pipeline", f"{what} for {task}", {"task": task}, takes="text")
+
+
+def sklearn(model: ModelFile) -> KnownModel | None:
+    """The handler of frames if the model was fitted on named columns, else that of arrays.
+
+    Raises:
+        ConfigurationError: the file holds no estimator, or one that does not say which of both it takes.
+    """
+    arguments: dict[str, Any] = {}
+    if "_skops_version" in (schema := model.settings(_SCHEMA)):
+        content, arguments = _of_skops(schema), {"model_file_type": "skops"}
+    elif model.pickled is not None:
+        content = model.pickled.content
+        arguments = {"model_file_type": "joblib"} if model.pickled.needs_joblib else {}
+    else:
+        return None
+    if not isinstance(content, Inert):
+        raise ConfigurationError(
+            f"it holds a {type(content).__name__}, not a model; save the model alone, or name a handler of your own "
+            "with --handler package.module:factory."
+        )
+    return _judged(content, arguments)
+
+
+def _judged(estimator: Inert, arguments: Mapping[str, Any]) -> KnownModel:
+    package, name = estimator.kind.partition(".")[0], estimator.kind.rpartition(".")[2]
+    what = f"a {name} of {'scikit-learn' if package == 'sklearn' else package}"
+    first = _first(estimator)
+    names, count = _texts(first.attribute(_FEATURES)), first.attribute(_COUNT)
+    if names:
+        return KnownModel("sklearn-pandas", what, arguments, columns=_used(first, names))
+    if first.kind.startswith(_VECTORIZERS):
+        return KnownModel("sklearn-numpy", what, {**arguments, "takes_texts": True}, takes="text")
+    if isinstance(count, int) and estimator.kind.startswith(_OWN):
+        return KnownModel("sklearn-numpy", what, arguments, width=count)
+    raise ConfigurationError(
+        f"it holds {what}, which does not show whether it takes frames or arrays; name the handler: --handler "
+        "sklearn-pandas or --handler sklearn-numpy."
+    )
+
+
+def _first(estimator: Inert) -> Inert:
+    """The part of an estimator that sees the columns: of a pipeline its first step, of a search what it found."""
+    parts = [estimator.attribute("best_estimator_"), *(step[1] for step in _listed(estimator.attribute("steps")))]
+    if estimator.attribute(_FEATURES) is estimator.attribute(_COUNT) is None:
+        parts += [estimator.attribute("regressor_"), *_listed(estimator.attribute("estimators_"))]
+    first = next((part for part in parts if isinstance(part, Inert)), None)
+    return estimator if first is None else _first(first)
+
+
+def _listed(parts: Any) -> list[Any]:
+    return parts if isinstance(parts, list) else []
+
+
+def _used(first: Inert, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The columns without those that a ColumnTransformer drops: tables may lack them."""
+    places, chosen = first.attribute("_transformer_to_input_indices"), first.attribute("transformers_")
+    if not (
+        isinstance(places, dict) and isinstance(chosen, list) and all(type(some) is list for some in places.values())
+    ):
+        return names
+    used = {place for name, how, *_ in chosen if how != "drop" for place in places.get(name, ())}
+    return tuple(name for place, name in enumerate(names) if place in used)
+
+
+def _texts(array: Any) -> tuple[str, ...]:
+    """The elements of an array of texts, as numpy pickles it; empty if it is anything else."""
+    state = array.state if isinstance(array, Inert) else None
+    elements = state[-1] if isinstance(state, tuple) and state else None
+    is_text = isinstance(elements, list) and all(isinstance(one, str) for one in elements)
+    return tuple(elements) if is_text and elements else ()
+
+
+def _of_skops(node: Mapping[str, Any]) -> Any:
+    """What a node of a skops file stands for, as a pickle would hold it."""
+    content, loader = node.get("content"), node.get("__loader__")
+    if node.get("is_json"):
+        return json.loads(content) if isinstance(content, str) else None
+    if loader == "NdArrayNode" and isinstance(content, list):
+        made = Inert()
+        made.state = ([_of_skops(one) for one in content],)
+        return made
+    if isinstance(content, list):
+        items = [_of_skops(one) for one in content]
+        return tuple(items) if loader == "TupleNode" else items
+    if loader in ("DictNode", "DefaultDictNode", "OrderedDictNode") and isinstance(content, dict):
+        return {name: _of_skops(one) for name, one in content.items() if isinstance(one, dict)}
+    cls = type(node["__class__"], (Inert,), {"__module__": node["__module__"]})
+    made = cls()
+    made.state = _of_skops(content) if isinstance(content, dict) and "__loader__" in content else None
+    return made
+
+
+def xgboost(model: ModelFile) -> KnownModel | None:
+    """The handler of frames if the model knows names, else that of arrays; with the model's class."""
+    if model.head.startswith(b"{") and b"learner" in model.head:
+        state = bytes(model.content)
+        estimator = _ESTIMATOR.search(state)
+        name = _CLASSES.get(estimator[1], "Booster") if estimator else "Booster"
+        return _known_xgboost("xgboost", name, {"model_class": name}, state)
+    found = model.pickled
+    if found is None or not isinstance(found.content, Inert) or not found.content.kind.startswith("xgboost.sklearn."):
+        return None
+    arguments = {"model_file_type": "joblib"} if found.needs_joblib else {}
+    return _known_xgboost("sklearn", found.content.kind.rpartition(".")[2], arguments, _pickled_state(found.content))
+
+
+def _known_xgboost(framework: str, name: str, arguments: dict[str, str], state: bytes) -> KnownModel:
+    what = f"{'an' if name[0] == 'X' else 'a'} {name} of XGBoost"
+    names, width = _names(state), _WIDTH.search(state)
+    if names:
+        return KnownModel(f"{framework}-pandas", what, arguments, columns=names)
+    return KnownModel(f"{framework}-numpy", what, arguments, width=int(width[1]) if width else None)
+
+
+def _pickled_state(estimator: Inert) -> bytes:
+    booster = estimator.attribute("_Booster")
+    handle = booster.attribute("handle") if isinstance(booster, Inert) else b""
+    return bytes(handle.arguments[0] if isinstance(handle, Inert) else handle or b"")
+
+
+def _names(state: bytes) -> tuple[str, ...]:
+    """The model's names of features; empty if it was trained on arrays."""
+    if (found := _NAMES.search(state)) is not None:
+        return tuple(json.loads(found[1]))
+    names: list[str] = []
+    start = _NAMES_IN_UBJSON.search(state)
+    place = start.end() if start else len(state)
+    while state[place : place + 2] == b"SL":  # a text: its length in 8 bytes, and itself
+        begin = place + 10
+        place = begin + int.from_bytes(state[place + 2 : begin], "big")
+        names.append(state[begin:place].decode())
+    return tuple(names)

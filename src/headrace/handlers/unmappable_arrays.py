@@ -1,0 +1,72 @@
+"""What hosts must know about frameworks whose models cannot be mapped: the plug-ins in ``headrace.arrays``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from headrace.core.arrays import NoArrays, NotMappableError
+
+__all__ = ["TensorflowArrays", "XGBoostArrays"]
+
+
+class TensorflowArrays(NoArrays):
+    """Tensors are pickled by TensorFlow itself, as numpy's arrays."""
+
+    def exporters(self) -> Mapping[type, Callable[[Any], Any]]:
+        """Every variable, tensor and Keras layer or model is refused.
+
+        TensorFlow allocates their memory itself, so each process would have a copy; and it starts threads when it
+        unpickles the first of them, after which a fork of the process, such as a host, hangs.
+        """
+        import tensorflow  # noqa: PLC0415 - only where it is imported already
+        from tensorflow.python.framework.ops import EagerTensor  # noqa: PLC0415 - as above
+        from tensorflow.python.ops.resource_variable_ops import ResourceVariable  # noqa: PLC0415 - as above
+
+        layers = set(_subclasses(tensorflow.keras.layers.Layer)) if "keras" in sys.modules else set()
+        return dict.fromkeys([EagerTensor, ResourceVariable, *layers], _refuse_tensor)
+
+    def limit_threads(self, count: int) -> Callable[[], None]:
+        """Limits a process in which TensorFlow has not computed yet; afterwards TensorFlow refuses to change it."""
+        import tensorflow  # noqa: PLC0415 - as above
+
+        threading = tensorflow.config.threading
+        with suppress(RuntimeError):  # it has
+            threading.set_intra_op_parallelism_threads(count)
+            threading.set_inter_op_parallelism_threads(count)
+        return lambda: None
+
+
+class XGBoostArrays(NoArrays):
+    """XGBoost has no arrays of its own, but models that must not be moved into shared memory."""
+
+    def exporters(self) -> Mapping[type, Callable[[Any], Any]]:
+        """Every booster is refused, also within an estimator.
+
+        XGBoost allocates its trees itself, so each process would have a copy; and unpickling a booster starts OpenMP's
+        threads, after which a fork of the process, such as a host, hangs in its first prediction.
+        """
+        import xgboost  # noqa: PLC0415 - only where it is imported already
+
+        return {xgboost.Booster: _refuse_booster}
+
+    def limit_threads(self, count: int) -> Callable[[], None]:
+        """Does nothing: each model sets its own number of threads (``nthread``, ``n_jobs``)."""
+        return lambda: None
+
+
+def _subclasses(cls: type) -> Iterator[type]:
+    yield cls
+    subclass: type
+    for subclass in cls.__subclasses__():
+        yield from _subclasses(subclass)
+
+
+def _refuse_tensor(_: Any) -> Any:
+    raise NotMappableError("TensorFlow keeps tensors in memory of its own")
+
+
+def _refuse_booster(_: Any) -> Any:
+    raise NotMappableError("XGBoost keeps its trees in memory of its own")
