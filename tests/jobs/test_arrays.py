@@ -3,14 +3,16 @@
 import math
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
 import numpy
 import pyarrow
 import pytest
 
-from headrace.jobs.arrays import array_of, numbers_as_array
+from headrace.jobs.arrays import array_of, numbers_as_array, texts_of_times
 from headrace.rows.fitting import numbers_of
+from headrace.rows.values import as_values
 
 HANDLER = """
 from headrace import ModelHandler
@@ -93,3 +95,36 @@ def test_run_over_text_files_does_not_import_pandas(tmp_path: Path, name, text, 
 def test_numbers_of_numpy_are_those_of_arrow(kind):
     for numbers in (numpy.arange(9).astype(kind)[1::2], numpy.zeros(0, kind)):
         assert numbers_as_array(numbers).equals(pyarrow.array(numbers))
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Zurich"])
+def test_texts_of_timestamps_are_those_of_rows(unit, zone):
+    micros = {"s": 1_000_000, "ms": 1000, "us": 1, "ns": 1}[unit]
+    counts = [0, 1, -1, None, 1_700_000_000_123_456, -1_700_000_000_123_456, 4_102_444_800_000_000]
+    counts = [count and count // micros * (1000 if unit == "ns" else 1) for count in counts]
+    column = pyarrow.array(counts, pyarrow.timestamp(unit, zone))
+    expected = [value and value.isoformat() for value in as_values(column)]
+    found = texts_of_times(column)
+    assert (found is None) is (zone == "Europe/Zurich")
+    assert found is None or found.to_pylist() == expected
+
+
+@pytest.mark.parametrize("kind", [pyarrow.date32(), pyarrow.date64()])
+def test_texts_of_dates_are_those_of_rows(kind):
+    days = [date(1000, 1, 1), None, date(1969, 12, 31), date(2024, 2, 29), date(9999, 12, 31)]
+    assert texts_of_times(pyarrow.array(days, kind)).to_pylist() == [day and day.isoformat() for day in days]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pyarrow.array([-30_610_224_000_000_001], pyarrow.timestamp("us")),
+        pyarrow.array([1], pyarrow.timestamp("ns")),
+        pyarrow.array([10**18], pyarrow.timestamp("s")),
+        pyarrow.array([1], pyarrow.time64("us")),
+        pyarrow.array(["a"]),
+    ],
+)
+def test_other_times_have_no_texts_of_their_own(column):
+    assert texts_of_times(column) is None

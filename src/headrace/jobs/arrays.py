@@ -101,7 +101,9 @@ _SMALL, LARGE = 1e-4, 1e10
 """From where on Arrow writes floats with an exponent, and Python does not."""
 _COMMA, _OPENS, _CLOSES = map(text_scalar, (", ", "[", "]"))
 _NO_LENGTH = array_of([0], pyarrow.int64()).cast(pyarrow.int32())
-_NOTHING, _QUOTE, _NULL, _WHOLE = map(text_scalar, ("", '"', "null", ".0"))
+_NOTHING, _QUOTE, _NULL, _WHOLE, _UTC = map(text_scalar, ("", '"', "null", ".0", "+00:00"))
+_FIRST_TIME, _LAST_TIME = -30_610_224_000_000_000, 253_402_300_799_999_999
+"""The first microsecond of the year 1000, and the last one of the year 9999."""
 _TYPES = pyarrow.types
 
 
@@ -171,3 +173,29 @@ def texts_of_floats(column: Any, small: float = _SMALL) -> Any:
         return texts
     others = list(map(repr, numbers[differs].tolist()))
     return pyarrow.compute.replace_with_mask(texts, truths(differs), array_of(others, pyarrow.string()))
+
+
+def texts_of_times(column: Any) -> Any:
+    """Dates, and timestamps in UTC or without a time zone, as ISO 8601 text, as ``isoformat`` writes it.
+
+    Returns:
+        None of other types, of nanoseconds that are not whole microseconds, and beyond the years 1000 to 9999.
+    """
+    kind = column.type
+    zone = getattr(kind, "tz", None)
+    if not (pyarrow.types.is_date(kind) or pyarrow.types.is_timestamp(kind)) or zone not in (None, "UTC"):
+        return None
+    try:
+        times = column.cast(pyarrow.timestamp("us", zone)).cast(pyarrow.timestamp("us"))
+    except pyarrow.ArrowInvalid:
+        return None
+    ends = pyarrow.compute.min_max(times.cast(pyarrow.int64()))
+    if not _FIRST_TIME <= (ends["min"].as_py() or 0) <= (ends["max"].as_py() or 0) <= _LAST_TIME:
+        return None
+    texts = times.cast(pyarrow.string())
+    if pyarrow.types.is_date(kind):
+        return pyarrow.compute.utf8_slice_codeunits(texts, 0, 10)
+    texts = pyarrow.compute.utf8_replace_slice(texts, 10, 11, "T")
+    is_whole = pyarrow.compute.ends_with(texts, ".000000")
+    texts = pyarrow.compute.if_else(is_whole, pyarrow.compute.utf8_slice_codeunits(texts, 0, 19), texts)
+    return texts if zone is None else pyarrow.compute.binary_join_element_wise(texts, _UTC, _NOTHING)

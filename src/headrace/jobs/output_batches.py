@@ -1,7 +1,7 @@
 """Makes record batches of the rows of an output, each with the columns to keep and its prediction.
 
-Blocks keep their columns if JSON has types for them (null, bool, int64, double, string, lists of int64 or double). All
-other rows are lines of JSON, in a batch of one column, and its schema's metadata says so.
+Blocks keep their columns if JSON has types for them (null, bool, int64, double, string, lists of int64 or double);
+times and decimals are text. Other rows are lines of JSON, in a batch of one column, and its schema's metadata says so.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import numpy
 import pyarrow
 import pyarrow.compute
 
-from headrace.jobs.arrays import array_of, numbers_as_array, vectors_of, without_infinities
+from headrace.jobs.arrays import array_of, numbers_as_array, texts_of_times, vectors_of, without_infinities
 from headrace.jobs.json_lines import as_line
 from headrace.rows.blocks import Block
 from headrace.rows.examples import answer_of
 from headrace.rows.exploded import PREDICTION, exploded_all, exploded_array
 from headrace.rows.fitting import is_vector
+from headrace.rows.values import as_values
 
 _LINES = {b"headrace": b"lines"}
 _LINE = "line"
@@ -159,4 +160,8 @@ def _as_json_type(column: Any) -> Any:
     with suppress(pyarrow.ArrowInvalid):  # an integer needs more than signed 64 bits
         if is_text or _TYPES.is_integer(kind):
             return column.cast(pyarrow.string() if is_text else pyarrow.int64())
+    if _TYPES.is_temporal(kind) or _TYPES.is_decimal(kind):
+        with suppress(OverflowError):  # Python has no such date
+            texts = texts_of_times(column)
+            return array_of(list(map(json_value, as_values(column))), pyarrow.string()) if texts is None else texts
     return None
