@@ -76,6 +76,18 @@ def test_rows_out_of_order_are_no_file_of_their_own(part):
     assert stored(part) == (list(range(12)), None)
 
 
+def test_rows_out_of_order_within_a_row_group_are_no_file_of_their_own(part):
+    for place in (2, 0, 4, 6):
+        part.write_batch(place, block(place, place + 1))
+    assert stored(part) == (list(range(8)), None)
+
+
+def test_rows_that_came_twice_are_no_file_of_their_own(part):
+    for place in (0, 4, 4):
+        part.write_batch(place, block(*range(place, place + 4)))
+    assert stored(part) == (list(range(8)), None)
+
+
 def test_a_column_whose_type_is_not_known_yet_is_none_for_the_file(part, tmp_path):
     part.write_batch(0, block(None, as_type="null"))
     part.write_batch(1, block(1))

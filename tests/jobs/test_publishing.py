@@ -213,6 +213,39 @@ def test_local_files(tmp_path):
     assert [(tmp_path / name).read_bytes() for name in "pq"] == [b"p", b"q"]
 
 
+def test_a_full_disk_without_hard_links_costs_no_earlier_file(tmp_path, monkeypatch):
+    (tmp_path / "p").write_bytes(OLD["p"])
+    (tmp_path / "new p").write_bytes(NEW["p"])
+
+    def refuse(*paths):
+        raise PermissionError("no hard links here")
+
+    def copy_half(source, destination):
+        (tmp_path / destination).write_bytes(OLD["p"][:3])
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "link", refuse)
+    moves = [Move("p", str(tmp_path / "new p"), str(tmp_path / "p"))]
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "copy2", copy_half)
+        with pytest.raises(PublishError, match="no space left"):
+            put_in_place(moves)
+    assert (tmp_path / "p").read_bytes() == OLD["p"]
+    put_in_place(moves)
+    assert [(tmp_path / name).read_bytes() for name in ("p", "new p.earlier")] == [NEW["p"], OLD["p"]]
+
+
+def test_what_another_run_left_replaces_nothing(tmp_path):
+    """The second file was not touched yet when the first one could not be moved."""
+    for name, content in (("q", b"now"), ("new q", b"new"), ("new q.earlier", b"long ago"), ("new p", b"p")):
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "p").mkdir()
+    moves = [Move(name, str(tmp_path / f"new {name}"), str(tmp_path / name)) for name in "pq"]
+    with pytest.raises(PublishError):
+        put_in_place(moves)
+    assert (tmp_path / "q").read_bytes() == b"now"
+
+
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
 def test_what_cannot_be_moved_stays_where_the_message_says(written, name):
     output = written(name, [[{"n": 0}], [{"n": 1}]], [[{"stage": "inference", "error_type": "E"}]])

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from datetime import datetime, time, timedelta, timezone
 from decimal import Decimal
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pyarrow
@@ -108,6 +109,23 @@ def test_other_values_are_those_of_pyarrow():
     batch = pyarrow.record_batch(columns)
     assert as_rows(batch) == batch.to_pylist()
     assert as_rows(batch.select([])) == batch.select([]).to_pylist()
+
+
+@pytest.mark.since_beam("2.77", reason="the pyarrow of older versions has no such types")
+def test_extensions_of_pyarrow_have_its_values():
+    ids = pyarrow.array([UUID(int=5).bytes, None], pyarrow.uuid())
+    truths = pyarrow.ExtensionArray.from_storage(pyarrow.bool8(), pyarrow.array([1, 0], pyarrow.int8()))
+    assert as_values(ids) == [UUID(int=5), None]
+    assert as_values(truths) == [True, False]
+    moments = array([1, 1000], MOMENTS)
+    texts = pyarrow.array(["a", "b"]).dictionary_encode()
+    together = pyarrow.StructArray.from_arrays([ids, truths, texts, moments], list("abcd"))
+    assert as_values(together) == [
+        {"a": UUID(int=5), "b": True, "c": "a", "d": CUT},
+        {"a": None, "b": False, "c": "b", "d": WHOLE},
+    ]
+    lists = pyarrow.ListArray.from_arrays(pyarrow.array([0, 1, 2], "int32"), together)
+    assert as_values(lists.slice(1)) == [[{"a": None, "b": False, "c": "b", "d": WHOLE}]]
 
 
 SCRIPT = """

@@ -46,18 +46,20 @@ def put_in_place(moves: Sequence[Move]) -> None:
     Raises:
         PublishError: not all files are in place. No file, new or earlier, is lost; the message says where each is.
     """
+    begun: list[Move] = []
     moved: list[Move] = []
     try:
         for move in moves:
             if not is_remote(move.source) and not move.removes:
                 _sync_file(move.source)
         for move in moves:
+            begun.append(move)
             _keep_earlier(move)
             moved.append(move)
             if not move.removes:
                 _replace(move)
     except Exception as error:
-        for move in reversed(moves):
+        for move in reversed(begun):  # others may have an ``earlier`` of another run
             _undo(move, has_moved=move in moved)
         raise PublishError(
             f"the rows are done, but the files could not be moved to their places ({type(error).__name__}: {error}). "
@@ -100,7 +102,8 @@ def _keep_earlier(move: Move) -> None:
     try:
         os.link(move.destination, move.earlier)
     except OSError:  # a filesystem without hard links
-        shutil.copy2(move.destination, move.earlier)
+        shutil.copy2(move.destination, f"{move.earlier}.new")
+        os.replace(f"{move.earlier}.new", move.earlier)  # ``_undo`` restores what has this name: whole files only
 
 
 def _replace(move: Move) -> None:

@@ -78,17 +78,15 @@ class StoredRows:
     @property
     def places(self) -> RowRanges:
         """Their places in the input."""
-        starts, sizes = (
-            numpy.concatenate([numpy.empty(0, numpy.int64), *column])
-            for column in ([one.starts for one in self._streams], [one.sizes for one in self._streams])
-        )
+        starts, stops = self._runs()
         counts = (starts >= self._low) & (starts < self._high)  # a run is of one source
-        return RowRanges(starts[counts], (starts + sizes)[counts])
+        return RowRanges(starts[counts], stops[counts])
 
     def whole_file(self) -> str | None:
         """The Parquet file that has all of them, and nothing else, in order; None if there is none."""
         groups = [one.group for one in self._streams]
-        if not groups or groups[0] is None or not (self._firsts[1:] > self._lasts[:-1]).all():
+        starts, stops = self._runs()
+        if not groups or groups[0] is None or not (starts[1:] >= stops[:-1]).all():
             return None
         path = groups[0].path
         return path if groups == [RowGroup(path, number, True) for number in range(len(groups))] else None
@@ -107,6 +105,14 @@ class StoredRows:
                 continue
             held.append((places, table))
         yield from _taken(held, sys.maxsize)
+
+    def _runs(self) -> tuple[Any, Any]:
+        """Where the runs of all streams start and stop, in the order in which they are stored."""
+        starts, sizes = (
+            numpy.concatenate([numpy.empty(0, numpy.int64), *column])
+            for column in ([one.starts for one in self._streams], [one.sizes for one in self._streams])
+        )
+        return starts, starts + sizes
 
 
 class Messages:

@@ -87,7 +87,7 @@ def as_values(column: Any) -> list[Any]:
         OverflowError: Python cannot represent one of them.
     """
     kind = column.type
-    if not isinstance(kind, pyarrow.BaseExtensionType) and _is_exact(kind):  # of extensions, some are not hashable
+    if _is_exact(kind.storage_type if isinstance(kind, pyarrow.BaseExtensionType) else kind):  # not all are hashable
         values: list[Any] = column.to_pylist()
         return values
     column = pyarrow.concat_arrays([column, column.slice(0, 0)])  # a cast sees all values below a slice of lists
@@ -108,10 +108,11 @@ def _is_exact(kind: Any) -> bool:
 
 
 def _with_times(kind: Any, changed: Callable[[Any], Any]) -> Any:
-    """A type with other types of nanoseconds, also within it; without extensions and dictionaries."""
+    """A type with other types of nanoseconds, also within it; without extensions and dictionaries of these."""
     is_extension = isinstance(kind, pyarrow.BaseExtensionType)
     if is_extension or _TYPES.is_dictionary(kind):
-        return _with_times(kind.storage_type if is_extension else kind.value_type, changed)
+        inner = kind.storage_type if is_extension else kind.value_type
+        return kind if _with_times(inner, _in_microseconds) == inner else _with_times(inner, changed)
     if _TYPES.is_struct(kind):
         return pyarrow.struct([field.with_type(_with_times(field.type, changed)) for field in kind])
     if _TYPES.is_map(kind):
