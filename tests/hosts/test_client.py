@@ -317,6 +317,19 @@ def test_closing_ends_a_start_in_progress(new_host, new_module, wait_until):
     assert outcomes == ["woken"]
 
 
+def test_a_host_that_starts_while_its_owner_hangs_up_ends(host, monkeypatch):
+    start = host._provider.host
+
+    def late(number):
+        handle = start(number)
+        host.hang_up()
+        return handle
+
+    monkeypatch.setattr(host._provider, "host", late)
+    with pytest.raises(HostStartError, match="its owner has closed it"):
+        host.ask(double, 1)
+
+
 DIES_AT_START = "import os; os.register_at_fork(after_in_child=lambda: os._exit(7))"
 
 

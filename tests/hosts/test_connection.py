@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +12,7 @@ import pytest
 
 from headrace.core.errors import HostStartError
 from headrace.hosts.provider import HostFailure
+from headrace.ipc.channel import Channel
 from headrace.ipc.progress import Activity
 from toy_hosts import double, hang, has_ended, process
 
@@ -291,3 +293,18 @@ def test_too_many_open_files_cost_no_request(host, no_more_files, descriptors):
     assert tuple("done") in outcomes
     assert outcomes <= {HostStartError, OSError, tuple("done")}
     assert host.ask(double, 1).rows == [2]
+
+
+def test_a_client_that_stops_in_the_middle_of_a_message_does_not_hold_up_others(host):
+    def have_little_patience(rows, toy):
+        sys.modules["headrace.hosts.host"]._LONGEST_STALL_SECS = 0.1
+
+    host.learn(have_little_patience)
+    mine, theirs = Channel.pair()
+    host._connections[0].add_client(theirs.fileno())
+    theirs.close()
+    mine._socket.sendall(b"half")
+    assert host.ask(double, 1).rows == [2]
+    with pytest.raises(EOFError):
+        mine.receive(LONG)
+    mine.close()

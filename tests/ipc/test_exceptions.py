@@ -54,6 +54,11 @@ class Undecodable(UnicodeDecodeError):
         super().__init__("utf-8", content, 1, 2, "is odd")
 
 
+class Late(ValueError, TimeoutError):
+    def __init__(self, seconds, limit):
+        super().__init__(f"{seconds} s, not {limit} s")
+
+
 class Forgetful(Exception):
     def __reduce__(self):
         return type(self), self.args
@@ -92,6 +97,7 @@ SAME_CLASS = {
     "new": Made(1, "a"),
     "os": Unreadable("/p"),
     "unicode": Undecodable(b"abc"),
+    "two built-in bases": Late(3, 2),
     "exit": with_attributes(SystemExit(3), lock=LOCK),
     "forgetful": with_attributes(Forgetful("a"), row=1),
     "lock": ValueError("a", LOCK),
@@ -144,6 +150,19 @@ def test_a_class_that_does_not_pickle_is_named():
 
 def test_a_class_without_words_arrives():
     assert arrived(Speechless(1, "odd")).row == 1
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no groups")
+def test_members_of_a_group_arrive():
+    inner = ExceptionGroup("b", [Classic(1, "odd"), ValueError(LOCK)])  # noqa: F821 - not in 3.10
+    copy = arrived(ExceptionGroup("a", [inner, LookupError("c")]))  # noqa: F821 - not in 3.10
+    assert str(copy) == "a (2 sub-exceptions)"
+    assert [type(one) for one in (*copy.exceptions[0].exceptions, copy.exceptions[1])] == [
+        Classic,
+        ValueError,
+        LookupError,
+    ]
+    assert copy.exceptions[0].exceptions[0].row == 1
 
 
 def test_exceptions_that_hold_themselves_and_each_other_arrive():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from operator import index
 from typing import Any
 
@@ -26,7 +26,8 @@ class RequestState:
     headers_sink: HeadersSink | None = None
     is_paid: bool = False
     """Whether an earlier request has paid for the answers that are reported."""
-    kept: dict[Any, Any] = field(default_factory=dict)
+    kept: dict[Any, Any] | None = None
+    """None: there is no next try."""
 
 
 _NO_REQUEST = RequestState()
@@ -135,14 +136,14 @@ def lower_case(headers: Mapping[str, str]) -> dict[str, str]:
 
 def kept_for_next_try() -> dict[Any, Any]:
     """What earlier tries of this request have put there, such as an answer that was paid for; outside, nothing."""
-    request = current_request.get()
-    return {} if request is _NO_REQUEST else request.kept
+    kept = current_request.get().kept
+    return {} if kept is None else kept
 
 
 def request_context(usage: UsageSink) -> contextvars.Context:
     """A copy of the current context variables for one request, with all its tries: its usage goes to ``usage``."""
     context = contextvars.copy_context()
-    context.run(current_request.set, RequestState((usage,)))
+    context.run(current_request.set, RequestState((usage,), kept={}))
     return context
 
 

@@ -198,6 +198,8 @@ class ModelHosts:
             )
         except OSError as error:
             raise HostStartError(self._name, f"{error}.") from error
+        if self._is_closed:  # meanwhile: ``hang_up`` has not seen it
+            connection.hang_up()
         return connection
 
     def _count_failed_start(self, number: int) -> None:

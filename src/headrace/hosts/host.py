@@ -19,6 +19,8 @@ from headrace.ipc.weights_file import NotMappableError, WeightsLayout, export
 from headrace.models.memory import peak_bytes
 
 Send: TypeAlias = Callable[[int, Sequence[bytes | bytearray]], None]
+_LONGEST_STALL_SECS = 10.0
+"""How long a client may be stopped in the middle of a message, while others wait; the owner may be for ever."""
 _MOST_COPIES = 4
 """Limit of local copies of remote files sent with a message, which carries at most 8 descriptors in all."""
 
@@ -134,7 +136,7 @@ def serve(request_handler: RequestHandler, channel: Channel, progress_file: int)
     while owner in clients:
         for file, _ in poll.poll() if len(clients) > 1 else [(owner, 0)]:  # reading waits, too
             client = clients[file]
-            new_clients = client.serve()
+            new_clients = client.serve(None if file == owner else _LONGEST_STALL_SECS)
             if client.is_last:
                 return  # its device is lost: closing the request handler could hang or raise
             if new_clients is None:
@@ -169,11 +171,14 @@ class _Client:
         self.is_last = False
         """Whether the latest response was the host's last."""
 
-    def serve(self) -> list[int] | None:
-        """Processes one message; returns the descriptors of new clients' channels, or None if this client has left."""
+    def serve(self, stall_secs: float | None) -> list[int] | None:
+        """Processes one message; returns the descriptors of new clients' channels, or None if this client has left.
+
+        So has one that is stopped for ``stall_secs`` in the middle of a message.
+        """
         try:
-            received, files = self._channel.receive()
-        except EOFError:
+            received, files = self._channel.receive(stall_secs=stall_secs)
+        except (EOFError, TimeoutError):
             return None
         if isinstance(received, ClientChannel):
             return files

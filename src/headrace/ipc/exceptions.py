@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import pickle
 from collections.abc import Callable, Iterable
@@ -11,6 +12,8 @@ from headrace.core.errors import as_type_name
 from headrace.ipc.serialization import all_reducers, pickled
 
 _PLAIN = (str, bytes, int, float, bool, type(None))
+_GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())
+"""Python 3.10 has none."""
 
 
 class RemoteError(Exception):
@@ -29,7 +32,16 @@ def stand_ins(errors: Iterable[BaseException]) -> dict[type, Callable[[Any], Any
     Returns:
         Reducers by exact class, for a pickler's ``dispatch_table`` (set it before constructing a cloudpickle pickler).
     """
-    return {type(error): _reduced for error in errors if not _survives(error)}
+    reducers: dict[type, Callable[[Any], Any]] = {}
+    for error in errors:
+        reducers |= _of_members(error)
+        if not _survives(error):
+            reducers[type(error)] = _reduced
+    return reducers
+
+
+def _of_members(error: Any) -> dict[type, Callable[[Any], Any]]:
+    return stand_ins(error.exceptions) if isinstance(error, _GROUP) else {}
 
 
 def _reduced(error: BaseException) -> Any:
@@ -59,7 +71,7 @@ def _rebuild(cls: type, args: tuple[Any, ...], own: tuple[Any, ...], attributes:
 def _round_trip(value: Any) -> Any:
     """The value as it would arrive in another process; None: it would not."""
     try:
-        pieces, buffers = pickled(value, all_reducers())
+        pieces, buffers = pickled(value, all_reducers(_of_members(value)))
         return pickle.loads(b"".join(pieces), buffers=buffers)
     except Exception:
         return None
@@ -86,9 +98,11 @@ def _text(value: Any, render: Callable[[Any], str] = str) -> str | None:
         return None
 
 
-def _built_in(cls: type) -> Any:
-    """The nearest built-in base: its ``__new__`` and ``__init__`` make instances without the class's constructor."""
-    return next(base for base in cls.__mro__ if base.__module__ == "builtins")
+def _built_in(cls: Any) -> Any:
+    """The built-in class on which it is laid out: its ``__new__`` makes instances without the class's constructor."""
+    while cls.__module__ != "builtins":
+        cls = cls.__base__
+    return cls
 
 
 class HostTraceback(Exception):
