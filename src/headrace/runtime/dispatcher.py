@@ -338,9 +338,9 @@ class Dispatcher:
         call = delivery.call
         if call not in self._calls:
             return  # it has its outcome
-        self._calls.discard(call)
         call.client = None  # an error refers to the call, and whoever keeps it would keep the client
-        call.inbox.put(delivery)
+        call.inbox.put_soon(self._loop, delivery)
+        self._calls.discard(call)
         if not self._waiting.canary_done:
             self._waiting.finish_canary()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import math
 from collections import deque
@@ -90,6 +91,13 @@ class Inbox(SimpleQueue["Delivery"]):
     abandoned = False
     refusal: BaseException | None = None
     """Why the endpoint would refuse all of the bundle's calls: none is sent any more."""
+
+    def put_soon(self, loop: asyncio.AbstractEventLoop, delivery: Delivery) -> None:
+        """Puts together what the loop finds out in one go: each time a thread wakes costs both of them."""
+        if loop.is_closed():
+            self.put(delivery)
+        else:
+            loop.call_soon(self.put, delivery)
 
 
 @dataclass(eq=False, repr=False)
