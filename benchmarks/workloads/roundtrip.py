@@ -16,11 +16,11 @@ import numpy as np
 from elsewhere.last_number import LastNumberHandler, LastNumberRequestHandler
 from elsewhere.shared_model import shared_model
 from goals import Goal, find
-from headrace.ipc.unpicklable import pickle_or_explain
 from outputs import Outputs
 
 from headrace.hosts.client import ModelHosts
 from headrace.hosts.fork_server_client import ForkServerClient
+from headrace.ipc.serialization import pickle_or_explain
 from headrace.runtime.observers import FanOut
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, prepare

@@ -235,6 +235,18 @@ def test_answer_that_never_fits_is_asked_for_again_by_a_later_run(ask, speaking)
             assert len(server.batches) == 3
 
 
+def test_schema_that_refers_to_nothing_is_named(ask, speaking):
+    with batching(speaking(lambda _: FITS)) as server:
+        said = ask(server, ["a", "b"], json_schema={"$dynamicRef": "#/no"})
+        assert ["json_schema refers to '/no'" in one for one in said] == [True, True]
+
+
+def test_row_without_a_prompt_costs_the_others_nothing(ask, speaking):
+    with batching(speaking()) as server:
+        rows = [{"a": {"b": "x"}}, {"a": {}}, {"a": {"b": "y"}}]
+        assert [said[:2] for said in ask(server, rows, prompt="{a[b]}")] == ["X", "! ", "Y"]
+
+
 NO_COMPLETIONS = ["text", [1], {}, None, {"choices": []}, {"choices": ["x"], "content": ["x"]}, {"content": 5}]
 
 

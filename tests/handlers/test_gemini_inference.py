@@ -128,6 +128,13 @@ def test_arguments_of_a_request_reach_the_server(server):
     assert path.endswith("/models/m:generateContent")
 
 
+@pytest.mark.parametrize("args", [{"temperature": 0}, {"config": {"temprature": 0}}])
+def test_arguments_that_no_request_has_are_refused_before_one_is_sent(server, args):
+    with pytest.raises(ConfigurationError, match="inference_args do not fit generate_content"):
+        predict(asking(server), ["a"], inference_args=args)
+    assert not server.requests
+
+
 @pytest.mark.parametrize("fn", [ask_alone, ask_once])
 def test_functions_of_the_users_are_given_one_prompt_at_a_time(server, fn):
     assert texts(predict(asking(server, request_fn=fn), THREE)) == ["A", "B", "C"]

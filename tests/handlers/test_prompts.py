@@ -37,6 +37,12 @@ def test_missing_and_empty_columns_are_named(row, said):
         Prompts("H", "{a}").text(row)
 
 
+@pytest.mark.parametrize("value", [{}, [], 5])
+def test_column_without_what_the_template_takes_of_it_is_named(value):
+    with pytest.raises(ValueError, match="the row lacks what the prompt needs"):
+        Prompts("H", "{a[title]}").text({"a": value})
+
+
 @pytest.mark.parametrize(
     ("example", "conversation"),
     [

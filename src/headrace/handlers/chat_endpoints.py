@@ -45,7 +45,18 @@ _BATCHES = 4
 
 
 class ClientHandler(TextEndpointHandler[ModelT]):
-    """Makes requests with an official client, or batches of the same requests. Subclasses say which."""
+    """Makes requests with an official client, or batches of the same requests. Subclasses say which.
+
+    Args:
+        model_name: the model's name, as the endpoint knows it.
+        prompt: the prompt of each row. Column names go in braces: ``"Classify: {text}"``. Write a literal brace
+            twice: ``{{``.
+        url: the API's address. None: that in the worker's environment, else the provider's.
+        api_key: the key, or a function that returns it. None: that in the worker's environment.
+        batch_directory: a folder for what is sent with the provider's Batch API. None: each example is a request.
+        max_wait_secs: how long to wait for a batch.
+        options: those of ``headrace.RemoteModelHandler`` and of ``headrace.ModelHandler``.
+    """
 
     _extra: ClassVar[str]
     """Of Headrace, which brings the client."""
@@ -196,13 +207,13 @@ class ClientHandler(TextEndpointHandler[ModelT]):
             asked: dict[int, dict[str, Any]] = {}
             for place, reply in replies.items():
                 try:
-                    asked[place] = {**steps[place].send(reply), **args}
-                    sent[place].append(_body({"model": self.model_name, **asked[place]}))
+                    request = {**steps[place].send(reply), **args}
+                    sent[place].append(_body({"model": self.model_name, **request}))
+                    asked[place] = request
                 except StopIteration as end:
                     found[place] = end.value
-                except (TypeError, ValueError) as error:  # it cannot be sent
+                except Exception as error:  # there is no request for it, or none that can be sent
                     found[place] = error
-                    del asked[place]
             answers = await jobs.answers([sent[place][-1] for place in asked])
             replies = {}
             for (place, request), answer in zip(asked.items(), answers, strict=True):
@@ -274,16 +285,10 @@ class ChatHandler(ClientHandler[ModelT]):
     """Asks chat models: one request for each example, and another where an answer has to be repaired.
 
     Args:
-        model_name: this and all others are those of ``OpenAIChatModelHandler``.
-        prompt: the prompt of each row. Column names go in braces: ``"Classify: {text}"``.
-        system: the first message of conversations that do not begin with one of their own.
+        model_name: this and all that are not here are those of ``ClientHandler``.
+        system: the system message of conversations that do not begin with one of their own.
         json_schema: what answers must fit: a JSON schema, or the path or URI of a file with it.
         full_answer: whether predictions are the client's objects.
-        url: the API's address.
-        api_key: the key, or a function that returns it.
-        batch_directory: a folder for what is sent in batches with the provider's Batch API.
-        max_wait_secs: how long to wait for a batch.
-        options: those of ``headrace.RemoteModelHandler`` and of ``headrace.ModelHandler``.
     """
 
     def __init__(

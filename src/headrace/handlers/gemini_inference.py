@@ -21,7 +21,7 @@ from headrace.handlers.text_endpoints import TextEndpointHandler, checked_url
 with extra_required("google"):
     import google.genai as genai  # noqa: PLR0402 - an import from google would not name the missing package
     from google.genai import errors
-    from google.genai.types import GenerateContentResponse, HttpOptions, HttpRetryOptions
+    from google.genai.types import GenerateContentConfig, GenerateContentResponse, HttpOptions, HttpRetryOptions
 
     from headrace.handlers import gemini_answers
 
@@ -43,7 +43,7 @@ _TIMEOUT_MS = 600_000
 _KEY_VARIABLES = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
 """In the order in which Google's client looks for them."""
 _UNREADABLE = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
-"""What Google's client raises about an answer that is none, or about arguments."""
+"""What Google's client raises about an answer that is none, or about what it is to send."""
 _IN_FLIGHT = 1_000
 """How many connections may be open: as many as requests may be in flight."""
 
@@ -224,6 +224,16 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
         if self.request_fn in _OURS:
             return super().request
         return self._request_in_loop if inspect.iscoroutinefunction(self.request_fn) else self._request_on_thread
+
+    def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
+        """Refuses what Google's client does not know; a ``request_fn`` of the user's has arguments of its own."""
+        given = {"config": None, **(inference_args or {})} if self.request_fn in _OURS else {"config": None}
+        try:
+            GenerateContentConfig.model_validate(given.pop("config") or {})
+            if given:
+                raise ValueError(f"it has no {', '.join(given)}; settings go into config={{'temperature': 0}}")
+        except ValueError as error:
+            raise ConfigurationError(f"{_WHO}: inference_args do not fit generate_content: {error}") from error
 
     async def _probe(self, client: Any, args: Mapping[str, Any]) -> object:
         return await self._generated("Hi", client, args)

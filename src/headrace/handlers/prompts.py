@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from string import Formatter
 from typing import Any, ClassVar
 
-from headrace.core.errors import ConfigurationError
+from headrace.core.errors import ConfigurationError, as_type_name
 
 __all__ = ["PromptRows", "Prompts"]
 
@@ -140,7 +140,10 @@ class Prompts:
                 raise ValueError(f"the prompt needs a column {column!r}; the row has {', '.join(map(str, row))}.")
             if row[column] is None or (isinstance(row[column], str) and not row[column]):
                 raise ValueError(f"column {column!r}, which the prompt needs, is empty.")
-        return (self.template or "").format_map(row)
+        try:
+            return (self.template or "").format_map(row)
+        except (AttributeError, LookupError, TypeError) as error:  # of "{column[key]}"
+            raise ValueError(f"the row lacks what the prompt needs: {as_type_name(error)}: {error}") from error
 
 
 class PromptRows:

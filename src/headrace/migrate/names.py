@@ -169,7 +169,11 @@ def _beams_folder() -> Path | None:
 
 @functools.cache
 def _names_in(file: Path) -> frozenset[str]:
-    return frozenset(_bound_in(_parsed(file)))
+    module = _parsed(file)
+    lists = (
+        node.value for node in module.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    )
+    return frozenset(_bound_in(module)).union(*map(ast.literal_eval, lists))
 
 
 def _classes_in(files: Iterable[Path]) -> dict[str, ClassSource]:
@@ -197,7 +201,7 @@ def _bound_in(scope: ast.AST) -> Iterator[str]:
             yield node.asname or node.name.partition(".")[0]
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
-        else:
+        elif not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
             yield from _bound_in(node)
 
 
