@@ -57,6 +57,8 @@ class DirectParquet:
         self._is_over = False
         self._waiting: list[Any] = []
         """Batches of the next row group."""
+        self._rows = self._bytes = 0
+        """Of these."""
         self._places: list[tuple[int, int]] = []
         """Where these are in the input: the first row's place, and how many rows there are."""
         self._groups: list[list[tuple[int, int]]] = []
@@ -73,8 +75,9 @@ class DirectParquet:
         self._untyped = {name for name in self._untyped if batch[name].null_count == batch.num_rows}
         self._waiting.append(batch)
         self._places.append((place, batch.num_rows))
-        some = self._waiting
-        if sum(one.num_rows for one in some) >= GROUP_ROWS or sum(one.nbytes for one in some) >= GROUP_BYTES:
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+        if self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
             self._end_group()
         return True
 
@@ -104,6 +107,7 @@ class DirectParquet:
             self._writer.write_table(pyarrow.Table.from_batches(self._waiting).combine_chunks())
             self._groups.append(self._places)
             self._waiting, self._places = [], []
+            self._rows = self._bytes = 0
 
 
 def _decoded(batch: Any) -> Any:
