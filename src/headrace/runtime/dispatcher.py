@@ -338,11 +338,11 @@ class Dispatcher:
         call = delivery.call
         if call not in self._calls:
             return  # it has its outcome
+        if not self._waiting.canary_done:
+            self._waiting.finish_canary()
         call.client = None  # an error refers to the call, and whoever keeps it would keep the client
         call.inbox.put_soon(self._loop, delivery)
         self._calls.discard(call)
-        if not self._waiting.canary_done:
-            self._waiting.finish_canary()
 
     def _give_up_on(self, which: Callable[[EndpointCall], bool]) -> None:
         for call in self._waiting.remove_all(which):
