@@ -179,3 +179,21 @@ def test_whole_numbers_that_a_float_rounds_are_no_failures(both_ways, tmp_path, 
     parquet(tmp_path / "2.parquet", a=[12345678901234567, 2])
     _, letters, predictions, _ = both_ways(tmp_path / "*.parquet", columns="a", handler=describing)
     assert (letters, predictions) == ([], 4)
+
+
+class Dates(BaseEstimator):
+    """Predicts a moment for each row, as arrays of numpy hold it."""
+
+    def predict(self, rows):
+        """Moments in nanoseconds."""
+        return numpy.datetime64("2021-01-01", "ns") + numpy.asarray(rows)[:, 0].astype("timedelta64[s]")
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_predicted_moments_are_text(both_ways, tmp_path, output):
+    (tmp_path / "dates.pkl").write_bytes(pickle.dumps(Dates()))
+    handler = SklearnModelHandlerNumpy(str(tmp_path / "dates.pkl"))
+    path = parquet(tmp_path / "in.parquet", a=[0, 90], b=[0, 0])
+    found, *_ = both_ways(path, handler=handler, output=output)
+    assert "2021-01-01T00:00:00" in str(found)
+    assert "2021-01-01T00:01:30" in str(found)

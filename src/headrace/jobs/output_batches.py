@@ -99,7 +99,7 @@ def column_of_predictions(predictions: Any) -> Any:
     if dimensions == 2 and kind in "iuf" and predictions.size:
         width = predictions.shape[1]
         return _as_json_type(pyarrow.FixedSizeListArray.from_arrays(numbers_as_array(predictions.ravel()), width))
-    values = [one.item() if isinstance(one, numpy.generic) else one for one in predictions]
+    values = list(map(_plain, predictions))
     kinds = set(map(type, values)) - {type(None)}
     if not kinds:
         return pyarrow.nulls(len(values))
@@ -111,6 +111,11 @@ def column_of_predictions(predictions: Any) -> Any:
         return array_of(values, _TYPE_OF[kinds.pop()])
     except (pyarrow.ArrowException, OverflowError, UnicodeError):
         return None
+
+
+def _plain(value: Any) -> Any:
+    """A scalar of numpy's as Python's; but for a time, whose nanoseconds would be a number."""
+    return value.item() if isinstance(value, numpy.generic) and value.dtype.kind not in "mM" else value
 
 
 def lines_in(table: Any) -> list[str] | None:
