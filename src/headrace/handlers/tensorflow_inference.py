@@ -232,6 +232,7 @@ class TFModelHandlerTensor(_TFModelHandler[tensorflow.Tensor]):
 
     _metrics_namespace = "BeamML_TF_Tensor"
     _default_inference_fn = staticmethod(default_tensor_inference_fn)
+    takes = InputRows.takes  # of the class that makes examples of rows
 
     def get_num_bytes(self, batch: Sequence[Any]) -> int:
         """Bytes of the tensors' elements; strings count as references."""
