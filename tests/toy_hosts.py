@@ -89,11 +89,11 @@ def _marked():
 
 
 def descriptors():
-    """The open ones of this process, and what they are of."""
+    """The open ones of this process, and what they are of; others may delete a shared file meanwhile."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
         try:
-            found.add(f"descriptor {name} of {os.readlink(f'/proc/self/fd/{name}')}")
+            found.add(f"descriptor {name} of {os.readlink(f'/proc/self/fd/{name}').removesuffix(' (deleted)')}")
         except FileNotFoundError:  # the one that was used for listing
             continue
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any
 
 import numpy
@@ -43,7 +44,7 @@ class HostInThisProcess:
         self._progress = Segment.create(0, Progress.SIZE)
         self._mine, theirs = Channel.pair()
         self._client = host._Client(self.handler, Progress(self._progress.memory), theirs)
-        self.serve = self._client.serve
+        self.serve = partial(self._client.serve, None)
 
     def host(self, number):
         return HostHandle(os.getpid(), self._mine, self._progress, None)
