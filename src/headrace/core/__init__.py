@@ -9,9 +9,8 @@ errors.py      the error tree
 events.py      facts for observers (metrics, progress)
 clock.py       time as a parameter
 model_cache.py a cache of models, within a limit; registry.py: objects that the users of a process share
-Helpers:  arrays.py (protocol of array plug-ins), card.py (a handler's row in the docs), conversion.py (rows and
-          columns <-> model calls), files.py (open URIs), sqlite_files.py (of several processes), transferable.py
-          (text in place of what cannot be pickled)
+Helpers:  arrays.py (protocol of array plug-ins), conversion.py (rows and columns <-> model calls), files.py (open
+          URIs), sqlite_files.py (of several processes), transferable.py (text in place of what cannot be pickled)
 
 Everything here runs in every process: workers, hosts, the manager. Nothing here starts one.
 """

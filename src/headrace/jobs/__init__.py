@@ -11,7 +11,8 @@ run.py   Run.execute(Job from job.py), in the user's process: prepare the output
   |             input_share.py: how far the input is read, for the progress that is shown
   |    predict  a bundle of the runtime takes rows, each tagged with its place in its block. headrace.rows wraps the
   |             handler: row -> example; columns.py for blocks, if it predicts the same from columns
-  |    write    output_batches.py: record batches of rows and predictions -> parts.py, or durable.py with --resume
+  |    write    output_batches.py: record batches of rows and predictions -> parts.py, or durable.py with
+  |             --resume; direct.py: into a Parquet output at once
   '- output.py joins the parts as JSON lines, CSV or Parquet (tables.py, column_types.py), in the order of the input
      (stored_rows.py); publishing.py moves the files into place; letters.py: dead letters, and where
      their rows belong; into.py puts them there; resume.py keeps the parts of a killed run for the next one

@@ -68,8 +68,10 @@ class DirectParquet:
 
     def add(self, place: int, batch: Any) -> bool:
         """Adds a block of rows, the first of which has this place; False if it does not go into the file."""
+        if self._is_over:
+            return False
         batch = _decoded(batch)
-        if self._is_over or not self._fits(batch.schema):
+        if not self._fits(batch.schema):
             self.close()
             return False
         self._untyped = {name for name in self._untyped if batch[name].null_count == batch.num_rows}

@@ -8,7 +8,7 @@ frames.py     the rows of a data frame or an Arrow table, in order
 files.py      files as rows, whose contents are read ahead
 exploded.py   predictions of several values as several columns
 types.py      what columns hold, by the names that users see
-values.py     Arrow's values as Python's; durations.py: ISO 8601 text
+values.py     Arrow's values as Python's
 records.py    what a row is, and what stands in for one that cannot be read
 
 All but frames.py also run in model hosts. columns.py, fitting.py and values.py need pyarrow.
