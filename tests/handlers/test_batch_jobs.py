@@ -10,7 +10,7 @@ import pytest
 
 from headrace import ConfigurationError
 from headrace.handlers import batch_jobs
-from headrace.handlers.batch_api import BatchOptions, Collected
+from headrace.handlers.batch_apis import Collected
 from headrace.handlers.batch_jobs import BatchAnswer, BatchJobs, BatchUnfinishedError
 from headrace.handlers.batch_store import BatchStore, Line, Sent
 
@@ -29,7 +29,6 @@ class Api:
 
     most_requests = 100
     most_bytes = 1_000_000
-    errors = (StatusError,)
 
     def __init__(self):
         self.batches = []
@@ -81,7 +80,7 @@ def ask(api, tmp_path):
     """Asks for answers to requests with these numbers."""
 
     def begin(*numbers, wait=LATER):
-        jobs = BatchJobs(BatchOptions("Handler", str(tmp_path), wait), "there", api)
+        jobs = BatchJobs("Handler", str(tmp_path), wait, "there", api, error=StatusError)
         return jobs.answers([{"n": number} for number in numbers])
 
     return begin
@@ -92,7 +91,7 @@ def announce(api, tmp_path):
     """Notes a batch of requests with these numbers, as a process that is killed while it sends it; gives their ids."""
 
     def note(*numbers):
-        jobs = BatchJobs(BatchOptions("Handler", str(tmp_path), LATER), "there", api)
+        jobs = BatchJobs("Handler", str(tmp_path), LATER, "there", api, error=StatusError)
         ids = [jobs._id_of({"n": number}) for number in numbers]
         BatchStore(str(tmp_path)).announce("token", ids)
         return ids

@@ -16,9 +16,8 @@ from headrace import Budget, EndpointError, Failure, PredictionResult, Price, pr
 from headrace.beam import RunInference
 from headrace.core.events import UsageReported
 from headrace.handlers import batch_jobs
-from headrace.handlers.anthropic_batches import AnthropicBatches
 from headrace.handlers.anthropic_inference import AnthropicChatModelHandler
-from headrace.handlers.openai_batches import OpenAIBatches
+from headrace.handlers.batch_apis import AnthropicBatches, OpenAIBatches
 from headrace.handlers.openai_inference import OpenAIChatModelHandler
 from http_endpoint import Answer, events_and_outcomes
 from pipelines import Run

@@ -13,6 +13,6 @@
     huggingface_engines.py, vllm_server.py, vllm_guard.py                        parts of one framework's handlers
     generation.py, prompts.py  what handlers of language models share: prompts, and what is made of them
     text_endpoints.py, chat_endpoints.py                                         language models behind an API
-    batch_jobs.py, batch_api.py, batch_store.py, <provider>_batches.py           providers' Batch APIs
+    batch_jobs.py, batch_apis.py, batch_store.py                                 providers' Batch APIs
     cards.py                   the table that ``headrace handlers`` prints; imports no framework
 """

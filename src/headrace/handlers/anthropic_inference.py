@@ -13,7 +13,8 @@ from headrace.core.remote import ElementFailure, ElementRetry, RemoteModelHandle
 from headrace.core.request_context import report_usage
 from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey, KeySource
-from headrace.handlers.batch_api import MAX_WAIT_SECS
+from headrace.handlers.batch_apis import AnthropicBatches
+from headrace.handlers.batch_jobs import MAX_WAIT_SECS
 from headrace.handlers.cards import CARDS
 from headrace.handlers.chat_endpoints import ChatHandler, ModelReply
 from headrace.handlers.client_errors import outcomes_of
@@ -25,8 +26,6 @@ with extra_required("anthropic"):
     from anthropic import Anthropic, APIStatusError
     from anthropic.resources.messages import AsyncMessages
     from anthropic.types import Message
-
-    from headrace.handlers.anthropic_batches import AnthropicBatches
 
 __all__ = ["AnthropicChatModelHandler", "AnthropicModelHandler", "message_from_conversation", "message_from_string"]
 
@@ -206,6 +205,7 @@ class AnthropicChatModelHandler(ChatHandler[anthropic.AsyncAnthropic]):
 
     card = CARDS["anthropic_inference.AnthropicChatModelHandler"]
     _extra = "anthropic"
+    _client_error = anthropic.APIError
     _key_variable = _KEY
     _url_variable = "ANTHROPIC_BASE_URL"
     _path = "/messages"

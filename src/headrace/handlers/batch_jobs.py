@@ -28,20 +28,15 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple
 
-from headrace.core.errors import EndpointError, HeadraceError, as_type_name
-from headrace.handlers.batch_api import (
-    BatchApi,
-    BatchOptions,
-    BatchRefusedError,
-    Collected,
-    Request,
-    parts_of,
-)
-from headrace.handlers.batch_store import LOCK, BatchStore, Line, Sent, unusable
+from headrace.core.errors import ConfigurationError, EndpointError, HeadraceError, as_type_name, extra_required
+from headrace.handlers.batch_apis import BatchApi, BatchRefusedError, Collected, Request
+from headrace.handlers.batch_store import BatchStore, Line, Sent, unusable
 from headrace.handlers.client_errors import is_final, status_of
 
-__all__ = ["BatchAnswer", "BatchJobs", "BatchUnfinishedError"]
+__all__ = ["MAX_WAIT_SECS", "BatchAnswer", "BatchJobs", "BatchUnfinishedError", "batch_options"]
 
+MAX_WAIT_SECS = 90_000.0
+"""25 hours: providers give up a batch after 24."""
 FIRST_POLL_SECS, LONGEST_POLL_SECS = 1.0, 60.0
 """Polls follow each other at growing intervals."""
 ARRIVING_SECS = 60.0
@@ -49,13 +44,12 @@ ARRIVING_SECS = 60.0
 OLD_SECS = 600.0
 """After which nothing is on its way any more."""
 REFUSED_SECS = 300.0
-"""How long a batch waits for others that take up what may be at the provider at a time."""
+"""How long to wait with a batch for which the provider has no room."""
 _TRIES = 3
 """How often a request is sent that no batch has come to."""
 _LOCK_SECS = 0.1
-_OK = 200
 _NOT_TAKEN = (429, 529)
-"""What a provider says that has not even looked at a batch."""
+"""Statuses of a provider that has not even looked at a batch."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -78,27 +72,58 @@ class BatchAnswer(NamedTuple):
     """Whether it is handed out for the first time; else what it cost was counted before."""
 
 
+_Outcome = BatchAnswer | BatchUnfinishedError
+
+
+def batch_options(
+    who: str, extra: str, directory: str | os.PathLike[str] | None, max_wait_secs: float
+) -> tuple[str, float] | None:
+    """The folder of a handler's batches, if it has one, and how long to wait for a batch.
+
+    Raises:
+        ConfigurationError: an argument is wrong.
+        MissingExtraError: the package filelock is not installed, which the extra brings.
+    """
+    if directory is None:
+        return None
+    with extra_required(extra):
+        import filelock  # noqa: F401, PLC0415 - only batches need it
+
+    path = os.fspath(directory)
+    if not path or "://" in path or (os.path.exists(path) and not os.path.isdir(path)):
+        raise ConfigurationError(f"{who}: batch_directory={path!r} must be the path of a folder on a local disk.")
+    if not isinstance(max_wait_secs, int | float) or not max_wait_secs > 0:
+        raise ConfigurationError(f"{who}: max_wait_secs must be a number of more than 0, not {max_wait_secs!r}.")
+    return path, max_wait_secs
+
+
 class BatchJobs:
     """Answers requests with a Batch API.
 
     Args:
-        options: the user's.
+        who: the handler's class, for errors.
+        directory: in which is kept what was sent.
+        max_wait_secs: how long to wait for a batch.
         where: of the endpoint; the same body elsewhere is another request.
         api: the provider's.
+        error: what the provider's client raises.
 
     Raises:
         ConfigurationError: the folder cannot be used.
     """
 
-    def __init__(self, options: BatchOptions, where: str, api: BatchApi) -> None:
-        self._who = options.who
-        self._directory = options.directory
-        self._max_wait_secs = options.max_wait_secs
+    def __init__(
+        self, who: str, directory: str, max_wait_secs: float, where: str, api: BatchApi, *, error: type[Exception]
+    ) -> None:
+        self._who = who
+        self._directory = directory
+        self._max_wait_secs = max_wait_secs
         self._where = where
         self._api = api
-        self._store = BatchStore(options.directory)
+        self._errors = (error, ConnectionError)
+        self._store = BatchStore(directory)
 
-    async def answers(self, bodies: Sequence[Mapping[str, Any]]) -> list[BatchAnswer | BatchUnfinishedError]:
+    async def answers(self, bodies: Sequence[Mapping[str, Any]]) -> list[_Outcome]:
         """The answers, in order; of equal requests only one is sent.
 
         Raises:
@@ -106,7 +131,7 @@ class BatchJobs:
             Exception: whatever the client raises where a batch could not be sent.
         """
         requests = await asyncio.to_thread(lambda: [Request(self._id_of(body), body) for body in bodies])
-        found: dict[str, BatchAnswer | BatchUnfinishedError] = {}
+        found: dict[str, _Outcome] = {}
         deadline, tries = time.monotonic() + self._max_wait_secs, 0
         while tries < _TRIES and (left := {one.id: one for one in requests if _is_to_be_asked(found.get(one.id))}):
             until = time.monotonic() + self._max_wait_secs
@@ -115,7 +140,7 @@ class BatchJobs:
             except BatchLateError as late:
                 found |= dict.fromkeys(left, late)
                 known, batches, _ = await asyncio.to_thread(self._store.look_up, left)
-            found |= {line.id: BatchAnswer(_OK, line.body) for line in known}
+            found |= {line.id: BatchAnswer(200, line.body) for line in known}
             answers = [await self._waited_for(batch, until) for batch in batches]
             for some in answers:
                 found |= some
@@ -125,13 +150,11 @@ class BatchJobs:
                 await asyncio.sleep(REFUSED_SECS)
         return await self._handed_out(requests, found)
 
-    async def _handed_out(
-        self, requests: Sequence[Request], found: Mapping[str, BatchAnswer | BatchUnfinishedError]
-    ) -> list[BatchAnswer | BatchUnfinishedError]:
+    async def _handed_out(self, requests: Sequence[Request], found: Mapping[str, _Outcome]) -> list[_Outcome]:
         """The answers in order; of several to equal requests, and of those in several runs, one is new."""
         lost = BatchUnfinishedError("the provider took no batch with it in time; it has others that have not ended.")
         new = await asyncio.to_thread(self._store.count, [request.id for request in requests])
-        answers: list[BatchAnswer | BatchUnfinishedError] = []
+        answers: list[_Outcome] = []
         for request in requests:
             answer = found.get(request.id, lost)
             if isinstance(answer, BatchAnswer) and request.id in new:
@@ -166,7 +189,7 @@ class BatchJobs:
         lines, batches, known = await asyncio.to_thread(self._store.look_up, left)
         missing = [request for request in left.values() if request.id not in known]
         limits = self._api.most_requests, self._api.most_bytes
-        for part in await asyncio.to_thread(lambda: list(parts_of(missing, *limits))):
+        for part in await asyncio.to_thread(lambda: list(_parts_of(missing, *limits))):
             batches.append(await self._send(part))
         return lines, batches
 
@@ -197,7 +220,7 @@ class BatchJobs:
         """A context in which a client's error that would come again is an EndpointError."""
         try:
             yield
-        except self._api.errors as error:
+        except self._errors as error:
             if not is_final(status_of(error)):
                 raise
             gone = f" If it has no batch {remote} any more, name another batch_directory." if remote else ""
@@ -213,7 +236,7 @@ class BatchJobs:
             number = await asyncio.to_thread(self._store.announce, token, [request.id for request in requests])
             try:
                 remote = await self._api.send(token, prepared)
-            except self._api.errors as error:
+            except self._errors as error:
                 if is_final(status_of(error)) or status_of(error) in _NOT_TAKEN:
                     await asyncio.to_thread(self._store.forget, number)
                 raise  # else it may have arrived all the same: the next try looks for it
@@ -221,40 +244,42 @@ class BatchJobs:
         _LOGGER.info("%s: %s requests were sent as batch %s", self._who, f"{len(requests):,}", remote)
         return Sent(number, remote)
 
-    async def _waited_for(self, batch: Sent, until: float) -> dict[str, BatchAnswer | BatchUnfinishedError]:
+    async def _waited_for(self, batch: Sent, until: float) -> dict[str, _Outcome]:
         """The answers of a batch; an error in the place of each that did not come. Empty if it is to be sent later."""
+        lines = await asyncio.to_thread(self._store.lines, batch.number)
+        later = (
+            f"batch {batch.remote} stays at the provider. What was sent is in {self._directory}: run again with the "
+            "same batch_directory to collect it; nothing is paid twice."
+        )
         try:
-            collected = await self._polled(batch, until)
+            collected = await self._polled(batch.remote, {line.id for line in lines}, until)
         except BatchRefusedError as error:
             await asyncio.to_thread(self._store.forget, batch.number)
-            if error.is_for_now:
-                _LOGGER.info("%s: %s; it is sent again in %g s", self._who, error, REFUSED_SECS)
-                return {}
-            raise EndpointError(f"{self._who}: {error}") from error
+            if not error.is_for_now:
+                raise EndpointError(f"{self._who}: {error}") from error
+            _LOGGER.info("%s: %s; it is sent again in %g s", self._who, error, REFUSED_SECS)
+            return {}
         except asyncio.CancelledError:
-            _LOGGER.warning("%s: %s", self._who, self._later(batch.remote))
+            _LOGGER.warning("%s: %s", self._who, later)
             raise
         if collected is None:
-            late = BatchLateError(f"no answer after {self._max_wait_secs:g} s; {self._later(batch.remote)}")
-            return dict.fromkeys((line.id for line in await self._lines(batch)), late)
+            late = BatchLateError(f"no answer after {self._max_wait_secs:g} s; {later}")
+            return dict.fromkeys((line.id for line in lines), late)
         await asyncio.to_thread(self._store.end, batch.number, collected.lines)
         otherwise = f"batch {batch.remote} ended ({collected.ended}) without its answer"
-        return {line.id: _answer(line, otherwise) for line in await self._lines(batch)}
+        return {line.id: _outcome(line, otherwise) for line in await asyncio.to_thread(self._store.lines, batch.number)}
 
-    async def _lines(self, batch: Sent) -> list[Line]:
-        return await asyncio.to_thread(self._store.lines, batch.number)
-
-    async def _polled(self, batch: Sent, until: float) -> Collected | None:
+    async def _polled(self, remote: str, ids: set[str], until: float) -> Collected | None:
         """What a batch leaves behind; None if it does not end in time. Answers may come after its end."""
-        ids = {line.id for line in await self._lines(batch)}
         since, ended_at = time.monotonic(), None
         for pause in _pauses():
             collected = None
+            is_known = time.monotonic() - since >= ARRIVING_SECS
             try:
-                with nullcontext() if time.monotonic() - since < ARRIVING_SECS else self._refusing(batch.remote):
-                    collected = await self._api.collect(batch.remote)
-            except self._api.errors as error:
-                _LOGGER.info("%s: batch %s could not be polled: %s", self._who, batch.remote, as_type_name(error))
+                with self._refusing(remote) if is_known else nullcontext():
+                    collected = await self._api.collect(remote)
+            except self._errors as error:
+                _LOGGER.info("%s: batch %s could not be polled: %s", self._who, remote, as_type_name(error))
             if collected is not None:
                 ended_at = ended_at or time.monotonic()
                 is_whole = ids <= {line.id for line in collected.lines}
@@ -265,18 +290,12 @@ class BatchJobs:
             await asyncio.sleep(pause)
         return None
 
-    def _later(self, remote: str) -> str:
-        return (
-            f"batch {remote} stays at the provider. What was sent is in {self._directory}: run again with the same "
-            "batch_directory to collect it; nothing is paid twice."
-        )
-
     @asynccontextmanager
     async def _alone(self, until: float) -> AsyncIterator[None]:
         """While the context is open, nobody else sends batches of this directory. Locks end with their process."""
         from filelock import FileLock, Timeout  # noqa: PLC0415 - only batches need it
 
-        lock = FileLock(os.path.join(self._directory, LOCK), thread_local=False)
+        lock = FileLock(os.path.join(self._directory, "lock"), thread_local=False)
         while not lock.is_locked:
             try:
                 with suppress(Timeout):
@@ -291,14 +310,29 @@ class BatchJobs:
             lock.release()
 
 
-def _is_to_be_asked(answer: BatchAnswer | BatchUnfinishedError | None) -> bool:
+def _parts_of(requests: Iterable[Request], most: int, most_bytes: int) -> Iterator[list[Request]]:
+    """Requests that fit into a batch, together."""
+    part: list[Request] = []
+    size = 0
+    for request in requests:
+        needed = len(json.dumps(request.body)) + len(request.id) + 200  # what a provider's format has around it
+        if part and (len(part) == most or size + needed > most_bytes):
+            yield part
+            part, size = [], 0
+        part.append(request)
+        size += needed
+    if part:
+        yield part
+
+
+def _is_to_be_asked(outcome: _Outcome | None) -> bool:
     """Whether there is no answer, or one that the same request may not get again."""
-    if isinstance(answer, BatchAnswer):
-        return answer.status >= 400 and not is_final(answer.status)
-    return answer is None or not isinstance(answer, BatchLateError)
+    if isinstance(outcome, BatchAnswer):
+        return outcome.status >= 400 and not is_final(outcome.status)
+    return outcome is None or not isinstance(outcome, BatchLateError)
 
 
-def _answer(line: Line, otherwise: str) -> BatchAnswer | BatchUnfinishedError:
+def _outcome(line: Line, otherwise: str) -> _Outcome:
     if line.status is not None:
         return BatchAnswer(line.status, line.body)
     return BatchUnfinishedError(f"{otherwise}: {line.body}" if line.body else f"{otherwise}.")

@@ -17,12 +17,9 @@ from typing import NamedTuple
 from headrace.core.errors import ConfigurationError
 from headrace.core.sqlite_files import create_for_owner, legible_errors, log_ahead
 
-__all__ = ["LOCK", "Announced", "BatchStore", "Line", "Sent", "unusable"]
+__all__ = ["Announced", "BatchStore", "Line", "Sent", "unusable"]
 
 _BUSY_SECS = 60.0
-_FILE = "batches.db"
-LOCK = "lock"
-"""The file by which processes send one after the other."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS batches (
     number INTEGER PRIMARY KEY AUTOINCREMENT, token TEXT NOT NULL, announced REAL NOT NULL, remote TEXT,
@@ -35,20 +32,24 @@ CREATE INDEX IF NOT EXISTS requests_by_id ON requests (id, batch);
 CREATE INDEX IF NOT EXISTS requests_by_batch ON requests (batch);
 SELECT token, announced, remote, ended, status, body, counted_by FROM batches JOIN requests ON batch = number LIMIT 0;
 """
-"""A number is never given again: who waits for a batch that others have forgotten must not mean another one by it. The
-query finds out whether the tables are ours."""
-_OK = 200
+"""A number is never reused: a process may still wait for a batch that another has forgotten. The query checks that the
+tables are ours."""
+_WANTED = """
+CREATE TEMP TABLE wanted (id TEXT PRIMARY KEY);
+CREATE TEMP VIEW good AS SELECT * FROM requests JOIN wanted USING (id) WHERE status = 200;
+CREATE TEMP VIEW asked AS SELECT * FROM requests JOIN wanted USING (id) JOIN batches ON batch = number;
+"""
 
 
 class Line(NamedTuple):
     """What a provider says of one request."""
 
     id: str
-    """Ours of the request."""
+    """Our id of the request."""
     status: int | None
-    """HTTP's; None: the batch ended before its turn."""
+    """As of HTTP; None: the batch ended before its turn."""
     body: str
-    """JSON, as the answer to a single request has it; without a status the reason."""
+    """JSON, as in the answer to a single request; without a status the reason."""
 
 
 class Announced(NamedTuple):
@@ -56,7 +57,7 @@ class Announced(NamedTuple):
 
     number: int
     token: str
-    """Sent along, where the provider keeps such a thing."""
+    """Sent along, where the provider keeps it."""
     at: float
     """When, in seconds since 1970."""
     ids: frozenset[str]
@@ -85,7 +86,7 @@ class BatchStore:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._path = os.path.join(directory, _FILE)
+        self._path = os.path.join(directory, "batches.db")
         try:
             os.makedirs(directory, mode=0o700, exist_ok=True)
             create_for_owner(self._path)
@@ -104,7 +105,7 @@ class BatchStore:
         return number
 
     def sent(self, number: int, remote: str) -> None:
-        """Notes under which id the provider has a batch."""
+        """Notes the provider's id of a batch."""
         with self._opened() as database:
             database.execute("UPDATE batches SET remote = ? WHERE number = ?", (remote, number))
 
@@ -117,70 +118,60 @@ class BatchStore:
     def end(self, number: int, lines: Iterable[Line]) -> None:
         """Keeps the answers of a batch, unless another process did so before."""
         with self._opened() as database:
-            ended = database.execute("UPDATE batches SET ended = 1 WHERE number = ? AND ended = 0", (number,)).rowcount
-            if ended:
+            if database.execute("UPDATE batches SET ended = 1 WHERE number = ? AND NOT ended", (number,)).rowcount:
                 rows = ((line.status, line.body, line.id, number) for line in lines)
                 database.executemany("UPDATE requests SET status = ?, body = ? WHERE id = ? AND batch = ?", rows)
 
-    def count(self, ids: Iterable[str]) -> set[str]:
-        """Notes that answers to these requests are handed out; returns those to which none was before."""
-        mine = uuid.uuid4().hex
-        with self._wanting(ids) as database:
-            database.execute(
-                "UPDATE requests SET counted_by = ? "
-                "WHERE status = ? AND counted_by IS NULL AND id IN (SELECT id FROM wanted)",
-                (mine, _OK),
-            )
-            rows = database.execute("SELECT id FROM requests JOIN wanted USING (id) WHERE counted_by = ?", (mine,))
-            return {one for (one,) in rows}
-
     def lines(self, number: int) -> list[Line]:
-        """The answers of a batch that has ended; a request of which the provider said nothing has no status."""
+        """The answers of a batch; requests without one have no status."""
         with self._opened() as database:
             rows = database.execute("SELECT id, status, coalesce(body, '') FROM requests WHERE batch = ?", (number,))
             return [Line(*row) for row in rows]
-
-    def announced(self, ids: Iterable[str]) -> list[Announced]:
-        """The batches that may have been sent or not, as far as they have one of these requests."""
-        with self._wanting(ids) as database:
-            found = database.execute(
-                "SELECT DISTINCT number, token, announced FROM batches JOIN requests ON batch = number "
-                "JOIN wanted USING (id) WHERE remote IS NULL"
-            ).fetchall()
-            others = frozenset(one for (one,) in database.execute("SELECT remote FROM batches WHERE remote NOT NULL"))
-            return [
-                Announced(number, token, at, frozenset(_ids_of(database, number)), others)
-                for number, token, at in found
-            ]
-
-    def refuse(self, ids: Iterable[str]) -> None:
-        """Forgets the answers to these requests, which could not be used: who has the same request asks again."""
-        with self._wanting(ids) as database:
-            database.execute(
-                "UPDATE requests SET status = NULL, body = NULL WHERE status = ? AND id IN (SELECT id FROM wanted)",
-                (_OK,),
-            )
 
     def look_up(self, ids: Iterable[str]) -> tuple[list[Line], list[Sent], set[str]]:
         """What is known of requests.
 
         Returns:
-            The answers that are there, but for errors; the batches in which others are; and the requests of either.
+            The good answers; the batches at the provider that hold other requests; and the ids of all these requests.
         """
         with self._wanting(ids) as database:
-            lines = database.execute(
-                "SELECT id, status, coalesce(body, '') FROM requests JOIN wanted USING (id) "
-                "WHERE status = ? GROUP BY id",
-                (_OK,),
-            ).fetchall()
-            database.executemany("DELETE FROM wanted WHERE id = ?", ((line[0],) for line in lines))
-            on_their_way = database.execute(
-                "SELECT DISTINCT id, number, remote FROM requests JOIN wanted USING (id) "
-                "JOIN batches ON batch = number WHERE NOT ended AND remote NOT NULL"
-            ).fetchall()
-        known = {line[0] for line in lines} | {row[0] for row in on_their_way}
-        batches = sorted({Sent(number, remote) for _, number, remote in on_their_way})
-        return [Line(*line) for line in lines], batches, known
+            found = database.execute("SELECT id, status, coalesce(body, '') FROM good GROUP BY id")
+            lines = [Line(*row) for row in found]
+            database.executemany("DELETE FROM wanted WHERE id = ?", ((line.id,) for line in lines))
+            running = "SELECT id, number, remote FROM asked WHERE NOT ended AND remote NOT NULL"
+            pending = database.execute(running).fetchall()
+        known = {line.id for line in lines} | {row[0] for row in pending}
+        return lines, sorted({Sent(number, remote) for _, number, remote in pending}), known
+
+    def announced(self, ids: Iterable[str]) -> list[Announced]:
+        """The batches that may have been sent or not, as far as they have one of these requests."""
+        with self._wanting(ids) as database:
+            uncertain = "SELECT DISTINCT number, token, announced FROM asked WHERE remote IS NULL"
+            found = database.execute(uncertain).fetchall()
+            others = frozenset(one for (one,) in database.execute("SELECT remote FROM batches WHERE remote NOT NULL"))
+            members = "SELECT id FROM requests WHERE batch = ?"
+            return [
+                Announced(number, token, at, frozenset(one for (one,) in database.execute(members, (number,))), others)
+                for number, token, at in found
+            ]
+
+    def count(self, ids: Iterable[str]) -> set[str]:
+        """Notes that answers to these requests are handed out; returns those that were not before."""
+        mine = uuid.uuid4().hex
+        with self._wanting(ids) as database:
+            database.execute(
+                "UPDATE requests SET counted_by = ? "
+                "WHERE status = 200 AND counted_by IS NULL AND id IN (SELECT id FROM wanted)",
+                (mine,),
+            )
+            return {one for (one,) in database.execute("SELECT id FROM good WHERE counted_by = ?", (mine,))}
+
+    def refuse(self, ids: Iterable[str]) -> None:
+        """Forgets answers that could not be used: the next one with the same request asks again."""
+        with self._wanting(ids) as database:
+            database.execute(
+                "UPDATE requests SET status = NULL, body = NULL WHERE status = 200 AND id IN (SELECT id FROM wanted)"
+            )
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
@@ -192,7 +183,7 @@ class BatchStore:
         """
         try:
             with legible_errors(), closing(sqlite3.connect(self._path, _BUSY_SECS)) as database, database:
-                database.text_factory = _text
+                database.text_factory = lambda data: data.decode(errors="replace")  # damage concerns its request only
                 yield database
         except sqlite3.OperationalError:
             raise
@@ -203,17 +194,9 @@ class BatchStore:
     def _wanting(self, ids: Iterable[str]) -> Iterator[sqlite3.Connection]:
         """A connection with a table of these ids."""
         with self._opened() as database:
-            database.execute("CREATE TEMP TABLE wanted (id TEXT PRIMARY KEY)")
+            database.executescript(_WANTED)
             database.executemany("INSERT OR IGNORE INTO wanted VALUES (?)", ((one,) for one in ids))
             yield database
-
-
-def _ids_of(database: sqlite3.Connection, number: int) -> list[str]:
-    return [one for (one,) in database.execute("SELECT id FROM requests WHERE batch = ?", (number,))]
-
-
-def _text(data: bytes) -> str:
-    return data.decode(errors="replace")  # what is damaged concerns only its own request
 
 
 def unusable(directory: str, error: Exception) -> ConfigurationError:

@@ -22,8 +22,8 @@ from headrace.core.request_context import kept_for_next_try, report_rate_limit, 
 from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey, KeySource
 from headrace.core.spelling import did_you_mean
-from headrace.handlers.batch_api import MAX_WAIT_SECS, BatchApi, BatchOptions
-from headrace.handlers.batch_jobs import BatchAnswer, BatchJobs
+from headrace.handlers.batch_apis import BatchApi
+from headrace.handlers.batch_jobs import MAX_WAIT_SECS, BatchAnswer, BatchJobs, batch_options
 from headrace.handlers.client_errors import outcome_of
 from headrace.handlers.json_answers import InvalidAnswerError, JsonSchema
 from headrace.handlers.prompts import Prompts
@@ -62,7 +62,8 @@ class ClientHandler(TextEndpointHandler[ModelT]):
     """Of Headrace, which brings the client."""
     _key_variable: ClassVar[str]
     _path: ClassVar[str]
-    """Of requests, after the part that all of the API have."""
+    """Of requests, after the API's URL."""
+    _client_error: ClassVar[type[Exception]]
     _create: ClassVar[Callable[..., Any]]
     """The client's method."""
     _ours: ClassVar[tuple[str, ...]]
@@ -71,7 +72,7 @@ class ClientHandler(TextEndpointHandler[ModelT]):
     """The client's class of answers."""
     _wanted: ClassVar[str]
     """What an answer should be, for errors."""
-    _http_size = 1
+    _http_size: ClassVar[int] = 1
     """Examples in a request."""
 
     def __init__(
@@ -86,7 +87,7 @@ class ClientHandler(TextEndpointHandler[ModelT]):
         **options: Any,
     ) -> None:
         who = type(self).__qualname__
-        self._batches = BatchOptions.of(who, self._extra, batch_directory, max_wait_secs)
+        self._batches = batch_options(who, self._extra, batch_directory, max_wait_secs)
         key, url = ApiKey(api_key, self._key_variable, who), checked_url(who, url, self._path)
         size = self._http_size
         if self._batches is not None:
@@ -110,8 +111,7 @@ class ClientHandler(TextEndpointHandler[ModelT]):
         """The tokens of the prompt and of the answer, whatever the answer is."""
 
     @abstractmethod
-    def _batch_api(self, client: ModelT) -> BatchApi:
-        """The provider's Batch API."""
+    def _batch_api(self, client: ModelT) -> BatchApi: ...
 
     def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
         """Refuses arguments that the client does not know, or that the handler sets.
@@ -119,18 +119,15 @@ class ClientHandler(TextEndpointHandler[ModelT]):
         Raises:
             ConfigurationError: names the argument, and the one that is most likely meant.
         """
-        who, known = type(self).__qualname__, inspect.signature(self._create).parameters
+        who, known = f"{type(self).__qualname__}: inference_args", inspect.signature(self._create).parameters
         for name in inference_args or ():
             if name in self._ours:
-                raise ConfigurationError(f"{who}: inference_args must not have {name!r}; the handler sets it.")
+                raise ConfigurationError(f"{who} must not have {name!r}; the handler sets it.")
             if self._batches is not None and name in _NOT_IN_BATCHES:
-                raise ConfigurationError(
-                    f"{who}: inference_args must not have {name!r} together with batch_directory: a batch has no "
-                    f"{name.removeprefix('extra_')} for single requests."
-                )
+                raise ConfigurationError(f"{who} must not have {name!r} together with batch_directory.")
             if name not in known:
                 raise ConfigurationError(
-                    f"{who}: inference_args have {name!r}, which the client does not know{did_you_mean(name, known)} "
+                    f"{who} have {name!r}, which the client does not know{did_you_mean(name, known)} "
                     f"What only your endpoint knows goes into extra_body={{{name!r}: ...}}."
                 )
 
@@ -146,15 +143,19 @@ class ClientHandler(TextEndpointHandler[ModelT]):
         if self._batches is None:
             return await super().request(batch, model, inference_args)
         try:
-            where = f"{self._where()} /v1{self._path}"
-            jobs = await asyncio.to_thread(BatchJobs, self._batches, where, self._batch_api(model))
+            jobs = await asyncio.to_thread(self._jobs, *self._batches, model)
             found = await self._in_rounds(jobs, batch, inference_args or {})
         except ConfigurationError as error:  # about the folder: no request can be sent
-            raise EndpointError(f"{self._batches.who}: {error}") from error
+            raise EndpointError(f"{type(self).__qualname__}: {error}") from error
         except Exception as error:
             self._api_key.mask_error(error)
             raise
         return [outcome_of(answer, may_pass=False) for answer in found]
+
+    def _jobs(self, directory: str, max_wait_secs: float, client: ModelT) -> BatchJobs:
+        where = f"{self._where()} /v1{self._path}"
+        who, api = type(self).__qualname__, self._batch_api(client)
+        return BatchJobs(who, directory, max_wait_secs, where, api, error=self._client_error)
 
     def _is_for_all(self, code: Any) -> bool:
         return super()._is_for_all(code) or (self._batches is not None and code in _CODES_IN_BATCHES)
@@ -232,7 +233,10 @@ class ClientHandler(TextEndpointHandler[ModelT]):
         with suppress(ValueError, RecursionError):
             said = json.loads(answer.body)
         if answer.status >= 400:
-            raise _refusal_in(answer.status, said)
+            error: Any = EndpointAnswerError(f"Error code: {answer.status} - {said!s:.500}", answer.status)
+            with suppress(AttributeError, LookupError, TypeError):
+                error.code = said["error"]["code"]
+            raise error
         try:
             whole = self._answer.construct(**said)
         except Exception:  # as of a single request's answer
@@ -242,14 +246,6 @@ class ClientHandler(TextEndpointHandler[ModelT]):
             return self._read(whole, asked, answer.body.encode())
         finally:
             usage_was_paid_before(False)
-
-
-def _refusal_in(status: int, said: Any) -> EndpointAnswerError:
-    """The error about a request of a batch that was answered with one."""
-    error: Any = EndpointAnswerError(f"Error code: {status} - {said!s:.500}", status)
-    inner = said.get("error") if isinstance(said, Mapping) else None
-    error.code = inner.get("code") if isinstance(inner, Mapping) else None
-    return error  # type: ignore[no-any-return]
 
 
 def _body(asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from headrace.core.errors import PredictionCountError, extra_required
 from headrace.core.remote import ElementFailure, ElementRetry
 from headrace.core.result import PredictionResult
 from headrace.core.secrets import KeySource
-from headrace.handlers.batch_api import MAX_WAIT_SECS
+from headrace.handlers.batch_apis import OpenAIBatches
+from headrace.handlers.batch_jobs import MAX_WAIT_SECS
 from headrace.handlers.cards import CARDS
 from headrace.handlers.chat_endpoints import ChatHandler, ClientHandler, ModelReply, Steps
 from headrace.handlers.client_errors import NO_KEY, REFUSED, outcome_of, outcomes_of, status_of
@@ -26,8 +27,6 @@ with extra_required("openai"):
     from openai.types import Completion, CreateEmbeddingResponse
     from openai.types.chat import ChatCompletion
 
-    from headrace.handlers.openai_batches import OpenAIBatches
-
 __all__ = ["OpenAIChatModelHandler", "OpenAICompletionsModelHandler", "OpenAIEmbeddingsModelHandler"]
 
 
@@ -35,6 +34,7 @@ class _OpenAIHandler(ClientHandler[openai.AsyncOpenAI]):
     """Makes the client, for each kind of request."""
 
     _extra = "openai"
+    _client_error = openai.APIError
     _key_variable = "OPENAI_API_KEY"
     _url_variable = "OPENAI_BASE_URL"
 
