@@ -25,16 +25,14 @@ GOALS = [
     Goal("Unbounded, batches across bundles: wall time with / without waiting", ratio_of_sides(_WAIT), at_most=1.5)
 ]
 
-_WORKERS = 32
 _CHUNKS = 320
-"""So many that a bundle has 2.5 batches."""
 _FIXED: Mapping[str, Any] = {"min_batch_size": 1000, "max_batch_size": 1000}
 _WAITING: Mapping[str, Any] = {**_FIXED, "max_batch_duration_secs": 60}
 _WITHIN = "Headrace within"
 
 
 class _Rows(beam.PTransform):
-    """Rows in a bundle for each thread; unbounded, if so declared."""
+    """Rows in one bundle; unbounded, if so declared."""
 
     def __init__(self, rows: int, *, bounded: bool) -> None:
         super().__init__()
@@ -42,7 +40,7 @@ class _Rows(beam.PTransform):
         self._bounded = bounded
 
     def expand(self, begin: Any) -> beam.PCollection:
-        """Chunks go to all threads, and become rows there."""
+        """Chunks become rows behind a shuffle."""
         rows = begin | beam.Create(range(_CHUNKS)) | beam.Reshuffle() | beam.FlatMap(make_rows, self._rows // _CHUNKS)
         if not self._bounded:
             rows.is_bounded = False
@@ -64,17 +62,15 @@ def cases(folder: Path, *, quick: bool) -> Iterator[Case]:
     def incumbent() -> beam.PTransform:
         return BeamRunInference(BeamHandler(model, **_WAITING))
 
-    comparisons: list[tuple[str, int, bool, dict[str, Transform]]] = [
-        (f"{_WORKERS} bundles side by side", _WORKERS, True, {HEADRACE: headrace, _WITHIN: within}),
-        ("one bundle, beside Beam", 1, True, {HEADRACE: headrace, BEAM: incumbent}),
-        ("unbounded", 1, False, {HEADRACE: headrace, BEAM: incumbent}),
-        (_WAIT, 1, False, {HEADRACE: headrace, _WITHIN: within}),
+    comparisons: list[tuple[str, bool, dict[str, Transform]]] = [
+        ("one bundle, beside Beam", True, {HEADRACE: headrace, BEAM: incumbent}),
+        ("unbounded", False, {HEADRACE: headrace, BEAM: incumbent}),
+        (_WAIT, False, {HEADRACE: headrace, _WITHIN: within}),
     ]
-    for name, workers, bounded, sides in comparisons:
+    for name, bounded, sides in comparisons:
         yield Case(
             name=name,
             rows=rows,
             source=lambda bounded=bounded: _Rows(rows, bounded=bounded),
             sides=sides,
-            workers=workers,
         )

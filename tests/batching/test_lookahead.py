@@ -98,18 +98,6 @@ def test_elements_of_one_length_keep_their_order_under_any_limits(lengths, count
     assert tags == sorted(range(len(lengths)), key=lambda place: -lengths[place])
 
 
-@given(LENGTHS, st.integers(1, 9), st.integers(1, 900), st.integers(1, 900), st.booleans())
-def test_batches_taken_one_by_one_are_those_of_a_cut(lengths, count, heaviest, target, padded):
-    limits = Limits(1, count, heaviest, (100,))
-    lookahead = Lookahead(lambda: target, limits, target_is_padded=padded)
-    for place, length in enumerate(lengths):
-        lookahead.add(Measured((length, length), place, length, length))
-    taken = []
-    while len(lookahead):
-        taken.append(lookahead.take())
-    assert [batch.tags for batch in taken] == [batch.tags for batch in cut(lengths, limits, target, padded=padded)[1]]
-
-
 @pytest.mark.parametrize(("waiting", "share"), [(2048, 0.96), (20_000, 0.99)])
 def test_padding_is_a_small_part_of_batches(waiting, share):
     lengths = [min(256, max(4, int(random.Random(place).lognormvariate(3.9, 1)))) for place in range(20_000)]
@@ -147,8 +135,8 @@ def test_a_batch_ends_when_padding_costs_more_than_another_batch(lengths, smalle
             assert batch.weight - batch.useful <= max(overhead, batch.weight / 8)
     for batch, following in itertools.pairwise(batches):  # none ends before
         assert len(batch.elements) >= smallest
-        weight = (len(batch.elements) + 1) * batch.measured[0].size
-        padding = weight - batch.useful - following.measured[0].size
+        weight = (len(batch.elements) + 1) * lengths[batch.tags[0]]
+        padding = weight - batch.useful - lengths[following.tags[0]]
         assert padding > weight / 8
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 
-from headrace import BatchingConfig
-from headrace.core.result import Failure
 from headrace.runtime.open_worker import open_worker
-from headrace.runtime.prepare import InferenceRequest, catching, prepare
-from headrace.testing import DoublingHandler, LoadCountingHandler, PoisonHandler
-from toys import Acting, Poisoned, run
+from headrace.runtime.prepare import InferenceRequest, prepare
+from headrace.testing import DoublingHandler, LoadCountingHandler
+from toys import Acting, run
 
 
 class Picky(LoadCountingHandler):
@@ -58,17 +55,3 @@ def test_worker_whose_fallback_cannot_be_loaded_leaves_nothing(place, opened):
     spec = prepare(Acting(), InferenceRequest(fallback=Acting(load=load), **place))
     with pytest.raises(FileNotFoundError):
         run(opened(spec), [1])
-
-
-def test_bundles_that_share_batches_keep_their_failures_to_themselves(opened):
-    batching = BatchingConfig(min_batch_size=64, max_batch_size=64, max_batch_duration_secs=0.2)
-    spec = prepare(Poisoned(), InferenceRequest(batching=batching, fallback=PoisonHandler(-13)))
-    workers = [opened(catching(spec, Exception)) for _ in range(4)]
-    elements = [[place, -place - 1, -13][: 3 if place == 3 else 2] for place in range(4)]
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(run, workers, elements))
-    for place, outcomes in enumerate(found):
-        (failed,) = [one.element for one in outcomes if isinstance(one, Failure)] or [None]
-        assert failed == (-13 if place == 3 else None)
-        good = [getattr(one, "inference", one) for one in outcomes if not isinstance(one, Failure)]
-        assert sorted(good) == [2 * (-place - 1), place + 100]

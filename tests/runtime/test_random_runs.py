@@ -185,7 +185,7 @@ class Scene:
         if self.has_keys:
             first = KeyedModelHandler([KeyModelMapping([key], model) for key, model in enumerate(models)])
         budget = Budget(chance.choice([1, 3, 10, 30]), prices={"*": Price(request=1)})
-        batching = BatchingConfig(min_batch_size=8, max_batch_size=8, max_batch_duration_secs=3.0)
+        batching = BatchingConfig(min_batch_size=8, max_batch_size=8)
         request = InferenceRequest(
             cache=chance.choice([None, str(folder / "cache")]),
             budget=chance.choice([None, budget]),

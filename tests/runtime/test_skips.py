@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy
 import pytest
@@ -21,15 +20,11 @@ from headrace import (
     Stage,
     predict,
 )
-from headrace.batching.batcher import Batch
-from headrace.batching.size import FixedSize
 from headrace.core.result import Predictions, Skipped
 from headrace.metrics.totals import Totals
-from headrace.runtime.cross_bundle import CrossBundleBatching
 from headrace.runtime.observers import subscribed
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
-from headrace.testing import FakeClock
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -270,26 +265,6 @@ def outcomes_of(handler, elements, **request):
 
 def by_stage(outcomes):
     return {one.stage: one.elements for one in outcomes if isinstance(one, Skipped)}
-
-
-def test_bundles_that_share_a_batch_get_their_own_skips():
-    cross_bundle = CrossBundleBatching(BatchingConfig(max_batch_duration_secs=10), {None: FixedSize(4)}, FakeClock())
-
-    def run(name, batch):
-        return [
-            Skipped(Stage.INFERENCE, 0, batch.tags[::2], batch.elements[::2]),
-            Predictions(batch.tags[1::2], batch.elements[1::2]),
-        ]
-
-    slots = [cross_bundle.join(), cross_bundle.join()]
-    with ThreadPoolExecutor(2) as pool:
-        given = [[(None, Batch(elements, elements))] for elements in ([1, 2], [3, 4])]
-        found = [
-            job.result(20) for job in [pool.submit(one.finish, it, run) for one, it in zip(slots, given, strict=True)]
-        ]
-    skipped = [one.elements for outcomes in found for one in outcomes if isinstance(one, Skipped)]
-    good = [one.values for outcomes in found for one in outcomes if isinstance(one, Predictions)]
-    assert (skipped, good) == ([[1], [3]], [[2], [4]])
 
 
 def test_batch_skipped_entirely_closes_the_breaker():

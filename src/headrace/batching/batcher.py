@@ -23,8 +23,6 @@ class Batch(NamedTuple):
     """Sum of the elements' weights, or number of elements times the largest if padding counts; 0 without weights."""
     useful: float = 0
     """Sum of the elements' weights if ``weight`` counts padding; else 0."""
-    measured: Sequence[Any] = ()
-    """If elements are sorted: each with its tag, length and size."""
     cache_keys: Sequence[bytes | None] = ()
     """If predictions are cached: what the cache knows each element's by; None: it cannot be known."""
 

@@ -18,7 +18,7 @@ adapters (beam/, local/, jobs/)
     fallback.py      a second worker, for what the first one's models cannot do
     switching_worker.py, refresh.py, versions.py   other models or arguments while the transform runs
 Shared by the threads of a process:
-    session.py        models, learnt batch sizes, circuit breakers; cross_bundle.py: batches across bundles;
+    session.py        models, learnt batch sizes, circuit breakers
                       model_source.py: loaded models, and where else they may come from
                       prediction_cache.py, prediction_store.py: earlier predictions; usage_meter.py: the budget
     placement.py      for isolated or shared models: mapped weights (acquire.py), or a host

@@ -11,7 +11,6 @@ from headrace.core.errors import BudgetError
 from headrace.core.events import Observer
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
 from headrace.ipc.exceptions import with_traceback_of
-from headrace.runtime.cross_bundle import BundleSlot
 from headrace.runtime.operations import Operations
 from headrace.runtime.plan import ONLY
 from headrace.runtime.queues import AnyBatch, queues_for
@@ -75,19 +74,11 @@ class Bundle:
         add(element) -> Operations.preprocess -> Queues -> batch -> Executor -> outcomes
     """
 
-    def __init__(
-        self,
-        spec: SessionSpec,
-        session: InferenceSession,
-        executor: Executor,
-        observer: Observer,
-        slot: BundleSlot | None = None,
-    ) -> None:
+    def __init__(self, spec: SessionSpec, session: InferenceSession, executor: Executor, observer: Observer) -> None:
         self._caught = spec.caught
         self._session = session
         self._executor = executor
         self._observer = observer
-        self._slot = slot
         self._operations = Operations(spec, observer)
         self._preprocesses = bool(spec.plan.preprocess) and executor.preprocess_here
         self._queues = queues_for(spec.plan, session.queue_sizes, session.resident)
@@ -107,15 +98,12 @@ class Bundle:
 
     def finish(self) -> Iterator[Outcome]:
         """Runs everything that still waits; afterwards every element has its outcome."""
-        if self._slot is None:
-            for name, batch in self._queues.flush():
-                if self._usage is not None and self._usage.error is not None:
-                    self._left_out = True
-                    break
-                yield from self._submit(name, batch)
+        for name, batch in self._queues.flush():
+            if self._usage is not None and self._usage.error is not None:
+                self._left_out = True
+                break
+            yield from self._submit(name, batch)
         yield from self._executor.collect()
-        if self._slot is not None:
-            yield from self._slot.finish(self._queues.flush(), self._run)
         if self._session.events:
             self._session.report_events(self._observer)
         if self._left_out:
@@ -139,18 +127,6 @@ class Bundle:
             outcomes += self._submit(name, batch)
             if self._left_out:  # the next one would raise, and these outcomes are paid for
                 break
-        return outcomes
-
-    def _run(self, name: Any, batch: AnyBatch) -> list[Outcome]:
-        """Runs a batch to the end, or leaves it out, if the budget is spent: the bundle raises that at its end."""
-        outcomes: list[Outcome] = []
-        if self._left_out:
-            return outcomes
-        outcomes += self._submit(name, batch)
-        try:
-            outcomes.extend(self._executor.collect())
-        except BudgetError:
-            self._left_out = True
         return outcomes
 
     def _submit(self, name: Any, batch: AnyBatch) -> Sequence[Outcome]:

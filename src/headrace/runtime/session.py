@@ -29,7 +29,6 @@ from headrace.failures.load_policy import LoadPolicy
 from headrace.failures.retry import RetryBudget
 from headrace.models.memory import resident_bytes, trim_memory
 from headrace.models.memory_budget import MemoryBudget
-from headrace.runtime.cross_bundle import CrossBundleBatching
 from headrace.runtime.endpoints import Endpoints
 from headrace.runtime.model_source import (
     Loaded,
@@ -105,11 +104,6 @@ class InferenceSession:
         self.queue_sizes: Mapping[Any, SizeController] = as_they_come if spec.gathered else self._sizes
         """Target batch sizes; unlimited for gathered elements, which wait for a full batch or the end of a bundle."""
         self.resident = ResidentModels(plan.model_limit)
-        shares = plan.may_wait and not spec.gathered
-        self.cross_bundle = (
-            CrossBundleBatching(plan.batching, self._sizes, spec.clock, own=plan.own_batching) if shares else None
-        )
-        """Batching across concurrent bundles; None if bundles do not wait for each other."""
         room = MemoryBudget() if plan.routed and not spec.shared else None  # the manager admits shared models
         self._names = [model.cache_key for model in self.models.values()]
         self._cache = _CACHES.open(spec.cache_name, lambda: ModelCache(plan.model_limit, room))

@@ -22,7 +22,6 @@ from headrace.core.request_context import RequestState, current_request
 from headrace.failures.retry import is_retryable
 from headrace.runtime.background import BackgroundExecutor, BackgroundThread
 from headrace.runtime.bundle import AnyBundle, Bundle, Executor, InlineExecutor
-from headrace.runtime.cross_bundle import BundleSlot
 from headrace.runtime.fallback import BypassExecutor, FallbackBundle, WithoutFailures
 from headrace.runtime.model_source import Loaded, ModelProxy, Path
 from headrace.runtime.operations import catches, check_device
@@ -46,7 +45,6 @@ class AnyWorker(ABC):
         self.session: InferenceSession = open_session(spec)
         self.fallbacks: list[AnyWorker] = []
         """Have the models for elements that this one's cannot do, in order; closed together with this one."""
-        self._slot: BundleSlot | None = None
         try:
             self._load_first()
         except BaseException:
@@ -55,7 +53,6 @@ class AnyWorker(ABC):
 
     def close(self, *, linger: bool = False) -> None:
         """Releases the models; with ``linger``, only once another transform opens a session."""
-        self._leave()
         close_session(self.session, linger=linger)
         for fallback in self.fallbacks:
             fallback.close(linger=linger and not fallback.spec.shared)
@@ -83,10 +80,10 @@ class AnyWorker(ABC):
     def _bundle(self, observer: Observer, make_executor: Callable[[Observer], Executor]) -> AnyBundle:
         """A bundle of preprocessed elements; what its models cannot do goes to the fallbacks, if there are any."""
         if not self.plan.has_fallback:
-            return Bundle(self.spec, self.session, make_executor(observer), observer, self._join())
+            return Bundle(self.spec, self.session, make_executor(observer), observer)
         failures_left_out = WithoutFailures(observer)
         executor = BypassExecutor(make_executor(failures_left_out), self.spec, self.session, failures_left_out)
-        bundle: AnyBundle = Bundle(self.spec, self.session, executor, failures_left_out, self._join())
+        bundle: AnyBundle = Bundle(self.spec, self.session, executor, failures_left_out)
         for fallback in self.fallbacks:
             if not fallback.plan.has_fallback:
                 bundle = FallbackBundle(bundle, fallback.bundle(observer), self.spec, fallback.plan)
@@ -94,16 +91,6 @@ class AnyWorker(ABC):
                 other = fallback.bundle(WithoutFailures(observer, of_any_stage=True))
                 bundle = FallbackBundle(bundle, other, self.spec, fallback.plan, observer)
         return bundle
-
-    def _join(self) -> BundleSlot | None:
-        """Opens a new bundle's slot for batching across bundles, if that is on; abandons the previous bundle's."""
-        self._leave()
-        self._slot = self.session.cross_bundle.join() if self.session.cross_bundle else None
-        return self._slot
-
-    def _leave(self) -> None:
-        if self._slot is not None:
-            self._slot.leave()
 
     @abstractmethod
     def _load_first(self) -> None:

@@ -115,8 +115,6 @@ def _batching(randomness, columnar: bool) -> BatchingConfig:
     options = {"overlap": randomness.random() < 0.5, "columnar": columnar}
     if not columnar and randomness.random() < 0.2:
         options["length_fn"] = _length
-    if randomness.random() < 0.2:
-        options["max_batch_duration_secs"] = 0.05
     return BatchingConfig(largest if is_fixed else randomness.choice([1, 1, largest]), largest, **options)
 
 

@@ -134,7 +134,6 @@ def cases(draw: Any) -> Case:
     if "length_fn" in options:
         options |= draw(st.sampled_from([{}, {"bucket_boundaries": [2, 5]}, {"max_batch_weight": 20}]))
     options |= draw(st.sampled_from([{}, {}, {"lookahead_bytes": 2000}, {"lookahead": 4}]))
-    options |= draw(st.sampled_from([{}, {"max_batch_duration_secs": 5}]))
     before, after = draw(st.integers(0, 2)), draw(st.integers(0, 2))
     operations = ["inference 0", *(f"preprocessing {n}" for n in range(before))]
     operations += [f"postprocessing {n}" for n in range(after)]

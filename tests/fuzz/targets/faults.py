@@ -213,7 +213,7 @@ def _is_of_a_miscount(schedule, row) -> bool:
     """Whether the model may have given a wrong number of predictions for a batch that it was in."""
     if row % schedules.APART >= sum(schedule.threads[row // schedules.APART]):
         return False
-    near = schedule.neighbours(row) if not schedule.batching.max_batch_duration_secs else schedule.faults
+    near = schedule.neighbours(row)
     return any(n in schedule.faults and schedule.faults[n].name == minefield.MISCOUNT for n in near)
 
 
