@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from headrace import KeyedModelHandler, KeyModelMapping, UnknownKeyError
 from headrace.batching.batcher import Batch
 from headrace.batching.size import size_controller
+from headrace.core.model_cache import ResidentModels
 from headrace.runtime.plan import ONLY, make_plan
 from headrace.runtime.queues import queues_for
 from headrace.testing import DoublingHandler
@@ -30,6 +31,13 @@ def cut(queues, elements):
     assert tags == list(range(len(elements)))
     assert all(elements[tag] is one for _, batch in leaving for tag, one in zip(batch.tags, batch.elements))
     return [(name, batch.elements) for name, batch in leaving]
+
+
+def resident_of(*taken, count=2):
+    resident = ResidentModels(count)
+    for name in taken:
+        resident.take(name)
+    return resident
 
 
 def by_key(*keys):
@@ -165,3 +173,23 @@ def test_queue_is_emptied_in_its_turn():
     assert next(flushed)[1].tags == ["a"]
     queues.add(("b", 2), "late")
     assert [batch.tags for _, batch in flushed] == [["b", "late"]]
+
+
+@given(st.lists(st.sampled_from("abcdefg"), max_size=40), st.integers(1, 4))
+def test_resident_models_are_those_whose_batches_left_last(takes, count):
+    resident = resident_of(*takes, count=count)
+    last = list(dict.fromkeys(reversed(takes)))[:count]
+    assert {name for name in "abcdefg" if name in resident} == (set(last) if len(last) == count else set("abcdefg"))
+
+
+def test_memory_may_have_room_for_fewer_models():
+    resident = resident_of("a", "b", count=None)
+    resident.limit_to(1)
+    assert ("a" in resident, "b" in resident) == (False, True)
+    resident.limit_to(5)
+    assert "c" not in resident
+
+
+def test_flush_order_is_models_in_memory_first_and_the_longest_queue_last():
+    assert resident_of("d", "b").flush_order({"a": 9, "b": 1, "c": 5, "d": 2}) == ["b", "d", "c", "a"]
+    assert resident_of("c").flush_order({"a": 9, "b": 1, "c": 5}) == ["c", "b", "a"]  # room is no model

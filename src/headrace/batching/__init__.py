@@ -4,11 +4,10 @@
 
     worker or host process
 
-    runtime/queues   elements of one bundle         runtime/cross_bundle   what concurrent bundles leave over
-       |--> batcher     in order, by count or weight    |
-       |--> lookahead   sorted by length  <-------------'
-       |--> columnar    rows of columnar elements   beam/buffer   elements kept in Beam's state
-       |--> resident_models   whose queue leaves        '--> gather
+    runtime/queues   elements of one bundle         beam/buffer   elements kept in Beam's state
+       |--> batcher     in order, by count or weight    '--> gather
+       |--> lookahead   sorted by length
+       |--> columnar    rows of columnar elements
        v
     size         the target size: fixed, or learned from the model's times
 """

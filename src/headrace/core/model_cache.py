@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -223,6 +224,53 @@ class ModelCache:
             self._slots.pop(name).model = None  # its last user may hold the slot a moment longer
         if names and self._room is not None:
             self._room.dropped(names)
+
+
+class ResidentModels:
+    """Predicts which models a cache, maybe another process's, holds: those for which batches left last. Thread-safe.
+
+    The cache evicts the model that was used least recently, so both agree.
+    """
+
+    def __init__(self, count: int | None = None) -> None:
+        self._count: float = count or math.inf
+        self._lock = threading.Lock()
+        self._taken: OrderedDict[Hashable, None] = OrderedDict()
+
+    def __contains__(self, name: Hashable) -> bool:
+        """Whether a batch of that model evicts no other: the model is in memory, or there is room for it."""
+        return name in self._taken or len(self._taken) < self._count
+
+    def eviction_candidate(self, name: Hashable) -> Hashable | None:
+        """The model that a batch of this one would evict; None: it would evict none."""
+        with self._lock:
+            return None if name in self else next(iter(self._taken))
+
+    def take(self, name: Hashable) -> None:
+        """Notes that a batch of that model leaves."""
+        with self._lock:
+            self._taken[name] = None
+            self._taken.move_to_end(name)
+            self._evict()
+
+    def limit_to(self, count: int) -> None:
+        """Notes that memory had room for only ``count`` models."""
+        with self._lock:
+            self._count = min(self._count, max(1, count))
+            self._evict()
+
+    def flush_order(self, lengths: Mapping[Any, int]) -> list[Any]:
+        """The order in which all queues leave: those of models in memory first; within both groups the longest last.
+
+        The most frequent models are then in memory when the next bundle begins.
+        """
+        if self._count == math.inf:
+            return list(lengths)
+        return sorted(lengths, key=lambda name: (name not in self._taken, lengths[name]))
+
+    def _evict(self) -> None:
+        while len(self._taken) > self._count:
+            self._taken.popitem(last=False)
 
 
 class ModelsOnDemand(Mapping[Any, Any]):

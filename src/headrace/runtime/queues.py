@@ -11,13 +11,15 @@ from typing import Any, TypeAlias
 from headrace.batching.batcher import Batch, Batcher, WaitingBytes, footprint
 from headrace.batching.columnar import ColumnarBatch, RowBatcher, rows_in
 from headrace.batching.lookahead import Measured, lookahead_for
-from headrace.batching.resident_models import QueueState, ResidentModels, flush_order, queue_to_empty
 from headrace.batching.size import SizeController
 from headrace.core.config import BatchingConfig
 from headrace.core.keyed import NO_PAIRS, not_pairs
+from headrace.core.model_cache import ResidentModels
 from headrace.runtime.plan import ONLY, Plan
 
 AnyBatch: TypeAlias = Batch | ColumnarBatch
+_SLACK = 1 / 4
+"""The share of its size by which a batch of rows may differ, to end with an element."""
 
 
 class LengthOfTag:
@@ -35,8 +37,6 @@ class _Queue(ABC):
     def __init__(self, config: BatchingConfig) -> None:
         self._size_fn = config.element_size_fn
         self._length_fn = config.length_fn
-        self.times_skipped = 0
-        """How often other models' queues were emptied first, as in ``Waiting``."""
 
     @property
     @abstractmethod
@@ -56,11 +56,7 @@ class _Queue(ABC):
 
     @abstractmethod
     def add(self, element: Any, tag: Any) -> Iterable[Batch]:
-        """Queues an element; returns the batches that are complete.
-
-        Raises:
-            Exception: the element's weight cannot be determined; it is not queued.
-        """
+        """Queues an element like ``hold``; returns the batches that are complete."""
 
     @abstractmethod
     def all(self) -> Iterator[Batch]:
@@ -175,36 +171,17 @@ class Queues(ABC):
 
 
 class _OneQueue(Queues):
-    """The usual case: one model, and batches that need only count their elements."""
+    """The usual case: one model, and batches that need only count their elements, or the rows of columnar ones."""
 
-    def __init__(self, batcher: Batcher) -> None:
-        self._batcher = self.direct = batcher
+    def __init__(self, batcher: Batcher | RowBatcher) -> None:
+        self._batcher = batcher
+        self.direct = batcher if isinstance(batcher, Batcher) else None
 
     def add(self, element: Any, tag: Any) -> Iterable[tuple[Any, AnyBatch]]:
+        if isinstance(self._batcher, RowBatcher):
+            return zip(repeat(ONLY), self._batcher.add(element, tag, rows_in(element)))
         batch = self._batcher.add(element, tag)
         return [(ONLY, batch)] if batch else ()
-
-    def flush(self) -> Iterable[tuple[Any, AnyBatch]]:
-        return [(ONLY, self._batcher.flush())] if len(self._batcher) else ()
-
-
-class _RowQueue(Queues):
-    """For columnar elements, from whose rows batches are cut."""
-
-    _SLACK = 1 / 4
-
-    def __init__(self, config: BatchingConfig, sizes: SizeController) -> None:
-        self._batcher = RowBatcher(
-            sizes.target,
-            config.max_batch_size,
-            max_bytes=config.lookahead_bytes,
-            min_rows=config.min_batch_size,
-            slack=0.0 if config.fixed_size else self._SLACK,
-            most=sizes.max_size,
-        )
-
-    def add(self, element: Any, tag: Any) -> Iterable[tuple[Any, AnyBatch]]:
-        return zip(repeat(ONLY), self._batcher.add(element, tag, rows_in(element)))
 
     def flush(self) -> Iterable[tuple[Any, AnyBatch]]:
         return [(ONLY, self._batcher.flush())] if len(self._batcher) else ()
@@ -214,8 +191,8 @@ class _ModelQueues(Queues):
     """One queue for each model, where the element decides which batch it joins: by its key, length or weight.
 
     Waiting bytes are limited to about ``lookahead_bytes``. A single queue then gives a batch that has reached its
-    minimum size; of several queues that are too large together, ``queue_to_empty`` selects one to empty. If not all
-    models fit into memory, the elements of an absent model wait until then, so that its load serves many.
+    minimum size; of several queues that are too large together, one is emptied. If not all models fit into memory, the
+    elements of an absent model wait until then, so that its load serves many.
     """
 
     def __init__(self, plan: Plan, sizes: Mapping[Any, SizeController], resident: ResidentModels) -> None:
@@ -241,7 +218,7 @@ class _ModelQueues(Queues):
 
     def flush(self) -> Iterator[tuple[Any, AnyBatch]]:
         lengths = {name: len(queue) for name, queue in self._queues.items()}
-        for name in flush_order(lengths, self._resident) if self._resident.is_limited else lengths:
+        for name in self._resident.flush_order(lengths):
             yield from self._flush_queue(name)
 
     def _name(self, pair: Any) -> Any:
@@ -263,22 +240,29 @@ class _ModelQueues(Queues):
 
     def _empty_one(self) -> Iterator[tuple[Any, AnyBatch]]:
         """Empties one queue, since too many bytes wait."""
-        queues = self._queues.items()
-        waiting = {name: QueueState(self._bytes[name], len(queue), queue.times_skipped) for name, queue in queues}
-        name = queue_to_empty(waiting, self._resident)
+        name = self._largest()
         if name not in self._resident:
-            for _, queue in queues:
-                queue.times_skipped += bool(len(queue))
             makes_room = self._resident.eviction_candidate(name)
             if makes_room in self._queues:  # still in memory: serve what waits for it first
                 yield from self._flush_queue(makes_room)
         yield from self._flush_queue(name)
 
+    def _largest(self) -> Any:
+        """The largest queue of a model in memory, if it has half of the waiting bytes, since it costs no load.
+
+        Otherwise the largest of the others, so that the load serves many.
+        """
+        present = [name for name in self._queues if name in self._resident]
+        absent = [name for name in self._queues if name not in self._resident and self._bytes[name]]
+        if present:
+            largest = max(present, key=self._bytes.__getitem__)
+            if not absent or self._bytes[largest] >= self._total_bytes / 2:
+                return largest
+        return max(absent, key=self._bytes.__getitem__)
+
     def _flush_queue(self, name: Any) -> Iterator[tuple[Any, AnyBatch]]:
-        queue = self._queues[name]
-        queue.times_skipped = 0
         self._set_bytes(name, 0)
-        for batch in queue.all():
+        for batch in self._queues[name].all():
             yield self._leave(name, batch)
 
     def _leave(self, name: Any, batch: Batch) -> tuple[Any, AnyBatch]:
@@ -307,13 +291,24 @@ def queues_for(plan: Plan, sizes: Mapping[Any, SizeController], resident: Reside
     if plan.prebatched:
         return _OneQueue(Batcher(lambda: 1, 1))
     if config.columnar:
-        return _RowQueue(config, sizes[ONLY])
+        return _OneQueue(_row_batcher(config, sizes[ONLY]))
     if plan.looks_at_elements:
         return _ModelQueues(plan, sizes, ResidentModels(plan.model_limit) if resident is None else resident)
     batcher = Batcher(
         sizes[ONLY].target, config.max_batch_size, max_bytes=config.lookahead_bytes, min_size=config.min_batch_size
     )
     return _OneQueue(batcher)
+
+
+def _row_batcher(config: BatchingConfig, sizes: SizeController) -> RowBatcher:
+    return RowBatcher(
+        sizes.target,
+        config.max_batch_size,
+        max_bytes=config.lookahead_bytes,
+        min_rows=config.min_batch_size,
+        slack=0.0 if config.fixed_size else _SLACK,
+        most=sizes.max_size,
+    )
 
 
 def _measure(name: str, function: Callable[[Any], float], element: Any) -> float:

@@ -16,12 +16,11 @@ from weakref import WeakValueDictionary
 
 from headrace.batching.batcher import Batch
 from headrace.batching.columnar import ColumnarBatch
-from headrace.batching.resident_models import ResidentModels
 from headrace.batching.size import FixedSize, SizeController, size_controller
 from headrace.core.clock import sleep_of
 from headrace.core.errors import ModelMemoryError
 from headrace.core.events import Event, ModelLoaded, Observer, UsageReported
-from headrace.core.model_cache import ModelCache, Slot
+from headrace.core.model_cache import ModelCache, ResidentModels, Slot
 from headrace.core.registry import Registry
 from headrace.failures.breaker import CircuitBreaker, ProbeSchedule
 from headrace.failures.device import device_loss
