@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.core.answer import SKIP
-    from headrace.core.budget import Budget, Price
-    from headrace.core.config import BatchingConfig, CacheConfig, PlacementConfig, RetryConfig
+    from headrace.core.config import BatchingConfig, Budget, CacheConfig, PlacementConfig, Price, RetryConfig
     from headrace.core.engine import EngineModelHandler
     from headrace.core.errors import (
         BudgetError,
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
 _HOME = {
     "SKIP": "core.answer",
     "BatchingConfig": "core.config",
-    "Budget": "core.budget",
+    "Budget": "core.config",
     "BudgetError": "core.errors",
     "CacheConfig": "core.config",
     "ConfigurationError": "core.errors",
@@ -84,7 +83,7 @@ _HOME = {
     "PlacementConfig": "core.config",
     "PredictionCountError": "core.errors",
     "PredictionResult": "core.result",
-    "Price": "core.budget",
+    "Price": "core.config",
     "RateLimitExceeded": "core.errors",
     "RemoteModelHandler": "core.remote",
     "RetryConfig": "core.config",

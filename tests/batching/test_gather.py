@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.batching.gather import Gathered, GatherPolicy
+from headrace.batching.batcher import Gathered, GatherPolicy
 from headrace.core.config import BatchingConfig
 
 

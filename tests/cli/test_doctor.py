@@ -213,7 +213,7 @@ def test_ctrl_c_while_the_model_loads_ends_doctor(command, handlers, folder, dir
 
 
 FORSAKEN = """
-from headrace.core.budget import Spent
+from headrace.core.config import Spent
 from headrace.machine.shared_file import open_budget_file
 from headrace.machine.shared_file import shared_board
 import os, signal

@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from headrace.core import extras
-from headrace.core.errors import MissingExtraError, extra_required
+from headrace.core.errors import MissingExtraError, extra_required, install_command, requirements
+from headrace.migrate.project import address
 
 
 @pytest.fixture
@@ -30,22 +30,22 @@ def install(tmp_path, monkeypatch):
 
 def test_requirements_are_those_of_the_extra(install):
     install("always", 'a>=1; extra == "x"', "b[c]; (python_version < '4') and extra == 'x'", 'd; extra == "x-y"')
-    assert extras.requirements("x", "words") == ["a>=1", "b[c]"]
-    assert extras.requirements("z", "words") == []
-    assert extras.requirements("x", "words-that-nobody-installed") == []
+    assert requirements("x", "words") == ["a>=1", "b[c]"]
+    assert requirements("z", "words") == []
+    assert requirements("x", "words-that-nobody-installed") == []
 
 
 def test_command_installs_the_requirements_and_not_the_distribution(install):
     install('a>=1,<2; extra == "x"', "b; extra == 'x'")
-    assert extras.install_command("a", "x", "words") == 'pip install "a>=1,<2" "b"'
+    assert install_command("a", "x", "words") == 'pip install "a>=1,<2" "b"'
 
 
 def test_command_without_metadata_installs_the_package():
-    assert extras.install_command("a", "x", "words-that-nobody-installed") == 'pip install "a"'
+    assert install_command("a", "x", "words-that-nobody-installed") == 'pip install "a"'
 
 
 @pytest.mark.parametrize(
-    ("origin", "address"),
+    ("origin", "expected"),
     [
         (None, ""),
         ({"url": "file:///home/words", "dir_info": {"editable": True}}, "file:///home/words"),
@@ -59,18 +59,18 @@ def test_command_without_metadata_installs_the_package():
         ),
     ],
 )
-def test_address_is_what_pip_was_given(install, origin, address):
+def test_address_is_what_pip_was_given(install, origin, expected):
     install(origin=origin)
-    assert extras.address("words") == address
+    assert address("words") == expected
 
 
 def test_address_of_what_is_not_installed_is_unknown():
-    assert extras.address("words-that-nobody-installed") is None
+    assert address("words-that-nobody-installed") is None
 
 
 def test_our_own_extras_have_requirements():
-    assert any(one.startswith("torch>=") for one in extras.requirements("pytorch"))
-    assert not any(one.startswith("headrace") for one in extras.requirements("sentence-transformers"))
+    assert any(one.startswith("torch>=") for one in requirements("pytorch"))
+    assert not any(one.startswith("headrace") for one in requirements("sentence-transformers"))
 
 
 def test_outermost_extra_is_named():

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from headrace.core.extras import install_command, requirements
+from headrace.core.errors import install_command, requirements
 
 MISSING = {
     "anthropic_inference": ["anthropic: anthropic"],

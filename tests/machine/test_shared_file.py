@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.budget import Spent
+from headrace.core.config import Spent
 from headrace.machine import shared_file
 from headrace.machine.shared_file import close_budget_file, open_budget_file, shared_board
 
@@ -155,7 +155,7 @@ def test_forked_child_has_a_board_of_its_own(board):
 
 SPENDER = """
 import sys
-from headrace.core.budget import Spent
+from headrace.core.config import Spent
 from headrace.machine.shared_file import open_budget_file
 file = open_budget_file(sys.argv[1])
 file.add(Spent(1, 10, 0.5))

@@ -5,7 +5,7 @@
     worker or host process
 
     runtime/queues   elements of one bundle         beam/buffer   elements kept in Beam's state
-       |--> batcher     in order, by count or weight    '--> gather
+       |--> batcher     in order, by count or weight <---'
        |--> lookahead   sorted by length
        |--> columnar    rows of columnar elements
        v

@@ -21,7 +21,7 @@ from apache_beam.utils import windowed_value
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, WindowedValue
 
-from headrace.batching.gather import Gathered, GatherPolicy
+from headrace.batching.batcher import Gathered, GatherPolicy
 from headrace.core.errors import as_type_name
 from headrace.core.transferable import short_repr
 from headrace.runtime.session import sizes_of

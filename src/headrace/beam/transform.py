@@ -20,9 +20,8 @@ from headrace.beam.outputs import Outputs, apply_inference, for_batch_consumers
 from headrace.beam.refresh import as_updates, watch_files
 from headrace.beam.results import dead_letters_of
 from headrace.beam.threshold import check_threshold
-from headrace.core.budget import Budget
 from headrace.core.clock import Clock
-from headrace.core.config import BatchingConfig, CacheConfig, RetryConfig
+from headrace.core.config import BatchingConfig, Budget, CacheConfig, RetryConfig
 from headrace.core.declared_type import PredictingHandler
 from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ExampleT, ModelHandler, PredictionT

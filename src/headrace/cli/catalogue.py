@@ -25,8 +25,7 @@ from rich.console import Console
 from headrace.cli.handlers import GROUP, factory_place, no_handler, parameter_of_model
 from headrace.cli.objects import constructors, search_here
 from headrace.cli.options import NAMED
-from headrace.core.errors import ConfigurationError, as_type_name
-from headrace.core.extras import install_command, requirements
+from headrace.core.errors import ConfigurationError, as_type_name, install_command, requirements
 from headrace.core.handler import HandlerCard
 from headrace.handlers.cards import CARDS
 

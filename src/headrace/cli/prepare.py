@@ -15,7 +15,7 @@ from headrace.cli.option import option_names
 from headrace.cli.options import NAMED, RetryArgs, RunArgs
 from headrace.cli.recognition import Recognised, handler_of
 from headrace.cli.record import refuse_misuse
-from headrace.core.budget import Budget, Price
+from headrace.core.config import Budget, Price
 from headrace.core.errors import ConfigurationError
 from headrace.core.files import is_folder_name
 from headrace.core.secrets import MASK, SECRET_ARGUMENTS

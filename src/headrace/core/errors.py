@@ -28,14 +28,13 @@ raise ``type(error)(text)``, so that ``except PredictionCountError`` around a pi
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from types import FrameType
 from typing import Any, ClassVar, TypeVar
-
-from headrace.core.extras import install_command
 
 ErrorT = TypeVar("ErrorT", bound=BaseException)
 
@@ -70,6 +69,27 @@ class MissingExtraError(ConfigurationError, ModuleNotFoundError):
         if extra is not None:
             package += f" is not installed; install the extra {extra!r} with: {install_command(package, extra)}"
         super().__init__(package)
+
+
+def requirements(extra: str, distribution: str = "headrace") -> list[str]:
+    """What an extra of an installed distribution requires, such as ``torch>=2.2``, without environment markers.
+
+    Empty if the distribution is not installed, or has no such extra.
+    """
+    from importlib import metadata  # noqa: PLC0415 - takes a while to import, and only a missing extra needs it
+
+    try:
+        lines = metadata.requires(distribution) or []
+    except metadata.PackageNotFoundError:
+        return []
+    in_extra = re.compile(rf"extra\s*==\s*['\"]{re.escape(extra)}['\"]")
+    return [line.partition(";")[0].strip() for line in lines if in_extra.search(line)]
+
+
+def install_command(package: str, extra: str, distribution: str = "headrace") -> str:
+    """A shell command that installs what an extra requires; only ``package`` if that is unknown."""
+    # The requirements, and not "headrace[extra]": Headrace is on no package index. cmd.exe knows no single quotes.
+    return " ".join(["pip install", *(f'"{one}"' for one in requirements(extra, distribution) or [package])])
 
 
 _PACKAGES = {

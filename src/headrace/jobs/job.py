@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from headrace.core.budget import Budget
-from headrace.core.config import Scope
+from headrace.core.config import Budget, Scope
 from headrace.jobs.files import Source
 from headrace.jobs.flow import FIRST_ROWS
 from headrace.metrics.totals import Totals

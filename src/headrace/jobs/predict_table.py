@@ -11,8 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from headrace.batching.columnar import rows_in
 from headrace.core.answer import SKIP, is_of_columns
-from headrace.core.budget import Budget
-from headrace.core.config import BatchingConfig, CacheConfig, RetryConfig
+from headrace.core.config import BatchingConfig, Budget, CacheConfig, RetryConfig
 from headrace.core.errors import BudgetError, ConfigurationError, as_type_name
 from headrace.core.result import DeadLetter, Failure, Outcome, PredictionResult, Predictions
 from headrace.core.spelling import refusing_unknown

@@ -9,8 +9,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 from headrace.core.answer import SKIP
-from headrace.core.budget import Budget
-from headrace.core.config import BatchingConfig, CacheConfig, RetryConfig
+from headrace.core.config import BatchingConfig, Budget, CacheConfig, RetryConfig
 from headrace.core.declared_type import PredictingHandler
 from headrace.core.errors import BudgetError, ConfigurationError
 from headrace.core.handler import ModelHandler, PredictionT

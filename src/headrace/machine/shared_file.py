@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 
-from headrace.core.budget import Spent
+from headrace.core.config import Spent
 from headrace.core.errors import ConfigurationError
 from headrace.core.registry import Registry
 from headrace.failures.endpoint_board import LAYOUT as LIMIT_LAYOUT

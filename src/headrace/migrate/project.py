@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+from importlib import metadata
 from pathlib import PurePath
 
-from headrace.core.extras import address
 from headrace.migrate.findings import Finding
 
 _DEPENDENCIES = re.compile(
@@ -64,3 +65,22 @@ def _with_address(requirement: str) -> str:
     if not where:
         return requirement
     return f"'{requirement} @ {where}'" + (f" (on other machines: {_ELSEWHERE})" if where.startswith("file:") else "")
+
+
+def address(distribution: str = "headrace") -> str | None:
+    """Where an installed distribution came from, as ``pip install "NAME @ ADDRESS"`` takes it.
+
+    Such as ``git+https://host/headrace.git@commit``, or the URL of a wheel or a folder. Empty if pip found it in an
+    index, by its name; None if it is not installed.
+    """
+    try:
+        text = metadata.distribution(distribution).read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        return None
+    if not text:
+        return ""
+    origin = json.loads(text)
+    vcs = origin.get("vcs_info")
+    url = f"{vcs['vcs']}+{origin['url']}@{vcs['commit_id']}" if vcs else str(origin["url"])
+    folder = origin.get("subdirectory")
+    return f"{url}#subdirectory={folder}" if folder else url

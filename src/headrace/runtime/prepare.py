@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headrace.core.budget import Budget
 from headrace.core.clock import Clock, SystemClock
-from headrace.core.config import BatchingConfig, CacheConfig, PlacementConfig, RetryConfig, Scope
+from headrace.core.config import BatchingConfig, Budget, CacheConfig, PlacementConfig, RetryConfig, Scope
 from headrace.core.engine import EngineModelHandler
 from headrace.core.errors import ConfigurationError, NotYetHonouredWarning
 from headrace.hosts.system import why_no_hosts

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from headrace.core.budget import Budget
 from headrace.core.clock import Clock
-from headrace.core.config import RetryConfig
+from headrace.core.config import Budget, RetryConfig
 from headrace.runtime.plan import Plan
 
 _OF_FALLBACK = "\0fallback"

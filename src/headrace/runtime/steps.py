@@ -23,7 +23,6 @@ from headrace.core.events import (
 )
 from headrace.core.model_cache import Slot
 from headrace.core.result import Caught, Outcome, Predictions, Skipped, Stage
-from headrace.core.transferable import short_repr
 from headrace.failures.device import is_out_of_memory
 from headrace.failures.recovery import Action, Recovery
 from headrace.failures.retry import RetryBudget
@@ -36,11 +35,6 @@ from headrace.runtime.spec import SessionSpec
 
 _LONGEST_SLEEP_SECS = 0.1
 """Longest sleep between two reports to a listener; any sensible time limit is much longer."""
-
-
-_OF_PAIRS = ("tuple", "inhomogeneous", "with a sequence")
-_TYPES = (AttributeError, TypeError, ValueError, RuntimeError)
-"""Of errors with one text; a KeyError's argument is the key."""
 
 
 class ModelAccess(Protocol):
@@ -168,7 +162,6 @@ class Steps(KnownPredictions):
                 self._watch.operation(Stage.INFERENCE, None, 0)
             predictions, event, seconds = self._worker.run(name, model, batch.elements)
         except BaseException as error:
-            add_hint(error, self._plan, name, model, batch.elements)
             if catches(self.spec, error, name):
                 return Caught.of(error)
             if not isinstance(error, Exception) or isinstance(error, DeviceLostError):
@@ -234,27 +227,3 @@ class Steps(KnownPredictions):
         )
         results = recovery.results(batch.total, failure)
         return [one for each in results for one in self.settle(name, part(each.positions), each.answer, each.tries)]
-
-
-def add_hint(error: BaseException, plan: Plan, name: Any, model: Any, elements: Sequence[Any]) -> None:
-    """Extends the text of an error that inference raised, if a common mistake most likely led to it."""
-    if not isinstance(error, _TYPES) or len(error.args) != 1 or not isinstance(error.args[0], str):
-        return
-    text, handler, hint = error.args[0], plan.models[name], ""
-    who = type(handler).__qualname__
-    if model is None and "NoneType" in text:
-        hint = f"{who}.load_model returned None; does it lack a return?"
-    elif _tells_of_pairs(text, elements) and not plan.keyed and not hasattr(handler, "unkeyed"):
-        pair = " ".join(short_repr(elements[0]).split())
-        hint = f"the examples are pairs, such as {pair}; if their first parts are keys, wrap the handler: "
-        hint += f"KeyedModelHandler({who}(...))"
-    if hint and hint not in text:
-        error.args = (f"{text} ({hint})",)
-
-
-def _tells_of_pairs(text: str, elements: Sequence[Any]) -> bool:
-    """Whether the elements look like pairs with keys, and the text looks as if that were the problem."""
-    if not all(type(one) is tuple and len(one) == 2 and isinstance(one[0], str | bytes | int) for one in elements):
-        return False
-    key = elements[0][0]
-    return any(word in text for word in _OF_PAIRS) or (not isinstance(key, int) and repr(key) in text)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from headrace.core.budget import Budget, Spent
+from headrace.core.config import Budget, Spent
 from headrace.core.errors import BudgetError, ConfigurationError
 from headrace.core.events import UsageReported
 from headrace.hosts.system import why_no_hosts
