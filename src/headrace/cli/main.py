@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from headrace import __version__
+from headrace.cli.diff import DiffArgs, run_diff
 from headrace.cli.doctor import run_doctor
 from headrace.cli.errors import report_error
 from headrace.cli.fallbacks import FallbacksInOrder
@@ -81,6 +82,16 @@ _MIGRATE = "\n\n".join(
     )
 )
 
+_DIFF = "\n\n".join(
+    (
+        "Compare the predictions of two runs, row by row: how many changed, and by how much.",
+        "Rows are matched by --id, or by their place. The share that changed, and the mean of new - old, have 95 % "
+        "intervals, for which the rows count as a random sample.",
+        "Exit codes: 0 compared, 2 a wrong argument or outputs that cannot be compared, 3 more rows changed than "
+        "--threshold.",
+    )
+)
+
 app = typer.Typer(
     name="headrace",
     help="Headrace: run models over files, and lose no row.",
@@ -129,6 +140,7 @@ _COMMANDS: dict[Any, Callable[[Any, float | None], int]] = {
     DoctorArgs: lambda args, _: run_doctor(args),
     HandlersArgs: lambda args, _: list_handlers(args),
     MigrateArgs: lambda args, _: migrate(args),
+    DiffArgs: lambda args, _: run_diff(args),
 }
 """What runs each command, given its options and when it was called (None: with the process). To typer a command is the
 dataclass of its options."""
@@ -138,6 +150,7 @@ app.command("run", cls=FallbacksInOrder, help=_RUN, context_settings=_WITH_OPTIO
 app.command("retry", cls=FallbacksInOrder, help=_RETRY, context_settings=_WITH_OPTIONS_OF_BEAM)(command_of(RetryArgs))
 app.command("doctor", help=_DOCTOR)(command_of(DoctorArgs))
 app.command("handlers", help=_HANDLERS)(command_of(HandlersArgs))
+app.command("diff", help=_DIFF)(command_of(DiffArgs))
 app.command("migrate", help=_MIGRATE)(command_of(MigrateArgs))
 
 

@@ -1,0 +1,125 @@
+"""``headrace diff``: what changed between the outputs of two runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from headrace.cli.option import argument, option, share
+
+if TYPE_CHECKING:
+    from headrace.jobs.diff import Diff
+    from headrace.jobs.differences import ColumnDiff, Interval
+
+SAME_ENOUGH, TOO_MUCH = 0, 3
+_SHOWN = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffArgs:
+    """``headrace diff``, as it was typed."""
+
+    old: str = argument("OLD", "The output of an earlier run: JSON lines, CSV or Parquet; a file or a glob.")
+    new: str = argument("NEW", "The output to compare with it, in any of these formats.")
+    ids: list[str] | None = option(
+        "--id",
+        None,
+        "The columns that identify a row in both outputs; by default its place does.",
+        "A,B",
+    )
+    columns: list[str] | None = option(
+        "--columns", None, "The columns to compare. By default prediction, or prediction_* after --explode.", "A,B"
+    )
+    tolerance: float = option(
+        "--tolerance", None, "Numbers that differ by no more than this are the same.", "NUMBER", default=0.0
+    )
+    threshold: float | None = option(
+        "--threshold",
+        None,
+        "Exit with code 3 if more than this share of the rows changed, as 0.01 or 1%.",
+        "SHARE",
+        parser=share,
+    )
+    output: str | None = option(
+        "--output", None, "Write the rows that changed, or that one output lacks: .jsonl, .csv or .parquet.", "FILE"
+    )
+    as_json: bool = option("--json", None, "Print one JSON object.", default=False)
+
+
+def run_diff(args: DiffArgs) -> int:
+    """Compares and reports; returns the exit code.
+
+    Raises:
+        ConfigurationError: a wrong argument, or files that cannot be compared.
+    """
+    from headrace.jobs.diff import diff_outputs, write_rows  # noqa: PLC0415 - needs pyarrow
+
+    found = diff_outputs(
+        args.old, args.new, ids=_names(args.ids), columns=_names(args.columns), tolerance=args.tolerance
+    )
+    if args.output:
+        write_rows(found.rows, args.output)
+    if args.as_json:
+        typer.echo(json.dumps(_facts(found)))
+    else:
+        for line in _lines(found, args.output):
+            typer.echo(line)
+    return TOO_MUCH if args.threshold is not None and found.changed.value > args.threshold else SAME_ENOUGH
+
+
+def _names(given: list[str] | None) -> list[str]:
+    return [name.strip() for one in given or () for name in one.split(",")]
+
+
+def _facts(found: Diff) -> dict[str, Any]:
+    counts = {name: getattr(found, name) for name in ("matched", "only_old", "only_new")}
+    columns = [{**asdict(column), "mean": column.mean and column.mean._asdict()} for column in found.columns]
+    return {**counts, "changed": found.changed_rows, "share": found.changed._asdict(), "columns": columns}
+
+
+def _lines(found: Diff, output: str | None) -> Iterator[str]:
+    yield f"rows in both     {found.matched:,}"
+    for name, count in (("only in OLD", found.only_old), ("only in NEW", found.only_new)):
+        if count:
+            yield f"{name:<17}{count:,}"
+    yield f"changed          {found.changed_rows:,} ({_interval(found.changed, '.2%')})"
+    for column in found.columns:
+        yield from _column_lines(column)
+    if output:
+        yield f"written          {output}"
+    else:
+        yield from _first_rows(found.rows)
+
+
+def _column_lines(column: ColumnDiff) -> Iterator[str]:
+    yield f"{column.name}: {column.changed:,} changed"
+    if column.mean is not None:
+        yield f"  new - old      {_interval(column.mean, '.4g')} in the mean of all rows"
+    if column.absolute is not None:
+        sizes = ", ".join(f"{name} {value:.4g}" for name, value in column.absolute.items())
+        yield f"  by             {sizes}"
+    if column.cosine is not None:
+        yield "  cosine         {:.6f} in the mean, {:.6f} at least".format(*column.cosine)
+    for old, new, rows in column.moves:
+        yield f"  {rows:<14,} {_shown(old)} -> {_shown(new)}"
+
+
+def _first_rows(rows: Any) -> Iterator[str]:
+    for row in rows.slice(0, _SHOWN).to_pylist():
+        yield "  " + ", ".join(f"{name}={_shown(value)}" for name, value in row.items())
+    if len(rows) > _SHOWN:
+        yield f"  and {len(rows) - _SHOWN:,} more, which --output FILE writes"
+
+
+def _interval(value: Interval, how: str) -> str:
+    middle, low, high = (format(one, how) for one in value)
+    return f"{middle}, 95 % interval {low} to {high}"
+
+
+def _shown(value: Any, most: int = 60) -> str:
+    text = repr(value)
+    return text if len(text) <= most else f"{text[:most]}..."

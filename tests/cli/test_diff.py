@@ -1,0 +1,48 @@
+"""``headrace diff``: what it prints, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.main import main
+
+
+@pytest.fixture
+def outputs(tmp_path: Path) -> list[str]:
+    paths = []
+    for name, labels in (("old", ["a", "a", "b", "b"]), ("new", ["a", "c", "b", "b"])):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(f'{{"id": {row}, "prediction": "{label}"}}\n' for row, label in enumerate(labels)))
+        paths.append(str(path))
+    return paths
+
+
+def test_changes_are_counted_and_shown(outputs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", *outputs, "--id", "id"]) == 0
+    shown = capsys.readouterr().out
+    assert "rows in both     4\nchanged          1 (25.00%, 95 % interval 4.56% to 69.94%)" in shown
+    assert "'a' -> 'c'" in shown
+    assert "id=1, prediction_old='a', prediction_new='c'" in shown
+
+
+def test_json_has_the_same_and_the_threshold_decides_the_exit_code(
+    outputs: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diff", *outputs, "--json", "--threshold", "30%"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["matched"], found["changed"], found["share"]["value"]) == (4, 1, 0.25)
+    assert found["columns"][0]["moves"] == [["a", "c", 1]]
+    assert main(["diff", *outputs, "--threshold", "20%"]) == 3
+
+
+def test_rows_go_to_a_file_and_mistakes_are_one_line(
+    outputs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diff", *outputs, "--id", "id", "--output", str(tmp_path / "changes.csv")]) == 0
+    assert (tmp_path / "changes.csv").read_text() == 'id,prediction_old,prediction_new\n1,"a","c"\n'
+    assert main(["diff", *outputs, "--id", "ids"]) == 2
+    assert "no column 'ids'; did you mean 'id'?" in capsys.readouterr().err
+    assert main(["diff", *outputs, "--output", str(tmp_path / "changes.txt")]) == 2
