@@ -18,7 +18,7 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
-from headrace.hosts import orphans
+from headrace.hosts import system
 from headrace.hosts.client import ModelHosts
 from headrace.hosts.environment import ProcessEnvironment
 from headrace.hosts.fork_server_client import ForkServerClient
@@ -34,7 +34,7 @@ from waiting import wait_until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # hosts cannot import it
 
-_OUR_MARK = orphans.new_mark().rpartition(":")[0].encode()
+_OUR_MARK = system.new_mark().rpartition(":")[0].encode()
 
 
 @pytest.fixture(scope="module")
@@ -103,9 +103,9 @@ def descriptors():
 def orphan(popen):
     """A process that carries the mark of one that has ended."""
     with popen(["sleep", "1000"]) as owner:
-        namespace, _, start, _ = orphans.new_mark().split(":")
+        namespace, _, start, _ = system.new_mark().split(":")
         owner.kill()
-    return popen(["sleep", "1000"], env={**os.environ, orphans.MARK: f"{namespace}:{owner.pid}:{start}:1"})
+    return popen(["sleep", "1000"], env={**os.environ, system.MARK: f"{namespace}:{owner.pid}:{start}:1"})
 
 
 @pytest.fixture(name="descriptors")
@@ -199,6 +199,10 @@ class Told(ModelHosts):
 
     def ask(self, work, *rows):
         return self.result(self.tell(work, *rows))
+
+    @staticmethod
+    def is_ready(call):
+        return call.connection is None or call.connection.is_ready(call)
 
     def learn(self, work, *rows):
         """What a function returns that is called in the host."""

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from headrace.hosts.orphans import marked
+from headrace.hosts.system import marked
 from waiting import wait_until
 
 RUN = ("run", "in/**/*.*", "--handler", "logged:Logged", "--max-batch-size=4", "--min-batch-size=4", "--output", "out/")

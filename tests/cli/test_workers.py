@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from headrace.hosts.orphans import marked
+from headrace.hosts.system import marked
 from headrace.jobs import splits
 
 HANDLER = '''

@@ -38,7 +38,7 @@ def run_inside(tmp_path, monkeypatch):
 
 STRANGER = """
 import json, os, subprocess
-from headrace.hosts.orphans import MARK, kill_marked, kill_orphans, new_mark
+from headrace.hosts.system import MARK, kill_marked, kill_orphans, new_mark
 from headrace.hosts.system import children, processes
 
 def number_outside(process):

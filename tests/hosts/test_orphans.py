@@ -8,9 +8,8 @@ import sys
 
 import pytest
 
-from headrace.hosts import orphans
-from headrace.hosts.orphans import MARK, kill_marked, kill_orphans, new_mark
-from headrace.hosts.system import processes
+from headrace.hosts import system
+from headrace.hosts.system import MARK, kill_marked, kill_orphans, new_mark, processes
 
 pytestmark = pytest.mark.usefixtures("census")
 
@@ -36,7 +35,7 @@ def dead_owner(popen):
 
 
 def mark_of(owner):
-    return f"{NAMESPACE}:{owner}:{orphans.fields_of(owner)[orphans._STARTED]}:1"
+    return f"{NAMESPACE}:{owner}:{system.fields_of(owner)[system._STARTED]}:1"
 
 
 def was_killed(process):
@@ -44,7 +43,7 @@ def was_killed(process):
 
 
 def carriers(mark):
-    return [process for process in processes() if orphans._mark_of(process) == mark]
+    return [process for process in processes() if system._mark_of(process) == mark]
 
 
 def connections(process):
@@ -85,7 +84,7 @@ def test_an_owner_that_is_a_zombie_is_dead(start, wait_until):
     owner = start()
     child = start(mark_of(owner.pid))
     os.kill(owner.pid, signal.SIGKILL)
-    assert wait_until(lambda: orphans.fields_of(owner.pid)[0] == "Z")
+    assert wait_until(lambda: system.fields_of(owner.pid)[0] == "Z")
     kill_orphans()
     assert was_killed(child)
 

@@ -7,9 +7,8 @@ import os
 import pytest
 import torch
 
-from headrace.hosts import thread_budget
-from headrace.hosts.environment import ProcessEnvironment
-from headrace.hosts.thread_budget import ComputingPage, ThreadBudget
+from headrace.hosts import environment
+from headrace.hosts.environment import ComputingPage, ProcessEnvironment, ThreadBudget
 
 pytestmark = pytest.mark.large
 
@@ -17,7 +16,7 @@ pytestmark = pytest.mark.large
 @pytest.fixture
 def six_threads(monkeypatch):
     """For torch, on a machine of eight cores."""
-    monkeypatch.setattr(thread_budget, "allowed_cores", lambda: 8)
+    monkeypatch.setattr(environment, "allowed_cores", lambda: 8)
     before = torch.get_num_threads()
     torch.set_num_threads(6)
     yield

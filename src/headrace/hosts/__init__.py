@@ -3,7 +3,7 @@
 client: worker process or manager           fork server (per session or model)  host (one per copy of the model)
 
 client.ModelHosts
-  connection.HostConnection <-- calls: requests, responses; progress page -----> host.serve
+  connection.HostConnection <-- provider: requests, responses; progress page -----> host.serve
       |                                                                             |
   provider.HostProvider, one of:                                                 host.RequestHandler:
     machine/lease, for shared hosts                                              runtime/request_handler
@@ -12,8 +12,6 @@ client.ModelHosts
       SPARE: one that imports ahead
 output.OutputReader <---------------------- output.redirect_output <------------ prints and log records
 
-environment.py     what the fork server takes over from its owner: search path, directory, variables; each copy's GPU
-orphans.py         kills what killed owners left behind, before a process starts its first fork server
-system.py          system calls: parent-death signals, subreaper, pidfd, out-of-memory score
-thread_budget.py   divides the cores among all processes that compute with the manager's models
+environment.py     what the fork server takes over from its owner: search path, directory, variables; GPUs and cores
+system.py          system calls: parent-death signals, subreaper, pidfd; finds and kills what killed owners left behind
 """

@@ -10,8 +10,7 @@ from typing import Any
 from weakref import WeakSet
 
 from headrace.core.errors import HostStartError
-from headrace.hosts.calls import Call
-from headrace.hosts.connection import HostConnection
+from headrace.hosts.connection import Call, HostConnection
 from headrace.hosts.provider import HostFailure, HostProvider
 from headrace.ipc.codec import Decoded, encode
 
@@ -99,11 +98,6 @@ class ModelHosts:
                 return connection.failure
             self._send(call)
 
-    def is_ready(self, call: Call) -> bool:
-        """Whether the request's host has responded or exited, so that ``result`` need not wait for it."""
-        connection: HostConnection | None = call.connection
-        return connection is None or connection.is_over or connection.is_ready(call)
-
     def connection(self, number: int) -> HostConnection:
         """The connection to host ``number``, which is started if it is not known to run.
 
@@ -114,9 +108,7 @@ class ModelHosts:
             if self._is_closed:
                 raise HostStartError(self._name, "its owner has closed it.")
             connection = self._connections[number]
-            if connection is not None:
-                connection.update()
-            return connection if connection is not None and not connection.is_over else self._restart(number)
+            return self._restart(number) if connection is None or connection.is_ready(None) else connection
 
     def start_all(self, head: Any = None) -> None:
         """Starts every host that does not run; sends each a request with ``head``, if any, and ignores the response.

@@ -10,15 +10,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import ref
 
-from headrace.hosts.calls import LONGEST_INLINE, Call, ClientChannel, HostReply, HostRequest, PendingRequest
-from headrace.hosts.provider import ExitCause, HostExit, HostFailure, HostProvider, await_exit, describe_exit
-from headrace.ipc.channel import Outgoing, milliseconds
+from headrace.hosts.provider import ClientChannel, ExitCause, HostFailure, HostProvider, reap
+from headrace.ipc.channel import LONGEST_INLINE, Content, Frame, Link, Outgoing, milliseconds
 from headrace.ipc.codec import Decoded, Message, decode
 from headrace.ipc.progress import ActivitySnapshot, Progress
-from headrace.ipc.segment import PeerSegments, Reply, Segment, SegmentPool
+from headrace.ipc.segment import Reply, Segment
 
 _MAX_IN_FLIGHT = 32
 """Limit of requests without a response. More could fill the socket: the sender would block, and check no time limit."""
@@ -26,6 +25,39 @@ _MAX_INLINE = 8
 """As many requests without a response, and their responses, may be in the socket with their content."""
 _LONGEST_START_SECS = 600
 """Extra time before a host's first mark: it may have to import the handler's modules."""
+
+
+class Call:
+    """A request and, later, its response. Dropping the last reference discards the response.
+
+    Args:
+        number: of the call.
+        message: the request.
+        on_reply: called by the reading thread once there is a response.
+    """
+
+    def __init__(self, number: int, message: Message, on_reply: Callable[[Any], None] | None = None) -> None:
+        self.number = number
+        self.message = message
+        self.on_reply = on_reply
+        self.connection: Any = None
+        """The ``HostConnection`` that has sent it."""
+        self.reply: Reply | bytes | memoryview | None = None
+        """The response; a ``Reply`` if it is in the host's memory."""
+        self.files: list[int] = []
+        """Descriptors that came with the response; the caller must close them."""
+
+
+class _Pending(NamedTuple):
+    """A request without a response."""
+
+    call: ref[Call]
+    """Of an abandoned bundle, the call vanishes."""
+    segment: Segment | None
+    """The memory that holds it, ``size`` bytes; None: it was sent through the channel."""
+    size: int
+    sent: float
+    """In seconds of the monotonic clock."""
 
 
 class HostConnection:
@@ -45,9 +77,7 @@ class HostConnection:
     ) -> None:
         self._provider = provider
         self._timeout_secs = timeout_secs
-        self._requests = SegmentPool()
-        self._answers = PeerSegments()
-        self._pending: dict[int, PendingRequest] = {}
+        self._pending: dict[int, _Pending] = {}
         """Requests without a response, by call number, in sending order."""
         self._last_answered = 0
         """The number of the last call with a response: the progress page may still show it for a moment."""
@@ -65,25 +95,21 @@ class HostConnection:
         """Whether the host has exited or this client has left it."""
         self.failure: HostFailure | None = None
         """How the host was lost; its snapshot names the call at fault, if any."""
-        self.process, self._channel, self._progress_segment, self.pidfd, self._is_shared = provider.host(number)
-        self._progress = Progress(self._progress_segment.memory)
+        self.process, self._channel, self.page, self.pidfd, self._is_shared = provider.host(number)
+        self._progress = Progress(self.page.memory)
+        self._link = Link(self._channel)
         self._outgoing = Outgoing(self._channel) if side_by_side else None
         self._poll = select.poll()
         self._channel_file = self._channel.fileno()
-        for file in (self._channel_file, self.pidfd):
-            if file is not None:
-                self._poll.register(file, select.POLLIN)
+        self._poll.register(self._channel_file, select.POLLIN)
+        if self.pidfd is not None:
+            self._poll.register(self.pidfd, select.POLLIN)
 
     @property
     def load(self) -> int:
         """How many requests it has to process: this client's, and the current one if it is another client's."""
         current = self._progress.read().call
         return len(self._pending) + (current not in self._pending and current not in (0, self._last_answered))
-
-    @property
-    def progress_file(self) -> int:
-        """The descriptor of the host's progress page, for other clients."""
-        return self._progress_segment.file
 
     def add_client(self, file: int) -> None:
         """Connects another client to the host; ``file`` is the host's end of that client's channel.
@@ -97,17 +123,15 @@ class HostConnection:
         """Sends a request, after others have been answered if 32 wait; returns False if the host is gone."""
         if self._outgoing is not None:
             with self._lock:
-                return self._send(call, call.message.content(), may_inline=True)
+                return self._send(call, call.message.content())
         if len(self._pending) >= _MAX_IN_FLIGHT:
             self.wait_until(lambda: len(self._pending) < _MAX_IN_FLIGHT)
-        is_small = call.message.nbytes <= LONGEST_INLINE
-        where = call.message.content() if is_small else self._in_segment(call.message)
+        where = call.message.content() if call.message.nbytes <= LONGEST_INLINE else self._in_segment(call.message)
         with self._lock:
-            may_inline = len(self._pending) < _MAX_INLINE
-            if is_small and not may_inline:
+            if len(self._pending) >= _MAX_INLINE and not isinstance(where, Segment):
                 where = self._in_segment(call.message)
             try:
-                return self._send(call, where, may_inline=may_inline)
+                return self._send(call, where)
             except OSError:
                 return False
             except BaseException:  # Ctrl-C: the host may have received any part of the message
@@ -121,7 +145,7 @@ class HostConnection:
 
     def _in_segment(self, message: Message) -> Segment:
         with self._lock:
-            segment = self._requests.take(message.nbytes)
+            segment = self._link.own.take(message.nbytes)
         message.write(segment.memory)
         return segment
 
@@ -129,31 +153,26 @@ class HostConnection:
         """Waits until the call has its response or the host has exited; None: only for the exit."""
         self.wait_until(lambda: call is not None and call.reply is not None)
 
-    def is_ready(self, call: Call) -> bool:
-        """Whether ``wait`` would return at once."""
-        if call.reply is None:
-            self.update()
-        return call.reply is not None or self.is_over
-
-    def update(self) -> None:
-        """Reads at most one message, without waiting, unless another thread is reading already."""
+    def is_ready(self, call: Call | None) -> bool:
+        """Whether ``wait`` would return at once, once at most one message has been read."""
         leads = False
         try:
             with self._lock:
-                leads = not self._has_reader and not self.is_over
+                leads = not self._has_reader and not self.is_over and (call is None or call.reply is None)
                 self._has_reader = self._has_reader or leads
             if leads:
                 self._read_once(block=False)
         finally:
             if leads:
                 self._hand_over()
+        return self.is_over or (call is not None and call.reply is not None)
 
     def read(self, call: Call) -> Decoded:
         """Decodes the response of a call that has one; the host may then reuse its memory."""
         reply, call.reply, call.connection = call.reply, None, None
         assert reply is not None
-        known = call.message.columns
-        return decode(reply.memory if isinstance(reply, Reply) else memoryview(reply), known=known, own=True)
+        memory = reply.memory if isinstance(reply, Reply) else memoryview(reply)
+        return decode(memory, known=call.message.columns, own=True)
 
     def hang_up(self) -> None:
         """Closes the connection, which ends an unshared host; whoever waits notices."""
@@ -182,28 +201,21 @@ class HostConnection:
             if self.pidfd is not None:
                 os.close(self.pidfd)
                 self.pidfd = None
-            self._requests, self._answers = SegmentPool(), PeerSegments()
+            self._link = Link(self._channel)
             self._pending.clear()
-            self._progress_segment.close()
+            self.page.close()
 
-    def _send(self, call: Call, where: list[bytes | bytearray] | Segment, *, may_inline: bool) -> bool:
+    def _send(self, call: Call, where: Content) -> bool:
         if self.is_over or self._is_disconnected:
             return False
         number, size, call.connection = call.number, call.message.nbytes, self
         sent = time.monotonic()
-        self._pending[number] = PendingRequest(ref(call), where if isinstance(where, Segment) else None, size, sent)
+        self._pending[number] = _Pending(ref(call), where if isinstance(where, Segment) else None, size, sent)
         if self._outgoing is not None and not isinstance(where, Segment):
             self._outgoing.send(number, where)
             return True
-        free = [self._free.popleft() for _ in range(len(self._free))] if self._free else []
-        dropped, self._requests.dropped = self._requests.dropped, []
-        if isinstance(where, Segment):
-            request = HostRequest(number, None, where.name, size, free, dropped, may_inline)
-            self._channel.send(tuple(request), self._requests.files_for(where))
-        elif free or dropped:
-            self._channel.send(tuple(HostRequest(number, b"".join(where), 0, 0, free, dropped)))
-        else:
-            self._channel.send_content(number, where)
+        free = [self._free.popleft() for _ in range(len(self._free))] if self._free else ()
+        self._link.send(number, where, size, flag=len(self._pending) > _MAX_INLINE, free=free)
         return True
 
     def wait_until(self, is_settled: Callable[[], bool]) -> None:
@@ -231,14 +243,14 @@ class HostConnection:
 
     def _read_once(self, *, block: bool) -> None:
         ready = dict(self._poll.poll(self._poll_timeout_ms() if block else 0))
-        if self._channel_file in ready and not self._is_disconnected:
-            self._receive()
-        elif ready:
+        if not ready:
+            late = self._progress.read()
+            if self._timeout_secs is not None and self._seconds_busy(late) > self._timeout_secs:
+                self._kill_late(late)
+            return
+        if self._channel_file not in ready or self._is_disconnected:
             self._handle_exit()  # the process has exited, and every message that it sent has been read
-        elif self._timeout_secs is not None and self._seconds_busy(late := self._progress.read()) > self._timeout_secs:
-            self._kill_late(late)
-
-    def _receive(self) -> None:
+            return
         try:
             self._accept(*self._channel.receive(stall_secs=self._timeout_secs))
         except EOFError:
@@ -256,19 +268,19 @@ class HostConnection:
         return milliseconds(self._timeout_secs - max(0.0, self._seconds_busy(self._progress.read())))
 
     def _accept(self, received: tuple[Any, ...], files: list[int]) -> None:
-        reply = HostReply(*received)
+        reply = Frame(*received)
         with self._lock:
             self.has_begun = True
             request = self._pending.pop(reply.call, None)
             self._last_answered = reply.call
             if reply.dropped:
-                self._answers.drop(reply.dropped)
-            if request is not None and request.segment and reply.kept:
-                self._requests.drop(request.segment)  # the handler kept an array of the batch: leave it that memory
+                self._link.peers.drop(reply.dropped)
+            if request is not None and request.segment and reply.flag:
+                self._link.own.drop(request.segment)  # the handler kept an array of the batch: leave it that memory
             elif request is not None and request.segment:
-                self._requests.give_back(request.segment, request.size)
+                self._link.own.give_back(request.segment, request.size)
             if reply.content is None:
-                answer = self._answers.segment(reply.segment, files)  # files left over are from the request handler
+                answer = self._link.peers.segment(reply.segment, files)  # files left over are from the request handler
                 memory: Reply | bytes | memoryview = Reply(answer, reply.size, reply.call, self._free)
             else:
                 memory = reply.content
@@ -278,34 +290,19 @@ class HostConnection:
             else:
                 for file in files:  # its bundle was abandoned
                     os.close(file)
-        if call is not None:
-            call.answered()
+        if call is not None and call.on_reply is not None:
+            call.on_reply(call)
 
     def _handle_exit(self) -> None:
         """Reaps a host that has exited or closed its connection, and finds out why."""
         if self._is_disconnected and self._is_shared:  # it keeps running for others
             self._lost("was left")
             return
-        has_ended = await_exit(self.pidfd)
-        ended = self._provider.reap(self.process)
-        if has_ended is None:  # unknown without a pidfd, but reap() has killed it unless others use it
-            has_ended = ended is not None or not self._is_shared
-        code, cause = ended or HostExit(None)
-        if cause is ExitCause.LATE and self._timeout_secs is not None:  # another client had it killed
-            self._lost(self._late_ending, timed_out=True)
-            return
-        text = describe_exit(code) if has_ended else "closed the connection to its owner"
-        is_out_of_memory = cause is ExitCause.MEMORY
-        why = ", since the machine had run out of memory" if is_out_of_memory else ""
-        self._lost(text + why, out_of_memory=is_out_of_memory)
+        self._lost(*reap(self._provider, self.process, self.pidfd, is_shared=self._is_shared))
 
     def _kill_late(self, late: ActivitySnapshot | None = None) -> None:
         self._provider.reap(self.process, late=True)
-        self._lost(self._late_ending, timed_out=True, late=late)
-
-    @property
-    def _late_ending(self) -> str:
-        return f"was killed, having taken longer than {self._timeout_secs:g} s"
+        self._lost("was killed", ExitCause.LATE, late)
 
     def _seconds_busy(self, snapshot: ActivitySnapshot) -> float:
         """Seconds that the current operation has taken or, if the host is idle, that a request has been waiting."""
@@ -320,14 +317,7 @@ class HostConnection:
         # (since_ns is 0) the host may still be importing modules, which gets an allowance.
         return min(snapshot.seconds, waiting) if snapshot.since_ns else waiting - _LONGEST_START_SECS
 
-    def _lost(
-        self,
-        exit_text: str,
-        *,
-        timed_out: bool = False,
-        out_of_memory: bool = False,
-        late: ActivitySnapshot | None = None,
-    ) -> None:
+    def _lost(self, exit_text: str, cause: ExitCause = ExitCause.OTHER, late: ActivitySnapshot | None = None) -> None:
         """Blames the request on the progress page, and closes the connection.
 
         No request is at fault if that one was answered, or the host had moved on since it was found to be ``late``.
@@ -340,7 +330,10 @@ class HostConnection:
         self.has_begun = self.has_begun or self._progress.marks > 1  # the first says that it is ready
         if self._is_disconnected or late not in (None, snapshot):
             snapshot = replace(snapshot, call=0)
-        self._end(HostFailure(snapshot, timed_out, exit_text, out_of_memory))
+        timed_out = cause is ExitCause.LATE and self._timeout_secs is not None  # perhaps for another client
+        if timed_out:
+            exit_text = f"was killed, having taken longer than {self._timeout_secs:g} s"
+        self._end(HostFailure(snapshot, timed_out, exit_text, cause is ExitCause.MEMORY))
 
     def _end(self, failure: HostFailure) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""What a child process takes over from its owner: module search path, directory, variables; and its GPU."""
+"""What a child process takes over from its owner: module search path, directory, variables; its GPU and its cores."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from struct import Struct
 
 from headrace.hosts.system import allowed_cores
+from headrace.ipc.segment import Segment
+from headrace.ipc.serialization import codecs
 
 _GPUS = "CUDA_VISIBLE_DEVICES"
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 _KFD, _ACCEL = "/dev/kfd", "/dev/accel"
 """Where AMD's GPUs are, and other accelerators."""
+_COUNT = Struct("@Q")
 
 
 @dataclass(frozen=True)
@@ -104,3 +109,76 @@ def has_accelerator(environment: Mapping[str, str], driver: Path = _DRIVER) -> b
     """Whether this machine has a device, such as a GPU, that frameworks may put models on."""
     devices = (_KFD, _ACCEL)
     return sys.platform == "darwin" or bool(visible_gpus(environment, driver)) or any(map(os.path.exists, devices))
+
+
+class ComputingPage:
+    """A page of shared memory with the number of computing processes; the manager writes it, the others read it."""
+
+    def __init__(self, segment: Segment | None = None) -> None:
+        self._segment = segment or Segment.create(0, _COUNT.size)
+
+    @classmethod
+    def received(cls, file: int) -> ComputingPage:
+        """Opens the page in another process; takes ownership of the descriptor."""
+        return cls(Segment(0, file, os.fstat(file).st_size))
+
+    @property
+    def file(self) -> int:
+        """The page's descriptor, to send to other processes."""
+        return self._segment.file
+
+    def write(self, processes: int) -> None:
+        """Sets the number of computing processes."""
+        _COUNT.pack_into(self._segment.memory, 0, processes)
+
+    def read(self) -> int:
+        """The number of computing processes; at least 1, the caller."""
+        return max(1, int(_COUNT.unpack_from(self._segment.memory)[0]))
+
+
+class ThreadBudget(threading.local):
+    """Limits the native threads of frameworks to this process's share of the cores; state is per thread.
+
+    Args:
+        page: says how many processes share the cores.
+    """
+
+    def __init__(self, page: ComputingPage) -> None:
+        self._page = page
+        self._processes = 1
+        self._undo: list[Callable[[], None]] = []
+
+    def keep(self) -> None:
+        """Updates the calling thread's limits; call it before each computation. Cheap when nothing has changed."""
+        processes = self._page.read()
+        if processes != self._processes:
+            self.release()
+            self._processes = processes
+            threads = threads_of_each(processes)
+            self._undo = [codec.limit_threads(threads) for codec in codecs()] if processes > 1 else []
+
+    def release(self) -> None:
+        """Removes the calling thread's limits."""
+        for undo in reversed(self._undo):  # in reverse: frameworks may share a library
+            undo()
+        self._undo, self._processes = [], 1
+
+
+_inherited: ThreadBudget | None = None
+
+
+def inherit_page(file: int) -> None:
+    """In the fork server: sets the page for its future hosts; takes ownership of the descriptor."""
+    global _inherited  # noqa: PLW0603 - process-wide state
+    _inherited = ThreadBudget(ComputingPage.received(file))
+
+
+def inherited_budget() -> ThreadBudget | None:
+    """In a host: the thread budget set in its fork server; None if there is none."""
+    return _inherited
+
+
+def limit_threads(count: int) -> None:
+    """Limits every framework that this process has imported to ``count`` threads, permanently."""
+    for codec in codecs():
+        codec.limit_threads(count)

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 from headrace.core.files import keep_copies
+from headrace.hosts.environment import inherit_page, limit_threads
 from headrace.hosts.fork_server_process import (
     Failed,
     Fork,
@@ -31,11 +32,9 @@ from headrace.hosts.fork_server_process import (
     Preload,
 )
 from headrace.hosts.host import serve
-from headrace.hosts.orphans import is_manager
 from headrace.hosts.output import redirect_output
 from headrace.hosts.provider import ExitCause, HostExit
-from headrace.hosts.system import adopt_orphans, children, die_with_parent, has_ended, raise_oom_score
-from headrace.hosts.thread_budget import inherit_page, limit_threads
+from headrace.hosts.system import adopt_orphans, children, die_with_parent, has_ended, is_manager, raise_oom_score
 from headrace.ipc.channel import Channel, is_readable
 from headrace.ipc.serialization import all_reducers
 from headrace.ipc.weights_file import attach

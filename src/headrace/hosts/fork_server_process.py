@@ -11,9 +11,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from headrace.hosts.environment import ProcessEnvironment
-from headrace.hosts.orphans import MARK, kill_marked, kill_orphans, new_mark
 from headrace.hosts.output import OutputReader
 from headrace.hosts.provider import describe_exit
+from headrace.hosts.system import MARK, kill_marked, kill_orphans, new_mark
 from headrace.ipc.channel import Channel
 from headrace.ipc.weights_file import WeightsLayout
 

@@ -10,11 +10,11 @@ from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from headrace.core.files import keep_copies, kept_copies
-from headrace.hosts.calls import LONGEST_INLINE, ClientChannel, HostReply, HostRequest
-from headrace.ipc.channel import Channel, Outgoing
+from headrace.hosts.provider import ClientChannel
+from headrace.ipc.channel import LONGEST_INLINE, Channel, Content, Frame, Link, Outgoing
 from headrace.ipc.codec import Message, RequestColumns, decode, encode
 from headrace.ipc.progress import Activity, Progress
-from headrace.ipc.segment import PeerSegments, Segment, SegmentPool
+from headrace.ipc.segment import Segment
 from headrace.ipc.weights_file import NotMappableError, WeightsLayout, export
 from headrace.models.memory import peak_bytes
 
@@ -162,8 +162,7 @@ class _Client:
         """The number of the latest call."""
         self._progress = progress
         self._channel = channel
-        self._requests = PeerSegments()
-        self._answers = SegmentPool()
+        self._link = Link(channel)
         self._unread: dict[int, tuple[Segment, int]] = {}
         """Segments of responses that the client has not read yet, and the bytes used, by call number."""
         self.has_exported = False
@@ -182,7 +181,7 @@ class _Client:
             return None
         if isinstance(received, ClientChannel):
             return files
-        request = HostRequest(*received)
+        request = Frame(*received)
         self._latest = request.call
         if self._is_in_turn:
             self._progress.begin(request.call)
@@ -208,7 +207,7 @@ class _Client:
     def _is_in_turn(self) -> bool:
         return self._engine is None or not self._engine.is_running
 
-    def _is_for_engine(self, request: HostRequest) -> bool:
+    def _is_for_engine(self, request: Frame) -> bool:
         """Gives an engine a request that is for it."""
         if self._engine is None or request.content is None:
             return False
@@ -216,47 +215,35 @@ class _Client:
         content = memoryview(request.content)
         return self._engine.begin(request.call, content, self._progress, self._outgoing.send)
 
-    def _handle(self, request: HostRequest, files: list[int]) -> None:
+    def _handle(self, request: Frame, files: list[int]) -> None:
         if request.dropped:
-            self._requests.drop(request.dropped)
+            self._link.peers.drop(request.dropped)
         for call in request.free:
-            self._answers.give_back(*self._unread.pop(call))
+            self._link.own.give_back(*self._unread.pop(call))
         is_kept: Callable[[], bool] | None = None
         if request.content is not None:
             message, more = self._answer(memoryview(request.content), own=True)
         else:
-            memory, is_kept = self._requests.segment(request.segment, files).lend(request.size)
+            memory, is_kept = self._link.peers.segment(request.segment, files).lend(request.size)
             message, more = self._answer(memory, own=False)
             del memory
         try:
-            if request.may_inline and message.nbytes <= LONGEST_INLINE:
-                where: list[bytes | bytearray] | Segment = message.content()
+            size = message.nbytes
+            if size <= LONGEST_INLINE and not request.flag:
+                where: Content = message.content()
             else:
                 where = self._in_segment(request.call, message)
-            size = message.nbytes
             del message  # before is_kept(): the response itself may refer to the request's memory
-            self._reply(request.call, where, size, more, kept=is_kept is not None and is_kept())
+            self._link.send(request.call, where, size, flag=is_kept is not None and is_kept(), files=more)
         finally:
             for file in more:
                 os.close(file)
 
     def _in_segment(self, call: int, message: Message) -> Segment:
-        segment = self._answers.take(message.nbytes)
+        segment = self._link.own.take(message.nbytes)
         message.write(segment.memory)
         self._unread[call] = segment, message.nbytes
         return segment
-
-    def _reply(
-        self, call: int, where: list[bytes | bytearray] | Segment, size: int, more: Sequence[int], *, kept: bool
-    ) -> None:
-        dropped, self._answers.dropped = self._answers.dropped, []
-        if isinstance(where, Segment):
-            files = [*self._answers.files_for(where), *more]
-            self._channel.send(tuple(HostReply(call, None, where.name, size, dropped, kept)), files)
-        elif dropped or kept or more:
-            self._channel.send(tuple(HostReply(call, b"".join(where), 0, 0, dropped, kept)), more)
-        else:
-            self._channel.send_content(call, where)
 
     def _answer(self, memory: memoryview, *, own: bool) -> tuple[Message, Sequence[int]]:
         known: RequestColumns | None = None

@@ -1,4 +1,4 @@
-"""What connects a client to a host: the provider's interface, the handle it returns, and how a host is lost."""
+"""What connects a client to a host: their messages, the provider's interface, and how a host is lost."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from headrace.ipc.segment import Segment
 
 _EXIT_GRACE_SECS = 1.0
 """How long a host that has closed its connection may take to exit by itself."""
+
+
+class ClientChannel(NamedTuple):
+    """From owner to host: the attached descriptor is the channel of another client, to be served, too."""
 
 
 class HostHandle(NamedTuple):
@@ -97,9 +101,18 @@ class HostProvider(Protocol):
         ...
 
 
-def await_exit(pidfd: int | None) -> bool | None:
-    """Waits a moment for a process to exit, so that its own exit code survives; None: cannot be known."""
-    return None if pidfd is None else is_readable(pidfd, _EXIT_GRACE_SECS)
+def reap(provider: HostProvider, process: int, pidfd: int | None, *, is_shared: bool) -> tuple[str, ExitCause]:
+    """Reaps a host that has exited or closed its connection; returns how, in words that follow "it", and why."""
+    # Wait a moment, so that its own exit code survives; without a pidfd the provider kills it, unless others use it.
+    has_ended = None if pidfd is None else is_readable(pidfd, _EXIT_GRACE_SECS)
+    ended = provider.reap(process)
+    if has_ended is None:
+        has_ended = ended is not None or not is_shared
+    code, cause = ended or HostExit(None)
+    if not has_ended:
+        return "closed the connection to its owner", cause
+    why = ", since the machine had run out of memory" if cause is ExitCause.MEMORY else ""
+    return describe_exit(code) + why, cause
 
 
 def describe_exit(code: int | None) -> str:

@@ -1,4 +1,4 @@
-"""Sends small messages and file descriptors between two processes."""
+"""Sends messages and file descriptors between two processes: small ones through a socket, others in shared memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ import threading
 import time
 from collections.abc import Sequence
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
+
+from headrace.ipc.segment import PeerSegments, Segment, SegmentPool
 
 _HEADER = struct.Struct("!QQ")
 """Size of the content in bytes; its number, 0 for a pickle."""
@@ -25,6 +27,8 @@ _BUFFER = 1 << 18
 """Bytes that may be under way in each direction; systems have limits of their own."""
 _LONGEST_POLL_SECS = 86_400
 _LONGEST_LAST_SEND_SECS = 1.0
+LONGEST_INLINE = 7 << 10
+"""Bytes. Requests and responses of at most this size may be sent through the channel, which is faster."""
 _MOST_FILES = 8
 _ROOM_FOR_FILES = socket.CMSG_LEN(_MOST_FILES * array.array("i").itemsize)
 _CLOSE_ON_EXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
@@ -172,6 +176,65 @@ class Channel:
         """Waits until there is something to receive."""
         if not is_readable(self.fileno(), deadline - time.monotonic()):
             raise TimeoutError
+
+
+class Frame(NamedTuple):
+    """A request or a response: in ``content``, or in the first ``size`` bytes of a segment.
+
+    Sent as a plain tuple, since the class would take most of the time to pickle; with ``content`` and defaults alone,
+    not even pickled.
+    """
+
+    call: int
+    """The call's number."""
+    content: bytes | memoryview | None = None
+    segment: int = 0
+    """The segment's name."""
+    size: int = 0
+    dropped: Sequence[int] = ()
+    """Names of the sender's segments that the receiver must close."""
+    flag: bool = False
+    """Of a request: the response must be in a segment. Of a response: the host still refers to the request's segment,
+    so that the client must not reuse it."""
+    free: Sequence[int] = ()
+    """Calls whose responses have been read: the host may reuse their segments."""
+
+
+Content: TypeAlias = Sequence[bytes | bytearray] | Segment
+"""A message in pieces, or the segment that holds it."""
+
+
+class Link:
+    """One end of a connection: a channel, and the segments that each end writes for the other; not thread-safe."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.own = SegmentPool()
+        self.peers = PeerSegments()
+
+    def send(
+        self,
+        call: int,
+        where: Content,
+        size: int,
+        *,
+        flag: bool = False,
+        free: Sequence[int] = (),
+        files: Sequence[int] = (),
+    ) -> None:
+        """Sends a ``Frame`` of ``size`` bytes.
+
+        Raises:
+            OSError: the other end is closed.
+        """
+        dropped, self.own.dropped = self.own.dropped, []
+        if isinstance(where, Segment):
+            frame = Frame(call, None, where.name, size, dropped, flag, free)
+            self.channel.send(tuple(frame), [*self.own.files_for(where), *files])
+        elif dropped or flag or free or files:
+            self.channel.send(tuple(Frame(call, b"".join(where), 0, 0, dropped, flag, free)), files)
+        else:
+            self.channel.send_content(call, where)
 
 
 class Outgoing:

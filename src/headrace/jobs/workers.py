@@ -13,8 +13,7 @@ from typing import Protocol
 from headrace.core.errors import ConfigurationError, HostDiedError
 from headrace.core.events import BatchCompleted
 from headrace.core.result import Stage
-from headrace.hosts.calls import Call
-from headrace.hosts.connection import HostConnection
+from headrace.hosts.connection import Call, HostConnection
 from headrace.hosts.environment import ProcessEnvironment, gpu_of, has_accelerator, threads_of_each, visible_gpus
 from headrace.hosts.fork_server_client import ForkServerClient
 from headrace.hosts.system import allowed_cores, why_no_hosts

@@ -18,9 +18,9 @@ from headrace.core.errors import HostStartError
 from headrace.failures.load_policy import survive_one_death
 from headrace.hosts.environment import ProcessEnvironment
 from headrace.hosts.host import Exported
-from headrace.hosts.orphans import MANAGER, MARK
 from headrace.hosts.output import OutputReader
 from headrace.hosts.provider import HostExit, HostFailure, HostHandle, died
+from headrace.hosts.system import MANAGER, MARK
 from headrace.ipc.channel import Channel
 from headrace.ipc.segment import Segment
 from headrace.machine.discovery import find_or_launch, runtime_directory

@@ -18,8 +18,7 @@ from typing import Any
 
 from headrace.core.clock import Clock, SystemClock
 from headrace.core.errors import HeadraceError, HostStartError
-from headrace.hosts.orphans import namespace
-from headrace.hosts.system import lower_oom_score
+from headrace.hosts.system import lower_oom_score, namespace
 from headrace.ipc.channel import Channel
 from headrace.machine.discovery import ManagerEndpoint
 from headrace.machine.messages import EndHost, JoinHost, LoadRequest, Refused, StatusRequest

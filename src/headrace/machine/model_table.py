@@ -10,9 +10,9 @@ from typing import Any
 
 from headrace.core.clock import Clock
 from headrace.core.errors import HeadraceError, HostStartError, ModelMemoryError
+from headrace.hosts.environment import ComputingPage
 from headrace.hosts.host import Exported
 from headrace.hosts.provider import HostFailure
-from headrace.hosts.thread_budget import ComputingPage
 from headrace.ipc.channel import Channel
 from headrace.machine.messages import LoadHere, LoadRequest, ModelGrant, Refused
 from headrace.machine.shared_model import SharedModel

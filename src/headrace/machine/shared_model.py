@@ -9,13 +9,12 @@ from typing import Any
 
 from headrace.core.errors import HostStartError, ModelMemoryError
 from headrace.hosts.client import ModelHosts
-from headrace.hosts.environment import gpu_of
+from headrace.hosts.environment import gpu_of, threads_of_each
 from headrace.hosts.fork_server_client import ForkServerClient
 from headrace.hosts.fork_server_process import Preload
 from headrace.hosts.host import Export, Exported
 from headrace.hosts.output import OutputReader, record_line
 from headrace.hosts.provider import ExitCause, HostExit, HostFailure
-from headrace.hosts.system import allowed_cores
 from headrace.ipc.channel import Channel
 from headrace.ipc.weights_file import WeightsLayout
 from headrace.machine.messages import JoinedHost, LoadRequest, ModelGrant, Refused
@@ -57,7 +56,7 @@ class SharedModel:
         """How hosts ended, by process id."""
         environment = load_request.environment
         if load_request.hosted:
-            environment = environment.with_threads(max(1, allowed_cores() // load_request.copies))
+            environment = environment.with_threads(threads_of_each(load_request.copies))
         self._fork_server = ForkServerClient(
             load_request.request_handler,
             load_request.name,
@@ -156,7 +155,7 @@ class SharedModel:
             files: list[int] = []
             try:
                 connection.add_client(theirs.fileno())
-                for file in (mine.fileno(), connection.progress_file, connection.pidfd):
+                for file in (mine.fileno(), connection.page.file, connection.pidfd):
                     files += [os.dup(file)] if file is not None else []
             except OSError:  # the host has died: the next ``connection`` starts another
                 for file in files:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.core.errors import ConfigurationError
-from headrace.hosts.orphans import kill_orphans, marked, namespace
+from headrace.hosts.system import kill_orphans, marked, namespace
 from headrace.ipc.channel import Channel
 from headrace.machine.discovery import find, find_or_launch, is_free, manager_names, runtime_directory
 from headrace.machine.messages import StatusRequest

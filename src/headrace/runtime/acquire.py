@@ -18,8 +18,8 @@ from headrace.core.result import Caught
 from headrace.failures.load_policy import load_error, survive_one_death
 from headrace.hosts.environment import ProcessEnvironment, has_accelerator
 from headrace.hosts.host import Exported, Response, encoded
-from headrace.hosts.orphans import new_mark
 from headrace.hosts.provider import HostFailure, died
+from headrace.hosts.system import new_mark
 from headrace.ipc.codec import decode
 from headrace.ipc.exceptions import stand_ins, with_traceback_of
 from headrace.ipc.serialization import PROTOCOL, pickle_or_explain

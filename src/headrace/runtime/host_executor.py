@@ -17,7 +17,7 @@ from headrace.core.events import BatchFailed, Event, HostLost, Observer, UsageRe
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
 from headrace.failures.breaker import HOSTS, TIMEOUTS, CircuitBreaker
 from headrace.failures.search import FailureSearch, InjectedFailure, LostBatch
-from headrace.hosts.calls import Call
+from headrace.hosts.connection import Call
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.ipc.progress import Activity

@@ -18,9 +18,8 @@ from headrace.core.events import Event, HostLost
 from headrace.core.request_context import report_used
 from headrace.core.result import Caught, Stage
 from headrace.failures.search import FailureSearch, InjectedFailure, LostBatch, parts_after_timeout
-from headrace.hosts.calls import Call
 from headrace.hosts.client import ModelHosts, client_of
-from headrace.hosts.connection import HostConnection
+from headrace.hosts.connection import Call, HostConnection
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.codec import Message, encode
 from headrace.ipc.exceptions import with_traceback_of
@@ -51,13 +50,8 @@ class EngineCall(Call):
     """A request to an engine, and where its answer is awaited."""
 
     def __init__(self, number: int, message: Message, accept: Callable[[EngineCall], None]) -> None:
-        super().__init__(number, message)
+        super().__init__(number, message, accept)
         self.answer: Future[tuple[EngineAnswer, list[Any]]] = Future()
-        self._accept = accept
-
-    def answered(self) -> None:
-        """There is a response."""
-        self._accept(self)
 
     def end(self, answer: EngineAnswer, predictions: list[Any]) -> None:
         """Gives it its answer."""

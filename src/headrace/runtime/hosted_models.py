@@ -24,8 +24,8 @@ from headrace.failures.breaker import CircuitBreaker
 from headrace.failures.load_policy import LoadPolicy, load_error, survive_one_death
 from headrace.failures.recovery import overrun
 from headrace.failures.search import parts_after_timeout
-from headrace.hosts.calls import Call
 from headrace.hosts.client import ModelHosts
+from headrace.hosts.connection import Call
 from headrace.hosts.provider import HostFailure, died
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.ipc.progress import Activity
@@ -116,7 +116,7 @@ class HostedModels:
 
     def is_ready(self, call: Call | Raised | Unreadable) -> bool:
         """Whether ``answer`` would return without waiting."""
-        return not isinstance(call, Call) or self._hosts.is_ready(call)
+        return not isinstance(call, Call) or call.connection is None or call.connection.is_ready(call)
 
     def answer(self, work: Work, rows: list[Any], call: Call | Raised | Unreadable) -> Answer:
         """Waits for the response; sends the request again if its host was lost while loading and may be retried."""

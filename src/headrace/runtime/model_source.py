@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from headrace.core.events import ModelLoaded
 
 if TYPE_CHECKING:
-    from headrace.hosts.thread_budget import ThreadBudget
+    from headrace.hosts.environment import ThreadBudget
 
 Path = tuple[str, ...]
 """A chain of attribute names."""

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from headrace.failures.load_policy import load_error
 from headrace.hosts.client import ModelHosts
+from headrace.hosts.environment import ComputingPage, ThreadBudget
 from headrace.hosts.fork_server_client import ForkServerClient
 from headrace.hosts.fork_server_process import Preload
 from headrace.hosts.provider import HostFailure, HostProvider
 from headrace.hosts.system import allowed_cores
-from headrace.hosts.thread_budget import ComputingPage, ThreadBudget
 from headrace.ipc.serialization import pickle_or_explain
 from headrace.machine.lease import Lease
 from headrace.models.admission import format_bytes

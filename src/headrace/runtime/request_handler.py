@@ -18,8 +18,8 @@ from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped,
 from headrace.core.transferable import transferable
 from headrace.failures.device import device_loss, one_line
 from headrace.failures.search import InjectedFailure
+from headrace.hosts.environment import inherited_budget
 from headrace.hosts.host import Response
-from headrace.hosts.thread_budget import inherited_budget
 from headrace.ipc.codec import encode
 from headrace.ipc.exceptions import stand_ins
 from headrace.ipc.progress import Activity, Progress
