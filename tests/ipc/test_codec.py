@@ -11,7 +11,7 @@ import numpy
 import pytest
 
 from headrace import PredictionResult
-from headrace.ipc.codec import RequestColumns, decode, encode
+from headrace.ipc.codec import Columns, decode, encode
 
 RNG = numpy.random.default_rng(3)
 
@@ -22,7 +22,7 @@ def written(message) -> memoryview:
     return memory
 
 
-def request(rows) -> tuple[RequestColumns, Any]:
+def request(rows) -> tuple[Columns, Any]:
     """What the owner knows of a request, and what arrives in the host."""
     message = encode(None, rows)
     return message.columns, decode(written(message), own=False)

@@ -100,7 +100,7 @@ def test_both_processes_have_the_same_columns():
     rows = [(str(i), {"x": array, "y": [i]}) for i, array in enumerate(numpy.eye(4))]
     owner, host = sent(rows)
     assert len(owner) == 5
-    assert repr(owner.lists) == repr(host.columns.lists)
+    assert repr(owner) == repr(host.columns)
 
 
 def test_columns_do_not_change_with_the_rows():
@@ -108,4 +108,4 @@ def test_columns_do_not_change_with_the_rows():
     owner, host = sent(rows)
     rows.clear()
     host.rows.clear()
-    assert owner.lists == host.columns.lists == [["a", "b"]]
+    assert owner == host.columns == [["a", "b"]]

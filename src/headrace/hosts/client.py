@@ -90,7 +90,7 @@ class ModelHosts:
         while True:
             connection: HostConnection | None = call.connection
             assert connection is not None, "a call has only one result"
-            if not connection.is_over:
+            if call.reply is None:
                 connection.wait(call)
             if call.reply is not None:
                 return connection.read(call)

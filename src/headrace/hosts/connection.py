@@ -222,14 +222,15 @@ class HostConnection:
         """Waits until ``is_settled`` or the host has exited."""
         # Leader and followers: the thread that sets _has_reader polls the channel, outside the lock, and dispatches one
         # message; the others wait. Then it hands over and wakes all: one whose response has not come reads next.
-        while not (self.is_over or is_settled()):
+        while True:
             leads = False
             try:
                 with self._lock:
-                    while self._has_reader and not (self.is_over or is_settled()):
-                        self._changed.wait()
                     if self.is_over or is_settled():
                         return
+                    if self._has_reader:
+                        self._changed.wait()
+                        continue
                     leads = self._has_reader = True
                 self._read_once(block=True)
             finally:
@@ -244,9 +245,8 @@ class HostConnection:
     def _read_once(self, *, block: bool) -> None:
         ready = dict(self._poll.poll(self._poll_timeout_ms() if block else 0))
         if not ready:
-            late = self._progress.read()
-            if self._timeout_secs is not None and self._seconds_busy(late) > self._timeout_secs:
-                self._kill_late(late)
+            if self._timeout_secs is not None:
+                self._kill_if_late(self._timeout_secs)
             return
         if self._channel_file not in ready or self._is_disconnected:
             self._handle_exit()  # the process has exited, and every message that it sent has been read
@@ -299,6 +299,11 @@ class HostConnection:
             self._lost("was left")
             return
         self._lost(*reap(self._provider, self.process, self.pidfd, is_shared=self._is_shared))
+
+    def _kill_if_late(self, timeout_secs: float) -> None:
+        late = self._progress.read()
+        if self._seconds_busy(late) > timeout_secs:
+            self._kill_late(late)
 
     def _kill_late(self, late: ActivitySnapshot | None = None) -> None:
         self._provider.reap(self.process, late=True)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 from headrace.core.files import keep_copies, kept_copies
 from headrace.hosts.provider import ClientChannel
 from headrace.ipc.channel import LONGEST_INLINE, Channel, Content, Frame, Link, Outgoing
-from headrace.ipc.codec import Message, RequestColumns, decode, encode
+from headrace.ipc.codec import Columns, Message, decode, encode
 from headrace.ipc.progress import Activity, Progress
 from headrace.ipc.segment import Segment
 from headrace.ipc.weights_file import NotMappableError, WeightsLayout, export
@@ -246,7 +246,7 @@ class _Client:
         return segment
 
     def _answer(self, memory: memoryview, *, own: bool) -> tuple[Message, Sequence[int]]:
-        known: RequestColumns | None = None
+        known: Columns | None = None
         try:
             head, rows, known = decode(memory, own=own)
         except Exception as error:
@@ -292,6 +292,6 @@ def encoded(answer: Response) -> bytes:
     return b"".join(_encode(answer, None).content())
 
 
-def _encode(answer: Response, known: RequestColumns | None) -> Message:
+def _encode(answer: Response, known: Columns | None) -> Message:
     head, rows, positions, reducers, echoes, *_ = answer
     return encode(head, rows, known=known if echoes else None, positions=positions, reducers=reducers)

@@ -13,10 +13,10 @@ from struct import Struct
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from headrace.core.arrays import Stacked
-from headrace.ipc.columns import NOTHING_KNOWN, KnownColumns, RequestColumns, RowDecoder, RowEncoder
+from headrace.ipc.columns import NOTHING_KNOWN, Columns, KnownColumns, RowDecoder, RowEncoder
 from headrace.ipc.serialization import Pickled, all_reducers, pickled
 
-__all__ = ["Decoded", "Message", "RequestColumns", "decode", "encode", "sent_as_plain_values"]
+__all__ = ["Columns", "Decoded", "Message", "decode", "encode", "sent_as_plain_values"]
 
 _NUMBERS = Struct("=QII")
 """Pickle size in bytes, number of stacked arrays, number of all buffers."""
@@ -56,7 +56,7 @@ class Message:
         columns: the columns of its rows; pass them as ``known`` when decoding the response.
     """
 
-    def __init__(self, columns: RequestColumns, stacks: list[Stacked], pickle_: Pickled) -> None:
+    def __init__(self, columns: Columns, stacks: list[Stacked], pickle_: Pickled) -> None:
         self.columns = columns
         self._stacks = stacks
         self._pickle = pickle_
@@ -100,7 +100,7 @@ class Decoded(NamedTuple):
 
     head: Any
     rows: list[Any]
-    columns: RequestColumns
+    columns: Columns
     """Pass them as ``known`` when encoding the response."""
 
 
@@ -108,7 +108,7 @@ def encode(
     head: Any,
     rows: Sequence[Any],
     *,
-    known: RequestColumns | None = None,
+    known: Columns | None = None,
     positions: Sequence[int] | None = None,
     reducers: Mapping[type, Callable[[Any], Any]] | None = None,
 ) -> Message:
@@ -141,7 +141,7 @@ def encode(
     return Message(apart.columns, apart.stacks, parts)
 
 
-def decode(memory: memoryview, *, known: RequestColumns | None = None, own: bool) -> Decoded:
+def decode(memory: memoryview, *, known: Columns | None = None, own: bool) -> Decoded:
     """Decodes a message.
 
     Args:
@@ -163,11 +163,11 @@ def decode(memory: memoryview, *, known: RequestColumns | None = None, own: bool
     return _joined(content, buffers[:stacks], known)
 
 
-def _joined(content: tuple[Any, ...], stacks: Sequence[memoryview], known: RequestColumns | None) -> Decoded:
+def _joined(content: tuple[Any, ...], stacks: Sequence[memoryview], known: Columns | None) -> Decoded:
     name, head, form, rows, positions = content
     both_know = NOTHING_KNOWN if known is None else KnownColumns(known, positions, rows)
     columns = RowDecoder(form, rows, stacks, both_know).columns
-    return Decoded(head if name is None else _HEADS[name].of_plain(head), columns.lists[0].copy(), columns)
+    return Decoded(head if name is None else _HEADS[name].of_plain(head), columns[0].copy(), columns)
 
 
 @lru_cache(maxsize=64)

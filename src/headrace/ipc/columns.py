@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from itertools import chain, cycle, repeat
 from operator import eq, is_
-from typing import Any
+from typing import Any, TypeAlias
 
 from headrace.core.arrays import Stacked
 from headrace.core.result import PredictionResult
@@ -42,18 +42,10 @@ Form = tuple[Any, ...]
 """How a column is sent: the name of its form (the decoder's method), and that method's arguments."""
 
 
-class RequestColumns:
-    """The columns of a message, with one value per row, in the same order in the encoding and the decoding process.
+Columns: TypeAlias = list[list[Any]]
+"""The columns of a message, with one value per row, in the same order in the encoding and the decoding process.
 
-    The first column is the rows themselves; each column is followed by its fields' columns (depth first).
-    """
-
-    def __init__(self) -> None:
-        self.lists: list[list[Any]] = []
-
-    def __len__(self) -> int:
-        """The number of columns."""
-        return len(self.lists)
+The first column is the rows themselves; each column is followed by its fields' columns (depth first)."""
 
 
 class KnownColumns:
@@ -65,10 +57,10 @@ class KnownColumns:
         count: number of rows in the response.
     """
 
-    def __init__(self, columns: RequestColumns | None, positions: Sequence[int] | None, count: int) -> None:
-        enough = columns is not None and (positions is not None or count <= len(columns.lists[0]))
-        self._lists = columns.lists if columns is not None and enough and count else []
-        self.has_columns = bool(self._lists)
+    def __init__(self, columns: Columns | None, positions: Sequence[int] | None, count: int) -> None:
+        enough = columns is not None and (positions is not None or count <= len(columns[0]))
+        self._columns = columns if columns is not None and enough and count else []
+        self.has_columns = bool(self._columns)
         self._positions = positions
         self._count = count
         self._firsts: list[Any] | None = None
@@ -80,19 +72,19 @@ class KnownColumns:
     def index(self, values: list[Any]) -> int | None:
         """The index of the request's column that holds exactly these objects; None if there is none."""
         for index, first in enumerate(self._of_first_row()):
-            if first is values[0] and all(map(is_, values, self._at_positions(self._lists[index]))):
+            if first is values[0] and all(map(is_, values, self._at_positions(self._columns[index]))):
                 return index
         return None
 
     def column(self, index: int) -> list[Any]:
         """The objects of a request column, one per response row."""
-        return list(self._at_positions(self._lists[index]))
+        return list(self._at_positions(self._columns[index]))
 
     def _of_first_row(self) -> list[Any]:
         """The values of the request row that the first response row belongs to; worked out when an encoder asks."""
         if self._firsts is None:
-            first = self._positions[0] if self._positions and self._lists else 0
-            self._firsts = [column[first] for column in self._lists]
+            first = self._positions[0] if self._positions and self._columns else 0
+            self._firsts = [column[first] for column in self._columns]
         return self._firsts
 
     def _at_positions(self, column: list[Any]) -> Iterable[Any]:
@@ -115,7 +107,7 @@ class RowEncoder:
     """
 
     def __init__(self, rows: Sequence[Any], known: KnownColumns, reducers: Reducers) -> None:
-        self.columns = RequestColumns()
+        self.columns: Columns = []
         self.stacks: list[Stacked] = []
         self.echoes = False
         """Whether any column is sent as an index into ``known``."""
@@ -126,7 +118,7 @@ class RowEncoder:
         self.form: Form = self._form(list(rows), 0)
 
     def _form(self, values: list[Any], depth: int, name: str = "") -> Form:
-        self.columns.lists.append(values)
+        self.columns.append(values)
         if not values:
             return "list", values
         index = self._known.index(values) if self._known.has_columns else None
@@ -230,7 +222,7 @@ def _has_fields(kind: type) -> bool:
 
 
 class RowDecoder:
-    """Joins columns into rows, which are then ``columns.lists[0]``.
+    """Joins columns into rows, which are then ``columns[0]``.
 
     Args:
         form: the encoder's form.
@@ -240,18 +232,17 @@ class RowDecoder:
     """
 
     def __init__(self, form: Form, count: int, stacks: Sequence[memoryview], known: KnownColumns) -> None:
-        self.columns = RequestColumns()
+        self.columns: Columns = []
         self._count = count
         self._stacks = stacks
         self._known = known
         self._values(form)
 
     def _values(self, form: Form) -> list[Any]:
-        lists = self.columns.lists
-        place = len(lists)
-        lists.append([])  # before its fields, in the encoder's order: echo indices depend on it
+        place = len(self.columns)
+        self.columns.append([])  # before its fields, in the encoder's order: echo indices depend on it
         values: list[Any] = getattr(self, f"_{form[0]}")(*form[1:])
-        lists[place] = values
+        self.columns[place] = values
         return values
 
     def _list(self, values: list[Any]) -> list[Any]:

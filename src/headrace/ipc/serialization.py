@@ -68,7 +68,16 @@ def framework_of(kind: type) -> str | None:
 
 def all_reducers(more: Reducers | None = None) -> Reducers:
     """A pickler's ``dispatch_table``: ``copyreg``'s entries, those of imported array frameworks, and ``more``."""
-    return {**_common.reducers(), **more} if more else _common.reducers()
+    global _latest  # noqa: PLW0603 - made again after something was imported or registered; threads may race
+    modules, registered, table = _latest
+    if modules != len(sys.modules) or registered != copyreg.dispatch_table:
+        table = _table(*(one.reducers() for one in codecs()))
+        _latest = len(sys.modules), dict(copyreg.dispatch_table), table
+    return {**table, **more} if more else table
+
+
+_latest: tuple[int, Reducers, Reducers] = (0, {}, {})
+"""For ``all_reducers``: how many modules were imported, what was registered, and the table without more."""
 
 
 def all_exporters() -> Reducers:
@@ -86,23 +95,6 @@ def _table(*parts: Reducers) -> Reducers:
     for part in parts:
         table.update(part)
     return table
-
-
-class _CommonReducers:
-    """What ``all_reducers`` returns for most messages; made again after something was imported or registered."""
-
-    def __init__(self) -> None:
-        self._latest: tuple[int, Reducers, Reducers] = (0, {}, {})
-
-    def reducers(self) -> Reducers:
-        modules, registered, table = self._latest
-        if modules != len(sys.modules) or registered != copyreg.dispatch_table:
-            table = _table(*(one.reducers() for one in codecs()))
-            self._latest = len(sys.modules), dict(copyreg.dispatch_table), table  # one assignment: threads may race
-        return table
-
-
-_common = _CommonReducers()
 
 
 def pickled(value: Any, reducers: Reducers) -> Pickled:

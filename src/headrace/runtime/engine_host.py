@@ -19,7 +19,7 @@ from headrace.core.result import Caught
 from headrace.failures.device import device_loss, one_line
 from headrace.hosts.client import client_of, first_call_of
 from headrace.hosts.host import Response, Send
-from headrace.ipc.codec import Decoded, Message, RequestColumns, decode, encode
+from headrace.ipc.codec import Columns, Decoded, Message, decode, encode
 from headrace.ipc.exceptions import stand_ins
 from headrace.ipc.progress import Activity, Progress
 from headrace.runtime.messages import Done, EngineAnswer, EngineLost, EngineRequest, Raised, Work
@@ -278,7 +278,7 @@ def _failed(error: BaseException) -> Message:
     return _encoded(EngineAnswer(Caught.of(error)))
 
 
-def _encoded(answer: EngineAnswer, rows: Sequence[Any] = (), columns: RequestColumns | None = None) -> Message:
+def _encoded(answer: EngineAnswer, rows: Sequence[Any] = (), columns: Columns | None = None) -> Message:
     """An answer as a message; where its rows cannot be pickled, that instead."""
     errors = [] if answer.caught is None else [answer.caught.error]
     errors += [row.error for row in rows if type(row) in (ElementFailure, ElementRetry)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby, pairwise
@@ -65,6 +65,8 @@ class HostExecutor:
 
     Args:
         infers: False: batches are only preprocessed; their predictions are the preprocessed elements.
+        ready: waits for the model, or raises, before the first batch; without batches, at the end. So a load that fails
+            is raised before any outcome of a batch, as if it had failed when the worker was opened.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class HostExecutor:
         observer: Observer,
         *,
         infers: bool = True,
+        ready: Callable[[], None] | None = None,
     ) -> None:
         self._spec = spec
         self._plan = spec.plan
@@ -84,6 +87,7 @@ class HostExecutor:
         self._models = models
         self._observer = observer
         self._infers = infers
+        self._ready = ready
         self.preprocess_here = not spec.isolated
         self._in_one_request = bool(self._plan.preprocess) and spec.isolated and not preprocesses_first(spec)
         self._operations = Operations(spec, observer)
@@ -91,6 +95,8 @@ class HostExecutor:
 
     def submit(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         """Sends a batch; returns the outcomes that are ready."""
+        if self._ready is not None:
+            self._await_model(self._ready)
         if not self._infers:
             any_model = next(iter(self._plan.models))  # the request names one and needs none
             return self._send(Work(any_model, preprocess=True), batch)
@@ -103,8 +109,14 @@ class HostExecutor:
 
     def collect(self) -> Iterator[Outcome]:
         """Waits for the batches in flight; returns their outcomes."""
+        if self._ready is not None:
+            self._await_model(self._ready)
         while self._tasks:
             yield from self._collect()
+
+    def _await_model(self, ready: Callable[[], None]) -> None:
+        ready()
+        self._ready = None
 
     def _split_too_large(self, name: Any, batch: AnyBatch) -> Iterable[AnyBatch]:
         """Cuts a batch that was formed before it was learnt that one of this size is too large."""
@@ -135,8 +147,8 @@ class HostExecutor:
 
     def _collect(self) -> list[Outcome]:
         task = self._tasks.popleft()
-        answer = self._models.answer(task.work, task.batch.elements, task.call)
-        return [*self._outcomes(task, answer)]
+        head, rows = self._models.answer(task.work, task.batch.elements, task.call)
+        return self._done(task, head, rows) if isinstance(head, Done) else [*self._without_answer(task, head)]
 
     def _outcomes(self, task: _Task, answer: Answer) -> Iterable[Outcome]:
         """Turns a response into outcomes; sends elements again if it leaves them open."""
@@ -169,7 +181,7 @@ class HostExecutor:
         if done.failures:
             outcomes += [self._as_own_failure(task, failure.tag, failure) for failure in done.failures]
         given = task.batch.tags
-        tags = given[: len(rows)] if done.has_all_in_order else [given[place] for place in done.tags]
+        tags = given[: len(rows)] if isinstance(done.tags, range) else [given[place] for place in done.tags]
         if self._spec.isolated:
             outcomes.append(Predictions(tags, rows))
         else:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 from headrace.batching.batcher import Batcher
 from headrace.core.events import Observer
-from headrace.core.result import Outcome
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.runtime.bundle import AnyBundle, Executor, PreprocessFirst
@@ -19,7 +17,6 @@ from headrace.runtime.messages import Done, Work
 from headrace.runtime.operations import check_device
 from headrace.runtime.placement import place_models
 from headrace.runtime.plan import ONLY
-from headrace.runtime.queues import AnyBatch
 from headrace.runtime.worker import AnyWorker
 
 _PREPROCESSED_TOGETHER = 256
@@ -77,8 +74,8 @@ class HostedWorker(AnyWorker):
             begun.result()
 
     def _executor(self, observer: Observer, *, infers: bool = True) -> Executor:
-        executor = HostExecutor(self.spec, self.session, self._models, observer, infers=infers)
-        return executor if self._is_ready else _LoadedFirst(executor, self.ready)
+        ready = None if self._is_ready else self.ready
+        return HostExecutor(self.spec, self.session, self._models, observer, infers=infers, ready=ready)
 
     def load(self, name: Any) -> None:
         """Loads the named model; raises if its host was lost."""
@@ -97,29 +94,3 @@ class HostedWorker(AnyWorker):
             raise with_traceback_of(*answer.caught)
         self.session.events.extend(answer.events)
         return None
-
-
-class _LoadedFirst:
-    """An executor whose first batch waits for the model; a bundle without batches waits at its end.
-
-    So a load that fails is raised before any outcome of a batch, as if it had failed when the worker was opened.
-
-    Args:
-        executor: runs the batches.
-        ready: waits for the model, or raises.
-    """
-
-    def __init__(self, executor: Executor, ready: Callable[[], None]) -> None:
-        self.preprocess_here = executor.preprocess_here
-        self._executor = executor
-        self._ready = ready
-
-    def submit(self, name: Any, batch: AnyBatch) -> Sequence[Outcome]:
-        """As ``Executor.submit``."""
-        self._ready()
-        return self._executor.submit(name, batch)
-
-    def collect(self) -> Iterable[Outcome]:
-        """As ``Executor.collect``."""
-        self._ready()
-        return self._executor.collect()

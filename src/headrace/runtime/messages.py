@@ -55,11 +55,6 @@ class Done(NamedTuple):
     skipped: Sequence[Skipped] = ()
     """Includes elements only for skips in postprocessing; the client has the others."""
 
-    @property
-    def has_all_in_order(self) -> bool:
-        """Whether row ``i`` is that of element ``i``."""
-        return isinstance(self.tags, range) or self.tags == [*range(len(self.tags))]
-
     def plain(self) -> tuple[Any, ...] | None:
         """The fields of the response of a batch that succeeded: positions, a batch's only event, and its time."""
         if self.failures or self.skipped or not len(self.events) == len(self.observations) == 1:
@@ -68,7 +63,8 @@ class Done(NamedTuple):
         fields = _fields(event) if type(event) is BatchCompleted else (event,)
         if not _PLAIN.issuperset(map(type, (*fields, *observation))):
             return None
-        return len(self.tags) if self.has_all_in_order else self.tags, fields, observation
+        has_all_in_order = self.tags == [*range(len(self.tags))]
+        return len(self.tags) if has_all_in_order else self.tags, fields, observation
 
     @classmethod
     def of_plain(cls, plain: tuple[Any, ...]) -> Done:
