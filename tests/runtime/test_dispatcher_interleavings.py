@@ -170,7 +170,7 @@ GUARDS = {"_enqueue_again", "_guarded", "_perform", "_pump", "_ring"}
 MODULES = {
     f"headrace.{name}"
     for name in (
-        *("runtime.dispatcher", "runtime.endpoint_calls", "runtime.endpoint_log", "core.event_loop", "runtime.sender"),
+        *("runtime.dispatcher", "runtime.endpoint_calls", "core.event_loop"),
         *("failures.concurrency", "failures.replies", "core.remote", "core.request_context"),
     )
 }

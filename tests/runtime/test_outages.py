@@ -161,7 +161,7 @@ def test_requests_that_are_bad_themselves_hold_up_nobody(every):
     found = Scene(lambda element, now, before: Failed(500) if element % every == 1 else None).play(1000)
     assert set(found.failed) == {element for element in range(1000) if element % every == 1}
     assert all(when - element * _EACH < 1 for element, (when, _) in found.ended.items() if element % every != 1)
-    assert max(found.failed.values()) == 6
+    assert max(found.failed.values()) in (5, 6)  # fewer once the tokens are spent
 
 
 def test_bad_requests_that_are_left_at_the_end_end_by_their_retries():

@@ -1,4 +1,4 @@
-"""Endpoints obey what the user and the endpoint say, together with others, and say what keeps them from being busy."""
+"""Endpoints obey what the user and the endpoint say, together with others."""
 
 from __future__ import annotations
 
@@ -99,17 +99,3 @@ def test_transforms_that_ask_one_endpoint_share_its_limit(close_later):
     assert [run(worker, [1]) for worker in (*workers, *workers)] == [[1]] * 4
     times = sorted(handlers[0].times + handlers[1].times)
     assert times[-1] - times[0] >= 2 * 0.05
-
-
-def test_bundles_of_one_request_are_a_warning_once(caplog, close_later):
-    worker = close_later(open_worker(prepare(Telling(), InferenceRequest())))
-    for example in range(120):
-        assert run(worker, [example]) == [example]
-    assert caplog.text.count("the endpoint would take more requests at a time than it gets") == 1
-
-
-def test_bundles_of_several_requests_are_no_warning(caplog, close_later):
-    worker = close_later(open_worker(prepare(Telling(), InferenceRequest())))
-    for _ in range(120):
-        run(worker, range(3))
-    assert "would take more requests" not in caplog.text

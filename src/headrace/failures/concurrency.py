@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 
-from headrace.failures.endpoint_board import Board, BreakerState, Member
+from headrace.failures.endpoint_board import Board
 from headrace.failures.known_rates import Allowance, MinuteBudget
 from headrace.failures.latency import LatencyLimit
 from headrace.failures.outages import FailureStreak, RefusalBreaker, Verdict
@@ -68,10 +69,10 @@ class ConcurrencyLimit:
         self._budget: MinuteBudget | None = None
         if requests_per_minute is not None or tokens_per_minute is not None:
             self._budget = MinuteBudget(self.board, requests_per_minute, tokens_per_minute)
-        self._breaker = RefusalBreaker(lambda: self.board.breaker, jitter)
-        self._own = BreakerState()
+        self._breaker = RefusalBreaker(self.board, jitter)
+        self._own = Board(now)
         """For outages that others do not have: of this process's connection."""
-        self._own_breaker = RefusalBreaker(lambda: self._own, jitter)
+        self._own_breaker = RefusalBreaker(self._own, jitter)
         self._streak = FailureStreak(patience_secs)
         self._restarted = -math.inf
         self._turns_missed = 0
@@ -86,13 +87,13 @@ class ConcurrencyLimit:
     @property
     def outage_began(self) -> float | None:
         """Since when the endpoint has answered nothing; None: it answers."""
-        opened = self.board.breaker.opened_at, self._own.opened_at
+        opened = self.board.breaker.opened_at, self._own.breaker.opened_at
         return min(filter(None, (*opened, self._streak.began))) if any(opened) else None
 
     @property
     def is_down(self) -> bool:
         """Whether the endpoint answers nothing because it does not work, rather than since it refuses all."""
-        return any(0 < one.opened_at <= one.down_at for one in (self.board.breaker, self._own))
+        return any(0 < one.opened_at <= one.down_at for one in (self.board.breaker, self._own.breaker))
 
     def take(self, now: float, waiting: int) -> tuple[int, float]:
         """Lets requests leave.
@@ -104,37 +105,40 @@ class ConcurrencyLimit:
         Returns:
             How many of them leave now, and seconds until the next one may; infinite: not before another is finished.
         """
-        self._forget()
+        self.board.look(now)
+        down_at = self.board.breaker.down_at
+        if 0 < down_at > self._restarted:  # requests that left before may never end
+            self._restarted, self.in_flight = down_at, 0
         left, wait = 0, math.inf
         if not waiting:
             self.board.wait_for_turn(now, waits=False)
-        elif self._streak.doubts(now, waiting):
-            self._end_outage(now)
-            wait = self._LOOK_SECS
+        elif self._streak.is_outage and self._streak.doubts(now, waiting):
+            self._end_outage()
+            self._restarted, self.in_flight, wait = now, 0, self._LOOK_SECS
         elif now <= self._restarted:  # what left now would be forgotten, too
             wait = self._LOOK_SECS
         else:
-            left, wait = self._take(now, waiting, self.board.others(now))
+            left, wait = self._take(now, waiting)
         self.board.show(now, self.in_flight, waiting - left)
         return left, wait
 
-    def _take(self, now: float, waiting: int, others: Sequence[Member]) -> tuple[int, float]:
-        part, left = self._part(others), 0
-        if others:
+    def _take(self, now: float, waiting: int) -> tuple[int, float]:
+        board, part, left = self.board, self._part(), 0
+        if board.others:
             paces = self.outage_began is None and self.in_flight < part
-            self.board.wait_for_turn(now, waits=paces and (self._pause(now) > 0 or bool(self.board.own.is_paced)))
+            board.wait_for_turn(now, waits=paces and (self._pause(now) > 0 or bool(board.own.is_paced)))
         wait = self._wait(now, part)
         if wait == 0:
-            with self.board.turn() as is_mine:
+            with board.turn() if board.others else nullcontext(True) as is_mine:
                 self._turns_missed = 0 if is_mine else self._turns_missed + 1
                 if 0 < self._turns_missed < _MOST_TURNS_MISSED:
                     return 0, self._LOOK_SECS
-                while wait == 0 and left < waiting and not (others and self.board.is_ahead(now)):
+                while wait == 0 and left < waiting and not (board.others and board.is_ahead(now)):
                     self.started(now)
-                    self.board.own.turns += 1
+                    board.own.turns += 1
                     left += 1
                     wait = self._wait(now, part)
-        if not others:
+        if not board.others:
             return left, wait
         if self.outage_began is not None:
             return left, min(wait, self._OUTAGE_LOOK_SECS)
@@ -142,7 +146,7 @@ class ConcurrencyLimit:
 
     def wait(self, now: float) -> float:
         """Seconds until the next request may leave, with no other process; infinite: not before another is finished."""
-        return self._wait(now, self._part(()))
+        return self._wait(now, self._part())
 
     def _wait(self, now: float, part: int) -> float:
         if self.outage_began is not None:
@@ -153,31 +157,24 @@ class ConcurrencyLimit:
         wait = max(self._breaker.wait(now), self._own_breaker.wait(now))
         return wait if self._budget is None else max(wait, self._budget.wait(now))
 
-    def _forget(self) -> None:
-        """Forgets requests that left before the endpoint was down: they may never end."""
-        down_at = self.board.breaker.down_at
-        if down_at and down_at > self._restarted:
-            self._restarted, self.in_flight = down_at, 0
-
-    def _end_outage(self, now: float) -> None:
-        self._breaker.answered()
-        self._own_breaker.answered()
-        self._restarted, self.in_flight = now, 0
-
     def _pause(self, now: float) -> float:
         """Seconds until the next request may leave, however many are in flight."""
         state = self.board.state
         until = max(now, state.next_at, state.held_until)
         return until - now if self._budget is None else max(until - now, self._budget.wait(now))
 
-    def _part(self, others: Sequence[Member]) -> int:
+    def _part(self) -> int:
         """How many of all requests in flight may be this process's: a fair part, and what others do not want."""
-        limit = self.board.state.limit
+        limit, others = self.board.state.limit, self.board.others
         if others:
             fair = limit / (1 + len(others))
             wanted = sum(max(one.in_flight, min(fair, one.in_flight + one.waiting)) for one in others)
             limit = max(1, fair, limit - wanted)
         return min(self._most, int(limit))
+
+    def _end_outage(self) -> None:
+        self._breaker.answered()
+        self._own_breaker.answered()
 
     def is_throttled(self, now: float) -> bool:
         """Whether a request would have to wait because the endpoint refuses some, not because many are in flight."""
@@ -186,7 +183,7 @@ class ConcurrencyLimit:
     def started(self, now: float) -> None:
         """A request has left."""
         self.in_flight += 1
-        self._latency.started(now, self.in_flight + self.board.in_flight_of_others(now))
+        self._latency.started(self.in_flight + self.board.in_flight_of_others)
         self._quota.started(now)
         if self._budget is not None:
             self._budget.started(now)
@@ -218,14 +215,14 @@ class ConcurrencyLimit:
         """
         if started > self._restarted:
             self.in_flight -= 1
-        self._latency.finished(now, started, size, answered=reply is Verdict.ANSWERED)
         if self._budget is not None:
             self._budget.finished(tokens)
         if reply is Verdict.ANSWERED:
+            self._latency.answered(now, started, size)
             self._quota.answered(now, started)
-            self._breaker.answered()
-            self._own_breaker.answered()
             self._streak.answered()
+            if self.board.breaker.in_a_row or self._own.breaker.in_a_row:
+                self._end_outage()
         elif reply is Verdict.DECLINED:
             self._quota.answered(now, started)
             if not self.is_down:

@@ -127,7 +127,6 @@ class Member(ctypes.Structure):
     """How many requests have left while others waited, too."""
     is_paced: float
     """Whether its requests wait for their time, and for nothing else."""
-    unused: float
 
 
 class Memory(ctypes.Structure):
@@ -163,7 +162,9 @@ class Board:
         self._attach(Memory() if memory is None else memory)
         self._token = random.random() + 1.0  # noqa: S311 - tells members apart
         self._looked_at = -math.inf
-        self._others: list[Member] = []
+        self.others: list[Member] = []
+        """The other members that used the endpoint at the last ``look``."""
+        self.in_flight_of_others = 0
         self._accepted_by_others = 0.0
         self._join(now)
 
@@ -171,21 +172,15 @@ class Board:
         """A context in which no other member takes what is used up; its value says whether that is so."""
         return nullcontext(True)
 
-    def others(self, now: float) -> list[Member]:
-        """The other members that use the endpoint now."""
+    def look(self, now: float) -> None:
+        """Reads what the other members show, unless that was read just before."""
         if self.is_shared and not 0 <= now - self._looked_at < _LOOK_SECS:
             self._look(now)
-        return self._others
 
-    def accepted(self, now: float) -> float:
+    @property
+    def accepted(self) -> float:
         """How many requests the endpoint has accepted from all members ever."""
-        if self.is_shared:
-            self.others(now)
         return self.own.accepted + self._accepted_by_others
-
-    def in_flight_of_others(self, now: float) -> int:
-        """How many requests of the other members are in flight."""
-        return int(sum(one.in_flight for one in self.others(now))) if self.is_shared else 0
 
     def show(self, now: float, in_flight: int, waiting: int) -> None:
         """Shows what this member has; call it now and then while it has any requests, or it counts as gone."""
@@ -197,27 +192,27 @@ class Board:
 
     def is_ahead(self, now: float) -> bool:
         """Whether it is another member's turn: one that waits for nothing else has had too few."""
-        fewest = self._fewest_turns(now)
-        return fewest is not None and self.own.turns > fewest + _AHEAD
+        return self.own.turns > self._fewest_turns(now) + _AHEAD
 
     def wait_for_turn(self, now: float, *, waits: bool) -> None:
         """Shows whether this member waits for its time; if it has just come, it has missed no turns."""
         if waits == self.own.is_paced:
             return
         if waits:
-            self.own.turns = max(self.own.turns, self._fewest_turns(now) or 0.0)
+            fewest = self._fewest_turns(now)
+            self.own.turns = max(self.own.turns, fewest if fewest < math.inf else 0.0)
         self.own.is_paced = waits
 
-    def _fewest_turns(self, now: float) -> float | None:
-        """Of the other members that wait for their time and for nothing else."""
-        paced = (one.turns for one in self.others(now) if one.is_paced and now - one.seen < _PRESENT_SECS)
-        return min(paced, default=None)
+    def _fewest_turns(self, now: float) -> float:
+        """Of the other members that wait for their time and for nothing else; infinite: there is none."""
+        paced = (one.turns for one in self.others if one.is_paced and now - one.seen < _PRESENT_SECS)
+        return min(paced, default=math.inf)
 
     def close(self) -> None:
         """Leaves the board, and its memory alone; what is found out from now on is no other member's."""
         if self.own.owner == self._token:
             self.own.in_flight = self.own.waiting = self.own.is_paced = self.own.owner = 0.0
-        self.is_shared, self._others = False, []
+        self.is_shared, self.others, self.in_flight_of_others = False, [], 0
         copy = Memory()
         ctypes.memmove(ctypes.byref(copy), ctypes.byref(self._memory), ctypes.sizeof(Memory))
         self._attach(copy)
@@ -255,10 +250,11 @@ class Board:
     def _look(self, now: float) -> None:
         self._looked_at = now
         if self.state.members == 1 and self.own.owner == self._token:
-            self._others, self._accepted_by_others = [], 0.0
+            self.others, self.in_flight_of_others, self._accepted_by_others = [], 0, 0.0
             return
         rows = [one for one in self._rows(int(self.state.members)) if one.owner != self._token]
-        self._others = [one for one in rows if one.owner and abs(now - one.seen) < _ALIVE_SECS]
+        self.others = [one for one in rows if one.owner and abs(now - one.seen) < _ALIVE_SECS]
+        self.in_flight_of_others = int(sum(one.in_flight for one in self.others))
         self._accepted_by_others = sum(one.accepted for one in rows)
 
 

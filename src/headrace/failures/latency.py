@@ -24,29 +24,21 @@ class _Round:
         self.began = began
         self._size = max(size, self._FEWEST)
         self._count = 0
-        self._sum = self._squares = 0.0
+        self._squares = 0.0
+        self.mean = 0.0
+        """In seconds."""
         self.in_flight = 0
         """At most."""
 
-    @property
-    def mean(self) -> float:
-        """In seconds."""
-        return self._sum / self._count if self._count else 0.0
-
-    @property
-    def is_over(self) -> bool:
-        """Whether there are enough answers for the mean to be known well."""
+    def add(self, latency: float) -> bool:
+        """Adds that of an answer; returns whether there are enough for the mean to be known well."""
+        self._count += 1
+        self.mean += (latency - self.mean) / self._count
+        self._squares += latency**2
         if self._count < self._size:
             return False
         variance = self._squares / self._count - self.mean**2
         return self._count >= self._MOST or variance <= self._count * (self._PRECISION * self.mean) ** 2
-
-    def answered(self, now: float, started: float) -> None:
-        """A request was answered."""
-        if started >= self.began:
-            self._count += 1
-            self._sum += now - started
-            self._squares += (now - started) ** 2
 
 
 class LatencyLimit:
@@ -76,7 +68,7 @@ class LatencyLimit:
         self._board = board
         self._most = most
         self._in_flight = 0
-        self._round = _Round(board.state.turned_at, self._part(board.state.turned_at))
+        self._turn(board.state.turned_at)
 
     def restart(self, now: float) -> None:
         """Begins again with a single request: the endpoint is not what it was."""
@@ -85,54 +77,44 @@ class LatencyLimit:
         state.alone = state.rounds = state.full = 0.0
         self._turn(now)
 
-    def started(self, now: float, in_flight: int) -> None:
+    def started(self, in_flight: int) -> None:
         """A request has left; ``in_flight`` counts it, too."""
-        self._keep_up(now)
         self._in_flight = in_flight
         self._round.in_flight = max(self._round.in_flight, in_flight)
 
-    def finished(self, now: float, started: float, size: int, *, answered: bool) -> None:
-        """Learns from a request that is over.
+    def answered(self, now: float, started: float, size: int) -> None:
+        """Learns from a request that was answered.
 
         Args:
             now: in seconds.
             started: when the request was sent.
             size: the number of elements in the request; larger requests may take longer.
-            answered: whether the endpoint did the work.
         """
-        self._keep_up(now)
-        state = self._board.state
-        if answered and size.bit_length() != state.size_class:
+        state, latency = self._board.state, now - started
+        if state.turned_at > self._round.began:  # another process has ended a round: it counts once
+            self._turn(state.turned_at)
+        if size.bit_length() != state.size_class:
             state.size_class, state.alone = size.bit_length(), 0.0
             state.limit, state.full = state.full or state.limit, 0.0
             self._turn(started)
-        if answered:
-            self._round.answered(now, started)
-            if state.begins:
-                self._grow(now, now - started)
-            if self._round.is_over:
-                self._end_round(now)
+        is_over = started >= self._round.began and self._round.add(latency)
+        if state.begins:
+            self._grow(latency)
+        if is_over:
+            self._end_round(now)
 
-    def _grow(self, now: float, latency: float) -> None:
+    def _grow(self, latency: float) -> None:
         """Lets more requests leave after an answer, if the limit is used and latency has not risen."""
         state = self._board.state
         if self._in_flight < state.limit / 2 or latency > self._SOON * (state.alone or self._round.mean):
             return
         step = max(min(self._MOST_EACH, self._FOR_ALL / state.limit), min(1.0, self._LEAST_EACH * latency))
-        state.limit = min(state.limit + step, self._bound(now))
-
-    def _keep_up(self, now: float) -> None:
-        """Begins a round anew if another process has ended one since: each round of all of them counts once."""
-        if self._board.state.turned_at > self._round.began:
-            self._round = _Round(self._board.state.turned_at, self._part(now))
+        state.limit = min(state.limit + step, self._bound())
 
     def _turn(self, now: float) -> None:
-        self._board.state.turned_at = now
-        self._round = _Round(now, self._part(now))
-
-    def _part(self, now: float) -> float:
-        """How many of a round's requests are this process's."""
-        return self._board.state.limit / (1 + len(self._board.others(now)))
+        state = self._board.state
+        state.turned_at = now
+        self._round = _Round(now, state.limit / (1 + len(self._board.others)))
 
     def _end_round(self, now: float) -> None:
         state, mean = self._board.state, self._round.mean
@@ -142,21 +124,21 @@ class LatencyLimit:
         elif state.full:
             state.limit, state.full, state.alone = state.full, 0.0, mean
         elif used:
-            self._adapt(mean, self._bound(now))
+            self._adapt(mean)
         self._turn(now)
 
-    def _bound(self, now: float) -> int:
+    def _bound(self) -> int:
         """The most requests that all processes may have in flight."""
-        return self._most * (1 + len(self._board.others(now)))
+        return self._most * (1 + len(self._board.others))
 
-    def _adapt(self, latency: float, bound: int) -> None:
+    def _adapt(self, latency: float) -> None:
         state = self._board.state
         if latency < state.alone:
             state.alone += 0.2 * (latency - state.alone)
         gradient = min(1.0, self._TOLERANCE * state.alone / latency)
         if gradient < 1:
             state.begins = 0.0
-        state.limit = max(1.0, min(max(0.5, gradient) * state.limit + math.sqrt(state.limit) / 2, bound))
+        state.limit = max(1.0, min(max(0.5, gradient) * state.limit + math.sqrt(state.limit) / 2, self._bound()))
         state.rounds += 1
         if state.rounds % self._BETWEEN_LOOKS == 0 and state.limit > 3:
             state.full, state.limit = state.limit, state.limit / 3

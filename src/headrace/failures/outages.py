@@ -7,7 +7,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 
 from headrace.core.clock import backoff
-from headrace.failures.endpoint_board import BreakerState
+from headrace.failures.endpoint_board import Board
 
 
 class Verdict(Enum):
@@ -34,7 +34,7 @@ class RefusalBreaker:
     double up to a second. A pause lasts as long as the endpoint asks for (Retry-After). The first answer ends it.
 
     Args:
-        state: returns what it knows; processes that share it probe an outage together.
+        board: has what it knows; processes that share it probe an outage together.
         jitter: returns random numbers in [0, 1), so that the clients of an endpoint do not return all at once.
     """
 
@@ -42,26 +42,25 @@ class RefusalBreaker:
     _FIRST_SECS = 0.03
     _LONGEST_SECS = 1.0
 
-    def __init__(self, state: Callable[[], BreakerState], jitter: Callable[[], float]) -> None:
-        self._state = state
+    def __init__(self, board: Board, jitter: Callable[[], float]) -> None:
+        self._board = board
         self._jitter = jitter
 
     def wait(self, now: float) -> float:
         """Seconds until the next request may leave."""
-        state = self._state()
+        state = self._board.breaker
         return max(0.0, state.paused_until - now) if state.opened_at else 0.0
 
     def started(self, now: float) -> None:
         """A request has left; if it is a probe, the next one waits, even if this one is never answered."""
-        state = self._state()
+        state = self._board.breaker
         if state.opened_at:
             state.paused_until = now + self._jittered(self._LONGEST_SECS)
 
     def answered(self) -> None:
         """The endpoint works, or may work."""
-        state = self._state()
-        if state.in_a_row:
-            state.in_a_row = state.pauses = state.opened_at = 0.0
+        state = self._board.breaker
+        state.in_a_row = state.pauses = state.opened_at = 0.0
 
     def refused(
         self, now: float, started: float, reply: Verdict, retry_after: float, *, is_known: bool = False
@@ -75,7 +74,7 @@ class RefusalBreaker:
             retry_after: how long the endpoint asked to wait, in seconds.
             is_known: nothing need be counted: the endpoint is known to answer nothing.
         """
-        state = self._state()
+        state = self._board.breaker
         state.in_a_row = max(state.in_a_row + 1, self._IN_A_ROW if is_known else 0)
         if state.in_a_row < self._IN_A_ROW or (state.opened_at and started < state.paused_at):
             return False
@@ -143,7 +142,7 @@ class FailureStreak:
 
     def answered(self) -> None:
         """A request was answered: if the endpoint was down, it is no longer."""
-        self._count(failed=False)
+        self._count(0)
         self._share_before = self._share
         self._failed = self._doubts = self._waited = 0
         self.is_outage, self.began = False, None
@@ -171,7 +170,7 @@ class FailureStreak:
         if self.is_outage:
             return  # that it is down says nothing about the share of bad requests
         if not self._doubts:
-            self._count(failed=True)
+            self._count(1)
         self._failed += 1
         if self._failed >= self._enough(in_flight):
             self.is_outage, self._found = True, now
@@ -183,6 +182,6 @@ class FailureStreak:
         enough = max(self._FEWEST, math.ceil(by_chance), of_those) << self._doubts
         return max(enough, self._waited)
 
-    def _count(self, *, failed: bool) -> None:
+    def _count(self, failed: int) -> None:
         self._seen = min(self._seen + 1, self._LATELY)
         self._share += (failed - self._share) / self._seen

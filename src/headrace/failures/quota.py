@@ -51,7 +51,7 @@ class QuotaRate:
     def __init__(self, now: float, board: Board) -> None:
         self._board = board
         self._began = now
-        self._totals = deque([(now, board.accepted(now))])
+        self._totals = deque([(now, board.accepted)])
         """Times, and how many requests of all members had been accepted then."""
         self.accepted_at = -math.inf
         """When a request of this member was last accepted."""
@@ -63,9 +63,10 @@ class QuotaRate:
     def started(self, now: float) -> None:
         """A request has left."""
         state = self._board.state
-        self._chance.started(calm=self._is_calm(now))
         if state.quota == math.inf:
+            self._chance.started(calm=True)
             return
+        self._chance.started(calm=now - state.cut_at < self._unit())
         if (now, state.quota) != self._rated_for:  # else it leaves together with others
             self._rated_for, self._rated = (now, state.quota), self._rate(now)
         rate = self._rated
@@ -76,10 +77,9 @@ class QuotaRate:
         """A request was accepted."""
         board, totals = self._board, self._totals
         board.own.accepted += 1
-        board.state.accepts = 1.0
-        self._chance.accepted()
+        board.state.accepts, board.state.was_refused = 1.0, 0.0
         self.accepted_at = now
-        totals.append((now, board.accepted(now)))
+        totals.append((now, board.accepted))
         first = now - self._unit()
         while totals[1][0] < first:
             totals.popleft()
@@ -111,7 +111,7 @@ class QuotaRate:
         state.cut_at = state.next_at = state.known_since = now
         self.hold()
         self._chance.cut()
-        self._settling = _Settling(started, now, 1 / (1 + len(self._board.others(now))), was_steady=was_steady)
+        self._settling = _Settling(started, now, 1 / (1 + len(self._board.others)), was_steady=was_steady)
 
     def hold(self) -> None:
         """Refusals teach nothing new before anything is accepted again."""
@@ -179,7 +179,7 @@ class QuotaRate:
             since = totals[at][0]  # members accept by turns: what was accepted before may have been since the last look
         else:
             at = max(0, at - 1)
-        return max(1, self._board.accepted(now) - totals[at][1]) / max(0.02, now - since)
+        return max(1, self._board.accepted - totals[at][1]) / max(0.02, now - since)
 
 
 class _Settling:
@@ -283,13 +283,9 @@ class ChanceRefusals:
     def started(self, *, calm: bool) -> None:
         """A request has left; ``calm``: when the quota cannot have been overrun."""
         state = self._board.state
-        state.counted += calm and self._learns
+        state.counted += calm and (not state.chance or self.is_tested)
         if state.surplus:
             state.surplus = max(0.0, state.surplus + math.log(1 - self._MORE / (1 - (state.chance or self._UNKNOWN))))
-
-    def accepted(self) -> None:
-        """A request was accepted."""
-        self._board.state.was_refused = 0.0
 
     def refused(self, rate: float, *, calm: bool, below: bool = False) -> bool:
         """A request was refused that left after the last cut; returns whether that is one too many.
@@ -300,7 +296,7 @@ class ChanceRefusals:
             below: whether far fewer than the quota have been accepted lately.
         """
         state = self._board.state
-        state.by_chance += calm and self._learns and not state.was_refused
+        state.by_chance += calm and (not state.chance or self.is_tested) and not state.was_refused
         state.was_refused = 1.0
         if self._is_enough(calm=calm):
             self._learn()
@@ -330,7 +326,3 @@ class ChanceRefusals:
         found = max(lower, state.chance / (2 if state.by_chance else 4))
         state.chance, state.share_before = found if found >= self._LEAST else 0.0, share
         state.counted = state.by_chance = 0.0
-
-    @property
-    def _learns(self) -> bool:
-        return not self._board.state.chance or self.is_tested

@@ -1,16 +1,18 @@
-"""What the error of a request says about its endpoint, and whether to send the request again."""
+"""What the error of a request says about its endpoint, whether to send it again, and what the log says of it."""
 
 from __future__ import annotations
 
 import email.utils
+import logging
 import math
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from headrace.core.answer import Skip
 from headrace.core.errors import (
     ConfigurationError,
     EndpointError,
@@ -19,11 +21,13 @@ from headrace.core.errors import (
     attribute,
     causes,
 )
-from headrace.core.remote import ElementRetry
+from headrace.core.remote import ElementFailure, ElementRetry
 from headrace.core.request_context import lower_case
 from headrace.failures.known_rates import allowances
 from headrace.failures.outages import Verdict
 from headrace.failures.retry import is_lost, statuses_of
+
+_LOGGER = logging.getLogger(__name__)
 
 _REFUSED = {429, "RESOURCE_EXHAUSTED"}
 _UNAVAILABLE = {503, 529, "UNAVAILABLE"}
@@ -40,6 +44,7 @@ _FOR_ALL = {401, 403, 404, "UNAUTHENTICATED", "PERMISSION_DENIED", "NOT_FOUND"}
 _FINAL = {"INVALID_ARGUMENT", "UNIMPLEMENTED", "OUT_OF_RANGE", "FAILED_PRECONDITION", "ALREADY_EXISTS"} | _FOR_ALL
 _NEVER_SECS = 1e9
 """A longer delay is as good as this one."""
+_WORTH_SAYING_SECS = 10.0
 
 
 class Judgement(NamedTuple):
@@ -216,3 +221,45 @@ class EndpointRecord:
         if found is not None:
             found.__cause__ = error
         return found
+
+
+class EndpointLog:
+    """Warns of each outage once, of each long wait once, and once of tokens that are not reported."""
+
+    def __init__(self, caller: str) -> None:
+        self._caller = caller
+        self._has_missed_tokens = False
+        self._waits_until = -math.inf
+        self.is_down = False
+        """Whether the last word was that the endpoint is down."""
+
+    def note(self, *, is_down: bool, error: BaseException | None) -> None:
+        """Takes down whether the endpoint is down, and its last error."""
+        if is_down and not self.is_down:
+            why = "" if error is None else f" ({as_type_name(error)}: {error})"
+            _LOGGER.warning("%s: the endpoint is down%s. Requests wait until it answers.", self._caller, why)
+        elif self.is_down and not is_down:
+            _LOGGER.warning("%s: the endpoint answers again.", self._caller)
+        self.is_down = is_down
+
+    def note_delay(self, now: float, secs: float, longest_secs: float, error: BaseException) -> None:
+        """Takes down how long the endpoint asks to wait, and how long requests do at most."""
+        if secs < _WORTH_SAYING_SECS or now < self._waits_until:
+            return
+        self._waits_until = now + min(secs, longest_secs)
+        what = "such requests wait"
+        if secs > longest_secs:
+            what = f"such requests are given up: RetryConfig(max_retry_after_secs={longest_secs:g}) is less"
+        said = f"{as_type_name(error)}: {error}"
+        _LOGGER.warning("%s: the endpoint asks to wait for %.0f s (%s); %s.", self._caller, secs, said, what)
+
+    def miss_tokens(self, predictions: Iterable[Any]) -> None:
+        """An answer of which no tokens were reported, although they are limited; one without predictions has none."""
+        if self._has_missed_tokens or all(isinstance(one, Skip | ElementFailure) for one in predictions):
+            return
+        self._has_missed_tokens = True
+        _LOGGER.warning(
+            "%s does not report what requests use, so tokens_per_minute has no effect: call headrace.report_usage in "
+            "it.",
+            self._caller,
+        )

@@ -12,8 +12,7 @@ adapters (beam/, local/, jobs/)
         BackgroundExecutor (background.py: the same on a second thread, where that is faster)
         HostExecutor       (host_executor.py)   ->  hosted_models.py  = messages.py =>  request_handler.py in the host:
                                                                               Worker and steps.py
-        RequestExecutor    (request_executor.py) -> dispatcher.py (endpoint_calls.py, sender.py, endpoints.py,
-                                                                              endpoint_log.py);
+        RequestExecutor    (request_executor.py) -> dispatcher.py (endpoint_calls.py, endpoints.py);
                            of an engine in a host hosted_engine.py  = messages.py =>  engine_host.py
     fallback.py      a second worker, for what the first one's models cannot do
     switching_worker.py, refresh.py, versions.py   other models or arguments while the transform runs

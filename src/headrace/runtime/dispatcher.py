@@ -15,11 +15,9 @@ from headrace.core.remote import ElementRetry, pause_before_retry
 from headrace.failures.concurrency import ConcurrencyLimit, FixedLimit
 from headrace.failures.endpoint_board import Board
 from headrace.failures.outages import Verdict
-from headrace.failures.replies import EndpointRecord, Judgement, concerns_all, judge, judge_element
+from headrace.failures.replies import EndpointLog, EndpointRecord, Judgement, concerns_all, judge, judge_element
 from headrace.failures.retry import RetryTokens
-from headrace.runtime.endpoint_calls import Delivery, EndpointCall, Rules, WaitingCalls
-from headrace.runtime.endpoint_log import EndpointLog
-from headrace.runtime.sender import RequestReport, Sender
+from headrace.runtime.endpoint_calls import Delivery, EndpointCall, RequestReport, Rules, Sender, WaitingCalls
 
 _MOST_TASKS, _MOST_THREADS = 1000, 256
 """How many requests may be in flight if they run in the event loop, and on threads."""
@@ -53,7 +51,7 @@ class Dispatcher:
     ) -> None:
         self._event_loop = event_loop
         self._loop = event_loop.loop
-        self._rules = rules
+        self.rules = self._rules = rules
         self._limit: ConcurrencyLimit | FixedLimit = ConcurrencyLimit(
             self._loop.time(),
             most=_MOST_TASKS if rules.sends_async else _MOST_THREADS,
@@ -75,7 +73,7 @@ class Dispatcher:
         """All that have been admitted, and not yet delivered: they wait, are in flight, or pause before another try."""
         self._paused: set[EndpointCall] = set()
         self._tasks: dict[EndpointCall, asyncio.Task[None]] = {}
-        self._pumps, self._shows = Alarm(self._loop, self._pump), Alarm(self._loop, self._pump)
+        self._pumps = Alarm(self._loop, self._pump)
         self._record = record or EndpointRecord()
         self._named_until = -math.inf
         """Until when the endpoint has asked to wait, as its outage began."""
@@ -89,12 +87,6 @@ class Dispatcher:
     def room(self) -> int:
         """How many batches a bundle may have here at a time."""
         return 2 * self._limit.limit + _WAITING
-
-    def note_bundle(self, requests: int) -> None:
-        """Notes that a bundle now waits for the requests that it has sent."""
-        limit = self._limit
-        takes_more = not self._waiting and limit.in_flight < limit.limit and not limit.is_throttled(self._loop.time())
-        self._log.note_bundle(is_too_small=requests == 1 and takes_more)
 
     def throttled_secs(self) -> float:
         """For how long requests have waited because the endpoint refuses some, or all, in seconds."""
@@ -114,7 +106,7 @@ class Dispatcher:
 
     def close(self) -> None:
         """Leaves the machine's other processes their part; call it on the loop's thread."""
-        self._shows.stop()
+        self._pumps.stop()
         self._limit.board.close()
 
     def _guarded(self, step: Callable[[], object]) -> None:
@@ -181,18 +173,22 @@ class Dispatcher:
         ready = self._waiting.ready()
         left, wait = self._limit.take(now, ready)
         for _ in range(left):
-            call = self._waiting.take(newest=self._limit.is_down)
+            call = self._waiting.take(newest=began is not None and self._limit.is_down)
             self._tasks[call] = call.context.run(self._loop.create_task, self._perform(call, now))
-        if left < ready and math.isfinite(wait):
-            self._pumps.set(now + max(min(wait, self._patience(now)), _SHORTEST_WAIT_SECS))
-        if self._waiting and self._patience(now) <= 0:
+        if began is not None and self._waiting and self._patience(now) <= 0:
             self._give_up_on(lambda _: True)
+        self._look_again(now, min(wait, self._patience(now)) if left < ready else math.inf)
         self._needs_wakeup = not self._waiting
         is_throttled = bool(self._waiting) and self._limit.is_throttled(now)
         if is_throttled != (self._throttled[1] is not None):
             self._throttled = self.throttled_secs(), now if is_throttled else None
-        if self._limit.board.is_shared and not self._shows.rings_by(math.inf) and (self._tasks or self._waiting):
-            self._shows.set(now + _SHOWN_SECS)
+
+    def _look_again(self, now: float, secs: float) -> None:
+        """Sets the timer; while there are any requests the machine's other processes are shown so now and then."""
+        if self._limit.board.is_shared and (self._tasks or self._waiting):
+            secs = min(secs, _SHOWN_SECS)
+        if secs < math.inf:
+            self._pumps.set(now + max(secs, _SHORTEST_WAIT_SECS))
 
     def _patience(self, now: float) -> float:
         """Seconds until what waits is left to a fallback. A quota may be free again soon, an outage is one at once."""

@@ -9,7 +9,6 @@ from queue import Empty
 from typing import Any
 
 from headrace.batching.batcher import Batch
-from headrace.core.engine import EngineModelHandler
 from headrace.core.errors import BudgetError, EndpointError, HostStartError
 from headrace.core.events import BatchRetried, Observer, RequestsThrottled
 from headrace.core.remote import ElementFailure
@@ -55,18 +54,6 @@ class InFlightDedup:
         return [batch for key in keys if key is not None for batch in self._waiting.pop(key, ())]
 
 
-class _Target:
-    """The model that a bundle's requests are for."""
-
-    def __init__(self, worker: ModelAccess, name: Any) -> None:
-        assert worker.session.endpoints is not None
-        self.dispatcher: Dispatcher = worker.session.endpoints.of(name)
-        self.handler: Any = worker.plan.models[name]
-        self.is_engine = isinstance(self.handler, EngineModelHandler)
-        self.namespace: str = getattr(self.handler, "namespace", "") or self.handler.get_metrics_namespace()
-        """Of its metrics; several models may share it."""
-
-
 class RequestExecutor:
     """An executor that hands batches to dispatchers, and waits only if too many are on their way.
 
@@ -87,18 +74,20 @@ class RequestExecutor:
         self._session = worker.session
         self._inbox = Inbox()
         self._calls: set[EndpointCall] = set()
-        self._sent = 0
         self._dedup = InFlightDedup()
         self._released: list[NamedBatch] = []
         """What waited for an equal element that has come back."""
         self._unsent: BudgetError | None = None
-        self._targets: dict[Any, _Target] = {}
+        self._dispatchers: dict[Any, Dispatcher] = {}
 
     def submit(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         """Starts a request; returns the outcomes that are ready. Waits if too many are on their way."""
         outcomes = self._start(name, batch)
-        room = self._target(name).dispatcher.room if self._calls else 1
-        while (delivery := self._next(wait=len(self._calls) >= room)) is not None:
+        room = self._dispatcher(name).room if self._calls else 1
+        while len(self._calls) >= room or not self._inbox.empty():
+            delivery = self._next()
+            if delivery is None:
+                break
             outcomes += self._settle(delivery)
             if self._released:
                 outcomes += self._start_released()
@@ -126,31 +115,30 @@ class RequestExecutor:
         held.release()  # a call keeps the client alive: who waits for room in memory must not wait for requests
         if self._session.events:
             self._steps.report_load()
-        target = self._target(name)
-        if target.is_engine and len(rest.elements) > 1:  # which takes elements one by one
-            for place in range(len(rest.elements)):
-                outcomes += self._send(name, target, rest.pick([place])[0], client)
-            return outcomes
-        return outcomes + self._send(name, target, rest, client)
+        dispatcher = self._dispatcher(name)
+        if not dispatcher.rules.one_by_one:
+            return outcomes + self._send(name, dispatcher, rest, client)
+        for place in range(len(rest.elements)):
+            outcomes += self._send(name, dispatcher, rest.pick([place])[0], client)
+        return outcomes
 
     def _start_released(self) -> list[Outcome]:
         released, self._released = self._released, []
         return [outcome for one in released for outcome in self._start(*one, waits=False)]
 
-    def _send(self, name: Any, target: _Target, batch: Batch, client: Any) -> list[Outcome]:
+    def _send(self, name: Any, dispatcher: Dispatcher, batch: Batch, client: Any) -> list[Outcome]:
         prefix = ""
         try:
             keys, examples = self._worker.split_keys(batch.elements)
-            if target.is_engine and not self._worker.plan.prebatched:
-                prefix = str(target.handler.prefix(examples[0]) or "")
+            if dispatcher.rules.prefix is not None:
+                prefix = str(dispatcher.rules.prefix(examples[0]) or "")
         except Exception as error:
             self._release(batch)
             return self._failed(name, batch, error, 1)
         context = request_context(self._session.record_usage)
         call = EndpointCall(name, batch, keys, examples, client, self._inbox, context, prefix)
         self._calls.add(call)
-        self._sent += 1
-        target.dispatcher.submit(call)
+        dispatcher.submit(call)
         return []
 
     def _release(self, batch: Batch) -> None:
@@ -163,12 +151,10 @@ class RequestExecutor:
         Raises:
             BudgetError: at the end, if the budget was spent before all were sent.
         """
-        for target in self._targets.values():
-            target.dispatcher.note_bundle(self._sent)
         while self._calls or self._released:
             yield from self._start_released()
             if self._calls:
-                delivery = self._next(wait=True)
+                delivery = self._next()
                 if delivery is None:
                     assert self._session.usage is not None
                     assert self._session.usage.error is not None
@@ -183,30 +169,27 @@ class RequestExecutor:
         if self._calls:
             self._inbox.abandoned = True
             self._calls, self._inbox = set(), Inbox()
-            for target in self._targets.values():
-                target.dispatcher.cancel_abandoned()
+            for dispatcher in self._dispatchers.values():
+                dispatcher.cancel_abandoned()
 
-    def _target(self, name: Any) -> _Target:
-        target = self._targets.get(name)
-        if target is None:
-            target = self._targets[name] = _Target(self._worker, name)
-        return target
+    def _dispatcher(self, name: Any) -> Dispatcher:
+        if name not in self._dispatchers:
+            assert self._session.endpoints is not None
+            self._dispatchers[name] = self._session.endpoints.of(name)
+        return self._dispatchers[name]
 
-    def _next(self, *, wait: bool) -> Delivery | None:
-        """The next delivery; None if there is none, and it is not to be waited for any longer."""
-        try:
+    def _next(self) -> Delivery | None:
+        """The next delivery; None: it is not to be waited for any longer."""
+        if not self._inbox.empty():
             return self._inbox.get_nowait()
-        except Empty:
-            if not wait:
-                return None
-        before = {target: target.dispatcher.throttled_secs() for target in self._targets.values()}
+        before = {one: one.throttled_secs() for one in self._dispatchers.values()}
         delivery = self._wait()
-        for target, secs in before.items():
-            waited = target.dispatcher.throttled_secs() - secs
-            total = self._throttled_secs.get(target.namespace, 0.0) + waited
-            self._throttled_secs[target.namespace] = total % 1
+        for dispatcher, secs in before.items():
+            namespace, waited = dispatcher.rules.namespace, dispatcher.throttled_secs() - secs
+            total = self._throttled_secs.get(namespace, 0.0) + waited
+            self._throttled_secs[namespace] = total % 1
             if total >= 1:
-                self._observer.on_event(RequestsThrottled(target.namespace, int(total)))
+                self._observer.on_event(RequestsThrottled(namespace, int(total)))
         return delivery
 
     def _wait(self) -> Delivery | None:
