@@ -7,17 +7,16 @@ belong to Python, Headrace or an installed package: of those, the name.
 
 from __future__ import annotations
 
-import copyreg
 import hashlib
 import os
+import pickle
 import re
-import struct
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cache, partial
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from functools import cache
+from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 from headrace.core.errors import ConfigurationError
@@ -36,17 +35,7 @@ _NO_MATTER = frozenset(
 _SECRET = re.compile(r"api_?key|(access|auth|bearer|hf|secret)_?(key|token)|password|secret|credential", re.IGNORECASE)
 _MOST_FILES = 10_000
 _SIZE = 32
-
-_PLAIN: dict[type, Callable[[Any], bytes]] = {
-    type(None): lambda _: b"",
-    bool: lambda value: b"1" if value else b"0",
-    int: lambda value: b"%d" % value,
-    float: lambda value: struct.pack(">d", value),
-    complex: lambda value: struct.pack(">dd", value.real, value.imag),
-    str: lambda value: value.encode("utf-8", "surrogatepass"),
-    bytes: bytes,
-    bytearray: bytes,
-}
+_DATA = frozenset((type(None), bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset))
 _OF_A_CLASS = (FunctionType, staticmethod, classmethod, property)
 
 
@@ -58,121 +47,75 @@ def fingerprint(value: Any) -> bytes:
             anything else that does not pickle; or it contains itself.
         Exception: whatever the value's own ``__reduce__`` raises.
     """
-    walk = _Walk()
+    content = hashlib.blake2b(digest_size=_SIZE)
     try:
-        walk.add(value)
+        _Content(content.update).dump(value)
     except RecursionError:
         raise TypeError(f"a {type(value).__qualname__} is nested too deeply to be told from others.") from None
-    return walk.digest()
+    except ValueError as error:
+        if "cyclic" not in str(error):
+            raise
+        raise TypeError(f"a {type(value).__qualname__} contains itself.") from None
+    return content.digest()
 
 
-class _Walk:
-    """Feeds a value's parts to a hash, each with its type and length, so that no two values give the same bytes."""
+class _Content(pickle.Pickler):
+    """Writes a value's pickle, with sets in one order, and with code in place of the names of functions and classes."""
 
-    def __init__(self) -> None:
-        self._hash = hashlib.blake2b(digest_size=_SIZE)
-        self.digest = self._hash.digest
-        self._within: set[int] = set()
-        """The ids of the containers that are being read."""
-        self._code: set[int] = set()
-        """The ids of the functions and classes that have been read."""
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        super().__init__(SimpleNamespace(write=write), protocol=4)
+        self.fast = True  # equal parts are written alike, be they one object or two
+        self._seen: set[int] = set()
+        """The ids of the functions and classes that have been written."""
 
-    def add(self, value: Any) -> None:
-        """Adds a value."""
+    def persistent_id(self, value: Any) -> Any:
         kind = type(value)
-        plain = _PLAIN.get(kind)
-        if plain is not None:
-            self._leaf(kind.__name__, plain(value))
-            return
-        if isinstance(value, type):
-            self._class(value)
-            return
-        if kind is FunctionType:
-            self._function(value)
-            return
-        if id(value) in self._within:
-            raise TypeError(f"a {kind.__qualname__} contains itself.")
-        self._within.add(id(value))
-        self._add(kind, value)
-        self._within.discard(id(value))
+        if kind in (set, frozenset):
+            return kind.__name__, sorted(map(fingerprint, value))
+        if kind is ModuleType:
+            return "module", value.__name__
+        if kind is MethodType:
+            return "method", value.__func__, value.__self__
+        if kind is not FunctionType and not isinstance(value, type):
+            return None
+        if id(value) in self._seen or is_installed(value):
+            return "name", _name(value)
+        self._seen.add(id(value))
+        return "code", _name(value), _code_of_function(value) if kind is FunctionType else _code_of_class(value)
 
-    def _add(self, kind: type, value: Any) -> None:
-        if kind in (list, tuple):
-            self._parts(kind.__name__, value)
-        elif kind is dict:
-            self._parts("dict", [part for pair in value.items() for part in pair])
-        elif kind in (set, frozenset):
-            self._parts(kind.__name__, sorted(map(fingerprint, value)))
-        elif kind in (BuiltinFunctionType, ModuleType):
-            self._leaf("name", _name(value).encode())
-        elif kind is MethodType:
-            self._parts("method", [value.__func__, value.__self__])
-        elif kind is partial:
-            self._parts("partial", [value.func, value.args, value.keywords])
-        else:
-            self._reduced(value)
 
-    def _leaf(self, kind: str, content: bytes) -> None:
-        self._hash.update(b"%s %d:" % (kind.encode(), len(content)))
-        self._hash.update(content)
+def _code_of_function(function: Any) -> list[Any]:
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    used = sorted(_names_in(function.__code__) & function.__globals__.keys())
+    values = [part for name in used for part in _content(name, function.__globals__[name])]
+    return [function.__defaults__, function.__kwdefaults__, cells, _bytecode(function.__code__), values]
 
-    def _parts(self, kind: str, parts: Iterable[Any]) -> None:
-        parts = list(parts)
-        self._hash.update(b"%s %d(" % (kind.encode(), len(parts)))
-        for part in parts:
-            self.add(part)
 
-    def _reduced(self, value: Any) -> None:
-        """Adds what pickle would need to make it again."""
-        reduce = copyreg.dispatch_table.get(type(value))
-        made: Any = reduce(value) if reduce is not None else value.__reduce_ex__(4)
-        if isinstance(made, str):
-            self._leaf("name", f"{type(value).__module__}.{made}".encode())
-            return
-        function, args, state, items, pairs = (*made, None, None, None)[:5]
-        self._parts("object", [function, args, state, list(items or ()), [*map(tuple, pairs or ())]])
+def _bytecode(code: CodeType) -> list[Any]:
+    constants = [_bytecode(part) if isinstance(part, CodeType) else part for part in code.co_consts]
+    return [code.co_code, constants, code.co_names, code.co_varnames]
 
-    def _function(self, function: Any) -> None:
-        self._leaf("name", _name(function).encode())
-        if id(function) in self._code or is_installed(function):
-            return
-        self._code.add(id(function))
-        cells = [cell.cell_contents for cell in function.__closure__ or ()]
-        self._parts("function", [function.__defaults__, function.__kwdefaults__, cells])
-        self._bytecode(function.__code__)
-        for name in sorted(_names_in(function.__code__) & function.__globals__.keys()):
-            self._global(name, function.__globals__[name])
 
-    def _bytecode(self, code: CodeType) -> None:
-        nested = [part for part in code.co_consts if isinstance(part, CodeType)]
-        plain = [part for part in code.co_consts if not isinstance(part, CodeType)]
-        self._parts("code", [code.co_code, plain, code.co_names, code.co_varnames, len(nested)])
-        for part in nested:
-            self._bytecode(part)
+def _content(name: str, value: Any) -> list[Any]:
+    """The value of a name that a function or class uses, if it is plain data or other code."""
+    if isinstance(value, (FunctionType, type)):
+        return [name, value]
+    with suppress(TypeError):  # what it holds has no content: a lock, a client
+        return [name, fingerprint(value)] if type(value) in _DATA else []
+    return []
 
-    def _global(self, name: str, value: Any) -> None:
-        """Adds the value of a name that a function uses, if it is plain data or other code."""
-        if isinstance(value, (FunctionType, type)):
-            self.add(value)
-        elif type(value) in _PLAIN or type(value) in (list, tuple, dict, set, frozenset):
-            with suppress(TypeError):  # what it holds has no content: a lock, a client
-                self._leaf(name, fingerprint(value))
 
-    def _class(self, cls: type) -> None:
-        self._leaf("name", _name(cls).encode())
-        if id(cls) in self._code or is_installed(cls):
-            return
-        self._code.add(id(cls))
-        for base in cls.__bases__:
-            self._class(base)
-        for name, attribute in sorted(vars(cls).items()):
-            value = getattr(attribute, "__wrapped__", attribute)  # of a decorator, such as functools.cache
-            if isinstance(value, property):
-                self._parts(name, [one for one in (value.fget, value.fset) if one is not None])
-            elif isinstance(value, _OF_A_CLASS):
-                self._parts(name, [getattr(value, "__func__", value)])
-            elif not name.startswith("__"):
-                self._global(name, value)
+def _code_of_class(cls: type) -> list[Any]:
+    parts: list[Any] = [*cls.__bases__]
+    for name, attribute in sorted(vars(cls).items()):
+        value = getattr(attribute, "__wrapped__", attribute)  # of a decorator, such as functools.cache
+        if isinstance(value, property):
+            parts += [name, *(one for one in (value.fget, value.fset) if one is not None)]
+        elif isinstance(value, _OF_A_CLASS):
+            parts += [name, getattr(value, "__func__", value)]
+        elif not name.startswith("__"):
+            parts += _content(name, value)
+    return parts
 
 
 def _names_in(code: CodeType) -> set[str]:
