@@ -42,24 +42,13 @@ class AcquiredModel(NamedTuple):
     """A lease on a model that the machine shares."""
 
     lease: Lease
-    layout: WeightsLayout | None
+    grant: ModelGrant
     page: int | None
     """Descriptor of the page that counts computing processes; None if the model lives in hosts."""
     files: Sequence[int]
     """Descriptors of the layout's files; empty if the model lives in hosts."""
-    reason: str
-    """Why the model cannot be mapped; empty if it can."""
-    nbytes: int
-    free: int
-    """Bytes of memory that were free before the model was loaded."""
-    variant: str
-    """The variant of the request handler in the machine's hosts, from ``variant_of``."""
-    peak: int | None
-    """Peak bytes of the process that loaded the model."""
     loaded: Loaded | None = None
     """The model, if this process has loaded and mapped it already."""
-    file_bytes: int = 0
-    """Bytes of the model's own files that are mapped; not in ``nbytes``."""
 
     def give_back(self) -> None:
         """Ends the lease and closes the files."""
@@ -118,18 +107,14 @@ def _acquired(
     report(events)
     if grant.is_first:
         report(answer.events)
-    return AcquiredModel(
-        *(lease, grant.layout, page, weights, grant.reason, grant.nbytes, grant.free, grant.variant, grant.peak),
-        file_bytes=grant.file_bytes,
-        loaded=mapped,
-    )
+    return AcquiredModel(lease, grant, page, weights, mapped)
 
 
 def attached(acquired: AcquiredModel) -> tuple[Loaded, float, int]:
     """Maps a model into this process. Also returns the seconds that it took and the bytes private to this process."""
-    assert acquired.layout is not None
+    assert acquired.grant.layout is not None
     before, started = _private(), time.perf_counter()
-    loaded: Loaded = acquired.loaded or attach(acquired.files, acquired.layout)
+    loaded: Loaded = acquired.loaded or attach(acquired.files, acquired.grant.layout)
     return loaded, time.perf_counter() - started, max(0, _private() - before)
 
 

@@ -197,7 +197,7 @@ def _in_own_hosts(
     if acquired is not None:
         keeps.callback(acquired.give_back)
     if acquired is not None and spec.shared:
-        preload = Preload(work_of(ONLY), acquired.files, acquired.layout, page=acquired.page)
+        preload = Preload(work_of(ONLY), acquired.files, acquired.grant.layout, page=acquired.page)
     fork_server = ForkServerClient(
         pickle_or_explain(BatchRequestHandler(spec, source), spec.plan.name), spec.plan.name, preload=preload
     )
@@ -208,7 +208,7 @@ def connect_shared_hosts(spec: SessionSpec, report: Report, acquired: AcquiredMo
     """Connects to the hosts that all processes of the machine share; takes over the model's lease."""
     lease = _lease_for(spec, name, acquired)
     copies = spec.copies_of(name)
-    why = f"since {acquired.reason}" if acquired.reason else f"in {copies} copies that map the same weights"
+    why = f"since {acquired.grant.reason}" if acquired.grant.reason else f"in {copies} copies that map the same weights"
     label = spec.plan.label(name) or spec.plan.name
     _LOGGER.info("%s: the model lives in the machine's hosts, %s.", label, why)
     return HostedModels(spec, ModelHosts(lease, spec.plan.name, spec.timeout_secs, copies), report)
@@ -216,27 +216,23 @@ def connect_shared_hosts(spec: SessionSpec, report: Report, acquired: AcquiredMo
 
 def _lease_for(spec: SessionSpec, name: Any, acquired: AcquiredModel) -> Lease:
     """The lease on a model; one on a model of its own if the hosts of that one run another transform's handler."""
-    if acquired.variant == variant_of(spec):
+    if acquired.grant.variant == variant_of(spec):
         return acquired.lease
     acquired.lease.close()
     return Lease(load_request_for(spec, name, f"{spec.model_identifier}\0{variant_of(spec)}"))
 
 
 def _attached(label: str, acquired: AcquiredModel) -> Loaded:
-    assert acquired.layout is not None
+    assert acquired.grant.layout is not None
     loaded, seconds, private = attached(acquired)
-    text = f"{label}: mapped {acquired.layout.mapped_bytes / 1e6:,.1f} MB in {seconds * 1e3:,.0f} ms"
-    if private > max(acquired.layout.mapped_bytes // 2, 1_000_000):
-        text += (
-            f", and {private / 1e6:,.1f} MB are this process's own: imports, and what its classes copy as they are "
-            "unpickled, as trees and forests do"
-        )
-    _LOGGER.info("%s.", text)
+    mapped = acquired.grant.layout.mapped_bytes
+    text = "%s: mapped %.1f MB in %.0f ms; %.1f MB more are this process's own, with imports."
+    _LOGGER.info(text, label, mapped / 1e6, seconds * 1e3, private / 1e6)
     return loaded
 
 
 def _needs_sharing(spec: SessionSpec, acquired: AcquiredModel) -> bool:
-    choice = choose(acquired.nbytes, allowed_cores(), acquired.free)
+    choice = choose(acquired.grant.nbytes, allowed_cores(), acquired.grant.free)
     _LOGGER.info("%s: placement='auto' has chosen %r: %s.", spec.plan.name, choice.placement, choice.why)
     return choice.shares
 

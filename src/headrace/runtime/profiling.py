@@ -200,8 +200,10 @@ def _profiled(spec: SessionSpec, name: Any, elements: _Elements | None) -> Model
     if isinstance(acquired, HostFailure):
         raise load_error(acquired, spec.plan.name, spec.timeout_secs)
     load_seconds = next((event.seconds for event in events if isinstance(event, ModelLoaded)), None)
-    label, size = spec.plan.label(name), (acquired.peak, acquired.nbytes, acquired.reason)
-    findings = ModelFindings(label, load_seconds, ready_seconds, *size, file_bytes=acquired.file_bytes)
+    label, grant = spec.plan.label(name), acquired.grant
+    findings = ModelFindings(
+        label, load_seconds, ready_seconds, grant.peak, grant.nbytes, grant.reason, file_bytes=grant.file_bytes
+    )
     with ExitStack() as stack:
         stack.callback(acquired.give_back)
         if not acquired.files:
