@@ -77,7 +77,7 @@ def run(handler, elements, batching, caught, beside, bundles=2):
     """
     spec = prepare(handler, InferenceRequest(batching=batching))
     worker = Worker(catching(spec, caught) if caught else spec)
-    worker._background = BackgroundThread(worker, Sometimes(beside or [False]))
+    worker._background = BackgroundThread(worker.access, Sometimes(beside or [False]))
     outcomes, seen, raised = [], RecordedEvents(), None
     try:
         for _ in range(bundles):

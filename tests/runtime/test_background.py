@@ -78,7 +78,7 @@ def worker(handler):
 
 @pytest.fixture
 def background(worker, handler):
-    worker._background = BackgroundThread(worker, Always())
+    worker._background = BackgroundThread(worker.access, Always())
     yield worker._background
     handler.allow(100)
 

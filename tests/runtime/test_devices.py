@@ -204,7 +204,7 @@ def test_lost_device_of_a_model_by_key_is_raised():
 
 def test_lost_device_on_the_background_thread_is_raised(worker_of):
     worker = worker_of(Counting(13), batching=BatchingConfig(8, 8, overlap=True))
-    worker._background = BackgroundThread(worker, Always())
+    worker._background = BackgroundThread(worker.access, Always())
     bundle = worker.bundle(FanOut())
     with pytest.raises(DeviceLostError, match=CURE):
         [bundle.add(n, n) for n in range(64)] and list(bundle.finish())

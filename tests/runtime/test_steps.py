@@ -55,7 +55,7 @@ def run(handler, *batches, name=ONLY, caught=(), seen=None, watch=None, clock=No
     for model in worker.session.models.values():
         model.breaker = CircuitBreaker(5)
     try:
-        steps = Steps(worker, Events() if seen is None else seen, watch)
+        steps = Steps(worker.access, Events() if seen is None else seen, watch)
         return _sorted_out(_outcomes(steps, name, batches))
     finally:
         worker.close()
@@ -232,7 +232,7 @@ def test_observer_that_raises_leaves_the_model_free_to_be_evicted():
     mappings = [KeyModelMapping([key], Poisoned()) for key in "ab"]
     worker = Worker(prepare(KeyedModelHandler(mappings, max_models_per_worker_hint=1), InferenceRequest()))
     with pytest.raises(RuntimeError, match="no metrics"):
-        Steps(worker, Raising()).run("a", Batch([("a", 1)], [0]))
+        Steps(worker.access, Raising()).run("a", Batch([("a", 1)], [0]))
     load_other = threading.Thread(target=worker.load, args=["b"], daemon=True)
     load_other.start()
     load_other.join(60)

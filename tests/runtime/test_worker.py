@@ -108,7 +108,7 @@ def test_environment_variables_are_set_before_the_load(monkeypatch, worker_of):
             return os.environ["HEADRACE_TEST_VARIABLE"]
 
     worker = worker_of(Reading([], env_vars={"HEADRACE_TEST_VARIABLE": "after"}))
-    with worker.borrow(ONLY) as (model, *_):
+    with worker.access.borrow(ONLY) as (model, *_):
         assert model == "after"
 
 
@@ -118,8 +118,8 @@ def test_loads_and_batches_are_measured_with_the_given_clock(worker_of):
     loaded = worker.session.events.popleft()
     assert isinstance(loaded, ModelLoaded)
     assert (loaded.model, loaded.seconds) == ("", 1.5)
-    with worker.borrow(ONLY) as (model, *_):
-        _, batch, _ = worker.run(ONLY, model, [1, 2])
+    with worker.access.borrow(ONLY) as (model, *_):
+        _, batch, _ = worker.access.run(ONLY, model, [1, 2])
     assert (batch.examples, batch.bytes, batch.seconds) == (2, 14, 0.25)
     assert not worker.session.events
 
@@ -144,8 +144,8 @@ def test_lazy_results_are_consumed_within_the_timing(worker_of):
                 yield example
 
     worker = worker_of(Lazy([]), clock=clock)
-    with worker.borrow(ONLY) as (model, *_):
-        assert worker.run(ONLY, model, [1, 2, 3])[1].seconds == 3
+    with worker.access.borrow(ONLY) as (model, *_):
+        assert worker.access.run(ONLY, model, [1, 2, 3])[1].seconds == 3
 
 
 @pytest.mark.parametrize(("answer", "got"), [([], "0"), ([1], "1"), ([1, 2, 3], "3"), (None, "None")])
@@ -156,10 +156,10 @@ def test_wrong_count_error_names_the_handler_and_both_counts(answer, got, worker
 
     worker = worker_of(Wrong([]))
     with (
-        worker.borrow(ONLY) as (model, *_),
+        worker.access.borrow(ONLY) as (model, *_),
         pytest.raises(PredictionCountError, match=f"Wrong.run_inference was given 2 examples and returned {got}"),
     ):
-        worker.run(ONLY, model, [1, 2])
+        worker.access.run(ONLY, model, [1, 2])
 
 
 def test_failing_get_num_bytes_does_not_fail_a_batch(caplog, worker_of):
@@ -168,9 +168,9 @@ def test_failing_get_num_bytes_does_not_fail_a_batch(caplog, worker_of):
             raise TypeError("no size")
 
     worker = worker_of(Uncountable([]))
-    with worker.borrow(ONLY) as (model, *_):
+    with worker.access.borrow(ONLY) as (model, *_):
         for _ in range(2):
-            assert worker.run(ONLY, model, [1])[1].bytes == 0
+            assert worker.access.run(ONLY, model, [1])[1].bytes == 0
     assert caplog.text.count("bytes are not counted") == 1
 
 
@@ -180,7 +180,7 @@ def test_models_by_key_load_on_demand_within_the_limit(worker_of):
     worker = worker_of(KeyedModelHandler(mappings, max_models_per_worker_hint=2))
     assert not any(loads.values())
     for key in "abacab":
-        with worker.borrow(key):
+        with worker.access.borrow(key):
             assert len(worker.session._cache) <= 2
     assert {key: len(times) for key, times in loads.items()} == {"a": 1, "b": 2, "c": 1}
 
@@ -209,8 +209,8 @@ def test_threads_have_own_handlers_with_the_attributes_set_by_loading(opened):
     one, two = opened(spec), opened(replace(spec, plan=replace(spec.plan, models={ONLY: Scratching([])})))
     devices, calls = set(), []
     for worker in (one, one, two):
-        with worker.borrow(ONLY) as (model, *_):
-            ((device, count),) = worker.run(ONLY, model, [1])[0]
+        with worker.access.borrow(ONLY) as (model, *_):
+            ((device, count),) = worker.access.run(ONLY, model, [1])[0]
         devices.add(device)
         calls.append(count)
     assert (len(devices), calls) == (1, [1, 2, 1])
@@ -219,8 +219,8 @@ def test_threads_have_own_handlers_with_the_attributes_set_by_loading(opened):
 def test_batch_size_learns_from_the_batching_clock(worker_of):
     ticks = iter([5.0, 8.0])
     worker = worker_of(Counting([]), batching=BatchingConfig(clock=lambda: next(ticks)))
-    with worker.borrow(ONLY) as (model, *_):
-        assert worker.run(ONLY, model, [1])[2] == 3.0
+    with worker.access.borrow(ONLY) as (model, *_):
+        assert worker.access.run(ONLY, model, [1])[2] == 3.0
 
 
 def test_handler_that_reports_itself_gets_the_namespace(opened):
@@ -245,8 +245,8 @@ def test_attributes_set_by_loading_reach_inner_handlers_of_the_same_transform(op
             return [getattr(self, "vocabulary", None) for _ in batch]
 
     def answer(worker):
-        with worker.borrow(ONLY) as (model, *_):
-            return worker.run(ONLY, model, [1])[0]
+        with worker.access.borrow(ONLY) as (model, *_):
+            return worker.access.run(ONLY, model, [1])[0]
 
     spec = prepare(MaybeKeyedModelHandler(Inner([])), InferenceRequest(model_identifier="shared"))
     loader = opened(spec)

@@ -27,8 +27,8 @@ class _Log(list[Event | Predictions]):
 class _BackgroundSteps(Steps):
     """Leaves postprocessing, which is user code, to the bundle's thread."""
 
-    def __init__(self, worker: ModelAccess, log: _Log) -> None:
-        super().__init__(worker, log)
+    def __init__(self, access: ModelAccess, log: _Log) -> None:
+        super().__init__(access, log)
         self._log = log
 
     def postprocess(self, tags: list[Any], values: list[Any], model: Any = ONLY) -> list[Outcome]:
@@ -137,8 +137,8 @@ class AdaptiveOverlap:
 class BackgroundThread:
     """Runs batches one at a time on a thread that the first batch starts. Only the worker's thread may call it."""
 
-    def __init__(self, worker: ModelAccess, policy: AdaptiveOverlap | None = None) -> None:
-        self._worker = worker
+    def __init__(self, access: ModelAccess, policy: AdaptiveOverlap | None = None) -> None:
+        self._access = access
         self._executor: ThreadPoolExecutor | None = None
         self._process = 0
         self._recorders: EngineMetrics | None = None
@@ -185,7 +185,7 @@ class BackgroundThread:
         try:
             assert self._recorders is not None
             with self._recorders.recording(process_wide=False) as records:
-                return _BackgroundSteps(self._worker, log).run(name, batch)
+                return _BackgroundSteps(self._access, log).run(name, batch)
         finally:
             log.extend(records)
 
@@ -200,11 +200,11 @@ class BackgroundExecutor:
     _IN_FLIGHT = 2
     """How many batches may be in flight: one running, one waiting."""
 
-    def __init__(self, worker: ModelAccess, thread: BackgroundThread, observer: Observer) -> None:
-        self._worker = worker
+    def __init__(self, access: ModelAccess, thread: BackgroundThread, observer: Observer) -> None:
+        self._access = access
         self._thread = thread
-        self._steps = Steps(worker, observer)
-        self._time_ns = worker.spec.clock.time_ns
+        self._steps = Steps(access, observer)
+        self._time_ns = access.spec.clock.time_ns
         self._tasks: deque[BackgroundBatch] = deque()
         self._last_end = self._time_ns()
         """When the last batch ended, or else when the bundle began."""
@@ -217,10 +217,10 @@ class BackgroundExecutor:
             self._tasks.append(self._thread.submit(name, batch))
             return outcomes + self._collect(self._IN_FLIGHT)
         outcomes = self._collect(0) if self._tasks else []
-        computed = self._worker.computed
+        computed = self._access.computed
         outcomes += self._steps.run(name, batch)
         before, self._last_end = self._last_end, self._time_ns()
-        policy.record_inline(batch.total, self._worker.computed - computed, (self._last_end - before) / 1e9)
+        policy.record_inline(batch.total, self._access.computed - computed, (self._last_end - before) / 1e9)
         return outcomes
 
     def collect(self) -> list[Outcome]:

@@ -62,7 +62,7 @@ class EngineRequestHandler(BatchRequestHandler):
         response = super().answer(head, rows, progress)
         if isinstance(response.head, Done):
             assert self._worker is not None
-            self._slot = self._worker.borrow(self._name)
+            self._slot = self._worker.access.borrow(self._name)
             handler, engine = self._worker.plan.models[self._name], self._slot.model.model
             self._engine = RunningEngine(handler, engine, progress, self._spec.timeout_secs)
         return response

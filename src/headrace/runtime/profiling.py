@@ -227,8 +227,8 @@ def _in_process(spec: SessionSpec, name: Any, loaded: Loaded) -> Iterator[Call]:
         close_session(session)
 
     def run(elements: list[Any]) -> None:
-        with worker.borrow(name) as held:
-            worker.run(name, held.model, elements)
+        with worker.access.borrow(name) as held:
+            worker.access.run(name, held.model, elements)
 
     with closing(worker):
         yield run

@@ -29,7 +29,7 @@ from headrace.runtime.observers import EngineMetrics
 from headrace.runtime.queues import AnyBatch
 from headrace.runtime.session import SessionModel, close_session, open_session
 from headrace.runtime.spec import SessionSpec
-from headrace.runtime.steps import Steps
+from headrace.runtime.steps import ModelAccess, Steps
 from headrace.runtime.worker import Worker
 
 _LOGGER = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class BatchRequestHandler:
             return _device_lost(error, progress)
         except Exception as error:
             return _raised(Caught.of(error), events, loading=True)
-        steps = _HostSteps(worker, events, _ProgressListener(progress, head.injected_failures))
+        steps = _HostSteps(worker.access, events, _ProgressListener(progress, head.injected_failures))
         try:
             outcomes = _run(worker, steps, head, rows)
         except DeviceLostError as error:
@@ -175,8 +175,8 @@ class _Events(list[Event]):
 class _HostSteps(Steps):
     """Steps whose measurements are for the owner's size controllers."""
 
-    def __init__(self, worker: Worker, events: _Events, watch: _ProgressListener) -> None:
-        super().__init__(worker, events, watch)
+    def __init__(self, access: ModelAccess, events: _Events, watch: _ProgressListener) -> None:
+        super().__init__(access, events, watch)
         self.observations: list[tuple[float, BatchTime]] = []
 
     def learn(self, model: SessionModel, batch: AnyBatch, time: BatchTime) -> None:

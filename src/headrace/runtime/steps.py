@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import compress
-from typing import Any, Protocol
+from typing import Any
 
-from headrace.batching.batcher import Batch
+from headrace.batching.batcher import Batch, footprint
+from headrace.batching.columnar import rows_in, run_columns
 from headrace.batching.size import BatchTime, Untimed
-from headrace.core.answer import SKIP, SomeSkipped
+from headrace.core.answer import SKIP, SomeSkipped, mark_skips, predictions_of, signed, wrong_count
 from headrace.core.clock import sleep_of
 from headrace.core.errors import DeviceLostError
 from headrace.core.events import (
@@ -21,48 +23,138 @@ from headrace.core.events import (
     Event,
     Observer,
 )
+from headrace.core.keyed import NO_PAIRS, not_pairs, with_keys
 from headrace.core.model_cache import Slot
+from headrace.core.request_context import RequestState, current_request
 from headrace.core.result import Caught, Outcome, Predictions, Skipped, Stage
 from headrace.failures.device import is_out_of_memory
 from headrace.failures.recovery import Action, Recovery
 from headrace.failures.retry import RetryBudget
-from headrace.runtime.model_source import ModelProxy
+from headrace.runtime.model_source import Loaded, ModelProxy, Path
 from headrace.runtime.operations import ActivityListener, Operations, catches, check_device, lost_devices
-from headrace.runtime.plan import Plan
 from headrace.runtime.queues import AnyBatch
 from headrace.runtime.session import InferenceSession, SessionModel
 from headrace.runtime.spec import SessionSpec
 
+_LOGGER = logging.getLogger(__name__)
 _LONGEST_SLEEP_SECS = 0.1
 """Longest sleep between two reports to a listener; any sensible time limit is much longer."""
 
 
-class ModelAccess(Protocol):
-    """What the steps need from a worker."""
+class ModelAccess:
+    """One thread's calls of its models: its own copies of the handlers, over the models that all threads share.
 
-    spec: SessionSpec
-    plan: Plan
-    session: InferenceSession
+    Attributes:
+        computed: the seconds of all calls.
+    """
 
-    computed: float
+    def __init__(self, spec: SessionSpec, session: InferenceSession) -> None:
+        self.spec = spec
+        self.plan = spec.plan
+        self.session = session
+        self.computed = 0.0
+        self._copied: dict[Any, dict[Path, dict[str, Any]]] = {}
+        self._borrowers: dict[Any, Callable[[], Slot]] = {}
+        self._bytes_are_counted = True
+        self._usage_sinks = (session.record_usage,)
 
     def borrow(self, name: Any) -> Slot:
         """The named model as a ``Loaded``, which stays in memory until it is released."""
-        ...
+        borrow = self._borrowers.get(name)
+        if borrow is None:
+            borrow = self._borrowers[name] = self.session.borrower(name, self.plan.models[name])
+        held = borrow()
+        loaded: Loaded = held.model
+        if self._copied.get(name) is not loaded.changes:
+            try:
+                loaded.copy_changes(self.plan.models[name], self.spec.transform)
+            except BaseException:
+                held.release()
+                raise
+            self._copied[name] = loaded.changes
+        return held
 
-    def run(self, name: Any, model: Any, elements: Sequence[Any]) -> tuple[list[Any], BatchCompleted, BatchTime]:
-        """Calls the model once; returns predictions, an event, and the seconds for the size controller."""
-        ...
+    def run(self, name: Any, model: Any, elements: Sequence[Any]) -> tuple[list[Any], BatchCompleted, float]:
+        """Calls the model once.
 
-    def split_keys(self, elements: Sequence[Any]) -> tuple[Sequence[Any] | None, Any]:
-        """The keys, if elements have some, and the examples."""
-        ...
+        Returns:
+            The predictions, paired with their keys if elements have keys (a ``SomeSkipped`` if some are ``SKIP``, which
+            stay unpaired); the event; and the seconds to report to the size controller.
+
+        Raises:
+            PredictionCountError: the handler returned no list of predictions, or too few or too many (not checked if
+                elements are batches).
+        """
+        source = self.session.source
+        if source is not None and source.thread_budget is not None:
+            source.thread_budget.keep()
+        handler, clock, learning_clock = self.plan.models[name], self.spec.clock, self.plan.batching.clock
+        is_plain = not (self.plan.keyed or self.plan.prebatched)
+        keys, examples = (None, list(elements)) if is_plain else self.split_keys(elements)
+        began = learning_clock() if learning_clock else 0.0
+        started = clock.time_ns()
+        token = current_request.set(RequestState(self._usage_sinks))
+        try:
+            if isinstance(model, ModelProxy):
+                answer: Any = model.run(examples)
+            elif self.plan.batching.columnar:
+                answer = run_columns(handler, model, examples, self.spec.inference_args)
+            else:
+                answer = handler.run_inference(examples, model, self.spec.inference_args)
+            if type(answer) is not list:
+                answer = predictions_of(answer, handler, None if self.plan.prebatched else len(elements))
+            predictions: list[Any] = answer
+        finally:
+            current_request.reset(token)
+        seconds = (clock.time_ns() - started) / 1e9
+        self.computed += seconds
+        learnt = learning_clock() - began if learning_clock else seconds
+        if len(predictions) != len(elements) and not self.plan.prebatched:
+            raise wrong_count(handler, len(elements), len(predictions))
+        predictions, event = self.completed(name, elements, keys, predictions, seconds)
+        return predictions, event, learnt
 
     def completed(
         self, name: Any, elements: Sequence[Any], keys: Sequence[Any] | None, predictions: list[Any], seconds: float
     ) -> tuple[list[Any], BatchCompleted]:
-        """Predictions with their keys, and the event."""
-        ...
+        """The predictions of a call, with keys if elements have some, skips marked; and the event."""
+        if self.plan.is_one_of_several:
+            predictions = signed(predictions, self.plan.answerer(name))
+        predictions = mark_skips(predictions)
+        if keys is not None:
+            predictions = with_keys(keys, predictions)
+        batch = elements[0] if self.plan.prebatched else elements
+        count = len(batch) if hasattr(batch, "__len__") else len(predictions)
+        if self.plan.batching.columnar:
+            count = sum(map(rows_in, elements))
+        return predictions, BatchCompleted(self.session.models[name].label, count, self._bytes(batch), seconds)
+
+    def split_keys(self, elements: Sequence[Any]) -> tuple[Sequence[Any] | None, Any]:
+        """The keys, if any, and a new list of examples, which the handler may modify."""
+        if self.plan.prebatched:
+            return None, elements[0]
+        if not self.plan.keyed:
+            return None, list(elements)
+        try:
+            keys, examples = zip(*elements, strict=True)
+        except (TypeError, ValueError):
+            raise not_pairs(elements) from None
+        if not NO_PAIRS.isdisjoint(map(type, elements)):
+            raise not_pairs(elements)
+        return keys, list(examples)
+
+    def _bytes(self, batch: Any) -> int:
+        """The handler's count of bytes; if it raises, 0: a metric must not fail a batch."""
+        if self.plan.batching.columnar:
+            return int(footprint(batch))
+        try:
+            return int(self.plan.handler.get_num_bytes(batch))
+        except Exception:
+            if self._bytes_are_counted:
+                self._bytes_are_counted = False
+                name = type(self.plan.handler).__qualname__
+                _LOGGER.warning("%s.get_num_bytes failed; bytes are not counted.", name, exc_info=True)
+            return 0
 
 
 class KnownPredictions(Operations):
@@ -102,9 +194,9 @@ class KnownPredictions(Operations):
 class Steps(KnownPredictions):
     """Runs batches through inference and postprocessing, and recovers failed batches; used by one thread."""
 
-    def __init__(self, worker: ModelAccess, observer: Observer, watch: ActivityListener | None = None) -> None:
-        super().__init__(worker.spec, worker.session, observer, watch)
-        self._worker = worker
+    def __init__(self, access: ModelAccess, observer: Observer, watch: ActivityListener | None = None) -> None:
+        super().__init__(access.spec, access.session, observer, watch)
+        self._access = access
 
     def run(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         """Runs a batch of preprocessed elements on the named model, then postprocesses the predictions."""
@@ -137,7 +229,7 @@ class Steps(KnownPredictions):
         try:
             if self._watch is not None:
                 self._watch.loading(name)
-            return self._worker.borrow(name)
+            return self._access.borrow(name)
         except BaseException as error:
             self.session.report_events(self._observer)
             if not catches(self.spec, error, name):
@@ -160,7 +252,7 @@ class Steps(KnownPredictions):
         try:
             if self._watch is not None:
                 self._watch.operation(Stage.INFERENCE, None, 0)
-            predictions, event, seconds = self._worker.run(name, model, batch.elements)
+            predictions, event, seconds = self._access.run(name, model, batch.elements)
         except BaseException as error:
             if catches(self.spec, error, name):
                 return Caught.of(error)
