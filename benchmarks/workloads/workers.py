@@ -28,7 +28,7 @@ _OPTIONS = {
     TWO: ["--workers", "2"],
     BEAM: ["--direct_running_mode=multi_processing", "--direct_num_workers=2"],
 }
-_ROWS, _TREES, _QUICK_ROWS, _QUICK_TREES = 2_500_000, 1000, 2_000, 10
+_ROWS, _TREES, _QUICK_ROWS, _QUICK_TREES = 4_500_000, 1000, 2_000, 10
 _MOST_ROUNDS = 5
 """Each takes four minutes."""
 
