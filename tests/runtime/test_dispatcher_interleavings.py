@@ -166,7 +166,7 @@ def raising(number):
         sys.setprofile(None)
 
 
-GUARDS = {"_enqueue_again", "_guarded", "_perform", "_pump", "_ring"}
+GUARDS = {"_enqueue_again", "_guarded", "_perform"}
 MODULES = {
     f"headrace.{name}"
     for name in (

@@ -159,7 +159,7 @@ def test_file_that_fails_later_leaves_what_this_process_has_spent(directory, cap
 
 
 def test_budgets_that_nobody_needs_any_more_are_given_up_in_the_end(directory, monkeypatch):
-    monkeypatch.setattr(usage_meter, "_kept", usage_meter.deque(maxlen=3))
+    monkeypatch.setattr(usage_meter, "_KEPT", 3)
     specs = [spec_with(Budget(2, prices=PRICES)) for _ in range(5)]
     for spec in specs:
         meter_of(spec).priced(USED)

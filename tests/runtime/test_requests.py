@@ -299,8 +299,8 @@ def _broken(*_, **__):
     "where",
     [
         "runtime.dispatcher.judge",
-        "runtime.dispatcher.ConcurrencyLimit.take",
-        "runtime.dispatcher.ConcurrencyLimit.finished",
+        "failures.concurrency.ConcurrencyLimit.take",
+        "failures.concurrency.ConcurrencyLimit.finished",
         "runtime.dispatcher.RequestReport.add_headers_of",
         "failures.outages.RefusalBreaker.answered",
     ],

@@ -162,35 +162,6 @@ async def _for_a_while(*ending: Awaitable[Any]) -> None:
     await asyncio.wait({asyncio.gather(*ending, return_exceptions=True)}, timeout=_CLOSING_SECS / 4)
 
 
-class Alarm:
-    """Calls a function on the loop's thread at one time: another one takes its place. For that thread only."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
-        self._loop = loop
-        self._function = function
-        self._timer: asyncio.TimerHandle | None = None
-
-    def set(self, when: float) -> None:
-        """Has the function called then, by the loop's clock, and at no other time."""
-        self.stop()
-        if not self._loop.is_closed():
-            self._timer = self._loop.call_at(when, self._ring)
-
-    def _ring(self) -> None:
-        self._timer = None
-        self._function()
-
-    def stop(self) -> None:
-        """Has it not called any more."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def rings_by(self, when: float) -> bool:
-        """Whether it is set to this time, or an earlier one."""
-        return self._timer is not None and self._timer.when() <= when
-
-
 class _Call:
     """A function that blocks."""
 

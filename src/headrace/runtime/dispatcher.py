@@ -10,17 +10,14 @@ from functools import partial
 from typing import Any
 
 from headrace.core.errors import EndpointError, copy_of
-from headrace.core.event_loop import Alarm, EventLoop
+from headrace.core.event_loop import EventLoop
 from headrace.core.remote import ElementRetry, pause_before_retry
-from headrace.failures.concurrency import ConcurrencyLimit, FixedLimit
 from headrace.failures.endpoint_board import Board
 from headrace.failures.outages import Verdict
 from headrace.failures.replies import EndpointLog, EndpointRecord, Judgement, concerns_all, judge, judge_element
 from headrace.failures.retry import RetryTokens
 from headrace.runtime.endpoint_calls import Delivery, EndpointCall, RequestReport, Rules, Sender, WaitingCalls
 
-_MOST_TASKS, _MOST_THREADS = 1000, 256
-"""How many requests may be in flight if they run in the event loop, and on threads."""
 _WAITING = 8
 """How many batches of a bundle may wait, besides one for each request in flight."""
 _REFUSED_SECS, _UNAVAILABLE_SECS = 20.0, 1.0
@@ -51,17 +48,8 @@ class Dispatcher:
     ) -> None:
         self._event_loop = event_loop
         self._loop = event_loop.loop
-        self.rules = self._rules = rules
-        self._limit: ConcurrencyLimit | FixedLimit = ConcurrencyLimit(
-            self._loop.time(),
-            most=_MOST_TASKS if rules.sends_async else _MOST_THREADS,
-            board=board,
-            requests_per_minute=rules.requests_per_minute,
-            tokens_per_minute=rules.tokens_per_minute,
-            patience_secs=math.inf if rules.has_fallback else rules.patience_secs,
-        )
-        if rules.max_concurrent is not None:
-            self._limit = FixedLimit(rules.max_concurrent)
+        self.rules = rules
+        self._limit = rules.new_limit(self._loop.time(), board)
         self._sender = Sender(event_loop, rules)
         self._tokens = RetryTokens()
         self._submitted: deque[EndpointCall] = deque()
@@ -73,7 +61,8 @@ class Dispatcher:
         """All that have been admitted, and not yet delivered: they wait, are in flight, or pause before another try."""
         self._paused: set[EndpointCall] = set()
         self._tasks: dict[EndpointCall, asyncio.Task[None]] = {}
-        self._pumps = Alarm(self._loop, self._pump)
+        self._timer: asyncio.TimerHandle | None = None
+        """Of the next look at what waits."""
         self._record = record or EndpointRecord()
         self._named_until = -math.inf
         """Until when the endpoint has asked to wait, as its outage began."""
@@ -98,7 +87,7 @@ class Dispatcher:
         self._submitted.append(call)
         if self._needs_wakeup:
             self._needs_wakeup = False
-            self._event_loop.call(self._pump)
+            self._event_loop.call(self._guarded, self._start_ready)
 
     def cancel_abandoned(self) -> None:
         """Forgets calls whose bundle was abandoned. A blocking request that is in flight goes on unheard."""
@@ -106,7 +95,7 @@ class Dispatcher:
 
     def close(self) -> None:
         """Leaves the machine's other processes their part; call it on the loop's thread."""
-        self._pumps.stop()
+        self._stop_timer()
         self._limit.board.close()
 
     def _guarded(self, step: Callable[[], object]) -> None:
@@ -154,22 +143,19 @@ class Dispatcher:
             self._waiting.appendleft(call)
             self._start_ready()
 
-    def _pump(self) -> None:
-        self._guarded(self._start_ready)
-
     def _start_ready(self) -> None:
         """Starts what may start, and sets a timer for what may start later."""
-        self._pumps.stop()
+        self._stop_timer()
         self._admit()
         now, began = self._loop.time(), self._limit.outage_began
         if began is not None or self._log.is_down:
             self._log.note(is_down=self._limit.is_down, error=self._last_error)
         if began is not None:  # what has waited for too long for an endpoint that answers nothing
-            patience, since = self._rules.patience_secs, max(began, self._named_until)
+            patience, since = self.rules.patience_secs, max(began, self._named_until)
             self._give_up_on(lambda one: now > min(one.deadline, max(one.queued, since) + patience))
-        if self._rules.usage is not None and self._rules.usage.error is not None:
+        if self.rules.usage is not None and self.rules.usage.error is not None:
             for call in self._waiting.remove_all():  # the budget is spent
-                self._deliver(Delivery(call, [], self._rules.usage.error, 0.0))
+                self._deliver(Delivery(call, [], self.rules.usage.error, 0.0))
         ready = self._waiting.ready()
         left, wait = self._limit.take(now, ready)
         for _ in range(left):
@@ -188,14 +174,26 @@ class Dispatcher:
         if self._limit.board.is_shared and (self._tasks or self._waiting):
             secs = min(secs, _SHOWN_SECS)
         if secs < math.inf:
-            self._pumps.set(now + max(secs, _SHORTEST_WAIT_SECS))
+            self._start_soon(now + max(secs, _SHORTEST_WAIT_SECS))
+
+    def _start_soon(self, when: float) -> None:
+        """Sets the timer, unless it is set to about this time or an earlier one."""
+        if self._timer is None or self._timer.when() > when + _SHORTEST_WAIT_SECS:
+            self._stop_timer()
+            if not self._loop.is_closed():
+                self._timer = self._loop.call_at(when, self._guarded, self._start_ready)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _patience(self, now: float) -> float:
         """Seconds until what waits is left to a fallback. A quota may be free again soon, an outage is one at once."""
         began = self._limit.outage_began
-        if began is None or not self._rules.has_fallback:
+        if began is None or not self.rules.has_fallback:
             return math.inf
-        return 0.0 if self._limit.is_down else began + self._rules.patience_secs - now
+        return 0.0 if self._limit.is_down else began + self.rules.patience_secs - now
 
     async def _perform(self, call: EndpointCall, started: float) -> None:
         try:
@@ -209,33 +207,33 @@ class Dispatcher:
             if self._tasks.pop(call, None) is not None:
                 self._guarded(lambda: self._finish(call, started, _UNKNOWN, RequestReport()))
             self._end_lost(error)
-            self._pumps.set(self._loop.time())
+            self._start_soon(self._loop.time())
 
     def _failed(
         self, call: EndpointCall, started: float, error: BaseException, report: RequestReport, *, in_time: bool
     ) -> None:
         """Queues a call whose try has failed again, or delivers its error."""
         seconds = self._loop.time() - started
-        judgement = self._bounded(judge(error, self._rules.retry_filter), error)
+        judgement = self._bounded(judge(error, self.rules.retry_filter), error)
         if not in_time:  # it may have been billed
             judgement = judgement._replace(retries=False, verdict=Verdict.NOTHING)
         report.add_headers_of(error)
         self._finish(call, started, judgement, report, error)
         if not self._sends_again(call, error, judgement):
-            self._fail(call, error, seconds, has_waited=judgement.waits and not self._rules.has_fallback)
+            self._fail(call, error, seconds, has_waited=judgement.waits and not self.rules.has_fallback)
 
     def _bounded(self, judgement: Judgement, error: BaseException) -> Judgement:
         """The judgement, unless the endpoint asks to wait for too long: then the request is given up."""
         if judgement.retries:
-            self._log.note_delay(self._loop.time(), judgement.delay_secs, self._rules.max_retry_after_secs, error)
-        return judgement.within(self._rules.max_retry_after_secs)
+            self._log.note_delay(self._loop.time(), judgement.delay_secs, self.rules.max_retry_after_secs, error)
+        return judgement.within(self.rules.max_retry_after_secs)
 
     def _fail(self, call: EndpointCall, error: BaseException, seconds: float, *, has_waited: bool) -> None:
         """Delivers an error; if no request would succeed, it is that of all the bundle's calls.
 
         An EndpointError of the handler's own is that of all at any time: it knows its endpoint.
         """
-        rules, refusal = self._rules, error if isinstance(error, EndpointError) else None
+        rules, refusal = self.rules, error if isinstance(error, EndpointError) else None
         may_be_of_all = rules.max_concurrent is None and not self._record.has_answered
         if refusal is None and may_be_of_all:
             name, waited_secs = rules.caller.partition(".")[0], rules.patience_secs if has_waited else None
@@ -266,8 +264,7 @@ class Dispatcher:
         )
         if report.allowances:
             self._limit.observe_headers(now, report.allowances)
-        if not self._pumps.rings_by(now + _SHORTEST_WAIT_SECS):
-            self._pumps.set(now)  # when what is sent again waits, too
+        self._start_soon(now)  # when what is sent again waits, too
 
     def _answered(self, call: EndpointCall, started: float, predictions: list[Any], report: RequestReport) -> None:
         """Delivers predictions; sends again what the handler says is to be requested again."""
@@ -276,7 +273,7 @@ class Dispatcher:
             self._finish(call, started, _ANSWERED, report)
             self._record.has_answered = True
             self._tokens.succeeded()
-            if self._rules.tokens_per_minute is not None and not report.tokens:
+            if self.rules.tokens_per_minute is not None and not report.tokens:
                 self._log.miss_tokens(predictions)
             self._deliver(Delivery(call, predictions, None, seconds))
             return
@@ -285,7 +282,7 @@ class Dispatcher:
         judged = [self._bounded(judge_element(one), one.error) for one in answers]
         worst = max(judged, key=lambda one: (one.waits, one.delay_secs))
         error = answers[0].error
-        is_part = not self._rules.prebatched and len(again) < len(predictions)
+        is_part = not self.rules.prebatched and len(again) < len(predictions)
         works = worst.verdict in (Verdict.NOTHING, Verdict.DECLINED) or (is_part and worst.verdict is Verdict.FAILED)
         self._finish(call, started, worst._replace(verdict=Verdict.ANSWERED) if works else worst, report, error)
         rest = call.part(again) if is_part else call
@@ -304,11 +301,11 @@ class Dispatcher:
             return False
         if judgement.verdict is Verdict.FAILED:
             self._waiting.finish_canary()  # others show whether the endpoint is down
-        if self._limit.is_down and self._rules.num_retries:  # 0: nothing that may have been billed is sent again
+        if self._limit.is_down and self.rules.num_retries:  # 0: nothing that may have been billed is sent again
             judgement = judgement.while_down()
         if math.isinf(call.deadline):
-            call.deadline = now + self._rules.patience_secs
-        if judgement.delay_secs and not self._rules.has_fallback:  # it is no request's fault, sent or not
+            call.deadline = now + self.rules.patience_secs
+        if judgement.delay_secs and not self.rules.has_fallback:  # it is no request's fault, sent or not
             call.deadline += judgement.delay_secs
             if self._named_until < (self._limit.outage_began or now):
                 self._named_until = now + judgement.delay_secs
@@ -318,7 +315,7 @@ class Dispatcher:
             pause = pause_before_retry(call.refusals, first=0.1, longest=longest)
         else:
             call.failures += 1
-            if call.failures > self._rules.num_retries or not self._tokens.take(error):
+            if call.failures > self.rules.num_retries or not self._tokens.take(error):
                 return False
             pause = pause_before_retry(call.failures)
         pause = judgement.delay_secs + pause
@@ -337,10 +334,13 @@ class Dispatcher:
         if not self._waiting.canary_done:
             self._waiting.finish_canary()
         call.client = None  # an error refers to the call, and whoever keeps it would keep the client
-        call.inbox.put_soon(self._loop, delivery)
         self._calls.discard(call)
+        if self._loop.is_closed():
+            call.inbox.put(delivery)
+        else:  # together with what else the loop finds out in one go: each time a thread wakes costs both of them
+            self._loop.call_soon(call.inbox.put, delivery)
 
     def _give_up_on(self, which: Callable[[EndpointCall], bool]) -> None:
         for call in self._waiting.remove_all(which):
-            error = copy_of(self._last_error or TimeoutError(f"{self._rules.caller}: no answer."))
-            self._fail(call, error, 0.0, has_waited=not self._rules.has_fallback)
+            error = copy_of(self._last_error or TimeoutError(f"{self.rules.caller}: no answer."))
+            self._fail(call, error, 0.0, has_waited=not self.rules.has_fallback)

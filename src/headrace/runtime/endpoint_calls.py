@@ -23,6 +23,8 @@ from headrace.core.events import HandlerMetric, UsageReported
 from headrace.core.fingerprint import fingerprint
 from headrace.core.remote import RemoteModelHandler
 from headrace.core.request_context import also_report_to
+from headrace.failures.concurrency import ConcurrencyLimit, FixedLimit
+from headrace.failures.endpoint_board import Board
 from headrace.failures.known_rates import Allowance, allowances
 from headrace.failures.replies import headers_of
 from headrace.failures.retry import is_retryable
@@ -30,6 +32,9 @@ from headrace.runtime.observers import EngineMetrics
 from headrace.runtime.plan import is_async
 from headrace.runtime.spec import SessionSpec
 from headrace.runtime.usage_meter import UsageMeter, meter_of
+
+_MOST_TASKS, _MOST_THREADS = 1000, 256
+"""How many requests may be in flight if they run in the event loop, and on threads."""
 
 
 class Rules(NamedTuple):
@@ -64,6 +69,19 @@ class Rules(NamedTuple):
     """Whether elements are sent one by one, whatever batches they come in."""
     prefix: Callable[[Any], str | None] | None = None
     """What those that wait for an engine are sorted by."""
+
+    def new_limit(self, now: float, board: Board | None) -> ConcurrencyLimit | FixedLimit:
+        """How many requests may be in flight, and how fast they follow each other."""
+        if self.max_concurrent is not None:
+            return FixedLimit(self.max_concurrent)
+        return ConcurrencyLimit(
+            now,
+            most=_MOST_TASKS if self.sends_async else _MOST_THREADS,
+            board=board,
+            requests_per_minute=self.requests_per_minute,
+            tokens_per_minute=self.tokens_per_minute,
+            patience_secs=math.inf if self.has_fallback else self.patience_secs,
+        )
 
 
 def rules_of(spec: SessionSpec, handler: Any) -> Rules:
@@ -108,13 +126,6 @@ class Inbox(SimpleQueue["Delivery"]):
     abandoned = False
     refusal: BaseException | None = None
     """Why the endpoint would refuse all of the bundle's calls: none is sent any more."""
-
-    def put_soon(self, loop: asyncio.AbstractEventLoop, delivery: Delivery) -> None:
-        """Puts together what the loop finds out in one go: each time a thread wakes costs both of them."""
-        if loop.is_closed():
-            self.put(delivery)
-        else:
-            loop.call_soon(self.put, delivery)
 
 
 @dataclass(eq=False, repr=False)

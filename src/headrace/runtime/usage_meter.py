@@ -8,9 +8,7 @@ import os
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -140,10 +138,8 @@ class UsageMeter:
             return None
 
 
-_METERS: weakref.WeakValueDictionary[str, UsageMeter] = weakref.WeakValueDictionary()
-"""By the budget's name."""
-_kept: deque[UsageMeter] = deque(maxlen=_KEPT)
-"""They outlive their sessions: a bundle that is retried must not begin a new budget."""
+_meters: dict[str, UsageMeter] = {}
+"""The latest, by the budget's name: they outlive their sessions, since a bundle may be retried."""
 _lock = threading.Lock()
 
 
@@ -153,11 +149,11 @@ def meter_of(spec: SessionSpec) -> UsageMeter | None:
         return None
     budget, name = spec.budget
     with _lock:
-        meter = _METERS.get(name)
-        if meter is None:
-            meter = _METERS[name] = UsageMeter(budget, _file_of(budget, name))
-            _kept.append(meter)
-        return meter
+        if name not in _meters:
+            _meters[name] = UsageMeter(budget, _file_of(budget, name))
+            if len(_meters) > _KEPT:
+                del _meters[next(iter(_meters))]
+        return _meters[name]
 
 
 def stoppable(spec: SessionSpec) -> SessionSpec:
@@ -169,7 +165,7 @@ def stoppable(spec: SessionSpec) -> SessionSpec:
 def stop_requests(spec: SessionSpec, seconds: float) -> None:
     """Ends a ``stoppable`` spec's bundles in this process as a spent budget does, within so many seconds."""
     with _lock:
-        meter = None if spec.budget is None else _METERS.get(spec.budget.name)
+        meter = None if spec.budget is None else _meters.get(spec.budget.name)
     if meter is not None:
         meter.stop(seconds)
 
@@ -177,10 +173,8 @@ def stop_requests(spec: SessionSpec, seconds: float) -> None:
 def end_budget(spec: SessionSpec) -> None:
     """Forgets what was spent of the spec's budget in this process: nobody will ask for it again."""
     with _lock:
-        meter = None if spec.budget is None else _METERS.pop(spec.budget.name, None)
+        meter = None if spec.budget is None else _meters.pop(spec.budget.name, None)
         if meter is not None:
-            with suppress(ValueError):  # it was among the latest no longer
-                _kept.remove(meter)
             meter.close()
 
 
@@ -206,10 +200,9 @@ def _forget() -> None:
     """In a forked child, which has none of its parent's locks."""
     global _lock  # noqa: PLW0603 - another thread of the parent's may have it
     _lock = threading.Lock()
-    for meter in _kept:
+    for meter in _meters.values():
         meter.disown()
-    _METERS.clear()
-    _kept.clear()
+    _meters.clear()
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork
