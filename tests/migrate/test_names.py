@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from headrace.migrate.names import (
     INFERENCE,
-    complaint_about,
     extras_in,
     find_counterpart,
     module_for,
@@ -117,30 +115,6 @@ def test_names_of_a_module_are_read_without_importing_it():
 )
 def test_extras_are_those_of_the_handlers(text, extras):
     assert extras_in(text) == extras
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["", "base", "RunInference", "base.RunInference.from_callable", "base._ModelStatus", "utils.PredictionResult"],
-)
-def test_names_that_beam_defines_or_imports_are_there(path):
-    assert complaint_about((*INFERENCE, *filter(None, path.split(".")))) is None
-
-
-@pytest.mark.parametrize(
-    ("path", "complaint"),
-    [
-        ("api", "no api: correct the name, or remove it."),
-        ("api.RunInference", "no api: correct the name, or remove it."),
-        ("pytorch_inferense", "no pytorch_inferense; did you mean 'pytorch_inference'?"),
-        ("torch_inference", "no torch_inference; did you mean 'pytorch_inference'?"),
-        ("keras_inference.Keras", "no keras_inference: correct the name, or remove it."),
-        ("base.KeyedModelHandelr", "no base.KeyedModelHandelr; did you mean 'KeyedModelHandler'?"),
-        ("base.Nonsense.made", "no base.Nonsense: correct the name, or remove it."),
-    ],
-)
-def test_names_that_beam_lacks_are_said(path, complaint):
-    assert complaint_about((*INFERENCE, *path.split("."))) == f"Beam {version('apache-beam')} has {complaint}"
 
 
 def test_private_attributes_are_those_of_the_class_and_its_bases():

@@ -4,13 +4,11 @@ Nothing here imports Beam, a framework or the code that it rewrites.
 
 ::
 
-    files          a tree: reads each file, hands it on, writes what changed
+    files          a tree: reads each file, hands it on, writes what changed; dependencies, Beam YAML
       -> source      one Python file: text in; text, and what a person has to know, out
            -> imports    import statements, and the uses of the names that they bind
            -> rewriting  what becomes of each import and use, as edits of the text
-           -> advice     what rewriting cannot settle: names that stay, getattr, checks of classes
-           -> private, texts   the same: private attributes, names in text
+           -> advice     what rewriting cannot settle: names that stay, getattr, class checks, private names, texts
       -> notebook    the same for the code cells of a notebook
-      -> project     what other files need: requirements, Beam YAML
     names          where each of Beam's names is in Headrace, read from the source of both
 """

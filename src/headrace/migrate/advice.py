@@ -1,15 +1,23 @@
-"""What rewriting cannot settle: names that stay, lookups while running, checks of an object's class."""
+"""What rewriting cannot settle: names that stay, lookups while running, class checks, private attributes, texts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterator
 
 import libcst
 from libcst import matchers
 
-from headrace.migrate.findings import Finding
-from headrace.migrate.imports import FileImports
-from headrace.migrate.names import REMOTE, complaint_about, find_counterpart, is_inference, module_for
+from headrace.migrate.imports import FileImports, Finding
+from headrace.migrate.names import (
+    REMOTE,
+    find_counterpart,
+    is_inference,
+    is_private,
+    module_for,
+    private_of_beam,
+    private_of_headrace,
+)
 from headrace.migrate.rewriting import Rewriting
 
 _STAR = "import * from Beam's package stays: name what the file uses, and run this again."
@@ -17,6 +25,11 @@ _OF_BOTH = "RunInferenceDLQ"
 """A class whose objects are instances of Beam's, too."""
 _ASK_FOR_CLASSES = ("isinstance", "issubclass", "assertIsInstance", "assertNotIsInstance")
 _ITS_CLASS = matchers.Call(func=matchers.Name("type")) | matchers.Attribute(attr=matchers.Name("__class__"))
+_CURE = "use its public arguments and methods, or an attribute of your own."
+_NAME = re.compile(r"apache_beam\.ml\.inference(?:[.:][\w.{}]*)?")
+_IMPORT = re.compile(
+    r"(?:^|;)[ \t>.]*(?:from|import)[ \t]+apache_beam\.ml(?:\.inference|[ \t]+import[ \t]+inference\b)", re.MULTILINE
+)
 
 
 def beam_stays(imports: FileImports, rewriting: Rewriting) -> bool:
@@ -33,6 +46,8 @@ def advice_findings(imports: FileImports, rewriting: Rewriting) -> Iterator[Find
     yield from _uses_that_stay(imports, rewriting)
     yield from _lookups(imports)
     yield from _class_checks(imports, rewriting)
+    yield from _private_attributes(imports)
+    yield from _texts(imports)
 
 
 def _imports_that_stay(imports: FileImports, rewriting: Rewriting) -> Iterator[Finding]:
@@ -57,24 +72,16 @@ def _uses_that_stay(imports: FileImports, rewriting: Rewriting) -> Iterator[Find
 
 def _staying(imports: FileImports, node: libcst.CSTNode, path: tuple[str, ...]) -> Finding:
     """About a name, or a module, that has no counterpart."""
-    missing = complaint_about(path)
-    is_private = _is_private_class(path)
     about = f"{'.'.join(path[3:]) or 'inference'} stays Beam's"
-    if len(path) > 3 and module_for(path[3]) is None and path[-1].endswith("Handler"):
-        about += ": Headrace has no counterpart, and runs Beam's handlers as they are."
-    elif path[-1] == REMOTE:
+    is_private_class = path[-1][:1] == "_" and path[-1][1:2].isupper() and not path[-1].isupper()
+    if is_private_class and module_for(path[3]):
+        message = f"{about}: Headrace has no counterpart of this private class; look at what uses it."
+        return imports.finding(node, message)
+    if path[-1] == REMOTE:
         about += ": Headrace's sends several requests at a time, which the client has to allow."
-    elif is_private:
-        about += ": Headrace has no counterpart of this private class; look at what uses it."
     else:
         about += ", and works as it is: Headrace has no counterpart."
-    return imports.finding(node, missing or about, needs_person=bool(missing) or is_private)
-
-
-def _is_private_class(path: tuple[str, ...]) -> bool:
-    """Whether a name is that of a class on which code cannot rely: Headrace's objects are of other classes."""
-    name = path[-1]
-    return name.startswith("_") and name[1:2].isupper() and not name.isupper() and module_for(path[3]) is not None
+    return imports.finding(node, about, needs_person=False)
 
 
 def _lookups(imports: FileImports) -> Iterator[Finding]:
@@ -85,11 +92,9 @@ def _lookups(imports: FileImports) -> Iterator[Finding]:
         if name not in ("getattr", "setattr", "hasattr") or len(call.args) < 2 or call.args[0].value not in by_node:
             continue
         path, attribute = by_node[call.args[0].value].path, call.args[1].value
-        text = attribute.evaluated_value if isinstance(attribute, libcst.SimpleString) else None
-        if text is None:
+        text = attribute.evaluated_value if isinstance(attribute, libcst.SimpleString) else ""
+        if not find_counterpart((*path, str(text))):
             yield imports.finding(call, f"{name}({path[-1]}, ...) looks a name up while running: check it.")
-        elif not find_counterpart((*path, str(text))):
-            yield imports.finding(call, f"{name}({path[-1]}, {text!r}): Headrace has no counterpart of this name.")
 
 
 def _class_checks(imports: FileImports, rewriting: Rewriting) -> Iterator[Finding]:
@@ -109,23 +114,78 @@ def _class_checks(imports: FileImports, rewriting: Rewriting) -> Iterator[Findin
 
 def _checks(imports: FileImports) -> Iterator[tuple[str, libcst.CSTNode]]:
     """Each check: how to name it, and the part of the file that has the classes."""
-    for node in imports.nodes_of(libcst.Call):
-        function = node.func.attr if isinstance(node.func, libcst.Attribute) else node.func
+    for call in imports.nodes_of(libcst.Call):
+        function = call.func.attr if isinstance(call.func, libcst.Attribute) else call.func
         name = function.value if isinstance(function, libcst.Name) else ""
-        if name in _ASK_FOR_CLASSES and len(node.args) > 1:
-            yield f"{name}(..., {{}})", node.args[1].value
-        elif name in ("assertIs", "assertEqual", "assertIsNot") and _of_class(arg.value for arg in node.args):
-            yield "type(...) == {}", node
+        if name in _ASK_FOR_CLASSES and len(call.args) > 1:
+            yield f"{name}(..., {{}})", call.args[1].value
     for comparison in imports.nodes_of(libcst.Comparison):
-        if _of_class([comparison.left, *(one.comparator for one in comparison.comparisons)]):
+        compared = [comparison.left, *(one.comparator for one in comparison.comparisons)]
+        if any(matchers.matches(one, _ITS_CLASS) for one in compared):
             yield "type(...) == {}", comparison
-    caught = [one.type for one in imports.nodes_of(libcst.ExceptHandler)]
-    for classes in (*caught, *(one.type for one in imports.nodes_of(libcst.ExceptStarHandler))):
-        if classes is not None:
-            yield "except {}", classes
+    for handler in imports.nodes_of(libcst.ExceptHandler):
+        if handler.type is not None:
+            yield "except {}", handler.type
     for pattern in imports.nodes_of(libcst.MatchClass):
         yield "case {}(...)", pattern.cls
 
 
-def _of_class(nodes: Iterable[libcst.CSTNode]) -> bool:
-    return any(matchers.matches(node, _ITS_CLASS) for node in nodes)
+def _private_attributes(imports: FileImports) -> Iterator[Finding]:
+    """Private names of the classes that a file moves: those that Headrace's lack, and those that they have alone."""
+    classes = {path[4] for path, _ in imports.names_in_use() if len(path) >= 5 and find_counterpart(path[:5])}
+    nodes: list[libcst.Attribute | libcst.FunctionDef] = [*imports.nodes_of(libcst.Attribute)]
+    for node in [*nodes, *imports.nodes_of(libcst.FunctionDef)]:
+        name = node.attr if isinstance(node, libcst.Attribute) else node.name
+        if not is_private(name.value):
+            continue
+        for one in sorted(classes):
+            is_theirs, is_ours = name.value in private_of_beam(one), name.value in private_of_headrace(one)
+            if is_theirs and not is_ours:
+                message = "use its public arguments and methods, or an attribute of your own."
+                yield imports.finding(
+                    name, f"{one}.{name.value} is private in Beam, and missing in Headrace: {message}"
+                )
+                break
+            if is_ours and not is_theirs and _is_of_derived(imports, node):
+                yield imports.finding(name, f"{name.value} is in use by Headrace's {one}: give yours another name.")
+                break
+
+
+def _is_of_derived(imports: FileImports, node: libcst.CSTNode) -> bool:
+    """Whether a name belongs to a class that derives from others: its method, or an attribute of ``self``."""
+    if isinstance(node, libcst.Attribute) and not matchers.matches(node.value, matchers.Name("self")):
+        return False
+    while node in imports.parents:
+        node = imports.parents[node]
+        if isinstance(node, libcst.ClassDef):
+            return bool(node.bases)
+    return False
+
+
+def _texts(imports: FileImports) -> Iterator[Finding]:
+    """Texts that name something of Beam's, and code that is text."""
+    for node in imports.nodes_of(libcst.SimpleString, libcst.ConcatenatedString, libcst.FormattedString):
+        if isinstance(imports.parents[node], libcst.ConcatenatedString):
+            continue
+        text = _content(node)
+        if _IMPORT.search(text):
+            is_documentation = isinstance(imports.parents[node], libcst.Expr)  # a statement by itself
+            what = "this documentation" if is_documentation else "code within this text"
+            message = f"{what} imports from Beam's package: write Headrace's."
+            yield imports.finding(node, message, needs_person=not is_documentation)
+        elif _NAME.fullmatch(text):
+            path = re.split("[.:]", text)
+            target = find_counterpart(path)
+            ours = ".".join([target.dotted, *path[target.consumed :]]) if target else ""
+            cure = f"Headrace's is {ours!r}." if ours else "Headrace may have another, or none."
+            yield imports.finding(node, f"the text {text!r} names something of Beam's; {cure}")
+
+
+def _content(node: libcst.BaseExpression) -> str:
+    """What a literal says, with ``{}`` where an f-string has a value."""
+    if isinstance(node, libcst.ConcatenatedString):
+        return _content(node.left) + _content(node.right)
+    if isinstance(node, libcst.FormattedString):
+        return "".join(one.value if isinstance(one, libcst.FormattedStringText) else "{}" for one in node.parts)
+    text = node.evaluated_value if isinstance(node, libcst.SimpleString) else ""
+    return text.decode("latin-1") if isinstance(text, bytes) else text

@@ -1,4 +1,4 @@
-"""Moves the files of a tree over: reads each, and writes those that changed."""
+"""Moves the files of a tree over: reads each, writes those that changed, and looks at what lists dependencies."""
 
 from __future__ import annotations
 
@@ -6,23 +6,28 @@ import codecs
 import difflib
 import io
 import os
+import re
 import shutil
 import tempfile
 import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from headrace.core.errors import ConfigurationError
-from headrace.migrate.findings import Finding
-from headrace.migrate.names import uses_headrace
+from headrace.migrate.imports import Finding
+from headrace.migrate.names import BEAM_PACKAGE, missing_requirement, uses_headrace
 from headrace.migrate.notebook import migrate_notebook
-from headrace.migrate.project import findings_about, is_of_interest
 from headrace.migrate.source import MigratedSource, migrate_source
 
 _PYTHON = (".py", ".pyi", ".pyw")
 _NOTEBOOK = ".ipynb"
 _LEFT_OUT = ("__pycache__", "node_modules", "site-packages")
+_DEPENDENCIES = re.compile(
+    r"(?:[\w.-]*requirements[\w.-]*\.(?:txt|in)|pyproject\.toml|setup\.(?:py|cfg)|Pipfile|environment[\w.-]*\.ya?ml"
+    r"|Dockerfile[\w.-]*)"
+)
+_YAML_STEP = re.compile(r"^[\s-]*type:\s*['\"]?(RunInference|MLTransform|AnomalyDetection)\b", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,32 @@ def _about_project(file: MigratedFile, sources: list[tuple[MigratedFile, Migrate
     is_needed = any(uses_headrace(source.text) for source in below)
     extras = {extra for source in below for extra in source.extras}
     return findings_about(file.path, file.old, extras if is_needed else None)
+
+
+def is_of_interest(path: PurePath) -> bool:
+    """Whether a file, by its name, may list dependencies or be a pipeline in YAML."""
+    return path.suffix in (".yaml", ".yml") or bool(_DEPENDENCIES.fullmatch(path.name))
+
+
+def findings_about(path: PurePath, text: str, extras: set[str] | None) -> list[Finding]:
+    """What a file needs.
+
+    Args:
+        path: of the file.
+        text: its content.
+        extras: those of Headrace that the code beside it needs; None: it does not use Headrace.
+    """
+    findings = []
+    if path.suffix in (".yaml", ".yml"):
+        for step in _YAML_STEP.finditer(text):
+            line = text.count("\n", 0, step.start(1)) + 1
+            message = f"{step[1]} in YAML is Beam's, and stays: Beam's YAML knows its own handlers only."
+            findings.append(Finding(line, 0, message, needs_person=False))
+    beam = BEAM_PACKAGE.search(text) if _DEPENDENCIES.fullmatch(path.name) else None
+    missing = missing_requirement(text, extras) if beam and extras is not None else None
+    if beam and missing:
+        findings.append(Finding(text.count("\n", 0, beam.start()) + 1, 0, missing))
+    return findings
 
 
 def _migrate(file: MigratedFile) -> MigratedSource:

@@ -1,4 +1,4 @@
-"""Import statements of a Python file, and the uses of the names that they bind."""
+"""Import statements of a Python file, and the uses of the names that they bind; what is found about a place there."""
 
 from __future__ import annotations
 
@@ -7,25 +7,51 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-import libcst
-from libcst import matchers
-from libcst.helpers import get_full_name_for_node
-from libcst.metadata import (
-    ByteSpanPositionProvider,
-    CodeSpan,
-    ImportAssignment,
-    MetadataWrapper,
-    ParentNodeProvider,
-    Scope,
-    ScopeProvider,
-)
-
-from headrace.migrate.findings import Finding
+from headrace.core.errors import extra_required
 from headrace.migrate.names import INFERENCE
+
+with extra_required("migrate"):
+    import libcst
+    from libcst import matchers
+    from libcst.helpers import get_full_name_for_node
+    from libcst.metadata import (
+        ByteSpanPositionProvider,
+        CodeSpan,
+        ImportAssignment,
+        MetadataWrapper,
+        ParentNodeProvider,
+        Scope,
+        ScopeProvider,
+    )
 
 NodeT = TypeVar("NodeT", bound=libcst.CSTNode)
 Statement = libcst.Import | libcst.ImportFrom
 _ABOVE = {INFERENCE[:1], INFERENCE[:2]}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One remark about a place in a file."""
+
+    line: int
+    """Counted from 1, in a notebook in the cell; 0: the whole file."""
+    column: int
+    """Counted from 1; 0: the whole line."""
+    message: str
+    """What is there, and what to do about it."""
+    needs_person: bool = True
+    """Whether something is left to do; else the code runs as it is."""
+    if_beam_stays: bool = False
+    """Whether this matters only if some handler of Beam's is left in the files that are moved together."""
+    cell: int = 0
+    """The code cell of a notebook, counted from 1; 0: this is about another file."""
+
+    @property
+    def place(self) -> str:
+        """What follows the file's name."""
+        if self.cell:
+            return f": code cell {self.cell}" + (f", line {self.line}" if self.line else "")
+        return "".join(f":{number}" for number in (self.line, self.column) if number)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,14 +95,15 @@ class Use:
 class FileImports:
     """The imports of a file that lead to Beam's inference package, and their uses."""
 
-    def __init__(self, wrapper: MetadataWrapper) -> None:
-        """Reads a parsed file."""
-        self.wrapper = wrapper
+    def __init__(self, module: libcst.Module) -> None:
+        """Reads a parsed file, which nothing else changes."""
+        self.module = module
+        wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
         self.spans: Mapping[libcst.CSTNode, CodeSpan] = wrapper.resolve(ByteSpanPositionProvider)
         self.parents: Mapping[libcst.CSTNode, libcst.CSTNode] = wrapper.resolve(ParentNodeProvider)
         scopes: Mapping[libcst.CSTNode, Scope | None] = wrapper.resolve(ScopeProvider)
         self.scopes = {scope for scope in scopes.values() if scope is not None}
-        self._content = wrapper.module.code.encode()
+        self._content = module.code.encode()
         self.statements: list[Statement] = self.nodes_of(libcst.Import, libcst.ImportFrom)
         self.bindings = [
             binding for statement in self.statements for binding in bindings_of(statement) if binding.leads_there

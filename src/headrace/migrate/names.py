@@ -1,18 +1,18 @@
-"""Where each name of Beam's inference package is in Headrace, read from the source of both without importing them."""
+"""Where Beam's names are in Headrace, read from the source of both without importing them; what to install for them."""
 
 from __future__ import annotations
 
 import ast
 import functools
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import version
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 from headrace.core.beam_compat import BEAMS_ATTRIBUTES
-from headrace.core.spelling import nearest
 from headrace.handlers.cards import CARDS
 
 INFERENCE = ("apache_beam", "ml", "inference")
@@ -24,6 +24,10 @@ _OF_BASE = ("", "base", "utils")
 """Modules of Beam's package, and the package itself, whose public names ``headrace.beam`` has."""
 _ROOMS = ("core", "handlers", "beam")
 """Where Headrace's counterparts of Beam's classes, and their bases, are."""
+
+BEAM_PACKAGE = re.compile(r"apache[-_]beam\b")
+_HEADRACE = re.compile(r"\bheadrace\b(?:\[([\w\s,.-]*)\])?")
+_ELSEWHERE = "the URL of a wheel, or of a Git repository: git+https://..."
 
 REMOTE = "RemoteModelHandler"
 """Stays Beam's: Headrace's calls the client from several threads, and only a person can tell whether that is safe."""
@@ -100,31 +104,6 @@ def names_in(module: str) -> frozenset[str]:
     """The names at the top level of a module of Headrace."""
     path = _SOURCES.joinpath(*module.split(".")[1:])
     return _names_in(path / "__init__.py" if path.is_dir() else path.with_suffix(".py"))
-
-
-def complaint_about(path: Sequence[str]) -> str | None:
-    """What to say of a dotted name in Beam's package if the installed Beam has no such name.
-
-    Args:
-        path: its parts: ``apache_beam``, ``ml``, ``inference``, then at most a module and a name.
-
-    Returns:
-        None if the name exists, or Beam is not installed.
-    """
-    folder = _beams_folder()
-    if folder is None:
-        return None
-    known = _names_in(folder / "__init__.py").union(file.stem for file in folder.glob("*.py"))
-    for depth, name in enumerate(path[3:5], 4):
-        if name not in known:
-            found = nearest(name, (one for one in known if not one.startswith("_")), 0.8)
-            cure = f"; did you mean {found!r}?" if found else ": correct the name, or remove it."
-            return f"Beam {version('apache-beam')} has no {'.'.join(path[3:depth])}{cure}"
-        file = folder / f"{name}.py"
-        if not file.exists():
-            break
-        known = _names_in(file)
-    return None
 
 
 def private_of_beam(name: str) -> frozenset[str]:
@@ -220,3 +199,43 @@ def extras_in(text: str) -> frozenset[str]:
         return frozenset()
     words = set(re.findall(r"\w+", text))
     return frozenset(card.extra for path, card in CARDS.items() if words.issuperset(path.split(".")))
+
+
+def missing_requirement(text: str, needed: set[str]) -> str | None:
+    """What to say of a text that lists apache-beam, and lacks Headrace with the extras that the moved code needs."""
+    named = list(_HEADRACE.finditer(text))
+    there = {extra.strip() for found in named for extra in (found[1] or "").split(",")}
+    missing = ",".join(sorted(needed - there))
+    if named:
+        return f"lists headrace without extras that the moved code needs: headrace[{missing}]." if missing else None
+    requirement = _with_address(f"headrace[{missing}]" if missing else "headrace")
+    return f"lists apache-beam: add {requirement}; the moved code imports it."
+
+
+def _with_address(requirement: str) -> str:
+    """The requirement as pip can resolve it: Headrace is on no public package index."""
+    where = address()
+    if where is None:
+        return f"'{requirement} @ ADDRESS', where ADDRESS is {_ELSEWHERE}"
+    if not where:
+        return requirement
+    return f"'{requirement} @ {where}'" + (f" (on other machines: {_ELSEWHERE})" if where.startswith("file:") else "")
+
+
+def address(distribution: str = "headrace") -> str | None:
+    """Where an installed distribution came from, as ``pip install "NAME @ ADDRESS"`` takes it.
+
+    Such as ``git+https://host/headrace.git@commit``, or the URL of a wheel or a folder. Empty if pip found it in an
+    index, by its name; None if it is not installed.
+    """
+    try:
+        text = metadata.distribution(distribution).read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        return None
+    if not text:
+        return ""
+    origin = json.loads(text)
+    vcs = origin.get("vcs_info")
+    url = f"{vcs['vcs']}+{origin['url']}@{vcs['commit_id']}" if vcs else str(origin["url"])
+    folder = origin.get("subdirectory")
+    return f"{url}#subdirectory={folder}" if folder else url

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from headrace.migrate.findings import Finding
-from headrace.migrate.names import INFERENCE, extras_in, uses_headrace
-from headrace.migrate.project import BEAM, missing_requirement
+from headrace.migrate.imports import Finding
+from headrace.migrate.names import BEAM_PACKAGE, INFERENCE, extras_in, missing_requirement, uses_headrace
 from headrace.migrate.source import MigratedSource, is_python, migrate_source
 
 _MARK = "# headrace: cell {}"
@@ -74,7 +73,7 @@ def _about_installing(sources: list[str], extras: set[str]) -> Iterator[Finding]
     installed = [(number, source, one) for number, source in enumerate(sources, 1) for one in _INSTALL.finditer(source)]
     message = missing_requirement("\n".join(found[0] for _, _, found in installed), extras)
     for number, source, found in installed:
-        if message and BEAM.search(found[0]):
+        if message and BEAM_PACKAGE.search(found[0]):
             yield Finding(source.count("\n", 0, found.start()) + 1, 0, message, cell=number)
 
 

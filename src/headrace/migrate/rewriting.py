@@ -128,7 +128,7 @@ class Editor:
         self._imports = imports
         self._rewriting = rewriting
         self._content = content
-        self._newline = imports.wrapper.module.default_newline
+        self._newline = imports.module.default_newline
         self._is_taken = imports.is_taken("headrace")
         """Whether the file uses the name ``headrace`` for something else."""
         self._there: dict[libcst.CSTNode, set[str]] = {}
@@ -206,7 +206,7 @@ class Editor:
 
     def _kept(self, statement: Statement, kept: list[Binding]) -> Iterator[str]:
         """The statement with the names that stay."""
-        code = self._imports.wrapper.module.code_for_node
+        code = self._imports.module.code_for_node
         names = [code(one.alias.with_changes(comma=libcst.MaybeSentinel.DEFAULT)) for one in kept]
         if names and isinstance(statement, libcst.Import):
             yield f"import {', '.join(names)}"
@@ -224,7 +224,7 @@ class Editor:
 
     def _comments_in(self, statement: Statement) -> list[str]:
         """The comments within a list of names that is taken apart; they come before it."""
-        return re.findall(r"#[^\r\n]*", self._imports.wrapper.module.code_for_node(statement))
+        return re.findall(r"#[^\r\n]*", self._imports.module.code_for_node(statement))
 
 
 def _common_module(bound: Mapping[Binding, Fate]) -> str | None:

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from dataclasses import dataclass
 
-from headrace.core.errors import extra_required
-from headrace.migrate.findings import Finding
-from headrace.migrate.names import extras_in
-
-with extra_required("migrate"):
-    import libcst
-    from libcst.metadata import MetadataWrapper
+import libcst
 
 from headrace.migrate.advice import advice_findings, beam_stays
-from headrace.migrate.imports import FileImports
-from headrace.migrate.private import private_findings
+from headrace.migrate.imports import FileImports, Finding
+from headrace.migrate.names import extras_in
 from headrace.migrate.rewriting import Editor, Rewriting, apply_edits
-from headrace.migrate.texts import text_findings
 
 
 @dataclass(frozen=True)
@@ -46,7 +38,7 @@ def migrate_source(text: str) -> MigratedSource:
             raise ValueError("its text would not stay the same")
         return _migrate_module(module, body, blank)
     except libcst.ParserSyntaxError as error:
-        finding = Finding(_wrong_line(text) or error.raw_line, 0, "cannot be parsed as Python; nothing is changed.")
+        finding = Finding(error.raw_line, 0, "cannot be parsed as Python; nothing is changed.")
     except Exception as error:  # one odd file must not stop the others
         finding = Finding(1, 0, f"cannot be moved ({type(error).__name__}: {error}); nothing is changed.")
     return MigratedSource(text, (finding,), beam_stays=True)
@@ -61,17 +53,6 @@ def is_python(text: str) -> bool:
     return True
 
 
-def _wrong_line(text: str) -> int | None:
-    """The line of the first mistake as this Python sees it: LibCST gives the first line for some."""
-    try:
-        ast.parse(text)
-    except SyntaxError as error:
-        return error.lineno
-    except ValueError:
-        return None
-    return None
-
-
 def _without_blank_end(text: str) -> tuple[str, str]:
     """The text up to the end of its last line that is not blank, and the blank lines: LibCST loses their spaces."""
     code = text.rstrip(" \t\f\r\n")
@@ -83,12 +64,11 @@ def _without_blank_end(text: str) -> tuple[str, str]:
 
 
 def _migrate_module(module: libcst.Module, text: str, blank: str) -> MigratedSource:
-    imports = FileImports(MetadataWrapper(module, unsafe_skip_copy=True))  # the module is used here only
+    imports = FileImports(module)
     content = text.encode()
     rewriting = Rewriting(imports)
     edits = Editor(imports, rewriting, content).edits()
     new = apply_edits(content, edits).decode()
     libcst.parse_module(new)  # raises if an edit went wrong
-    advice = (*advice_findings(imports, rewriting), *private_findings(imports), *text_findings(imports))
-    findings = sorted(set(advice), key=lambda one: (one.line, one.column, one.message))
+    findings = sorted(set(advice_findings(imports, rewriting)), key=lambda one: (one.line, one.column, one.message))
     return MigratedSource(new + blank, tuple(findings), beam_stays(imports, rewriting), extras_in(new))
