@@ -14,7 +14,7 @@ from apache_beam.typehints import TypeCheckError
 import headrace
 from headrace import ModelHandler, PredictionResult
 from headrace.beam import KeyedModelHandler, RunInference
-from headrace.beam.either_result import EitherResult
+from headrace.beam.beam_handlers import EitherResult
 from headrace.beam.element_types import AnyEncoding
 from toys import Acting
 

@@ -22,7 +22,7 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.typehints.typehints import is_consistent_with
 
 import headrace.beam
-from headrace.beam.either_result import EitherResult
+from headrace.beam.beam_handlers import EitherResult
 
 KEYED = [("k", "a"), ("l", "bb")]
 TEXTS = ["a", "bb"]

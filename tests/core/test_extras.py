@@ -8,7 +8,7 @@ import json
 import pytest
 
 from headrace.core.errors import MissingExtraError, extra_required, install_command, requirements
-from headrace.migrate.project import address
+from headrace.migrate.names import address
 
 
 @pytest.fixture

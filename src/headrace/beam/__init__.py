@@ -9,8 +9,7 @@ A pipeline moves over by changing ``from apache_beam.ml.inference.base import`` 
                 -> element_types         element_types: the types of all outputs, for Beam's checks and coders
                 -> outputs, results      outputs      the PCollections of values, dead letters, skipped elements
                                          results      RunInferenceDLQ, its rows, and the tuple that holds one
-                -> threshold             threshold    adds up the DoFn's counts, fails the pipeline
-                -> monitoring            monitoring   carries predictions through postprocessing, splits them off
+                -> monitoring            monitoring   predictions for a monitoring transform; counts for a threshold
                 -> refresh               refresh      newer models, from a side input or files
     in the worker process
       gather.ChunkDoFn                   buffer       a bundle's elements for one buffer, each encoded;
@@ -20,7 +19,7 @@ A pipeline moves over by changing ``from apache_beam.ml.inference.base import`` 
              -> outputs                  outputs      what a shuffle can encode, of dead letters and skipped elements
              -> metrics                  metrics      events into Beam's metrics
     in a model host: recorder          records a handler's updates of Beam's metrics; metrics replays them
-    for users: read_files              for other rooms, by entry point: beam_handlers, filesystems
+    for users: filesystems.ReadFiles   for other rooms, by entry point: beam_handlers, filesystems
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ if TYPE_CHECKING:
     from apache_beam.ml.inference.base import load_model_status
     from apache_beam.ml.inference.utils import WatchFilePattern
 
-    from headrace.beam.read_files import ReadFiles
+    from headrace.beam.filesystems import ReadFiles
     from headrace.beam.results import DeadLetterRows, RunInferenceDLQ
     from headrace.beam.transform import RunInference
 
 _LAZY = {
     "DeadLetterRows": "headrace.beam.results",
-    "ReadFiles": "headrace.beam.read_files",
+    "ReadFiles": "headrace.beam.filesystems",
     "RunInference": "headrace.beam.transform",
     "RunInferenceDLQ": "headrace.beam.results",
     "WatchFilePattern": "apache_beam.ml.inference.utils",

@@ -1,4 +1,4 @@
-"""Adapts handlers written for ``apache_beam.ml.inference``; the runtime finds this module by its entry point."""
+"""Adapts what is written for ``apache_beam.ml.inference``; the runtime finds this module by its entry point."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from apache_beam.ml.inference import base
 
 from headrace.core.keyed import KeyedModelHandler, mappings_of
+from headrace.core.result import PredictionResult
 
 _WRAPPERS = (base._PreProcessingModelHandler, base._PostProcessingModelHandler, base._PrebatchedModelHandler)
 
@@ -57,3 +58,17 @@ class _BeamKeyedModelHandler(KeyedModelHandler[Any, Any, Any, Any]):
         if type(self._theirs).override_metrics is base.KeyedModelHandler.override_metrics and self.cohorts:
             return False
         return bool(self._theirs.override_metrics(metrics_namespace))
+
+
+class EitherResult(PredictionResult, base.PredictionResult):
+    """Stands for Headrace's and for Beam's PredictionResult in type hints; has no instances.
+
+    Handlers, Headrace's or Beam's, declare one of the two; the functions that take what they predict may be annotated
+    with the other, since the two are equal and have the same fields.
+    """
+
+    __slots__ = ()
+
+    example: Any
+    inference: Any
+    model_id: str | None

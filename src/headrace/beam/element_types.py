@@ -209,6 +209,6 @@ def _of_either_module(hint: Any) -> Any:
     """The hint; for a PredictionResult one that functions annotated with Headrace's take, and with Beam's, too."""
     if _BEAMS_MODULE not in sys.modules:
         return hint
-    from headrace.beam.either_result import EitherResult  # noqa: PLC0415 - it imports Beam's module, which costs time
+    from headrace.beam.beam_handlers import EitherResult  # noqa: PLC0415 - it imports Beam's module, which costs time
 
     return EitherResult if hint in EitherResult.__bases__ else hint

@@ -1,17 +1,27 @@
-"""Carries each prediction through postprocessing, for a transform that monitors the predictions."""
+"""What watches a RunInference: a transform that monitors its predictions, and a threshold of failures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import apache_beam as beam
+from apache_beam.pvalue import TaggedOutput
+from apache_beam.transforms.core import Windowing
+from apache_beam.transforms.trigger import AccumulationMode
+from apache_beam.utils.windowed_value import WindowedValue
 
-from headrace.beam.outputs import Outputs
+from headrace.batching.columnar import rows_in
+from headrace.beam.outputs import COUNTS, Operation, Outputs, ParDoInto, Unchanged
 from headrace.core.answer import SKIP
-from headrace.core.result import ErrorRecord, Stage
+from headrace.core.result import ErrorRecord, Outcome, Predictions, Skipped, Stage
 from headrace.runtime.plan import Plan
+
+_ELEMENTS = "elements"
+_PREDICTIONS = "predictions"
 
 
 class MonitoredValue(NamedTuple):
@@ -75,3 +85,131 @@ def _prediction_of_dead_letter(element: Any, _: ErrorRecord) -> Any:
 
 def _without_prediction(element: Any, record: ErrorRecord) -> tuple[Any, ErrorRecord]:
     return value_of(element), record
+
+
+class Tally:
+    """Counts, for each window, a bundle's elements and their outcomes; used by one thread.
+
+    All counts of a window leave as one value: a failure is never compared with a total that does not include it yet.
+
+    The unit is elements up to inference and predictions after it, since an element that is a batch has many. Inference
+    cuts columnar elements up, so from inference on their unit is rows.
+
+    Args:
+        columnar: whether elements are columnar.
+    """
+
+    def __init__(self, *, columnar: bool) -> None:
+        self._columnar = columnar
+        self._counts: dict[Any, tuple[WindowedValue, Counter[str]]] = {}
+        """By windows; each with the tag of its first element."""
+        self._tag: WindowedValue | None = None
+
+    def count_element(self, tag: WindowedValue) -> None:
+        """Counts an element that has come in."""
+        self._of(tag)[_ELEMENTS] += 1
+
+    def count_outcomes(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+        """Counts outcomes and passes them on."""
+        for outcome in outcomes:
+            self._count_outcome(outcome)
+            yield outcome
+
+    def flush(self) -> Iterator[TaggedOutput]:
+        """Yields the counts, by name, of each combination of windows; starts again from 0."""
+        counted, self._counts, self._tag = self._counts, {}, None
+        for tag, counts in counted.values():
+            yield TaggedOutput(COUNTS, tag.with_value(dict(counts)))
+
+    def _count_outcome(self, outcome: Outcome) -> None:
+        stage = Stage.POSTPROCESSING if isinstance(outcome, Predictions) else outcome.stage
+        if isinstance(outcome, Predictions):
+            name, tags, values = _PREDICTIONS, outcome.tags, outcome.values
+        elif isinstance(outcome, Skipped):
+            name, tags, values = Operation(stage, outcome.index).skipped_tag, outcome.tags, outcome.elements
+        else:
+            name, tags, values = Operation(stage, outcome.index).failed_tag, [outcome.tag], [outcome.element]
+        for tag, size in zip(tags, self._sizes(stage, values), strict=False):
+            self._of(tag)[name] += size
+
+    def _sizes(self, stage: Stage, values: Sequence[Any]) -> Iterable[int]:
+        if not self._columnar or stage is Stage.PREPROCESSING:
+            return repeat(1)
+        return map(_rows if stage is Stage.INFERENCE else _rows_of_prediction, values)
+
+    def _of(self, tag: WindowedValue) -> Counter[str]:
+        """The counts of the tag's windows; neighbours often share a tag."""
+        if tag is not self._tag:
+            self._tag = tag
+            _, self._latest = self._counts.setdefault(tuple(tag.windows), (tag, Counter()))
+        return self._latest
+
+
+def _rows(element: Any) -> int:
+    """An element that has no rows, which is why it failed, counts as one."""
+    try:
+        return rows_in(element)
+    except (TypeError, ValueError):
+        return 1
+
+
+def _rows_of_prediction(given: Any) -> int:
+    return rows_in(prediction_of(given).example)
+
+
+def check_threshold(outputs: Outputs, threshold: float, *, columnar: bool = False) -> None:
+    """Compares, for each operation and window, how much failed with how much reached the operation.
+
+    Whenever the window's trigger fires, for late elements, too, everything in the window so far is compared.
+
+    Args:
+        outputs: of a DoFn with a tally; with columnar elements, of a plan with ``carry_predictions``.
+        threshold: the largest share that may fail.
+        columnar: whether elements are columnar.
+
+    Raises:
+        ValueError: within the pipeline, if a larger share failed.
+    """
+    given = outputs.counts.windowing
+    so_far = Windowing(
+        given.windowfn, given.triggerfn, AccumulationMode.ACCUMULATING, given.timestamp_combiner, given.allowed_lateness
+    )
+    first = Stage.INFERENCE if columnar else Stage.POSTPROCESSING
+    operations = list(outputs.failed)
+    unit_changes = next((n for n, operation in enumerate(operations) if operation.stage is first), len(operations))
+    _ = (
+        outputs.counts
+        | "Accumulate" >> ParDoInto(Unchanged(), so_far)
+        | "Total" >> beam.CombineGlobally(_total).without_defaults()
+        | "CheckThreshold" >> beam.Map(_check, threshold, operations[:unit_changes], operations[unit_changes:])
+    )
+
+
+def _total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for some in counts:
+        total.update(some)
+    return dict(total)
+
+
+def _check(
+    counts: Mapping[str, int],
+    threshold: float,
+    before: Sequence[Operation],
+    after: Sequence[Operation],
+    window: Any = beam.DoFn.WindowParam,
+) -> None:
+    def lost(operation: Operation) -> int:
+        return counts.get(operation.failed_tag, 0) + counts.get(operation.skipped_tag, 0)
+
+    predictions = counts.get(_PREDICTIONS, 0) + sum(map(lost, after))
+    for given, operations in ((counts.get(_ELEMENTS, 0), before), (predictions, after)):
+        reached = given
+        for operation in operations:
+            failed = counts.get(operation.failed_tag, 0)
+            if failed > reached * threshold:
+                raise ValueError(
+                    f"The number of failing elements within the window {window!r} exceeded threshold: "
+                    f"{failed} / {reached} = {failed / reached} > {threshold}"
+                )
+            reached -= lost(operation)

@@ -29,7 +29,7 @@ Output: TypeAlias = WindowedValue | TaggedOutput
 
 _MAIN = "predictions"
 COUNTS = "counts"
-"""The output for ``beam.threshold``: how many elements met which outcome."""
+"""The output for ``beam.monitoring``: how many elements met which outcome."""
 
 
 _CODER = coders.FastPrimitivesCoder()
@@ -70,7 +70,7 @@ class Outputs(NamedTuple):
     skipped: Mapping[Operation, beam.PCollection]
     """The operation's input for each element that it skipped."""
     counts: beam.PCollection
-    """For ``beam.threshold``; empty unless the DoFn counts."""
+    """For ``beam.monitoring``; empty unless the DoFn counts."""
 
     def failed_in(self, stage: Stage) -> list[beam.PCollection]:
         """The dead letters of each operation of a stage."""

@@ -15,11 +15,10 @@ from apache_beam.pvalue import AsSideInput
 from headrace.beam.dofn import bound_to
 from headrace.beam.element_types import ElementTypes, claim_element_types, infer_element_types, skipped_type
 from headrace.beam.gather import build_inference_step
-from headrace.beam.monitoring import carry_predictions, split_predictions
+from headrace.beam.monitoring import carry_predictions, check_threshold, split_predictions
 from headrace.beam.outputs import Outputs, apply_inference, for_batch_consumers
 from headrace.beam.refresh import as_updates, watch_files
 from headrace.beam.results import dead_letters_of
-from headrace.beam.threshold import check_threshold
 from headrace.core.clock import Clock
 from headrace.core.config import BatchingConfig, Budget, CacheConfig, RetryConfig
 from headrace.core.declared_type import PredictingHandler
