@@ -49,56 +49,31 @@ if TYPE_CHECKING:
     from headrace.local.predict import predict
 
 _HOME = {
-    "SKIP": "core.answer",
-    "BatchingConfig": "core.config",
-    "Budget": "core.config",
-    "BudgetError": "core.errors",
-    "CacheConfig": "core.config",
-    "ConfigurationError": "core.errors",
-    "DeviceLostError": "core.errors",
-    "ElementFailure": "core.remote",
-    "ElementRetry": "core.remote",
-    "EndpointAnswerError": "core.errors",
-    "EndpointError": "core.errors",
-    "EngineModelHandler": "core.engine",
-    "ErrorRecord": "core.result",
-    "Failure": "core.result",
-    "FallbackError": "core.errors",
-    "HandlerCard": "core.handler",
-    "HeadraceError": "core.errors",
-    "HostDiedError": "core.errors",
-    "HostError": "core.errors",
-    "HostStartError": "core.errors",
-    "KeyModelMapping": "core.keyed",
-    "KeyModelPathMapping": "core.keyed",
-    "KeyedModelHandler": "core.keyed",
-    "KnownModel": "core.model_files",
-    "MaybeKeyedModelHandler": "core.keyed",
-    "MissingExtraError": "core.errors",
-    "ModelFile": "core.model_files",
-    "ModelHandler": "core.handler",
-    "ModelMemoryError": "core.errors",
-    "ModelMetadata": "core.result",
-    "NotYetHonouredWarning": "core.errors",
-    "PlacementConfig": "core.config",
-    "PredictionCountError": "core.errors",
-    "PredictionResult": "core.result",
-    "Price": "core.config",
-    "RateLimitExceeded": "core.errors",
-    "RemoteModelHandler": "core.remote",
-    "RetryConfig": "core.config",
-    "Stage": "core.result",
-    "UnknownKeyError": "core.errors",
-    "UnsupportedError": "core.errors",
-    "predict": "local.predict",
-    "predict_table": "jobs.predict_table",
-    "read_files": "jobs.files",
-    "report_generation": "core.request_context",
-    "report_rate_limit": "core.request_context",
-    "report_usage": "core.request_context",
-    "text_length": "core.lengths",
-    "with_sources": "core.sources",
+    name: module
+    for module, names in {
+        "core.answer": "SKIP",
+        "core.config": "BatchingConfig Budget CacheConfig PlacementConfig Price RetryConfig",
+        "core.engine": "EngineModelHandler",
+        "core.errors": (
+            "BudgetError ConfigurationError DeviceLostError EndpointAnswerError EndpointError FallbackError "
+            "HeadraceError HostDiedError HostError HostStartError MissingExtraError ModelMemoryError "
+            "NotYetHonouredWarning PredictionCountError RateLimitExceeded UnknownKeyError UnsupportedError"
+        ),
+        "core.handler": "HandlerCard ModelHandler",
+        "core.keyed": "KeyModelMapping KeyModelPathMapping KeyedModelHandler MaybeKeyedModelHandler",
+        "core.lengths": "text_length",
+        "core.model_files": "KnownModel ModelFile",
+        "core.remote": "ElementFailure ElementRetry RemoteModelHandler",
+        "core.request_context": "report_generation report_rate_limit report_usage",
+        "core.result": "ErrorRecord Failure ModelMetadata PredictionResult Stage",
+        "core.sources": "with_sources",
+        "jobs.files": "read_files",
+        "jobs.predict_table": "predict_table",
+        "local.predict": "predict",
+    }.items()
+    for name in names.split()
 }
+"""The module of each name."""
 
 __version__ = "0.1.0"
 

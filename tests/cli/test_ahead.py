@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.cli.ahead import importing_ahead
+from headrace.cli.run import importing_ahead
 from headrace.hosts.environment import threads_of_each
 from headrace.hosts.fork_server_process import SPARE, ForkServerProcess
 

@@ -103,7 +103,6 @@ def test_a_resumed_run_takes_options_of_the_file_as_if_typed(project, headrace, 
         ('max-batch-size = "many"', "headrace.toml: [run] max-batch-size: "),
         ('placement = "proces"', "headrace.toml: [run] placement: 'proces' is not one of 'process', 'machine', 'auto'"),
         ("x = ", "cannot read headrace.toml: Invalid value (at "),
-        ("[rnu]", "headrace.toml: there is no table [rnu]; did you mean [run]?"),
         ("[elsewhere]", "headrace.toml: there is no table [elsewhere]; there are [run], [retry], [doctor]."),
     ],
 )

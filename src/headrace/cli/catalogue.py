@@ -22,8 +22,8 @@ from typing import Any
 
 from rich.console import Console
 
-from headrace.cli.handlers import GROUP, factory_place, no_handler, parameter_of_model
-from headrace.cli.objects import constructors, search_here
+from headrace.cli.console import say
+from headrace.cli.handlers import GROUP, constructors, factory_place, no_handler, parameter_of_model, search_here
 from headrace.cli.options import NAMED
 from headrace.core.errors import ConfigurationError, as_type_name, install_command, requirements
 from headrace.core.handler import HandlerCard
@@ -109,13 +109,13 @@ def show_handlers(console: Console, handlers: Iterable[Listed]) -> None:
     lines = [*usable, *(["", "Not installed here:", *others] if others else [])]
     for line in [*lines, "", "`headrace handlers NAME` says what a handler takes, and what to install."]:
         is_cut = console.is_terminal and len(line) > console.width
-        _print(console, f"{line[: console.width - 3]}..." if is_cut else line)
+        say(console, f"{line[: console.width - 3]}..." if is_cut else line)
 
 
 def show_handler(console: Console, one: Listed) -> None:
     """Prints what one handler takes; its parameters only if what it needs is installed."""
     for line in _lines_of(one, min(console.width, _WIDEST) if console.is_terminal else _WIDEST):
-        _print(console, line)
+        say(console, line)
 
 
 def example_of(one: Listed) -> str:
@@ -123,10 +123,6 @@ def example_of(one: Listed) -> str:
     source, _, rest = ((one.card.command if one.card else "") or "rows.csv").partition(" ")
     words = ["headrace run", source, "--handler", one.name, rest, "--output predictions.jsonl"]
     return " ".join(word for word in words if word)
-
-
-def _print(console: Console, line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _as_dict(one: Listed) -> dict[str, Any]:

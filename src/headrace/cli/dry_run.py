@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from headrace.cli.console import say
 from headrace.cli.summary import inputs_lines
 from headrace.core.answer import SKIP
 from headrace.jobs.job import Job
@@ -46,19 +47,19 @@ def show_dry_run(out: Console, run: Run) -> None:
         if example is not SKIP and len(examples) < _EXAMPLES:
             examples.append(example)
     for name, text in inputs_lines(run.output.inputs, "to predict"):
-        _say(out, f"{name}: {text}")
+        say(out, f"{name}: {text}")
     which = "the first " if rows == most else ""
     left_out = f", {skipped:,} skipped" if skipped else ""
-    _say(out, f"{which}{rows:,} row{'s'[: rows != 1]}: {len(failures):,} would fail{left_out}")
+    say(out, f"{which}{rows:,} row{'s'[: rows != 1]}: {len(failures):,} would fail{left_out}")
     for failure in failures[:_FAILURES]:
-        _say(out, f"  {failure}")
+        say(out, f"  {failure}")
     if len(failures) > _FAILURES:
-        _say(out, f"  and {len(failures) - _FAILURES:,} more")
-    _say(out, "")
+        say(out, f"  and {len(failures) - _FAILURES:,} more")
+    say(out, "")
     out.print(_columns(job, first), markup=False)
     for number, example in enumerate(examples, 1):
-        _say(out, f"\nexample {number}\n{_shown(example)}")
-    _say(out, "\nNo model was loaded, and nothing was written.")
+        say(out, f"\nexample {number}\n{_shown(example)}")
+    say(out, "\nNo model was loaded, and nothing was written.")
 
 
 def _placed(job: Job) -> Iterator[tuple[str, Record]]:
@@ -88,7 +89,3 @@ def _shown(example: Any) -> str:
     as_table = getattr(example, "to_string", None)  # a data frame's
     text = example if isinstance(example, str) else as_table(index=False) if as_table else repr(example)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
-
-
-def _say(out: Console, text: str) -> None:
-    out.print(text, markup=False, highlight=False, soft_wrap=True)

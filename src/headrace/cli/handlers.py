@@ -1,23 +1,30 @@
-"""Finds the handler that a command line names, and makes it."""
+"""Finds the handlers, classes and functions that a command line names, and makes handlers."""
 
 from __future__ import annotations
 
 import enum
+import importlib
 import importlib.metadata
 import inspect
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from headrace.cli.objects import import_object, with_objects
 from headrace.core.errors import ConfigurationError, MissingExtraError, as_type_name
 from headrace.core.secrets import SECRET_ARGUMENTS
-from headrace.core.spelling import did_you_mean, nearest, no_file
+from headrace.core.spelling import did_you_mean, no_file
 
 GROUP = "headrace.handlers"
 """The entry points that are handlers."""
+
+_PLACE = re.compile(r"[\w./-]+:[A-Za-z_][\w.]*")
+"""What may name an object; the module may be a file by mistake."""
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def make_handler(
@@ -40,24 +47,22 @@ def make_handler(
     Raises:
         ConfigurationError: it cannot be found or made; the message says why, and lists the known names.
     """
-    factory = _find(name)
-    parameters = _parameters(factory)
+    factory = _Factory(name)
     if model is not None:
-        taken = parameters.get(model_parameter or "") or parameter_of_model(factory, parameters)
-        arguments = {**arguments, **_model_argument(name, factory, taken, model, arguments)}
+        taken = factory.parameters.get(model_parameter or "") or factory.of_model
+        arguments = {**arguments, **factory.model_argument(taken, model, arguments)}
     for argument, value in (named or {}).items():
-        _refuse_named(name, parameters, argument, arguments)
+        factory.refuse_option(argument, arguments)
         arguments = {**arguments, argument: value}
-    arguments = {key: _as_member(key, parameters.get(key), value) for key, value in arguments.items()}
-    _refuse_unknown(name, parameters, arguments)
-    _refuse_lack(name, factory, parameters, arguments, has_url=named is not None)
-    arguments = with_objects(factory, arguments)
+    arguments = {key: factory.member(key, value) for key, value in arguments.items()}
+    factory.refuse_mismatch(arguments, has_url=named is not None)
+    arguments = _with_objects(factory.call, arguments)
     try:
-        return factory(**arguments)
+        return factory.call(**arguments)
     except MissingExtraError:
         raise
     except ConfigurationError as error:
-        raise ConfigurationError(f"{error}{_how_to_give(str(error), parameters, arguments)}") from error
+        raise ConfigurationError(f"{error}{_how_to_give(str(error), factory.parameters, arguments)}") from error
     except Exception as error:
         raise ConfigurationError(f"{name} cannot be made: {as_type_name(error)}: {error}") from error
 
@@ -75,7 +80,10 @@ def parse_arguments(option: str, pairs: Iterable[str] | None) -> dict[str, Any]:
             raise ConfigurationError(f"{option} takes key=value, not {pair!r}.")
         if key in arguments:
             raise ConfigurationError(f"{option} {key} is given twice.")
-        arguments[key] = _parse(value)
+        try:
+            arguments[key] = json.loads(value)
+        except ValueError:
+            arguments[key] = value
     return arguments
 
 
@@ -91,48 +99,14 @@ def factory_place(name: str) -> tuple[str, str] | None:
     return (module, attribute) if colon else None
 
 
-def _find(name: str) -> Callable[..., Any]:
-    place = factory_place(name)
-    if place is None:
-        raise ConfigurationError(no_handler(name))
-    factory = import_object(":".join(place), "--handler")
-    if not callable(factory):
-        raise ConfigurationError(f"{name} is not callable; name a class, or a function that makes a handler.")
-    return factory  # type: ignore[no-any-return]
-
-
 def no_handler(name: str) -> str:
-    """That there is no handler of a name, and which there are."""
-    names = handler_names()
+    """That there is no handler of a name, and how to find one."""
     module, dot, factory = name.rpartition(".")
     own = f"{module}:{factory}" if dot and factory != "py" else "package.module:factory"
-    if nearest(name, names):
-        return (
-            f"there is no handler {name!r}{did_you_mean(name, names)} `headrace handlers` lists them all; write one of "
-            f"your own as {own}."
-        )
-    return f"there is no handler {name!r}; there are {', '.join(names)}, and your own, written as {own}."
-
-
-def _parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    try:
-        return dict(inspect.signature(factory).parameters)
-    except (TypeError, ValueError):  # some callables of C have no signature
-        return {"options": inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)}
-
-
-def _model_argument(
-    name: str, factory: Callable[..., Any], taken: inspect.Parameter | None, model: str, arguments: Collection[str]
-) -> dict[str, Any]:
-    if taken is None or taken.kind in (taken.VAR_POSITIONAL, taken.VAR_KEYWORD, taken.POSITIONAL_ONLY):
-        raise ConfigurationError(f"{name} has no parameter for --model; leave --model out.")
-    if taken.name in arguments:
-        raise ConfigurationError(f"--model and --handler-arg {taken.name} are the same; give one of them.")
-    has_ids = ":" in name or getattr(factory, "models_have_ids", False)  # a factory of the user's may take anything
-    is_file = taken.name.endswith(("_uri", "_path", "_state")) and not has_ids
-    if is_file and "://" not in model and not os.path.exists(model):
-        raise ConfigurationError(f"--model: {no_file(model)}")
-    return {taken.name: model}
+    return (
+        f"there is no handler {name!r}{did_you_mean(name, handler_names())} `headrace handlers` lists them all; write "
+        f"one of your own as {own}."
+    )
 
 
 def parameter_of_model(
@@ -143,60 +117,75 @@ def parameter_of_model(
     return named or next(iter(parameters.values()), None)
 
 
-def _refuse_named(
-    name: str, parameters: Mapping[str, inspect.Parameter], argument: str, arguments: Collection[str]
-) -> None:
-    """Refuses an argument that has an option of its own, if the factory does not take it or it is given twice."""
-    option = f"--{argument.replace('_', '-')}"
-    if argument not in parameters and not (_takes_any(parameters) and ":" in name):
-        raise ConfigurationError(f"{name} has no parameter for {option}; leave {option} out.")
-    if argument in arguments:
-        raise ConfigurationError(f"{option} and --handler-arg {argument} are the same; give one of them.")
+class _Factory:
+    """What makes a handler, and which arguments it takes."""
 
+    def __init__(self, name: str) -> None:
+        place = factory_place(name)
+        if place is None:
+            raise ConfigurationError(no_handler(name))
+        self.name = name
+        self.call = import_object(":".join(place), "--handler")
+        if not callable(self.call):
+            raise ConfigurationError(f"{name} is not callable; name a class, or a function that makes a handler.")
+        try:
+            self.parameters = dict(inspect.signature(self.call).parameters)
+        except (TypeError, ValueError):  # some callables of C have no signature
+            self.parameters = {"options": inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)}
+        self.of_model = parameter_of_model(self.call, self.parameters)
+        self.takes_any = any(one.kind is one.VAR_KEYWORD for one in self.parameters.values())
 
-def _as_member(name: str, parameter: inspect.Parameter | None, value: Any) -> Any:
-    """The member that a text names, if the parameter's default is a member of an enumeration."""
-    default = parameter.default if parameter is not None else None
-    if not isinstance(default, enum.Enum) or not isinstance(value, str) or isinstance(default, str):
-        return value
-    members = {member.name.lower(): member for member in type(default)}
-    if value.lower() not in members:
-        raise ConfigurationError(f"--handler-arg {name} takes {', '.join(members)}, not {value!r}.")
-    return members[value.lower()]
+    def model_argument(
+        self, taken: inspect.Parameter | None, model: str, arguments: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        if taken is None or taken.kind in (*_VARIADIC, taken.POSITIONAL_ONLY):
+            raise ConfigurationError(f"{self.name} has no parameter for --model; leave --model out.")
+        if taken.name in arguments:
+            raise ConfigurationError(f"--model and --handler-arg {taken.name} are the same; give one of them.")
+        has_ids = ":" in self.name or getattr(self.call, "models_have_ids", False)  # one's own may take anything
+        is_file = taken.name.endswith(("_uri", "_path", "_state")) and not has_ids
+        if is_file and "://" not in model and not os.path.exists(model):
+            raise ConfigurationError(f"--model: {no_file(model)}")
+        return {taken.name: model}
 
+    def refuse_option(self, argument: str, arguments: Mapping[str, Any]) -> None:
+        """Refuses an argument that has an option of its own, if the factory does not take it or it is given twice."""
+        option = f"--{argument.replace('_', '-')}"
+        if argument not in self.parameters and not (self.takes_any and ":" in self.name):
+            raise ConfigurationError(f"{self.name} has no parameter for {option}; leave {option} out.")
+        if argument in arguments:
+            raise ConfigurationError(f"{option} and --handler-arg {argument} are the same; give one of them.")
 
-def _takes_any(parameters: Mapping[str, inspect.Parameter]) -> bool:
-    return any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    def member(self, argument: str, value: Any) -> Any:
+        """The member that a text names, if the parameter's default is a member of an enumeration."""
+        default = self.parameters[argument].default if argument in self.parameters else None
+        if not isinstance(default, enum.Enum) or not isinstance(value, str) or isinstance(default, str):
+            return value
+        members = {member.name.lower(): member for member in type(default)}
+        if value.lower() not in members:
+            raise ConfigurationError(f"--handler-arg {argument} takes {', '.join(members)}, not {value!r}.")
+        return members[value.lower()]
 
-
-def _refuse_unknown(name: str, parameters: Mapping[str, inspect.Parameter], arguments: Collection[str]) -> None:
-    for argument in arguments:
-        if argument not in parameters and not _takes_any(parameters):
-            known, end = ", ".join(parameters) or "nothing", did_you_mean(argument, parameters)
-            raise ConfigurationError(f"--handler-arg: {name} has no parameter {argument!r}{end} It takes {known}.")
-
-
-def _refuse_lack(
-    name: str,
-    factory: Callable[..., Any],
-    parameters: Mapping[str, inspect.Parameter],
-    arguments: Collection[str],
-    *,
-    has_url: bool,
-) -> None:
-    """Names a missing argument by its option (``--url``, if there is one) before the factory is called."""
-    of_model = parameter_of_model(factory, parameters)
-    for one in parameters.values():
-        is_needed = one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
-        if is_needed and one.name not in arguments:
-            is_url = has_url and one.name == "url"
-            option = "--url, where the endpoint is" if is_url else f"--handler-arg {one.name}=VALUE"
-            if one is of_model:
+    def refuse_mismatch(self, arguments: Mapping[str, Any], *, has_url: bool) -> None:
+        """Names an argument that the factory does not take or that it lacks, by its option if it has one."""
+        for argument in arguments:
+            if argument not in self.parameters and not self.takes_any:
+                known, end = ", ".join(self.parameters) or "nothing", did_you_mean(argument, self.parameters)
+                raise ConfigurationError(
+                    f"--handler-arg: {self.name} has no parameter {argument!r}{end} It takes {known}."
+                )
+        for one in self.parameters.values():
+            if one.default is not one.empty or one.kind in _VARIADIC or one.name in arguments:
+                continue
+            option = f"--handler-arg {one.name}=VALUE"
+            if one is self.of_model:
                 option = f"--model, where the model is (its parameter {one.name!r})"
-            raise ConfigurationError(f"{name} needs {option}.")
+            elif has_url and one.name == "url":
+                option = "--url, where the endpoint is"
+            raise ConfigurationError(f"{self.name} needs {option}.")
 
 
-def _how_to_give(message: str, parameters: Iterable[str], given: Iterable[str]) -> str:
+def _how_to_give(message: str, parameters: Iterable[str], given: Mapping[str, Any]) -> str:
     """A sentence with the option for a parameter that a handler misses, if its message names one."""
     candidates = [name for name in parameters if name not in given and name not in SECRET_ARGUMENTS]
     missed = next((name for name in candidates if re.search(rf"\b{name}\b", message)), None)
@@ -205,8 +194,98 @@ def _how_to_give(message: str, parameters: Iterable[str], given: Iterable[str]) 
     return f" Give it with --handler-arg {missed}=VALUE; a class or a function is written as package.module:name."
 
 
-def _parse(value: str) -> Any:
+def search_here() -> None:
+    """Lets imports find modules in the working directory."""
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
+def import_object(place: str, option: str) -> Any:
+    """The object that ``package.module:name`` names.
+
+    Raises:
+        ConfigurationError: there is none; the message names the option, the cause and the cure.
+    """
+    search_here()
+    module, _, name = place.partition(":")
     try:
-        return json.loads(value)
-    except ValueError:
-        return value
+        found: Any = importlib.import_module(module)
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(_why_not_imported(module, name, option, error)) from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise ConfigurationError(f"{module} has no {name!r}{did_you_mean(part, dir(found))}")
+        found = getattr(found, part)
+    return found
+
+
+def _with_objects(factory: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments for a factory, with objects in place of their names where its annotations ask for classes or functions.
+
+    A parameter that takes functions as well as texts keeps the text.
+
+    Raises:
+        ConfigurationError: a class or a function is needed, and the text names none.
+    """
+    return {
+        name: _object(f"--handler-arg {name}", value, _kinds(factory, name)) if isinstance(value, str) else value
+        for name, value in arguments.items()
+    }
+
+
+def _object(option: str, text: str, kinds: set[Any]) -> Any:
+    takes_class, takes_function, takes_text = type in kinds, Callable in kinds, str in kinds
+    if not (takes_class or (takes_function and not takes_text)):
+        return text
+    if not _PLACE.fullmatch(text):
+        if takes_text:
+            return text
+        raise ConfigurationError(f"{option} takes a class or a function, as package.module:name, not {text!r}.")
+    try:
+        found = import_object(text, option)
+    except ConfigurationError as error:
+        raise type(error)(f"{option}={text}: {error}") from error
+    if not callable(found):
+        raise ConfigurationError(f"{option}={text}: that is {found!r:.80}, and no class or function.")
+    return found
+
+
+def _kinds(factory: Callable[..., Any], name: str) -> set[Any]:
+    """``type``, ``Callable`` and ``str``, as far as a parameter takes such; empty without an annotation."""
+    for function in constructors(factory):
+        parameter = inspect.signature(function).parameters.get(name)
+        if parameter is not None:
+            hint = _evaluated(parameter.annotation, function)
+            is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+            kinds = [typing.get_origin(one) or one for one in (typing.get_args(hint) if is_union else (hint,))]
+            return {Callable if kind is typing.Callable else kind for kind in kinds}
+    return set()
+
+
+def constructors(factory: Callable[..., Any]) -> Iterator[types.FunctionType]:
+    """The function that is called; of a class its constructors, to which ``**options`` are passed on in this order."""
+    given = [vars(base).get("__init__") for base in factory.__mro__] if isinstance(factory, type) else [factory]
+    for one in given:
+        function = inspect.unwrap(getattr(one, "__func__", one)) if one is not None else None
+        if isinstance(function, types.FunctionType):
+            yield function
+
+
+def _evaluated(annotation: Any, function: types.FunctionType) -> Any:
+    holder = types.SimpleNamespace(__annotations__={"it": annotation})
+    try:
+        return typing.get_type_hints(holder, function.__globals__)["it"]
+    except Exception:  # a name that only type checkers know, or anything that is no type
+        return None
+
+
+def _why_not_imported(module: str, name: str, option: str, error: Exception) -> str:
+    if module.endswith(".py"):
+        path = module.removesuffix(".py").removeprefix("./").replace("/", ".")
+        return f"{option.split(maxsplit=1)[0]} takes a module, not its file {module!r}; write {path}:{name}."
+    message = f"cannot import {module}: {as_type_name(error)}: {error}"
+    if isinstance(error, ModuleNotFoundError) and error.name == module:
+        message += f"; modules are looked for in this folder, {os.getcwd()}, and among the installed packages"
+    return message

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from headrace.cli.columns import choose, one_of
-from headrace.cli.objects import import_object
+from headrace.cli.handlers import import_object
 from headrace.cli.options import DoctorArgs, ModelArgs, RetryArgs, RunArgs
 from headrace.cli.recognition import Recognised
 from headrace.core.errors import ConfigurationError

@@ -15,9 +15,9 @@ import typer
 from rich.console import Console
 
 from headrace import __version__
+from headrace.cli.console import report_error
 from headrace.cli.diff import DiffArgs, run_diff
 from headrace.cli.doctor import run_doctor
-from headrace.cli.errors import report_error
 from headrace.cli.fallbacks import FallbacksInOrder
 from headrace.cli.option import command_of
 from headrace.cli.options import DoctorArgs, HandlersArgs, MigrateArgs, RetryArgs, RunArgs

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
-from headrace.cli.errors import report_error
+from headrace.cli.console import report_error
 from headrace.cli.options import MigrateArgs
 from headrace.core.errors import ConfigurationError
 

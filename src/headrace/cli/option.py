@@ -1,8 +1,15 @@
-"""How options of a command are declared: as the fields of a dataclass, which becomes a command of typer."""
+"""How a command declares its options: as fields of a dataclass, with defaults from ``headrace.toml``.
+
+The file has options that one would repeat, in a table for each command, by their names without dashes. They are
+defaults: for the rest of the program they are as if they had been typed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, field, fields
 from enum import Enum
 from inspect import Parameter, Signature
@@ -10,10 +17,21 @@ from typing import Any, TypeVar, get_type_hints
 
 import typer
 
+from headrace.core.errors import ConfigurationError
+from headrace.core.spelling import did_you_mean
+
 ArgsT = TypeVar("ArgsT")
 
 INPUT, MODEL, OUTPUT, RUN, REPORT = "Input", "Model", "Output", "Running", "Report"
 """The panels of the help."""
+
+FILE = "headrace.toml"
+
+_COMMANDS = ("run", "retry", "doctor")
+_PATHS = ("output", "into", "dead-letters", "rows", "cache", "batch-directory")
+_MODELS = ("model", "fallback-model")
+"""A path, or an id on a hub."""
+_PAIRS = ("handler-arg", "inference-arg", "fallback-arg", "price")
 
 
 class PlacementName(str, Enum):
@@ -101,3 +119,104 @@ def count(text: str) -> int | None:
         return None if text == "auto" else int(text)
     except ValueError:
         raise ValueError(f"{text!r} is no number of processes; give 4, or auto.") from None
+
+
+def use_settings(context: typer.Context, config: str | None) -> str | None:
+    """Takes a command's options from a file, where the command line does not give them; for ``typer`` to call.
+
+    Args:
+        context: of the command.
+        config: the file; None: ``headrace.toml`` of the current folder, if there is one.
+
+    Returns:
+        The file, if there is one.
+
+    Raises:
+        ConfigurationError: the file or one of its options is wrong; the message names both.
+    """
+    path = config or (FILE if os.path.isfile(FILE) else None)
+    if path is None or context.resilient_parsing:
+        return path
+    tables = _read(path)
+    for name, table in tables.items():
+        _refuse_stray(path, name, table)
+    context.default_map = _defaults(context, path, tables.get(str(context.info_name), {}))
+    return path
+
+
+def in_place_of_output(context: typer.Context, into: str | None) -> str | None:
+    """Lets ``--into`` win over an ``output`` of the file; for ``typer`` to call."""
+    if into is not None and context.default_map:
+        context.default_map.pop("output", None)
+    return into
+
+
+def _refuse_stray(path: str, name: str, table: Any) -> None:
+    tables = ", ".join(f"[{command}]" for command in _COMMANDS)
+    if not isinstance(table, dict):
+        raise ConfigurationError(f"{path}: {name!r} stands in no table; put options under {tables}.")
+    if name not in _COMMANDS:
+        raise ConfigurationError(f"{path}: there is no table [{name}]; there are {tables}.")
+
+
+def _read(path: str) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib  # noqa: PLC0415 - only where there is a file
+    else:
+        import tomli as tomllib  # noqa: PLC0415 - as above
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except FileNotFoundError:
+        raise ConfigurationError(f"there is no file {path!r}, which --config names.") from None
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"cannot read {path}: {error}") from None
+
+
+def _defaults(context: typer.Context, path: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """The options' values by the names of their parameters."""
+    parameters = {
+        option.lstrip("-"): parameter
+        for parameter in context.command.params
+        for option in parameter.opts
+        if option.startswith("--") and option not in ("--config", "--help")
+    }
+    defaults: dict[str, Any] = {}
+    for name, value in table.items():
+        if name not in parameters:
+            end = did_you_mean(name.replace("_", "-"), parameters)
+            raise ConfigurationError(f"{path}: [{context.info_name}] has no option {name!r}{end}")
+        parameter = parameters[name]
+        try:
+            given = _given(name, value, os.path.dirname(path), parameter)
+            parameter.process_value(context, given)  # raises if the option does not take it
+        except Exception as error:
+            message = str(getattr(error, "message", None) or error).removeprefix("Value error, ")
+            raise ConfigurationError(f"{path}: [{context.info_name}] {name}: {message}") from None
+        defaults[str(parameter.name)] = given
+    return defaults
+
+
+def _given(name: str, value: Any, folder: str, parameter: Any) -> Any:
+    """A value as the command line would give it."""
+    is_flag, takes_many = (bool(getattr(parameter, kind, False)) for kind in ("is_flag", "multiple"))
+    if is_flag is not isinstance(value, bool):
+        raise ValueError(f"it is true or false, not {value!r}." if is_flag else f"it takes a value, not {value!r}.")
+    if isinstance(value, dict) and name in _PAIRS:
+        return [f"{key}={json.dumps(one)}" for key, one in value.items()]
+    if isinstance(value, dict) and name == "types":
+        return [f"{column}={kind}" for column, kind in value.items()]
+    values = value if isinstance(value, list) and takes_many else [value]
+    if any(isinstance(one, dict | list) for one in values):
+        raise ValueError(f"it takes one value{', or a list of values' if takes_many else ''}, not {value!r}.")
+    if is_flag:
+        return value
+    texts = [_from_folder(name, str(one), folder) for one in values]
+    return texts if takes_many else texts[0]
+
+
+def _from_folder(name: str, value: str, folder: str) -> str:
+    """A path relative to the folder of the file that holds it; any other value unchanged."""
+    path = os.path.join(folder, value)
+    is_path = name in _PATHS or (name in _MODELS and os.path.exists(path))
+    return path if folder and is_path and "://" not in value and value != "-" else value

@@ -16,10 +16,11 @@ from headrace.cli.option import (
     PlacementName,
     argument,
     count,
+    in_place_of_output,
     option,
     share,
+    use_settings,
 )
-from headrace.cli.settings import in_place_of_output, use_settings
 
 _HANDLER_HELP = "An installed handler (sklearn-numpy, ...) or package.module:factory; by default the model decides."
 _OUTPUT_HELP = "The file for the predictions: .jsonl, .csv (both also .gz) or .parquet; - is standard output."

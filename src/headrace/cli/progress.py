@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.table import Table
 
+from headrace.cli.console import say
 from headrace.cli.summary import cost_of, rate_text, tokens_used
 from headrace.metrics.totals import Totals
 
@@ -37,7 +38,7 @@ def wait(done: threading.Event, progress: JobProgress, console: Console, *, show
         return
     for line in progress.lines(lambda: done.wait(_PAUSE_SECONDS)):
         if show:
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            say(console, line)
 
 
 def rows_done(totals: Totals) -> int:

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
 
-from headrace.cli.errors import ErrorConsole, report_error
+from headrace.cli.console import ErrorConsole, report_error
 from headrace.cli.option import OutputFormat
 from headrace.cli.summary import Seconds, cost_of
 from headrace.core.errors import ConfigurationError

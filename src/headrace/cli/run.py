@@ -7,19 +7,19 @@ import sys
 import threading
 import time
 import traceback
-from contextlib import ExitStack, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 
-from headrace.cli.ahead import importing_ahead
 from headrace.cli.columns import about_failures
-from headrace.cli.errors import console_logging, report_error
+from headrace.cli.console import Signals, console_logging, report_error, say
+from headrace.cli.handlers import factory_place, search_here
 from headrace.cli.options import RetryArgs, RunArgs
 from headrace.cli.progress import STARTING, JobProgress, wait
 from headrace.cli.recognition import about_model, recognised
 from headrace.cli.record import STDOUT, STDOUT_NAME, RunRecord, output_in_file
-from headrace.cli.signals import Signals
 from headrace.cli.summary import PROCESS_START, phases, show_run
 from headrace.core.errors import BudgetError, ConfigurationError, EndpointError, as_type_name
 from headrace.runtime.observers import subscribed
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 FAILED, MISUSED, REFUSED, SPENT, INTERRUPTED = 1, 2, 3, 4, 130
 
 _GRACE_SECONDS, _DRAIN_SECONDS, _LOOK_SECONDS = 1.5, 5.0, 0.1
+_RUNS_PARTS = "headrace.jobs.part_runner"
 _FROM_CACHE = " the same command goes on from the cache."
 _ELSEWHERE = "running in other processes; rows are counted at the end"
 
@@ -95,7 +96,7 @@ def _execute(args: RunArgs | RetryArgs, started: float, record: RunRecord) -> in
 
                 run, notes = prepare(args, known)
             for note in notes:
-                errors.print(note, markup=False, highlight=False, soft_wrap=True)
+                say(errors, note)
             if args.dry_run:
                 from headrace.cli.dry_run import show_dry_run  # noqa: PLC0415 - as above
 
@@ -109,6 +110,35 @@ def _execute(args: RunArgs | RetryArgs, started: float, record: RunRecord) -> in
                 message = str(error) if own_words else f"{as_type_name(error)}: {error}"
                 return _fail(errors, _code_of(error), message, error, verbose=args.verbose)
         return _interrupted(errors, signals)
+
+
+@contextmanager
+def importing_ahead(args: RunArgs | RetryArgs) -> Iterator[None]:
+    """While the context is open, a fork server imports the handler's module, if the run is going to need one.
+
+    To import it takes both processes seconds.
+    """
+    from headrace.hosts.system import why_no_hosts  # noqa: PLC0415 - the other commands need no hosts
+
+    is_isolated = (args.isolate or args.timeout is not None) and not args.placement and not args.runner
+    workers = 1 if args.runner else getattr(args, "workers", 1) or 1
+    place = factory_place(args.handler or "") if (is_isolated or workers > 1) and why_no_hosts() is None else None
+    if place is None:
+        yield
+        return
+    from headrace.hosts.environment import threads_of_each  # noqa: PLC0415 - not every system has what this needs
+    from headrace.hosts.fork_server_process import SPARE  # noqa: PLC0415 - as above
+
+    search_here()
+    module, name = place
+    if workers > 1:
+        SPARE.start(name, [_RUNS_PARTS, module], threads_of_each(workers))
+    else:
+        SPARE.start(name, [module])
+    try:
+        yield
+    finally:
+        SPARE.drop()
 
 
 def _run(run: Run, shell: _Shell) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 
+from headrace.cli.console import say
 from headrace.core.events import UsageReported
 from headrace.metrics.totals import Totals, added
 
@@ -114,7 +115,7 @@ def show(console: Console, lines: list[Line], causes: list[str]) -> None:
     width = 2 + max(len(name) for name, _ in lines)
     for name, value in lines:
         for text in (f"{name:<{width}}{value}", *(causes if name == _FAILED else ())):
-            console.print(text, markup=False, highlight=False, soft_wrap=True)
+            say(console, text)
 
 
 def rate_text(rate: float) -> str:

@@ -1,17 +1,21 @@
-"""Errors as a user sees them: one line."""
+"""What a command tells its user, and hears: errors in one line, the log, SIGINT and SIGTERM."""
 
 from __future__ import annotations
 
 import logging
+import signal
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from rich.console import Console
 
 _NOISY = ("apache_beam", "apitools", "oauth2client")
 """Beam and its libraries: their log and warnings mean little to someone who runs files."""
+_NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
 class ErrorConsole(Console):
@@ -26,7 +30,12 @@ def report_error(console: Console, message: str, level: str = "error") -> None:
     if isinstance(console, ErrorConsole) and level == "error":
         console.last_error = line
     console.print(f"[bold red]{level}:[/]", end=" ", soft_wrap=True)
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    say(console, line)
+
+
+def say(console: Console, text: str) -> None:
+    """Prints a text as it is: without markup, and without breaking lines."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
@@ -48,7 +57,7 @@ def console_logging(console: Console, *, verbose: bool) -> Iterator[None]:
 
 
 def _warn(console: Console, message: Any, category: type[Warning]) -> None:
-    console.print(f"{category.__name__}: {message}", markup=False, highlight=False, soft_wrap=True)
+    say(console, f"{category.__name__}: {message}")
 
 
 class _ConsoleHandler(logging.Handler):
@@ -63,8 +72,43 @@ class _ConsoleHandler(logging.Handler):
         """Prints a record."""
         if self._verbose or not (record.name.startswith(_NOISY) or _is_noise(record.pathname)):
             text = f"{record.levelname.lower()}: {record.name}: {self.format(record)}"
-            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+            say(self._console, text)
 
 
 def _is_noise(path: str) -> bool:
     return any(name in path for name in _NOISY)
+
+
+class Signals:
+    """While the context is open, a signal raises KeyboardInterrupt in the main thread and is remembered.
+
+    It is remembered because modules that are being imported swallow some exceptions. A signal that the process was
+    started to ignore stays ignored. Outside the main thread, the only one that can handle signals, nothing changes.
+    """
+
+    def __init__(self) -> None:
+        self.received: list[int] = []
+        self.heeded = True
+        """Whether signals raise; not while one is being handled."""
+        self._before: dict[int, Any] = {}
+
+    @property
+    def exit_code(self) -> int:
+        """What shells expect from a process that a signal ended."""
+        return 128 + (self.received[0] if self.received else signal.SIGINT)
+
+    def __enter__(self) -> Signals:
+        if threading.current_thread() is threading.main_thread():
+            for number in _NUMBERS:
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                    self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, _: FrameType | None) -> None:
+        self.received.append(number)
+        if self.heeded:
+            raise KeyboardInterrupt
