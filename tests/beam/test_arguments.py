@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 
 import apache_beam as beam
 import numpy
@@ -77,16 +76,6 @@ def test_arguments_are_those_of_the_elements_window(run, tmp_path, place):
         assert len(os.listdir(tmp_path)) == 1
 
 
-def test_arguments_with_elements_in_several_windows(run, tmp_path):
-    stamped = run.create(range(12)) | beam.Map(lambda n: window.TimestampedValue(n, n))
-    arguments = run.pipeline | "Arguments" >> beam.Create([("by", 2)])
-    infer = RunInference(Scaling(tmp_path, max_batch_size=4), inference_args=asked(arguments))
-    found = run.collect(good=stamped | beam.WindowInto(window.SlidingWindows(10, 5)) | infer)
-    assert sorted((value.inference, span[0]) for value, _, span in found) == sorted(
-        (2 * n, start) for n in range(12) for start in (n // 5 * 5 - 5, n // 5 * 5)
-    )
-
-
 def test_arguments_change_together_with_models(run, tmp_path):
     elements = by_second(run, "Elements", [(n, n) for n in range(20)])
     arguments = by_second(run, "Arguments", [(("by", 2), 0), (("by", 3), 10)])
@@ -98,28 +87,6 @@ def test_arguments_change_together_with_models(run, tmp_path):
     ]
 
 
-def test_arguments_together_with_newer_files(run, tmp_path):
-    folder = tmp_path / "files"
-    folder.mkdir()
-    (folder / "b.bin").touch()
-    os.utime(folder / "b.bin", (time.time() + 60,) * 2)
-    arguments = run.pipeline | "Arguments" >> beam.Create([("by", 3)])
-    pattern = str(folder / "*.bin")
-    infer = RunInference(Scaling(tmp_path), inference_args=asked(arguments), watch_model_pattern=pattern)
-    found = run.values(good=run.create([1, 2]) | infer)
-    assert sorted(value.inference for value in found) == [3, 6]
-    assert {value.model_id for value in found} == {str(folder / "b.bin")}
-
-
-def test_arguments_leave_dead_letters_unchanged(run, tmp_path):
-    arguments = run.pipeline | "Arguments" >> beam.Create([("by", 3)])
-    infer = RunInference(Scaling(tmp_path), inference_args=asked(arguments)).with_exception_handling()
-    good, dead = run.create([1, None, 2]) | infer
-    values, dead_letters = run.values(good=good, bad=dead.failed_inferences)
-    assert answers(values) == [(1, 3), (2, 6)]
-    assert [dead_letter[0] for dead_letter in dead_letters] == [[None]]
-
-
 def test_arguments_that_the_handler_refuses_fail_before_loading(run, tmp_path):
     arguments = run.pipeline | "Arguments" >> beam.Create([("by", 0)])
     infer = RunInference(Scaling(tmp_path), inference_args=asked(arguments))
@@ -128,8 +95,7 @@ def test_arguments_that_the_handler_refuses_fail_before_loading(run, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("windows", [window.FixedWindows(10), window.Sessions(3)])
-@pytest.mark.parametrize("lateness", [0, 60])
+@pytest.mark.parametrize(("windows", "lateness"), [(window.FixedWindows(10), 60), (window.Sessions(3), 0)])
 def test_arguments_with_elements_that_wait_across_bundles(run, tmp_path, windows, lateness):
     arguments = by_second(run, "Arguments", [(("by", 2), 0), (("by", 3), 10)])
     stamped = run.create([1, 2, 11, 3, 12]) | beam.Map(lambda n: window.TimestampedValue(n, n))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import pickle
 import re
 import sys
@@ -15,9 +14,6 @@ from apache_beam.examples.inference import sklearn_mnist_classification as origi
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from sklearn.datasets import load_digits
 from sklearn.linear_model import RidgeClassifier
-
-import headrace.beam
-import headrace.handlers
 
 
 def moved_over(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
@@ -47,35 +43,6 @@ def run(module, folder, name):
     arguments = [f"--input={folder}/digits.csv", f"--model_path={folder}/model.pkl", f"--output={folder}/{name}"]
     module.run(arguments, save_main_session=False, test_pipeline=beam.Pipeline(runner=FnApiRunner()))
     return sorted((folder / name).read_text().splitlines())
-
-
-def names_that_examples_import():
-    """Of Beam's modules for frameworks, by module."""
-    found = set()
-    for path in sorted(Path(original.__file__).parent.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("apache_beam.ml.inference."):
-                found |= {(node.module.rpartition(".")[2], alias.name) for alias in node.names}
-    return found
-
-
-def test_every_name_that_an_example_imports_is_where_it_is_moved_to():
-    folder = Path(headrace.handlers.__file__).parent
-    modules = {path.stem: ast.parse(path.read_text()) for path in folder.glob("*_inference.py")}
-    defined = {name: {*names_defined_in(tree)} for name, tree in modules.items()}
-    defined |= {"base": set(headrace.beam.__all__), "utils": set(headrace.beam.__all__)}
-    wanted = {(module, name) for module, name in names_that_examples_import() if module in defined}
-    assert ("base", "RunInference") in wanted
-    assert len(wanted) > 20
-    assert {(module, name) for module, name in wanted if name not in defined[module]} == set()
-
-
-def names_defined_in(tree):
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
-            yield node.name
-        elif isinstance(node, ast.ImportFrom):
-            yield from (alias.name for alias in node.names)
 
 
 def test_example_gives_the_same_output_after_the_move(digits, monkeypatch):

@@ -199,16 +199,6 @@ def test_handlers_in_a_host_predict_as_with_beam(models, by_beam):
     assert nearly_equal(values(found), values(expected))
 
 
-ONE_OF_EACH = {"sklearn-pandas", "pytorch-keyed-tensor", "onnx-numpy", "xgboost-scipy"}
-
-
-@pytest.mark.parametrize("name", sorted(ONE_OF_EACH & HANDLERS.keys()))
-def test_handlers_of_every_framework_on_the_machine_predict_as_with_beam(models, by_beam, run, runtime, name):
-    make, elements = HANDLERS[name]
-    found = run.values(out=run.create(elements) | RunInference(make(models), placement="machine"))
-    assert nearly_equal(values(found), values(by_beam(name, make(models), elements)))
-
-
 @pytest.mark.parametrize("name", WRAPPED)
 def test_wrappers_predict_as_with_beam(models, by_beam, run, name):
     wrap, elements = WRAPPED[name]

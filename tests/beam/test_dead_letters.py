@@ -13,7 +13,7 @@ from apache_beam.transforms.trigger import AccumulationMode, AfterCount, AfterWa
 from apache_beam.transforms.window import FixedWindows, Sessions, SlidingWindows, TimestampedValue, WindowFn
 
 from headrace import SKIP, BatchingConfig, ConfigurationError, PredictionCountError
-from headrace.beam import KeyedModelHandler, ModelHandler, RunInference
+from headrace.beam import ModelHandler, RunInference
 from toys import refuse
 
 
@@ -50,30 +50,6 @@ def refuse_short(result):
     return result
 
 
-def test_dead_letters_of_every_stage_in_one_pipeline(run):
-    handler = Picky(min_batch_size=32, max_batch_size=32)
-    handler = handler.with_preprocess_fn(refuse(1)).with_preprocess_fn(int)
-    handler = handler.with_postprocess_fn(refuse(20)).with_postprocess_fn(refuse(30))
-    good, dead = run.create([*"0123456789", "x"]) | RunInference(handler).with_exception_handling()
-    assert (len(dead.failed_preprocessing), len(dead.failed_postprocessing)) == (2, 2)
-    found = run.values(
-        good=good,
-        pre0=dead.failed_preprocessing[0],
-        pre1=dead.failed_preprocessing[1],
-        inference=dead.failed_inferences,
-        post0=dead.failed_postprocessing[0],
-        post1=dead.failed_postprocessing[1],
-    )
-    assert sorted(found[0]) == [0, 40, 50, 60, 80, 90]
-    assert [(element, error[0]) for [(element, error)] in found[1:]] == [
-        ("x", ValueError),
-        (1, KeyError),
-        ([7], ValueError),
-        (20, KeyError),
-        (30, KeyError),
-    ]
-
-
 @pytest.mark.filterwarnings("ignore:apache_beam's own RunInference")
 def test_record_has_beams_shape(make_run):
     records = []
@@ -89,11 +65,6 @@ def test_record_has_beams_shape(make_run):
     assert isinstance(our_lines, list)
     assert isinstance(their_lines, list)
     assert our_lines[-1] == their_lines[-1] == "ValueError: seven\n"
-
-
-def test_dead_letters_of_keyed_elements_hold_the_pair(run):
-    _, dead = run.create([("a", 7), ("b", 8)]) | RunInference(KeyedModelHandler(Picky())).with_exception_handling()
-    assert [record[0] for record in run.values(dead=dead.failed_inferences)] == [[("a", 7)]]
 
 
 def test_element_that_is_a_batch_fails_whole(run):

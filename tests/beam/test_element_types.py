@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 import pytest
-from apache_beam import coders, typehints
+from apache_beam import typehints
 from apache_beam.dataframe.schemas import generate_proxy
 from apache_beam.ml.inference import base
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
@@ -202,11 +202,6 @@ def test_frame_of_rows_has_their_columns(texts):
     handler = Results().with_postprocess_fn(lambda result: beam.Row(text=str(result.example), length=2))
     rows = texts | RunInference(handler)
     assert dict(generate_proxy(rows.element_type).dtypes) == {"text": "string", "length": "int64"}
-
-
-def test_key_has_its_own_coder(pairs):
-    values = pairs | RunInference(KeyedModelHandler(Acting()))
-    assert coders.registry.get_coder(values.element_type).key_coder() == coders.StrUtf8Coder()
 
 
 def test_values_are_grouped_by_a_deterministic_key(run):

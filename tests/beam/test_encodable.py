@@ -55,17 +55,6 @@ class Refusing(ModelHandler):
         raise ValueError(f"refused {batch[0] if isinstance(batch[0], str) else ''}")
 
 
-class Making(Refusing):
-    """Predicts objects that cannot be encoded."""
-
-    def run_inference(self, batch, model, inference_args=None):
-        return list(map(made, batch))
-
-
-def refuse(value):
-    raise urllib.error.HTTPError(value["name"], 404, "gone", None, None)
-
-
 def shuffled(run, dead_letters):
     return run.values(dead_letters=dead_letters | beam.Reshuffle())
 
@@ -84,13 +73,6 @@ class TestAcrossAShuffle:
         handler = Refusing(max_batch_size=3).with_preprocess_fn(made)
         _, dead = run.create(UNCODABLE) | RunInference(handler).with_exception_handling()
         self.check([element for [element], _ in shuffled(run, dead.failed_inferences)])
-
-    def test_postprocessing_of_predictions(self, run):
-        handler = Making().with_postprocess_fn(refuse)
-        _, dead = run.create(UNCODABLE) | RunInference(handler).with_exception_handling()
-        records = shuffled(run, dead.failed_postprocessing[0])
-        self.check([element for element, _ in records])
-        assert {error[0] for _, error in records} == {urllib.error.HTTPError}
 
     def test_dead_letters_of_a_model_host_are_encodable(self, run):
         def refuse_all(batch):  # a local function is pickled by value

@@ -89,28 +89,6 @@ def test_fallback_stays_when_the_model_is_refreshed(run):
     assert sorted(found) == [(1, 1, "new"), (2, 4, "new"), (3, 9, "old"), (4, 16, "new")]
 
 
-def test_arguments_from_a_side_input_are_those_of_both(run):
-    arguments = beam.pvalue.AsDict(run.pipeline | "Arguments" >> beam.Create([("by", 10)]))
-    infer = RunInference(Squares(3), fallback=Squares(5), inference_args=arguments)
-    found = run.values(good=run.create(range(1, 4)) | infer)
-    assert sorted(one.inference for one in found) == [10, 40, 90]
-
-
-def test_predictions_that_are_monitored_include_those_of_the_fallback(run):
-    monitored = {}
-
-    @beam.ptransform_fn
-    def monitor(pcoll):
-        monitored["pcoll"] = pcoll
-        return pcoll
-
-    handler = Squares(3).with_postprocess_fn(lambda result: -result.inference)
-    values = run.create(range(1, 4)) | RunInference(handler, fallback=Squares(5), monitoring_transform=monitor())
-    found, seen = run.values(values=values, seen=monitored["pcoll"])
-    assert sorted(found) == [-9, -4, -1]
-    assert sorted(one.inference for one in seen) == [1, 4, 9]
-
-
 class SquaresOfColumns(Squares):
     """The same of columnar elements."""
 
@@ -143,18 +121,6 @@ def test_rows_of_columnar_elements_keep_their_windows(run):
     assert sorted((rows.tolist(), time) for (rows, _), time, _ in failed) == [([15], 11), ([30], 26)]
     assert all("the fallback failed, too" in error for (_, error), _, _ in failed)
     assert run.metrics()["RunInference", "fallback-_num_inferences"] == 8
-
-
-@pytest.mark.parametrize(("threshold", "is_exceeded"), [(0.2, False), (0.1, True)])
-def test_threshold_counts_only_the_rows_that_both_failed(run, threshold, is_exceeded):
-    columnar = BatchingConfig(8, 8, columnar=True)
-    infer = RunInference(SquaresOfColumns(2), fallback=SquaresOfColumns(6), batching=columnar)
-    good, _ = run.create([numpy.arange(1, 31)]) | infer.with_exception_handling(threshold=threshold)
-    if is_exceeded:
-        with pytest.raises(Exception, match=r"exceeded threshold: 5 / 30"):
-            run.values(good=good)
-    else:
-        assert sum(len(one.inference) for one in run.values(good=good)) == 25
 
 
 class Words(ModelHandler[int, str, None]):

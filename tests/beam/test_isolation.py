@@ -11,7 +11,7 @@ import pytest
 from apache_beam.transforms import window
 
 from headrace import PlacementConfig
-from headrace.beam import KeyedModelHandler, KeyModelMapping, ModelHandler, RunInference
+from headrace.beam import ModelHandler, RunInference
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -88,30 +88,10 @@ def test_outputs_and_metrics_are_the_same_in_a_host(make_run):
     assert there[1]["RunInference", "num_inferences"] == 13
 
 
-def test_models_by_key_are_the_same_in_a_host(make_run):
-    def by_key(run, isolate):
-        models = [KeyModelMapping(["a", "b"], Adder(10)), KeyModelMapping(["c"], Adder(20))]
-        handler = KeyedModelHandler(models, max_models_per_worker_hint=1).with_preprocess_fn(
-            lambda n: ("abcd"[n % 4], n)
-        )
-        transform = RunInference(handler, isolate=isolate).with_exception_handling()
-        good, dead = run.create([*range(8), 12]) | transform
-        values, dead_letters = run.values(good=good, dead=dead.failed_inferences)
-        keys = {key[1] for key in run.metrics() if "bytes" not in key[1] and "BeamML_KeyedModels" in key}
-        return sorted(values), sorted(record[0] for record in dead_letters), keys
-
-    here, there = (by_key(make_run(), isolate) for isolate in (False, True))
-    assert there == here
-    assert there[0] == [("a", 10), ("a", 14), ("a", 22), ("b", 11), ("b", 15), ("c", 22), ("c", 26)]
-    assert "c-_num_inferences" in there[2]
-
-
 @pytest.mark.parametrize(
     ("arguments", "handling"),
     [
-        ({"isolate": True}, None),
         ({"placement": PlacementConfig(isolate=True)}, None),
-        ({"isolate": True}, {}),
         ({}, {"timeout": 60}),
         ({}, {"use_subprocess": True}),
     ],
@@ -144,8 +124,7 @@ class Broken(ModelHandler):
         return batch
 
 
-@pytest.mark.parametrize("elements", [[], [1]])
-@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize(("isolate", "elements"), [(False, [1]), (True, [])])
 def test_model_that_does_not_load_fails_the_pipeline_with_and_without_elements(run, processes, isolate, elements):
     with pytest.raises(OSError, match="no such model"):
         run.values(out=run.create(elements) | RunInference(Broken(), isolate=isolate))

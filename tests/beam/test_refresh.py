@@ -207,13 +207,12 @@ def test_newer_file_serves_unless_it_fails_to_load(run, tmp_path, latest, served
     assert sum(counts) == failed
 
 
-@pytest.mark.parametrize("options", [{}, {"min_batch_size": 4, "max_batch_size": 4, "max_batch_duration_secs": 0.2}])
-def test_stream_watches_files_without_a_side_input(run, tmp_path, options):
+def test_stream_watches_files_without_a_side_input(run, tmp_path):
     (tmp_path / "1.bin").touch()
     os.utime(tmp_path / "1.bin", (time.time() + 60,) * 2)
     began = Timestamp.now()
     ticks = run.pipeline | PeriodicImpulse(began, began + 0.2, 0.05)
-    inference = RunInference(Counted("0.bin", **options), watch_model_pattern=str(tmp_path / "*.bin"), interval=1)
+    inference = RunInference(Counted("0.bin", **WAITING), watch_model_pattern=str(tmp_path / "*.bin"), interval=1)
     values = run.values(out=ticks | inference)
     assert {value.model_id for value in values} == {str(tmp_path / "1.bin")}
 
@@ -271,28 +270,6 @@ def test_files_after_the_stop_timestamp_are_ignored(run, tmp_path):
     watching = {"watch_model_pattern": tmp_path / "*.bin", "stop_timestamp": Timestamp.now() + 300}
     values = run.values(out=run.create([1]) | RunInference(Versioned("v0"), **watching))
     assert [value.model_id for value in values] == [str(tmp_path / "1.bin")]
-
-
-def test_side_input_is_read_once_per_window_and_bundle():
-    reads = []
-
-    class Pairs:
-        def __iter__(self):
-            reads.append(self)
-            return iter([(1, metadata("v1"))])
-
-    first, second = (AsIter._from_runtime_iterable(Pairs(), {}) for _ in range(2))
-    dofn = InferenceDoFn(prepare(Versioned("v0"), InferenceRequest()), switching=Switching())
-    dofn.setup()
-    try:
-        for _ in range(2):
-            dofn.start_bundle()
-            for number in range(4):
-                list(dofn.process(number, GlobalWindows.windowed_value(number), None, (first, second)[number % 2]))
-            list(dofn.finish_bundle())
-    finally:
-        dofn.teardown()
-    assert len(reads) == 4
 
 
 def test_side_input_and_files_together_are_refused():

@@ -11,7 +11,7 @@ from apache_beam.ml.inference import base
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 import headrace.beam
-from headrace import PredictionCountError, predict
+from headrace import PredictionCountError
 from headrace.beam import RunInference
 from headrace.testing import DoublingHandler
 from toys import Acting
@@ -58,8 +58,3 @@ def test_error_of_a_pipeline_has_the_type_of_the_error():
 def results_of_running(handler):
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         _ = pipeline | beam.Create([1, 2]) | RunInference(handler)
-
-
-def test_error_in_a_host_has_the_type_of_the_error_too():
-    with pytest.raises(PredictionCountError, match="returned 0 predictions"):
-        list(predict(Acting(lambda batch: []), [1, 2], isolate=True))

@@ -87,24 +87,6 @@ def test_batching_replaces_the_handlers_options(run):
     assert run.metrics()["RunInference", "inference_request_batch_size"].max == 4
 
 
-@pytest.mark.parametrize(
-    ("keyed", "mapping"),
-    [(KeyedModelHandler, KeyModelMapping), (incumbent.KeyedModelHandler, incumbent.KeyModelMapping)],
-)
-def test_models_by_key_with_postprocessing(run, keyed, mapping):
-    handler = keyed([mapping(["a", "b"], Adder(10)), mapping(["c"], Adder(20))], max_models_per_worker_hint=1)
-    handler = handler.with_postprocess_fn(lambda pair: (pair[0], pair[1].inference))
-    stamp = beam.Map(lambda kv: beam.window.TimestampedValue(kv, kv[1]))
-    pcoll = run.create([("c", 1), ("a", 2), ("b", 3), ("c", 4)]) | stamp
-    found = run.collect(out=pcoll | RunInference(handler))
-    assert sorted((key, value, time) for (key, value), time, _ in found) == [
-        ("a", 12, 2),
-        ("b", 13, 3),
-        ("c", 21, 1),
-        ("c", 24, 4),
-    ]
-
-
 def test_handler_written_for_beam_runs_unchanged_with_its_wrappers(run):
     handler = Theirs().with_preprocess_fn(int).with_postprocess_fn(lambda result: result.inference)
     out = run.create(["1", "2"]) | RunInference(handler)
@@ -187,11 +169,6 @@ def test_from_callable_makes_a_transform(run):
     assert inferences(run.values(out=out)) == [6]
 
 
-def test_model_manager_options_are_accepted(run):
-    out = run.create([1]) | RunInference(Adder(), use_model_manager=True, model_manager_args={"slack_percentage": 0.1})
-    assert inferences(run.values(out=out)) == [2]
-
-
 def test_identifier_shares_one_model(run):
     pcoll = run.create([1])
     one, two = (
@@ -221,22 +198,6 @@ def test_resource_hints_reach_the_runner():
     assert any(b"2000" in dict(hint).values() for hint in hints)
 
 
-def test_predictions_pass_typed_transforms(run):
-    def inference(result: PredictionResult) -> int:
-        return result.inference
-
-    assert run.values(out=run.create([1]) | RunInference(Adder()) | beam.Map(inference)) == [2]
-
-
-def test_construction_loads_nothing():
-    class Unloadable(Adder):
-        def load_model(self):
-            raise AssertionError
-
-    pipeline = beam.Pipeline()
-    assert pipeline | beam.Create([1]) | RunInference(Unloadable())
-
-
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
@@ -258,15 +219,6 @@ def test_batch_size_that_beam_ignores_is_a_warning():
     ) as w:
         RunInference(Adder(), inference_batch_size=32)
     assert [one.filename for one in w] == [__file__]
-
-
-def test_unknown_batching_options_fail_at_construction():
-    class Wrong(Adder):
-        def batch_elements_kwargs(self):
-            return {"batch_size": 5}
-
-    with pytest.raises(ConfigurationError, match="batch_size"):
-        RunInference(Wrong())
 
 
 def test_threads_of_a_process_share_one_load(make_run):

@@ -203,15 +203,6 @@ def test_functions_are_inferred_as_by_beam(function):
     assert ours == theirs or theirs == typehints.Any or function in GAINING
 
 
-@pytest.mark.large
-def test_types_of_beams_handlers_are_kept(case):
-    elements, handler, expected = case
-    beams = types_of(headrace.beam, elements, lambda _: handler(base), handling=False)
-    if handler is maybe:
-        expected = typehints.Any  # Beam's MaybeKeyedModelHandler runs as it is, and does not say what it predicts
-    assert beams == [expected]
-
-
 def unbounded(pipeline, elements):
     return pipeline | test_stream.TestStream().add_elements(elements).with_output_types(str)
 

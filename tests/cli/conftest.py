@@ -97,13 +97,6 @@ class InTheWay(Add):
         return super().run_inference(batch, model, inference_args)
 
 
-class Locks(Add):
-    """Answers ones with what cannot be pickled."""
-
-    def run_inference(self, batch, model, inference_args=None):
-        return [threading.Lock() if row["a"] == 1 else row["a"] for row in batch]
-
-
 class Slow(Add):
     """Never ready."""
 
@@ -125,16 +118,6 @@ class Unpicklable(Add):
     def __init__(self):
         super().__init__()
         self.rows = (row for row in ())
-
-
-def adorned():
-    """With functions before and after."""
-    return Add().with_preprocess_fn(lambda row: {"a": row["a"] * 10}).with_postprocess_fn(lambda sum: f"<{sum}>")
-
-
-def picky():
-    """Skips rows that say so."""
-    return Add().with_preprocess_fn(lambda row: headrace.SKIP if row["a"] == "skip" else {"a": row["a"]})
 
 
 def bare():

@@ -58,13 +58,6 @@ def test_max_batch_size_is_that_of_batches(folder, headrace):
         assert sorted(len(batch.requests) for batch in server.batches) == [2, 4]
 
 
-def test_handler_without_batches_says_so(folder, headrace):
-    folder.write("in.jsonl", ROWS)
-    result = headrace("run", "in.jsonl", "--handler", "sklearn-numpy", "--batch-directory", "b", "--output", "p.jsonl")
-    assert result.code == 2
-    assert "sklearn-numpy has no parameter for --batch-directory" in result.err
-
-
 def test_retry_asks_again_for_an_answer_that_cannot_be_used(folder, headrace):
     folder.write("in.jsonl", ROWS)
     speak, wrong = speaking(), [Answer(body=["no completion"])]
@@ -129,27 +122,4 @@ def test_interrupted_run_says_that_its_batch_stays(folder, headrace, command):
         assert "Batches that were sent stay at the provider: the same command" in said
         server.held = False
         assert headrace(*arguments(server, "in.jsonl", "p.jsonl")).code == 0
-        assert len(server.batches) == 1
-
-
-@pytest.mark.large
-def test_two_runs_of_the_same_rows_share_a_batch(folder, command):
-    folder.write("in.jsonl", ROWS)
-    with batching(speaking()) as server:
-        server.held = True
-        runs = [
-            command(*arguments(server, "in.jsonl", f"p{n}.jsonl"), OPENAI_API_KEY=f"sk-number-{n}") for n in range(2)
-        ]
-
-        def polling():
-            polls = zip(list(server.paths), list(server.headers), strict=False)
-            return {headers["authorization"] for path, headers in polls if path == "GET /v1/batches/batch_1"}
-
-        assert wait_until(lambda: len(polling()) == 2 or any(run.poll() is not None for run in runs))
-        assert len(polling()) == 2, [run.communicate() for run in runs]
-        server.held = False
-        assert [run.wait() for run in runs] == [0, 0]
-        for n, run in enumerate(runs):
-            run.communicate()
-            assert answers(folder, f"p{n}.jsonl") == ANSWERS
         assert len(server.batches) == 1

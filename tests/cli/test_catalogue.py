@@ -38,9 +38,6 @@ inner = SimpleNamespace(Plain=Plain)
 def factory():
     pass
 """
-WITHOUT_A_FRAMEWORK = """
-import a_framework_that_nobody_has
-"""
 WITHOUT_AN_EXTRA = """
 from headrace.core.errors import MissingExtraError
 raise MissingExtraError("torch", "pytorch")
@@ -100,12 +97,6 @@ def test_cards_of_third_party_handlers_come_from_their_classes(install):
     assert [one.trouble for one in found.values()] == ["", "", ""]
 
 
-def test_a_third_party_handler_may_have_no_card(install):
-    install({"made": "words_one:factory"}, ["pytest"], words_one=THEIRS)
-    made = theirs()["made"]
-    assert (made.card, made.install, made.trouble) == (None, "word-handlers", "")
-
-
 def test_missing_packages_of_an_extra_are_named(install):
     install({"words": "words_one:Plain"}, ["no-such-package-at-all[x]>=1", "pytest"], words_one=THEIRS)
     assert theirs()["words"].trouble == (
@@ -149,17 +140,6 @@ def test_a_terminal_of_80_columns_gets_a_line_for_each_handler(install, capsys):
     assert max(map(len, (here + missing).splitlines())) <= 80
     assert "..." not in here.replace("Triton, MLServer ...", "")
     assert not re.search("^- ", here + missing, re.MULTILINE)
-
-
-def test_a_pipe_gets_whole_lines(install, capsys, monkeypatch):
-    install({"made": "words_one:factory", "gone": "words_two:x"}, words_one=THEIRS, words_two=WITHOUT_A_FRAMEWORK)
-    monkeypatch.setenv("COLUMNS", "40")
-    show_handlers(Console(), theirs().values())
-    made, _, title, gone, _, last = capsys.readouterr().out.splitlines()
-    assert made == "made  words_one.factory"
-    assert title == "Not installed here:"
-    assert gone.endswith("ModuleNotFoundError: No module named 'a_framework_that_nobody_has'")
-    assert "headrace handlers NAME" in last
 
 
 def test_handlers_command_lists_the_catalogue(headrace):

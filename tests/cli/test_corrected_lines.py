@@ -64,13 +64,6 @@ def test_a_line_that_is_still_wrong_says_what_is_wrong_now(folder, call, unread)
     assert folder.rows("r.jsonl") == [{**row, "prediction": 1}]
 
 
-def test_bytes_as_they_are_shown_are_no_correction(folder, call):
-    """What the dead letter shows of them is a text of CSV, too."""
-    (folder.path / "in.csv").write_bytes(b"a,b\n1,x\n2,caf\xe9\n3,y\n")
-    assert call("run", "size", "in.csv", "--output", "p.jsonl").code == 0
-    assert call("retry", "size", "p.dead-letters.jsonl", "--output", "q.jsonl").code == 3
-
-
 def test_lines_that_are_corrected_go_into_the_output(folder, call, unread):
     correction, _ = unread("in.csv")
     (letter,) = folder.rows("p.dead-letters.jsonl")

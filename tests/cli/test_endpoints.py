@@ -8,7 +8,7 @@ import pytest
 
 import anthropic_endpoint
 from http_endpoint import serving
-from openai_endpoint import prompts_of, refusing, speaking, vector_of
+from openai_endpoint import prompts_of, refusing, speaking
 
 KEY = "sk-of-the-environment"
 ROWS = [{"id": n, "title": f"t{n}", "text": f"x{n}"} for n in range(5)]
@@ -52,15 +52,6 @@ def test_one_column_is_the_prompt(folder, headrace, server):
     assert folder.rows("p.jsonl")[3] == {"id": 3, "prediction": "X3", "model_id": "m"}
 
 
-def test_texts_are_embedded(folder, headrace, server):
-    folder.write("in.jsonl", ROWS)
-    result = run_openai(
-        headrace, server, "in.jsonl", "--columns", "text", "--output", "p.parquet", name="openai-embeddings"
-    )
-    assert result.code == 0
-    assert [row["prediction"] for row in folder.rows("p.parquet")] == [vector_of("x0")] * 5
-
-
 def test_claude_is_asked(folder, headrace, monkeypatch):
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
     folder.write("in.jsonl", ROWS)
@@ -93,13 +84,6 @@ def test_row_without_what_the_prompt_needs_is_a_dead_letter_and_costs_nothing(fo
     assert len(server.requests) == 5
 
 
-def test_empty_cell_that_the_prompt_needs_is_a_dead_letter_and_costs_nothing(folder, headrace, server):
-    folder.write("in.csv", as_csv([*ROWS, {"id": 5, "title": "t5", "text": ""}]))
-    result = run_openai(headrace, server, "in.csv", "--prompt", "{title}: {text}", "--output", "p.jsonl")
-    assert (result.code, result.summary["predictions"], result.summary["dead letters"]) == (0, "5", "1")
-    assert len(server.requests) == 5
-
-
 def test_keys_are_in_no_file_and_no_output(folder, headrace):
     fault = lambda asked, before: refusing(400, f"you sent {KEY}") if prompts_of(asked) == ["x3"] else None  # noqa: E731
     folder.write("in.jsonl", ROWS)
@@ -119,19 +103,6 @@ def test_wrong_key_is_one_error_without_the_key(folder, headrace):
     assert result.code == 1
     assert result.error.startswith("the run failed: OpenAIChatModelHandler: the endpoint refused the first request")
     assert "Incorrect API key provided: ***. Check the key" in result.error
-
-
-def test_refusal_of_one_row_is_its_dead_letter(folder, headrace):
-    """Although it is among the first requests."""
-    fault = lambda asked, before: refusing(403, "not this one") if prompts_of(asked) == ["x0"] else None  # noqa: E731
-    folder.write("in.jsonl", ROWS)
-    with serving(speaking(fault=fault)) as server:
-        result = run_openai(
-            headrace, server, "in.jsonl", "--columns", "text", "--max-batch-size", "8", "--output", "p.jsonl"
-        )
-        asked = sorted(prompts_of(asked) for asked in server.requests)
-    assert [prompt for prompt in asked if prompt != ["Hi"]] == [[f"x{n}"] for n in range(5)]
-    assert (result.code, result.summary["predictions"], result.summary["dead letters"]) == (0, "4", "1")
 
 
 def test_largest_batch_may_be_smaller_than_the_handlers_smallest(folder, headrace):
@@ -203,20 +174,6 @@ def test_mistakes_are_found_before_anything_runs(folder, headrace, arguments, sa
     assert result.code == 2
     assert said in result.error
     assert KEY not in result.error
-
-
-def test_columns_named_as_roles_are_a_conversation(folder, headrace, server):
-    folder.write("in.jsonl", [{"system": "brief", "user": "a"}, {"system": "", "user": "b"}])
-    assert run_openai(headrace, server, "in.jsonl", "--output", "p.jsonl").code == 0
-    assert [row["prediction"] for row in folder.rows("p.jsonl")] == ["A", "B"]
-    assert sorted(map(prompts_of, server.requests)) == [["b"], ["brief", "a"]]
-
-
-def test_empty_prompt_is_a_dead_letter_and_costs_nothing(folder, headrace, server):
-    folder.write("in.csv", as_csv([*ROWS, {"id": 5, "title": "t5", "text": ""}]))
-    result = run_openai(headrace, server, "in.csv", "--columns", "text", "--output", "p.jsonl")
-    assert (result.code, result.summary["predictions"], result.summary["dead letters"]) == (0, "5", "1")
-    assert len(server.requests) == 5
 
 
 def test_resumed_run_asks_for_the_rest_only_and_another_prompt_is_another_run(folder, headrace):

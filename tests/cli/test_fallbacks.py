@@ -22,34 +22,13 @@ def run(folder, headrace, handlers):
     return call
 
 
-@pytest.mark.parametrize(
-    "more",
-    [(), ("--isolate",), ("--resume",), pytest.param(("--runner", "FnApiRunner"), marks=pytest.mark.large)],
-    ids=str,
-)
-def test_rows_that_fail_are_answered_by_the_fallback(folder, run, more):
-    result = run("Add", "size", "--fallback-arg", "max_batch_size=1", *more)
+def test_rows_that_fail_are_answered_by_the_fallback(folder, run):
+    result = run("Add", "size", "--fallback-arg", "max_batch_size=1")
     assert (result.code, result.err) == (0, "")
     assert [row["prediction"] for row in folder.rows("p.jsonl")] == [3, 1, 11, 1]
     assert (result.summary["by the fallback"], result.summary["dead letters"]) == ("2", "0")
     answered = [row.get("model_id") for row in folder.rows("p.jsonl")]
     assert answered == [None, "fallback", None, "fallback"]
-
-
-def test_rows_go_to_the_model_one_by_one_although_it_takes_columns(folder, run):
-    folder.write("in.jsonl", [{"a": 1.5}, {"a": 2}])
-    assert run("InColumns", "size").code == 0
-    assert [row["prediction"] for row in folder.rows("p.jsonl")] == [3.0, 4.0]
-
-
-def test_rows_that_both_fail_are_dead_letters(folder, run):
-    result = run("Add", "Add", "--fallback-arg", "plus=1")
-    assert result.code == 0
-    letters = folder.rows("p.dead-letters.jsonl")
-    assert [letter["row"]["a"] for letter in letters] == ["x", "y"]
-    assert {letter["error_type"] for letter in letters} == {"headrace.core.errors.FallbackError"}
-    assert "the fallback failed, too: TypeError" in letters[0]["message"]
-    assert "by the fallback" not in result.summary
 
 
 def test_fallback_takes_a_model_of_its_own(folder, run, handlers):
@@ -169,12 +148,6 @@ def test_mistake_in_one_of_several_fallbacks_says_which(chain):
     assert "--fallback knows:Knows: " in chain(*SECOND, "--fallback", "knows:Knows").error
     assert "needs --fallback-model" in chain(*SECOND, "--fallback", "knows:Knows").error
     assert "there is no handler 'nobody'" in chain(*SECOND, "--fallback", "nobody").error
-
-
-def test_file_of_options_names_fallbacks_too(folder, chain):
-    folder.write("headrace.toml", '[run]\nfallback = ["knows:second", "knows:third"]\n')
-    assert chain().code == 0
-    assert [row["prediction"] for row in folder.rows("p.jsonl")] == ["m0", "m1", "m2", "m2"]
 
 
 def test_file_of_options_describes_one_fallback(folder, chain):

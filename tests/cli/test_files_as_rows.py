@@ -1,6 +1,5 @@
 """``--format files``: each file is a row; contents go to the model, and nowhere else."""
 
-import json
 import pickle
 
 import pytest
@@ -116,11 +115,6 @@ def test_a_model_that_takes_columns_takes_files_as_rows(files, run):
     assert predictions(files) == LENGTHS | {"sub/b.txt": 3}
 
 
-def test_other_columns_go_along(files, run):
-    assert run("Length", "--columns", "size,content", output="p.parquet").code == 0
-    assert [row["prediction"] for row in files.rows("p.parquet")] == [["content", "size"]] * 4
-
-
 @pytest.mark.parametrize("into", [True, False])
 def test_a_file_that_was_corrected_is_retried(files, run, headrace, into):
     run("length", "--columns", "content")
@@ -145,11 +139,6 @@ def test_a_file_that_is_gone_is_a_dead_letter_again(files, run, headrace):
     assert (letter["position"]["file"], letter["position"]["row"]) == (str(files.path / "in/sub/b.txt"), None)
 
 
-def test_a_file_that_kills_its_process_is_a_dead_letter(files, run):
-    assert run("killing", "--columns", "content", "--isolate").code == 0
-    assert predictions(files) == LENGTHS
-
-
 def test_a_run_goes_on_where_another_one_ended(files, run):
     assert run("length", "--columns", "content", "--resume", "--threshold", 0).code == 3
     result = run("length", "--columns", "content", "--resume", "--threshold", 1)
@@ -161,19 +150,6 @@ def test_a_run_does_not_go_on_with_other_files(files, run):
     assert run("length", "--columns", "content", "--resume", "--threshold", 0).code == 3
     files.write("in/new.txt", "")
     assert "these have changed since: the file" in run("length", "--columns", "content", "--resume").error
-
-
-def test_workers_share_the_files(files, run, monkeypatch):
-    monkeypatch.setattr("headrace.jobs.files._FILES_AT_ONCE", 2)
-    result = run("length", "--columns", "content", "--workers", 2)
-    assert (result.code, result.summary["dead letters"]) == (0, "1")
-    assert predictions(files) == LENGTHS
-    assert [row["path"] for row in files.rows("p.jsonl")] == sorted(row["path"] for row in files.rows("p.jsonl"))
-
-
-def test_a_limit_is_one_of_files(files, run):
-    assert run("length", "--columns", "content", "--limit", 1).code == 0
-    assert predictions(files) == {"a.txt": 2}
 
 
 def test_a_prompt_gets_text(files, headrace):
@@ -221,12 +197,3 @@ def test_contents_of_rows_that_are_no_files_cannot_be_decoded(files, headrace):
     files.write("rows.jsonl", [{"path": "in/a.txt"}])
     own = ("--handler", "own_files:Length", "--output", "p.jsonl")
     assert "add --format files" in headrace("run", "rows.jsonl", "--decode", "own_files:text", *own).error
-
-
-def test_positions_of_dead_letters_fit_parquet(files, run, headrace):
-    run("length", "--columns", "content", "--dead-letters", "dead.parquet")
-    (letter,) = files.rows("dead.parquet")
-    assert json.loads(letter["position"])["row"] is None
-    files.write("in/sub/b.txt", "mended")
-    own = ("--handler", "own_files:length", "--columns", "content", "--output", "q.jsonl")
-    assert headrace("retry", "dead.parquet", *own).code == 0

@@ -146,7 +146,8 @@ def test_a_member_of_an_enumeration_is_given_by_name(module):
 def test_unknown_names_are_answered_with_the_known_ones():
     assert {"sklearn-numpy", "sklearn-pandas", "pytorch-tensor", "onnx-numpy"} <= set(handler_names())
     assert error_of("my_model.make", {}) == (
-        "there is no handler 'my_model.make'. `headrace handlers` lists them all; write one of your own as my_model:make."
+        "there is no handler 'my_model.make'. `headrace handlers` lists them all; write one of your own as "
+        "my_model:make."
     )
 
 

@@ -107,11 +107,6 @@ def test_pipes_that_cannot_be_read_are_named(folder, run, arguments, content, er
     assert folder.names() == []
 
 
-def test_standard_input_is_named_as_it_was(run):
-    assert run("-").error == "- is a pipe, which tells no format; add --format jsonl or csv."
-    assert run("-", "--format", "parquet").error.startswith("- is a pipe, and Parquet has to be read from its end")
-
-
 def test_inputs_that_are_neither_files_nor_pipes_are_refused(folder, run, headrace, handlers):
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind("socket.csv")
@@ -135,15 +130,6 @@ def test_a_pipe_that_ends_without_a_byte_replaces_nothing(folder, run, name):
     assert (result.code, result.out) == (3, "")
     assert "the command that writes into it has most likely failed; run it by itself to see why." in result.error
     assert [path for path in folder.names() if path != "in.gz"] == ["in.csv", "p.jsonl"]
-    assert (folder.path / "p.jsonl").read_text() == "old\n"
-
-
-def test_standard_input_that_ends_without_a_byte_replaces_nothing(folder, command, handlers):
-    folder.write("p.jsonl", "old\n")
-    arguments = ("run", "-", "--handler", f"{handlers}:Add", "--format", "csv", "--output", "p.jsonl")
-    process = command(*arguments, stdin=subprocess.PIPE)
-    assert process.communicate("", DEADLINE)[1].startswith("error: not a byte came through -: the command")
-    assert process.returncode == 3
     assert (folder.path / "p.jsonl").read_text() == "old\n"
 
 

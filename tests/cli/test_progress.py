@@ -56,11 +56,6 @@ def test_progress_shows_rows_and_rate(totals, clock):
     assert progress.text() == "2,002 rows, 1 failed, 500 rows/s, 6 s elapsed, 1000.5 rows a batch"
 
 
-def test_one_row_is_no_rows(totals, clock):
-    feed(totals, BatchCompleted("", 1, 0, 1.0))
-    assert JobProgress(totals, clock=clock).text().startswith("1 row, ")
-
-
 def test_progress_shows_tokens_cost_and_the_cache(totals, clock):
     progress = JobProgress(totals, clock=clock)
     clock.seconds += 2
@@ -106,23 +101,6 @@ def test_the_rate_covers_the_last_seconds(totals, clock):
     assert rates[-1] == "10 rows/s"
 
 
-def test_the_rate_of_slow_batches_covers_the_last_two(totals, clock):
-    progress = JobProgress(totals, clock=clock)
-    for _ in range(3):
-        clock.seconds += 20
-        feed(totals, BatchCompleted("", 40, 0, 20.0))
-        assert ", 2 rows/s," in progress.text()
-
-
-@pytest.mark.parametrize(("seconds", "said"), [(1, "4 rows/s"), (16, "0.25 rows/s"), (3600, "")])
-def test_a_rate_is_never_zero(totals, clock, seconds, said):
-    progress = JobProgress(totals, clock=clock)
-    feed(totals, BatchCompleted("", 4, 0, 0.1))
-    clock.seconds += seconds
-    rates = [text for text in progress.text().split(", ") if "rows/s" in text]
-    assert rates == [said] * bool(said)
-
-
 @pytest.mark.parametrize("width", [60, 160])
 def test_the_bar_is_one_line(totals, clock, width):
     progress = JobProgress(totals, lambda done: done / 2e9, clock)
@@ -163,14 +141,6 @@ def test_lines_are_printed_without_a_terminal_if_wanted(totals, monkeypatch, sho
     screen = io.StringIO()
     wait(Finishing(), JobProgress(totals, clock=lambda: 7.0), Console(file=screen, width=20), show=show)
     assert screen.getvalue() == "starting, loading the model, 0 s elapsed\n" * count
-
-
-@pytest.mark.parametrize(("terminal", "show"), [(True, False), (False, True)])
-def test_nothing_is_drawn_without_a_terminal(totals, terminal, show):
-    screen, done = io.StringIO(), threading.Event()
-    done.set()
-    wait(done, JobProgress(totals), Console(file=screen, force_terminal=terminal), show=show)
-    assert screen.getvalue() == ""
 
 
 @pytest.mark.parametrize(("share", "bar"), [(None, False), (0.5, True)])

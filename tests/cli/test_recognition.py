@@ -130,11 +130,6 @@ def test_a_model_from_a_pipe_is_read_once(folder, headrace, model, popen):
     assert (result.code, writer.wait()) == (0, 0)
 
 
-def test_a_mistyped_option_is_named(folder, headrace, model):
-    result = headrace("run", "in.csv", "--modell", "model.pkl", "--output", "p.jsonl")
-    assert result.error == "Missing option '--model': there is no --modell; write --model."
-
-
 class Harmful:
     """Runs a command when it is unpickled."""
 
@@ -150,13 +145,6 @@ def test_judging_a_pickle_does_not_run_it(folder, headrace, options):
     assert result.code == 2
     assert "which does not show whether it takes frames or arrays; name the handler" in result.error
     assert "harmed" not in folder.names()
-
-
-@pytest.mark.parametrize("options", [["--isolate"], ["--timeout", "60"]])
-def test_an_isolated_run_knows_as_much(folder, headrace, model, options):
-    result = run(headrace, *options)
-    assert (result.code, result.err) == (0, f"{LINE}\n")
-    assert len(folder.rows("p.jsonl")) == 2
 
 
 def test_a_resumed_run_goes_on_with_the_handler_named_or_not(folder, headrace, model):

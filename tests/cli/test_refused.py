@@ -66,12 +66,6 @@ def test_a_run_with_more_failures_than_allowed_is_refused(folder, run, name, con
     assert folder.names() == sorted([name, *OLD])
 
 
-def test_kept_rows_are_reported(folder, run):
-    folder.write("in.jsonl", ROWS)
-    error = run("--threshold", 0, "--resume").error
-    assert "The same command with a higher --threshold writes them; to have all rows predicted again, " in error
-
-
 def test_all_rows_may_fail_if_allowed(folder, run):
     folder.write("in.jsonl", BAD)
     assert run("--threshold", 1).code == 0
@@ -147,12 +141,6 @@ def test_rows_that_cannot_be_read_count_and_one_that_succeeds_is_enough(folder, 
     folder.write("in.jsonl", [{"a": "x", "b": 1}] * 998 + [{"a": 1, "b": 1}] + [{"a": "x", "b": 1}] * 2000)
     assert run().code == 0
     assert len(folder.rows("p.dead-letters.jsonl")) == 2998
-
-
-def test_rows_in_columns_end_a_run_too(folder, run):
-    folder.write("in.csv", "a,b\n" + "x,1\n" * 1000 + "1,1\n" * 200_000)
-    result = run(inputs=("in.csv",), handler="InColumns")
-    assert (result.code, int(result.summary["not read"].replace(",", "")) > 0) == (3, True)
 
 
 def test_dead_letters_of_an_earlier_run_go_with_its_output(folder, run):

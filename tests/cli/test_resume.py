@@ -9,8 +9,6 @@ import signal
 
 import pytest
 
-from headrace.cli.prepare import _stamp
-
 COUNT = 600
 ARGUMENTS = ("--handler", "logged:Logged", "--max-batch-size=4", "--min-batch-size=4", "--keep=n", "--resume")
 
@@ -158,19 +156,3 @@ def test_a_run_that_fails_keeps_what_it_has_done(work, headrace):
 def test_a_run_without_progress_keeps_nothing(work, headrace, handlers):
     assert headrace("run", "[ab].jsonl", "--handler", f"{handlers}:fails", "--output", "p.jsonl", "--resume").code == 2
     assert not [name for name in work.names() if "headrace-" in name]
-
-
-def test_retries_resume_too_and_to_parquet(work, undisturbed, headrace):
-    (work.path / "letters.jsonl").write_bytes(undisturbed[1])
-    arguments = ("retry", "letters.jsonl", *ARGUMENTS, "--output", "p.parquet", "--dead-letters=q.jsonl")
-    assert headrace(*arguments, "--threshold=1").code == 0  # what was poison still is
-    assert work.rows("p.parquet") == []
-    assert len(work.rows("q.jsonl")) == len(undisturbed[1].splitlines())
-
-
-def test_a_models_folder_may_change(tmp_path):
-    """As it does where a handler keeps a cache there; a file may not."""
-    file = tmp_path / "model.bin"
-    file.write_text("weights")
-    assert _stamp(str(file)) is not None
-    assert _stamp(str(tmp_path)) is None

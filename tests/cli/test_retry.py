@@ -53,19 +53,6 @@ def test_rows_succeed_with_a_handler_that_can_predict_them(folder, call, first_r
     assert [{name: row[name] for name in row if name != "prediction"} for row in found] == [ROWS[1], ROWS[3]]
 
 
-def test_lines_that_could_not_be_read_stay_dead(folder, call):
-    folder.write("in.jsonl", '{"a": 1}\n?\n')
-    assert call("run", "Add", "in.jsonl", "--output", "p.jsonl").code == 0
-    (before,) = folder.rows("p.dead-letters.jsonl")
-    result = call("retry", "Add", "p.dead-letters.jsonl", "--output", "q.jsonl")
-    assert result.error.startswith("every row failed (1 of 1); ")
-    (after,) = folder.rows("q.dead-letters.failed.jsonl")
-    assert {name: after[name] for name in ("row", "stage", "message")} == {
-        name: before[name] for name in ("row", "stage", "message")
-    }
-    assert (before["attempts"], after["attempts"]) == (1, 2)
-
-
 def test_an_empty_file_of_dead_letters_gives_no_rows(folder, call):
     for name in ("none.jsonl", "none.parquet"):
         folder.write(name, [])
@@ -135,8 +122,10 @@ def ids(folder, name):
 ALL = [*range(12), *range(100, 112)]
 
 
-@pytest.mark.parametrize("output", ["p.jsonl", "p.jsonl.gz", "p.parquet", "p.csv"])
-@pytest.mark.parametrize("letters", [None, "elsewhere/q.parquet", "q.csv.gz"])
+@pytest.mark.parametrize(
+    ("output", "letters"),
+    [("p.jsonl", None), ("p.jsonl.gz", "q.csv.gz"), ("p.parquet", "elsewhere/q.parquet"), ("p.csv", None)],
+)
 def test_what_succeeds_is_put_into_the_output_in_the_order_of_the_input(folder, completed, output, letters):
     result = completed(output, letters=letters)
     assert (result.code, result.summary["predictions"], result.summary["dead letters"]) == (0, "8", "0")
@@ -178,15 +167,6 @@ def test_what_fails_again_stays_in_the_dead_letters_until_it_succeeds(folder, ca
     assert folder.names() == ["a.jsonl", "b.jsonl", "p.jsonl"]
 
 
-def test_a_retry_in_which_all_fail_again_changes_nothing(folder, call, first_run):
-    first_run()
-    before = (folder.path / "p.dead-letters.jsonl").read_text()
-    result = call("retry", "Add", "p.dead-letters.jsonl", "--into", "p.jsonl", "--columns", "a,b")
-    assert result.code == 3
-    assert folder.rows("p.jsonl") == GOOD
-    assert (folder.path / "p.dead-letters.jsonl").read_text() == before
-
-
 def test_what_failed_again_knows_its_place_in_the_output(folder, call, first_run):
     first_run()
     before = letters_at(folder)
@@ -195,25 +175,6 @@ def test_what_failed_again_knows_its_place_in_the_output(folder, call, first_run
     (folder.path / "p.dead-letters.failed.jsonl").replace(folder.path / "p.dead-letters.jsonl")
     assert call("retry", "size", "p.dead-letters.jsonl", "--into", "p.jsonl").code == 0
     assert [row["b"] for row in folder.rows("p.jsonl")] == [2, 3, 5, 6]
-
-
-def test_skipped_rows_are_where_nothing_is(folder, call, completed):
-    folder.write("a.jsonl", [{"a": 1, "n": 0}, {"a": "skip", "n": 1}, {"a": "x", "n": 2}, {"a": 1, "n": 3}])
-    assert call("run", "picky", "a.jsonl", "--output", "p.jsonl").code == 0
-    assert letters_at(folder) == [(3, 1, 2)]
-    assert call("retry", "size", "p.dead-letters.jsonl", "--into", "p.jsonl").code == 0
-    assert [row["n"] for row in folder.rows("p.jsonl")] == [0, 2, 3]
-
-
-def test_numbers_and_texts_meet_in_a_column_of_parquet(folder, call):
-    folder.write("a.jsonl", [{"a": 1, "deep": [1]}, {"a": "x", "deep": {"b": 2}}, {"a": 2, "deep": None}])
-    assert call("run", "bare", "a.jsonl", "--output", "p.parquet", "--columns", "a").code == 0
-    assert call("retry", "size", "p.dead-letters.jsonl", "--into", "p.parquet", "--columns", "a").code == 0
-    assert folder.rows("p.parquet") == [
-        {"a": "1", "deep": "[1]", "prediction": 1},
-        {"a": "x", "deep": '{"b": 2}', "prediction": 1},
-        {"a": "2", "deep": None, "prediction": 2},
-    ]
 
 
 def without_positions(letters):

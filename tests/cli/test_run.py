@@ -94,23 +94,6 @@ def test_a_handler_may_make_its_own_examples(folder, run):
     assert (lacking["row"], lacking["message"]) == ({"b": 3}, "the row has no column 'a'")
 
 
-def test_functions_run_before_and_after(folder, run):
-    folder.write("in.jsonl", [{"a": 1}, {"b": 2}, {"a": 3}])
-    assert run("adorned", "in.jsonl", "--output", "p.jsonl").code == 0
-    assert folder.rows("p.jsonl") == [{"a": 1, "prediction": "<10>"}, {"a": 3, "prediction": "<30>"}]
-    (letter,) = folder.rows("p.dead-letters.jsonl")
-    assert (letter["row"], letter["stage"], letter["operation"]) == ({"b": 2}, "preprocessing", 1)
-    assert letter["error_type"] == "KeyError"
-
-
-def test_keyed_models_predict_their_rows(folder, run):
-    folder.write("in.csv", "key,a,b\nx,1,0\ny,2,0\nz,3,0\n")
-    assert run("keyed", "in.csv", "--columns", "a,b", "--keep", "a", "--key", "key", "--output", "p.jsonl").code == 0
-    assert folder.rows("p.jsonl") == [{"a": 1, "prediction": 101}, {"a": 2, "prediction": 202}]
-    (letter,) = folder.rows("p.dead-letters.jsonl")
-    assert (letter["row"], letter["stage"]) == ({"key": "z", "a": 3, "b": 0}, "inference")
-
-
 def test_arguments_reach_the_handler_and_the_model(folder, run):
     folder.write("in.jsonl", [{"a": 1}])
     assert run("Add", "in.jsonl", "--handler-arg", "plus=0.5", "--inference-arg", "times=4", "--output", "p.jsonl")
@@ -134,24 +117,6 @@ def test_beam_options_reach_beam(folder, run):
     result = run("Add", "in0.jsonl", *workers, "in1.jsonl", "--output", "p.jsonl", "in[23].jsonl")
     assert result.code == 0
     assert sorted(row["prediction"] for row in folder.rows("p.jsonl")) == [0, 1, 2, 3]
-
-
-def test_a_runner_is_given_by_name(folder, run):
-    folder.write("in.jsonl", [{"a": 1}, {"a": "x"}])
-    result = run("Add", "in.jsonl", "--runner", "BundleBasedDirectRunner", "--output", "p.jsonl", "--verbose")
-    assert result.code == 0
-    assert folder.rows("p.jsonl") == [{"a": 1, "prediction": 1}]
-    assert result.summary["dead letters"] == "1"
-    assert result.summary["batches"] == "1"
-
-
-@pytest.mark.parametrize("resume", [[], ["--resume"]])
-def test_a_prediction_that_cannot_leave_its_host_is_a_dead_letter_of_its_row(folder, run, resume):
-    folder.write("in.jsonl", [{"a": n} for n in range(3)])
-    assert run("Locks", "in.jsonl", "--output", "p.jsonl", "--isolate", *resume).code == 0
-    assert folder.rows("p.jsonl") == [{"a": n, "prediction": n} for n in (0, 2)]
-    (letter,) = folder.rows("p.dead-letters.jsonl")
-    assert (letter["row"], letter["error_type"]) == ({"a": 1}, "TypeError")
 
 
 @pytest.mark.filterwarnings("default::headrace.NotYetHonouredWarning")
@@ -184,19 +149,6 @@ class TestColumnsThatAPredictionHas:
     def test_a_column_that_is_not_kept_does_no_harm(self, folder, run, of_rows):
         assert run("bare", "in.jsonl", "--columns", "a", "--keep", "a", "--output", "p.jsonl").code == 0
         assert folder.rows("p.jsonl") == [{"a": n, "prediction": n} for n in (1, 2, 3)]
-
-    @pytest.mark.parametrize("name", ["2.csv", "2.parquet"])
-    def test_a_later_file_in_columns_with_such_a_column_fails_its_rows(self, folder, run, name):
-        rows = [{"a": 2, "prediction": 7}, {"a": 3, "prediction": 8}]
-        folder.write("1.csv", "a\n1\n")
-        folder.write(name, rows if name.endswith("parquet") else "a,prediction\n2,7\n3,8\n")
-        inputs = ("InColumns", "1.csv", name, "--columns", "a")
-        assert run(*inputs, "--output", "p.jsonl").code == 0
-        assert folder.rows("p.jsonl") == [{"a": 1, "prediction": 2.0}]
-        found = [letter["row"] for letter in folder.rows("p.dead-letters.jsonl")]
-        assert [{name: int(value) for name, value in row.items()} for row in found] == rows
-        assert run(*inputs, "--keep", "a", "--output", "p.jsonl").code == 0
-        assert folder.rows("p.jsonl") == [{"a": n, "prediction": 2.0 * n} for n in (1, 2, 3)]
 
 
 def test_a_traceback_that_letters_have_in_common_is_written_three_times(folder, run):

@@ -180,7 +180,6 @@ def test_an_output_has_a_place_of_its_own(headrace, handlers, folder, output, le
             "Missing option '--model': name the model's file, or with --handler one that `headrace handlers` lists",
         ),
         (["in.jsonl", "--handler", "x"], "Missing option '--output': name the file for the predictions, for example"),
-        (["in.jsonl", "--handlr", "x", "--output", "p.jsonl"], "'--handler': there is no --handlr; write --handler."),
         (["in.jsonl", "--handler"], "Option '--handler' requires an argument."),
     ],
 )

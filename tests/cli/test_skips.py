@@ -95,18 +95,6 @@ def test_keyed_models_may_skip_rows(work, headrace):
     check(work, headrace(*arguments("keyed", "--key=key", "--columns=n,key", "--resume")))
 
 
-def test_a_run_of_skips_only_succeeds(work, headrace):
-    result = headrace(*arguments("nothing"))
-    assert (result.code, result.err) == (0, "")
-    assert {name: result.summary[name] for name in ("rows", "predictions", "skipped")} == {
-        "rows": "300",
-        "predictions": "0",
-        "skipped": "300",
-    }
-    assert work.rows("p.jsonl") == []
-    assert "p.dead-letters.jsonl" not in work.names()
-
-
 @pytest.mark.large
 def test_skipped_rows_are_durable_and_not_run_again(work, headrace, command, resumable):
     options = ("--max-batch-size=4", "--min-batch-size=4", "--resume")

@@ -96,12 +96,6 @@ def test_cache_is_for_another_run_too(run, folder):
     assert [row["prediction"] for row in folder.rows("out.jsonl")] == [2 * n for n in range(ROWS)]
 
 
-def test_settings_have_prices_and_a_cache(run, folder):
-    folder.write("headrace.toml", '[run]\ncache = "cache"\nprice = {m = [1, 2]}\nbudget = 1000\n')
-    assert run().summary["cost"] == "60.12"
-    assert (folder.path / "cache").exists()
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [

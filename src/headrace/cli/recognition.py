@@ -13,7 +13,7 @@ from headrace.cli.handlers import make_handler, parse_arguments
 from headrace.cli.options import NAMED
 from headrace.core.errors import ConfigurationError
 from headrace.core.model_files import KnownModel, ModelFile, recognise
-from headrace.core.spelling import did_you_mean, nearest, no_file
+from headrace.core.spelling import did_you_mean, no_file
 
 if TYPE_CHECKING:
     from headrace.cli.options import ModelArgs, RetryArgs, RunArgs
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 ArgsT = TypeVar("ArgsT", bound="ModelArgs")
 
 _NAME_IT = "name its handler with --handler: `headrace handlers` lists them, and your own is package.module:factory."
+_MISSING = (
+    "Missing option '--model': name the model's file, or with --handler one that `headrace handlers` lists, or your "
+    "own as package.module:factory."
+)
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ def recognised(args: ArgsT) -> tuple[ArgsT, Recognised | None]:
     if args.handler is not None:
         return args, None if ":" in args.handler else _as_named(args)
     if args.model is None:
-        raise ConfigurationError(_missing(getattr(args, "arguments", ())))
+        raise ConfigurationError(_MISSING)
     known = _known(args.model)
     given = [pair.partition("=")[0] for pair in args.handler_args or ()]
     found = [f"{name}={json.dumps(value)}" for name, value in known.arguments.items() if name not in given]
@@ -153,14 +157,3 @@ def _as_named(args: ModelArgs) -> Recognised | None:
 def _is_regular(path: str) -> bool:
     """Whether it is a file or a folder here: a pipe can be read only once."""
     return os.path.isfile(path) or os.path.isdir(path)
-
-
-def _missing(words: Sequence[str]) -> str:
-    for word in (word.partition("=")[0] for word in words):
-        meant = nearest(word, ("--handler", "--model")) if word.startswith("--") else None
-        if meant is not None:
-            return f"Missing option '{meant}': there is no {word}; write {meant}."
-    return (
-        "Missing option '--model': name the model's file, or with --handler one that `headrace handlers` lists, or "
-        "your own as package.module:factory."
-    )
