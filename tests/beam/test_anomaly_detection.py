@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import pickle
 import warnings
 from types import SimpleNamespace
 
@@ -14,7 +13,6 @@ from apache_beam.testing.util import assert_that, equal_to
 
 import headrace
 from headrace import PredictionResult
-from headrace.ipc.serialization import pickle_or_explain
 
 pytestmark = pytest.mark.since_beam("2.66", reason="Beam has no offline detectors before")
 
@@ -89,13 +87,3 @@ def test_spec_keeps_preprocessing_and_postprocessing(anomaly, with_specs):
     assert "score_prediction_adapter" in str(spec)
     assert_detects(anomaly, anomaly.Specifiable.from_spec(spec))
     assert anomaly.Specifiable.from_spec(spec).to_spec() == spec
-
-
-def test_handler_with_a_spec_works_as_without(anomaly, with_specs):
-    handler = with_specs.Score(factor=3)
-    assert [one.inference for one in headrace.predict(handler, [1, 2])] == [3, 6]
-    changed = with_specs.KeyedModelHandler(with_specs.Score(factor=3)).with_preprocess_fn(to_keyed_number)
-    arrived = pickle.loads(pickle_or_explain(changed, "KeyedModelHandler"))
-    rows = [("k", beam.Row(x=1))]
-    for one in (changed, arrived):
-        assert [(key, result.inference) for key, result in headrace.predict(one, rows)] == [("k", 3)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import sys
-from contextlib import nullcontext
 
 import numpy
 import pandas
@@ -144,16 +143,6 @@ WRAPPED = {
 }
 
 
-ELSEWHERE = {"isolated": {"isolate": True}, "machine": {"placement": "machine"}}
-
-
-@pytest.fixture
-def elsewhere(request, own_runtime):
-    """Arguments that place the model in another process; ``"machine"`` gets a runtime directory of its own."""
-    with own_runtime() if request.param == "machine" else nullcontext():
-        yield ELSEWHERE[request.param]
-
-
 @pytest.fixture(scope="module")
 def by_beam(models, make_run):
     """The predictions of Beam's transform, by the test's name for the handler."""
@@ -207,15 +196,3 @@ def test_wrappers_predict_as_with_beam(models, by_beam, run, name):
     assert nearly_equal(ordered(predict(wrap(make(models)), elements)), ordered(expected))
     found = run.values(out=run.create(elements) | RunInference(wrap(make(models))))
     assert nearly_equal(ordered(found), ordered(expected))
-
-
-@pytest.mark.parametrize(
-    ("name", "elsewhere"),
-    [("keyed, processed", "isolated"), ("batches, processed", "isolated"), ("models by key", "machine")],
-    indirect=["elsewhere"],
-)
-def test_wrappers_in_another_process_predict_as_with_beam(models, by_beam, name, elsewhere):
-    wrap, elements = WRAPPED[name]
-    make, _ = HANDLERS["sklearn-numpy"]
-    found = list(predict(wrap(make(models)), elements, **elsewhere))
-    assert nearly_equal(ordered(found), ordered(by_beam(name, wrap(make(models)), elements)))

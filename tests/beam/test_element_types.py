@@ -14,7 +14,6 @@ from apache_beam.typehints import TypeCheckError
 import headrace
 from headrace import ModelHandler, PredictionResult
 from headrace.beam import KeyedModelHandler, RunInference
-from headrace.beam.beam_handlers import EitherResult
 from headrace.beam.element_types import AnyEncoding
 from toys import Acting
 
@@ -77,15 +76,6 @@ def test_type_is_the_one_that_the_handler_declares(texts):
     assert (texts | RunInference(Lengths())).element_type is float
 
 
-def test_type_of_columnar_elements_is_a_result(texts):
-    class Columnar(Lengths):
-        def run_columns(self, columns, model, inference_args=None):
-            return columns
-
-    values = texts | RunInference(Columnar(), batching=headrace.BatchingConfig(columnar=True))
-    assert values.element_type is EitherResult
-
-
 def test_type_of_a_function_that_skips_leaves_the_skip_out(texts):
     handler = Lengths().with_postprocess_fn(lambda length: headrace.SKIP if length == 1 else str(length))
     assert (texts | RunInference(handler)).element_type is str
@@ -97,18 +87,6 @@ def test_type_given_by_the_user_replaces_the_declared_one(texts):
     values, dead = texts | "2" >> RunInference(Lengths()).with_output_types(int).with_exception_handling()
     assert values.element_type is int
     assert dead.failed_inferences.element_type.tuple_types[1] == ERROR
-
-
-def test_predictions_for_monitoring_have_the_type_before_postprocessing(texts):
-    found = {}
-
-    class Outlet(beam.PTransform):
-        def expand(self, pcoll):
-            found["type"] = pcoll.element_type
-            return pcoll | beam.Map(print)
-
-    values = texts | RunInference(Lengths().with_postprocess_fn(scored), monitoring_transform=Outlet())
-    assert (found["type"], values.element_type) == (float, Scored)
 
 
 def test_functions_for_either_result_take_the_predictions(texts):
@@ -188,13 +166,6 @@ def test_dead_letters_that_are_not_what_their_type_says_are_encoded(run):
     _, dead = run.create(["a"]) | RunInference(Acting(bad).with_preprocess_fn(mistyped)).with_exception_handling()
     ((element, error),) = run.values(out=dead.failed_inferences | beam.Reshuffle())
     assert (element, type(error), error.attempts) == ([None], headrace.ErrorRecord, 1)
-
-
-def test_dead_letters_can_be_grouped_by_element(run):
-    fail = Lengths().with_preprocess_fn(int)
-    _, dead = run.create(["a", "a"]) | RunInference(fail).with_exception_handling()
-    ((element, errors),) = run.values(out=dead.failed_preprocessing[0] | beam.GroupByKey())
-    assert (element, len(list(errors))) == ("a", 2)
 
 
 def test_frame_of_rows_has_their_columns(texts):

@@ -352,17 +352,6 @@ def test_watermark_hold_is_the_earliest_element_and_the_timer_stays(arrivals, ta
     wait.teardown()
 
 
-def test_wait_includes_the_time_in_the_bundle():
-    batching = BatchingConfig(min_batch_size=2, max_batch_duration_secs=5, clock=now)
-    wait = BufferDoFn(prepare(Sizes(), InferenceRequest(batching=batching)), WINDOW_CODER)
-    wait.setup()
-    NOW[0], due = 1000.0, Timer()
-    late = chunk(ChunkCoder(beam.coders.VarIntCoder()), [3], waited=4.0)
-    assert list(wait.process((KEY, tuple(late)), Cell(), Value(), due, Timer())) == []
-    assert due.fires == 1001.0
-    wait.teardown()
-
-
 @pytest.mark.parametrize("waits_secs", [None, 5])
 def test_prism_must_not_split_bundles_if_elements_wait(waits_secs):
     pipeline = beam.Pipeline()

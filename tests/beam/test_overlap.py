@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 
 import apache_beam as beam
-import pytest
 from apache_beam.metrics import Metrics, MetricsFilter
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
@@ -55,18 +54,3 @@ def test_metrics_timestamps_and_windows_are_the_same_on_a_second_thread(monkeypa
     assert sizes.count == calls
     assert (sizes.min, sizes.max) == (1, 4)
     assert sizes.sum > 20
-
-
-@pytest.mark.parametrize("caught", [True, False])
-def test_threads_end_with_the_pipeline(monkeypatch, caught):
-    monkeypatch.setattr(background, "AdaptiveOverlap", Always)
-    transform = RunInference(Counting(), batching=BatchingConfig(4, 4))
-    pipeline = beam.Pipeline(FnApiRunner())
-    _ = pipeline | beam.Create(range(20)) | (transform.with_exception_handling() if caught else transform)
-    if caught:
-        pipeline.run().wait_until_finish()
-    else:
-        with pytest.raises(Exception, match="5"):
-            pipeline.run().wait_until_finish()
-    names = [thread.name for thread in threading.enumerate() if thread.name.startswith("headrace-model")]
-    assert names == []

@@ -93,15 +93,6 @@ def test_a_manager_and_its_model_are_shown(headrace, sharing):
     assert lines["weights"].endswith("  mapped")
 
 
-def test_a_manager_and_its_model_are_shown_as_json(headrace, sharing):
-    found = json.loads(headrace("doctor", "--json").out)
-    (manager,) = found["managers"]
-    (model,) = manager["models"]
-    assert (model["name"], model["state"], model["mapped"], model["clients"]) == ("DoublingHandler", "ready", True, 1)
-    assert manager["process"]["pss"] >= manager["process"]["private"] > 0
-    assert (found["stale"], found["silent"]) == ([], [])
-
-
 def test_leftovers_are_reported_with_the_cure_and_cleaned(headrace, stale, orphan, directory, wait_until):
     assert wait_until(lambda: orphan.pid in [one.process for one in machine_status().orphans])
     result = headrace("doctor")

@@ -54,15 +54,6 @@ def test_check_says_whether_files_would_change(headrace, folder, text, code, out
     assert (folder.path / "a.py").read_text() == text
 
 
-@pytest.mark.parametrize("option", ["", "--write", "--check"])
-def test_what_needs_a_hand_has_its_own_exit_code(headrace, folder, option):
-    folder.write("a.py", OLD + STAR)
-    result = headrace("migrate", "a.py", *filter(None, [option]))
-    assert result.code == 3
-    verb = "changed" if option == "--write" else "to change"
-    assert result.err.splitlines()[-1].startswith(f"1 file {verb}, 1 place left to do by hand, 0 notes.")
-
-
 def test_equal_findings_are_printed_once_with_their_places(headrace, folder):
     folder.write("a.py", f"{STAR}import os\n{STAR}")
     folder.write("b.py", STAR)

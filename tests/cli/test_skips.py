@@ -93,15 +93,3 @@ def test_rows_in_equal_predictions_dead_letters_and_skips(work, headrace, option
 
 def test_keyed_models_may_skip_rows(work, headrace):
     check(work, headrace(*arguments("keyed", "--key=key", "--columns=n,key", "--resume")))
-
-
-@pytest.mark.large
-def test_skipped_rows_are_durable_and_not_run_again(work, headrace, command, resumable):
-    options = ("--max-batch-size=4", "--min-batch-size=4", "--resume")
-    runs = resumable(COUNT)
-    now = runs.kill(command(*arguments("choosy", *options), PAUSE="0.02"), "p.jsonl", 60)
-    logged = len(runs.log())
-    result = headrace(*arguments("choosy", *options))
-    check(work, result, **{"done before": len(now)})
-    assert not now & set(runs.log()[logged:])
-    assert [n for n in now if n % 3 == 0 and n % 5]

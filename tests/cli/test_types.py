@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from headrace import ConfigurationError, predict, predict_table
+from headrace import ConfigurationError, predict_table
 from headrace.handlers.sklearn_inference import SklearnModelHandlerPandas
 
 ZIPS = ["00501", "10001", "2024", "1E5", "94110", "60601"]
@@ -61,21 +61,6 @@ def test_texts_of_digits_stay_texts_in_tables(folder, run, model, kind):
     scored = predict_table(handler, kind(FRAME))
     scored = scored if kind(FRAME) is FRAME else scored.to_pandas()
     assert scored["prediction"].tolist() == model.predict(FRAME).tolist()
-
-
-def test_a_frame_of_one_row_has_the_types_of_the_table(folder, run, monkeypatch):
-    """The model sees a data frame's very dtypes; of other sources missing numbers are NaN."""
-    handler = SklearnModelHandlerPandas(folder.path / "model.pkl")
-    seen = []
-    monkeypatch.setattr(type(handler.load_model()), "predict", lambda _, frame: seen.append(frame) or [1])
-    [first] = predict(handler, FRAME[:1])
-    assert seen[0].dtypes.equals(FRAME.dtypes)
-    assert first.example == FRAME[:1].to_dict("records")[0]
-    monkeypatch.undo()
-    table = pyarrow.table({"zip": ["1"], "age": [None], "active": [True], "plan": ["pro"]})
-    table = table.set_column(1, "age", pyarrow.array([None], pyarrow.int64()))
-    [failure] = predict(handler, table, on_failure="yield")
-    assert "contains NaN" in str(failure.error)
 
 
 def test_a_later_cell_that_does_not_fit_is_a_dead_letter(folder, headrace, handlers):
@@ -165,28 +150,6 @@ def test_a_table_of_another_kind_is_refused(folder, run):
         predict_table(handler, FRAME.assign(zip=pandas.Series(range(60), dtype=object)))
     scored = predict_table(handler, FRAME.astype({"zip": object}))
     assert scored["prediction"].tolist() == predict_table(handler, FRAME)["prediction"].tolist()
-
-
-class Exported:
-    """As a frame of polars: its columns are texts in views."""
-
-    def __init__(self, frame):
-        self._table = pyarrow.Table.from_pandas(frame[["zip"]])
-
-    @property
-    def columns(self):
-        return ["zip"]
-
-    def __arrow_c_stream__(self, requested_schema=None):
-        return self._table.cast(pyarrow.schema([("zip", pyarrow.string_view())])).__arrow_c_stream__(requested_schema)
-
-
-def test_other_tables_state_their_types_to_arrow(folder):
-    encoder = OneHotEncoder(handle_unknown="ignore")
-    years = make_pipeline(encoder, LogisticRegression()).fit(pandas.DataFrame({"zip": [2024, 94110]}), [0, 1])
-    (folder.path / "years.pkl").write_bytes(pickle.dumps(years))
-    with pytest.raises(ConfigurationError, match="column 'zip' holds text"):
-        list(predict(SklearnModelHandlerPandas(folder.path / "years.pkl"), Exported(FRAME)))
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-from pathlib import Path, PurePath
+from pathlib import Path
 
 import pytest
 
 from headrace.core.errors import ConfigurationError
 from headrace.migrate import names
-from headrace.migrate.files import findings_about, is_of_interest, migrate_files
+from headrace.migrate.files import migrate_files
 
 OLD = "from apache_beam.ml.inference.base import RunInference\n"
 NEW = "from headrace.beam import RunInference\n"
@@ -155,13 +155,13 @@ def origin(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["dev-requirements.in", "pyproject.toml", "setup.cfg", "Pipfile", "environment.yml", "Dockerfile.gpu"],
+    "name", ["dev-requirements.in", "pyproject.toml", "setup.cfg", "Pipfile", "environment.yml", "Dockerfile.gpu"]
 )
-def test_files_of_dependencies_lack_what_the_code_needs(name):
-    path = PurePath("deploy", name)
-    assert is_of_interest(path)
-    (finding,) = findings_about(path, BEAM, {"sklearn", "onnx"})
+def test_lists_of_dependencies_lack_what_the_code_needs(put, name):
+    put("src/a.py", "from apache_beam.ml.inference.onnx_inference import OnnxModelHandlerNumpy\n")
+    put("src/b.py", "from apache_beam.ml.inference.sklearn_inference import SklearnModelHandlerNumpy\n")
+    put(name, BEAM)
+    (finding,) = next(file.findings for file in migrate_files(["."]) if str(file.path) == name)
     assert (finding.line, finding.needs_person) == (2, True)
     assert finding.message == "lists apache-beam: add headrace[onnx,sklearn]; the moved code imports it."
 
@@ -179,15 +179,13 @@ ELSEWHERE = "the URL of a wheel, or of a Git repository: git+https://..."
 )
 def test_requirement_has_the_address_that_headrace_came_from(origin, address, added):
     origin(address)
-    (finding,) = findings_about(PurePath("requirements.txt"), BEAM, {"onnx"})
-    assert finding.message == f"lists apache-beam: add {added}; the moved code imports it."
+    assert names.missing_requirement(BEAM, {"onnx"}) == f"lists apache-beam: add {added}; the moved code imports it."
 
 
 @pytest.mark.parametrize(
     ("text", "extras", "message"),
     [
         (BEAM, set(), "lists apache-beam: add headrace; the moved code imports it."),
-        (BEAM, None, None),
         (f"{BEAM}headrace\n", set(), None),
         (f"{BEAM}headrace[onnx, sklearn]>=0.1\n", {"sklearn"}, None),
         (f"{BEAM}headrace[onnx] @ git+https://host/headrace.git\n", {"onnx"}, None),
@@ -196,21 +194,7 @@ def test_requirement_has_the_address_that_headrace_came_from(origin, address, ad
             {"onnx", "sklearn"},
             "lists headrace without extras that the moved code needs: headrace[sklearn].",
         ),
-        ("numpy\n", {"sklearn"}, None),
     ],
 )
 def test_dependencies_that_are_there_are_not_asked_for(text, extras, message):
-    findings = findings_about(PurePath("requirements.txt"), text, extras)
-    assert [one.message for one in findings] == ([message] if message else [])
-
-
-def test_steps_of_beams_yaml_stay():
-    text = "pipeline:\n  transforms:\n    - type: RunInference\n      config:\n        type: MLTransformer\n"
-    (finding,) = findings_about(PurePath("p.yaml"), text, None)
-    assert (finding.line, finding.needs_person) == (3, False)
-    assert finding.message.startswith("RunInference in YAML is Beam's, and stays")
-
-
-@pytest.mark.parametrize("name", ["main.py", "notes.txt", "README.md", "Dockerfile/x"])
-def test_other_files_are_of_no_interest(name):
-    assert not is_of_interest(PurePath(name))
+    assert names.missing_requirement(text, extras) == message

@@ -163,15 +163,16 @@ def _without_skip(result: Any) -> Any:
 
 
 def _prediction_type(plan: Plan, example: Any) -> Any:
-    """The type of predictions for elements of a type, paired with a key where they are."""
-    handler = plan.handler
-    maybe_keyed = isinstance(handler, MaybeKeyedModelHandler)
-    models = [handler.unkeyed] if maybe_keyed else plan.models.values()
-    each = [PredictionResult] if plan.batching.columnar else [declared_prediction_type(model) for model in models]
+    """The type of predictions for elements of a type, paired with a key where they are; Any where only some may be."""
+    if isinstance(plan.handler, MaybeKeyedModelHandler):
+        return typehints.Any
+    columnar = plan.batching.columnar
+    each = [PredictionResult] if columnar else [declared_prediction_type(model) for model in plan.models.values()]
     prediction = typehints.Union[tuple(_without_skip(_as_hint(one)) for one in each)]
-    if plan.keyed or (maybe_keyed and _is_pair(example)):
-        return typehints.Tuple[example.tuple_types[0] if _is_pair(example) else typehints.Any, prediction]
-    return typehints.Any if maybe_keyed and not _is_no_tuple(example) else prediction
+    if not plan.keyed:
+        return prediction
+    is_pair = isinstance(example, TupleConstraint) and len(example.tuple_types) == 2
+    return typehints.Tuple[example.tuple_types[0] if is_pair else typehints.Any, prediction]
 
 
 def _type_from_fallback(plan: Plan, example: Any) -> Any:
@@ -182,15 +183,6 @@ def _type_from_fallback(plan: Plan, example: Any) -> Any:
     for function in plan.postprocess:
         prediction = _mapped(function, prediction)
     return prediction
-
-
-def _is_pair(example: Any) -> bool:
-    return isinstance(example, TupleConstraint) and len(example.tuple_types) == 2
-
-
-def _is_no_tuple(example: Any) -> bool:
-    is_class = isinstance(example, type) and get_origin(example) is None  # in Python 3.10 a list[int] is a type
-    return is_class and not issubclass(example, tuple) and not issubclass(tuple, example)
 
 
 def _as_hint(declared: Any) -> Any:

@@ -33,8 +33,6 @@ class MonitoredValue(NamedTuple):
 
 @dataclass(frozen=True)
 class _CarryPrediction:
-    """A postprocessing function that passes the prediction on with its result."""
-
     function: Callable[[Any], Any]
 
     def __call__(self, given: Any) -> Any:

@@ -289,7 +289,6 @@ class RunInference(
         return types._replace(values=self.get_type_hints().simple_output_type(self.label))
 
     def _requested(self, outputs: Outputs, types: ElementTypes) -> Any:
-        """The values; with them dead letters and skipped elements, if the user wants them."""
         requested = [outputs.values]
         if self._threshold is not None:
             (inference,) = outputs.failed_in(Stage.INFERENCE)
@@ -315,7 +314,6 @@ def _check_refresh(pcoll: Any, pattern: str | None, kwargs: Mapping[str, Any]) -
 
 
 def _watching(spec: SessionSpec, pattern: str | None, options: Mapping[str, Any]) -> SessionSpec:
-    """The spec, which also watches for newer models if there is a pattern of their files."""
     if not pattern:
         return spec
     if spec.plan.routed:

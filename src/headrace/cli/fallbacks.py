@@ -80,7 +80,6 @@ def make_fallbacks(args: RunArgs | RetryArgs) -> Any:
 
 
 def _by_number(option: str, values: Sequence[str] | None, count: int) -> list[list[str]]:
-    """The values of an option for each of ``count`` fallbacks."""
     found: list[list[str]] = [[] for _ in range(count)]
     for value in values or ():
         number, behind, own = value.partition(_BEHIND)

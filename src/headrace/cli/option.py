@@ -174,7 +174,6 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def _defaults(context: typer.Context, path: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    """The options' values by the names of their parameters."""
     parameters = {
         option.lstrip("-"): parameter
         for parameter in context.command.params

@@ -175,7 +175,6 @@ def _run(run: Run, shell: _Shell) -> int:
 
 
 def _conclude(run: Run, report: Report, shell: _Shell) -> int:
-    """Prints the summary; returns the exit code."""
     args, record, output = shell.args, shell.record, run.output
     letters = output.failed_letters if report.refusal else output.dead_letters
     path = STDOUT_NAME if record.kept else output.path
@@ -277,7 +276,6 @@ def _kept(run: Run, *, refused: bool = False) -> str:
 
 
 def _interrupted(console: Console, signals: Signals, what: str = "nothing was written.") -> int:
-    """Says so; returns the exit code."""
     report_error(console, f"interrupted; {what}")
     return signals.exit_code
 

@@ -12,7 +12,7 @@ import tempfile
 import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from headrace.core.errors import ConfigurationError
 from headrace.migrate.imports import Finding
@@ -27,7 +27,6 @@ _DEPENDENCIES = re.compile(
     r"(?:[\w.-]*requirements[\w.-]*\.(?:txt|in)|pyproject\.toml|setup\.(?:py|cfg)|Pipfile|environment[\w.-]*\.ya?ml"
     r"|Dockerfile[\w.-]*)"
 )
-_YAML_STEP = re.compile(r"^[\s-]*type:\s*['\"]?(RunInference|MLTransform|AnomalyDetection)\b", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -86,50 +85,31 @@ def migrate_files(paths: Iterable[str | Path]) -> list[MigratedFile]:
     done = []
     for file, source in sources:
         findings = [*file.findings, *(one for one in source.findings if beam_stays or not one.if_beam_stays)]
-        if is_of_interest(file.path):
+        if lists_dependencies(file.path):
             findings += _about_project(file, sources)
         done.append(replace(file, new=source.text, findings=tuple(findings)))
     return [file for file in done if file.is_changed or file.findings]
 
 
 def _about_project(file: MigratedFile, sources: list[tuple[MigratedFile, MigratedSource]]) -> list[Finding]:
-    """What a file needs for the code in its folder and below."""
+    """What a list of dependencies lacks for the code in its folder and below."""
     below = [source for other, source in sources if other.path.is_relative_to(file.path.parent)]
-    is_needed = any(uses_headrace(source.text) for source in below)
-    extras = {extra for source in below for extra in source.extras}
-    return findings_about(file.path, file.old, extras if is_needed else None)
+    beam = BEAM_PACKAGE.search(file.old)
+    if beam is None or not any(uses_headrace(source.text) for source in below):
+        return []
+    missing = missing_requirement(file.old, {extra for source in below for extra in source.extras})
+    return [Finding(file.old.count("\n", 0, beam.start()) + 1, 0, missing)] if missing else []
 
 
-def is_of_interest(path: PurePath) -> bool:
-    """Whether a file, by its name, may list dependencies or be a pipeline in YAML."""
-    return path.suffix in (".yaml", ".yml") or bool(_DEPENDENCIES.fullmatch(path.name))
-
-
-def findings_about(path: PurePath, text: str, extras: set[str] | None) -> list[Finding]:
-    """What a file needs.
-
-    Args:
-        path: of the file.
-        text: its content.
-        extras: those of Headrace that the code beside it needs; None: it does not use Headrace.
-    """
-    findings = []
-    if path.suffix in (".yaml", ".yml"):
-        for step in _YAML_STEP.finditer(text):
-            line = text.count("\n", 0, step.start(1)) + 1
-            message = f"{step[1]} in YAML is Beam's, and stays: Beam's YAML knows its own handlers only."
-            findings.append(Finding(line, 0, message, needs_person=False))
-    beam = BEAM_PACKAGE.search(text) if _DEPENDENCIES.fullmatch(path.name) else None
-    missing = missing_requirement(text, extras) if beam and extras is not None else None
-    if beam and missing:
-        findings.append(Finding(text.count("\n", 0, beam.start()) + 1, 0, missing))
-    return findings
+def lists_dependencies(path: Path) -> bool:
+    """Whether a file does, by its name."""
+    return bool(_DEPENDENCIES.fullmatch(path.name))
 
 
 def _migrate(file: MigratedFile) -> MigratedSource:
     if file.path.suffix == _NOTEBOOK:
         return migrate_notebook(file.old)
-    if file.path.suffix in _PYTHON or not is_of_interest(file.path):
+    if file.path.suffix in _PYTHON or not lists_dependencies(file.path):
         return migrate_source(file.old)
     return MigratedSource(file.old)
 
@@ -151,7 +131,7 @@ def _is_left_out(folder: Path) -> bool:
 
 
 def _is_read(path: Path) -> bool:
-    return (path.suffix in (*_PYTHON, _NOTEBOOK) or is_of_interest(path)) and path.is_file()
+    return (path.suffix in (*_PYTHON, _NOTEBOOK) or lists_dependencies(path)) and path.is_file()
 
 
 def _read(path: Path) -> MigratedFile:

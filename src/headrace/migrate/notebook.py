@@ -69,7 +69,6 @@ def _migrate_cells(sources: list[str]) -> tuple[list[str], list[Finding], bool]:
 
 
 def _about_installing(sources: list[str], extras: set[str]) -> Iterator[Finding]:
-    """What commands that install packages lack."""
     installed = [(number, source, one) for number, source in enumerate(sources, 1) for one in _INSTALL.finditer(source)]
     message = missing_requirement("\n".join(found[0] for _, _, found in installed), extras)
     for number, source, found in installed:
@@ -102,7 +101,6 @@ def _hidden_lines(source: str) -> Iterator[str]:
 
 
 def _split(joined: str, count: int) -> Iterator[str]:
-    """The cells of a joined text, with what was hidden."""
     marks = "|".join(re.escape(_MARK.format(number)) for number in range(count))
     for cell in re.split(rf"^(?:{marks})\n", joined, flags=re.MULTILINE)[1:]:
         yield re.sub(rf"^(?:[ \t]*|# ){re.escape(_HIDDEN)}", "", cell.removesuffix("\n"), flags=re.MULTILINE)

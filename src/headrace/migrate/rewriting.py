@@ -188,7 +188,6 @@ class Editor:
         return [known.get(one.alias, one) for one in bindings_of(statement)]
 
     def _lines(self, statement: Statement, bound: Mapping[Binding, Fate]) -> Iterator[str]:
-        """The statements in place of one."""
         yield from self._kept(statement, [one for one, fate in bound.items() if fate.keep])
         moved: dict[str, list[str]] = {}
         for binding, fate in bound.items():
@@ -205,7 +204,6 @@ class Editor:
         yield from self._added(statement, bound)
 
     def _kept(self, statement: Statement, kept: list[Binding]) -> Iterator[str]:
-        """The statement with the names that stay."""
         code = self._imports.module.code_for_node
         names = [code(one.alias.with_changes(comma=libcst.MaybeSentinel.DEFAULT)) for one in kept]
         if names and isinstance(statement, libcst.Import):
