@@ -27,20 +27,16 @@ class FallbacksInOrder(TyperCommand):
 
 
 def numbered(words: Sequence[str]) -> list[str]:
-    """The words of a command line; if there are several fallbacks, with the number of its own before each value."""
-    found, number, has_option = [], 0, False
-    if [word.partition("=")[0] for word in words].count(_NAME) < 2:
-        return list(words)
-    for word in words:
+    """The words of a command line; each value of a fallback's option has the number of its fallback before it."""
+    found, number, rest = [], 0, iter(words)
+    for word in rest:
         option, equals, value = word.partition("=")
-        if has_option:
-            found.append(f"{number}{_BEHIND}{word}")
-        elif option in (_MODEL, _ARGUMENT) and equals:
-            found.append(f"{option}={number}{_BEHIND}{value}")
+        number += option == _NAME
+        if option in (_MODEL, _ARGUMENT):
+            given = value if equals else next(rest, None)
+            found.append(option if given is None else f"{option}={number}{_BEHIND}{given}")
         else:
-            number += option == _NAME
             found.append(word)
-        has_option = not has_option and word in (_MODEL, _ARGUMENT)
     return found
 
 
@@ -82,13 +78,13 @@ def make_fallbacks(args: RunArgs | RetryArgs) -> Any:
 def _by_number(option: str, values: Sequence[str] | None, count: int) -> list[list[str]]:
     found: list[list[str]] = [[] for _ in range(count)]
     for value in values or ():
-        number, behind, own = value.partition(_BEHIND)
-        if count > 1 and (not behind or number == "0"):
+        number, _, own = value.rpartition(_BEHIND)
+        if count > 1 and number in ("", "0"):
             raise ConfigurationError(
-                f"{option} {value.removeprefix(f'0{_BEHIND}')}: there are {count} fallbacks; on the command line, put "
-                f"{option} behind the {_NAME} that it is for."
+                f"{option} {own}: there are {count} fallbacks; on the command line, put {option} behind the {_NAME} "
+                "that it is for."
             )
-        found[int(number) - 1 if behind else 0].append(own if behind else value)
+        found[int(number) - 1 if count > 1 else 0].append(own)
     return found
 
 

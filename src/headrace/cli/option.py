@@ -67,6 +67,11 @@ def option(
     return field(default=default, metadata={"typer": info})
 
 
+def flag(name: str, panel: str | None, text: str) -> Any:
+    """A field that is an option without a value; off by default."""
+    return option(name, panel, text, default=False)
+
+
 def argument(metavar: str, text: str, *, is_needed: bool = True, **more: Any) -> Any:
     """A field that is a positional argument."""
     info = typer.Argument(... if is_needed else None, metavar=metavar, help=text, **more)

@@ -16,6 +16,7 @@ from headrace.cli.option import (
     PlacementName,
     argument,
     count,
+    flag,
     in_place_of_output,
     option,
     share,
@@ -124,31 +125,27 @@ class JobArgs(ModelArgs):
         "The columns to write beside the prediction: names or globs. All by default; '' for none.",
         "A,B,'C*'",
     )
-    explode: bool = option(
+    explode: bool = flag(
         "--explode/--no-explode",
         OUTPUT,
         "Write a prediction of several values as several columns: prediction_0, or prediction_NAME where the model "
         "names them, as its classes.",
-        default=False,
     )
     config: str | None = _config()
-    no_progress: bool = option(
+    no_progress: bool = flag(
         "--no-progress/--progress",
         RUN,
         "Show only the summary: no bar, and no line every half minute where there is no terminal.",
-        default=False,
     )
-    as_json: bool = option(
+    as_json: bool = flag(
         "--json/--no-json",
         RUN,
         "Print what came of the run as one JSON object on standard output, in place of the summary.",
-        default=False,
     )
-    verbose: bool = option(
+    verbose: bool = flag(
         "--verbose/--no-verbose",
         RUN,
         "Show the log, Beam's too, the traceback of a failure, and batch sizes and loading in the summary.",
-        default=False,
     )
     cache: str | None = option(
         "--cache", RUN, "A file of earlier predictions: rows that are in it are not predicted again.", "PATH"
@@ -223,11 +220,10 @@ class JobArgs(ModelArgs):
         "A model for each worker process, or one for the machine; auto: one if memory is short. By default as the "
         "handler says.",
     )
-    isolate: bool = option(
+    isolate: bool = flag(
         "--isolate/--no-isolate",
         RUN,
         "Run the model in a process of its own: a row that crashes it costs that row only.",
-        default=False,
     )
     timeout: float | None = option(
         "--timeout",
@@ -242,11 +238,10 @@ class JobArgs(ModelArgs):
         "SHARE",
         parser=share,
     )
-    resume: bool = option(
+    resume: bool = flag(
         "--resume/--no-resume",
         RUN,
         "Keep what is done if the run fails, is interrupted or killed; the same command then continues.",
-        default=False,
     )
     runner: str | None = option(
         "--runner", RUN, "Beam's runner. By default none: this process runs the rows, without Beam.", "NAME"
@@ -273,11 +268,8 @@ class RunArgs(FileArgs, JobArgs):
         parser=count,
     )
     limit: int | None = option("--limit", INPUT, "Read only the first rows.", "COUNT", min=1)
-    dry_run: bool = option(
-        "--dry-run",
-        RUN,
-        "Read the first 1,000 rows, or --limit, and show types and examples: no model is loaded.",
-        default=False,
+    dry_run: bool = flag(
+        "--dry-run", RUN, "Read the first 1,000 rows, or --limit, and show types and examples: no model is loaded."
     )
 
 
@@ -311,11 +303,9 @@ class DoctorArgs(FileArgs, ModelArgs):
     processes: int | None = option(
         "--processes", REPORT, "How many worker processes to plan for. By default one for each core.", "COUNT", min=1
     )
-    clean: bool = option(
-        "--clean", REPORT, "Remove files of managers, and end hosts, whose owner is gone.", default=False
-    )
-    as_json: bool = option("--json", REPORT, "Print JSON: plain values, in bytes and seconds.", default=False)
-    verbose: bool = option("--verbose", REPORT, "Show the log, and the traceback of a failure.", default=False)
+    clean: bool = flag("--clean", REPORT, "Remove files of managers, and end hosts, whose owner is gone.")
+    as_json: bool = flag("--json", REPORT, "Print JSON: plain values, in bytes and seconds.")
+    verbose: bool = flag("--verbose", REPORT, "Show the log, and the traceback of a failure.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -325,8 +315,8 @@ class HandlersArgs:
     name: str | None = argument(
         "NAME", "Describe this one: its parameters, and an example.", is_needed=False, autocompletion=_handlers_like
     )
-    as_json: bool = option("--json", None, "Print JSON: a list of objects.", default=False)
-    markdown: bool = option("--markdown", None, "Print the whole table as Markdown.", default=False)
+    as_json: bool = flag("--json", None, "Print JSON: a list of objects.")
+    markdown: bool = flag("--markdown", None, "Print the whole table as Markdown.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,7 +324,5 @@ class MigrateArgs:
     """``headrace migrate``, as it was typed."""
 
     paths: list[str] = argument("PATH", "Python files, notebooks, or folders of them.")
-    write: bool = option("--write", None, "Change the files; by default a diff shows what would change.", default=False)
-    check: bool = option(
-        "--check", None, "Only name the files that would change; exit code 1 if there are any.", default=False
-    )
+    write: bool = flag("--write", None, "Change the files; by default a diff shows what would change.")
+    check: bool = flag("--check", None, "Only name the files that would change; exit code 1 if there are any.")
