@@ -114,11 +114,6 @@ def test_a_page_has_the_goals_that_were_measured(goals, stated):
     assert goals.render([], FACTS) == ""
 
 
-def test_rounds_that_have_no_neighbour_are_an_error(goals):
-    with pytest.raises(ValueError, match="zip"):
-        goals.ratios([1.0, 2.0], [1.0])
-
-
 def test_only_what_stands_between_the_markers_is_replaced(goals):
     text = f"before\n{goals.BEGIN}\nold\n{goals.END}\nafter\n"
     once = goals.with_table(text, "| new |")
@@ -160,13 +155,6 @@ def test_what_measures_everything_writes_the_table(commands, goals, stated, tmp_
     assert "0.5 to 1.5" in table
     assert written["README.md"] == f"{goals.BEGIN}\n{table}\n{goals.END}\n"
     assert capsys.readouterr().out == f"a page\n\n{table}\n"
-
-
-def test_the_table_is_written_again_without_measuring(commands, capsys):
-    written = commands("--only", "timed")
-    table = capsys.readouterr().out.removeprefix("a page\n\n")
-    assert commands("--table") == written
-    assert capsys.readouterr().out == table
 
 
 def test_a_workload_that_fails_does_not_stop_the_others(commands, run, monkeypatch, tmp_path, capsys):

@@ -45,20 +45,6 @@ def test_batches_run_in_all_variants(roundtrip, tmp_path):
         assert float(fact["bare host / Beam"]) > 0
 
 
-def test_variants_take_turns(roundtrip):
-    went = []
-
-    def way(name):
-        return lambda batch: went.append(name) or [PredictionResult(one, 1) for one in batch]
-
-    batch = roundtrip.make_batch(4096, 2)
-    turns = roundtrip.take_turns({"a": way("a"), "b": way("b")}, batch, 2, 3)
-
-    assert "".join(went) == "ab" + "aaabbb" + "bbbaaa"
-    assert {name: len(times) for name, times in turns.items()} == {"a": 2, "b": 2}
-    assert [one.nbytes for one in batch] == [2048, 2048]
-
-
 def test_variants_that_predict_differently_are_not_timed(roundtrip, benchmark_module):
     ways = {number: lambda batch, number=number: [PredictionResult(one, number) for one in batch] for number in (1, 2)}
     with pytest.raises(benchmark_module("outputs").OutputsDifferError, match="1 of 1 predictions differ"):
@@ -93,11 +79,6 @@ def test_a_recovery_is_measured_from_death_to_the_next_attempt(recovery):
     for wrong in (death, [*death, other], [*death[:3], again], [*death[:2], again]):
         with pytest.raises(ValueError, match="no recovery"):
             recovery.find_recoveries(wrong)
-
-
-def test_the_mortal_handler_with_pytorch_doubles(benchmark_module, tmp_path):
-    model = benchmark_module("elsewhere.mortal_torch").MortalTorchHandler(tmp_path, 1).load_model()
-    assert [model(one) for one in range(100)] == [2 * one for one in range(100)]
 
 
 def test_lost_elements_are_counted(benchmark_module, tmp_path):

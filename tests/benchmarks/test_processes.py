@@ -1,7 +1,6 @@
 """However a process ends, its end is reported and nothing of its group is left."""
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -46,8 +45,3 @@ def test_a_process_that_does_not_end_is_killed(run):
     assert run("sleep 1002 & sleep 1003", limit_secs=0.1, log=writer) == "killed after 0.1 s"
     with reader:
         assert reader.read() == ""
-
-
-def test_a_process_runs_in_the_given_folder(run, tmp_path):
-    assert run("pwd") == "by itself"
-    assert Path((tmp_path / "log").read_text().strip()) == tmp_path

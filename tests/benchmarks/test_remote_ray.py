@@ -70,11 +70,3 @@ def test_quota_server_says_that_it_answers_in_json(remote_ray):
                 assert answer.read() == b"[42]"
         finally:
             server.kill()
-
-
-def test_ray_that_does_not_start_says_why(remote_ray, make_python):
-    arguments = make_python("")
-    arguments.with_name("python").write_text("#!/bin/sh\necho no such module >&2\nexit 3\n")
-
-    with pytest.raises(RuntimeError, match="Ray Data ended with 3: no such module"):
-        remote_ray.sides(200)["Ray Data"](4711, 10)

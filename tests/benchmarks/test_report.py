@@ -23,9 +23,3 @@ def test_facts_are_shown_without_their_single_runs(report):
         "",
         "- cores: 2",
     ]
-
-
-def test_a_page_may_lack_an_explanation(report):
-    assert (
-        report.page("Title", ["", report.table([{"a": "b"}])], {"c": "d"}).split("\n\n")[1] == "| a |\n| --- |\n| b |"
-    )

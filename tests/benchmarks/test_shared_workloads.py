@@ -179,21 +179,6 @@ def test_goals_about_memory_leave_out_what_processes_take_without_a_model(sharin
     assert "in copies: 2 (2 to 2), rounds: 1; the goal is at most 1.15: **missed**." in lines
 
 
-def test_the_documents_figures_stand_beside_those_measured(sharing, benchmark_module):
-    classifier = benchmark_module("workloads.sharing_classifier")
-    fast, slow = make_run(sharing, rate=200.0), make_run(sharing, rate=100.0)
-    runs = {"one process": slow, "private": fast, "shared": slow}
-    facts = [
-        sharing.row(f"{side}, {name}", sharing.Runs([run], []))
-        for side in ("Headrace", "Beam")
-        for name, run in runs.items()
-    ]
-    page = classifier.remarks(facts)
-    assert "| use_sibling_sdk_workers, multi_process_shared | 4.863 | 4.883 | 4.500 | 4.749 | 1.216 |" in page
-    assert "| shared | 0.556 | 2.000 | 0.556 | 2.000 |" in page
-    assert classifier.remarks(facts[:3]) == ""
-
-
 def test_variants_that_are_wanted_take_turns(sharing, monkeypatch, tmp_path):
     variants = sharing.both_sides(dict.fromkeys(("private", "shared"), sharing.Plan("", "", "", 1, 1, 1)))
     went = []
@@ -213,52 +198,6 @@ def test_variants_that_are_wanted_take_turns(sharing, monkeypatch, tmp_path):
         assert [[run.pss for run in some] for some in of_variant] == [[0, 0], [1]]
 
 
-def test_memory_is_watched_on_request_only(tmp_path):
-    assert account(tmp_path, 60, "print(1)", sampling_secs=0)["samples"] == []
-
-
-def test_a_model_is_made_once(benchmark_module, monkeypatch, tmp_path):
-    transformer = benchmark_module("workloads.sharing_transformer")
-    made = []
-    monkeypatch.setattr(transformer, "_save", lambda folder, size: (made.append(size), folder.mkdir()))
-
-    assert transformer.make_model(tmp_path, "tiny") == transformer.make_model(tmp_path, "tiny") == tmp_path / "t5-tiny"
-    assert made == ["tiny"]
-    assert [file.name for file in tmp_path.iterdir()] == ["t5-tiny"]
-
-
-@pytest.mark.parametrize("name", ["classifier", "answerer", "slow_loading"])
-def test_models_predict_the_same_wherever_they_are_made(benchmark_module, tmp_path, name):
-    """Made from files; rows are the same in every run, and differ."""
-    made = {"classifier": make_classifier, "answerer": make_answerer, "slow_loading": make_slow_loading}[name](
-        benchmark_module, tmp_path
-    )
-    rows, again = list(made.make_rows(0, 4)), list(made.make_rows(0, 4))
-    first, second = (list(made.run_inference(some, made.load_model())) for some in (rows, again))
-    assert first == second
-    assert [number for number, _ in first] == [0, 1, 2, 3]
-    assert len({round(value, 6) for _, value in first}) == 4
-
-
-def make_classifier(benchmark_module, folder):
-    module = benchmark_module("elsewhere.classifier")
-    network = module.make_network()
-    assert sum(one.numel() for one in network.parameters()) == 3_504_872
-    benchmark_module("torch").save(network.state_dict(), folder / "weights")
-    return module.ClassifierHandler(str(folder), str(folder / "weights"))
-
-
-def make_answerer(benchmark_module, folder):
-    module = benchmark_module("elsewhere.answerer")
-    module.save(str(folder / "model"), "tiny")
-    assert list(module.AbsentAnswererHandler("", "").make_model().predict([0] * 3).shape) == [3, 64]
-    return module.AnswererHandler(str(folder), str(folder / "model"))
-
-
-def make_slow_loading(benchmark_module, folder):
-    return benchmark_module("elsewhere.slow_loading").SlowLoadingHandler(str(folder), layers=1, draws=1)
-
-
 def test_hosts_over_mapped_weights_come_back(benchmark_module, tmp_path):
     recovery = benchmark_module("workloads.sharing_recovery")
     mapped, private = recovery.facts(tmp_path, 2, quick=True)
@@ -268,12 +207,3 @@ def test_hosts_over_mapped_weights_come_back(benchmark_module, tmp_path):
     assert private["loads"] == "3"
     lines = benchmark_module("goals").render(recovery.GOALS, {"facts": [mapped, private]})
     assert lines.count("the goal is at most 100 ms") == 2
-
-
-def test_a_batch_that_is_not_answered_is_no_recovery(benchmark_module):
-    recovery = benchmark_module("workloads.sharing_recovery")
-    lines = [("begun", 0, 1), ("killed", 0, 2), ("begun", 4, 3), ("begun", 0, 5), ("ended", 4, 6), ("ended", 0, 7)]
-    moments = [recovery.Moment(what, batch, int(ms * 1e6)) for what, batch, ms in lines]
-    assert recovery.find_recoveries(moments) == [(3.0, 5.0)]
-    with pytest.raises(ValueError, match="no recovery"):
-        recovery.find_recoveries(moments[:-1])

@@ -3,15 +3,7 @@
 from apache_beam.testing.util import assert_that, equal_to
 
 
-def test_good_lines_are_priced_in_their_minute(example, new_pipeline, tmp_path):
-    dead_letters = example("dead_letters")
-
-    with new_pipeline() as pipeline:
-        prices, _ = dead_letters.build(pipeline, dead_letters.train(tmp_path), dead_letters.LINES)
-        assert_that(prices, equal_to([(0, 2.50), (0, 2.50), (1, 3.20), (1, 3.20)]))
-
-
-def test_bad_lines_become_dead_letters_in_their_minute(example, new_pipeline, tmp_path):
+def test_good_lines_are_priced_and_bad_ones_are_dead_letters_in_their_minute(example, new_pipeline, tmp_path):
     dead_letters = example("dead_letters")
 
     def check(found):
@@ -25,8 +17,9 @@ def test_bad_lines_become_dead_letters_in_their_minute(example, new_pipeline, tm
         assert by_stage["pricing"].error == "KeyError('virginica')"
 
     with new_pipeline() as pipeline:
-        _, letters = dead_letters.build(pipeline, dead_letters.train(tmp_path), dead_letters.LINES)
-        assert_that(letters, check)
+        prices, letters = dead_letters.build(pipeline, dead_letters.train(tmp_path), dead_letters.LINES)
+        assert_that(prices, equal_to([(0, 2.50), (0, 2.50), (1, 3.20), (1, 3.20)]), "prices")
+        assert_that(letters, check, "letters")
 
 
 def test_example_prints_prices_and_dead_letters(example, capsys):
