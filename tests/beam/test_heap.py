@@ -24,16 +24,6 @@ def test_heap_is_frozen_until_its_last_release():
     assert gc.get_freeze_count() == 0
 
 
-def test_objects_frozen_by_others_stay_frozen():
-    gc.freeze()
-    try:
-        hold_heap()
-        release_heap()
-        assert gc.get_freeze_count() > 0
-    finally:
-        gc.unfreeze()
-
-
 class Frozen(ModelHandler):
     def __init__(self, loads=True):
         super().__init__()

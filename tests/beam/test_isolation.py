@@ -6,7 +6,6 @@ import os
 import signal
 
 import apache_beam as beam
-import apache_beam.ml.inference.base as incumbent
 import pytest
 from apache_beam.transforms import window
 
@@ -145,34 +144,6 @@ def test_lost_hosts_are_counted(run):
     assert found["RunInference", "model_host_timeouts"] == 2
     assert found["RunInference", "model_host_deaths"] >= 3
     assert found["RunInference", "num_inferences"] == 4
-
-
-class Theirs(incumbent.ModelHandler):
-    """Written for Beam, and counts with Beam's metrics."""
-
-    def load_model(self):
-        beam.metrics.Metrics.counter("theirs", "loads").inc()
-        return [10]
-
-    def run_inference(self, batch, model, inference_args=None):
-        beam.metrics.Metrics.counter("theirs", "calls").inc()
-        beam.metrics.Metrics.distribution("theirs", "examples").update(len(batch))
-        return [incumbent.PredictionResult(example, example + model[0]) for example in batch]
-
-    def batch_elements_kwargs(self):
-        return {"min_batch_size": 2, "max_batch_size": 2}
-
-
-@pytest.mark.large
-def test_handler_written_for_beam_runs_in_a_host(run):
-    handler = incumbent.KeyedModelHandler(Theirs()).with_preprocess_fn(lambda n: ("key", n))
-    handler = handler.with_postprocess_fn(lambda pair: (pair[0], type(pair[1]).__module__, pair[1].inference))
-    found = run.values(out=run.create(range(5)) | RunInference(handler, isolate=True))
-    assert sorted(found) == [("key", incumbent.__name__, 10 + n) for n in range(5)]
-    metrics = run.metrics()
-    assert (metrics["theirs", "loads"], metrics["theirs", "calls"]) == (1, 3)
-    examples = metrics["theirs", "examples"]
-    assert (examples.count, examples.sum, examples.min, examples.max) == (3, 5, 1, 2)
 
 
 def test_threads_share_a_host_and_count_together(make_run):

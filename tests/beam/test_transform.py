@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from itertools import islice
 
 import apache_beam as beam
 import apache_beam.ml.inference.base as incumbent
 import pytest
 from apache_beam.pipeline import PipelineVisitor
 
-from headrace import BatchingConfig, ConfigurationError, Failure, NotYetHonouredWarning, predict
-from headrace.beam import KeyedModelHandler, KeyModelMapping, ModelHandler, PredictionResult, RunInference
+from headrace import BatchingConfig, ConfigurationError, NotYetHonouredWarning
+from headrace.beam import ModelHandler, PredictionResult, RunInference
 
 
 class Adder(ModelHandler):
@@ -131,37 +130,6 @@ def test_billed_requests_are_not_retried_in_parts(run):
     _, dead = run.create(range(4)) | transform
     assert sorted(element for [element], _ in run.values(dead=dead.failed_inferences)) == [0, 1, 2, 3]
     assert run.metrics()["remote", "calls"] == 1
-
-
-@pytest.mark.large
-@REMOTE
-@pytest.mark.parametrize("isolate", [False, True])
-def test_batches_of_local_models_beside_an_endpoint_are_searched(isolate):
-    class Remote(incumbent.RemoteModelHandler):
-        def create_client(self):
-            return None
-
-        def request(self, batch, model, inference_args=None):
-            raise ValueError("refused")
-
-    class Local(ModelHandler):
-        def load_model(self):
-            return None
-
-        def run_inference(self, batch, model, inference_args=None):
-            return [1 / example for example in batch]
-
-    handler = KeyedModelHandler(
-        [
-            KeyModelMapping(["there"], Remote(namespace="remote", num_retries=0, throttle_delay_secs=0)),
-            KeyModelMapping(["here"], Local()),
-        ]
-    )
-    pairs = [(key, n) for key in ("there", "here") for n in (1, 0, 2, 4)]
-    outcomes = predict(handler, pairs, on_failure="yield", isolate=isolate, batching=BatchingConfig(4, 4))
-    there, here = (list(islice(outcomes, 4)) for _ in range(2))
-    assert [one.attempts for one in there] == [1, 1, 1, 1]
-    assert [one for one in here if not isinstance(one, Failure)] == [("here", 1.0), ("here", 0.5), ("here", 0.25)]
 
 
 def test_from_callable_makes_a_transform(run):

@@ -7,7 +7,6 @@ import pytest
 
 from headrace.beam import RunInference
 from headrace.core.config import BatchingConfig
-from pipelines import by_second
 from toys import Acting, Unloadable
 
 SORTED = Acting(lambda batch: [sorted(batch)] * len(batch))
@@ -42,12 +41,3 @@ def test_uncodable_element_raises_an_error_that_names_type_and_cure(run):
     predictions = places | beam.Map(made) | RunInference(SORTED, batching=WAITING)
     with pytest.raises(TypeError, match=r"Unloadable cannot be decoded, .*no number.*make its class one that pickles"):
         run.values(out=predictions)
-
-
-def test_uncodable_element_counts_as_an_element_for_the_threshold(run):
-    places = by_second(run, "places", [(place, 1) for place in range(4)])
-    places.is_bounded = False
-    infer = RunInference(SORTED, batching=WAITING).with_exception_handling(threshold=0.2)
-    good, _ = places | beam.Map(made) | infer
-    with pytest.raises(Exception, match=r"exceeded threshold: 1 / 4 = 0.25 > 0.2"):
-        run.values(good=good)

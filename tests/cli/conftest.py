@@ -87,16 +87,6 @@ class InColumns(Add):
         return 2 * columns["a"]
 
 
-class InTheWay(Add):
-    """Puts a folder in the place of the output."""
-
-    def run_inference(self, batch, model, inference_args=None):
-        if os.path.isfile("p.jsonl"):
-            os.remove("p.jsonl")
-        os.makedirs("p.jsonl", exist_ok=True)
-        return super().run_inference(batch, model, inference_args)
-
-
 class Slow(Add):
     """Never ready."""
 

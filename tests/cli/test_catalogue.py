@@ -123,14 +123,6 @@ def test_a_handler_that_is_broken_does_not_spoil_the_list(install, capsys, path,
     assert capsys.readouterr() == ("", "")
 
 
-def test_catalogue_is_written_as_markdown(install):
-    install({"words": "words_one:Complete", "made": "words_one:factory"}, words_one=THEIRS)
-    _, line, made, words = as_markdown(theirs().values()).splitlines()
-    assert line == "|---|---|---|---|"
-    assert made == "| `factory`<br>in `words_one`<br>`--handler made`<br>needs `word-handlers` | - | - | - |"
-    assert words == r"| `Complete`<br>in `words_one`<br>`--handler words`<br>needs `word-handlers` | a \| b | c | d |"
-
-
 def test_a_terminal_of_80_columns_gets_a_line_for_each_handler(install, capsys):
     install({"words": "words_one:Plain"}, ["no-such-package-at-all"], words_one=THEIRS)
     show_handlers(Console(width=80, force_terminal=True, color_system=None), listed_handlers())

@@ -62,11 +62,3 @@ def test_a_line_that_is_still_wrong_says_what_is_wrong_now(folder, call, unread)
     folder.write("again.jsonl", [{**letter, "row": {**letter["row"], "line": json.dumps(row)}}])
     assert call("retry", "size", "again.jsonl", "--output", "r.jsonl").code == 0
     assert folder.rows("r.jsonl") == [{**row, "prediction": 1}]
-
-
-def test_lines_that_are_corrected_go_into_the_output(folder, call, unread):
-    correction, _ = unread("in.csv")
-    (letter,) = folder.rows("p.dead-letters.jsonl")
-    folder.write("p.dead-letters.jsonl", [{**letter, "row": {**letter["row"], "line": correction}}])
-    assert call("retry", "size", "p.dead-letters.jsonl", "--into", "p.jsonl").code == 0
-    assert [row["a"] for row in folder.rows("p.jsonl")] == [1, 2, 30, 4]

@@ -42,19 +42,3 @@ def test_exactly_the_spoilt_rows_are_dead_letters(scripts, demo, capsys):
     for row, (pixel, text) in prepare.SPOILT.items():
         stage = "preprocessing" if text in ("", "NaN", "inf") else "reading"
         assert f"row {row:<5} {stage}: column '{pixel}' holds" in out
-
-
-def test_the_report_finds_what_is_wrong(scripts, demo, capsys):
-    _, report = scripts
-    lines = (demo.path / "predictions.jsonl").read_text().splitlines()
-    demo.write("predictions.jsonl", "\n".join(lines[:-1]) + "\n")
-    assert report.main(demo.path) == 1
-    demo.write("predictions.jsonl", "\n".join([*lines, lines[-1]]) + "\n")
-    assert report.main(demo.path) == 1
-    assert capsys.readouterr().err.count("WRONG") == 2
-
-
-def test_a_spoilt_row_that_was_predicted_is_found(scripts):
-    _, report = scripts
-    assert report.judge([0, 1, 2], [3], {3}) == 0
-    assert report.judge([0, 1, 3], [2], {3}) == 1

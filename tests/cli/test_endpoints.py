@@ -136,13 +136,11 @@ def test_missing_key_is_one_error_with_the_cure(folder, headrace, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--handler", "openai"], "openai needs --model"),
         (
             ["--handler", "sklearn-numpy", "--model", "m", "--url", "http://x"],
             "sklearn-numpy has no parameter for --url",
         ),
         (["--handler", "openai", "--model", "m", "--url", "x"], "url must be that of an API"),
-        (["--handler", "openai", "--model", "m", "--prompt", "no column"], "prompt must name a column"),
         (
             ["--handler", "openai", "--model", "m", "--prompt", "{a}", "--handler-arg", "prompt={a}"],
             "--prompt and --handler-arg prompt are the same",
@@ -151,16 +149,7 @@ def test_missing_key_is_one_error_with_the_cure(folder, headrace, monkeypatch):
             ["--handler", "openai", "--model", "m", "--prompt", "{id}: {txt}"],
             "--prompt: there is no column 'txt'; did you mean 'text'? The columns are id, title, text.",
         ),
-        (
-            ["--handler", "openai", "--model", "m", "--prompt", "{id}: {text}", "--columns", "id"],
-            "--prompt: there is no column 'text'; the columns are id.",
-        ),
-        (
-            ["--handler", "openai", "--model", "m", "--columns", "text", "--inference-arg", "temprature=1"],
-            "did you mean 'temperature'",
-        ),
         (["--handler", "openai", "--model", "m"], "choose one column with the prompt (--columns, in Python columns=)"),
-        (["--handler", "openai-embeddings", "--model", "m", "--columns", "id,text"], "of id, text, or make the prompt"),
         (
             ["--handler", "openai", "--model", "m", "--api-key", KEY],
             "neither headrace nor Beam has an option --api-key",

@@ -64,13 +64,6 @@ def test_each_row_of_a_named_pipe_comes_out_once(folder, run):
     assert [row["prediction"] for row in folder.rows("p.jsonl")] == PREDICTIONS
 
 
-def test_pipes_may_stand_beside_files(folder, run):
-    folder.write("in.csv", "a,b\n-1,-1\n")
-    with pipe(CSV.encode()) as first, pipe(b"b,a\n1,2\n") as second:
-        assert run("in.csv", first, second, first, "--format", "csv").code == 0
-    assert [row["prediction"] for row in folder.rows("p.jsonl")] == [-2, *PREDICTIONS, 3]
-
-
 @pytest.mark.large
 def test_standard_input_is_read(folder, command, handlers):
     arguments = ("run", "--handler", f"{handlers}:Add", "--format", "csv", "--output")

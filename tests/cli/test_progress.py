@@ -141,14 +141,3 @@ def test_lines_are_printed_without_a_terminal_if_wanted(totals, monkeypatch, sho
     screen = io.StringIO()
     wait(Finishing(), JobProgress(totals, clock=lambda: 7.0), Console(file=screen, width=20), show=show)
     assert screen.getvalue() == "starting, loading the model, 0 s elapsed\n" * count
-
-
-@pytest.mark.parametrize(("share", "bar"), [(None, False), (0.5, True)])
-def test_the_bar_is_drawn_on_a_terminal(totals, share, bar):
-    screen, done = io.StringIO(), threading.Event()
-    feed(totals, BatchCompleted("", 7, 0, 1.0))
-    done.set()
-    wait(done, JobProgress(totals, lambda _: share), Console(file=screen, force_terminal=True, width=100), show=True)
-    assert "7 rows" in screen.getvalue()
-    assert ("━━━━" in screen.getvalue()) is bar
-    assert ("50%" in screen.getvalue()) is bar

@@ -1,7 +1,5 @@
 """A run with too many failed rows is refused: the earlier output stays, and the dead letters say why."""
 
-import json
-
 import pytest
 
 ROWS = [{"a": n if n % 5 else "x", "b": n} for n in range(20)]  # every fifth fails
@@ -91,25 +89,6 @@ def test_a_threshold_that_is_no_share_is_refused(folder, run, share):
     assert result.error == f"--threshold is a share of the rows, from 0 to 1 or 0% to 100%, not {float(share)}."
 
 
-@pytest.mark.parametrize("resume", [(), ("--resume",)])
-def test_files_that_cannot_be_moved_stay(folder, run, resume):
-    """As on a file system that is full, or not ours; here a folder is in the way that was not there before."""
-    folder.write("in.jsonl", [{"a": 1, "b": 0}, BAD[0]])
-    result = run(*resume, handler="InTheWay")
-    assert result.code == 1
-    assert result.error.startswith("the rows are done, but the files could not be moved to their places (")
-    source = result.error.partition("Move ")[2].partition(" to ")[0]
-    assert len(folder.rows(source)) == 1
-    assert (folder.path / "p.dead-letters.jsonl").read_text() == OLD["p.dead-letters.jsonl"]
-    (folder.path / "p.jsonl").rmdir()
-    if resume:
-        assert "(2 rows are done and kept; the same command goes on from there.)" in result.error
-        assert run(*resume, handler="InTheWay").summary["done before"] == "2"
-        assert folder.rows("p.jsonl") == [{"a": 1, "b": 0, "prediction": 1}]
-        assert json.loads((folder.path / "p.dead-letters.jsonl").read_text())["row"] == BAD[0]
-        assert folder.names() == sorted(["in.jsonl", *OLD])
-
-
 MANY = [*({"a": "x", "b": n} for n in range(1000)), *({"a": n, "b": n} for n in range(1000, 5000))]
 
 
@@ -141,17 +120,3 @@ def test_rows_that_cannot_be_read_count_and_one_that_succeeds_is_enough(folder, 
     folder.write("in.jsonl", [{"a": "x", "b": 1}] * 998 + [{"a": 1, "b": 1}] + [{"a": "x", "b": 1}] * 2000)
     assert run().code == 0
     assert len(folder.rows("p.dead-letters.jsonl")) == 2998
-
-
-def test_dead_letters_of_an_earlier_run_go_with_its_output(folder, run):
-    """Also those of a run that was refused."""
-    folder.write("in.jsonl", [*BAD, {"a": 1, "b": 1}])
-    assert run("--threshold", "0.1").code == 3
-    assert folder.names() == sorted([FAILED, "in.jsonl", *OLD])
-    assert run("--threshold", "1").code == 0
-    assert folder.names() == sorted(["in.jsonl", *OLD])
-    folder.write("in.jsonl", [{"a": 1, "b": 1}])
-    for letters in ((), ("--dead-letters", "else/q.parquet")):
-        result = run(*letters)
-        assert (result.code, "dead letters in" in result.summary) == (0, False)
-        assert folder.names() == ["in.jsonl", "p.jsonl"]

@@ -3,8 +3,6 @@
 import gzip
 import json
 import os
-import signal
-import sys
 
 import pytest
 
@@ -226,45 +224,3 @@ def test_outputs_that_letters_cannot_go_into_are_refused(folder, call, first_run
     folder.write("headrace.toml", '[retry]\noutput = "q.jsonl"\n')
     assert call("retry", "size", "p.dead-letters.jsonl", "--into", "p.jsonl").code == 0
     assert len(folder.rows("p.jsonl")) == 4
-
-
-DYING = """
-import os, signal, sys
-from headrace.cli.main import main
-
-left, replace = int(sys.argv.pop(1)), os.replace
-
-
-def replace_or_die(*places):
-    global left
-    if not left:
-        os.kill(os.getpid(), signal.SIGKILL)
-    left -= 1
-    replace(*places)
-
-
-os.replace = replace_or_die
-sys.exit(main())
-"""
-
-
-@pytest.mark.large
-@pytest.mark.parametrize("moves", range(3))
-def test_a_retry_that_is_killed_while_files_are_moved_loses_no_row(folder, call, first_run, handlers, popen, moves):
-    """Killed before the first move, and between two: the output is the old one or the new one, whole."""
-    first_run()
-    letters = folder.rows("p.dead-letters.jsonl")
-    letters[0]["row"] = {"a": 7, "b": 7}
-    folder.write("p.dead-letters.jsonl", letters)
-    named = ("--handler", f"{handlers}:Add", "--columns", "a,b")
-    retry = ("retry", "p.dead-letters.jsonl", "--into", "p.jsonl", *named)
-    process = popen([sys.executable, "-c", DYING, str(moves), *retry], cwd=folder.path)
-    assert process.wait(60) == -signal.SIGKILL
-    rows, left = folder.rows("p.jsonl"), folder.rows("p.dead-letters.jsonl")
-    again = call("retry", "Add", *retry[1:4], "--columns", "a,b")
-    if moves < 2:
-        assert (rows, left, again.code) == (GOOD, letters, 0)
-    else:
-        assert ({7} < {row["b"] for row in rows}, left, again.code) == (True, letters, 2)
-        assert "it has changed since" in again.error
-    assert len(folder.rows("p.jsonl")) == 3

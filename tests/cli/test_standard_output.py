@@ -84,10 +84,3 @@ def test_mistakes(folder, headrace, handlers, options, error):
     assert result.code == 2
     assert error in result.err
     assert folder.names() == ["in.jsonl"]
-
-
-def test_a_file_of_options_may_say_so(folder, headrace, handlers):
-    folder.write("in.jsonl", [{"a": 1}])
-    folder.write("set/headrace.toml", f'[run]\nhandler = "{handlers}:Add"\noutput = "-"\n')
-    result = headrace("run", "in.jsonl", "--config", "set/headrace.toml", "--dead-letters", "d.jsonl")
-    assert (result.code, result.out) == (0, '{"a": 1, "prediction": 1}\n')

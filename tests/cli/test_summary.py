@@ -48,11 +48,6 @@ def test_figures_of_the_engine_are_for_those_who_ask():
     assert "model bytes" not in dict(summary(REPORT, of_endpoint, SECONDS, verbose=True))
 
 
-def test_the_summary_says_how_many_rows_the_fallback_answered():
-    lines = summary(REPORT, dataclasses.replace(TOTALS, from_fallback=3), SECONDS)
-    assert lines[1:3] == [("predictions", "1,998"), ("  by the fallback", "3")]
-
-
 @pytest.mark.parametrize(
     ("earlier", "seconds", "said"),
     [
@@ -66,11 +61,6 @@ def test_the_rate_is_that_of_this_runs_rows_and_never_zero(earlier, seconds, sai
     lines = dict(summary(REPORT._replace(earlier=earlier), TOTALS, seconds))
     assert lines["seconds"] == said
     assert lines.get("  done before", "0") == f"{earlier:,}"
-
-
-def test_skipped_rows_are_shown_if_any():
-    lines = summary(REPORT._replace(skipped=1200), TOTALS, SECONDS)
-    assert lines[3] == ("skipped", "1,200")
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -95,10 +85,3 @@ def test_summary_of_several_models_has_lines_for_each():
         ("  a", "1 requests, 1,000 in, 1 out"),
         ("  b", "2 requests, 10 in, 5 out, cost 1.25"),
     ]
-
-
-def test_requests_of_an_engine_on_this_machine_are_not_billed():
-    totals = Totals()
-    for _ in range(2):
-        totals.on_event(UsageReported("m", 10, 5, seconds=1.0))
-    assert list(usage_lines(totals)) == [("tokens", "20 in, 10 out")]

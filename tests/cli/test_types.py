@@ -63,25 +63,6 @@ def test_texts_of_digits_stay_texts_in_tables(folder, run, model, kind):
     assert scored["prediction"].tolist() == model.predict(FRAME).tolist()
 
 
-def test_a_later_cell_that_does_not_fit_is_a_dead_letter(folder, headrace, handlers):
-    lines = ["a,b", *(f"{n},{n}" for n in range(1, 1200)), "00501,7", "8,1.5", "9,9"]
-    folder.write("in.csv", "\n".join(lines) + "\n")
-    arguments = ("run", "in.csv", "--handler", f"{handlers}:Add", "--output", "p.jsonl")
-    assert headrace(*arguments).code == 0
-    assert len(folder.rows("p.jsonl")) == 1200
-    padded, broken = folder.rows("p.dead-letters.jsonl")
-    assert (padded["stage"], padded["row"]["line_number"]) == ("reading", 1201)
-    assert (
-        padded["message"]
-        == "column 'a' holds '00501', which does not fit its type, int; to change that, add --types a=str"
-    )
-    assert broken["message"].endswith(
-        "holds '1.5', which does not fit its type, int; to change that, add --types b=float"
-    )
-    assert headrace(*arguments, "--types", "b=float", "--types", "a=float").code == 0
-    assert len(folder.rows("p.jsonl")) == 1201
-
-
 def test_retry_reads_lines_with_other_types(folder, headrace, handlers):
     folder.write("in.csv", "a,b\n" + "1,2\n" * 30 + "3,1.5\n")
     options = ("--handler", f"{handlers}:Add", "--output", "p.jsonl")
@@ -90,20 +71,6 @@ def test_retry_reads_lines_with_other_types(folder, headrace, handlers):
     assert headrace(*retry).code == 3
     assert headrace(*retry, "--types", "b=float").code == 0
     assert folder.rows("p.jsonl")[30] == {"a": 3, "b": 1.5, "prediction": 4.5}
-
-
-@pytest.mark.parametrize("runner", [(), pytest.param(("--runner", "FnApiRunner"), marks=pytest.mark.large)])
-def test_the_first_rows_of_all_files_decide(folder, headrace, handlers, runner):
-    """Files are often short, and may have columns of their own."""
-    folder.write("a.csv", "n,code\n1,7\n2,8\n")
-    folder.write("b.csv", "code,n,more\n007,3,1\n9,4.5,2\n10,5,3\n")
-    arguments = ("run", "a.csv", "b.csv", "--handler", f"{handlers}:bare", "--columns", "n", "--output", "p.jsonl")
-    assert headrace(*arguments, *runner).code == 0
-    rows = folder.rows("p.jsonl")
-    assert [(row["n"], row["code"]) for row in rows] == [(1, "7"), (2, "8"), (3, "007"), (4.5, "9"), (5, "10")]
-    assert [row.get("more") for row in rows] == [None, None, 1, 2, 3]
-    assert headrace(*arguments, *runner, "--types", "m*=str,code=int").code == 0
-    assert [row["more"] for row in folder.rows("p.jsonl")[2:]] == ["2", "3"]
 
 
 def test_the_option_that_a_message_names_can_be_given(folder, headrace, handlers):

@@ -150,16 +150,6 @@ def test_a_model_that_cannot_be_loaded_is_one_error(work, headrace, monkeypatch)
     assert result.error == "the run failed: OSError: no weights"
 
 
-def test_a_run_whose_first_rows_all_fail_ends(work, headrace):
-    """As with one worker; what others have done by then does not become the output."""
-    work.write("a.csv", "n\n" + "13\n" * 2000)
-    result = headrace(*RUN, "--workers=2")
-    assert result.code == 3
-    assert "the first 1,000 rows failed" in result.err
-    assert not (work.path / "p.jsonl").exists()
-    assert (work.path / "p.dead-letters.failed.jsonl").exists()
-
-
 def test_auto_begins_in_this_process_and_measures(work, headrace, monkeypatch):
     """A model of one thread gets a worker for each core; where there is one core, this process goes on alone."""
     from headrace.jobs import workers
