@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from headrace.cli.option import argument, option, share
+from headrace.cli.option import argument, flag, option, share
 
 if TYPE_CHECKING:
     from headrace.jobs.diff import Diff
@@ -47,7 +47,7 @@ class DiffArgs:
     output: str | None = option(
         "--output", None, "Write the rows that changed, or that one output lacks: .jsonl, .csv or .parquet.", "FILE"
     )
-    as_json: bool = option("--json", None, "Print one JSON object.", default=False)
+    as_json: bool = flag("--json", None, "Print one JSON object.")
 
 
 def run_diff(args: DiffArgs) -> int:
