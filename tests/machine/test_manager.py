@@ -138,33 +138,6 @@ def test_a_load_that_fails_fails_for_all_who_wait_and_not_for_the_next(managers,
     assert len(noted.all()) == 2
 
 
-def test_a_load_that_has_just_failed_is_not_repeated_for_a_client_that_knows_it(
-    managers, clock, lease_of, noted, tmp_path
-):
-    (tmp_path / "fails").touch()
-    (tmp_path / "go").touch()
-    first, second = lease_of(noted), lease_of(noted, fresh_secs=10.0)
-    assert take(first) == (None, True)
-    clock.advance(9)
-    assert take(second) == (None, False)
-    (tmp_path / "fails").unlink()
-    clock.advance(1)
-    assert take(second) == ("noted", True)
-    assert take(first) == ("noted", False)
-
-
-def test_failures_are_remembered_only_for_the_latest_loads(managers, lease_of, noted, tmp_path, monkeypatch):
-    monkeypatch.setattr(model_table, "_MOST_REMEMBERED", 2)
-    (tmp_path / "fails").touch()
-    (tmp_path / "go").touch()
-    keys = ["a", "b", "a", "c"]
-    leases = [lease_of(noted, key) for key in keys]
-    for lease in leases:
-        take(lease)
-    known = {key: take(lease_of(noted, key, fresh_secs=1e9)) == (None, False) for key in "acb"}
-    assert known == {"a": True, "c": True, "b": False}
-
-
 @pytest.mark.parametrize("linger_secs", [0, 60])
 def test_a_load_without_waiting_clients_is_given_up(managers, lease_of, noted, linger_secs, wait_until, marked):
     stays, leaves = lease_of(a_list, "another"), lease_of(noted, linger_secs=linger_secs)

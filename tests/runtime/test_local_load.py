@@ -50,11 +50,12 @@ class OthersLease:
         return grant, [os.dup(files[0]), *files]
 
 
-def test_load_that_another_process_replaces_is_not_reported():
+def test_load_that_another_process_replaces_is_not_reported(monkeypatch):
+    monkeypatch.setattr("headrace.runtime.acquire.Lease", lambda load_request: OthersLease())
     events = []
     local = here(Weights)
     spec = prepare(DoublingHandler(large_model=True), InferenceRequest())
-    acquired = acquire(spec, ONLY, events.extend, local, OthersLease())
+    acquired = acquire(spec, ONLY, events.extend, local)
     local.close()
     acquired.close_files()
     assert acquired.loaded is None

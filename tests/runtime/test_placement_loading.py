@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 
 from headrace import Failure, KeyedModelHandler, KeyModelMapping
 from headrace.core.events import HostLost, ModelLoaded
-from headrace.failures import load_policy
 from headrace.machine.status import machine_status
 
 HERE = os.getpid()
@@ -140,36 +138,6 @@ def test_load_by_key_that_dies_fails_only_its_elements(home):
     assert "while it was loading" in str(failure.error)
     assert len(of(HostLost, events)) == 2
     assert len(of(ModelLoaded, events)) == 1
-
-
-@pytest.mark.large
-def test_load_by_key_that_raises_is_tried_once_for_all_processes(home, monkeypatch):
-    def refused(folder):
-        raise ValueError("no model today")
-
-    monkeypatch.setattr(load_policy, "_SHORTEST_SECS", 60.0)
-    handler = home.handler(refused, large_model=True)
-    spec = home.spec(KeyedModelHandler([KeyModelMapping(["a"], handler)]), Exception)
-    outcomes, _ = home.run(spec, [("a", 1), ("a", 2)])
-    others, _ = home.run(replace(spec, transform="another"), [("a", 3)])
-    assert [str(failure.error) for failure in [*outcomes, *others]] == ["no model today"] * 3
-    assert len(home.noted("loaded")) == 1
-    assert home.close()
-    home.run(spec, [("a", 1)])
-    assert len(home.noted("loaded")) == 2
-
-
-@pytest.mark.large
-def test_loads_that_raise_share_one_connection(home):
-    def refused(folder):
-        raise ValueError("no model today")
-
-    mappings = [KeyModelMapping([key], home.handler(refused, large_model=True)) for key in "abc"]
-    spec = home.spec(KeyedModelHandler(mappings), Exception)
-    home.run(spec, [("a", 1)])
-    before = len(os.listdir("/dev/fd"))
-    home.run(spec, [("b", 1), ("c", 1)])
-    assert len(os.listdir("/dev/fd")) == before
 
 
 @pytest.mark.large

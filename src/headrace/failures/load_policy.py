@@ -70,22 +70,16 @@ class LoadPolicy:
         self._raised_in_a_row = 0
         self._error: BaseException | None = None
         self._until_ns = 0
-        self._pause_secs = 0.0
 
     def current_error(self) -> BaseException | None:
         """A copy of the error with which batches should fail without a new load; None: load."""
         with self._lock:
             return copy_of(self._error) if self._error is not None and self._now_ns() < self._until_ns else None
 
-    @property
-    def fresh_secs(self) -> float:
-        """In seconds: another process's failure to load counts as this one's own if it is no older."""
-        return max(_SHORTEST_SECS, self._pause_secs)
-
     def loaded(self) -> None:
         """Notes a successful load."""
         with self._lock:
-            self._deaths, self._raised_in_a_row, self._error, self._pause_secs = 0, 0, None, 0.0
+            self._deaths, self._raised_in_a_row, self._error = 0, 0, None
 
     def failed(self, error: BaseException, seconds: float, *, timed_out: bool) -> bool:
         """Notes that the host died or overran after ``seconds``; returns whether to try again at once."""
@@ -106,5 +100,4 @@ class LoadPolicy:
 
     def _pause(self, error: BaseException, seconds: float) -> None:
         self._error = copy_of(error)
-        self._pause_secs = seconds
         self._until_ns = self._now_ns() + int(seconds * 1e9)

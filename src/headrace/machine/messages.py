@@ -36,8 +36,6 @@ class LoadRequest(NamedTuple):
     """A lower bound, in bytes, for what loading takes; None: unknown."""
     offers: bool = False
     """Whether the client can load the model itself, for all."""
-    fresh_secs: float = 0.0
-    """If loading raised for another client at most this long ago, the manager answers with that error."""
     refusal: str = ""
     """If not empty, why the model has to stay in the host that loads it."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import traceback
 from dataclasses import dataclass
@@ -21,8 +20,6 @@ from headrace.models.memory import memory_available, memory_limit
 
 _FIRST_CLIENT_SECS = 10.0
 """A manager that no client has connected to within this time exits."""
-_MOST_REMEMBERED = 1000
-"""How many failed loads, and how many unmappable models, are remembered: the latest."""
 _POLL_SECS = 0.1
 """How often a wait checks what no condition variable signals, such as a client that hung up."""
 
@@ -54,10 +51,6 @@ class ModelTable:
         """Expected bytes of each load in progress; None: unknown."""
         self._peaks: dict[str, int] = {}
         """Peak bytes of earlier loads, by model key."""
-        self._failures: dict[str, tuple[int, ModelGrant]] = {}
-        """When loading each model last raised, and the grant with its error."""
-        self._unmappable: dict[str, str] = {}
-        """Why a model that a client loaded cannot be mapped, by key: the next load asks no client."""
         self._dropping: dict[SharedModel, int] = {}
         """Bytes of each model that is being dropped."""
         self._started_ns = clock.time_ns()
@@ -122,10 +115,6 @@ class ModelTable:
             EOFError: the client hung up.
         """
         with self._changed:
-            failure = self._fresh_failure(load_request)
-            if failure is not None:
-                os.close(sink)
-                return failure, []
             is_first = load_request.key not in self._models
             model = self._lend(client, load_request, sink)
         outcome = self._outcome(client, model)
@@ -173,12 +162,6 @@ class ModelTable:
         self._clients[client] = _Lessee(model, load_request.process, load_request.offers)
         return model
 
-    def _fresh_failure(self, load_request: LoadRequest) -> ModelGrant | None:
-        """The answer that another client got to a failed load, if it is recent enough for this one."""
-        when, load_response = self._failures.get(load_request.key, (0, None))
-        is_fresh = self._clock.time_ns() - when < load_request.fresh_secs * 1e9 and load_request.key not in self._models
-        return load_response if is_fresh else None
-
     def _count_computing(self) -> None:
         clients = [one for one in self._clients.values() if one.model is not None and one.model.weights]
         self._page.write(len({client.process for client in clients}))
@@ -204,10 +187,6 @@ class ModelTable:
             if model.peak:
                 self._peaks[key] = model.peak
             model.outcome = outcome
-            self._failures.pop(key, None)
-            if isinstance(outcome, ModelGrant) and not outcome.is_loaded:
-                self._failures[key] = self._clock.time_ns(), outcome._replace(is_first=False)
-                _forget_oldest(self._failures)
             has_failed = not model.is_ready and self._forget(model)  # the next client triggers a new load
             is_forgotten = self._models.get(key) is not model
             self._changed.notify_all()
@@ -229,10 +208,7 @@ class ModelTable:
 
         If the client ends before it has answered, the next one is asked.
         """
-        key = model.load_request.key
         with self._changed:
-            if key in self._unmappable:
-                return Exported(b"", reason=self._unmappable[key]), []
             while model.exported is None:
                 if model.loader is None:
                     clients = self._clients.items()
@@ -241,9 +217,6 @@ class ModelTable:
                 if model.loader is None:
                     return None
                 self._changed.wait()
-            if model.exported[0].reason:
-                self._unmappable[key] = model.exported[0].reason
-                _forget_oldest(self._unmappable)
             return model.exported
 
     def _wait_for_memory(self, loading: SharedModel, need: int | None) -> str | None:
@@ -330,8 +303,3 @@ class ModelTable:
             return _FIRST_CLIENT_SECS
         due = [self._expires_ns(model) for model in self._models.values() if not model.leases]
         return max(0.0, (min(due) - self._clock.time_ns()) / 1e9) if due else None
-
-
-def _forget_oldest(remembered: dict[str, Any]) -> None:
-    for oldest in list(remembered)[:-_MOST_REMEMBERED]:
-        del remembered[oldest]

@@ -62,14 +62,14 @@ class AcquiredModel(NamedTuple):
 
 
 def acquire(
-    spec: SessionSpec, name: Any, report: Report, local: LocalLoad | None = None, given: Lease | None = None
+    spec: SessionSpec, name: Any, report: Report, local: LocalLoad | None = None
 ) -> AcquiredModel | HostFailure:
     """Takes a lease on a model; returns the model, or the failure of the process that was to load it.
 
     A load whose process dies is repeated once: something external may have killed it. ``local`` loads the model in this
-    process, should the manager ask for that. A ``given`` lease stays the caller's to close if the load fails.
+    process, should the manager ask for that.
     """
-    lease = given or Lease(load_request_for(spec, name, spec.model_identifier))
+    lease = Lease(load_request_for(spec, name, spec.model_identifier))
 
     def take() -> tuple[ModelGrant, list[int]] | HostFailure:
         taken = lease.take(local)
@@ -78,16 +78,15 @@ def acquire(
             _LOGGER.warning("%s: the host %s while it was loading the model.", spec.plan.name, taken.exit_text)
         return taken
 
-    acquired = survive_one_death(take, died)
-    if isinstance(acquired, HostFailure):
-        lease.close()
-        return acquired
     try:
-        return _acquired(spec, lease, acquired, report, local)
+        acquired = survive_one_death(take, died)
+        if not isinstance(acquired, HostFailure):
+            return _acquired(spec, lease, acquired, report, local)
     except BaseException:
-        if given is None:
-            lease.close()
+        lease.close()
         raise
+    lease.close()
+    return acquired
 
 
 def _acquired(

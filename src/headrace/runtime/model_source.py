@@ -54,11 +54,8 @@ class ModelSource(ABC):
     thread_budget: ThreadBudget | None = None
 
     @abstractmethod
-    def load(self, name: Any, load_here: LoadsOwn, fresh_secs: float = 0.0) -> Loaded | None:
-        """The named model; None: this process has to load its own. ``load_here`` may do that for all processes.
-
-        A load for another process that failed less than ``fresh_secs`` ago raises its error here, too.
-        """
+    def load(self, name: Any, load_here: LoadsOwn) -> Loaded | None:
+        """The named model; None: this process has to load its own. ``load_here`` may do that for all processes."""
 
     @abstractmethod
     def close(self) -> None:
@@ -77,7 +74,7 @@ class LoadedModels(ModelSource):
         self._models = models
         self.thread_budget = thread_budget
 
-    def load(self, name: Any, load_here: LoadsOwn, fresh_secs: float = 0.0) -> Loaded | None:
+    def load(self, name: Any, load_here: LoadsOwn) -> Loaded | None:
         """The named model, if it is one of them."""
         return self._models.get(name)
 

@@ -100,14 +100,12 @@ class MappedModels(ModelSource):
         self._elsewhere = elsewhere
         self._acquired = {ONLY: acquired} if acquired else {}
         """Leases for models that have not been asked for yet."""
-        self._failed: Lease | None = None
-        """The last failed lease: keeps the manager alive, which remembers failed loads until its last client leaves."""
 
-    def load(self, name: Any, load_here: LoadsOwn, fresh_secs: float = 0.0) -> Loaded | None:
+    def load(self, name: Any, load_here: LoadsOwn) -> Loaded | None:
         """Maps the named model, or stands in for it if it lives in hosts; None if the model is not shared."""
         if name not in self._spec.shared:
             return None
-        acquired = self._acquired.pop(name, None) or self._take(name, load_here, fresh_secs)
+        acquired = self._acquired.pop(name, None) or self._take(name, load_here)
         if isinstance(acquired, HostFailure):
             raise load_error(acquired, self._spec.plan.name, self._spec.timeout_secs)
         if not acquired.files:
@@ -123,24 +121,13 @@ class MappedModels(ModelSource):
         for acquired in self._acquired.values():
             acquired.give_back()
         self._acquired.clear()
-        self._keep_failed(None)
 
-    def _take(self, name: Any, load_here: LoadsOwn, fresh_secs: float) -> AcquiredModel | HostFailure:
-        lease = Lease(load_request_for(self._spec, name, self._spec.model_identifier)._replace(fresh_secs=fresh_secs))
-        try:
-            if self._elsewhere is not nullcontext:  # in a host, which has a time limit
-                with self._elsewhere():
-                    return acquire(self._spec, name, self._report, given=lease)
-            with local_load(self._spec, name, load_here) as local:
-                return acquire(self._spec, name, self._report, local, lease)
-        except BaseException:
-            self._keep_failed(lease)
-            raise
-
-    def _keep_failed(self, lease: Lease | None) -> None:
-        before, self._failed = self._failed, lease
-        if before is not None:
-            before.close()
+    def _take(self, name: Any, load_here: LoadsOwn) -> AcquiredModel | HostFailure:
+        if self._elsewhere is not nullcontext:  # in a host, which has a time limit
+            with self._elsewhere():
+                return acquire(self._spec, name, self._report)
+        with local_load(self._spec, name, load_here) as local:
+            return acquire(self._spec, name, self._report, local)
 
     def _attached(self, name: Any, acquired: AcquiredModel) -> Loaded:
         assert acquired.page is not None
@@ -162,7 +149,7 @@ class EngineSource(ModelSource):
         self._spec = spec
         self._report = report
 
-    def load(self, name: Any, load_here: LoadsOwn, fresh_secs: float = 0.0) -> Loaded:
+    def load(self, name: Any, load_here: LoadsOwn) -> Loaded:
         """Waits until the engine is loaded, in a new host or in the one that all processes of the machine share."""
         label, limit = self._spec.plan.name, self._spec.timeout_secs
         hosts = ModelHosts(self._provider(name), label, limit, side_by_side=True)

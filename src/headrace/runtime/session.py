@@ -167,18 +167,18 @@ class InferenceSession:
             raise standing
         started = clock.time_ns()
         try:
-            loaded = self._load_from_source(name, handler, record.fresh_secs) or self._load_own(name, handler)
+            loaded = self._load_from_source(name, handler) or self._load_own(name, handler)
         except self.spec.caught as error:  # an uncaught error ends the bundle, whose retry may load at once
             record.raised(error, (clock.time_ns() - started) / 1e9)
             raise
         record.loaded()
         return loaded
 
-    def _load_from_source(self, name: Any, handler: Any, fresh_secs: float) -> Loaded | None:
+    def _load_from_source(self, name: Any, handler: Any) -> Loaded | None:
         """Loads from the model source, if there is one; evicts idle models of this process if memory is short."""
         while self.source is not None:
             try:
-                return self.source.load(name, lambda: self.load_for_all(name, handler), fresh_secs)
+                return self.source.load(name, lambda: self.load_for_all(name, handler))
             except ModelMemoryError:
                 if not self._cache.drop_idle():
                     raise
