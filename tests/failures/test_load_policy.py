@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.core.errors import HostDiedError
-from headrace.failures.load_policy import DeviceLostInHostError, LoadPolicy, load_error, survive_one_death
+from headrace.failures.load_policy import LoadPolicy, survive_one_death
+from headrace.hosts.provider import DeviceLostInHostError, HostFailure, load_error
 from headrace.testing import FakeClock
 
 ERROR, ANOTHER = RuntimeError("one"), RuntimeError("another")
@@ -93,19 +94,16 @@ def test_an_attempt_survives_one_death(results, outcome):
     assert survive_one_death(iter(results).__next__, lambda result: result == "d") == outcome
 
 
-class Lost:
-    """How a host was lost."""
-
-    def __init__(self, timed_out=False, device_lost=False):
-        self.timed_out, self.device_lost, self.exit_text = timed_out, device_lost, "was killed by SIGKILL"
+def lost(timed_out=False, **options):
+    return HostFailure(None, timed_out, "was killed by SIGKILL", **options)
 
 
 @pytest.mark.parametrize(
     ("loss", "kind", "text"),
     [
-        (Lost(), HostDiedError, "the host was killed by SIGKILL while it was loading the model of M."),
-        (Lost(timed_out=True), TimeoutError, "loading the model of M took longer than 5 s."),
-        (Lost(device_lost=True), DeviceLostInHostError, "the host was killed by SIGKILL while it was loading"),
+        (lost(), HostDiedError, "the host was killed by SIGKILL while it was loading the model of M."),
+        (lost(timed_out=True), TimeoutError, "loading the model of M took longer than 5 s."),
+        (lost(device_lost=True), DeviceLostInHostError, "the host was killed by SIGKILL while it was loading"),
     ],
 )
 def test_a_load_error_says_how_the_host_was_lost(loss, kind, text):

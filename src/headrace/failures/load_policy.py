@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from headrace.core.clock import backoff
-from headrace.core.errors import DeviceLostError, HostDiedError, copy_of
+from headrace.core.errors import copy_of
 
 T = TypeVar("T")
 
@@ -17,36 +17,6 @@ _SHORTEST_SECS = 1.0
 """The pause after the first load that raises; each further one in a row doubles it."""
 _LONGEST_SECS = 300.0
 """Where doubling ends; the pause is longer only if loading itself takes long."""
-
-
-class Loss(Protocol):
-    """How the process that was to load a model was lost."""
-
-    @property
-    def timed_out(self) -> bool:
-        """Whether it was killed because it exceeded its time limit; else it died."""
-
-    @property
-    def device_lost(self) -> bool:
-        """Whether it ended itself because its device failed for good."""
-
-    @property
-    def exit_text(self) -> str:
-        """How it ended, in words that follow "the host"."""
-
-
-class DeviceLostInHostError(HostDiedError, DeviceLostError):
-    """A model cannot be loaded, since its host lost the device during the load. This process still has its own."""
-
-    retryable = False
-
-
-def load_error(loss: Loss, name: str, timeout_secs: float | None) -> Exception:
-    """The exception for a load whose process was lost."""
-    if loss.timed_out:
-        return TimeoutError(f"loading the model of {name} took longer than {timeout_secs:g} s.")
-    died = DeviceLostInHostError if loss.device_lost else HostDiedError
-    return died(f"the host {loss.exit_text} while it was loading the model of {name}.")
 
 
 def survive_one_death(attempt: Callable[[], T], is_death: Callable[[T], bool]) -> T:

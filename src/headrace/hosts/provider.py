@@ -7,6 +7,7 @@ import signal
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from headrace.core.errors import DeviceLostError, HostDiedError
 from headrace.ipc.channel import Channel, is_readable
 from headrace.ipc.progress import ActivitySnapshot
 from headrace.ipc.segment import Segment
@@ -61,6 +62,20 @@ class HostFailure(NamedTuple):
     """Whether it was certainly the kernel's out-of-memory killer."""
     device_lost: bool = False
     """Whether it exited by itself because its device failed for good."""
+
+
+class DeviceLostInHostError(HostDiedError, DeviceLostError):
+    """A model cannot be loaded, since its host lost the device during the load. This process still has its own."""
+
+    retryable = False
+
+
+def load_error(loss: HostFailure, name: str, timeout_secs: float | None) -> Exception:
+    """The exception for a load whose process was lost."""
+    if loss.timed_out:
+        return TimeoutError(f"loading the model of {name} took longer than {timeout_secs:g} s.")
+    kind = DeviceLostInHostError if loss.device_lost else HostDiedError
+    return kind(f"the host {loss.exit_text} while it was loading the model of {name}.")
 
 
 def died(result: object) -> bool:

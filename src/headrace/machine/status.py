@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections import defaultdict
@@ -13,7 +12,7 @@ from typing import Any
 from headrace.core.errors import ConfigurationError
 from headrace.hosts.system import kill_orphans, marked, namespace
 from headrace.ipc.channel import Channel
-from headrace.machine.discovery import find, find_or_launch, is_free, manager_names, runtime_directory
+from headrace.machine.discovery import find, is_free, manager_names, remove_stale, runtime_directory
 from headrace.machine.messages import StatusRequest
 from headrace.machine.shared_file import abandoned_files, remove_abandoned
 from headrace.models.memory import memory_of
@@ -130,7 +129,7 @@ def machine_status() -> MachineState:
 def clean(state: MachineState) -> None:
     """Removes leftover files and kills orphans; spares what has come into use since ``state`` was read."""
     for name in state.stale:
-        _clear(state.directory, name)
+        remove_stale(state.directory, name)
     for name in state.abandoned:
         remove_abandoned(os.path.join(state.directory, name))
     if state.orphans:
@@ -204,17 +203,3 @@ def _model(answer: dict[str, Any], measure: Callable[[int], ProcessState]) -> Mo
 def _process(number: int) -> ProcessState:
     usage = memory_of(number)
     return ProcessState(number, usage and usage.pss, usage and usage.private)
-
-
-class _NoLaunch(Exception):
-    """Raised instead of launching a manager."""
-
-
-def _clear(directory: str, name: str) -> None:
-    """Removes an endpoint's files by locking it and failing to launch; does nothing if another process has it."""
-    with contextlib.suppress(_NoLaunch, TimeoutError, ConfigurationError):
-        find_or_launch(directory, name, _decline, _TIMEOUT_SECS).close()
-
-
-def _decline(_lock: int, _listening: int) -> None:
-    raise _NoLaunch

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, TypeAlias
 from headrace.core.engine import EngineModelHandler
 from headrace.core.events import Event, HostLost, ModelLoaded
 from headrace.core.result import Caught
-from headrace.failures.load_policy import load_error, survive_one_death
+from headrace.failures.load_policy import survive_one_death
 from headrace.hosts.environment import ProcessEnvironment, has_accelerator
 from headrace.hosts.host import Exported, Response, encoded
-from headrace.hosts.provider import HostFailure, died
+from headrace.hosts.provider import HostFailure, died, load_error
 from headrace.hosts.system import new_mark
 from headrace.ipc.codec import decode
 from headrace.ipc.exceptions import stand_ins, with_traceback_of

@@ -21,12 +21,12 @@ from headrace.core.errors import HostDiedError, HostError
 from headrace.core.events import BatchCompleted, BatchFailed, ElementsSkipped, Event, HostLost
 from headrace.core.result import Caught
 from headrace.failures.breaker import CircuitBreaker
-from headrace.failures.load_policy import LoadPolicy, load_error, survive_one_death
+from headrace.failures.load_policy import LoadPolicy, survive_one_death
 from headrace.failures.recovery import overrun
 from headrace.failures.search import parts_after_timeout
 from headrace.hosts.client import ModelHosts
 from headrace.hosts.connection import Call
-from headrace.hosts.provider import HostFailure, died
+from headrace.hosts.provider import HostFailure, died, load_error
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.ipc.progress import Activity
 from headrace.runtime.messages import DeviceLost, Done, Raised, Unreadable, Work

@@ -8,12 +8,11 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from headrace.failures.load_policy import load_error
 from headrace.hosts.client import ModelHosts
 from headrace.hosts.environment import ComputingPage, ThreadBudget
 from headrace.hosts.fork_server_client import ForkServerClient
 from headrace.hosts.fork_server_process import Preload
-from headrace.hosts.provider import HostFailure, HostProvider
+from headrace.hosts.provider import HostFailure, HostProvider, load_error
 from headrace.hosts.system import allowed_cores
 from headrace.ipc.serialization import pickle_or_explain
 from headrace.machine.lease import Lease

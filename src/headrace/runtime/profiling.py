@@ -15,8 +15,7 @@ from headrace.core.config import BatchingConfig, PlacementConfig
 from headrace.core.errors import ConfigurationError, HostDiedError, as_type_name
 from headrace.core.events import Event, ModelLoaded
 from headrace.core.result import Skipped
-from headrace.failures.load_policy import load_error
-from headrace.hosts.provider import HostFailure
+from headrace.hosts.provider import HostFailure, load_error
 from headrace.hosts.system import allowed_cores
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.models.memory import memory_available, memory_limit
