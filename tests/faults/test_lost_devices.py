@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import nullcontext
 
 import apache_beam as beam
 import numpy
 import pytest
-from apache_beam.testing.util import assert_that, equal_to
 
 from headrace import (
     BatchingConfig,
@@ -19,9 +17,6 @@ from headrace import (
     predict,
 )
 from headrace.beam import RunInference
-from headrace.core.events import HostLost
-from headrace.runtime.open_worker import open_worker
-from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.testing import DeviceLosingHandler, DoublingHandler, FakeDevice, FaultyFunction, FaultyLoadHandler
 from toys import DeviceLosingColumns
 
@@ -65,27 +60,6 @@ def test_a_device_lost_in_inference_fails_its_element_alone(place):
         where = f"element {position} (counted from 0) of a batch of 16."
         assert type(failure.error) is HostDiedError
         assert str(failure.error) == f"the host lost its device ({SAID}) while it was running inference on {where}"
-
-
-@pytest.mark.parametrize("place", ["isolated"])
-def test_a_lost_device_is_retried_as_often_as_a_crash(place):
-    """The batch is repeated once, then halved, until the culprit stands alone, which is repeated once."""
-    events = []
-
-    class RecordedEvents:
-        on_event = events.append
-
-    request = InferenceRequest(batching=BATCHING, isolate=True)
-    worker = open_worker(catching(prepare(DeviceLosingHandler(5), request), Exception))
-    try:
-        bundle = worker.bundle(RecordedEvents())
-        outcomes = [one for n in range(16) for one in bundle.add(n, n)] + list(bundle.finish())
-    finally:
-        worker.close()
-    assert sum(isinstance(one, Failure) for one in outcomes) == 1
-    lost = [event for event in events if isinstance(event, HostLost)]
-    assert len(lost) == 2 + 4 + 1
-    assert {(event.timed_out, event.ending) for event in lost} == {(False, f"lost its device ({SAID})")}
 
 
 @pytest.mark.parametrize("stage", [Stage.PREPROCESSING, Stage.POSTPROCESSING])
@@ -167,13 +141,6 @@ def test_a_model_that_cannot_be_loaded_makes_no_dead_letters(place):
         list(predict(FaultyLoadHandler(FakeDevice().lose, **options), range(8), on_failure="yield", **asked))
 
 
-def test_the_error_of_the_element_is_raised_without_exception_handling():
-    with pytest.raises(
-        HostDiedError, match=re.escape(f"lost its device ({SAID}) while it was running inference on el")
-    ):
-        list(predict(DeviceLosingHandler(5), range(16), isolate=True, batching=BATCHING))
-
-
 def test_a_device_loss_raised_by_the_handler_counts():
     class RaisesDeviceLost(DoublingHandler):
         def run_inference(self, batch, model, inference_args=None):
@@ -184,15 +151,6 @@ def test_a_device_loss_raised_by_the_handler_counts():
     good, [failure] = sorted_out(predict(RaisesDeviceLost(), range(8), isolate=True, on_failure="yield"))
     assert len(good) == 7
     assert "lost its device (headrace.core.errors.DeviceLostError: the stick does not answer)" in str(failure.error)
-
-
-def test_a_device_lost_in_a_pipeline_makes_one_dead_letter():
-    with beam.Pipeline("FnApiRunner") as pipeline:
-        rows = pipeline | beam.Create(range(8))
-        good, bad = rows | RunInference(DeviceLosingHandler(5), isolate=True).with_exception_handling()
-        letters = bad.failed_inferences | beam.Map(lambda letter: (letter[0], letter[1][0], SAID in letter[1][1]))
-        assert_that(letters, equal_to([([5], HostDiedError, True)]), "bad")
-        assert_that(good | beam.Map(lambda one: one.example), equal_to([0, 1, 2, 3, 4, 6, 7]), "good")
 
 
 def test_a_device_lost_by_a_pipelines_own_worker_is_raised():

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
-import os
 import signal
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -65,48 +62,6 @@ def test_a_model_that_cannot_be_loaded_leaves_nothing(census):
     assert census.processes() == {}
 
 
-class ServerHandler(DoublingHandler):
-    """Starts servers without ending them, keeps a thread busy, and commits a fault on the example 3."""
-
-    def __init__(self, fault=bool):
-        super().__init__()
-        self._fault = fault
-
-    def load_model(self):
-        self.server = subprocess.Popen(["sleep", "1001"])
-        subprocess.Popen(["sleep", "1002"], start_new_session=True, stdout=subprocess.DEVNULL)
-        subprocess.run(["sh", "-c", "setsid sleep 1003 & exit"], check=True)
-        threading.Thread(target=hang, daemon=True).start()
-        return super().load_model()
-
-    def run_inference(self, batch, model, inference_args=None):
-        if 3 in batch:
-            self._fault()
-        return super().run_inference(batch, model, inference_args)
-
-
-def test_processes_started_by_a_handler_are_ended(census, wait_until):
-    run = predict(ServerHandler(), range(8), isolate=True, batching=ONE_BY_ONE)
-    assert next(run).inference == 0
-    assert wait_until(lambda: len(census.servers()) == 3)
-    assert len(list(run)) == 7
-    assert census.processes() == {}
-
-
-def test_processes_started_by_a_host_end_with_it(census, wait_until, tmp_path):
-    """Not only at the end of the run: the next host starts the same servers again."""
-    handler = ServerHandler(functools.partial(die_once, tmp_path / "died"))
-    run = predict(handler, range(8), isolate=True, batching=ONE_BY_ONE)
-    assert next(run).inference == 0
-    assert wait_until(lambda: len(census.servers()) == 3)
-    first = census.servers()
-    assert [next(run).inference for _ in range(5)] == [2, 4, 6, 8, 10]
-    assert wait_until(lambda: len(census.servers()) == 3)
-    assert not set(first) & set(census.servers())
-    run.close()
-    assert census.processes() == {}
-
-
 class OwningHandler(DoublingHandler):
     """Has a host of its own, which hangs on the example 3."""
 
@@ -119,12 +74,6 @@ def test_hosts_within_a_host_are_ended():
     outcomes = list(predict(OwningHandler(), range(5), timeout=3, on_failure="yield", batching=ONE_BY_ONE))
     assert isinstance(outcomes.pop(3), Failure)
     assert [one.inference for one in outcomes] == [0, 2, 4, 8]
-
-
-def die_once(path):
-    if not path.exists():
-        path.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 SCRIPT = """

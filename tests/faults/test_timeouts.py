@@ -191,17 +191,6 @@ def test_keyed_models_in_machine_hosts_cost_no_more_timeouts(counted, bad, faile
     assert counted.count() == timeouts
 
 
-@pytest.mark.large
-@pytest.mark.usefixtures("runtime")
-def test_keyed_batches_that_time_out_in_machine_hosts_become_smaller(counted):
-    handler = KeyedModelHandler([KeyModelMapping(["a"], Crowded(counted.then(hang_holding_gil), model_copies=2))])
-    batching = BatchingConfig(min_batch_size=32, max_batch_size=32)
-    rows = [("a", n) for n in range(512)]
-    sizes = [size for _, size in predict(handler, rows, timeout=TIMEOUT, on_failure="yield", batching=batching)]
-    assert max(sizes) <= 8
-    assert counted.count() <= 12
-
-
 def test_a_death_while_loading_is_retried_once(counted):
     """A death may be an outside kill, so the load is tried a second time."""
     outcomes = run(FaultyLoadHandler(counted.then(os.abort)), size=4)
@@ -211,12 +200,6 @@ def test_a_death_while_loading_is_retried_once(counted):
     }
     print(counted.count())
     assert counted.count() <= 4
-
-
-def test_a_load_that_times_out_without_exception_handling_raises(counted):
-    with pytest.raises(TimeoutError, match=r"loading the model of FaultyLoadHandler took longer than 0\.4 s\."):
-        list(predict(FaultyLoadHandler(counted.then(hang)), range(4), timeout=TIMEOUT))
-    assert counted.count() == 1
 
 
 class Counted:

@@ -36,16 +36,6 @@ def gate(tmp_path):
     return tmp_path / "gate"
 
 
-def test_a_request_is_answered(host):
-    head, rows, _ = host.ask(double, 1, "a", (2.5,))
-    assert (head, rows) == ("done", [2, "aa", (2.5, 2.5)])
-
-
-def test_a_response_may_have_other_rows_and_a_head(host):
-    answer = host.ask(lambda rows, toy: Response({"count": len(rows)}, ["x", "y"]), 1, 2, 3)
-    assert answer[:2] == ({"count": 3}, ["x", "y"])
-
-
 def test_an_immutable_element_that_returns_is_the_same_object(host):
     elements = [f"{number} is made here" for number in range(3)]
     rows = host.ask(lambda rows, toy: [(row, 1) for row in rows], *elements).rows
@@ -93,15 +83,6 @@ def test_arrays_of_any_size_travel_there_and_back(host, size):
     rows = [numpy.frombuffer(numpy.random.default_rng(seed).bytes(size), numpy.uint8) for seed in range(3)]
     negated = host.ask(lambda rows, toy: [~row for row in rows], *rows).rows
     assert all((~row == answer).all() and len(answer) == size for row, answer in zip(rows, negated, strict=True))
-
-
-def test_large_and_tiny_messages_take_turns(host):
-    for size in (1, MEGABYTE, 1, 4 * MEGABYTE, 100, 32 * MEGABYTE, 1):
-        (answer,) = host.ask(lambda rows, toy: [rows[0].sum()], numpy.ones(size, numpy.uint8)).rows
-        assert answer == size
-    segments, files = host.learn(hosts_share)
-    assert segments <= 2 * 5
-    assert files < 40
 
 
 def test_segments_are_reused(host):
@@ -252,11 +233,6 @@ def test_closing_is_for_good_and_may_be_repeated(host):
         host.close()
         with pytest.raises(HostStartError, match="its owner has closed it"):
             host.tell(double)
-
-
-def test_closing_before_a_start_does_nothing(host, marked):
-    host.close()
-    assert marked() == []
 
 
 HANGS = {

@@ -146,13 +146,6 @@ def test_a_request_that_takes_too_long_is_lost(new_host):
     assert host.ask(double, 1).rows == [2]
 
 
-def test_other_requests_are_answered_when_one_takes_too_long(new_host):
-    host = new_host(timeout_secs=2)
-    calls = [host.tell(hang if number == 1 else double, number) for number in range(4)]
-    results = [host.result(call) for call in calls]
-    assert [isinstance(result, HostFailure) for result in results] == [False, True, False, False]
-
-
 @pytest.mark.large
 def test_time_limit_counts_neither_earlier_operations_nor_waiting(new_host):
     """The time limit starts anew with each operation, and with each turn."""
@@ -182,14 +175,6 @@ def test_a_host_that_is_idle_is_not_late(new_host, wait_until):
     first = host.ask(process).rows
     assert wait_until(lambda: host._connections[0]._progress.read().seconds > 2)
     assert host.ask(process).rows == first
-
-
-def test_a_host_that_is_stopped_is_late(new_host, wait_until):
-    host = new_host(timeout_secs=0.3)
-    call = host.tell(hang)
-    assert wait_until(lambda: is_working(host, call))
-    os.kill(host._connections[0].process, signal.SIGSTOP)
-    assert host.result(call).timed_out
 
 
 @pytest.mark.large

@@ -13,8 +13,8 @@ import pytest
 from headrace.core.errors import HostStartError
 from headrace.hosts import fork_server_process as module
 from headrace.hosts.fork_server_client import ForkServerClient
-from headrace.hosts.provider import ExitCause, describe_exit
-from headrace.hosts.system import children, fields_of
+from headrace.hosts.provider import describe_exit
+from headrace.hosts.system import fields_of
 from headrace.ipc.channel import Channel
 from headrace.ipc.progress import Progress
 from headrace.ipc.segment import Segment
@@ -80,24 +80,6 @@ def test_hosts_of_a_client_have_one_fork_server(client):
         assert {fields_of(host)[1] for host in hosts} == {str(fork_server_of(client))}
 
 
-def test_a_fork_server_starts_only_for_its_first_host(client, marked):
-    assert marked() == []
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
-def test_the_exit_of_a_host_is_known(client, born, wait_until, number):
-    host, _ = born
-    os.kill(host, number)
-    assert wait_until(lambda: has_ended(host))
-    assert client.reap(host).code == -number
-
-
-def test_reaping_kills_a_living_host(client, born):
-    host, _ = born
-    assert client.reap(host) == (-signal.SIGKILL, ExitCause.OTHER)
-    assert fields_of(host) == []
-
-
 def test_a_host_is_reaped_once(client, born):
     host, fork_server = born
     client.reap(host)
@@ -106,16 +88,6 @@ def test_a_host_is_reaped_once(client, born):
     with files() as pair:
         client.fork(*pair)
     assert fork_server_of(client) == fork_server
-
-
-def test_a_dead_fork_server_is_replaced(client, born, wait_until):
-    host, fork_server = born
-    os.kill(fork_server, signal.SIGKILL)
-    assert wait_until(lambda: has_ended(host))
-    with files() as pair:
-        client.fork(*pair)
-    assert fork_server_of(client) != fork_server
-    assert client.reap(host) is None
 
 
 def test_the_exit_of_a_host_that_died_with_its_fork_server_is_unknown(client, born, wait_until):
@@ -225,13 +197,6 @@ def test_a_request_handler_may_have_many_megabytes(toy):
     client.close()
 
 
-def test_closing_ends_all_processes(client, born):
-    client.close()
-    assert all(fields_of(process) == [] or has_ended(process) for process in born)
-    assert children() == []
-    client.close()
-
-
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL, signal.SIGTERM])
 def test_closing_ends_a_fork_server_that_does_not_answer(client, born, monkeypatch, wait_until, number):
     monkeypatch.setattr(module, "_LONGEST_ANSWER_SECS", 0.2)
@@ -239,22 +204,6 @@ def test_closing_ends_a_fork_server_that_does_not_answer(client, born, monkeypat
     client.close()
     assert has_ended(born[1])
     assert wait_until(lambda: has_ended(born[0]))
-
-
-def test_closing_ends_a_start_in_progress(new_client, new_module, wait_until):
-    client, errors = new_client(new_module(HANGS)), []
-
-    def fork():
-        with files() as pair, pytest.raises(HostStartError) as caught:
-            client.fork(*pair)
-        errors.append(str(caught.value))
-
-    thread = threading.Thread(target=fork)
-    thread.start()
-    assert wait_until(lambda: client._starting)
-    client.close()
-    thread.join()
-    assert errors == ["A host for toy cannot be started: its owner no longer wants one."]
 
 
 def test_ctrl_c_ends_a_start_in_progress(new_client, new_module, ctrl_c_in, marked, monkeypatch):

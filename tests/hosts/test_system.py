@@ -11,7 +11,6 @@ import sys
 import pytest
 
 from headrace.hosts import system
-from headrace.ipc.segment import anonymous_file
 from headrace.models.memory import pids_are_local
 from toy_hosts import forbidden, has_ended
 
@@ -103,11 +102,6 @@ def test_the_end_of_a_process_is_seen(popen):
     assert system.watch(child.pid) is None
 
 
-def test_the_end_of_a_process_cannot_be_watched_without_pidfds(monkeypatch):
-    monkeypatch.delattr(os, "pidfd_open")
-    assert system.watch(os.getpid()) is None
-
-
 def test_a_host_is_killed_before_its_owner(start):
     look = "print(open('/proc/self/oom_score_adj').read())"
     code = f"{look}; system.raise_oom_score(); {look}; system.lower_oom_score(); {look}"
@@ -174,16 +168,3 @@ def test_a_later_process_with_the_same_pid_is_not_killed(start, monkeypatch):
 
     system.kill(meant.pid, is_meant)
     assert later.poll() is None
-
-
-@pytest.mark.parametrize("has_memfd", [True, False])
-def test_an_anonymous_file_has_no_path(monkeypatch, tmp_path, has_memfd):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    if not has_memfd:
-        monkeypatch.delattr(os, "memfd_create")
-    file = anonymous_file("headrace")
-    assert os.write(file, b"content") == 7
-    assert os.fstat(file).st_nlink == 0
-    assert not os.get_inheritable(file)
-    assert list(tmp_path.iterdir()) == []
-    os.close(file)

@@ -209,27 +209,9 @@ def test_mutable_elements_return_as_they_are_now_except_as_examples():
         assert repr(result.inference) == repr({"a": numpy.full(3, number + 1), "b": 2})
 
 
-def test_an_answer_without_rows():
-    owner, host = request(["a"])
-    message = encode({"failed": True}, [], known=host.columns, positions=[])
-    assert decode(written(message), known=owner, own=True)[:2] == ({"failed": True}, [])
-
-
-def test_an_answer_to_a_request_without_rows():
-    owner, host = request([])
-    assert decode(written(encode(None, ["a"], known=host.columns)), known=owner, own=True).rows == ["a"]
-
-
 # What is refused
 
 
 def test_positions_and_rows_have_the_same_length():
     with pytest.raises(ValueError, match="2 positions were given for 1 rows"):
         encode(None, ["a"], positions=[0, 1])
-
-
-def test_a_memory_that_is_too_small_is_not_touched():
-    message, memory = encode(None, vectors(2)), bytearray(1000)
-    with pytest.raises(ValueError, match=f"{message.nbytes} bytes does not fit into 1000"):
-        message.write(memoryview(memory))
-    assert not any(memory)

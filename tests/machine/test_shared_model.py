@@ -73,16 +73,6 @@ def test_busy_hosts_are_left_alone_while_there_are_others(client_of, managers, t
     assert len(managers.models()["key"]["hosts"]) == 2
 
 
-def test_a_host_survives_a_client_that_leaves(client_of, marked, wait_until):
-    one, two = client_of(), client_of()
-    host = one.where()
-    assert two.where() == host
-    one.close()
-    assert two.where() == host
-    two.close()
-    assert wait_until(lambda: host not in marked())
-
-
 def test_a_host_survives_a_client_that_leaves_in_the_middle(client_of, wait_until):
     """What it wanted is computed, and thrown away."""
     one, two = client_of(), client_of()
@@ -135,15 +125,6 @@ def test_a_late_host_is_ended_for_all(client_of):
     assert two.where() == host
     assert one.lease.reap(host, late=True) == (-9, ExitCause.LATE)
     assert two.lease.reap(host) == (-9, ExitCause.LATE)
-    assert one.where() == two.where() != host
-
-
-def test_a_host_that_dies_fails_only_the_request_it_ran(client_of):
-    one, two = client_of(), client_of()
-    host = one.where()
-    assert two.where() == host
-    host_failure = one.learn(lambda toy: os._exit(3))
-    assert (host_failure.timed_out, host_failure.exit_text) == (False, "ended itself with exit code 3")
     assert one.where() == two.where() != host
 
 

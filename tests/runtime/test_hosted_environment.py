@@ -102,17 +102,6 @@ def test_environment_variables_are_set_only_in_the_host():
     assert "HEADRACE_TEST_VARIABLE" not in os.environ
 
 
-def test_host_has_its_owners_environment(monkeypatch, tmp_path):
-    monkeypatch.setenv("HEADRACE_TEST_VARIABLE", "2")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path / "modules")
-
-    def look(name):
-        return os.getenv(name), os.getcwd(), sys.path
-
-    assert hosted(look, ["HEADRACE_TEST_VARIABLE"]) == [("2", str(tmp_path), sys.path)]
-
-
 @pytest.mark.parametrize(("example", "needed"), [(1, []), (numpy.ones(3), ["numpy"])])
 def test_host_imports_only_what_it_needs(example, needed):
     def packages(_):

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import threading
-import weakref
-from typing import ClassVar
 
 import pytest
 
-from headrace import BatchingConfig, KeyedModelHandler, KeyModelMapping
+from headrace import BatchingConfig, KeyedModelHandler
 from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ModelLoaded
 from headrace.core.result import Stage
 from headrace.failures.search import InjectedFailure
 from headrace.ipc.codec import decode, encode
 from headrace.ipc.progress import Activity, Progress
 from headrace.ipc.serialization import pickle_or_explain
-from headrace.runtime.messages import Raised, Unreadable, Work
+from headrace.runtime.messages import Unreadable, Work
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.request_handler import BatchRequestHandler
-from headrace.testing import BrokenLoadHandler, DoublingHandler, FakeClock, PoisonHandler, SlowHandler
+from headrace.testing import DoublingHandler, FakeClock, PoisonHandler, SlowHandler
 
 MEMORY = memoryview(bytearray(Progress.SIZE))
 INFER = Work(ONLY, infer=True)
@@ -46,17 +43,6 @@ class Watching(Values):
         return [(self.loading, activity())] * len(batch)
 
 
-class Model:
-    """Supports weak references."""
-
-
-class Remembering(Values):
-    models: ClassVar[list] = []
-
-    def load_model(self):
-        model = Model()
-        self.models.append(weakref.ref(model))
-        return model
 
 
 class Unpicklable(Exception):
@@ -143,26 +129,12 @@ def errors(done):
     ]
 
 
-def test_model_is_loaded_by_its_first_request(ask):
-    asked = ask(Values())
-    first, second = asked(Work(ONLY)), asked(Work(ONLY))
-    assert [type(event) for event in first.head.events] == [ModelLoaded]
-    assert (list(first.rows), first.head.tags, second.head.events) == ([], [], [])
-
-
 def test_batch_request(ask):
     answer = ask(Values())(INFER, [1, "a"])
     assert (list(answer.rows), answer.positions, answer.head.failures) == ([2, "aa"], [0, 1], [])
     loaded, completed = answer.head.events
     assert isinstance(loaded, ModelLoaded)
     assert (completed.model, completed.examples) == ("", 2)
-
-
-def test_response_has_what_batch_sizes_are_learnt_from(ask):
-    clock = FakeClock()
-    asked = ask(SlowHandler(clock, fixed=1.0, each=0.5), clock=clock)
-    assert asked(INFER, [1, 2]).head.observations == [(2, 2.0)]
-    assert asked(INFER, [1]).head.observations == [(1, 1.5)]
 
 
 def test_sizes_may_be_weights_with_a_clock_of_their_own(ask):
@@ -195,15 +167,6 @@ def test_request_with_an_element_that_is_a_batch(ask):
     assert (list(answer.rows), answer.positions) == ([2, 4, 6], [0, 0, 0])
 
 
-def test_requests_for_models_by_key(ask):
-    handler = KeyedModelHandler([KeyModelMapping(["a"], Values()), KeyModelMapping(["b"], Values())])
-    asked = ask(handler)
-    assert asked(Work("a", preprocess=True)).head.events == []  # for which no model is needed
-    answer = asked(Work("b", infer=True), [("b", 1)])
-    assert list(answer.rows) == [("b", 2)]
-    assert [event.model for event in answer.head.events] == ["b", "b"]
-
-
 def test_progress_page_shows_each_operation(ask):
     handler = Watching().with_preprocess_fn(also).with_preprocess_fn(also).with_postprocess_fn(also)
     answer = ask(handler)(INFER._replace(preprocess=True), [0, 1])
@@ -234,50 +197,6 @@ def test_a_fatal_element_fails_with_what_its_operation_would_have_been_given(ask
     assert errors(answer.head) == [(1, injected_failure.stage, injected_failure.index, element, repr(LATE))]
 
 
-def test_uncaught_error_comes_with_earlier_events(ask):
-    answer = ask(PoisonHandler(3), KeyError)(INFER, [1, 3])
-    assert isinstance(answer.head, Raised)
-    assert repr(answer.head.caught.error) == "ValueError('poisonous examples: [3]')"
-    assert "frames of headrace\nValueError: poisonous" in "".join(answer.head.caught.lines)
-    assert [type(event) for event in answer.head.events] == [ModelLoaded, BatchFailed]
-    assert not answer.head.loading
-
-
-@pytest.mark.parametrize("exceptions", [(), Exception])
-def test_model_that_fails_to_load(ask, exceptions):
-    asked = ask(BrokenLoadHandler(), exceptions)
-    for work in (Work(ONLY), INFER):
-        head = asked(work, [1]).head
-        assert isinstance(head, Raised)
-        assert (head.loading, repr(head.caught.error)) == (True, "OSError('the model cannot be loaded')")
-
-
-def test_environment_variables_are_set_before_the_load(ask, monkeypatch):
-    monkeypatch.delenv("HEADRACE_TEST", raising=False)
-    asked = ask(Values(env_vars={"HEADRACE_TEST": "1"}))
-    assert "HEADRACE_TEST" not in os.environ
-    asked(Work(ONLY))
-    assert os.environ["HEADRACE_TEST"] == "1"
-
-
-def test_arguments_reach_the_model(ask):
-    class Handler(Values):
-        def run_inference(self, batch, model, inference_args=None):
-            return [inference_args] * len(batch)
-
-    assert list(ask(Handler(), inference_args={"a": [1]})(INFER, [1]).rows) == [{"a": [1]}]
-
-
-def test_closing_releases_the_model(ask):
-    asked = ask(Remembering())
-    asked(Work(ONLY))
-    [model] = Remembering.models
-    assert model() is not None
-    asked.request_handler.close()
-    assert model() is None
-    asked.request_handler.close()
-
-
 def test_request_that_cannot_be_decoded_fails(ask):
     error = Unpicklable("a")
     head = sent(ask(Values()).request_handler.unreadable(error))
@@ -298,14 +217,6 @@ def test_prediction_that_cannot_be_encoded_becomes_a_failure(ask):
     assert "a lock cannot leave the model's process: TypeError: cannot pickle '_thread.lock' object" in error
     assert [type(event) for event in head.events] == [ModelLoaded, BatchCompleted, ElementFailed]
     assert repr(head.events[-1].error) == error
-
-
-@pytest.mark.parametrize("exceptions", [(), KeyError])
-def test_prediction_that_cannot_be_encoded_is_an_error_if_uncaught(ask, exceptions):
-    asked = ask(Locking(), exceptions)
-    head = sent(asked.request_handler.unsendable(asked(INFER, ["a", "lock"]), TypeError("...")))
-    assert isinstance(head, Raised)
-    assert "cannot pickle '_thread.lock' object" in str(head.caught.error)
 
 
 def test_prediction_and_error_that_cannot_be_encoded(ask):

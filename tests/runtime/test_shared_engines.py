@@ -321,20 +321,6 @@ def test_engine_runs_its_finalizers_when_its_last_user_leaves(tmp_path):
     assert (tmp_path / "finalized").exists()
 
 
-@pytest.mark.large
-def test_engine_lingers_for_the_next_user():
-    async def act(example, engine):
-        return os.getpid()
-
-    spec = spec_of(act, placement=PlacementConfig("machine", linger_secs=1))
-    found = []
-    for _ in range(2):
-        worker = open_worker(spec)
-        found += run(worker, [1])
-        worker.close()
-    assert found[0] == found[1]
-
-
 def test_engine_that_lingers_ends_before_another_is_loaded():
     found = []
     for linger_secs in (1000, 0):
@@ -343,16 +329,6 @@ def test_engine_that_lingers_ends_before_another_is_loaded():
         assert linger_secs or has_ended(found[0][0])
         worker.close()
     assert found[0] != found[1]
-
-
-def test_engine_and_its_host_are_listed(worker_here):
-    worker = worker_here(spec_of(where))
-    [(_, host)] = run(worker, [1])
-    [manager] = machine_status().managers
-    [model] = manager.models
-    assert (model.name, model.state, model.clients, model.mapped) == ("Engine", "ready", 1, False)
-    assert [one.process for one in model.hosts] == [host]
-    assert "engine" in model.reason
 
 
 def test_usage_is_counted_where_the_element_is(worker_here, worker_process):

@@ -185,11 +185,10 @@ class HostConnection:
             self.hang_up()
             self.wait(None)
 
-    def kill(self, exit_text: str, *, timed_out: bool, device_lost: bool) -> None:
+    def kill(self, failure: HostFailure) -> None:
         """Ends a host that has said that it is of no more use, also for others."""
-        snapshot = self._progress.read()
         self._provider.reap(self.process, late=True)
-        self._end(HostFailure(snapshot, timed_out, exit_text, device_lost=device_lost))
+        self._end(failure)
 
     def release(self) -> None:
         """Closes every descriptor and segment, except the memory of responses that have not been read."""

@@ -28,7 +28,7 @@ from headrace.machine.lease import Lease
 from headrace.machine.messages import LoadRequest, ModelGrant
 from headrace.models.memory import memory_of, resident_bytes, trim_memory
 from headrace.runtime.engine_host import NOT_MAPPED, EngineRequestHandler
-from headrace.runtime.messages import DeviceLost, Done, Raised, Work
+from headrace.runtime.messages import Done, Raised, Work
 from headrace.runtime.model_source import Loaded, LoadsOwn, bytes_of_model_files
 from headrace.runtime.request_handler import BatchRequestHandler
 from headrace.runtime.spec import SessionSpec
@@ -99,8 +99,8 @@ def _acquired(
     if not isinstance(answer, Done):
         if local is not None and local.error is not None:
             raise local.error
-        if isinstance(answer, DeviceLost):
-            raise load_error(answer.failure, spec.plan.name, spec.timeout_secs)
+        if isinstance(answer, HostFailure):
+            raise load_error(answer, spec.plan.name, spec.timeout_secs)
         raise with_traceback_of(*answer.caught)
     mapped, events = local.mapped_from(weights[0]) if local is not None and weights else (None, [])
     report(events)

@@ -16,14 +16,15 @@ from headrace.core.model_cache import Slot
 from headrace.core.remote import ElementFailure, ElementRetry
 from headrace.core.request_context import request_context
 from headrace.core.result import Caught
-from headrace.failures.device import device_loss, one_line
+from headrace.failures.device import device_loss
 from headrace.hosts.client import client_of, first_call_of
 from headrace.hosts.host import Response, Send
+from headrace.hosts.provider import HostFailure
 from headrace.ipc.codec import Columns, Decoded, Message, decode, encode
 from headrace.ipc.exceptions import stand_ins
 from headrace.ipc.progress import Activity, Progress
-from headrace.runtime.messages import Done, EngineAnswer, EngineLost, EngineRequest, Raised, Work
-from headrace.runtime.request_handler import BatchRequestHandler, why_unsendable
+from headrace.runtime.messages import Done, EngineAnswer, EngineRequest, Raised, Work
+from headrace.runtime.request_handler import BatchRequestHandler, device_failure, why_unsendable
 from headrace.runtime.spec import SessionSpec
 
 _BEATS_PER_LIMIT, _LONGEST_BEAT_SECS = 20, 1.0
@@ -72,17 +73,17 @@ class EngineRequestHandler(BatchRequestHandler):
         try:
             request = decode(content, own=True)
         except Exception as error:
-            send(number, _failed(error).content())
+            send(number, _encoded(EngineAnswer(Caught.of(error)), progress).content())
             return True
         if not isinstance(request.head, EngineRequest):
             return False
         loaded = self.answer(Work(self._name), [], progress).head
         if self._engine is not None:
             self._engine.event_loop.call(self._engine.take, number, request, send)
-        elif isinstance(loaded, Raised):
-            send(number, _failed(loaded.caught.error).content())
         else:
-            send(number, _encoded(EngineAnswer(lost=EngineLost(loaded.exit_text, timed_out=False))).content())
+            raised = isinstance(loaded, Raised)
+            answer = EngineAnswer(Caught.of(loaded.caught.error)) if raised else EngineAnswer(lost=loaded)
+            send(number, _encoded(answer, progress).content())
         return True
 
     def leave(self, number: int) -> None:
@@ -145,7 +146,7 @@ class RunningEngine:
             task = self._tasks.pop(number, None)
             if task is not None:  # the client hears of it, in case it waits for that, too
                 task.cancel()
-                send(number, _encoded(EngineAnswer()).content())
+                send(number, _encoded(EngineAnswer(), self._progress).content())
             return
         used: list[UsageReported] = []
         context = request_context(used.append)
@@ -160,7 +161,7 @@ class RunningEngine:
     async def _have_alone(self, number: int, send: Send) -> None:
         """Says when the client has the engine, and keeps it until that is taken back, or the client is idle."""
         async with self._turns.alone(client_of(number)):
-            send(number, _encoded(EngineAnswer()).content())
+            send(number, _encoded(EngineAnswer(), self._progress).content())
             await self._turns.idle()
         del self._tasks[number]
 
@@ -168,7 +169,7 @@ class RunningEngine:
         async with self._turns.place(client_of(number)):
             answer, predictions = await self._predicted(request, used)
         del self._tasks[number]
-        send(number, _encoded(answer, predictions, request.columns).content())
+        send(number, _encoded(answer, self._progress, predictions, request.columns).content())
 
     async def _predicted(self, request: Decoded, used: list[UsageReported]) -> tuple[EngineAnswer, Sequence[Any]]:
         """The engine's answer to a request, and its predictions; ``used`` gets what is reported meanwhile."""
@@ -204,8 +205,10 @@ class RunningEngine:
         secs = f"{self._timeout_secs:g} s"
         error = TimeoutError(f"{type(self._handler).__qualname__}.submit took longer than {secs}.")
         vars(error)["retryable"] = False  # the next try would cost the same time
-        lost = EngineLost(f"was killed, since its engine answers nothing: a request took longer than {secs}", True)
-        return EngineAnswer(Caught.of(error), lost if self._hangs else None, used)
+        if not self._hangs:
+            return EngineAnswer(Caught.of(error), used=used)
+        why = f"was killed, since its engine answers nothing: a request took longer than {secs}"
+        return EngineAnswer(Caught.of(error), HostFailure(self._progress.read(), True, why), used)
 
 
 class EngineTurns:
@@ -274,23 +277,21 @@ class EngineTurns:
         self._note(client)
 
 
-def _failed(error: BaseException) -> Message:
-    return _encoded(EngineAnswer(Caught.of(error)))
-
-
-def _encoded(answer: EngineAnswer, rows: Sequence[Any] = (), columns: Columns | None = None) -> Message:
+def _encoded(
+    answer: EngineAnswer, progress: Progress, rows: Sequence[Any] = (), columns: Columns | None = None
+) -> Message:
     """An answer as a message; where its rows cannot be pickled, that instead."""
     errors = [] if answer.caught is None else [answer.caught.error]
     errors += [row.error for row in rows if type(row) in (ElementFailure, ElementRetry)]
-    answer = answer._replace(lost=answer.lost or _lost_device(errors))
+    answer = answer._replace(lost=answer.lost or _lost_device(errors, progress))
     try:
         return encode(answer, rows, known=columns, reducers=stand_ins(errors))
     except Exception as error:
         problem = next(filter(None, map(why_unsendable, rows)), None) or Caught.of(error)
-        answer = answer._replace(caught=problem, lost=_lost_device([error]))
+        answer = answer._replace(caught=problem, lost=_lost_device([error], progress))
         return encode(answer, [], reducers=stand_ins([problem.error]))
 
 
-def _lost_device(errors: Iterable[BaseException]) -> EngineLost | None:
+def _lost_device(errors: Iterable[BaseException], progress: Progress) -> HostFailure | None:
     culprit = next(filter(None, map(device_loss, errors)), None)
-    return None if culprit is None else EngineLost(f"lost its device ({one_line(culprit)})", timed_out=False)
+    return None if culprit is None else device_failure(culprit, progress)

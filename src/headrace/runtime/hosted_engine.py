@@ -243,8 +243,7 @@ class EngineHosts:
             call.fail(error)
         else:
             if answer.lost is not None:
-                text, timed_out = answer.lost
-                connection.kill(text, timed_out=timed_out, device_lost=not timed_out)
+                connection.kill(answer.lost)
                 return
             call.end(answer, rows)
         with self._changed:

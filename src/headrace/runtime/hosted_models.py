@@ -29,7 +29,7 @@ from headrace.hosts.connection import Call
 from headrace.hosts.provider import HostFailure, died, load_error
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.ipc.progress import Activity
-from headrace.runtime.messages import DeviceLost, Done, Raised, Unreadable, Work
+from headrace.runtime.messages import Done, Raised, Unreadable, Work
 from headrace.runtime.model_source import ModelProxy
 from headrace.runtime.request_handler import WaitContext
 from headrace.runtime.spec import SessionSpec
@@ -128,8 +128,8 @@ class HostedModels:
                 raise
             except Exception as problem:  # the answer cannot be unpickled
                 return Unreadable(Caught.of(problem)), []
-            if not isinstance(result, HostFailure) and isinstance(result.head, DeviceLost):
-                result = result.head.failure
+            if not isinstance(result, HostFailure) and isinstance(result.head, HostFailure):
+                result = result.head
             # A host lost while loading says nothing about the rows: the load policy decides whether to send them again.
             # Any other lost host is the caller's to recover from.
             if isinstance(result, HostFailure) and result.snapshot.activity is Activity.LOADING:

@@ -1,4 +1,7 @@
-"""What a process and its model hosts say to each other: a request's head, and the heads of its response."""
+"""What a process and its model hosts say to each other: a request's head, and the heads of its response.
+
+A host that has lost its device, so that no later call can succeed, responds with a ``HostFailure`` and exits.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,6 @@ from headrace.core.result import Caught, Failure, Skipped
 from headrace.failures.search import InjectedFailure
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.codec import sent_as_plain_values
-from headrace.ipc.progress import ActivitySnapshot
 
 _PLAIN = {str, int, float, bool, type(None)}
 
@@ -82,20 +84,6 @@ class Raised(NamedTuple):
     loading: bool = False
 
 
-class DeviceLost(NamedTuple):
-    """The host has lost its device. No later call can succeed, so the host exits after this response."""
-
-    exit_text: str
-    """Words to follow "the host"."""
-    snapshot: ActivitySnapshot
-    """The activity during which it was lost."""
-
-    @property
-    def failure(self) -> HostFailure:
-        """The same in the client's terms."""
-        return HostFailure(self.snapshot, timed_out=False, exit_text=self.exit_text, device_lost=True)
-
-
 class Unreadable(NamedTuple):
     """The request or the response could not be pickled or unpickled."""
 
@@ -111,22 +99,13 @@ class EngineRequest(NamedTuple):
     """Whether the client asks to have the engine alone until it takes this back."""
 
 
-class EngineLost(NamedTuple):
-    """Why a host is of no more use, and is to be killed."""
-
-    exit_text: str
-    """Words to follow "the host"."""
-    timed_out: bool
-    """Whether its engine answers nothing any more; else it has lost its device."""
-
-
 class EngineAnswer(NamedTuple):
     """From an engine in a host: what became of a request, whose predictions are the rows."""
 
     caught: Caught | None = None
     """What it raised, if it did."""
-    lost: EngineLost | None = None
-    """Then the request has no answer."""
+    lost: HostFailure | None = None
+    """Why the host is of no more use, and is to be killed: its engine answers nothing, or its device is lost."""
     used: Sequence[UsageReported] = ()
 
 

@@ -20,10 +20,11 @@ from headrace.failures.device import device_loss, one_line
 from headrace.failures.search import InjectedFailure
 from headrace.hosts.environment import inherited_budget
 from headrace.hosts.host import Response
+from headrace.hosts.provider import HostFailure
 from headrace.ipc.codec import encode
 from headrace.ipc.exceptions import stand_ins
 from headrace.ipc.progress import Activity, Progress
-from headrace.runtime.messages import DeviceLost, Done, Raised, Unreadable, Work
+from headrace.runtime.messages import Done, Raised, Unreadable, Work
 from headrace.runtime.model_source import Loaded, LoadedModels, ModelSource
 from headrace.runtime.observers import EngineMetrics
 from headrace.runtime.queues import AnyBatch
@@ -272,8 +273,12 @@ def _raised(caught: Caught, events: list[Event], *, loading: bool = False) -> Re
 def _device_lost(error: Exception, progress: Progress) -> Response:
     error = error.__cause__ if isinstance(error.__cause__, Exception) else error
     _LOGGER.error("The device is lost, and this host ends.", exc_info=error)
-    culprit = device_loss(error) or error
-    return Response(DeviceLost(f"lost its device ({one_line(culprit)})", progress.read()), is_last=True)
+    return Response(device_failure(device_loss(error) or error, progress), is_last=True)
+
+
+def device_failure(culprit: BaseException, progress: Progress) -> HostFailure:
+    """What a host says of itself that has lost its device."""
+    return HostFailure(progress.read(), False, f"lost its device ({one_line(culprit)})", device_lost=True)
 
 
 def _stand_ins(events: list[Event], errors: list[BaseException]) -> dict[type, Any]:
