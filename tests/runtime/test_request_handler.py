@@ -43,8 +43,6 @@ class Watching(Values):
         return [(self.loading, activity())] * len(batch)
 
 
-
-
 class Unpicklable(Exception):
     def __init__(self, text):
         super().__init__(text)

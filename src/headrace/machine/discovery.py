@@ -266,18 +266,8 @@ def is_free(directory: str, name: str) -> bool:
 def remove_stale(directory: str, name: str) -> None:
     """Removes the files that a killed manager left, and the directory if it is then empty."""
     lock = _locked(_lock_path(directory, name))
-    if lock is None:
-        return
-    with contextlib.suppress(TimeoutError):
-        connection = find(directory, name)
-        if connection is None:
-            _remove(address(directory, name))
-        else:  # its lock file was deleted, as old temporary files are
-            connection.close()
-    _remove(_lock_path(directory, name))
-    os.close(lock)
-    with contextlib.suppress(OSError):
-        os.rmdir(directory)
+    if lock is not None:
+        ManagerEndpoint(directory, name, lock, socket.socket(socket.AF_UNIX)).remove()
 
 
 def runtime_directory(make: bool = True) -> str:
