@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.handlers.data_frames import as_row, bytes_of, frame_of_rows, predict_examples
-from headrace.rows.records import TypedRow
+from headrace.rows.blocks import TypedRow
 
 UTC = datetime.timezone.utc
 VALUES = [

@@ -25,7 +25,7 @@ from beam_compat import BeamCompatContract
 from headrace import ConfigurationError, Failure, MissingExtraError, predict
 from headrace.handlers import sklearn_inference
 from headrace.handlers.sklearn_inference import ModelFileType, SklearnModelHandlerNumpy, SklearnModelHandlerPandas
-from headrace.rows.records import TypedRow
+from headrace.rows.blocks import TypedRow
 from headrace.testing import HandlerContract, nearly_equal
 from toys import infer
 

@@ -10,9 +10,7 @@ import numpy
 import pyarrow
 import pytest
 
-from headrace.jobs.arrays import array_of, numbers_as_array, texts_of_times
-from headrace.rows.fitting import numbers_of
-from headrace.rows.values import as_values
+from headrace.rows.values import array_of, as_values, numbers_as_array, numbers_of, texts_of_times
 
 HANDLER = """
 from headrace import ModelHandler

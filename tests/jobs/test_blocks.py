@@ -19,8 +19,8 @@ from headrace.jobs.publishing import PublishError
 from headrace.jobs.reading import read_blocks, read_rows
 from headrace.jobs.row_ranges import RowRanges, place_at
 from headrace.jobs.run import Job, Run
+from headrace.rows.columns import Fit, fitted
 from headrace.rows.examples import Examples
-from headrace.rows.fitting import Fit, fitted
 from tables_of_all_types import OUTPUTS, parquet
 
 NUMBERS = Fit(("a", "b"))
@@ -171,7 +171,7 @@ MARK = "\ufeff"
 )
 def test_rows_at_the_start_of_a_piece(tmp_path, monkeypatch, line, row):
     """Each but the first is where a piece of the file begins that Arrow could read."""
-    monkeypatch.setattr("headrace.jobs.text._PIECE_BYTES", len(line.encode()))
+    monkeypatch.setattr("headrace.jobs.opening._PIECE_BYTES", len(line.encode()))
     (tmp_path / "in.csv").write_text("text,a\n" + line * 5)
     assert assert_same_rows(tmp_path / "in.csv", {"a": "float"}) == [row] * 5
 

@@ -10,9 +10,9 @@ import pytest
 from headrace.jobs import direct, output
 from headrace.jobs.direct import DirectParquet
 from headrace.jobs.output_batches import OutputLine, lines_in
+from headrace.jobs.parquet_tables import write_parquet
 from headrace.jobs.parts import PartWriter
 from headrace.jobs.stored_rows import StoredRows
-from headrace.jobs.tables import write_parquet
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from headrace.jobs.durable import DurablePartWriter
 from headrace.jobs.output_batches import OutputLine, batch_of_block
 from headrace.jobs.row_ranges import RowRanges, place_at
 from headrace.jobs.stored_rows import StoredRows
-from headrace.jobs.tables import lines_of
+from headrace.jobs.text_tables import lines_of
 from headrace.rows.blocks import Block
 
 BLOCKS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(1, 9)), min_size=1, max_size=8)

@@ -11,10 +11,9 @@ import pytest
 
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.files import Source, absolute, dead_letters_path, match, output_format
-from headrace.jobs.input_share import Position
+from headrace.jobs.opening import Position, whole_lines
 from headrace.jobs.reading import InputSchema, infer_schema, read_rows
-from headrace.jobs.text import whole_lines
-from headrace.rows.records import BrokenLine
+from headrace.rows.blocks import BrokenLine
 
 
 @pytest.fixture

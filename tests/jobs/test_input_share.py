@@ -9,8 +9,8 @@ import pytest
 
 from headrace.core.handler import ModelHandler
 from headrace.jobs.files import known_size, match
-from headrace.jobs.input_share import InputShare, following
 from headrace.jobs.job import Job
+from headrace.jobs.opening import InputShare, following
 from headrace.jobs.reading import infer_schema, read_blocks
 from headrace.jobs.retry import dead_letter_columns, match_dead_letters
 from headrace.jobs.row_ranges import RowRanges

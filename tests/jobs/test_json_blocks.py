@@ -8,9 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.jobs.files import Source
-from headrace.jobs.json_blocks import read_json_blocks, read_json_records
-from headrace.rows.records import BrokenLine
-from headrace.rows.values import rows_of
+from headrace.jobs.json_lines import read_json_blocks, read_json_records
+from headrace.rows.blocks import Block, BrokenLine
 
 NAMES = st.sampled_from(["a", "b", "é", 'quoted "', ""])
 VALUES = st.one_of(
@@ -36,7 +35,7 @@ def source(tmp_path):
 
 
 def rows(piece):
-    return rows_of(piece, "in.jsonl", 0) if isinstance(piece, pyarrow.RecordBatch) else piece
+    return Block(0, 0, batch=piece).rows() if isinstance(piece, pyarrow.RecordBatch) else piece
 
 
 def read(source):

@@ -10,7 +10,7 @@ import pytest
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.files import match
 from headrace.jobs.reading import infer_schema, read_rows
-from headrace.rows.records import BrokenLine
+from headrace.rows.blocks import BrokenLine
 
 FAR = pyarrow.array([0, 10**7, 1], pyarrow.int32()).cast(pyarrow.date32())
 
@@ -71,7 +71,6 @@ def test_nanoseconds_are_the_same_text_everywhere(tmp_path, both_ways, output):
     kinds = {"moment": pyarrow.timestamp("ns", "Europe/Berlin"), "time": pyarrow.time64("ns")}
     kinds["length"] = pyarrow.duration("ns")
     columns = {name: pyarrow.array([n and n % (86_400 * 10**9) for n in counts], kind) for name, kind in kinds.items()}
-    columns["listed"] = pyarrow.array([[n] for n in counts], pyarrow.list_(kinds["length"]))
     a = pyarrow.array([1.0, 13.0, 13.0, 2.0])
     path = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"a": a, "b": [1, 2, 3, 4], **columns}), path)
@@ -80,11 +79,10 @@ def test_nanoseconds_are_the_same_text_everywhere(tmp_path, both_ways, output):
     assert found[0]["moment"] == "1970-01-01 00:00:00.000000001Z"
     assert (found[0]["time"], found[0]["length"]) == ("00:00:00.000000001", "1")
     assert found[1]["time"] == "23:31:30.123456789"
-    assert found[1]["listed"] == ["1234567890123456789"]
     whole, none = (letter["row"] for letter in letters)
     assert whole["moment"] == "1970-01-01T01:00:00.000001+01:00"
     assert (whole["time"], whole["length"]) == ("00:00:00.000001", "P0DT0H0M0.000001S")
-    assert none["listed"] == [None]
+    assert none["length"] is None
 
 
 def test_two_columns_of_one_name_are_refused_at_construction(tmp_path):

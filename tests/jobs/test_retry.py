@@ -10,7 +10,7 @@ import pytest
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.files import Source
 from headrace.jobs.retry import dead_letter_columns, match_dead_letters, read_dead_letters
-from headrace.rows.records import BrokenLine, TriedRow
+from headrace.rows.blocks import BrokenLine, TriedRow
 
 LETTER = {"row": {"n": 1, "deep": [1, {"a": None}]}, "stage": "inference", "message": "no", "attempts": 3}
 UNREAD = {

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.jobs import splits
-from headrace.jobs.csv_types import NESTED
+from headrace.jobs.csv_records import NESTED
 from headrace.jobs.files import match
 from headrace.jobs.reading import read_blocks
 from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.splits import Splits
-from headrace.rows.records import BrokenLine
+from headrace.rows.blocks import BrokenLine
 
 FIELDS = ["1", "abc", "", '"x"', '"a,b"', '"l1\nl2"', '"q""q"', "é", '"a\r\nb"', '"\n"', '""', " "]
 ODD_FIELDS = ['5" pipe', '"open', 'x"y', '"a"b', "\0", "a\rb"]

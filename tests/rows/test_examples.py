@@ -9,8 +9,8 @@ from headrace.core.handler import ModelHandler
 from headrace.core.keyed import KeyedModelHandler, KeyModelMapping, MaybeKeyedModelHandler
 from headrace.core.result import Stage
 from headrace.local.predict import predict
+from headrace.rows.blocks import BrokenLine
 from headrace.rows.examples import Examples, batching_over_rows, over_rows
-from headrace.rows.records import BrokenLine
 
 
 class Echo(ModelHandler):

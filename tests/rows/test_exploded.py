@@ -6,7 +6,7 @@ import numpy
 import pytest
 
 from headrace import ConfigurationError
-from headrace.rows.exploded import exploded, exploded_all, exploded_array, naming_outputs, refuse_exploded
+from headrace.rows.examples import exploded, exploded_all, exploded_array, naming_outputs, refuse_exploded
 
 NAMED = numpy.array([(1, 2), (3, 4)], [("a", int), ("b c", int)])
 PAIR = namedtuple("PAIR", "label score")

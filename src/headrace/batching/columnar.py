@@ -1,7 +1,7 @@
 """Cuts columnar elements into batches and joins them, without touching single rows.
 
 A columnar element holds many rows: an array or a tensor with a leading axis, a mapping of names to such, an Arrow
-record batch, a data frame; or an object with ``__len__``, slicing, and a method ``concatenated`` that joins several.
+record batch, a data frame; or an object with ``__len__`` and slicing, for a handler with a method ``runs_elements``.
 """
 
 from __future__ import annotations
@@ -56,8 +56,6 @@ def concatenate(pieces: Sequence[Any]) -> Any:
         raise TypeError(
             f"elements of one batch must be of one type, not {sorted({type(one).__name__ for one in pieces})}."
         )
-    if hasattr(first, "concatenated"):
-        return first.concatenated(pieces)
     if isinstance(first, Mapping):
         if any(one.keys() != first.keys() for one in pieces):
             raise ValueError(f"elements of one batch must have the same columns as the first: {list(first)}.")
@@ -236,9 +234,16 @@ def split(columns: Any, rows: Sequence[int]) -> list[Any]:
 def run_columns(
     handler: Any, model: Any, pieces: Sequence[Any], inference_args: dict[str, Any] | None
 ) -> list[PredictionResult]:
-    """One prediction for each columnar piece, from one call of the model with all rows."""
+    """One prediction for each columnar piece, from one call of the model with all rows.
+
+    A handler with an attribute ``runs_elements``, which takes itself, the pieces, the model and its arguments, joins
+    the pieces there.
+    """
     rows = [rows_in(piece) for piece in pieces]
-    answer = handler.run_columns(concatenate(pieces), model, inference_args)
+    if run := getattr(handler, "runs_elements", None):
+        answer = run(handler, pieces, model, inference_args)
+    else:
+        answer = handler.run_columns(concatenate(pieces), model, inference_args)
     predictions, model_id = (answer.inference, answer.model_id) if hasattr(answer, "inference") else (answer, None)
     who = f"{type(handler).__qualname__}.run_columns"
     try:

@@ -15,8 +15,8 @@ from headrace.core.answer import SKIP
 from headrace.jobs.job import Job
 from headrace.jobs.reading import SAMPLED_ROWS, read_rows
 from headrace.jobs.run import Run
+from headrace.rows.blocks import BrokenLine, Record, Row
 from headrace.rows.examples import over_rows
-from headrace.rows.records import BrokenLine, Record, Row
 from headrace.runtime.plan import make_plan
 
 _EXAMPLES = 3

@@ -13,7 +13,7 @@ from headrace.cli.recognition import Recognised
 from headrace.core.errors import ConfigurationError
 from headrace.core.spelling import did_you_mean
 from headrace.jobs import files
-from headrace.jobs.csv_types import CELL_TYPES
+from headrace.jobs.csv_records import CELL_TYPES
 from headrace.jobs.files import Source
 from headrace.jobs.reading import InputSchema, infer_schema
 from headrace.jobs.retry import are_of_files, columns_of_lines, dead_letter_columns, match_dead_letters

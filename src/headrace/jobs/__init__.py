@@ -4,22 +4,17 @@ run.py   Run.execute(Job from job.py), in the user's process: prepare the output
   |
   |- drivers of the same steps (steps.py):  loop.py  one process, without Beam
   |                                         beam_pipeline.py  Beam's workers, on any runner
-  |    read     files.py -> compression.py, pipes.py, storage.py -> text.py -> reading.py: blocks.py, blocks of rows
-  |             csv_blocks.py, json_blocks.py, parquet_blocks.py: record batches where pyarrow is exact, else records
-  |             (csv_records.py); retry.py: dead letters as input; partitions.py: columns that the names of folders
-  |             give; flow.py: one block ahead, and no more once the first rows have all failed;
-  |             input_share.py: how far the input is read, for the progress that is shown
+  |    read     files.py -> opening.py, pipes.py, storage.py -> reading.py: blocks of rows, record batches where pyarrow
+  |             is exact, else records. csv_blocks.py, csv_records.py, json_lines.py; retry.py: dead letters as input;
+  |             flow.py: one block ahead, and no more once the first rows have all failed
   |    predict  a bundle of the runtime takes rows, each tagged with its place in its block. headrace.rows wraps the
   |             handler: row -> example; columns.py for blocks, if it predicts the same from columns
   |    write    output_batches.py: record batches of rows and predictions -> parts.py, or durable.py with
   |             --resume; direct.py: into a Parquet output at once
-  '- output.py joins the parts as JSON lines, CSV or Parquet (tables.py, column_types.py), in the order of the input
-     (stored_rows.py); publishing.py moves the files into place; letters.py: dead letters, and where
-     their rows belong; into.py puts them there; resume.py keeps the parts of a killed run for the next one
-     (row_ranges.py: which rows are done); folder.py: an output for each input
+  '- output.py joins the parts as JSON lines or CSV (text_tables.py) or Parquet (parquet_tables.py), in the order of the
+     input (stored_rows.py); publishing.py moves the files into place; letters.py: dead letters, and where their rows
+     belong; into.py puts them there; resume.py keeps the parts of a killed run for the next one (row_ranges.py: which
+     rows are done); folder.py: an output for each input
 
 predict_table.py, arrow_predictions.py: of a table in memory, the same predictions as columns.
-
-arrays.py: Python's values as Arrow's, the reverse of headrace.rows.values, and their texts; json_lines.py: any value as
-JSON.
 """

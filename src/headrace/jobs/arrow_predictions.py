@@ -9,17 +9,14 @@ from typing import Any
 
 import pyarrow
 
-from headrace.jobs.column_types import as_array, kind_of, type_of
 from headrace.jobs.json_lines import JsonEncodeError
 from headrace.jobs.letters import unwritten
 from headrace.jobs.output_batches import column_of_predictions, json_value
-from headrace.rows.exploded import PREDICTION
-
-Opened = Callable[[Any], AbstractContextManager[Callable[[Any], Any]]]
-"""Opens a worker for tables with the columns of one; its context gives each back with its predictions."""
+from headrace.jobs.parquet_tables import as_array, kind_of, type_of
+from headrace.rows.examples import PREDICTION
 
 
-def predicted_stream(given: Any, opened: Opened) -> Any:
+def predicted_stream(given: Any, opened: Callable[[Any], AbstractContextManager[Callable[[Any], Any]]]) -> Any:
     """A reader of the batches with their predictions."""
     reader = pyarrow.RecordBatchReader.from_stream(given)
 
@@ -69,43 +66,36 @@ def _held(column: Any, field: Any) -> Any:
     )
 
 
-def with_columns(table: Any, added: dict[str, Any], *, raises: bool) -> Any:
+def in_arrow(table: Any, added: dict[str, Any], *, raises: bool) -> Any:
     """The table or record batch with more columns.
 
     Args:
         table: of Arrow's.
-        added: the columns of ``predict_table``: values of all rows, an array, or one value that all rows have. A
-            prediction that cannot be written fails.
-        raises: whether that raises, or only makes the row's outcome a failure.
+        added: values of all rows, an array, or one value that all rows have.
+        raises: whether a prediction that cannot be written raises, or only makes the row's outcome a failure.
 
     Raises:
         JsonEncodeError: a prediction cannot be written, and ``raises``.
     """
-    if not isinstance(added["outcome"], list):
-        return _appended(table, {name: _column(value, table.num_rows) for name, value in added.items()})
-    predictions = {name: _written(added, name, raises=raises) for name in added if name.startswith(PREDICTION)}
-    added = {**added, **predictions}
-    types = dict.fromkeys(added, pyarrow.string()) | {
-        name: type_of(kind_of(values)) for name, values in predictions.items()
-    }
-    return _appended(table, {name: as_array(values, types[name]) for name, values in added.items()})
+    if isinstance(added["outcome"], list):
+        names = [name for name in added if name.startswith(PREDICTION)]
+        added = {**added, **{name: _written(added, name, raises=raises) for name in names}}
+    columns, schema = list(table.columns), table.schema
+    for name, value in added.items():
+        columns.append(_column(name, value, table.num_rows))
+        schema = schema.append(pyarrow.field(name, columns[-1].type))
+    return type(table).from_arrays(columns, schema=schema)
 
 
-def _column(value: Any, rows: int) -> Any:
-    """A column of an array, a list, or one text or None for all rows."""
+def _column(name: str, value: Any, rows: int) -> Any:
     if value is None or isinstance(value, str):
         return pyarrow.repeat(pyarrow.scalar(value, pyarrow.string()), rows)
+    if not name.startswith(PREDICTION):
+        return as_array(value, pyarrow.string())
     if (column := column_of_predictions(value)) is not None:
         return column
     values = list(map(json_value, value))
     return as_array(values, type_of(kind_of(values)))
-
-
-def _appended(table: Any, arrays: dict[str, Any]) -> Any:
-    schema = table.schema
-    for name, array in arrays.items():
-        schema = schema.append(pyarrow.field(name, array.type))
-    return type(table).from_arrays([*table.columns, *arrays.values()], schema=schema)
 
 
 def _written(added: dict[str, list[Any]], name: str, *, raises: bool) -> list[Any]:

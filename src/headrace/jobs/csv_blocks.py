@@ -15,12 +15,11 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.csv
 
-from headrace.jobs.csv_records import CsvRecords
-from headrace.jobs.csv_types import CELL_TYPES, EXACT, FALSE, NESTED, TEXT, TRUE, value_of
+from headrace.jobs.csv_records import CELL_TYPES, EXACT, FALSE, NESTED, TEXT, TRUE, CsvRecords, value_of
 from headrace.jobs.files import Source
-from headrace.jobs.text import TextFile, open_text, whole_lines
-from headrace.rows.fitting import ZERO, numbers_of
-from headrace.rows.records import Record
+from headrace.jobs.opening import TextFile, open_text, whole_lines
+from headrace.rows.blocks import Record
+from headrace.rows.values import ZERO, numbers_of
 
 _ARROW_BYTES = 1 << 18
 _FEW_LINES, _RECORDS = 64, 512
@@ -48,14 +47,14 @@ def read_csv_blocks(source: Source, types: Mapping[str, str]) -> Iterator[Any]:
             batch = fast.read(piece)
             if batch is not None:
                 text.line += lines
-                file.position.lines_done = text.line
+                file.position.done = file.position.read - text.waiting
                 yield batch
             elif lines > _FEW_LINES and fast.is_able:
                 text.give_back(*_halves(piece))
             else:
                 text.give_back(piece)
                 for records in _records(source, text, lines, header, types):
-                    file.position.lines_done = text.line
+                    file.position.done = file.position.read - text.waiting
                     yield records
 
 
@@ -92,6 +91,11 @@ class _Text:
         self._piece, self._place = b"", 0
         self.line = line
         """How many lines were read; callers of ``take`` add the lines of the piece themselves."""
+
+    @property
+    def waiting(self) -> int:
+        """How many bytes were read ahead."""
+        return len(self._piece) - self._place + sum(map(len, self._pieces))
 
     def take(self) -> bytes:
         """The next piece; empty at the end of the file."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow
 import pyarrow.parquet
 
-from headrace.jobs.tables import GROUP_BYTES, GROUP_ROWS, open_parquet
+from headrace.jobs.parquet_tables import GROUP_BYTES, GROUP_ROWS, open_parquet
 
 _GROUP = b"headrace.group"
 

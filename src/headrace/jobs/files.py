@@ -1,23 +1,20 @@
-"""Input and output files: matching, formats, decompression, and names beside the output."""
+"""Input and output files: matching, formats, the columns that folders give, and names beside the output."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import BinaryIO, NamedTuple
+from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from headrace.core.errors import ConfigurationError
 from headrace.core.files import FileInfo, file_info, files_below, is_folder_name
 from headrace.core.spelling import no_file
 from headrace.jobs import pipes, storage
-from headrace.jobs.compression import compression_of, decompressed
-from headrace.jobs.input_share import CountedFile, Position, positions
-from headrace.jobs.partitions import Key, is_partitioned, keys_of
+from headrace.rows.blocks import Row
 from headrace.rows.files import Contents, Decode, row_of_file
-from headrace.rows.records import Row
 
 _FORMATS = {
     ".jsonl": "jsonl",
@@ -28,12 +25,14 @@ _FORMATS = {
     ".parquet": "parquet",
     ".pq": "parquet",
 }
-
-
+_COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".lzma": "xz", ".zst": "zstd", ".zstd": "zstd"}
 _LOOKED_AT = 1000
 """How many files of a folder are looked at to say how to name them."""
 _FILES_AT_ONCE = 500
 """How many of the files that are rows are one source."""
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+_KEY = re.compile(r"([^=]+)=(.*)")
+_WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _listed: dict[str, FileInfo] = {}
 """Remote files, from the listing that found them: asking for each would take a request."""
 
@@ -51,6 +50,15 @@ class Part(NamedTuple):
     stop: int = 0
     line: int = 0
     """Of a text file: how many lines come before the first row."""
+
+
+class Key(NamedTuple):
+    """A column that a folder's name, such as ``year=2024``, gives to all rows below it, as Hive has it."""
+
+    name: str
+    value: Any
+    type: str
+    """``int`` if all values of this column are whole numbers, else ``str``."""
 
 
 class Source(NamedTuple):
@@ -102,23 +110,18 @@ def match(patterns: Sequence[str], file_format: str | None = None, delimiter: st
     for pattern in patterns:
         for file in _matching(pattern):
             bases.setdefault(file.path, _base(pattern, file.path))
-    for path in bases:
-        if not storage.is_remote(path):
-            pipes.expect(path)
+    for path in [path for path in bases if not storage.is_remote(path)]:
+        pipes.expect(path)
     sources = tuple(
-        Source(
-            path,
-            file_format or _format_of(path),
-            delimiter or delimiter_of(path),
-            keys=keys,
-            name=_name(path, bases[path]),
-        )
-        for path, keys in keys_of(bases).items()
+        Source(path, file_format or _format_of(path), delimiter or delimiter_of(path), keys=keys, name=name)
+        for (path, base), keys in zip(bases.items(), _keys_of(bases), strict=True)
+        for name in [path[len(base) :].lstrip("/" + os.sep) or storage.split(path)[1]]
     )
     for source in sources:
-        if source.format == "parquet" and pipes.is_pipe(source.path):
+        if source.format == "parquet" and (pipes.is_pipe(source.path) or compression_of(source.path) is not None):
+            kind, cure = ("a pipe", "write") if pipes.is_pipe(source.path) else ("compressed", "decompress")
             raise ConfigurationError(
-                f"{pipes.as_name(source.path)} is a pipe, and Parquet has to be read from its end: write it to a file "
+                f"{pipes.as_name(source.path)} is {kind}, and Parquet has to be read from its end: {cure} it to a file "
                 "first."
             )
     return sources
@@ -243,10 +246,16 @@ def failed_path(dead_letters: str) -> str:
     return f"{dead_letters[:-end]}.failed{dead_letters[-end:]}"
 
 
+def compression_of(path: str) -> str | None:
+    """The compression by file extension: gzip, bz2, xz or zstd; None: none."""
+    return next((kind for suffix, kind in _COMPRESSIONS.items() if path.lower().endswith(suffix)), None)
+
+
 def _matching(pattern: str, *, are_rows: bool = False) -> list[FileInfo]:
     path = absolute(pipes.as_path(pattern))
     if os.path.isdir(path):
-        if not are_rows and is_partitioned(files := _files_below(path), path):
+        files = [] if are_rows else _files_below(path)
+        if any(True for file in files for _ in _pairs(file[len(path) :])):
             return list(map(file_info, files))
         names = f"'{os.path.join(pattern, '**/*')}'" if are_rows else _glob_of(pattern)
         raise ConfigurationError(f"{pattern} is a folder; name its files: {names}.")
@@ -273,8 +282,24 @@ def _base(pattern: str, path: str) -> str:
     return os.path.dirname(re.split(r"[*?\[]", fixed)[0])
 
 
-def _name(path: str, base: str) -> str:
-    return path[len(base) :].lstrip("/" + os.sep) or storage.split(path)[1]
+def _keys_of(bases: Mapping[str, str]) -> list[tuple[Key, ...]]:
+    """The keys of files, the same columns for all; ``bases`` has the folder below which names of folders are keys."""
+    found = [dict(_pairs(path[len(base) :])) for path, base in bases.items()]
+    kinds: dict[str, str] = {}
+    for name in dict.fromkeys(name for pairs in found for name in pairs):
+        known = [value for pairs in found if (value := pairs.get(name)) is not None]
+        kinds[name] = "int" if known and all(map(_WHOLE.fullmatch, known)) else "str"
+    return [tuple(_key(name, pairs.get(name), kind) for name, kind in kinds.items()) for pairs in found]
+
+
+def _key(name: str, value: str | None, kind: str) -> Key:
+    return Key(name, int(value) if value is not None and kind == "int" else value, kind)
+
+
+def _pairs(path: str) -> Iterator[tuple[str, str | None]]:
+    for folder in re.split(r"[/\\]", os.path.dirname(path)):
+        if found := _KEY.fullmatch(folder):
+            yield unquote(found[1]), None if found[2] == _NULL else unquote(found[2])
 
 
 def _files_below(folder: str) -> list[str]:
@@ -282,18 +307,20 @@ def _files_below(folder: str) -> list[str]:
     return sorted(
         path
         for path in files_below(folder)
-        if _extensions(path)[:1] and _extensions(path)[0] in _FORMATS
-        if not any(part.startswith((".", "_")) for part in path[len(folder) :].split(os.sep))
+        if _is_of_rows(path) and not any(part.startswith((".", "_")) for part in path[len(folder) :].split(os.sep))
     )
 
 
 def _glob_of(folder: str) -> str:
     """A glob, in quotes, of the files of rows in a folder."""
     for path in islice(files_below(folder), _LOOKED_AT):
-        extensions = _extensions(path)
-        if extensions[:1] and extensions[0] in _FORMATS:
-            return f"'{os.path.join(folder, '**/*')}{''.join(extensions)}'"
+        if _is_of_rows(path):
+            return f"'{os.path.join(folder, '**/*')}{''.join(_extensions(path))}'"
     return f"'{os.path.join(folder, '*.jsonl')}', for example; it has none of .jsonl, .csv or .parquet"
+
+
+def _is_of_rows(path: str) -> bool:
+    return not _FORMATS.keys().isdisjoint(_extensions(path)[:1])
 
 
 def _extensions(path: str) -> list[str]:
@@ -305,27 +332,8 @@ def _extensions(path: str) -> list[str]:
 
 
 def _format_of(path: str) -> str:
-    for extension in _extensions(path)[:1]:
-        if extension in _FORMATS:
-            return _FORMATS[extension]
+    if _is_of_rows(path):
+        return _FORMATS[_extensions(path)[0]]
     if pipes.is_pipe(path):
         raise ConfigurationError(f"{pipes.as_name(path)} is a pipe, which tells no format; add --format jsonl or csv.")
     raise ConfigurationError(f"the extension of {path!r} tells no format; add --format jsonl, csv or parquet.")
-
-
-@contextmanager
-def open_source(source: Source) -> Iterator[BinaryIO]:
-    """The decompressed file. Unlike Beam's, reading raises if the file is cut off or followed by something else.
-
-    Raises:
-        OSError: it cannot be opened.
-    """
-    compression, seekable = compression_of(source.path), source.format == "parquet"
-    if pipes.is_pipe(source.path):
-        with pipes.opened(source.path) as pipe:
-            yield decompressed(pipe, compression, seekable=seekable)
-        return
-    with storage.open_file(source.path) as file:
-        position = positions[source.path] = Position()
-        counted = file if seekable else CountedFile(file, position)
-        yield decompressed(counted, compression, seekable=seekable)

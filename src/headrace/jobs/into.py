@@ -11,22 +11,19 @@ import pyarrow
 
 from headrace.core.errors import ConfigurationError
 from headrace.jobs import storage
-from headrace.jobs.compression import create_compressed
 from headrace.jobs.csv_records import CsvRecords, csv_lines
-from headrace.jobs.files import Source, delimiter_of, location, open_source, stamp
-from headrace.jobs.input_share import InputShare
+from headrace.jobs.files import Source, delimiter_of, location, stamp
 from headrace.jobs.letters import OutputPlaces, position_in
+from headrace.jobs.opening import InputShare, create_compressed, open_source, open_text, whole_lines
 from headrace.jobs.output_batches import batch_as_written
-from headrace.jobs.parquet_blocks import parquet_file, read_parquet
+from headrace.jobs.parquet_tables import write_parquet
 from headrace.jobs.publishing import Move
-from headrace.jobs.reading import read_rows
+from headrace.jobs.reading import parquet_file, read_parquet, read_rows
 from headrace.jobs.resume import ResumableOutput
 from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.stored_rows import StoredOutput
-from headrace.jobs.tables import columns_of, csv_of, lines_of, write_parquet
-from headrace.jobs.text import open_text, whole_lines
-from headrace.rows.blocks import Block
-from headrace.rows.records import Record
+from headrace.jobs.text_tables import columns_of, csv_of, lines_of
+from headrace.rows.blocks import Block, Record
 
 _CURE = "name a new file with --output in place of --into"
 

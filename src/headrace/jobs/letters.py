@@ -18,8 +18,7 @@ from headrace.failures.device import device_loss
 from headrace.jobs.json_lines import JsonEncodeError, as_line
 from headrace.jobs.output_batches import OutputLine, batch_of_lines, lines_in
 from headrace.jobs.row_ranges import RowRanges
-from headrace.rows.blocks import BlockRow
-from headrace.rows.records import BrokenLine, Row
+from headrace.rows.blocks import BlockRow, BrokenLine, Row
 
 _SAME_TRACEBACKS = 3
 _DISTINCT_TRACEBACKS = 1000

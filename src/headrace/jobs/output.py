@@ -13,16 +13,16 @@ from typing import Any
 
 from headrace.core.errors import ConfigurationError
 from headrace.jobs import storage
-from headrace.jobs.column_types import letter_types
-from headrace.jobs.compression import create_compressed
 from headrace.jobs.files import Source, absolute, dead_letters_path, delimiter_of, failed_path, location, output_format
 from headrace.jobs.flow import prefetch
 from headrace.jobs.job import Inputs
 from headrace.jobs.letters import OutputPlaces, completed
+from headrace.jobs.opening import create_compressed
+from headrace.jobs.parquet_tables import letter_types, write_parquet
 from headrace.jobs.parts import KINDS, read_manifest
 from headrace.jobs.publishing import Move, PublishError, put_in_place
 from headrace.jobs.stored_rows import Counts, StoredOutput
-from headrace.jobs.tables import csv_of, lines_of, write_parquet
+from headrace.jobs.text_tables import csv_of, lines_of
 
 _LETTERS = "--output or --dead-letters"
 _LOG = logging.getLogger(__name__)

@@ -16,13 +16,18 @@ import numpy
 import pyarrow
 import pyarrow.compute
 
-from headrace.jobs.arrays import array_of, numbers_as_array, texts_of_times, vectors_of, without_infinities
 from headrace.jobs.json_lines import as_line
 from headrace.rows.blocks import Block
-from headrace.rows.examples import answer_of
-from headrace.rows.exploded import PREDICTION, exploded_all, exploded_array
-from headrace.rows.fitting import is_vector
-from headrace.rows.values import as_values
+from headrace.rows.examples import PREDICTION, answer_of, exploded_all, exploded_array
+from headrace.rows.values import (
+    array_of,
+    as_values,
+    is_vector,
+    numbers_as_array,
+    texts_of_times,
+    vectors_of,
+    without_infinities,
+)
 
 _LINES = {b"headrace": b"lines"}
 _LINE = "line"
@@ -121,6 +126,12 @@ def _plain(value: Any) -> Any:
 def lines_in(table: Any) -> list[str] | None:
     """The lines of JSON that a table holds; None if it holds columns."""
     return table.column(0).to_pylist() if table.schema.metadata == _LINES else None
+
+
+def rows_in_lines(table: Any) -> list[dict[str, Any]] | None:
+    """The rows of a table that holds lines of JSON; None if it holds columns."""
+    lines = lines_in(table)
+    return None if lines is None else list(map(json.loads, lines))
 
 
 def _as_batch(columns: dict[str, Any]) -> Any:

@@ -15,11 +15,9 @@ from headrace.core.config import BatchingConfig, Budget, CacheConfig, RetryConfi
 from headrace.core.errors import BudgetError, ConfigurationError, as_type_name
 from headrace.core.result import DeadLetter, Failure, Outcome, PredictionResult, Predictions
 from headrace.core.spelling import refusing_unknown
-from headrace.local.elements import elements_of
 from headrace.local.predict import drained, opened, prepared
-from headrace.rows.examples import RESERVED, answer_of
-from headrace.rows.exploded import PREDICTION, exploded_all, naming_outputs, refuse_exploded
-from headrace.rows.frames import names_of
+from headrace.rows.examples import PREDICTION, RESERVED, answer_of, exploded_all, naming_outputs, refuse_exploded
+from headrace.rows.tables import elements_of, names_of
 from headrace.runtime.prepare import InferenceRequest, Placement
 
 TableT = TypeVar("TableT")
@@ -126,9 +124,8 @@ def _as_given(table: TableT, opened: Callable[[Any], AbstractContextManager[Pred
     given: Any = table
     is_lazy, is_frame = hasattr(given, "collect"), type(table).__module__.partition(".")[0] == "polars"
     result: TableT
-    if hasattr(given, "__arrow_c_stream__") and not (
-        is_frame or hasattr(given, "iloc") or hasattr(given, "num_columns")
-    ):
+    is_table = is_frame or hasattr(given, "iloc") or hasattr(given, "num_columns")
+    if hasattr(given, "__arrow_c_stream__") and not is_table:
         from headrace.jobs.arrow_predictions import predicted_stream  # noqa: PLC0415 - needs pyarrow
 
         result = predicted_stream(given, opened)
@@ -143,14 +140,14 @@ def _as_given(table: TableT, opened: Callable[[Any], AbstractContextManager[Pred
 
 
 def _with_columns(table: Any, added: dict[str, Any], *, raises: bool) -> Any:
-    if hasattr(table, "iloc"):
-        if isinstance(added["outcome"], list):
-            predictions = {name: values for name, values in added.items() if name.startswith(PREDICTION)}
-            added = {**added, **{name: _nullable(values) for name, values in predictions.items()}}
-        return table.assign(**added)
-    from headrace.jobs.arrow_predictions import with_columns  # noqa: PLC0415 - numpy and pyarrow, for Arrow's only
+    if not hasattr(table, "iloc"):
+        from headrace.jobs.arrow_predictions import in_arrow  # noqa: PLC0415 - needs pyarrow
 
-    return with_columns(table, added, raises=raises)
+        return in_arrow(table, added, raises=raises)
+    if isinstance(added["outcome"], list):
+        names = [name for name in added if name.startswith(PREDICTION)]
+        added = {**added, **{name: _nullable(added[name]) for name in names}}
+    return table.assign(**added)
 
 
 def _nullable(predictions: list[Any]) -> Any:

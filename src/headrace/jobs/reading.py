@@ -5,35 +5,34 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain, islice
-from typing import Any, NamedTuple
+from itertools import chain, groupby, islice
+from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow
 
 from headrace.core.errors import ConfigurationError
 from headrace.jobs import pipes
-from headrace.jobs.arrays import array_of
 from headrace.jobs.csv_blocks import read_csv_blocks
-from headrace.jobs.csv_records import CsvRecords, csv_lines
-from headrace.jobs.csv_types import TEXT, Quoted, types_of_sample
-from headrace.jobs.files import Part, Source, open_source
-from headrace.jobs.input_share import InputShare, Position, positions
-from headrace.jobs.json_blocks import read_json_blocks, read_json_records
-from headrace.jobs.parquet_blocks import parquet_file, read_parquet
-from headrace.jobs.partitions import Key
+from headrace.jobs.csv_records import TEXT, CsvRecords, Quoted, csv_lines, types_of_sample
+from headrace.jobs.files import Key, Part, Source
+from headrace.jobs.json_lines import read_json_blocks, read_json_records
+from headrace.jobs.opening import InputShare, Position, open_source, open_text, positions
 from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.storage import is_remote
-from headrace.jobs.text import open_text
 from headrace.rows import files
-from headrace.rows.blocks import Block
-from headrace.rows.fitting import Fit
-from headrace.rows.records import BrokenLine, Record, Row
-from headrace.rows.types import types_of_schema, types_of_values
+from headrace.rows.blocks import Block, BrokenLine, Record, Row, types_of_schema, types_of_values
+from headrace.rows.columns import Fit
+from headrace.rows.values import array_of
 
 SAMPLED_ROWS = 1000
 """How many rows to inspect to infer types for all."""
 _SAMPLED_BYTES = 1 << 23
 _FILES_AT_ONCE = 250
+_CHUNK_BYTES = 1 << 20
+_ROWS = 1 << 14
+_BYTES = 1 << 24
+_SPARK = b"org.apache.spark.version"
+"""Marks files of Spark. Their INT96 times are read as microseconds: as nanoseconds, years after 2262 would overflow."""
 
 
 class InputSchema(NamedTuple):
@@ -73,8 +72,11 @@ def infer_schema(sources: Sequence[Source]) -> InputSchema:
                 found = _head_of(source, wanted)
                 sample += found.sample
                 head = _Beginning(head.columns or found.columns, head.types or found.types)
-            elif is_at_hand:
-                _refuse_unfit(source)
+            elif is_at_hand and source.format == "parquet":
+                _head_of(source, 0)
+            elif is_at_hand:  # files of another kind are refused before the run
+                with open_text(source):
+                    pass
         except pipes.EmptyPipeError:
             raise
         except Exception as error:
@@ -148,15 +150,6 @@ def _sample_of(rows: Iterator[Record], most: int = SAMPLED_ROWS) -> list[Row]:
     return [row for row in islice(some, most) if isinstance(row, dict)]
 
 
-def _refuse_unfit(source: Source) -> None:
-    """Opens a file so that files of the wrong kind are refused before the run."""
-    if source.format == "parquet":
-        _head_of(source, 0)
-        return
-    with open_text(source):
-        pass
-
-
 def read_blocks(
     source: Source,
     index: int,
@@ -166,7 +159,7 @@ def read_blocks(
     *,
     share: InputShare | None = None,
 ) -> Iterator[Block]:
-    """The blocks of a file, in order; holds about a megabyte of a text file in memory, or a Parquet row group.
+    """The blocks of a file, in order; holds a few megabytes of a text file in memory, or of a Parquet row group.
 
     Args:
         source: the file.
@@ -284,8 +277,64 @@ def _pieces_of(source: Source, types: Mapping[str, str], is_done: Callable[[int,
 
 def _list_files(source: Source) -> Iterator[Any]:
     """A row for each file."""
-    position = positions[source.path] = Position(rows=len(source.files))
+    position = positions[source.path] = Position(read=len(source.files))
     for start in range(0, len(source.files), _FILES_AT_ONCE):
         some = source.files[start : start + _FILES_AT_ONCE]
-        position.rows_done += len(some)
+        position.done += len(some)
         yield [files.record_of_file(*file) for file in some]
+
+
+def read_parquet(source: Source, is_done: Callable[[int, int], bool]) -> Iterator[Any]:
+    """Record batches; a number stands for that many rows of row groups that are already done.
+
+    Args:
+        source: the file.
+        is_done: whether the rows of the file from one number up to another are done.
+    """
+    with open_source(source) as file:
+        parquet = parquet_file(file)
+        position = positions[source.path] = Position(read=parquet.metadata.num_rows)
+        groups, end = [], 0
+        for index in range(parquet.num_row_groups):
+            start, end = end, end + parquet.metadata.row_group(index).num_rows
+            groups.append((is_done(start, end), end - start, index))
+        size = _rows_at_once(parquet.metadata)
+        for are_done, some in groupby(groups, lambda group: group[0]):
+            _, sizes, indexes = zip(*some, strict=True)
+            if are_done:
+                position.done += sum(sizes)
+                yield sum(sizes)
+                continue
+            for batch in parquet.iter_batches(size, row_groups=list(indexes), use_threads=False):
+                position.done += len(batch)
+                yield batch
+
+
+def _rows_at_once(metadata: Any) -> int:
+    """Rows per batch, limited by their average size."""
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    size = sum(group.total_byte_size for group in groups) / max(1, metadata.num_rows)
+    return max(1, min(_ROWS, int(_BYTES / max(1.0, size))))
+
+
+def parquet_file(file: BinaryIO) -> Any:
+    """Opens a Parquet file to read row groups in pieces: pre-buffered ones would stay in memory until the end.
+
+    Raises:
+        ValueError: two columns have the same name; a row would lose one of them.
+    """
+    import pyarrow.parquet  # noqa: PLC0415 - only where there is a Parquet file
+
+    options: dict[str, Any] = {"buffer_size": _CHUNK_BYTES, "pre_buffer": False}
+    parquet = pyarrow.parquet.ParquetFile(file, **options)
+    if _SPARK in (parquet.metadata.metadata or {}):
+        parquet = pyarrow.parquet.ParquetFile(
+            file, metadata=parquet.metadata, coerce_int96_timestamp_unit="us", **options
+        )
+    names = parquet.schema_arrow.names
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(
+            f"two columns have the name {twice[0]!r}, and a row can have one; rename one of them, in Python with "
+            "pyarrow.Table.rename_columns."
+        )
+    return parquet

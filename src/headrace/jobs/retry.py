@@ -11,13 +11,13 @@ from typing import Any
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.csv_records import CsvRecords
 from headrace.jobs.files import Source, absolute, match, stamp
-from headrace.jobs.json_blocks import records_of
+from headrace.jobs.json_lines import records_of
 from headrace.jobs.letters import decoded, digest, position_in, without_reading
 from headrace.jobs.pipes import as_path, is_pipe
 from headrace.jobs.reading import SAMPLED_ROWS, read_blocks, read_rows
 from headrace.jobs.row_ranges import RowRanges
+from headrace.rows.blocks import BrokenLine, Record, Row, TriedRow
 from headrace.rows.files import is_of_file, row_of_file
-from headrace.rows.records import BrokenLine, Record, Row, TriedRow
 
 _LINE = BrokenLine("", "", 0, ValueError()).row.keys()
 

@@ -11,10 +11,10 @@ from typing import Protocol
 from headrace.core.errors import ConfigurationError, as_type_name
 from headrace.jobs.files import known_size
 from headrace.jobs.folder import FolderOutput
-from headrace.jobs.input_share import InputShare, following
 from headrace.jobs.into import CompletedOutput, LetterOrder
 from headrace.jobs.job import Job, Report, cancelled, first_rows_failed, refuse_if_cancelled, too_many
 from headrace.jobs.loop import Loop
+from headrace.jobs.opening import InputShare, following
 from headrace.jobs.output import Output
 from headrace.jobs.pipes import as_name, is_pipe, was_empty
 from headrace.jobs.reading import fits_columns, read_blocks
@@ -25,15 +25,15 @@ from headrace.jobs.steps import BlockReader, OutcomeWriter, RunSteps
 from headrace.jobs.storage import is_remote
 from headrace.jobs.stored_rows import Counts
 from headrace.metrics.totals import Totals
-from headrace.rows.columns import over_blocks
+from headrace.rows.columns import Fit, over_blocks
 from headrace.rows.examples import (
     batching_over_columns,
     batching_over_rows,
+    naming_outputs,
     over_rows,
+    refuse_exploded,
     taken_of_blocks,
 )
-from headrace.rows.exploded import naming_outputs, refuse_exploded
-from headrace.rows.fitting import Fit
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.queues import LengthOfTag
 from headrace.runtime.usage_meter import stop_requests, stoppable

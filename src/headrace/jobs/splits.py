@@ -16,11 +16,11 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy
 
 from headrace.jobs import pipes
-from headrace.jobs.compression import compression_of
 from headrace.jobs.csv_blocks import DELIMITERS, encloses_fields
 from headrace.jobs.csv_records import CsvRecords
-from headrace.jobs.files import Part, Source, known_size, open_source
-from headrace.jobs.parquet_blocks import parquet_file
+from headrace.jobs.files import Part, Source, compression_of, known_size
+from headrace.jobs.opening import open_source
+from headrace.jobs.reading import parquet_file
 from headrace.jobs.storage import is_remote
 
 _FEWEST_BYTES, _MOST_BYTES = 1 << 12, 1 << 26

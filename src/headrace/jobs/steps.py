@@ -16,16 +16,15 @@ import pyarrow
 from headrace.core.errors import BudgetError
 from headrace.core.result import DeadLetter, Failure, Outcome, Predictions
 from headrace.jobs import storage
-from headrace.jobs.arrays import array_of
 from headrace.jobs.direct import DirectParquet
 from headrace.jobs.durable import DurablePartWriter
 from headrace.jobs.files import Source
 from headrace.jobs.flow import FirstRows, cut_by_time, prefetch
-from headrace.jobs.input_share import following
 from headrace.jobs.into import LetterOrder
 from headrace.jobs.job import CancelledError, Job, cancelled, refuse_if_cancelled
 from headrace.jobs.json_lines import JsonEncodeError, as_line
 from headrace.jobs.letters import LetterLines, unwritten
+from headrace.jobs.opening import following
 from headrace.jobs.output_batches import OutputLine, batch_of_block
 from headrace.jobs.parts import BundleParts, PartWriter
 from headrace.jobs.pipes import as_name, is_pipe
@@ -33,11 +32,10 @@ from headrace.jobs.reading import placed, read_blocks
 from headrace.jobs.resume import load_done
 from headrace.jobs.retry import read_dead_letters
 from headrace.jobs.row_ranges import RowRanges
-from headrace.rows.blocks import Block, BlockRow, with_lengths
-from headrace.rows.examples import answer_of
-from headrace.rows.exploded import PREDICTION, exploded
-from headrace.rows.fitting import Fit, fitted
-from headrace.rows.records import Row
+from headrace.rows.blocks import Block, BlockRow, Row, with_lengths
+from headrace.rows.columns import Fit, fitted
+from headrace.rows.examples import PREDICTION, answer_of, exploded
+from headrace.rows.values import array_of
 from headrace.runtime.bundle import AnyBundle
 from headrace.runtime.spec import SessionSpec
 

@@ -15,7 +15,7 @@ from headrace.core.errors import BudgetError, ConfigurationError
 from headrace.core.handler import ModelHandler, PredictionT
 from headrace.core.result import Failure, Outcome, Skipped
 from headrace.core.spelling import refusing_unknown
-from headrace.local.elements import elements_of, results_of_rows
+from headrace.rows.tables import elements_of, results_of_rows
 from headrace.runtime.bundle import AnyBundle
 from headrace.runtime.observers import FanOut
 from headrace.runtime.open_worker import open_worker

@@ -1,15 +1,11 @@
 """Rows, in blocks and one by one, and what a handler is given of them: shared by ``predict`` and ``headrace run``.
 
-blocks.py     blocks of rows, and the places of their rows
-columns.py    wraps a handler so that it runs over blocks
-fitting.py    which rows of a block a model can take in columns
-examples.py   wraps a handler so that it takes rows: a first preprocessing function makes the example of a row
-frames.py     the rows of a data frame or an Arrow table, in order
+blocks.py     rows, blocks of rows and their places; what stands in for a row that cannot be read; what columns hold
+examples.py   what a handler is given of a row, and the columns that its prediction adds
+columns.py    blocks in columns: which rows fit, and what a handler is given of them
+tables.py     what ``predict`` gives a handler of a data frame or an Arrow table
 files.py      files as rows, whose contents are read ahead
-exploded.py   predictions of several values as several columns
-types.py      what columns hold, by the names that users see
-values.py     Arrow's values as Python's
-records.py    what a row is, and what stands in for one that cannot be read
+values.py     Arrow's values as Python's and numpy's, and back
 
-All but frames.py also run in model hosts. columns.py, fitting.py and values.py need pyarrow.
+All but tables.py also run in model hosts. columns.py and values.py need pyarrow.
 """

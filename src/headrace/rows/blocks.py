@@ -1,23 +1,74 @@
-"""Rows on their way through a job: blocks from the readers, and the places of their rows.
+"""Rows on their way: one by one, in blocks, and what stands in for one that cannot be read; and what columns hold.
 
 This module also runs in model hosts: it must not import Beam, and imports pyarrow only where there is a batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
+from datetime import date, datetime
+from itertools import chain, repeat
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from headrace.batching.columnar import rows_in, slice_rows
 from headrace.core.lengths import row_length
-from headrace.rows.records import BrokenLine, Record
 
 NUMBER_BITS = 40
 _ROWS_AT_ONCE = 1024
 """How many rows of a block are Python objects before the handler takes them."""
+_NAMES = {int: "int", float: "float", bool: "bool", str: "str", date: "date", datetime: "datetime"}
+
+Row = dict[str, Any]
+
+
+class BrokenLine(NamedTuple):
+    """Stands in for a row whose line cannot be read."""
+
+    line: str
+    file: str
+    number: int
+    """Line number, counted from 1."""
+    error: Exception
+    attempts: int = 0
+    """Attempts in earlier runs."""
+    read_as: dict[str, Any] | None = None
+    """How its line is read: format, delimiter, and types of the columns by name; None if it is no line of text."""
+    position: dict[str, Any] | None = None
+    """That of its dead letter of an earlier run."""
+
+    @property
+    def row(self) -> Row:
+        """The line in the form of a row."""
+        return {"line": self.line, "file": self.file, "line_number": self.number}
+
+
+class TriedRow(dict[str, Any]):
+    """A row from a dead letter of an earlier run."""
+
+    def __init__(self, row: Row, attempts: int, position: dict[str, Any] | None = None) -> None:
+        super().__init__(row)
+        self.attempts = attempts
+        """Attempts in earlier runs."""
+        self.position = position
+        """That of its dead letter; None if it has none."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles through the constructor: dicts are otherwise filled item by item into an empty instance."""
+        return TriedRow, (dict(self), self.attempts, self.position)
+
+
+class TypedRow(dict[str, Any]):
+    """The columns of a row for a handler that keeps their types."""
+
+    def __init__(self, row: Row, types: Mapping[str, str]) -> None:
+        super().__init__(row)
+        self.types = types
+        """What the source states of the columns: int, float, bool, str, date, datetime, or another of its types."""
+
+
+Record = Row | BrokenLine
 
 
 def place_at(source: int, number: int) -> int:
@@ -34,7 +85,7 @@ def place_at(source: int, number: int) -> int:
 class Block:
     """Neighbouring rows of a source: an Arrow record batch, a slice of a data frame that came as one, or records.
 
-    Implements what ``headrace.batching.columnar`` needs of an element: length, slices, and ``concatenated``.
+    Implements what ``headrace.batching.columnar`` needs of an element: length and slices.
     """
 
     source: int
@@ -75,9 +126,16 @@ class Block:
         """The rows as Python values; one that has a value without Python equivalent is a ``BrokenLine``."""
         if self.batch is None:
             return self.records
-        from headrace.rows.values import rows_of  # noqa: PLC0415 - needs pyarrow
+        from headrace.rows.values import as_rows  # noqa: PLC0415 - needs pyarrow
 
-        return rows_of(self.batch, self.path, self.first)
+        try:
+            return as_rows(self.batch)
+        except Exception as error:  # at least one value has no Python equivalent
+            if len(self) > 1:
+                return [self[place] for place in range(len(self))]
+            columns = zip(self.batch.schema.names, self.batch.columns, strict=True)
+            text = "\n".join(f"{name}: {' '.join(column.to_string().split())}" for name, column in columns)
+            return [BrokenLine(text, self.path, self.first + 1, error)]
 
     def each(self) -> Iterator[tuple[Record, BlockRow]]:
         """The rows one by one, converted to Python values in small pieces, each with its place.
@@ -101,11 +159,6 @@ class Block:
         if self.batch is None:
             return 64 * len(self.records)
         return int(self.batch.nbytes) if hasattr(self.batch, "nbytes") else 8 * int(self.batch.size)
-
-    @staticmethod
-    def concatenated(blocks: Sequence[Block]) -> list[Block]:
-        """Several blocks for one call of the model; the rows are not copied."""
-        return list(blocks)
 
     @property
     def kind(self) -> Any:
@@ -147,3 +200,39 @@ def with_lengths(rows: Iterable[tuple[Record, BlockRow]], column: str) -> Iterat
     for row, place in rows:
         value = None if isinstance(row, BrokenLine) else row.get(column)
         yield row, place._replace(length=row_length(value))
+
+
+def types_of_values(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """The types of columns by their values, in rows that have been read; ``mixed``: of several types."""
+    rows = list(rows)
+    names = dict.fromkeys(chain.from_iterable(rows))
+    return {name: _type_of({type(row.get(name)) for row in rows}) for name in names}
+
+
+def _type_of(kinds: set[type]) -> str:
+    kinds = kinds - {type(None)}
+    if kinds == {int, float}:
+        return "float"
+    names = [_NAMES.get(kind, kind.__name__) for kind in kinds]
+    return names[0] if len(names) == 1 else "mixed" if names else "null"
+
+
+def types_of_schema(schema: Any) -> dict[str, str]:
+    """The types of the columns of an Arrow schema; numbers of all widths are ``int`` or ``float``."""
+    return {field.name: _name_of_arrow(field.type) for field in schema}
+
+
+def _name_of_arrow(kind: Any) -> str:
+    from pyarrow import types  # noqa: PLC0415 - only where there are Arrow's types
+
+    if types.is_dictionary(kind):
+        return _name_of_arrow(kind.value_type)
+    named = {
+        "int": types.is_integer,
+        "float": types.is_floating,
+        "bool": types.is_boolean,
+        "str": lambda one: str(one).endswith(("string", "string_view")),
+        "date": types.is_date,
+        "datetime": types.is_timestamp,
+    }
+    return next((name for name, is_kind in named.items() if is_kind(kind)), str(kind))

@@ -1,34 +1,41 @@
-"""Wraps a handler so that it runs over blocks: the columns of many rows in one go.
+"""Blocks in columns: cut to the rows that a model can take, and converted to what its handler takes of them.
 
 This module also runs in model hosts: it must not import Beam.
 """
 
 from __future__ import annotations
 
-import copyreg
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import copy
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy
 import pyarrow
+import pyarrow.compute
 
 from headrace.batching.columnar import concatenate
 from headrace.core.answer import predictions_of
-from headrace.core.columns import Form
-from headrace.core.conversion import places_by, to_results
+from headrace.core.columns import Form, Takes
+from headrace.core.conversion import FLOAT32_MAX, places_by, to_results
 from headrace.core.result import PredictionResult
-from headrace.rows.blocks import Block
-from headrace.rows.examples import ExampleOfRow, Examples, batching_over_columns, refuse_unfit, taken_of_blocks
-from headrace.rows.fitting import NAN, Fit, fitted, is_text, is_vector, numbers_of, plain, width_of
-from headrace.rows.frames import blocks_of_table
-from headrace.rows.types import types_of_schema
-from headrace.rows.values import batch_of_frame
+from headrace.rows.blocks import Block, BrokenLine, Record, types_of_schema
+from headrace.rows.examples import ExampleOfRow, Examples
+from headrace.rows.values import (
+    ZERO,
+    as_array,
+    as_values,
+    is_number,
+    is_text,
+    is_vector,
+    numbers_of,
+    plain,
+)
 from headrace.runtime.plan import make_plan
-from headrace.runtime.prepare import InferenceRequest
 
 _MOMENT = pyarrow.timestamp("us")
 _OF_NULLS = {"int": pyarrow.float64(), "float": pyarrow.float64(), "str": pyarrow.string(), "datetime": _MOMENT}
@@ -42,60 +49,188 @@ _NAMES: dict[Any, tuple[str, ...]] = {
     pyarrow.date32(): ("date",),
     _MOMENT: ("datetime",),
 }
-"""The names of ``headrace.rows.types`` that columns with nulls may have."""
+"""The names of ``types_of_schema`` that columns with nulls may have."""
+_LIMITS = -FLOAT32_MAX, FLOAT32_MAX
+_NUMBERS = {"int", "float", "bool", "list"}
+_LISTS = "list<", "large_list<", "fixed_size_list<"
+"""How the names of Arrow's types of lists begin."""
 
 
-def blocks_for(
-    handler: Any, table: Any, request: InferenceRequest, examples: Examples
-) -> tuple[Any, InferenceRequest, Callable[[Any], Iterator[Block]]] | None:
-    """A handler of blocks, how it runs, and the blocks of a table with such columns; None: rows go one by one."""
-    refuse_unfit(handler)
-    batching = request.batching or make_plan(handler).batching
-    needs_rows = batching.sorts or batching.sizes_are_weights or batching.columnar or examples.key is not None
-    takes = None if needs_rows or request.fallback or request.cache or request.budget else taken_of_blocks(handler)
-    if takes is None:
+class Fit(NamedTuple):
+    """What a model takes of blocks."""
+
+    names: tuple[str, ...]
+    """The columns that it sees, in its order."""
+    takes: Takes = Takes()
+    """In which form; but in a frame, columns are without nulls."""
+    reserved: Collection[str] = ()
+    """Columns that no row may have."""
+
+    def has_types(self, types: Mapping[str, str]) -> bool:
+        """Whether columns of these types, named as by ``types_of_schema``, may be all that the model sees."""
+        form, kinds = self.takes.form, {types.get(name, "") for name in self.names}
+        if form is Form.TEXTS:
+            return len(self.names) == 1 and kinds == {"str"}
+        known = _NUMBERS | {"str"} if form is Form.ARRAYS and self.takes.limits is None else _NUMBERS
+        return form is Form.FRAME or all(kind in known or kind.startswith(_LISTS) for kind in kinds)
+
+    def limits_of(self, name: str) -> tuple[float, float]:
+        """The least and the largest number of a column; integers if it takes whole numbers only."""
+        return _LIMITS if self.takes.limits is None else self.takes.limits(name)
+
+
+def fitted(blocks: Iterable[Block], fit: Fit) -> Iterator[Block]:
+    """Blocks of rows that fit, and blocks of one record, in place of those that do not."""
+    for block in blocks:
+        unfit = _unfit(block, fit)
+        if unfit is None or not unfit.any():
+            yield block
+            continue
+        start = 0
+        for place in [*numpy.flatnonzero(unfit).tolist(), len(block)]:
+            if place > start:
+                yield block[start:place]
+            if place < len(block):
+                one = block[place : place + 1]
+                yield one if block.batch is None else replace(one, batch=None, records=one.rows())
+            start = place + 1
+
+
+def _unfit(block: Block, fit: Fit) -> Any:
+    """A boolean array of the rows that do not fit, or cannot be read; None: all do."""
+    batch, needed, is_frame = block.batch, set(block.names), fit.takes.form is Form.FRAME
+    if hasattr(batch, "iloc"):
         return None
-    fit = Fit(examples.seen, takes)
+    if batch is None:
+        return numpy.array([not (is_frame and _is_whole(row, needed, fit.reserved)) for row in block.records])
+    if not needed <= set(batch.schema.names) or not fit.has_types(types_of_schema(batch.schema)):
+        return numpy.ones(len(block), bool)
+    unfit = _unreadable(batch)
+    for name in () if is_frame else block.names:
+        column = plain(batch.column(batch.schema.get_field_index(name)))
+        if is_vector(column.type):
+            bad = _wrong_vectors(column, fit.limits_of(name))
+        elif column.type.num_fields:  # lists of others
+            return numpy.ones(len(block), bool)
+        else:
+            bad = _wrong(column, fit.limits_of(name), nulls=not fit.takes.missing, nan=not fit.takes.missing)
+        if bad is not None:
+            unfit = bad if unfit is None else unfit | bad
+    return unfit
 
-    def blocks_of(some: Any) -> Iterator[Block]:
-        blocks = blocks_of_table(some, fit.names)
-        return blocks if takes.form is Form.FRAME else map(_of_arrays, blocks)
 
-    seen = table if hasattr(table, "schema") else next((block.batch for block in blocks_of(table)), None)
-    if seen is None or (takes.form is not Form.FRAME and not fit.has_types(types_of_schema(seen.schema))):
+def _is_whole(row: Record, needed: AbstractSet[str], reserved: Collection[str]) -> bool:
+    """Whether a row can be read and has the columns that it must have, and none that it must not."""
+    return isinstance(row, dict) and needed <= row.keys() and row.keys().isdisjoint(reserved)
+
+
+def _unreadable(batch: Any) -> Any:
+    """Which rows of a record batch contain a value that Python cannot represent; None: no row."""
+    doubtful = [place for place, column in enumerate(batch.columns) if not _is_readable(column)]
+    if not doubtful:
         return None
-    request = replace(request, batching=batching_over_columns(batching), column_types=examples.types)
-    return over_blocks(handler, examples, fit), request, lambda some: fitted(blocks_of(some), fit)
+    return numpy.array([isinstance(row, BrokenLine) for row in Block(0, 0, batch=batch.select(doubtful)).rows()])
 
 
-def _of_arrays(block: Block) -> Block:
-    """A block of a data frame as a record batch of the columns that a model sees, or as records."""
-    if not hasattr(block.batch, "iloc"):
-        return block
-    seen = block.batch[list(block.names)]
-    batch = batch_of_frame(seen)
-    return replace(block, batch=batch, records=() if batch is not None else replace(block, batch=seen).rows())
+def _is_readable(column: Any) -> bool:
+    if is_number(column.type) or is_vector(column.type):
+        return True
+    try:
+        if pyarrow.types.is_dictionary(column.type):
+            return _is_readable(column.dictionary)
+        if is_text(column.type):
+            column.validate(full=True)  # only checks UTF-8: much faster
+        else:
+            as_values(column)
+    except Exception:  # whatever the value's type raises
+        return False
+    return True
+
+
+def _wrong_vectors(column: Any, limits: tuple[float, float]) -> Any:
+    """Marks vectors that differ in length from most, or hold a wrong number; None: there are none."""
+    lengths = numbers_of(pyarrow.compute.fill_null(pyarrow.compute.list_value_length(column), -1))
+    width = numpy.bincount(lengths[lengths >= 0]).argmax() if (lengths >= 0).any() else 0
+    unfit = lengths != width
+    numbers = column.filter(pyarrow.array(~unfit)) if unfit.any() else column
+    bad = _wrong(plain(numbers.flatten()), limits, nulls=True)
+    if bad is not None:
+        unfit[numpy.flatnonzero(~unfit)[bad.reshape(-1, width).any(axis=1)]] = True
+    return unfit if unfit.any() or not width else None
+
+
+def _wrong(column: Any, limits: tuple[float, float], *, nulls: bool, nan: bool = True) -> Any:
+    """Marks nulls (if ``nulls``), NaN (if ``nan``) and numbers beyond the limits; None: there are none."""
+    missing = numbers_of(column.is_null()) if nulls and column.null_count else None
+    kind, (least, most), whole = column.type, limits, isinstance(limits[1], int)
+    if pyarrow.types.is_floating(kind):
+        most = math.nextafter(most + 1, 0) if whole else most
+    elif kind == pyarrow.uint64() or (limits != _LIMITS and pyarrow.types.is_integer(kind)):
+        least, most = max(least, -(2**63)), min(most, 2**63 - 1)
+    else:
+        return missing
+    values = numbers_of(column.fill_null(ZERO.cast(kind)) if column.null_count else column)
+    broken = numpy.trunc(values) != values if whole and values.dtype.kind == "f" else numpy.False_
+    if not len(values) or (values.max() <= most and values.min() >= least and not broken.any()):  # false if NaN
+        return missing
+    wrong = ~(values <= most) | ~(values >= least) | broken
+    if not nan:
+        wrong &= ~numpy.isnan(values)
+    return wrong if missing is None else wrong | missing
 
 
 def over_blocks(handler: Any, examples: Examples, fit: Fit) -> Any:
-    """Wraps a handler so that its elements are blocks of rows that ``fit``.
+    """A copy of a handler whose elements are blocks of rows that ``fit``.
 
     A preprocessing function makes the example of a row that does not fit into columns; it refuses reserved columns.
     """
     inner = make_plan(handler).handler
-    over = _new(type(inner))
-    vars(over).update(vars(inner))
-    over.rows_as = RowsAs(ExampleOfRow(examples, inner, fit.reserved), fit.takes.form, examples.types)
-    return over.with_preprocess_fn(_Prepare(over.rows_as.of_row))
+    of_blocks = OfBlocks(ExampleOfRow(examples, inner, fit.reserved), fit.takes.form, examples.types)
+    over = copy.copy(inner)
+    vars(over)["runs_elements"] = of_blocks.run
+    return over.with_preprocess_fn(of_blocks.prepare)
 
 
-class RowsAs(NamedTuple):
-    """What becomes of the rows of blocks before the model."""
+class OfBlocks(NamedTuple):
+    """What becomes of blocks of rows before and behind the model."""
 
     of_row: ExampleOfRow
     form: Form
     types: Mapping[str, Any]
     """What the columns hold."""
+
+    def prepare(self, block: Block) -> Block:
+        """Adds the example to a block of one record."""
+        if block.batch is None:
+            return replace(block, example=self.of_row(block[0])) if len(block) == 1 else block
+        if hasattr(block.batch, "schema"):
+            self.of_row.refuse_reserved(block.batch.schema.names)
+        return block
+
+    def run(self, handler: Any, blocks: Sequence[Block], model: Any, inference_args: dict[str, Any] | None) -> Any:
+        """Calls the model once if all blocks have one kind, and else once for each kind."""
+        together = places_by(block.kind for block in blocks)
+        if len(together) == 1:
+            return self._answer(handler, blocks, model, inference_args)
+        results: list[list[Any]] = [[] for _ in range(len(blocks) + 1)]
+        for places in together.values():
+            answer = self._answer(handler, [blocks[place] for place in places], model, inference_args)
+            coming = iter(_row_by_row(answer))
+            for place in places:
+                results[place] = list(islice(coming, len(blocks[place])))
+            results[-1] += coming  # surplus predictions, for the count check to find
+        return list(chain.from_iterable(results))
+
+    def _answer(self, handler: Any, blocks: Sequence[Block], model: Any, inference_args: dict[str, Any] | None) -> Any:
+        columns = self.columns(blocks)
+        if columns is not None:
+            return _as_column(handler.run_columns(columns, model, inference_args))
+        examples = list(chain.from_iterable(map(self._examples, blocks)))
+        answer = predictions_of(handler.run_inference(examples, model, inference_args), handler, len(examples))
+        return [one._replace(inference=_of_numpy(one.inference)) if hasattr(one, "model_id") else one for one in answer]
+
+    def _examples(self, block: Block) -> Iterable[Any]:
+        return map(self.of_row, block.rows()) if block.example is None else [block.example]
 
     def columns(self, blocks: Sequence[Block]) -> Any:
         """What a handler takes of blocks of one kind; None: their rows, as examples."""
@@ -115,85 +250,13 @@ class RowsAs(NamedTuple):
         return next(iter(arrays.values())) if self.form is Form.TEXTS else arrays
 
 
-class _Prepare:
-    """Adds the example to a block of one record."""
-
-    def __init__(self, of_row: ExampleOfRow) -> None:
-        self._of_row = of_row
-
-    def __call__(self, block: Block) -> Block:
-        if block.batch is None:
-            return replace(block, example=self._of_row(block[0])) if len(block) == 1 else block
-        if hasattr(block.batch, "schema"):
-            self._of_row.refuse_reserved(block.batch.schema.names)
-        return block
-
-
-class _OverBlocks:
-    """Mixed in before a handler's class: ``run_columns`` accepts a block or a list of blocks."""
-
-    rows_as: RowsAs
-
-    def run_columns(self, blocks: Any, model: Any, inference_args: dict[str, Any] | None = None) -> Any:
-        """Calls the model once if all blocks have one kind, and else once for each kind."""
-        if not isinstance(blocks, Block | list):  # columns: the handler's own method called this one
-            handler: Any = super()
-            return handler.run_columns(blocks, model, inference_args)
-        blocks = [blocks] if isinstance(blocks, Block) else blocks
-        together = places_by(block.kind for block in blocks)
-        if len(together) == 1:
-            return self._answer(blocks, model, inference_args)
-        results: list[list[Any]] = [[] for _ in range(len(blocks) + 1)]
-        for places in together.values():
-            answer = iter(_row_by_row(self._answer([blocks[place] for place in places], model, inference_args)))
-            for place in places:
-                results[place] = list(islice(answer, len(blocks[place])))
-            results[-1] += answer  # surplus predictions, for the count check to find
-        return list(chain.from_iterable(results))
-
-    def _answer(self, blocks: list[Block], model: Any, inference_args: dict[str, Any] | None) -> Any:
-        handler: Any = super()
-        columns = self.rows_as.columns(blocks)
-        if columns is None:
-            examples = list(chain.from_iterable(map(self._examples, blocks)))
-            answer = predictions_of(handler.run_inference(examples, model, inference_args), self, len(examples))
-            return [
-                one._replace(inference=_of_numpy(one.inference)) if hasattr(one, "model_id") else one for one in answer
-            ]
-        return _as_column(handler.run_columns(columns, model, inference_args))
-
-    def _examples(self, block: Block) -> Iterable[Any]:
-        return map(self.rows_as.of_row, block.rows()) if block.example is None else [block.example]
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickles by the handler's class: the derived class is made at run time and cannot be imported."""
-        reduced: Any = super().__reduce_ex__(protocol)
-        make, arguments, *rest = reduced
-        if make is copyreg.__newobj__:  # type: ignore[attr-defined]
-            return (_new, (type(self).__mro__[2], *arguments[1:]), *rest)
-        return (make, arguments, *rest)
-
-
-@cache
-def _over(cls: type) -> type:
-    """A derived class with the same name, which appears in error messages."""
-    own = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
-    return type(cls.__name__, (_OverBlocks, cls), own)
-
-
-def _new(cls: type, *arguments: Any) -> Any:
-    over = _over(cls)
-    return over.__new__(over, *arguments)
-
-
 def _joined(blocks: Sequence[Block]) -> Any:
     """The model's columns of blocks of one kind, as a record batch or a data frame."""
     names = list(blocks[0].names)
     if hasattr(blocks[0].batch, "iloc"):
         return concatenate([block.batch[names] for block in blocks])
     chosen = (block.batch.select(names).columns for block in blocks)
-    batches = [pyarrow.RecordBatch.from_arrays(columns, names) for columns in chosen]  # schemas may differ otherwise
-    return batches[0] if len(batches) == 1 else pyarrow.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    return concatenate([pyarrow.RecordBatch.from_arrays(columns, names) for columns in chosen])  # of one schema
 
 
 def _in_frame(column: Any, kind: str | None) -> Any:
@@ -213,22 +276,6 @@ def _in_frame(column: Any, kind: str | None) -> Any:
     if column.null_count:
         return column if kind in _NAMES.get(of, ()) else None
     return column if of in _NAMES or (types.is_timestamp(of) and of.unit == "us") else None
-
-
-def as_array(column: Any) -> Any:
-    """A column of numbers as an array of int64, float64 or bool; of vectors as a matrix, of texts of objects.
-
-    Missing numbers are NaN.
-    """
-    kind = column.type
-    if is_text(kind):
-        return numpy.array(column.to_pylist(), dtype=object)
-    if column.null_count:
-        column = column.cast(pyarrow.uint8()) if pyarrow.types.is_boolean(kind) else column
-        return numbers_of(column.cast(pyarrow.float64(), safe=False).fill_null(NAN))
-    if is_vector(kind):
-        return as_array(plain(column.flatten())).reshape(len(column), width_of(column))
-    return numbers_of(column.cast(pyarrow.int64()) if kind == pyarrow.uint64() else column)
 
 
 def _as_column(answer: Any) -> Any:

@@ -1,12 +1,14 @@
-"""Wraps a handler so that its elements are rows: a first preprocessing function makes each row's example.
+"""What a handler is given of a row, and the columns that its prediction adds to the row.
 
 This module also runs in model hosts: it must not import Beam.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from headrace.core.columns import Form, Takes
@@ -14,10 +16,11 @@ from headrace.core.config import BatchingConfig
 from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ModelHandler
 from headrace.core.keyed import KeyedModelHandler
-from headrace.rows.records import BrokenLine, Record, Row, TypedRow
+from headrace.rows.blocks import BrokenLine, Record, Row, TypedRow
 from headrace.runtime.plan import Plan, make_plan
 
-RESERVED = ("prediction", "model_id")
+PREDICTION = "prediction"
+RESERVED = (PREDICTION, "model_id")
 """The columns that ``answer_of`` adds to a row in the output."""
 _MOST_OF_COLUMNS = 100_000
 _PLAIN = {bool, int, float, str, type(None)}
@@ -34,7 +37,7 @@ class Examples:
     key: str | None = None
     """The key column, for a keyed handler."""
     types: Mapping[str, Any] = field(default_factory=dict)
-    """What the columns hold, as far as the source states it or it was decided: the names of ``headrace.rows.types``."""
+    """What the columns hold, as far as the source states it or it was decided: the names of ``types_of_schema``."""
     bare: bool = False
     """Whether the value of the one chosen column is the example, for handlers that make their own, too."""
 
@@ -224,3 +227,62 @@ def _refuse_wrong_key(plan: Plan, key: str | None, *, keyed: bool) -> None:
         raise ConfigurationError(f"{name} takes no keys; leave --key out.")
     if keyed and not plan.keyed:
         raise ConfigurationError(f"{name} changes KeyedModelHandler, which rows cannot be given to; run it in Python.")
+
+
+def naming_outputs(handler: Any) -> Any:
+    """A handler whose predictions of several values have names, if it knows some; else the one that is given."""
+    if isinstance(handler, list | tuple):
+        return [naming_outputs(one) for one in handler]
+    named = getattr(handler, "with_named_outputs", None)
+    return handler if named is None else named()
+
+
+def exploded(prediction: Any) -> dict[str, Any]:
+    """A prediction's values by column: of a mapping by its keys, of a list or an array by number, none of None.
+
+    Any other value, and one without values, stays as it is.
+    """
+    if prediction is None:
+        return {}
+    names, values = _parts(prediction)
+    return {f"{PREDICTION}_{name}": value for name, value in zip(names, values, strict=True)} or {
+        PREDICTION: prediction
+    }
+
+
+def _parts(prediction: Any) -> tuple[Iterable[Any], Iterable[Any]]:
+    """The names and the values of what has several."""
+    if isinstance(prediction, Mapping):
+        return prediction.keys(), prediction.values()
+    names = getattr(getattr(prediction, "dtype", None), "names", None) or getattr(prediction, "_fields", None)
+    values = prediction
+    if hasattr(prediction, "shape"):
+        with suppress(Exception):  # writing the prediction raises it again
+            values = prediction.tolist()
+    return (names or range(len(values)), values) if isinstance(values, list | tuple) else ((), ())
+
+
+def exploded_all(predictions: Sequence[Any]) -> dict[str, list[Any]]:
+    """The values of predictions by column; None where one has none."""
+    rows = list(map(exploded, predictions))
+    names = dict.fromkeys(chain.from_iterable(rows)) or {PREDICTION: None}
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def exploded_array(predictions: Any) -> dict[str, Any]:
+    """The values of predictions by column; an array of numpy's has a row for each prediction."""
+    if predictions.dtype.names:
+        return {f"{PREDICTION}_{name}": predictions[name].copy() for name in predictions.dtype.names}
+    if predictions.ndim == 2 and predictions.shape[1] and predictions.dtype.kind in "biuf":
+        return {f"{PREDICTION}_{number}": column.copy() for number, column in enumerate(predictions.T)}
+    is_plain = predictions.ndim == 1 and predictions.dtype.kind in "biuf"
+    return {PREDICTION: predictions} if is_plain else exploded_all(list(predictions))
+
+
+def refuse_exploded(columns: Iterable[str]) -> None:
+    """Raises ConfigurationError if a column is called as those that predictions become."""
+    for name in columns:
+        if name.startswith(f"{PREDICTION}_"):
+            raise ConfigurationError(
+                f"there is a column {name!r}, a name that values of predictions get; rename it or leave it out."
+            )

@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 from headrace.core.files import is_uri, read_file
-from headrace.rows.records import Row, TriedRow
+from headrace.rows.blocks import Row, TriedRow
 
 CONTENT = "content"
 COLUMNS = ("path", "size", "modified")

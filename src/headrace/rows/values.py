@@ -1,56 +1,40 @@
-"""Converts Arrow's and pandas' values to Python values without losing a digit, whatever other packages are installed.
+"""Converts between Arrow's, pandas', numpy's and Python's values without losing a digit.
 
-For nanosecond types pyarrow returns pandas values, truncates, or raises. Here they become ``datetime`` types if they
-are whole microseconds, and else text with nine fraction digits, in UTC.
+For nanoseconds pyarrow returns pandas' values, truncates, or raises. Here they become ``datetime`` types if they are
+whole microseconds, and else text with nine fraction digits, in UTC. ``pyarrow.array`` and ``to_numpy`` import pandas if
+it is installed, which takes a second; what is here does not.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any
 
+import numpy
 import pyarrow
-
-from headrace.rows.records import BrokenLine, Record, Row
+import pyarrow.compute
 
 _TYPES = pyarrow.types
+_DTYPES = {pyarrow.bool_(): numpy.bool_, pyarrow.int64(): numpy.int64, pyarrow.float64(): numpy.float64}
+_MOST_BYTES = 2**31 - 1
+_FIRST_TIME, _LAST_TIME = -30_610_224_000_000_000, 253_402_300_799_999_999
+"""The first microsecond of the year 1000, and the last one of the year 9999."""
+_NO_NUMBER = pyarrow.nulls(1, pyarrow.float64())[0]
 
 
-def rows_of(batch: Any, path: str, first: int) -> list[Record]:
-    """The rows of a record batch as Python values; one that has a value without Python equivalent is a ``BrokenLine``.
+def as_rows(batch: Any) -> list[dict[str, Any]]:
+    """The rows of a record batch or a data frame.
 
-    Args:
-        batch: neighbouring rows; of a data frame, too.
-        path: of their file.
-        first: the number of the first row in the file, counted from 0.
+    Raises:
+        Exception: Python cannot represent a value.
     """
-    try:
-        return [*as_rows(batch)]
-    except Exception:  # at least one value has no Python equivalent
-        return [_row_of(batch.slice(place, 1), path, first + place) for place in range(batch.num_rows)]
-
-
-def _row_of(batch: Any, path: str, place: int) -> Record:
-    try:
-        row: Row = as_rows(batch)[0]
-    except Exception as error:
-        columns = zip(batch.schema.names, batch.columns, strict=True)
-        text = "\n".join(f"{name}: {' '.join(column.to_string().split())}" for name, column in columns)
-        return BrokenLine(text, path, place + 1, error)
-    return row
-
-
-def as_rows(batch: Any) -> list[Row]:
-    """The rows of a record batch or a data frame."""
     if hasattr(batch, "iloc"):
         columns = [values_of_series(batch.iloc[:, place]) for place in range(batch.shape[1])]
         return [dict(zip(batch.columns, row, strict=True)) for row in zip(*columns, strict=True)]
     names = batch.schema.names
     if not names:
-        rows: list[Row] = batch.to_pylist()
+        rows: list[dict[str, Any]] = batch.to_pylist()
         return rows
     return [dict(zip(names, row, strict=True)) for row in zip(*map(as_values, batch.columns), strict=True)]
 
@@ -81,55 +65,199 @@ def _is_missing(value: Any) -> bool:
 
 
 def as_values(column: Any) -> list[Any]:
-    """The values of an array.
+    """The values of an array; nanoseconds within lists and structs are pyarrow's own.
 
     Raises:
-        OverflowError: Python cannot represent one of them.
+        Exception: Python cannot represent one of them.
     """
-    kind = column.type
-    if _is_exact(kind.storage_type if isinstance(kind, pyarrow.BaseExtensionType) else kind):  # not all are hashable
+    kind = _decoded_type(column.type)
+    if getattr(kind, "unit", None) != "ns":
         values: list[Any] = column.to_pylist()
         return values
-    column = pyarrow.concat_arrays([column, column.slice(0, 0)])  # a cast sees all values below a slice of lists
+    column = column.cast(kind)
     try:
-        values = column.cast(_with_times(kind, _in_microseconds)).to_pylist()
+        values = column.cast(_in_microseconds(kind)).to_pylist()
     except pyarrow.ArrowInvalid:  # not whole microseconds
         if len(column) > 1:
             return [as_values(column.slice(place, 1))[0] for place in range(len(column))]
-        column = column.cast(_with_times(kind, _in_utc))
-        values = column.cast(_with_times(kind, lambda _: pyarrow.string())).to_pylist()
+        # Arrow's own text of a local time is wrong near the ends of its range, and in summers from 2038 on.
+        column = column.cast(pyarrow.timestamp("ns", "UTC")) if getattr(kind, "tz", None) else column
+        values = column.cast(pyarrow.string()).to_pylist()
     return values
-
-
-@lru_cache(1000)
-def _is_exact(kind: Any) -> bool:
-    """Whether pyarrow's own conversion of the type is exact."""
-    return bool(_with_times(kind, _in_microseconds) == kind)
-
-
-def _with_times(kind: Any, changed: Callable[[Any], Any]) -> Any:
-    """A type with other types of nanoseconds, also within it; without extensions and dictionaries of these."""
-    is_extension = isinstance(kind, pyarrow.BaseExtensionType)
-    if is_extension or _TYPES.is_dictionary(kind):
-        inner = kind.storage_type if is_extension else kind.value_type
-        return kind if _with_times(inner, _in_microseconds) == inner else _with_times(inner, changed)
-    if _TYPES.is_struct(kind):
-        return pyarrow.struct([field.with_type(_with_times(field.type, changed)) for field in kind])
-    if _TYPES.is_map(kind):
-        return pyarrow.map_(_with_times(kind.key_type, changed), _with_times(kind.item_type, changed))
-    if _TYPES.is_large_list(kind):
-        return pyarrow.large_list(_with_times(kind.value_type, changed))
-    if _TYPES.is_list(kind) or _TYPES.is_fixed_size_list(kind):
-        return pyarrow.list_(_with_times(kind.value_type, changed), getattr(kind, "list_size", -1))
-    return changed(kind) if getattr(kind, "unit", None) == "ns" else kind
-
-
-def _in_utc(kind: Any) -> Any:
-    """Arrow's own text of a local time is wrong near the ends of its range, and in summers from 2038 on."""
-    return pyarrow.timestamp("ns", "UTC") if getattr(kind, "tz", None) else kind
 
 
 def _in_microseconds(kind: Any) -> Any:
     if _TYPES.is_timestamp(kind):
         return pyarrow.timestamp("us", kind.tz)
     return pyarrow.time64("us") if _TYPES.is_time(kind) else pyarrow.duration("us")
+
+
+def _decoded_type(kind: Any) -> Any:
+    return kind.value_type if _TYPES.is_dictionary(kind) else kind
+
+
+def numbers_of(column: Any) -> Any:
+    """Numbers without nulls as an array of numpy's."""
+    if _TYPES.is_boolean(column.type):
+        return numpy.from_dlpack(column.cast(pyarrow.uint8())).view(numpy.bool_)
+    return numpy.from_dlpack(column)
+
+
+def as_array(column: Any) -> Any:
+    """A column of numbers as an array of int64, float64 or bool; of vectors as a matrix, of texts of objects.
+
+    Missing numbers are NaN.
+    """
+    kind = column.type
+    if is_text(kind):
+        return numpy.array(column.to_pylist(), dtype=object)
+    if column.null_count:
+        column = column.cast(pyarrow.uint8()) if _TYPES.is_boolean(kind) else column
+        return numbers_of(column.cast(pyarrow.float64(), safe=False).fill_null(NAN))
+    if is_vector(kind):
+        return as_array(plain(column.flatten())).reshape(len(column), width_of(column))
+    return numbers_of(column.cast(pyarrow.int64()) if kind == pyarrow.uint64() else column)
+
+
+def plain(column: Any) -> Any:
+    """A column without a dictionary; numbers have 64 bits, times are in microseconds, rounded as Python does."""
+    kind = _plain_type(_decoded_type(column.type))
+    column = column.dictionary_decode() if _TYPES.is_dictionary(column.type) else column
+    if kind == column.type:
+        return column
+    try:
+        return column.cast(kind, safe=False)
+    except pyarrow.ArrowNotImplementedError:  # text of Polars, with pyarrow 16
+        return pyarrow.array(column.to_pylist(), kind)
+
+
+def _plain_type(kind: Any) -> Any:
+    if _TYPES.is_floating(kind):
+        return pyarrow.float64()
+    if _TYPES.is_integer(kind):
+        return kind if kind == pyarrow.uint64() else pyarrow.int64()
+    if _TYPES.is_timestamp(kind) and kind.unit in ("s", "ms"):
+        return pyarrow.timestamp("us", kind.tz)
+    return pyarrow.large_string() if str(kind) == "string_view" else kind  # of Polars
+
+
+def is_number(kind: Any) -> bool:
+    """Whether a column of Arrow's holds numbers or truths."""
+    return bool(_TYPES.is_integer(kind) or _TYPES.is_floating(kind) or _TYPES.is_boolean(kind))
+
+
+def is_text(kind: Any) -> bool:
+    """Whether a column of Arrow's holds texts."""
+    return bool(_TYPES.is_string(kind) or _TYPES.is_large_string(kind))
+
+
+def is_vector(kind: Any) -> bool:
+    """Whether a column of Arrow's holds lists of numbers."""
+    is_list = _TYPES.is_list(kind) or _TYPES.is_large_list(kind) or _TYPES.is_fixed_size_list(kind)
+    return is_list and is_number(kind.value_type)
+
+
+def width_of(column: Any) -> int:
+    """How many numbers each list of a column of vectors has; the first one decides. 0: there are no rows."""
+    if _TYPES.is_fixed_size_list(column.type):
+        return int(column.type.list_size)
+    return 0 if not len(column) else pyarrow.compute.list_value_length(column)[0].as_py() or 0
+
+
+def vectors_of(column: Any) -> Any:
+    """Lists of finite numbers as such; None if they are others."""
+    has_floats = _TYPES.is_floating(column.type.value_type)
+    if _TYPES.is_boolean(column.type.value_type):
+        return None
+    try:
+        lists = column.cast(pyarrow.list_(pyarrow.float64() if has_floats else pyarrow.int64()))
+    except pyarrow.ArrowInvalid:  # an integer needs more than signed 64 bits
+        return None
+    numbers = lists.flatten()
+    is_plain = not numbers.null_count and (
+        not has_floats or pyarrow.compute.all(pyarrow.compute.is_finite(numbers)).as_py() is not False
+    )
+    return lists if is_plain else None
+
+
+def without_infinities(column: Any) -> Any:
+    """The column with null in place of NaN and infinity."""
+    finite = pyarrow.compute.is_finite(column)
+    return column if pyarrow.compute.all(finite).as_py() else pyarrow.compute.if_else(finite, column, _NO_NUMBER)
+
+
+def texts_of_times(column: Any) -> Any:
+    """Dates, and timestamps in UTC or without a time zone, as ISO 8601 text, as ``isoformat`` writes it.
+
+    Returns:
+        None of other types, of nanoseconds that are not whole microseconds, and beyond the years 1000 to 9999.
+    """
+    kind = column.type
+    zone = getattr(kind, "tz", None)
+    if not (_TYPES.is_date(kind) or _TYPES.is_timestamp(kind)) or zone not in (None, "UTC"):
+        return None
+    try:
+        times = column.cast(pyarrow.timestamp("us", zone)).cast(pyarrow.timestamp("us"))
+    except pyarrow.ArrowInvalid:
+        return None
+    ends = pyarrow.compute.min_max(times.cast(pyarrow.int64()))
+    if not _FIRST_TIME <= (ends["min"].as_py() or 0) <= (ends["max"].as_py() or 0) <= _LAST_TIME:
+        return None
+    texts = times.cast(pyarrow.string())
+    if _TYPES.is_date(kind):
+        return pyarrow.compute.utf8_slice_codeunits(texts, 0, 10)
+    texts = pyarrow.compute.utf8_replace_slice(texts, 10, 11, "T")
+    is_whole = pyarrow.compute.ends_with(texts, ".000000")
+    texts = pyarrow.compute.if_else(is_whole, pyarrow.compute.utf8_slice_codeunits(texts, 0, 19), texts)
+    return texts if zone is None else pyarrow.compute.binary_join_element_wise(texts, _UTC, _NOTHING)
+
+
+def array_of(values: list[Any], kind: Any) -> Any:
+    """Values of one Python type, and None, as an array of bool, int64, double or string.
+
+    Raises:
+        OverflowError: an integer needs more than 64 bits.
+        UnicodeEncodeError: a text has a lone surrogate.
+        pyarrow.ArrowException: the texts are too long for one array.
+    """
+    validity = None
+    if None in values:
+        validity = _bits(numpy.array([value is not None for value in values]))
+        filler: Any = "" if kind == pyarrow.string() else 0
+        values = [filler if value is None else value for value in values]
+    if kind == pyarrow.string():
+        buffers = _buffers_of_texts(values)
+    else:
+        numbers: Any = numpy.array(values, _DTYPES[kind])
+        buffers = [_bits(numbers) if kind == pyarrow.bool_() else pyarrow.py_buffer(numbers)]
+    return pyarrow.Array.from_buffers(kind, len(values), [validity, *buffers])
+
+
+def numbers_as_array(numbers: Any) -> Any:
+    """A one-dimensional array of numpy's as Arrow's; it keeps its memory, but for booleans."""
+    is_bool = numbers.dtype.kind == "b"
+    content = _bits(numbers) if is_bool else pyarrow.py_buffer(numpy.ascontiguousarray(numbers))
+    return pyarrow.Array.from_buffers(pyarrow.from_numpy_dtype(numbers.dtype), len(numbers), [None, content])
+
+
+def text_scalar(text: str) -> Any:
+    """A text as an argument of Arrow's functions."""
+    return array_of([text], pyarrow.string())[0]
+
+
+def _buffers_of_texts(texts: list[str]) -> list[Any]:
+    joined = "".join(texts)
+    lengths = map(len, texts if joined.isascii() else [text.encode() for text in texts])
+    offsets = numpy.zeros(len(texts) + 1, numpy.int64)
+    numpy.cumsum(numpy.fromiter(lengths, numpy.int64, len(texts)), out=offsets[1:])
+    if offsets[-1] > _MOST_BYTES:
+        raise pyarrow.ArrowCapacityError("the texts have more than 2 GiB")
+    return [pyarrow.py_buffer(offsets.astype(numpy.int32)), pyarrow.py_buffer(joined.encode())]
+
+
+def _bits(truths: Any) -> Any:
+    return pyarrow.py_buffer(numpy.packbits(truths, bitorder="little"))
+
+
+ZERO, NAN = numbers_as_array(numpy.array([0.0, math.nan]))
+_NOTHING, _UTC = map(text_scalar, ("", "+00:00"))

@@ -25,7 +25,7 @@ import pyarrow.parquet
 from headrace import SKIP
 from headrace.core.columns import Form, Takes
 from headrace.core.handler import ModelHandler
-from headrace.jobs.csv_types import NUMERIC
+from headrace.jobs.csv_records import NUMERIC
 from headrace.jobs.files import match
 from headrace.jobs.job import CancelledError, Job
 from headrace.jobs.run import Run

@@ -16,12 +16,12 @@ import pyarrow.parquet
 from headrace.jobs.files import Source
 from headrace.jobs.json_lines import as_line
 from headrace.jobs.output_batches import batch_of_block
+from headrace.jobs.parquet_tables import write_parquet
 from headrace.jobs.reading import read_blocks, read_rows
 from headrace.jobs.row_ranges import RowRanges
-from headrace.jobs.tables import lines_of, write_parquet
-from headrace.rows.blocks import Block
-from headrace.rows.fitting import Fit, fitted
-from headrace.rows.records import BrokenLine
+from headrace.jobs.text_tables import lines_of
+from headrace.rows.blocks import Block, BrokenLine
+from headrace.rows.columns import Fit, fitted
 
 sys.path.append(str(Path(__file__).parents[1]))
 

@@ -15,9 +15,9 @@ from text_files import Made, Wrong, make
 
 from headrace.jobs import csv_blocks, json_blocks, text
 from headrace.jobs.files import Source, match
-from headrace.jobs.json_blocks import read_json_records
+from headrace.jobs.json_lines import read_json_records
 from headrace.jobs.reading import infer_schema, read_rows
-from headrace.rows.records import BrokenLine
+from headrace.rows.blocks import BrokenLine
 
 ROUND = 2000
 

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.jobs.files import match
+from headrace.jobs.parquet_tables import write_parquet
 from headrace.jobs.reading import infer_schema, read_rows
-from headrace.jobs.tables import csv_of, lines_of, write_parquet
+from headrace.jobs.text_tables import csv_of, lines_of
 from output_rows import output_table
 
 

@@ -10,8 +10,8 @@ import pyarrow
 import pytest
 
 from headrace import ConfigurationError
-from headrace.rows.frames import chosen, names_of, rows_of_table
-from headrace.rows.records import BrokenLine
+from headrace.rows.blocks import BrokenLine
+from headrace.rows.tables import chosen, names_of, rows_of_table
 
 ROWS = [{"n": 1, "text": "a"}, {"n": 2, "text": None}]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.jobs.tables import write_parquet
+from headrace.jobs.parquet_tables import write_parquet
 from output_rows import output_table
 
 

@@ -1,0 +1,291 @@
+"""Opens files, decompressed and read to their very end, and follows how much of the input a run has done.
+
+Files are read ahead of the model. So what counts is rows: each block notes how many it has and how far its file is
+read at its end, and the share grows with the rows that are answered in between.
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import lzma
+import re
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from headrace.jobs import pipes, storage
+from headrace.jobs.files import Part, Source, compression_of
+
+_PIECE_BYTES = 1 << 22
+_COMPRESSED_BYTES = 1 << 16
+_FIRST_BYTES, _LONGEST_BEGINNING = 1 << 16, 1 << 20
+_STREAMS: dict[str, Callable[[], Any]] = {"bz2": bz2.BZ2Decompressor, "xz": lzma.LZMADecompressor}
+_UTF_16 = "it is UTF-16, not UTF-8; convert it: iconv -f UTF-16 -t UTF-8"
+_OTHER_KINDS = {
+    b"\x1f\x8b": "it is compressed (gzip); give it the extension .gz, or decompress it",
+    b"BZh": "it is compressed (bzip2); give it the extension .bz2, or decompress it",
+    b"\xfd7zXZ\0": "it is compressed (xz); give it the extension .xz, or decompress it",
+    b"\x28\xb5\x2f\xfd": "it is compressed (zstd); give it the extension .zst, or decompress it",
+    b"PK\x03\x04": "it is a ZIP archive; unpack it",
+    b"PAR1\x15": "it is a Parquet file; add --format parquet",
+    codecs.BOM_UTF16_LE: _UTF_16,
+    codecs.BOM_UTF16_BE: _UTF_16,
+}
+"""What a file is and how to read it, by its first bytes."""
+following: dict[str, InputShare] = {}
+"""The shares of this process's runs, by output folder."""
+_ALMOST = 0.999
+"""The most that a run has done while it is at work."""
+
+
+@dataclass
+class Position:
+    """How far a file is read."""
+
+    file: Any = None
+    """A text file as it is stored, compressed perhaps."""
+    read: int = 0
+    """The bytes that were read of a text, decompressed; or the rows of a whole file of another format."""
+    done: int = 0
+    """How many of these have become rows. The others are read ahead: they may be all of a small file."""
+    stored: int | None = None
+    """The bytes of the file that were read for them; None: all."""
+
+    def add(self, text: bytes) -> None:
+        """Notes that so much more was read."""
+        self.read += len(text)
+        self.stored = None if self.file is None else self.file.tell()
+
+    def part(self, size: int) -> float:
+        """How much of the file, of so many bytes, has become rows: from 0 to 1."""
+        stored = 1.0 if self.stored is None or not size else self.stored / size
+        return min(1.0, self.done / max(1, self.read) * stored)
+
+
+positions: dict[str, Position] = {}
+"""By path; of the last time that the file was opened."""
+
+
+@contextmanager
+def open_source(source: Source) -> Iterator[BinaryIO]:
+    """The decompressed file. Unlike Beam's, reading raises if the file is cut off or followed by something else.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    compression = compression_of(source.path)
+    if pipes.is_pipe(source.path):
+        with pipes.opened(source.path) as pipe:
+            yield _decompressed(pipe, compression)
+        return
+    with storage.open_file(source.path) as file:
+        positions[source.path] = Position(file)
+        yield _decompressed(file, compression)
+
+
+def _decompressed(file: Any, compression: str | None) -> Any:
+    if compression is None:
+        return file
+    if compression == "gzip":
+        return gzip.open(file)
+    if compression in _STREAMS:
+        return _Streams(file, _STREAMS[compression])
+    import pyarrow  # noqa: PLC0415 - only where there is such a file
+
+    return pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), compression)
+
+
+class _Streams:
+    """Decompresses all streams of a file; Python's own classes pass over what follows them and is none."""
+
+    def __init__(self, file: Any, make: Callable[[], Any]) -> None:
+        self._file = file
+        self._make = make
+        self._stream = make()
+
+    def read(self, size: int) -> bytes:
+        """Some bytes; empty at the end."""
+        while True:
+            chunk = b""
+            if self._stream.eof:
+                chunk = self._stream.unused_data or self._file.read(_COMPRESSED_BYTES)
+                if not chunk:
+                    return b""
+                self._stream = self._make()
+            elif self._stream.needs_input:
+                chunk = self._file.read(_COMPRESSED_BYTES)
+                if not chunk:
+                    raise EOFError("the compressed file ends before its end marker; it is not complete")
+            if text := self._stream.decompress(chunk, size):
+                return bytes(text)
+
+
+@contextmanager
+def create_compressed(path: str) -> Iterator[BinaryIO]:
+    """A new file for writing, compressed according to its extension."""
+    with closing(storage.create(path)) as file, closing(_compressing(file, compression_of(path))) as compressed:
+        yield compressed
+
+
+def _compressing(file: Any, compression: str | None) -> Any:
+    if compression is None:
+        return file
+    if compression == "gzip":
+        return gzip.GzipFile("", "wb", fileobj=file, mtime=0)
+    if compression == "zstd":
+        import pyarrow  # noqa: PLC0415 - only where there is such a file
+
+        return pyarrow.CompressedOutputStream(pyarrow.PythonFile(file, mode="w"), compression)
+    return bz2.BZ2File(file, "wb") if compression == "bz2" else lzma.LZMAFile(file, "wb")
+
+
+class TextFile:
+    """A text file without its byte-order mark, whose beginning was inspected.
+
+    Args:
+        file: open for reading.
+        position: counts the bytes.
+    """
+
+    def __init__(self, file: BinaryIO, position: Position | None = None) -> None:
+        self._file = file
+        self.position = position or Position()
+        self.beginning = _first_bytes(file).removeprefix(codecs.BOM_UTF8)
+        """At least the first line, unless it is longer than a megabyte."""
+        self._rest = self.beginning
+        self._left = sys.maxsize
+        """Of the part that is read, in bytes."""
+
+    def read(self, size: int) -> bytes:
+        """Up to ``size`` bytes; empty at the end."""
+        chunk, self._rest = self._rest[:size], self._rest[size:]
+        chunk = chunk or self._file.read(min(size, self._left))
+        self._left -= len(chunk)
+        return chunk
+
+    def go_to(self, part: Part) -> int:
+        """Moves to a part, behind which the file seems to end; returns how many lines come before it."""
+        self._file.seek(part.start)
+        self._rest, self._left = b"", part.stop - part.start
+        return part.line
+
+
+@contextmanager
+def open_text(source: Source) -> Iterator[TextFile]:
+    """A decompressed text file.
+
+    Raises:
+        ValueError: it begins like another kind of file; the message says what to do.
+    """
+    with open_source(source) as file:
+        text = TextFile(file, positions.get(source.path))
+        if wrong := _wrong_kind(text.beginning, source.format):
+            raise ValueError(wrong)
+        yield text
+
+
+def whole_lines(file: TextFile) -> Iterator[bytes]:
+    """The text in pieces of whole lines, each as soon as it was read; the last line gets an end if it has none."""
+    parts: list[bytes] = []  # of an unfinished line
+    while chunk := file.read(_PIECE_BYTES):
+        end = chunk.rfind(b"\n") + 1
+        if end:
+            text = b"".join([*parts, chunk[:end]])
+            file.position.add(text)
+            yield text
+            parts = []
+        parts.append(chunk[end:])
+    if rest := b"".join(parts):
+        file.position.add(rest + b"\n")
+        yield rest + b"\n"
+
+
+def not_utf8(error: UnicodeDecodeError) -> UnicodeDecodeError:
+    """The error for a line that cannot be decoded, extended with advice."""
+    error.reason += "; it is not UTF-8, and if it is Latin-1, convert it: iconv -f latin1 -t utf-8"
+    return error
+
+
+def _first_bytes(file: BinaryIO) -> bytes:
+    text = b""
+    while b"\n" not in text and len(text) < _LONGEST_BEGINNING and (chunk := file.read(_FIRST_BYTES)):
+        text += chunk
+    return text
+
+
+def _wrong_kind(beginning: bytes, file_format: str) -> str | None:
+    """What a file is, and how to convert it, if it does not begin like a text file of its format."""
+    for first, kind in _OTHER_KINDS.items():
+        if beginning.startswith(first):
+            return kind
+    if beginning[:2].count(0) == 1 and len(beginning) > 1:
+        return _UTF_16
+    if file_format == "csv":
+        has_returns = b"\r" in beginning[:-1] and b"\n" not in beginning
+        return "its lines end in \\r alone; convert it: tr '\\r' '\\n'" if has_returns else None
+    text = beginning.lstrip()
+    if text.startswith(b"["):
+        return "it is one JSON array, not an object on each line; convert it: jq -c '.[]'"
+    if re.match(rb"\{[ \t\r]*\n", text):
+        return "its JSON objects take several lines each, not one; convert it: jq -c ."
+    return None
+
+
+class InputShare:
+    """The share of one run's input that is done. Thread-safe.
+
+    Args:
+        sizes: of the files in bytes, by path; None if nobody knows, as of a pipe.
+        limit: how many rows the run reads at most; None: all.
+    """
+
+    def __init__(self, sizes: Mapping[str, int | None], limit: int | None = None) -> None:
+        self._limit = limit
+        known = {path: size for path, size in sizes.items() if size is not None}
+        self._sizes = known if len(known) == len(sizes) else {}
+        self._total = sum(self._sizes.values())
+        self._parts: dict[str, float] = {}
+        self._lock = threading.Lock()
+        self._rows, self._share = 0, 0.0
+        """Up to the end of the last block."""
+        self._done = (0, 0.0)
+        """Up to the end of the last block whose rows are answered."""
+        self._ends: deque[tuple[int, float]] = deque()
+        """Up to the end of each block after that."""
+
+    def add(self, path: str, rows: int) -> None:
+        """Notes that a block of a file was made, with so many rows to answer."""
+        size = self._sizes.get(path, 0)
+        part = positions.get(path, Position()).part(size)
+        with self._lock:
+            before = self._parts.get(path, 0.0)
+            self._parts[path] = max(before, part)
+            self._rows += rows
+            self._share += max(0.0, part - before) * size / max(1, self._total)
+            self._ends.append((self._rows, self._share))
+
+    def at(self, rows: int) -> float | None:
+        """The share of the input, from 0 to 1, that the first ``rows`` rows are; None if nobody knows."""
+        of_files = self._of_files(rows)
+        if self._limit is None or (of_files is None and not rows):
+            return of_files
+        return min(max(of_files or 0.0, rows / self._limit), _ALMOST)
+
+    def _of_files(self, rows: int) -> float | None:
+        with self._lock:
+            if not self._total or not self._rows:
+                return None
+            rows = max(rows, self._done[0])
+            while self._ends and self._ends[0][0] <= rows:
+                self._done = self._ends.popleft()
+            before, share = self._done
+            if self._ends:
+                end, share_at_end = self._ends[0]
+                share += (share_at_end - share) * (rows - before) / (end - before)
+            return min(share, _ALMOST)

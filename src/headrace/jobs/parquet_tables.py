@@ -1,0 +1,266 @@
+"""Writes the record batches of an output as Parquet, each column with a type that represents all of its values exactly.
+
+The type follows from all values of a column, regardless of their order and of how they are cut into tables. A column
+without such a type (1 and "a", a 70-bit integer, [1] and {"a": 2}) becomes text: strings unchanged, all else as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from itertools import chain
+from typing import Any, BinaryIO, NamedTuple
+
+import pyarrow
+import pyarrow.compute
+import pyarrow.parquet
+
+from headrace.jobs.flow import prefetch
+from headrace.jobs.json_lines import is_utf8, utf8
+from headrace.jobs.output_batches import CANONICAL, rows_in_lines
+from headrace.jobs.text_tables import distinct
+from headrace.rows.values import is_vector
+
+GROUP_ROWS, GROUP_BYTES = 1 << 16, 1 << 24
+"""The limits of a row group."""
+_LETTER = ("row", "stage", "operation", "error_type", "message", "traceback", "attempts", "model_id", "position")
+_NUMBERS = ("operation", "attempts")
+_EXACT = 2**53
+_FIELDS = 1000
+"""A column of objects with more distinct fields holds mappings rather than records, and becomes text."""
+_LEVELS = 30
+_TYPES = pyarrow.types
+
+
+class Scalar(NamedTuple):
+    """Null only, booleans, or strings."""
+
+    type: Any
+
+
+class Number(NamedTuple):
+    """Integers in a range, and possibly floats."""
+
+    least: int = 0
+    most: int = 0
+    has_floats: bool = False
+
+
+class Array(NamedTuple):
+    """Arrays of one kind of values."""
+
+    of: Kind
+
+
+class Object(NamedTuple):
+    """Objects; missing fields are null."""
+
+    fields: dict[str, Kind]
+
+
+class Mixed(NamedTuple):
+    """Values that no single type represents."""
+
+
+Kind = Scalar | Number | Array | Object | Mixed
+"""The kind of a column's values. ``either`` joins two; joining is commutative and associative."""
+NOTHING, TRUTH, STRING = (Scalar(kind) for kind in (pyarrow.null(), pyarrow.bool_(), pyarrow.string()))
+MIXED = Mixed()
+
+
+def write_parquet(
+    file: BinaryIO,
+    tables: Callable[[], Iterable[Any]],
+    check: Callable[[], None],
+    types: dict[str, Any] | None = None,
+) -> None:
+    """Writes tables to one Parquet file. Row groups depend only on the rows, not on how the tables are cut.
+
+    Args:
+        file: to write.
+        tables: returns the tables; called twice, the first time for little more than the column types.
+        check: called repeatedly; an exception from it stops the work.
+        types: Arrow's types by column name; None: each column gets one that represents all of its values.
+    """
+    rows, size = 0, 0
+    kinds: dict[str, Kind] = {}
+    for table in tables():
+        check()
+        rows, size = rows + table.num_rows, size + _size(table)
+        for name, kind in () if types else _kinds_of(table):
+            kinds[name] = either(kinds.get(name, NOTHING), kind)
+    types = types or {name: type_of(kind) for name, kind in kinds.items()}
+    schema = pyarrow.schema(list(zip(distinct(types), types.values(), strict=True)))
+    with open_parquet(pyarrow.PythonFile(file, mode="w"), schema) as writer:
+        alike = (_as_types(table, types, schema) for table in tables())
+        size_of_group = max(1, min(GROUP_ROWS, GROUP_BYTES * rows // max(1, size)))
+        with closing(prefetch(_regrouped(alike, size_of_group))) as groups:  # closing also ends its thread
+            for group in groups:
+                check()
+                writer.write_table(group)
+
+
+def open_parquet(where: Any, schema: Any) -> Any:
+    """A writer of a Parquet file, given its path or a file of Arrow's. Numbers seldom gain from dictionaries."""
+    texts = [field.name for field in schema if not (_TYPES.is_floating(field.type) or _TYPES.is_integer(field.type))]
+    return pyarrow.parquet.ParquetWriter(where, schema, use_dictionary=texts)
+
+
+def letter_types() -> dict[str, Any]:
+    """The column types of dead letters, which do not depend on what failed; a row becomes JSON text."""
+    return {name: pyarrow.int64() if name in _NUMBERS else pyarrow.string() for name in _LETTER}
+
+
+def kind_of(values: Iterable[Any], levels: int = _LEVELS) -> Kind:
+    """The kind of JSON values."""
+    values = [value for value in values if value is not None]
+    types = set(map(type, values))
+    if not types:
+        return NOTHING
+    if types <= {int, float}:
+        integers = values if float not in types else [value for value in values if type(value) is int]
+        return Number(min(integers, default=0), max(integers, default=0), float in types)
+    if types == {list} and levels:
+        return Array(kind_of(chain.from_iterable(values), levels - 1))
+    if types == {dict} and levels:
+        return _kind_of_objects(values, levels - 1)
+    if types == {str} and is_utf8("".join(values)):
+        return STRING
+    return TRUTH if types == {bool} else MIXED
+
+
+def _kind_of_objects(values: list[dict[str, Any]], levels: int) -> Kind:
+    names = dict.fromkeys(chain.from_iterable(values))
+    if len(names) > _FIELDS or not is_utf8("".join(names)):
+        return MIXED
+    return Object({name: kind_of([value.get(name) for value in values], levels) for name in names})
+
+
+def either(one: Kind, other: Kind) -> Kind:
+    """The kind that represents the values of both."""
+    if other in (one, NOTHING):
+        return one
+    if one == NOTHING:
+        return other
+    if isinstance(one, Number) and isinstance(other, Number):
+        return Number(min(one.least, other.least), max(one.most, other.most), one.has_floats or other.has_floats)
+    if isinstance(one, Array) and isinstance(other, Array):
+        return Array(either(one.of, other.of))
+    if isinstance(one, Object) and isinstance(other, Object):
+        names = dict.fromkeys([*one.fields, *other.fields])
+        if len(names) <= _FIELDS:
+            return Object(
+                {name: either(one.fields.get(name, NOTHING), other.fields.get(name, NOTHING)) for name in names}
+            )
+    return MIXED
+
+
+def type_of(kind: Kind) -> Any:
+    """Arrow's type for a column; text if no exact type exists."""
+    return _exact_type(kind) or pyarrow.string()
+
+
+def _exact_type(kind: Kind) -> Any:
+    """None if no type represents the values exactly."""
+    if isinstance(kind, Scalar):
+        return kind.type
+    if isinstance(kind, Number):
+        return _type_of_numbers(kind)
+    if isinstance(kind, Array):
+        inner = _exact_type(kind.of)
+        return inner and pyarrow.list_(inner)
+    if isinstance(kind, Object) and kind.fields:  # Parquet has no objects without fields
+        types = {name: _exact_type(field) for name, field in kind.fields.items()}
+        return pyarrow.struct(list(types.items())) if all(types.values()) else None
+    return None
+
+
+def _type_of_numbers(kind: Number) -> Any:
+    if kind.has_floats:
+        return pyarrow.float64() if kind.least >= -_EXACT and kind.most <= _EXACT else None
+    if kind.least >= -(2**63) and kind.most < 2**63:
+        return pyarrow.int64()
+    return pyarrow.uint64() if kind.least >= 0 and kind.most < 2**64 else None
+
+
+def as_array(values: list[Any], kind: Any) -> Any:
+    """Values as an array of a type that represents them."""
+    if _TYPES.is_string(kind):
+        values = [value if value is None else _as_text(value) for value in values]
+    return pyarrow.array(values, kind)
+
+
+def _as_text(value: Any) -> str:
+    return utf8(value) if isinstance(value, str) else json.dumps(value)
+
+
+def _size(table: Any) -> int:
+    """Roughly the bytes of a table's values; additive, however the rows are cut into tables."""
+    texts = [column for column in table.columns if _TYPES.is_string(column.type)]
+    lengths = (pyarrow.compute.sum(pyarrow.compute.binary_length(column)).as_py() or 0 for column in texts)
+    numbers = sum(len(_numbers_in(column)) for column in table.columns if _TYPES.is_list(column.type))
+    return int(sum(lengths)) + 8 * int(table.num_rows * table.num_columns + numbers)
+
+
+def _numbers_in(lists: Any) -> Any:
+    """The numbers of a column of lists, one behind the other."""
+    return pyarrow.compute.list_flatten(lists)
+
+
+def _regrouped(tables: Iterable[Any], rows: int) -> Iterator[Any]:
+    """Cuts tables of one schema into tables of ``rows`` rows each; the last may be shorter."""
+    waiting: list[Any] = []
+    missing = rows
+    for table in tables:
+        start = 0
+        while table.num_rows - start >= missing:
+            yield pyarrow.concat_tables([*waiting, table.slice(start, missing)]).combine_chunks()
+            start, waiting, missing = start + missing, [], rows
+        if start < table.num_rows:
+            waiting.append(table.slice(start))
+            missing -= table.num_rows - start
+    if waiting:
+        yield pyarrow.concat_tables(waiting).combine_chunks()
+
+
+def _kinds_of(table: Any) -> Iterator[tuple[str, Kind]]:
+    if (rows := rows_in_lines(table)) is not None:
+        for name in dict.fromkeys(chain.from_iterable(rows)):
+            yield name, kind_of([row.get(name) for row in rows])
+        return
+    yield from zip(table.schema.names, map(_kind_of_column, table.columns), strict=True)
+
+
+def _kind_of_column(column: Any) -> Kind:
+    if column.null_count == len(column):
+        return NOTHING
+    if _TYPES.is_list(column.type):
+        return Array(_kind_of_column(_numbers_in(column)))
+    if _TYPES.is_integer(column.type):
+        ends = pyarrow.compute.min_max(column)
+        return Number(ends["min"].as_py(), ends["max"].as_py())
+    if _TYPES.is_floating(column.type):
+        return Number(has_floats=True)
+    return Scalar(column.type) if column.type in CANONICAL else MIXED
+
+
+def _as_types(table: Any, types: dict[str, Any], schema: Any) -> Any:
+    """A table with columns of these types, which fit all tables; missing columns are null."""
+    if (rows := rows_in_lines(table)) is not None:
+        columns = [as_array([row.get(name) for row in rows], kind) for name, kind in types.items()]
+    else:
+        columns = [_as_type(table, *column) for column in types.items()]
+    return pyarrow.Table.from_arrays(columns, schema=schema)
+
+
+def _as_type(table: Any, name: str, kind: Any) -> Any:
+    place = table.schema.get_field_index(name)
+    if place < 0 or table.column(place).null_count == table.num_rows:
+        return pyarrow.nulls(table.num_rows, kind)
+    column = table.column(place)
+    if column.type == kind:
+        return column
+    if (_TYPES.is_floating(kind) and _TYPES.is_integer(column.type)) or (is_vector(kind) and is_vector(column.type)):
+        return column.cast(kind, safe=False)
+    return as_array(column.to_pylist(), kind)
