@@ -15,12 +15,13 @@ import pyarrow.compute
 from headrace.core.errors import ConfigurationError
 from headrace.core.spelling import did_you_mean
 from headrace.jobs import files, reading
-from headrace.jobs.compression import create_compressed
 from headrace.jobs.differences import ColumnDiff, Interval, compare, texts_of, wilson
+from headrace.jobs.opening import create_compressed
 from headrace.jobs.output_batches import batch_as_written
+from headrace.jobs.parquet_tables import write_parquet
 from headrace.jobs.row_ranges import RowRanges
-from headrace.jobs.tables import csv_of, lines_of, write_parquet
-from headrace.rows.records import BrokenLine
+from headrace.jobs.text_tables import csv_of, lines_of
+from headrace.rows.blocks import BrokenLine
 
 PREDICTION = "prediction"
 _PLACE = "row"

@@ -13,7 +13,7 @@ import numpy
 import pyarrow
 import pyarrow.compute
 
-from headrace.rows.fitting import is_vector
+from headrace.rows.values import is_vector
 
 _Z = 1.96
 """Standard errors on both sides of a 95 % interval."""
