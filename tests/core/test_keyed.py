@@ -189,11 +189,6 @@ def test_a_limit_is_a_whole_number_of_at_least_one(limit):
         KeyedModelHandler([KeyModelMapping(["a"], Adder())], max_models_per_worker_hint=limit)
 
 
-def test_mappings_may_be_a_tuple():
-    mappings = (KeyModelMapping(["a"], Adder()), KeyModelMapping(("b", "c"), Adder(10)))
-    assert run(KeyedModelHandler(mappings), [("c", 1), ("a", 1)]) == [("c", 11), ("a", 2)]
-
-
 @pytest.mark.parametrize(
     ("given", "cure"),
     [
@@ -225,15 +220,6 @@ def test_ignored_settings_are_logged(caplog):
     KeyedModelHandler([KeyModelMapping(["a"], Adder(max_batch_duration_secs=2))])
     assert "max_batch_duration_secs" in caplog.text
     assert "min_ram" in caplog.text
-
-
-def test_honoured_settings_are_not_logged(caplog):
-    class Plain(Adder):
-        def get_resource_hints(self):
-            return {}
-
-    KeyedModelHandler([KeyModelMapping(["a"], Plain(min_batch_size=2, env_vars={"A": "1"}))])
-    assert not caplog.text
 
 
 def test_environment_variables_of_all_mappings_are_set(monkeypatch):

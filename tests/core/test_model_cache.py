@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from headrace.core.handler import ModelHandler
-from headrace.core.model_cache import ModelCache, ModelsOnDemand
+from headrace.core.model_cache import ModelCache
 from headrace.models.memory import trim_memory
 
 
@@ -158,21 +157,3 @@ def test_a_thread_that_waits_for_room_gets_a_model_that_another_loads_meanwhile(
     waits.join(30)
     assert len(set(map(id, got[-2:]))) == 1
     assert len(got) == 66
-
-
-def test_models_on_demand_evict_the_one_idle_longest():
-    loads = []
-
-    class Noting(ModelHandler):
-        def __init__(self, name):
-            super().__init__()
-            self.name = name
-
-        def load_model(self):
-            loads.append(self.name)
-            return 0  # which is a model, too
-
-    models = ModelsOnDemand({name: Noting(name) for name in "abc"}, limit=2)
-    for name in "aabacaab":
-        assert models[name] == 0
-    assert loads == ["a", "b", "c", "b"]

@@ -19,6 +19,7 @@ from headrace import (
 )
 from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ModelLoaded
 from headrace.failures.breaker import CircuitBreaker
+from headrace.runtime.observers import FanOut, subscribed
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.worker import Worker
 from toys import Events, Poisoned, fixed, refuse
@@ -86,15 +87,6 @@ def test_failures_are_exactly_the_bad_elements_in_every_stage(elements, size, be
     assert sorted(good) == [((0, n), e + 100) for n, e in enumerate(elements) if n not in expected]
 
 
-def test_failures_with_one_percent_of_bad_rows_in_ten_thousand():
-    handler = Poisoned()
-    elements = [-1 if n % 100 == 17 else n for n in range(10_000)]
-    good, bad = run(handler, elements, caught=Exception, batching=fixed(100))
-    assert places(bad) == list(range(17, 10_000, 100))
-    assert len(good) == 9_900
-    assert len(handler.batches) <= 100 + 100 * 2 * 7
-
-
 def test_uncaught_errors_are_raised_unchanged():
     with pytest.raises(ValueError, match="poison"):
         run(Poisoned(), [1, -1])
@@ -124,22 +116,6 @@ def test_keys_stay_with_their_predictions():
     good, bad = run(handler, [("a", 1), ("b", -1), ("c", 3)], caught=Exception, batching=fixed(3))
     assert good == [((0, 0), ("a", 101)), ((0, 2), ("c", 103))]
     assert [failure.element for failure in bad] == [("b", -1)]
-
-
-def test_elements_of_one_model_share_its_batches():
-    ten, twenty = Poisoned(10), Poisoned(20)
-    handler = KeyedModelHandler([KeyModelMapping(["a", "b"], ten), KeyModelMapping(["c"], twenty)])
-    elements = [("a", 1), ("c", 1), ("b", 2), ("c", 2), ("c", 3)]
-    good, _ = run(handler, elements, batching=fixed(2))
-    assert ten.batches == [[1, 2]]
-    assert twenty.batches == [[1, 2], [3]]
-    assert sorted(good) == [
-        ((0, 0), ("a", 11)),
-        ((0, 1), ("c", 21)),
-        ((0, 2), ("b", 12)),
-        ((0, 3), ("c", 22)),
-        ((0, 4), ("c", 23)),
-    ]
 
 
 def test_unknown_key_fails_its_element():
@@ -198,15 +174,6 @@ def test_sizes_are_learnt_across_bundles():
     assert max(map(len, handler.batches)) > 8
 
 
-@pytest.mark.parametrize("weight", [None, float("nan"), float("inf"), -1, "heavy"])
-def test_invalid_weight_fails_its_element(weight):
-    batching = BatchingConfig(element_size_fn=lambda n: weight if n == 5 else 1, max_batch_weight=2)
-    handler = Poisoned()
-    good, bad = run(handler, [1, 5, 2, 3], caught=Exception, batching=batching)
-    assert ([value for _, value in good], places(bad)) == ([101, 102, 103], [1])
-    assert max(map(len, handler.batches)) <= 2
-
-
 class Hungry(ModelHandler):
     """Needs memory for each example; the available memory drifts."""
 
@@ -236,14 +203,6 @@ def test_out_of_memory_above_a_drifting_size_fails_no_row(limits, size, catches)
     assert sorted(good) == [((0, n), n) for n in range(100)]
 
 
-def test_batches_stay_smaller_after_out_of_memory():
-    handler, seen = Hungry(itertools.repeat(20)), Events()
-    run(handler, range(640), batching=fixed(64), seen=seen)
-    assert handler.sizes[:6] == [64, 32, 16, 16, 16, 16]
-    assert max(handler.sizes[6:]) <= 25
-    assert len(seen.of(BatchFailed)) == sum(size > 20 for size in handler.sizes) <= 5
-
-
 def test_row_too_large_for_memory_fails_alone():
     handler = Hungry(itertools.repeat(0))
     with pytest.raises(MemoryError, match="1 are too many"):
@@ -259,3 +218,15 @@ def test_uncaught_error_is_raised_although_memory_runs_out_too():
 
     with pytest.raises(MemoryError):
         run(Hungry(fail()), range(4), caught=ValueError, batching=fixed(4))
+
+
+def test_events_reach_own_observers_and_subscribers():
+    own, subscriber = Events(), Events()
+    everybody = FanOut(own)
+    first, second, third = (BatchFailed("", n, ValueError()) for n in range(3))
+    everybody.on_event(first)
+    with subscribed(subscriber):
+        everybody.on_event(second)
+    everybody.on_event(third)
+    assert own == [first, second, third]
+    assert subscriber == [second]

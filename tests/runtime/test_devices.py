@@ -95,22 +95,6 @@ def test_endpoint_that_lost_its_device_does_not_affect_this_process():
     assert [str(one.error) for one in outcomes[2:4]] == [SAID, SAID]
 
 
-@pytest.mark.large
-@pytest.mark.since_beam("2.65", reason="Beam has no RemoteModelHandler before")
-@pytest.mark.parametrize("isolate", [False, True])
-def test_endpoint_that_lost_its_device_does_not_affect_local_models(isolate):
-    mappings = [KeyModelMapping(["there"], client()), KeyModelMapping(["here"], DoublingHandler())]
-    pairs = [("there", 3), ("there", 4), ("here", 3), ("here", 4)]
-    outcomes = list(
-        predict(KeyedModelHandler(mappings), pairs, isolate=isolate, batching=BatchingConfig(1, 1), on_failure="yield")
-    )
-    assert str(outcomes[0].error) == SAID
-    assert outcomes[1] == ("there", 4)
-    assert [one.inference for _, one in outcomes[2:]] == [6, 8]
-    with pytest.raises(RuntimeError, match=f"^{SAID}"):
-        list(predict(KeyedModelHandler(mappings), pairs, isolate=isolate))
-
-
 @pytest.mark.since_beam("2.65", reason="Beam has no RemoteModelHandler before")
 def test_lost_device_of_a_local_model_beside_an_endpoint_is_raised():
     mappings = [KeyModelMapping(["there"], client()), KeyModelMapping(["here"], DeviceLosingHandler(13))]

@@ -9,14 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import (
-    SKIP,
-    Budget,
-    BudgetError,
-    ConfigurationError,
     FallbackError,
     ModelHandler,
     PredictionResult,
-    Price,
     RetryConfig,
     Stage,
     predict,
@@ -27,9 +22,8 @@ from headrace.metrics.totals import Totals
 from headrace.runtime.observers import FanOut
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
-from http_endpoint import Remote, serving
-from metered import ASKED, Metered
-from toys import Acting, Events, each, refuse, run
+from http_endpoint import serving
+from toys import Events, refuse, run
 
 pytestmark = pytest.mark.usefixtures("module_travels", "requests_end")
 
@@ -144,26 +138,6 @@ def test_functions_of_a_fallback_are_its_own_and_what_they_fail_goes_on(place):
     assert events.of(ElementFailed) == []
 
 
-def test_postprocessing_that_fails_for_an_answer_of_a_fallback_is_final_and_counted_once():
-    first, others = chain([], [1], [2])
-    events = Events()
-    spec = prepare(first.with_postprocess_fn(lambda one: 1 // 0), InferenceRequest(fallback=others))
-    worker = open_worker(catching(spec, Exception))
-    try:
-        outcomes = run(worker, [1, 2], events)
-    finally:
-        worker.close()
-    assert [(one.stage, one.index) for one in outcomes] == [(Stage.POSTPROCESSING, 0)] * 2
-    assert [event.stage for event in events.of(ElementFailed)] == [Stage.POSTPROCESSING] * 2
-
-
-def test_elements_that_a_fallback_skips_have_no_output():
-    first, others = chain([], [1])
-    assert list(predict(first, [1, 2], fallback=[*others, Acting(lambda batch: [SKIP for _ in batch])])) == [
-        PredictionResult(1, 10, "m1")
-    ]
-
-
 def test_events_say_which_fallback_answered():
     first, others = chain([1], [2], [3, 4])
     events, totals = Events(), Totals()
@@ -177,39 +151,6 @@ def test_events_say_which_fallback_answered():
     completed = [(one.model, one.examples) for one in events.of(BatchCompleted)]
     assert {model for model, _ in completed} == {"", "fallback", "fallback2"}
     assert totals.from_fallback == 3
-
-
-def test_second_endpoint_and_then_a_local_model_answer_for_endpoints_that_are_not_there(nobody):
-    handler, second = Remote(nobody, num_retries=0), Remote(nobody, num_retries=0, namespace="second")
-    found = list(predict(handler, [1, 2, 3], fallback=[second, Acting(each(lambda n: -n))]))
-    assert found == [-1, -2, -3]
-
-
-def test_all_spend_one_budget_and_what_any_was_asked_has_its_outcome():
-    """Each one but the last fails each element."""
-    ASKED.clear()
-    last = Metered("m").with_preprocess_fn(lambda n: n + 2)
-    middle = Metered("m").with_preprocess_fn(lambda n: n)
-    found = []
-    with pytest.raises(BudgetError, match="is spent"):
-        found.extend(
-            predict(
-                Metered("m"),
-                [13] * 300,
-                fallback=[middle, last],
-                budget=Budget(60, prices={"m": Price(request=1)}),
-                ordered=False,
-            )
-        )
-    assert 60 <= len(ASKED) < 300
-    assert found == [30] * ASKED.count(15)
-    assert found
-
-
-def test_mistake_in_one_of_several_says_which():
-    first, others = chain([1], [2])
-    with pytest.raises(ConfigurationError, match=r"^fallback\[1\]: .*is no model handler"):
-        predict(first, [1], fallback=[*others, object()])
 
 
 @given(

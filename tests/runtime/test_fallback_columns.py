@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 
 import numpy
-import pandas
-import pyarrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,11 +20,8 @@ from headrace import (
     predict,
 )
 from headrace.core.events import BatchCompleted, ElementFailed
-from headrace.metrics.totals import Totals
-from headrace.runtime.observers import FanOut
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
-from headrace.testing import FakeClock
 from toys import Events, run
 
 pytestmark = pytest.mark.usefixtures("module_travels")
@@ -139,91 +133,11 @@ def test_rows_that_failed_together_do_not_share_the_fate_of_one(place):
     assert whose == {6: "fallback2", 7: None, 8: "fallback2"}
 
 
-FRAMES = {
-    "record batch": lambda rows: pyarrow.record_batch({"n": rows}),
-    "table": lambda rows: pyarrow.table({"n": rows}),
-    "frame": lambda rows: pandas.DataFrame({"n": rows}),
-    "dict": lambda rows: {"n": numpy.array(rows)},
-}
-
-
-class OfTables(ModelHandler):
-    """The column, plus a number; raises for rows above a limit."""
-
-    def __init__(self, added, limit):
-        super().__init__()
-        self.added = added
-        self.limit = limit
-
-    def load_model(self):
-        return None
-
-    def run_columns(self, columns, model, inference_args=None):
-        given = numpy.asarray(columns["n"])
-        if (given > self.limit).any():
-            raise ValueError("too large")
-        return {"m": given + self.added}
-
-
-@pytest.mark.parametrize("make", FRAMES.values(), ids=FRAMES)
-def test_elements_may_be_tables(make):
-    tables = [make([1, 20, 3]), make([30, 5])]
-    found = list(predict(OfTables(1000, 9), tables, fallback=OfTables(2000, 99), batching=in_rows(4)))
-    rows = [
-        (*map(int, pair), one.model_id)
-        for one in found
-        for pair in zip(
-            one.example["n"] if make is FRAMES["dict"] else numpy.asarray(one.example["n"]),
-            one.inference["m"],
-            strict=True,
-        )
-    ]
-    assert sorted(rows) == [
-        (1, 1001, "OfTables"),
-        (3, 1003, "OfTables"),
-        (5, 1005, "OfTables"),
-        (20, 2020, "fallback"),
-        (30, 2030, "fallback"),
-    ]
-
-
-def test_all_rows_go_to_the_fallback_while_the_model_does_nothing_but_fail():
-    clock = FakeClock()
-    handler, fallback = Refusing(1000, range(10**6)), Refusing(2000, set())
-    request = InferenceRequest(batching=in_rows(4), fallback=fallback, clock=clock, retry=RetryConfig(attempts=1))
-    worker = open_worker(prepare(handler, request))
-    try:
-        for element in elements_of(40, 4):  # until its breaker is open
-            run(worker, [element])
-        asked, totals = len(handler.asked), Totals()
-        bundle = worker.bundle(FanOut(totals))
-        outcomes = [*bundle.add(numpy.arange(4000), 0), *bundle.finish()]
-    finally:
-        worker.close()
-    assert sum(len(value.inference) for one in outcomes for value in one.values) == 4000
-    assert len(handler.asked) - asked < 100
-    assert totals.from_fallback == 4000
-
-
 def test_element_that_is_not_columnar_is_one_dead_letter():
     elements = [numpy.arange(2), 5]
     found = predict(Refusing(1, ()), elements, fallback=Refusing(2, ()), batching=in_rows(8), on_failure="yield")
     (failure,) = [one for one in found if isinstance(one, Failure)]
     assert (failure.element, type(failure.error)) == (5, FallbackError)
-
-
-class WithLocks(Refusing):
-    """Predicts what cannot be pickled."""
-
-    def run_columns(self, columns, model, inference_args=None):
-        return [threading.Lock() if row in self.refused else row + model for row in columns.tolist()]
-
-
-def test_predictions_that_cannot_leave_their_process_are_made_by_the_fallback():
-    handler, fallback = WithLocks(1000, {3}), Refusing(2000, set())
-    found = predict(handler, elements_of(12, 4), fallback=fallback, batching=in_rows(4), isolate=True)
-    rows = [pair for one in found for pair in zip(one.example.tolist(), list(one.inference), strict=True)]
-    assert sorted(rows) == [(row, row + (2000 if row < 4 else 1000)) for row in range(12)]
 
 
 @pytest.mark.large

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
-
-import cloudpickle
 import pytest
 
-from headrace import BatchingConfig, ConfigurationError, KeyedModelHandler, MaybeKeyedModelHandler, predict
+from headrace import BatchingConfig, ConfigurationError, KeyedModelHandler, MaybeKeyedModelHandler
 from headrace.runtime.prepare import InferenceRequest, isolated, prepare
 from headrace.runtime.spec import SessionSpec
 from headrace.testing import DoublingHandler
@@ -108,24 +105,6 @@ def test_arguments_are_checked_by_both_handlers():
         prepared(HANDLER, Picky(), inference_args={"by": 2})
 
 
-def test_fallback_is_another_transform_that_shares_what_belongs_to_both():
-    spec = prepared(HANDLER.with_postprocess_fn(str), Acting().with_postprocess_fn(abs), inference_args={"by": 2})
-    (own,) = spec.of_fallbacks()
-    assert own.plan.postprocess == (abs, str)
-    assert own.inference_args == {"by": 2}
-    assert own.identity != spec.identity
-    assert own.cache_name != spec.cache_name
-    assert own.is_of_same_transform(spec)
-    assert not own.is_of_same_transform(prepared(HANDLER, Acting()))
-    assert pickle.loads(cloudpickle.dumps(spec)).fallbacks[0].plan.rank == 1
-    assert spec.for_host().fallbacks == ()
-
-
-def test_fallback_with_a_shared_identifier_has_one_of_its_own():
-    one, other = (prepared(HANDLER, Acting(), model_identifier="same") for _ in range(2))
-    assert one.of_fallbacks()[0].cache_name == other.of_fallbacks()[0].cache_name != one.cache_name
-
-
 def test_batching_of_the_request_is_not_that_of_the_fallback():
     fallback = Acting(max_batch_size=3, max_batch_duration_secs=5)
     own = prepared(HANDLER, fallback, batching=BatchingConfig(max_batch_size=2)).fallbacks[0]
@@ -160,8 +139,3 @@ def test_resource_hints_are_those_of_both():
     first, fallback = Hinting(), Hinting()
     first.hints, fallback.hints = {"min_ram": "1GB"}, {"min_ram": "2GB", "accelerator": "gpu"}
     assert prepared(first, fallback).resource_hints == {"min_ram": "1GB", "accelerator": "gpu"}
-
-
-def test_predict_refuses_at_once():
-    with pytest.raises(ConfigurationError, match="fallback: it is the handler itself"):
-        predict(HANDLER, [1], fallback=HANDLER)

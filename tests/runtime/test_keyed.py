@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -21,10 +19,7 @@ from headrace import (
 )
 from headrace.models import memory_budget
 from headrace.models.memory import resident_bytes
-from headrace.runtime.open_worker import open_worker
 from headrace.runtime.plan import make_plan
-from headrace.runtime.prepare import InferenceRequest, prepare
-from toys import Events
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -71,13 +66,6 @@ class Named(ModelHandler):
         return [(example, model.name, len(batch)) for example in batch]
 
 
-class Loud(KeyedModelHandler):
-    """Splits keys itself."""
-
-    def run_inference(self, batch, model, inference_args=None):
-        return super().run_inference(batch, model, inference_args)
-
-
 def keyed(path, count=6, limit=2, cls=KeyedModelHandler, **options):
     return cls([KeyModelMapping([n, str(n)], Named(n, path, **options)) for n in range(count)], limit)
 
@@ -112,34 +100,6 @@ def test_models_stay_within_the_limit_and_load_once(tmp_path, way):
     assert most_alive(tmp_path / "notes") <= 2 + (way["placement"] == "machine")
     if way["placement"] != "machine":
         assert loads(tmp_path / "notes") <= 6
-
-
-@pytest.mark.parametrize("way", WAYS[:2], ids=WAY_IDS[:2])
-@pytest.mark.parametrize("wrap", ["plain", "processed", "subclass", "prebatched"])
-def test_limit_on_models_holds_with_many_threads(tmp_path, way, wrap):
-    handler = keyed(tmp_path / "notes", cls=Loud if wrap == "subclass" else KeyedModelHandler)
-    if wrap == "processed":
-        handler = handler.with_preprocess_fn(lambda pair: pair).with_postprocess_fn(lambda pair: pair)
-    if wrap == "prebatched":
-        handler = handler.with_no_batching()
-    spec = prepare(handler, InferenceRequest(batching=BatchingConfig(max_batch_size=5), **way))
-    everybody = threading.Barrier(6, timeout=60)
-
-    def bundle(number):
-        worker = open_worker(spec)
-        try:
-            everybody.wait()
-            one, outcomes = worker.bundle(Events()), []
-            for element in pairs(40 + number):
-                outcomes += one.add([element] if wrap == "prebatched" else element, None)
-            return sum(len(outcome.values) for outcome in [*outcomes, *one.finish()])
-        finally:
-            everybody.wait()
-            worker.close()
-
-    with ThreadPoolExecutor(6) as threads:
-        assert list(threads.map(bundle, range(6))) == [40 + number for number in range(6)]
-    assert most_alive(tmp_path / "notes") <= 2
 
 
 @pytest.mark.parametrize("way", WAYS, ids=WAY_IDS)

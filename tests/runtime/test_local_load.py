@@ -17,7 +17,7 @@ from headrace.core.events import ModelLoaded
 from headrace.ipc.weights_file import export
 from headrace.machine.messages import ModelGrant
 from headrace.runtime.acquire import LocalLoad, acquire
-from headrace.runtime.model_source import Loaded
+from headrace.runtime.model_source import Loaded, bytes_of_model_files
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, prepare
 from headrace.testing import DoublingHandler
@@ -142,3 +142,28 @@ def test_model_that_is_loaded_again_sets_attributes_of_every_threads_handler(hom
     specs = [replace(spec, plan=replace(spec.plan, models={ONLY: copy.copy(spec.plan.handler)})) for _ in range(2)]
     assert home.run(specs[0])[0] == home.run(specs[1])[0]
     assert len(home.noted("loaded")) == 2  # for all, to learn its size, and for this process
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "model.bin"
+    path.write_bytes(bytes(1000))
+    return path
+
+
+def bytes_of(**attributes):
+    handler = DoublingHandler()
+    vars(handler).update(attributes)
+    return bytes_of_model_files(handler)
+
+
+@pytest.mark.parametrize("name", ["model_uri", "_model", "state_dict_path", "the_WEIGHTS"])
+def test_estimate_is_half_of_the_files_that_a_handler_names(file, name):
+    assert bytes_of(**{name: str(file), "weights": file, "vocabulary_path": str(file)}) == 1000
+
+
+@pytest.mark.parametrize(
+    "value", ["gs://bucket/model.bin", "no such file", "a\0null", "x" * 5000, "", "/tmp", None, 7, b"model", ["m"]]
+)
+def test_estimate_is_unknown_without_a_local_file(value):
+    assert bytes_of(model_uri=value) is None

@@ -14,6 +14,7 @@ from headrace.core.errors import HostDiedError
 from headrace.core.events import BatchFailed, ElementFailed, HostLost, ModelLoaded
 from headrace.core.result import Failure
 from headrace.machine.status import machine_status
+from headrace.runtime.placement import choose
 from headrace.runtime.prepare import catching
 
 HERE = os.getpid()
@@ -305,3 +306,21 @@ def test_identifiers_of_different_pipelines_are_different(home):
     [(_, other, _)], events = home.run(second)
     assert len(of(ModelLoaded, events)) == 1
     assert sorted(home.noted("loaded")) == sorted([loader, other])
+
+
+GB = 10**9
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "processes", "free", "placement"),
+    [
+        (1 * GB, 4, 8 * GB, "process"),
+        (1 * GB, 5, 8 * GB, "machine"),
+        (1 * GB, 1, 2 * GB, "process"),
+        (1 * GB + 1, 1, 2 * GB, "machine"),
+        (0, 64, 1 * GB, "process"),
+        (3 * GB, 8, 32 * GB, "machine"),
+    ],
+)
+def test_choice_leaves_half_of_the_free_memory_unused(nbytes, processes, free, placement):
+    assert choose(nbytes, processes, free).placement == placement

@@ -170,17 +170,6 @@ def start_writer(popen, path, first, count):
     return popen([sys.executable, "-c", WRITER, str(path), str(first), str(count)], stdout=subprocess.PIPE, text=True)
 
 
-def test_processes_write_side_by_side_from_the_first_moment(popen, tmp_path):
-    path = tmp_path / "store"
-    writers = [start_writer(popen, path, 1000 * n, 100) for n in range(1, 5)]
-    for writer in writers:
-        writer.communicate(timeout=60)
-        assert writer.returncode == 0
-    keys = [key_of(1000 * n + one) for n in range(1, 5) for one in range(100)]
-    found = PredictionStore(str(path), MANY).get(keys)
-    assert found == {key: b"%d" % int.from_bytes(key, "big") * 100 for key in keys}
-
-
 def test_what_was_written_survives_a_kill_whole(popen, tmp_path):
     path = tmp_path / "store"
     writer = start_writer(popen, path, 1, 1_000_000)

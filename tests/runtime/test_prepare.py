@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import apache_beam.ml.inference.base as incumbent
 import pytest
 
@@ -102,12 +100,6 @@ def test_unusable_runtime_directory_is_refused_at_once(tmp_path, monkeypatch):
         prepare(Handler(large_model=True), InferenceRequest())
 
 
-def test_keyed_models_give_no_warning():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        prepare(KeyedModelHandler([KeyModelMapping(["a"], Handler())]), InferenceRequest())
-
-
 def test_handler_may_refuse_arguments():
     class Strict(Handler):
         def validate_inference_args(self, inference_args):
@@ -116,15 +108,6 @@ def test_handler_may_refuse_arguments():
 
     with pytest.raises(ValueError, match="none, please"):
         prepare(Strict(), InferenceRequest(inference_args={"a": 1}))
-
-
-def test_identifiers_are_unique_unless_given():
-    one, two = prepare(Handler(), InferenceRequest()), prepare(Handler(), InferenceRequest())
-    assert one.transform != two.transform
-    assert one.model_identifier != two.model_identifier
-    shared = [prepare(Handler(), InferenceRequest(model_identifier="m")) for _ in range(2)]
-    assert shared[0].model_identifier == shared[1].model_identifier == "m"
-    assert shared[0].transform != shared[1].transform
 
 
 @pytest.mark.parametrize(

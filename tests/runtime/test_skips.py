@@ -79,28 +79,6 @@ def test_rows_in_are_predictions_and_failures_and_skips(size, ordered):
         assert found.index(failures[0]) == DOUBLES.index(2 * 13)
 
 
-def test_model_never_gets_elements_skipped_by_preprocessing():
-    handler = Choosy()
-    assert len(list(predict(handler.with_preprocess_fn(skip_multiples_of_5), range(11)))) == 4
-    assert not [n for n in handler.seen if n % 5 == 0]
-
-
-def test_functions_after_a_skip_are_not_called():
-    called = []
-    handler = Choosy().with_preprocess_fn(called.append).with_preprocess_fn(lambda n: SKIP)
-    assert list(predict(handler.with_postprocess_fn(called.append), [1, 2])) == []
-    handler = Choosy().with_postprocess_fn(lambda one: SKIP).with_postprocess_fn(called.append)
-    assert list(predict(handler, [1, 2])) == []
-    assert called == []
-
-
-def test_skips_do_not_keep_earlier_elements_in_memory():
-    waiting = iter(
-        predict(Choosy(max_batch_size=10).with_preprocess_fn(lambda n: SKIP if n < 30_000 else n), range(30_010))
-    )
-    assert next(waiting).inference == 60_002
-
-
 @pytest.mark.parametrize("by_key", [False, True])
 def test_skips_of_keyed_elements(by_key):
     models = [KeyModelMapping(["even"], Choosy()), KeyModelMapping(["odd"], Choosy())] if by_key else Choosy()

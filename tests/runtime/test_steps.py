@@ -7,10 +7,9 @@ import threading
 
 import pytest
 
-from headrace import Failure, KeyedModelHandler, KeyModelMapping, PredictionCountError, Stage
+from headrace import Failure, KeyedModelHandler, KeyModelMapping, Stage
 from headrace.batching.batcher import Batch
-from headrace.core.events import BatchFailed, ElementFailed
-from headrace.failures.breaker import OUTAGES, CircuitBreaker
+from headrace.failures.breaker import CircuitBreaker
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.steps import Steps
@@ -19,11 +18,6 @@ from headrace.testing import FakeClock
 from toys import Events, Poisoned
 
 BEFORE, MODEL, AFTER = Stage.PREPROCESSING, Stage.INFERENCE, Stage.POSTPROCESSING
-
-
-class Unloadable(Poisoned):
-    def load_model(self):
-        raise OSError("no disk")
 
 
 class Notes(list):
@@ -118,16 +112,6 @@ def test_failure_holds_its_operations_input():
     assert [run(handler, [1], caught=Exception)[1][0].element for handler in (before, after)] == ["1", "101"]
 
 
-def test_search_for_one_bad_element_costs_two_calls_per_level():
-    handler, seen = Poisoned(), Events()
-    good, bad = run(handler, [*range(31), -1], caught=Exception, seen=seen)
-    assert places(bad) == [31]
-    assert len(good) == 31
-    assert len(handler.batches) == 1 + 2 * 5
-    assert [event.examples for event in seen.of(BatchFailed)] == [32]
-    assert [event.stage for event in seen.of(ElementFailed)] == [MODEL]
-
-
 def test_system_exit_is_caught_only_on_request():
     class Exiting(Poisoned):
         def run_inference(self, batch, model, inference_args=None):
@@ -153,51 +137,6 @@ def test_error_in_a_lazy_result_is_caught():
     assert (good, places(bad)) == ([(0, 1), (2, 3)], [1])
 
 
-def test_out_of_memory_halves_the_batch():
-    class Small(Poisoned):
-        def run_inference(self, batch, model, inference_args=None):
-            if len(batch) > 4:
-                raise MemoryError
-            return super().run_inference(batch, model)
-
-    good, bad = run(Small(), range(30), caught=Exception)
-    assert (len(good), bad) == (30, [])
-
-
-def test_open_breaker_tries_elements_alone_until_one_succeeds():
-    handler = Poisoned()
-    bad_ones, mixed = [-1] * 4, [-1, 1, 2, 3]
-    good, bad = run(handler, *[bad_ones] * 5, *[bad_ones] * 2, mixed, mixed, caught=Exception)
-    searches, probes, half_open = 5 * (1 + 2 + 4), 2 * (1 + 4), 1 + 2 + 1
-    assert len(handler.batches) == searches + probes + half_open + (1 + 2 + 2)
-    assert handler.batches[-9:-5] == [mixed, [-1], [1], [2, 3]]
-    assert len(bad) == 30
-    assert [place for place, _ in good] == [29, 30, 31, 33, 34, 35]
-
-
-@pytest.mark.large
-def test_elements_given_up_have_the_batchs_error_and_tried_ones_their_own():
-    class Telling(Poisoned):
-        def run_inference(self, batch, model, inference_args=None):
-            raise ConnectionRefusedError(len(batch))
-
-    size = OUTAGES.at_first
-    _, bad = run(Telling(), *[[1]] * 5, [1] * size, [1] * 30, caught=Exception)
-    assert len(bad) == 5 + size + 30
-    sizes = [failure.error.args[0] for failure in bad[5 + size :]]
-    assert (sizes.count(1), sizes.count(30)) == (OUTAGES.later, 30 - OUTAGES.later)
-    assert [failure.attempts for failure in bad[5 + size :]] == [2 + 2 * (size == 1) for size in sizes]
-
-
-def test_model_that_fails_to_load_fails_the_batch():
-    handler = KeyedModelHandler([KeyModelMapping(["a"], Poisoned()), KeyModelMapping(["b"], Unloadable())])
-    good, bad = run(handler, [("b", 1), ("b", 2)], name="b", caught=Exception)
-    assert (good, places(bad)) == ([], [0, 1])
-    assert [str(failure.error) for failure in bad] == ["no disk"] * 2
-    with pytest.raises(OSError, match="no disk"):
-        run(handler, [("b", 1)], name="b")
-
-
 @pytest.mark.parametrize("before", [True, False])
 def test_handler_may_modify_its_list_of_examples(before):
     class Consuming(Poisoned):
@@ -212,16 +151,6 @@ def test_handler_may_modify_its_list_of_examples(before):
     if not before:
         good, bad = run(Consuming(), [1, -1, 3, -1], caught=Exception)
         assert (good, places(bad)) == ([(0, 101), (2, 103)], [1, 3])
-
-
-def test_handler_that_drops_examples_gets_a_clear_error():
-    class Dropping(Poisoned):
-        def run_inference(self, batch, model, inference_args=None):
-            batch[:] = batch[1:]
-            return list(batch)
-
-    with pytest.raises(PredictionCountError, match="given 3 examples and returned 2"):
-        run(Dropping(), [1, 2, 3])
 
 
 def test_observer_that_raises_leaves_the_model_free_to_be_evicted():

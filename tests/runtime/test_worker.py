@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import threading
-import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -13,14 +11,10 @@ import pytest
 
 from headrace import (
     BatchingConfig,
-    KeyedModelHandler,
-    KeyModelMapping,
     MaybeKeyedModelHandler,
     ModelHandler,
-    PredictionCountError,
 )
 from headrace.core.events import ModelLoaded
-from headrace.runtime.observers import FanOut
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, prepare
 from headrace.runtime.worker import Worker
@@ -148,20 +142,6 @@ def test_lazy_results_are_consumed_within_the_timing(worker_of):
         assert worker.access.run(ONLY, model, [1, 2, 3])[1].seconds == 3
 
 
-@pytest.mark.parametrize(("answer", "got"), [([], "0"), ([1], "1"), ([1, 2, 3], "3"), (None, "None")])
-def test_wrong_count_error_names_the_handler_and_both_counts(answer, got, worker_of):
-    class Wrong(Counting):
-        def run_inference(self, batch, model, inference_args=None):
-            return answer
-
-    worker = worker_of(Wrong([]))
-    with (
-        worker.access.borrow(ONLY) as (model, *_),
-        pytest.raises(PredictionCountError, match=f"Wrong.run_inference was given 2 examples and returned {got}"),
-    ):
-        worker.access.run(ONLY, model, [1, 2])
-
-
 def test_failing_get_num_bytes_does_not_fail_a_batch(caplog, worker_of):
     class Uncountable(Counting):
         def get_num_bytes(self, batch):
@@ -172,17 +152,6 @@ def test_failing_get_num_bytes_does_not_fail_a_batch(caplog, worker_of):
         for _ in range(2):
             assert worker.access.run(ONLY, model, [1])[1].bytes == 0
     assert caplog.text.count("bytes are not counted") == 1
-
-
-def test_models_by_key_load_on_demand_within_the_limit(worker_of):
-    loads = {key: [] for key in "abc"}
-    mappings = [KeyModelMapping([key], Counting(loads[key])) for key in "abc"]
-    worker = worker_of(KeyedModelHandler(mappings, max_models_per_worker_hint=2))
-    assert not any(loads.values())
-    for key in "abacab":
-        with worker.access.borrow(key):
-            assert len(worker.session._cache) <= 2
-    assert {key: len(times) for key, times in loads.items()} == {"a": 1, "b": 2, "c": 1}
 
 
 def test_lingering_worker_keeps_its_model_until_another_transform_opens():
@@ -253,36 +222,3 @@ def test_attributes_set_by_loading_reach_inner_handlers_of_the_same_transform(op
     fresh = replace(spec, plan=replace(spec.plan, models={ONLY: MaybeKeyedModelHandler(Inner([]))}))
     same, other = opened(fresh), opened(prepare(Inner([]), InferenceRequest(model_identifier="shared")))
     assert [answer(worker) for worker in (loader, same, other)] == [[["a"]], [["a"]], [None]]
-
-
-@pytest.mark.large
-@pytest.mark.parametrize("threads", [1, 4])
-def test_limit_on_models_limits_memory(threads, opened):
-    class Model:
-        pass
-
-    class Light(Counting):
-        def load_model(self):
-            model = Model()
-            alive.add(model)
-            return model
-
-        def run_inference(self, batch, model, inference_args=None):
-            gc.collect()
-            most.append(len(alive))
-            return batch
-
-    alive, most = weakref.WeakSet(), []
-    handler = KeyedModelHandler([KeyModelMapping([n], Light([])) for n in range(6)], max_models_per_worker_hint=2)
-    spec = prepare(handler, InferenceRequest())
-    workers = [opened(spec) for _ in range(threads)]
-
-    def work(worker):
-        bundle = worker.bundle(FanOut())
-        for n in range(30):
-            bundle.add((n % 6, n), n)
-        list(bundle.finish())
-
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(work, workers))
-    assert max(most) <= 2
