@@ -10,7 +10,7 @@ import pytest
 from headrace import BatchingConfig, ModelHandler, RetryConfig
 from headrace.core.events import BatchFailed, BatchRetried, ElementFailed, ModelLoaded
 from headrace.core.result import Failure
-from headrace.metrics.inference import InferenceMetrics
+from headrace.metrics.totals import InferenceMetrics
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.testing import FakeClock

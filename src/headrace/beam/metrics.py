@@ -11,7 +11,7 @@ from apache_beam.metrics import Metrics
 from apache_beam.metrics.metricbase import MetricName
 
 from headrace.core.events import Event, HandlerMetric
-from headrace.metrics.inference import InferenceMetrics
+from headrace.metrics.totals import InferenceMetrics
 from headrace.runtime.observers import FanOut
 from headrace.runtime.plan import ONLY
 from headrace.runtime.worker import AnyWorker

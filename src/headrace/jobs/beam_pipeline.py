@@ -30,8 +30,7 @@ from headrace.jobs.job import Job, refuse_if_cancelled
 from headrace.jobs.parts import BundleParts, write_manifest
 from headrace.jobs.splits import Splits
 from headrace.jobs.steps import RunSteps
-from headrace.metrics.inference import usage_in
-from headrace.metrics.totals import Totals
+from headrace.metrics.totals import Totals, usage_in
 from headrace.runtime.spec import SessionSpec
 
 _OF_FALLBACK = re.compile(rf"{FALLBACK}\d*(-.+)?-_num_inferences")

@@ -2,13 +2,7 @@
 
 ::
 
-    runtime  (worker process)
-       |
-       |  events (core/events)
-       |
-       |--> inference   as counters and distributions under the names of Beam's RunInference
-       |       '--> a Sink: Beam's metrics (beam/metrics)
-       |
-       '--> totals      sums in memory, for a job that runs in this process
-               '--> read by cli/progress and cli/summary
+    runtime  (worker or host process)  -- events (core/events) -->  totals
+        Totals            sums in memory, read by cli/progress and cli/summary
+        InferenceMetrics  the names of Beam's RunInference, into a Sink: Beam's metrics (beam/metrics)
 """

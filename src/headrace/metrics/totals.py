@@ -1,19 +1,26 @@
-"""Running totals in memory, for a progress line or a summary."""
+"""Turns events into sums in memory, and into the metrics of Beam's RunInference under Beam's names."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from headrace.core.errors import as_type_name
 from headrace.core.events import (
     BatchCompleted,
     BatchFailed,
+    BatchRetried,
     CacheUsed,
     ElementFailed,
     ElementsSkipped,
     Event,
+    HostLost,
     ModelLoaded,
+    ModelRefreshed,
+    RefreshFailed,
+    RequestsThrottled,
     UsageReported,
     is_fallback,
 )
@@ -98,3 +105,133 @@ def added(one: UsageReported, other: UsageReported) -> UsageReported:
         sum(costs) if costs else None,
         None if one.seconds is None or other.seconds is None else one.seconds + other.seconds,
     )
+
+
+class Sink(Protocol):
+    """Receives metrics: those of Beam, a table in memory, ..."""
+
+    def increment(self, namespace: str, name: str, amount: int) -> None:
+        """Adds to a counter."""
+        ...
+
+    def update(self, namespace: str, name: str, value: int) -> None:
+        """Adds a value to a distribution."""
+        ...
+
+
+class InferenceMetrics:
+    """Counts under the names that Beam's RunInference uses, in its units; docs/running.md lists them.
+
+    A named model is counted a second time under ``<name>-_<metric>``, as Beam does for keyed models; a refreshed one
+    under ``<name>_<metric>``. Usage is counted a second time under the name that the handler reports,
+    ``<name>-_<metric>``.
+
+    Args:
+        sink: receives the metrics.
+        namespace: the metrics' namespace.
+        batch_elements: whether to count each batch under Beam's namespace ``BatchElements``, too.
+        refreshed: the name of the only model, if it was refreshed and has one.
+    """
+
+    def __init__(self, sink: Sink, namespace: str, *, batch_elements: bool = False, refreshed: str = "") -> None:
+        self._sink = sink
+        self._namespace = namespace
+        self._batch_elements = batch_elements
+        self._prefix = f"{refreshed}_" if refreshed else ""
+        self._uncounted_micros: dict[str, float] = {}
+        """Of each model's cost, what is less than a millionth."""
+
+    def on_event(self, event: Event) -> None:
+        """Updates the metrics that the event concerns."""
+        if isinstance(event, BatchCompleted):
+            self._batch(event)
+        elif isinstance(event, BatchFailed):
+            self._increment(event.model, "failed_batches_counter", 1)
+        elif isinstance(event, BatchRetried):
+            self._increment(event.model, "retried_batches_counter", 1)
+        elif isinstance(event, ElementsSkipped):
+            self._increment(event.model, "skipped_elements_counter", event.elements)
+        elif isinstance(event, HostLost):
+            self._increment(event.model, "model_host_timeouts" if event.timed_out else "model_host_deaths", 1)
+        elif isinstance(event, UsageReported):
+            self._usage(event)
+        else:
+            self._model(event)
+
+    def _model(self, event: Event) -> None:
+        if isinstance(event, ModelLoaded):
+            self._update(event.model, "load_model_latency_milli_secs", round(event.seconds * 1e3))
+            self._update(event.model, "model_byte_size", event.bytes)
+        elif isinstance(event, CacheUsed):
+            self._increment(event.model, "cache_hits", event.hits)
+            self._increment(event.model, "cache_misses", event.misses)
+        elif isinstance(event, RequestsThrottled):
+            self._sink.increment(event.namespace, "cumulativeThrottlingSeconds", event.seconds)
+        elif isinstance(event, ModelRefreshed):
+            self._sink.increment(self._namespace, "model_refreshes", 1)
+        elif isinstance(event, RefreshFailed):
+            self._sink.increment(self._namespace, "failed_model_refreshes", 1)
+
+    def _batch(self, event: BatchCompleted) -> None:
+        self._increment(event.model, "num_inferences", event.examples)
+        self._update(event.model, "inference_request_batch_size", event.examples)
+        self._update(event.model, "inference_request_batch_byte_size", event.bytes)
+        self._update(event.model, "inference_batch_latency_micro_secs", round(event.seconds * 1e6))
+        if event.padded:
+            self._increment(event.model, "useful_length", round(event.useful))
+            self._increment(event.model, "padded_length", round(event.padded))
+        if self._batch_elements:
+            self._sink.update("BatchElements", "batch_size", event.examples)
+            self._sink.update("BatchElements", "msec_per_batch", round(event.seconds * 1e3))
+
+    def _usage(self, event: UsageReported) -> None:
+        figures = {
+            "billed_requests": event.requests,
+            "input_tokens": event.input_tokens,
+            "output_tokens": event.output_tokens,
+        }
+        if event.cost is not None:
+            micros = event.cost * 1e6 + self._uncounted_micros.get(event.model, 0.0)
+            figures["cost_micros"] = int(micros)
+            self._uncounted_micros[event.model] = micros - int(micros)
+        for name, amount in figures.items():
+            self._sink.increment(self._namespace, name, amount)
+            self._sink.increment(self._namespace, f"{event.model}-_{name}", amount)
+        self._times(event)
+
+    def _times(self, event: UsageReported) -> None:
+        figures = {}
+        if event.first_token_secs is not None:
+            figures["time_to_first_token_milli_secs"] = round(event.first_token_secs * 1e3)
+        if event.seconds:
+            figures["output_tokens_per_sec"] = round(event.output_tokens / event.seconds)
+        for name, value in figures.items():
+            self._sink.update(self._namespace, name, value)
+            self._sink.update(self._namespace, f"{event.model}-_{name}", value)
+
+    def _increment(self, model: str, name: str, amount: int) -> None:
+        for full_name in self._names(model, name):
+            self._sink.increment(self._namespace, full_name, amount)
+
+    def _update(self, model: str, name: str, value: int) -> None:
+        for full_name in self._names(model, name):
+            self._sink.update(self._namespace, full_name, value)
+
+    def _names(self, model: str, name: str) -> list[str]:
+        prefix = f"{model}-_" if model else self._prefix
+        return [name, prefix + name] if prefix else [name]
+
+
+def usage_in(counters: Mapping[str, int]) -> dict[str, UsageReported]:
+    """What each model used, from counters by their names."""
+    end = "-_billed_requests"
+    models = [name.removesuffix(end) for name in counters if name.endswith(end)]
+    return {model: _usage_of(model, counters) for model in models}
+
+
+def _usage_of(model: str, counters: Mapping[str, int]) -> UsageReported:
+    requests, read, written = (
+        counters.get(f"{model}-_{name}", 0) for name in ("billed_requests", "input_tokens", "output_tokens")
+    )
+    micros = counters.get(f"{model}-_cost_micros")
+    return UsageReported(model, read, written, requests, None if micros is None else micros / 1e6)
