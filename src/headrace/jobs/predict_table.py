@@ -95,6 +95,8 @@ def _opened(
             try:
                 for place, element in enumerate(elements.of(some)):
                     yield from bundle.add(element, None if elements.example_of else place)
+                    if bundle.spent:
+                        break
                 yield from bundle.finish()
             except KeyboardInterrupt:
                 list(drained(spec, bundle))  # a cache keeps it

@@ -95,6 +95,8 @@ class SourceBundle:
             for element, place in chain.from_iterable(map(reader.elements, first.noted(blocks))):
                 if cancelled:
                     refuse_if_cancelled(reader.folder)
+                if self._bundle.spent:
+                    write(self._bundle.finish())
                 if outcomes := add(element, place):
                     write(outcomes)
                     if first.end():

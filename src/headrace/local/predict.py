@@ -174,6 +174,8 @@ def _as_finished(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
                 read = place + 1
                 waiting.add(place)
                 yield from _answers(bundle.add(element, place), waiting)
+                if bundle.spent:
+                    break
             yield from _answers(bundle.finish(), waiting)
         except BudgetError as error:
             raise _with_places(error, sorted(waiting), read) from None
@@ -208,6 +210,8 @@ def _ordered(
                     if (value := early.pop(due)) is not SKIP:
                         yield value
                     due += 1
+                if bundle.spent:
+                    break
             early.update(tagged(bundle.finish()))
             yield from _in_order(early)
         except BudgetError as error:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 from headrace.batching.batcher import Batcher
-from headrace.core.errors import BudgetError
 from headrace.core.events import Observer
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
 from headrace.ipc.exceptions import with_traceback_of
@@ -57,12 +55,21 @@ class InlineExecutor:
 class AnyBundle(Protocol):
     """Accepts a bundle's elements; used by one thread."""
 
+    @property
+    def spent(self) -> bool:
+        """Whether the budget is spent: what is added from now on is left out, and ``finish`` raises BudgetError."""
+        ...
+
     def add(self, element: Any, tag: Any) -> Sequence[Outcome]:
         """Accepts an element and returns the outcomes that are ready; ``tag`` comes back with its own outcome."""
         ...
 
     def finish(self) -> Iterator[Outcome]:
-        """Runs everything that still waits; afterwards every element has its outcome."""
+        """Runs everything that still waits; afterwards every element has its outcome.
+
+        Raises:
+            BudgetError: at the end, if an element was left out because the budget is spent.
+        """
         ...
 
 
@@ -83,8 +90,7 @@ class Bundle:
         self._preprocesses = bool(spec.plan.preprocess) and executor.preprocess_here
         self._queues = queues_for(spec.plan, session.queue_sizes, session.resident)
         self._usage = session.usage
-        self._left_out = False
-        """Whether a batch was left out because the budget is spent."""
+        self.spent = False
         self._direct = None if self._preprocesses else self._queues.direct
 
     def add(self, element: Any, tag: Any) -> Sequence[Outcome]:
@@ -99,17 +105,16 @@ class Bundle:
     def finish(self) -> Iterator[Outcome]:
         """Runs everything that still waits; afterwards every element has its outcome."""
         for name, batch in self._queues.flush():
-            if self._usage is not None and self._usage.error is not None:
-                self._left_out = True
-                break
             yield from self._submit(name, batch)
         yield from self._executor.collect()
         if self._session.events:
             self._session.report_events(self._observer)
-        if self._left_out:
-            self._refuse()
+        if self.spent and self._usage is not None and self._usage.error is not None:
+            raise self._usage.error
 
     def _add(self, element: Any, tag: Any) -> Sequence[Outcome]:
+        if self.spent:
+            return ()
         if self._preprocesses:
             element, outcome = self._operations.preprocess(element, tag)
             if outcome is not None:
@@ -119,36 +124,14 @@ class Bundle:
         except self._caught as error:
             return [self._operations.fail(tag, Stage.INFERENCE, 0, element, Caught.of(error))]
         # Not a generator: a StopIteration raised by user code would end it silently, and elements would be lost.
-        return self._submitted(batches) if batches else ()
-
-    def _submitted(self, batches: Iterable[tuple[Any, AnyBatch]]) -> list[Outcome]:
-        outcomes: list[Outcome] = []
-        for name, batch in batches:
-            outcomes += self._submit(name, batch)
-            if self._left_out:  # the next one would raise, and these outcomes are paid for
-                break
-        return outcomes
+        return [outcome for name, batch in batches for outcome in self._submit(name, batch)] if batches else ()
 
     def _submit(self, name: Any, batch: AnyBatch) -> Sequence[Outcome]:
-        """Submits a batch, unless the budget is spent: then the outcomes of what is in flight come first.
-
-        Raises:
-            BudgetError: it is spent, and nothing is in flight any more.
-        """
-        if self._usage is None or self._usage.error is None:
-            return self._executor.submit(name, batch)
-        if self._left_out:
-            self._refuse()
-        self._left_out = True
-        outcomes: list[Outcome] = []
-        with suppress(BudgetError):  # raised below, by the next call
-            outcomes.extend(self._executor.collect())
-        return outcomes
-
-    def _refuse(self) -> NoReturn:
-        assert self._usage is not None
-        assert self._usage.error is not None
-        raise self._usage.error
+        """Submits a batch, or leaves it out, if the budget is spent."""
+        if self._usage is not None and (self.spent or self._usage.error is not None):
+            self.spent = True
+            return ()
+        return self._executor.submit(name, batch)
 
 
 def raise_uncaught(failure: Failure, spec: SessionSpec, error: BaseException) -> Failure:
@@ -170,27 +153,19 @@ class PreprocessFirst:
         self._preprocessor = preprocessor
         self._batcher = batcher
         self._bundle = bundle
-        self._spent: BudgetError | None = None
-        """Raised by the next call: the outcomes before it are paid for."""
+
+    @property
+    def spent(self) -> bool:
+        """As ``Bundle.spent``."""
+        return self._bundle.spent
 
     def add(self, element: Any, tag: Any) -> Sequence[Outcome]:
         """As ``Bundle.add``."""
-        if self._spent is not None:
-            raise self._spent
         batch = self._batcher.add(element, tag)
-        if not batch:
-            return ()
-        outcomes: list[Outcome] = []
-        try:
-            outcomes.extend(self._hand_on(self._preprocessor.submit(ONLY, batch)))
-        except BudgetError as error:
-            self._spent = error
-        return outcomes
+        return list(self._hand_on(self._preprocessor.submit(ONLY, batch))) if batch else ()
 
     def finish(self) -> Iterator[Outcome]:
         """As ``Bundle.finish``."""
-        if self._spent is not None:
-            raise self._spent
         if len(self._batcher):
             yield from self._hand_on(self._preprocessor.submit(ONLY, self._batcher.flush()))
         yield from self._hand_on(self._preprocessor.collect())

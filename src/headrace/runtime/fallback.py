@@ -58,41 +58,29 @@ class FallbackBundle:
         self._has_rows = spec.plan.batching.columnar
         """Whether elements are columnar, of which the fallback may fail some rows only."""
         self._observer = observer
-        self._spent: BudgetError | None = None
-        """Raised once all that either of the two was asked for has its outcome: it is paid for."""
+
+    @property
+    def spent(self) -> bool:
+        """As ``Bundle.spent``."""
+        return self._first.spent or self._fallback.spent
 
     def add(self, element: Any, tag: Any) -> Sequence[Outcome]:
         """As ``Bundle.add``."""
-        if self._spent is not None:
-            raise self._spent
-        outcomes: Sequence[Outcome] = ()
-        try:
-            outcomes = self._first.add(element, tag)
-        except BudgetError as error:
-            self._spent = error
-        if not outcomes and self._spent is None:
-            return outcomes  # the usual case
-        outcomes = [one for outcome in outcomes for one in self._settled(outcome)]
-        return outcomes if self._spent is None else [*outcomes, *self._rest()]
+        outcomes = self._first.add(element, tag)
+        return [one for outcome in outcomes for one in self._settled(outcome)] if outcomes else ()
 
     def finish(self) -> Iterator[Outcome]:
         """As ``Bundle.finish``."""
-        if self._spent is None:
-            yield from self._rest()
-        if self._spent is not None:
-            raise self._spent
-
-    def _rest(self) -> Iterator[Outcome]:
+        spent: BudgetError | None = None
         try:
             for outcome in self._first.finish():
                 yield from self._settled(outcome)
-        except BudgetError as error:
-            self._spent = error
-        try:
-            for outcome in self._fallback.finish():
-                yield self._answered(outcome)
-        except BudgetError as error:
-            self._spent = error
+        except BudgetError as error:  # what either of the two was asked for comes first: it is paid for
+            spent = error
+        for outcome in self._fallback.finish():
+            yield self._answered(outcome)
+        if spent is not None:
+            raise spent
 
     def _settled(self, outcome: Outcome) -> Iterable[Outcome]:
         """The outcome, unless its element goes to the fallback; then those of the fallback that are ready."""
@@ -100,11 +88,8 @@ class FallbackBundle:
             return [outcome]
         if outcome.stage is not Stage.INFERENCE:
             return [raise_uncaught(outcome, self._spec, outcome.error)]
-        try:  # not map(), which a StopIteration raised by user code would end silently
-            return [self._answered(one) for one in self._fallback.add(outcome.element, outcome)]
-        except BudgetError as error:
-            self._spent = error
-            return []
+        # Not map(), which a StopIteration raised by user code would end silently.
+        return [self._answered(one) for one in self._fallback.add(outcome.element, outcome)]
 
     def _answered(self, outcome: Outcome) -> Outcome:
         """An outcome of the fallback, as one of the transform."""

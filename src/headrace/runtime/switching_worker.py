@@ -149,6 +149,11 @@ class SwitchingBundle:
         self._finished: list[Outcome] = []
         """Outcomes of elements that arrived before a switch."""
 
+    @property
+    def spent(self) -> bool:
+        """As ``Bundle.spent``."""
+        return self._bundle is not None and self._bundle.spent
+
     def follow(self, update: ModelUpdate, arguments: Any = AS_IN_SPEC) -> None:
         """Handles what the engine says of the models and arguments for the next element; once before the first one.
 
