@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from headrace.core.errors import EndpointAnswerError, PredictionCountError, extra_required
@@ -19,18 +20,17 @@ with extra_required("kserve"):
     from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
     from headrace.handlers.array_batches import Array
-    from headrace.handlers.kserve_tensors import ModelInputs, NamedTensor, TensorSpec
 
-__all__ = ["KServeClient", "ModelPlace"]
+__all__ = ["KServeClient", "NamedTensor", "TensorSpec"]
 
 _CONNECTIONS = 1_000
 """As many as requests may be in flight."""
 _LARGE = 2**20
 """Bytes of a request's body."""
 _BINARY = "binary_tensor_data"
-"""The extension of the protocol by which tensors follow the JSON as they are in memory."""
+"""The protocol's extension for tensors that follow the JSON as they are in memory."""
 _JSON = {"content-type": "application/json"}
-"""Triton's client does not say so, and MLServer wants to know."""
+"""MLServer wants to know, and Triton's client does not say so."""
 _LONGEST_MESSAGE = 2**31 - 1
 _CHANNEL = [
     ("grpc.enable_retries", 0),
@@ -57,53 +57,73 @@ _STATUSES = {
 """HTTP's statuses for codes of gRPC."""
 _CONTENTS = {"BOOL": "bool", "FP32": "fp32", "FP64": "fp64", "INT64": "int64", "UINT64": "uint64", "BYTES": "bytes"}
 _UNREADABLE = (InferenceServerException, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What Triton's clients raise when an answer is none of the protocol."""
+"""What Triton's clients raise about an answer that does not follow the protocol."""
 
 
-class ModelPlace(NamedTuple):
-    """Where a model is, and how to ask for it."""
+class TensorSpec(NamedTuple):
+    """What a model's metadata say of an input."""
+
+    name: str
+    datatype: str
+    """Of the protocol, such as "FP32"."""
+    shape: tuple[int, ...]
+    """With the batch dimension, if there is one; -1: any length."""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.datatype} {list(self.shape)})"
+
+
+class NamedTensor(NamedTuple):
+    """A tensor as it is sent."""
+
+    name: str
+    datatype: str
+    array: Array
+
+
+@dataclass(eq=False)
+class KServeClient:
+    """Asks for one model's predictions; connects when it is first used, to the running event loop.
+
+    Args:
+        server: host, port and, over HTTP, a path.
+        secure: whether to use TLS.
+        over_grpc: else HTTP.
+        model_name: as the server knows it.
+        model_version: empty: the server decides.
+        headers: returns those of the next request.
+        timeout_secs: the longest that one request may take.
+        binary: over HTTP, whether the server takes tensors as they are in memory; None: if it says so.
+    """
 
     server: str
-    """Host, port and, over HTTP, a path."""
     secure: bool
-    """Whether to use TLS."""
     over_grpc: bool
-    """Else HTTP."""
     model_name: str
     model_version: str
-    """Empty: the server decides."""
     headers: Callable[[], dict[str, str]]
-    """Returns those of the next request."""
     timeout_secs: float
-    """The longest that one request may take."""
     binary: bool | None
-    """Over HTTP, whether the server takes tensors as they are in memory; None: what it says itself."""
+    inputs: tuple[TensorSpec, ...] | None = None
+    """Those of the model, once they have been asked for."""
 
-
-class KServeClient:
-    """Asks for one model's predictions; connects when it is first used, to the running event loop."""
-
-    def __init__(self, place: ModelPlace) -> None:
-        self._place = place
-        self._binary = place.binary
-        self._api = over_grpc if place.over_grpc else over_http
+    def __post_init__(self) -> None:
+        self._api = over_grpc if self.over_grpc else over_http
         self._triton: Any = None
         self._loop: Any = None
-        self.known: ModelInputs | None = None
-        """The model's inputs, once the handler has asked for them."""
 
-    async def inputs(self) -> tuple[TensorSpec, ...]:
-        """The inputs that the model's metadata name.
+    async def ask_for_inputs(self) -> tuple[TensorSpec, ...]:
+        """The inputs that the model's metadata name; empty: they name none.
 
         Raises:
             EndpointAnswerError: the server has no such model, or refuses to say.
             Exception: it cannot be reached.
         """
-        triton, place = self._connected(), self._place
-        if self._binary is None and not place.over_grpc:
-            self._binary = await _takes_binary(triton, place.headers())
-        as_dict = {"as_json": True} if place.over_grpc else {}
-        asked = triton.get_model_metadata(place.model_name, place.model_version, **self._options(), **as_dict)
+        triton = self._connected()
+        if self.binary is None and not self.over_grpc:
+            self.binary = await _takes_binary(triton, self.headers())
+        as_dict = {"as_json": True} if self.over_grpc else {}
+        asked = triton.get_model_metadata(self.model_name, self.model_version, **self._options(), **as_dict)
         try:
             found = (await _answered(asked)).get("inputs") or ()
             return tuple(
@@ -115,7 +135,7 @@ class KServeClient:
             raise EndpointAnswerError(f"the metadata of the model cannot be read: {error}") from error
 
     async def infer(
-        self, tensors: Sequence[NamedTensor], outputs: Sequence[str], parameters: dict[str, Any]
+        self, tensors: Sequence[NamedTensor], outputs: Sequence[str], parameters: Mapping[str, Any]
     ) -> dict[str, Array]:
         """Sends a request; returns the outputs by name.
 
@@ -130,23 +150,22 @@ class KServeClient:
             PredictionCountError: an output is there twice, or one of those wanted is missing.
             Exception: it cannot be reached.
         """
-        triton, place = self._connected(), self._place
-        as_bytes = {} if place.over_grpc else {"binary_data": bool(self._binary)}
+        as_bytes = {} if self.over_grpc else {"binary_data": bool(self.binary)}
         inputs = [
             self._api.InferInput(name, list(array.shape), datatype).set_data_from_numpy(array, **as_bytes)
             for name, datatype, array in tensors
         ]
-        asked = triton.infer(
-            place.model_name,
+        asked = self._connected().infer(
+            self.model_name,
             inputs,
-            place.model_version,
+            self.model_version,
             outputs=[self._api.InferRequestedOutput(name, **as_bytes) for name in outputs] or None,
             parameters=parameters or None,
             **self._options(),
         )
         try:
             result = await _answered(asked)
-            found = _outputs_over_grpc(result) if place.over_grpc else _outputs_over_http(result)
+            found = _outputs_over_grpc(result) if self.over_grpc else _outputs_over_http(result)
         except OSError:
             raise
         except _UNREADABLE as error:
@@ -156,24 +175,24 @@ class KServeClient:
         return _by_name(found, outputs)
 
     def _options(self) -> dict[str, Any]:
-        headers = self._place.headers()
-        if self._place.over_grpc:
-            return {"headers": headers, "client_timeout": self._place.timeout_secs}
-        return {"headers": headers if self._binary else {**_JSON, **headers}}
+        headers = self.headers()
+        if self.over_grpc:
+            return {"headers": headers, "client_timeout": self.timeout_secs}
+        return {"headers": headers if self.binary else {**_JSON, **headers}}
 
     def _connected(self) -> Any:
         """Triton's client, for the running loop."""
         if self._triton is None:
-            place, self._loop = self._place, asyncio.get_running_loop()
-            if place.over_grpc:
-                self._triton = over_grpc.InferenceServerClient(place.server, ssl=place.secure, channel_args=_CHANNEL)
+            self._loop = asyncio.get_running_loop()
+            if self.over_grpc:
+                self._triton = over_grpc.InferenceServerClient(self.server, ssl=self.secure, channel_args=_CHANNEL)
             else:
                 self._triton = _HttpWithHeaders(
-                    place.server,
+                    self.server,
                     conn_limit=_CONNECTIONS,
-                    conn_timeout=place.timeout_secs,
-                    ssl=place.secure,
-                    ssl_context=ssl.create_default_context() if place.secure else None,
+                    conn_timeout=self.timeout_secs,
+                    ssl=self.secure,
+                    ssl_context=ssl.create_default_context() if self.secure else None,
                 )
         return self._triton
 
@@ -212,13 +231,13 @@ async def _accepted(response: Any) -> Any:
 
 
 async def _answered(asked: Awaitable[Any]) -> Any:
-    """What a client returns; the refusal of a server over gRPC has HTTP's status."""
+    """What a client returns; the refusal of a server over gRPC gets HTTP's status."""
     try:
         return await asked
     except InferenceServerException as error:
-        code = str(error.status()).rpartition(".")[2]
         if error.status() is None:  # raised by the client itself
             raise
+        code = str(error.status()).rpartition(".")[2]
         raise EndpointAnswerError(f"{code}: {error.message()}", _STATUSES.get(code)) from error
 
 
@@ -243,7 +262,7 @@ def _outputs_over_http(result: Any) -> list[tuple[str, Array]]:
 
 
 def _outputs_over_grpc(result: Any) -> list[tuple[str, Array]]:
-    """The outputs in an answer: as they are in memory, or, which Triton's client does not read, as numbers."""
+    """The outputs in an answer: as they are in memory or, which Triton's client does not read, as numbers."""
     answer = result.get_response()
     read = result.as_numpy if answer.raw_output_contents else None
     return [(one.name, read(one.name) if read else _typed(one)) for one in answer.outputs]
@@ -257,12 +276,12 @@ def _typed(output: Any) -> Array:
 
 
 def _by_name(found: Sequence[tuple[str, Array]], wanted: Sequence[str]) -> dict[str, Array]:
-    """The outputs in an answer, or of them those wanted."""
+    """The outputs in an answer, or those of them that are wanted."""
     outputs = dict(found)
     names = ", ".join(repr(name) for name, _ in found) or "none"
     if len(outputs) < len(found):
         raise PredictionCountError(f"the model answered with one output twice: {names}.")
-    for name in wanted:
-        if name not in outputs:
-            raise PredictionCountError(f"the model answered without the output {name!r}; it has {names}.")
-    return {name: outputs[name] for name in wanted} if wanted else outputs
+    missing = next((name for name in wanted if name not in outputs), None)
+    if missing is not None:
+        raise PredictionCountError(f"the model answered without the output {missing!r}; it has {names}.")
+    return {name: outputs[name] for name in wanted or outputs}

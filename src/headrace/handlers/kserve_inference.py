@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from headrace.core.conversion import to_numbers
-from headrace.core.errors import ConfigurationError, EndpointAnswerError, extra_required
+from headrace.core.conversion import to_numbers, to_results
+from headrace.core.errors import ConfigurationError, EndpointAnswerError, PredictionCountError, extra_required
 from headrace.core.remote import ElementFailure, RemoteModelHandler
 from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey, KeySource
@@ -16,9 +16,10 @@ from headrace.handlers.client_errors import outcomes_of, settled
 
 with extra_required("kserve"):
     import numpy
+    from tritonclient.utils import np_to_triton_dtype, triton_to_np_dtype
 
-    from headrace.handlers.kserve_client import KServeClient, ModelPlace
-    from headrace.handlers.kserve_tensors import ModelInputs, NamedTensor, results_of
+    from headrace.handlers.array_batches import Array, fitted
+    from headrace.handlers.kserve_client import KServeClient, NamedTensor, TensorSpec
 
 __all__ = ["KServeModelHandler"]
 
@@ -27,6 +28,9 @@ _UNFIT = (400, 404, 405, 501)
 """Statuses of a metadata request that mean the model is missing, or the server does not speak the protocol."""
 _SCHEMES = {"http": ("", "http", "https"), "grpc": ("", "grpc", "grpcs", "http", "https")}
 _SECURE = ("https", "grpcs")
+_TEXT = "BYTES"
+_UNNAMED = "input-0"
+"""The name of a tensor if neither the handler nor the model's metadata name one."""
 
 
 class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]):
@@ -108,7 +112,7 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
 
     def create_client(self) -> KServeClient:
         """Makes a client; it connects with the first request."""
-        place = ModelPlace(
+        return KServeClient(
             self._server,
             self._secure,
             self._protocol == "grpc",
@@ -118,7 +122,6 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
             self._timeout_secs,
             self._binary,
         )
-        return KServeClient(place)
 
     def _current_headers(self) -> dict[str, str]:
         key = self._api_key.value()
@@ -144,44 +147,89 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
         tensors: dict[int, list[NamedTensor]] = {}
         for place, example in enumerate(batch):
             try:
-                tensors[place] = inputs.tensors_of(example)
+                tensors[place] = self._tensors_of(example, inputs)
             except (TypeError, ValueError) as error:
                 outcomes[place] = ElementFailure(error)
 
         async def results(places: Sequence[int]) -> list[Any]:
             try:
-                joined = inputs.joined([tensors[place] for place in places])
-                outputs = await model.infer(joined, self._outputs, inference_args or {})
+                sent = self._joined([tensors[place] for place in places])
+                outputs = await model.infer(sent, self._outputs, inference_args or {})
                 return self._results([batch[place] for place in places], outputs)
             except Exception as error:
                 self._api_key.mask_error(error)
                 raise
 
-        groups = _alike(tensors, inputs.most)
+        groups = _alike(tensors, self._most(inputs))
         answers = outcomes_of(await settled(groups, results))
         for places, answer in zip(groups, answers, strict=True):
             for number, place in enumerate(places):
                 outcomes[place] = answer[number] if isinstance(answer, list) else answer
         return outcomes
 
-    def _results(self, examples: Sequence[Any], outputs: Mapping[str, Any]) -> list[Any]:
-        """The predictions for the examples of one request."""
-        model_id = f"{self._model_name}/{self._model_version}" if self._model_version else self._model_name
-        return results_of(examples, outputs, self._batched, self._text_outputs, model_id)
-
-    async def _inputs_of(self, model: KServeClient) -> ModelInputs:
+    async def _inputs_of(self, model: KServeClient) -> tuple[TensorSpec, ...]:
         """The model's inputs, asked for once."""
-        if model.known is None:
+        if model.inputs is None:
             try:
-                specs = await model.inputs()
+                model.inputs = await model.ask_for_inputs()
             except EndpointAnswerError as error:
                 if error.status_code not in _UNFIT:
                     raise
-                raise EndpointAnswerError(
-                    f"no model {self._model_name!r}: {error}", _NO_MODEL, error.headers
-                ) from error
-            model.known = ModelInputs(specs, self._batched, self._input_name)
-        return model.known
+                said = f"no model {self._model_name!r}: {error}"
+                raise EndpointAnswerError(said, _NO_MODEL, error.headers) from error
+        return model.inputs
+
+    def _most(self, inputs: Sequence[TensorSpec]) -> int | None:
+        """How many examples a request may have; None: any number."""
+        if not self._batched:
+            return 1
+        return min((spec.shape[0] for spec in inputs if spec.shape and spec.shape[0] > 0), default=None)
+
+    def _tensors_of(self, example: Any, inputs: Sequence[TensorSpec]) -> list[NamedTensor]:
+        """The tensors of one example, without a batch dimension, in the order of their names.
+
+        Raises:
+            TypeError, ValueError: they are not those that the model takes; the message names them.
+        """
+        known, said = {spec.name: spec for spec in inputs}, ", ".join(map(str, inputs))
+        if isinstance(example, Mapping):
+            named = dict(example)
+        elif self._input_name is None and len(inputs) > 1:
+            raise ValueError(f"the model takes {said}; an example must be a dict with these names.")
+        else:
+            named = {self._input_name or next(iter(known), _UNNAMED): example}
+        if known and named.keys() != known.keys():
+            raise ValueError(f"the model takes {said}; the example has {', '.join(map(str, named)) or 'none'}.")
+        return [_tensor(name, named[name], known.get(name), self._batched) for name in sorted(named)]
+
+    def _joined(self, examples: Sequence[list[NamedTensor]]) -> list[NamedTensor]:
+        """The tensors of a request for several examples of one kind."""
+        if not self._batched:
+            return examples[0]
+        return [
+            NamedTensor(parts[0].name, parts[0].datatype, numpy.stack([part.array for part in parts]))
+            for parts in zip(*examples, strict=True)
+        ]
+
+    def _results(self, examples: Sequence[Any], outputs: Mapping[str, Array]) -> list[Any]:
+        """Each example's part of the only output of a request, or a dict of its parts."""
+        if not outputs:
+            raise PredictionCountError("the model answered without outputs.")
+        rows = {
+            name: _rows(name, array, len(examples)) if self._batched else [array] for name, array in outputs.items()
+        }
+        model_id = f"{self._model_name}/{self._model_version}" if self._model_version else self._model_name
+        results = to_results(examples, rows if len(rows) > 1 else next(iter(rows.values())), model_id)
+        return list(map(self._decoded, results))
+
+    def _decoded(self, result: PredictionResult) -> PredictionResult | ElementFailure:
+        """With all bytes as text, or all text as bytes: servers that answer in JSON send text."""
+        convert = numpy.frompyfunc(_as_text if self._text_outputs else _as_bytes, 1, 1)
+        try:
+            return result._replace(inference=_decoded(result.inference, convert))
+        except UnicodeDecodeError as error:
+            said = f"an output holds bytes that are no text: {error}; use text_outputs=False."
+            return ElementFailure(ValueError(said))
 
     def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
         """Refuses what cannot be a parameter of a request.
@@ -203,6 +251,68 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
             ValueError: a value is not a finite number; names the column and the value.
         """
         return dict(row) if self._columns_are_inputs else numpy.array(to_numbers(row))
+
+
+def _tensor(name: str, value: Any, spec: TensorSpec | None, batched: bool) -> NamedTensor:
+    array = _as_array(value)
+    if spec is None:
+        datatype = np_to_triton_dtype(array.dtype)
+        if datatype is None:
+            raise TypeError(f"input {name!r} is of {array.dtype}, which the protocol does not have.")
+        return NamedTensor(name, datatype, array)
+    shape = spec.shape[1:] if batched else spec.shape
+    if array.ndim == 0 and shape in ((1,), (-1,)):  # a number, or a column of a file
+        array = array.reshape(1)
+    if len(shape) != array.ndim or any(0 <= most != length for most, length in zip(shape, array.shape, strict=True)):
+        raise ValueError(f"input {name!r} takes an example of shape {list(shape)}, not {list(array.shape)}.")
+    if (spec.datatype == _TEXT) != (array.dtype.kind == "O"):
+        raise TypeError(f"input {name!r} is {spec.datatype}, not {array.dtype}.")
+    dtype = numpy.dtype(triton_to_np_dtype(spec.datatype))
+    if dtype.kind == "V":  # BF16, which numpy itself does not know
+        return NamedTensor(name, spec.datatype, fitted(array, numpy.float32).astype(dtype))
+    return NamedTensor(name, spec.datatype, fitted(array, dtype))
+
+
+def _as_array(value: Any) -> Array:
+    """A value as an array; texts become bytes."""
+    if hasattr(value, "detach"):  # a PyTorch tensor, perhaps on a GPU
+        value = value.detach().cpu()
+    array: Array = numpy.asarray(value.numpy() if hasattr(value, "numpy") else value)
+    if array.dtype.kind not in "USO":
+        return array
+    return numpy.asarray(numpy.frompyfunc(_as_sent, 1, 1)(array.astype(object)), dtype=object)
+
+
+def _as_sent(item: Any) -> bytes:
+    if isinstance(item, str):
+        return item.encode()
+    if not isinstance(item, bytes):
+        raise TypeError(f"tensors hold numbers, texts or bytes, not {item!r:.80}.")
+    return item
+
+
+def _rows(name: str, array: Array, count: int) -> list[Any]:
+    if array.shape[:1] != (count,):
+        raise PredictionCountError(
+            f"output {name!r} of the model has the shape {list(array.shape)} for {count} example(s): its first "
+            "dimension must be theirs. If the model takes one example at a time, make the handler with batched=False."
+        )
+    return [array[place, ...] for place in range(count)] if array.dtype.kind == "O" else list(array)
+
+
+def _decoded(found: Any, convert: Callable[[Any], Any]) -> Any:
+    if isinstance(found, dict):
+        return {name: _decoded(one, convert) for name, one in found.items()}
+    is_text = getattr(getattr(found, "dtype", None), "kind", "") == "O"
+    return convert(found) if is_text else found
+
+
+def _as_text(item: Any) -> Any:
+    return item.decode() if isinstance(item, bytes) else item
+
+
+def _as_bytes(item: Any) -> Any:
+    return item.encode() if isinstance(item, str) else item
 
 
 def _alike(tensors: Mapping[int, list[NamedTensor]], most: int | None) -> list[list[int]]:
