@@ -172,8 +172,8 @@ def test_what_else_a_function_returns_for_one_prompt_is_its_prediction(server):
         (response(candidate(finish="RECITATION")), "Gemini answered without content: RECITATION"),
         (response(candidate(finish="MAX_TOKENS")), "without content: MAX_TOKENS; raise max_output_tokens"),
         (response({"content": {"role": "model"}, "finishReason": "STOP"}), "without content: STOP"),
-        (response(), "Gemini answered with nothing, and gave no reason"),
-        (Answer(body={}), "Gemini answered with nothing, and gave no reason"),
+        (response(), "Gemini answered without content: it gave no reason"),
+        (Answer(body={}), "Gemini answered without content: it gave no reason"),
     ],
 )
 @pytest.mark.parametrize("size", [1, 3])

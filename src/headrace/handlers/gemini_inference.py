@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -23,8 +24,6 @@ with extra_required("google"):
     from google.genai import errors
     from google.genai.types import GenerateContentConfig, GenerateContentResponse, HttpOptions, HttpRetryOptions
 
-    from headrace.handlers import gemini_answers
-
     try:
         import httpx
     except ModuleNotFoundError:  # google-genai 3 brings its successor
@@ -32,8 +31,6 @@ with extra_required("google"):
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
-    from google.genai.types import Part
-    from PIL.Image import Image
 
 __all__ = ["GeminiModelHandler", "generate_from_string", "generate_image_from_strings_and_images"]
 
@@ -46,6 +43,8 @@ _UNREADABLE = (ValueError, TypeError, AttributeError, LookupError, RecursionErro
 """What Google's client raises about an answer that is none, or about what it is to send."""
 _IN_FLIGHT = 1_000
 """How many connections may be open: as many as requests may be in flight."""
+_KEY_REASONS = {"API_KEY_INVALID", "API_KEY_EXPIRED"}
+_DELAY = re.compile(r"(\d+(?:\.\d+)?)s")
 
 
 def _retry_on_appropriate_service_error(exception: Exception) -> bool:
@@ -56,9 +55,7 @@ def _retry_on_appropriate_service_error(exception: Exception) -> bool:
 
 
 def generate_from_string(model_name: str, batch: Sequence[str], model: Any, inference_args: dict[str, Any]) -> Any:
-    """Asks for an answer to the prompts of one request.
-
-    As the ``request_fn`` of a ``GeminiModelHandler`` it stands for a request for each prompt.
+    """Asks for an answer to the prompts of one request; as a handler's ``request_fn``, to each prompt.
 
     Args:
         model_name: of a model that generates text.
@@ -73,19 +70,9 @@ def generate_from_string(model_name: str, batch: Sequence[str], model: Any, infe
 
 
 def generate_image_from_strings_and_images(
-    model_name: str, batch: Sequence[list[str | Image | Part]], model: Any, inference_args: dict[str, Any]
+    model_name: str, batch: Sequence[list[Any]], model: Any, inference_args: dict[str, Any]
 ) -> Any:
-    """Asks for images; an example is a list of texts and images (of PIL, or ``Part``).
-
-    Args:
-        model_name: of a model that generates images, such as gemini-2.5-flash-image.
-        batch: the examples of one request.
-        model: a ``genai.Client``.
-        inference_args: further arguments of ``generate_content``.
-
-    Returns:
-        Google's ``GenerateContentResponse``.
-    """
+    """As ``generate_from_string``, for images; an example is a list of texts, images (PIL's) and ``Part``."""
     return model.models.generate_content(model=model_name, contents=batch, **inference_args)
 
 
@@ -96,29 +83,25 @@ _OURS = (generate_from_string, generate_image_from_strings_and_images)
 class GeminiModelHandler(TextEndpointHandler[Any]):
     """Asks Gemini: an example's prediction is Google's ``GenerateContentResponse``.
 
-    Each example is a request of its own, and has an outcome of its own: its prediction or, if Gemini blocks the prompt
-    or the answer, or answers nothing, a dead letter that says why (``InvalidAnswerError``). With the functions of this
-    module, and with a ``request_fn`` that is ``async def``, requests run in the event loop, with others on threads.
+    Each example is a request of its own. If Gemini blocks the prompt or the answer, or answers nothing, it is a dead
+    letter that says why (``InvalidAnswerError``). With the functions of this module, and with a ``request_fn`` that is
+    ``async def``, requests run in the event loop, with others on threads.
 
     Args:
         model_name: such as "gemini-2.5-flash".
         request_fn: takes (model_name, batch, client, inference_args), sends a request and returns its response. A batch
-            is one example, unless ``min_batch_size`` or ``max_batch_size`` say otherwise: then it returns a list with a
-            response for each. The functions of this module always stand for a request for each example.
+            is one example, unless ``min_batch_size`` or ``max_batch_size`` say otherwise: then it returns a list.
         api_key: of the Gemini API, or a function that returns it, called in the worker. None, and no project: the
             worker's environment variable GOOGLE_API_KEY or GEMINI_API_KEY, whichever is set where the handler is made.
         project: for Vertex AI, the project in Google Cloud; not together with ``api_key``.
         location: for Vertex AI, the region.
         use_vertex_flex_api: whether Vertex AI may take longer, for less money.
-        prompt: the prompt of each row. Column names go in braces: ``"Classify: {text}"``. Write a literal brace
-            twice: ``{{``.
+        prompt: the prompt of each row, with column names in braces: ``"Classify: {text}"``.
         full_answer: whether predictions are Google's responses; if not, their texts.
         url: the address of the service, in place of Google's.
         http_options: of ``genai.Client``, as ``HttpOptions`` or a dict: ``{"api_version": "v1", "timeout": 60_000}``.
-        credentials: for Vertex AI, a function that returns Google's credentials, called in the worker; None: the
-            default credentials there.
-        options: those of ``headrace.RemoteModelHandler`` and ``headrace.ModelHandler``, but for ``namespace`` and
-            ``retry_filter``.
+        credentials: for Vertex AI, a function that returns Google's, called in the worker; None: the default there.
+        options: those of ``headrace.RemoteModelHandler``, but for ``namespace`` and ``retry_filter``.
 
     ``inference_args`` are those of ``generate_content``: ``{"config": {"temperature": 0, "max_output_tokens": 100}}``.
     A request may take 600 s, unless ``http_options`` say otherwise; Google's client does not retry.
@@ -182,10 +165,8 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
         Raises:
             ConfigurationError: there is no key.
         """
-        if self.use_vertex:
-            place = {"vertexai": True, "project": self.project, "location": self.location}
-        else:
-            place = {"api_key": self._api_key.required()}
+        vertex = {"vertexai": True, "project": self.project, "location": self.location}
+        place = vertex if self.use_vertex else {"api_key": self._api_key.required()}
         if self._credentials is not None:
             place["credentials"] = self._credentials()
         options = self._client_options()
@@ -199,28 +180,23 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
         return client
 
     def _client_options(self) -> Any:
-        """How requests travel: once, since Headrace retries, and within a limit of time."""
-        if self.use_vertex and self.use_vertex_flex_api:
-            options = HttpOptions(api_version="v1", headers=_FLEX_HEADERS, timeout=_TIMEOUT_MS)
-        else:
-            options = HttpOptions(timeout=_TIMEOUT_MS)
-        for name, value in self._http_options.items():
-            setattr(options, name, {**options.headers, **value} if name == "headers" and options.headers else value)
-        options.base_url = self._url or options.base_url
+        """How requests travel: once, since Headrace retries."""
+        is_flex = self.use_vertex and self.use_vertex_flex_api
+        given = {"timeout": _TIMEOUT_MS, **({"api_version": "v1"} if is_flex else {}), **self._http_options}
+        if is_flex:
+            given["headers"] = {**_FLEX_HEADERS, **(given.get("headers") or {})}
         limits = httpx.Limits(max_connections=_IN_FLIGHT, max_keepalive_connections=_IN_FLIGHT)
-        options.retry_options = HttpRetryOptions(attempts=1)
+        given["client_args"] = {"limits": limits, **(given.get("client_args") or {})}
+        options = HttpOptions(**{**given, "retry_options": HttpRetryOptions(attempts=1)})
+        options.base_url = self._url or options.base_url
         # Where aiohttp is installed, Google's client would use it, and repeat lost requests after up to ten seconds.
-        given = self._http_options.get("async_client_args") or {}
-        options.httpx_async_client = httpx.AsyncClient(**{"limits": limits, "follow_redirects": True, **given})
-        options.client_args = {"limits": limits, **(self._http_options.get("client_args") or {})}
+        client_args = {"limits": limits, "follow_redirects": True, **(options.async_client_args or {})}
+        options.httpx_async_client = httpx.AsyncClient(**client_args)
         return options
 
     @property
     def request(self) -> Callable[..., Any]:
-        """Asks for the examples of a batch; ``async def`` if ``request_fn`` can do so without blocking.
-
-        A property, since Headrace tells by the method whether requests run in the event loop or on threads.
-        """
+        """Asks for the examples of a batch; ``async def``, by which Headrace goes, unless ``request_fn`` blocks."""
         if self.request_fn in _OURS:
             return super().request
         return self._request_in_loop if inspect.iscoroutinefunction(self.request_fn) else self._request_on_thread
@@ -259,18 +235,17 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
         self, batch: Sequence[Any], model: Any, inference_args: dict[str, Any] | None = None
     ) -> list[Any]:
         with self._explaining():
-            answer = await self.request_fn(self.model_name, self._contents(batch), model, inference_args or {})
+            answer = await self.request_fn(
+                self.model_name, list(map(self._content, batch)), model, inference_args or {}
+            )
         return self._predictions(batch, answer)
 
     def _request_on_thread(
         self, batch: Sequence[Any], model: Any, inference_args: dict[str, Any] | None = None
     ) -> list[Any]:
         with self._explaining():
-            answer = self.request_fn(self.model_name, self._contents(batch), model, inference_args or {})
+            answer = self.request_fn(self.model_name, list(map(self._content, batch)), model, inference_args or {})
         return self._predictions(batch, answer)
-
-    def _contents(self, batch: Sequence[Any]) -> list[Any]:
-        return list(map(self._content, batch))
 
     def _content(self, example: Any) -> Any:
         is_row = self._prompts.template is not None and isinstance(example, Mapping)
@@ -283,20 +258,15 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
             yield
         except Exception as error:
             if isinstance(error, errors.APIError):
-                gemini_answers.explain(error)
+                _explain(error)
             self._api_key.mask_error(error)
             raise
 
     def _predictions(self, batch: Sequence[Any], answer: Any) -> list[Any]:
-        """The predictions in what a ``request_fn`` of the user's returned.
-
-        Raises:
-            PredictionCountError: it is for several examples, and has not a response for each.
-        """
-        if len(batch) == 1 and self.batch_elements_kwargs().get("max_batch_size") == 1:
-            answers = [answer]  # whatever it is, as with Beam
-        else:
-            answers = predictions_of(answer, "request_fn", len(batch))
+        """The predictions in what a ``request_fn`` of the user's returned."""
+        is_single = len(batch) == 1 and self.batch_elements_kwargs().get("max_batch_size") == 1
+        # What is answered to a single example is its prediction, whatever it is, as with Beam.
+        answers = [answer] if is_single else predictions_of(answer, "request_fn", len(batch))
         if len(answers) != len(batch):
             raise wrong_count("request_fn", len(batch), len(answers))
         return list(map(self._prediction, batch, answers))
@@ -304,8 +274,8 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
     def _prediction(self, example: Any, answer: Any) -> PredictionResult | ElementFailure:
         if not isinstance(answer, GenerateContentResponse):
             return PredictionResult(example, answer, self.model_name)
-        self._used(*gemini_answers.tokens_in(answer))
-        why_not = gemini_answers.why_without_content(answer)
+        self._used(*_tokens_in(answer))
+        why_not = _why_without_content(answer)
         if why_not is None and not self._full_answer:
             answer = answer.text
             why_not = "the answer has no text" if answer is None else None
@@ -315,16 +285,10 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
 
 
 def _is_vertex(key: ApiKey, variable: str, project: str | None, location: str | None) -> bool:
-    """Whether to ask Vertex AI, and not the Gemini API.
-
-    Raises:
-        ConfigurationError: the arguments do not say.
-    """
-    if key.given is not None:
-        if project or location:
-            raise ConfigurationError(f"{_WHO}: give api_key for the Gemini API, or project and location for Vertex AI.")
-        return False
-    if project is None and location is None and os.environ.get(variable):
+    """Whether to ask Vertex AI, and not the Gemini API; raises ConfigurationError if the arguments do not say."""
+    if key.given is not None and (project or location):
+        raise ConfigurationError(f"{_WHO}: give api_key for the Gemini API, or project and location for Vertex AI.")
+    if key.given is not None or (project is None and location is None and os.environ.get(variable)):
         return False
     if project is None or location is None:
         raise ConfigurationError(
@@ -335,13 +299,54 @@ def _is_vertex(key: ApiKey, variable: str, project: str | None, location: str | 
 
 
 def _validated(given: HttpOptions | dict[str, Any] | None) -> dict[str, Any]:
-    """The options that were given.
-
-    Raises:
-        ConfigurationError: there is one that Google's client does not know.
-    """
+    """The options that were given; raises ConfigurationError if Google's client does not know one of them."""
     try:
         options = HttpOptions.model_validate(given or {})
     except ValueError as error:
         raise ConfigurationError(f"{_WHO}: http_options are not those of genai.Client: {error}") from None
     return {name: getattr(options, name) for name in options.model_fields_set}
+
+
+def _tokens_in(response: Any) -> tuple[int, int]:
+    """The tokens of a response that are billed: of the prompt; of the answer, with its thoughts."""
+    usage = response.usage_metadata
+    names = ("prompt_token_count", "tool_use_prompt_token_count"), ("candidates_token_count", "thoughts_token_count")
+    read, written = (sum(getattr(usage, name, None) or 0 for name in some) for some in names)
+    return read, written
+
+
+def _why_without_content(response: Any) -> str | None:
+    """Why a response has nothing in it; None if it has."""
+    candidates, feedback = response.candidates or [], response.prompt_feedback
+    if any(one.content and one.content.parts for one in candidates):
+        return None
+    if feedback is not None and feedback.block_reason is not None:
+        return f"Gemini blocked the prompt: {_said(feedback.block_reason, feedback.block_reason_message)}"
+    ended = [_said(one.finish_reason, one.finish_message) for one in candidates if one.finish_reason is not None]
+    cure = "; raise max_output_tokens" if "MAX_TOKENS" in ended else ""
+    return f"Gemini answered without content: {', '.join(ended) or 'it gave no reason'}{cure}"
+
+
+def _said(reason: Any, message: str | None) -> str:
+    name = str(getattr(reason, "name", reason))
+    return f"{name} ({message})" if message else name
+
+
+def _explain(error: Any) -> None:
+    """Completes an ``APIError``: its status and how long to wait, where Headrace looks for them.
+
+    The answer itself goes: it holds the request, and that holds the key.
+    """
+    body = error.details if isinstance(error.details, Mapping) else {}
+    inner = body.get("error", body)
+    found = inner.get("details") if isinstance(inner, Mapping) else None
+    details = [one for one in found or () if isinstance(one, Mapping)]
+    error.status_code = error.code
+    if error.code == 400 and _KEY_REASONS & {one.get("reason") for one in details}:
+        error.status_code = 401  # Google's own is 400, as for a bad prompt
+    elif error.code == 400 and error.status == "FAILED_PRECONDITION":
+        error.status_code = 403  # from this country, or without billing
+    error.headers = dict(getattr(error.response, "headers", None) or {})
+    error.response = None
+    waits = [_DELAY.fullmatch(str(one.get("retryDelay"))) for one in details]
+    error.retry_after = max((float(one[1]) for one in waits if one), default=0.0)
