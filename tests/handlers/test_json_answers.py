@@ -87,7 +87,7 @@ def test_reference_to_what_is_not_there_is_an_error_and_fetches_nothing():
     with serving(lambda asked, before: completion("{}")) as server:
         for reference in ("#/$defs/nothing", f"{server.url}schema.json"):
             with pytest.raises(ConfigurationError, match=r"json_schema refers to .*which is not in it; put it under"):
-                JsonSchema({"items": {"$ref": reference}}, "H", "openai")
+                JsonSchema({"items": {"$ref": reference}}, "H", "openai").read("[1]")
         assert server.requests == []
 
 

@@ -21,7 +21,7 @@ USER = {"role": "user", "content": "b"}
 def test_template_makes_the_prompt_of_a_row(template, row, prompt):
     assert Prompts("H", template).text(row) == prompt
     assert Prompts("H", template).example_from_row(row) == prompt
-    assert Prompts("H", template).text_from_row(row) == prompt
+    assert Prompts("H", template).example_from_row(row, may_be_conversation=False) == prompt
 
 
 @pytest.mark.parametrize(

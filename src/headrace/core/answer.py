@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from types import GeneratorType
@@ -89,30 +89,28 @@ def predictions_of(answer: Any, who: object, examples: int | None = None) -> lis
     Args:
         answer: what a handler, or a function, returned.
         who: the handler, or text that names the function.
-        examples: the size of the batch.
+        examples: how many predictions there must be, one for each; None: any number.
 
     Raises:
-        PredictionCountError: the answer is not a list of predictions; the message says what to do.
+        PredictionCountError: the answer is not such a list of predictions; the message says what to do.
         Exception: whatever a lazy answer raises.
     """
-    if type(answer) not in _LISTS:
-        for is_it, describe in _NO_LISTS:
-            if is_it(answer):
-                raise PredictionCountError(f"{_described(who, examples)} returned {describe(answer)}; {_RULE}")
-    return list(answer)
+    if type(answer) not in _LISTS and (found := _no_list(answer)) is not None:
+        raise PredictionCountError(f"{_described(who, examples)} returned {found}; {_RULE}")
+    predictions = list(answer)
+    if examples is not None and len(predictions) != examples:
+        raise wrong_count(who, examples, len(predictions))
+    return predictions
 
 
 def predictions_for(handler: Any, examples: Sequence[Any], model: Any, args: dict[str, Any] | None) -> list[Any]:
-    """One prediction of the handler's for each example.
+    """One prediction of the handler's for each example: pairing others with keys would lose some.
 
     Raises:
-        PredictionCountError: there are more, or fewer; pairing them with keys would lose some.
+        PredictionCountError: there are more, or fewer.
         Exception: whatever the handler raises.
     """
-    predictions = predictions_of(handler.run_inference(examples, model, args), handler, len(examples))
-    if len(predictions) != len(examples):
-        raise wrong_count(handler, len(examples), len(predictions))
-    return predictions
+    return predictions_of(handler.run_inference(examples, model, args), handler, len(examples))
 
 
 def wrong_count(who: object, examples: int, found: int) -> PredictionCountError:
@@ -156,33 +154,20 @@ def is_of_columns(answer: Any) -> bool:
     return not callable(getattr(type(answer), "columns", len))  # a method, as in SQLAlchemy's results, does not count
 
 
-def _is_of_fields(answer: Any) -> bool:
-    """Whether it is a named tuple (Python's or C's) or a pydantic model: iterating it yields fields."""
-    return any(hasattr(type(answer), attribute) for attribute in ("_fields", "n_fields", "model_fields"))
-
-
-def _has_no_rows(answer: Any) -> bool:
+def _no_list(answer: Any) -> str | None:
+    """What an answer is that is no list of predictions, though it may be iterable; None: it is one."""
     cls = type(answer)
-    return getattr(answer, "ndim", None) == 0 or not (hasattr(cls, "__iter__") or hasattr(cls, "__getitem__"))
-
-
-def _name(answer: Any) -> str:
-    cls = type(answer)
-    return f"a {cls.__qualname__}" if cls.__module__ == "builtins" else f"a {cls.__module__}.{cls.__qualname__}"
-
-
-def _keys(answer: Mapping[Any, Any]) -> str:
-    keys = [*map(repr, list(answer)[:_SHOWN]), *(["..."] if len(answer) > _SHOWN else [])]
-    return f"{_name(answer)} with the keys {', '.join(keys) or '(none)'}"
-
-
-_NO_LISTS: tuple[tuple[Callable[[Any], bool], Callable[[Any], str]], ...] = (
-    (lambda answer: answer is None, repr),
-    (lambda answer: isinstance(answer, Mapping), _keys),
-    (lambda answer: isinstance(answer, str | bytes | bytearray), _name),
-    (lambda answer: isinstance(answer, set | frozenset), lambda answer: f"{_name(answer)}, which has no order"),
-    (is_of_columns, _name),
-    (_is_of_fields, _name),
-    (_has_no_rows, lambda answer: f"{_name(answer)} without a dimension for the examples"),
-)
-"""What is no list of predictions though most of it is iterable: a test, and a description."""
+    name = f"a {cls.__qualname__}" if cls.__module__ == "builtins" else f"a {cls.__module__}.{cls.__qualname__}"
+    if answer is None:
+        return "None"
+    if isinstance(answer, Mapping):
+        keys = [*map(repr, list(answer)[:_SHOWN]), *(["..."] if len(answer) > _SHOWN else [])]
+        return f"{name} with the keys {', '.join(keys) or '(none)'}"
+    if isinstance(answer, set | frozenset):
+        return f"{name}, which has no order"
+    # A named tuple (Python's or C's) or a pydantic model: iterating it yields fields.
+    has_fields = any(hasattr(cls, attribute) for attribute in ("_fields", "n_fields", "model_fields"))
+    if isinstance(answer, str | bytes | bytearray) or has_fields or is_of_columns(answer):
+        return name
+    is_iterable = hasattr(cls, "__iter__") or hasattr(cls, "__getitem__")
+    return None if is_iterable and getattr(answer, "ndim", 1) else f"{name} without a dimension for the examples"

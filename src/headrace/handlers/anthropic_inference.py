@@ -6,9 +6,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headrace.core.answer import predictions_of, wrong_count
+from headrace.core.answer import predictions_of
 from headrace.core.errors import ConfigurationError, extra_required
-from headrace.core.handler import ModelHandler
 from headrace.core.remote import ElementFailure, ElementRetry, RemoteModelHandler
 from headrace.core.request_context import report_usage
 from headrace.core.result import PredictionResult
@@ -31,9 +30,11 @@ __all__ = ["AnthropicChatModelHandler", "AnthropicModelHandler", "message_from_c
 
 _KEY = "ANTHROPIC_API_KEY"
 _MAX_TOKENS = 1024
+_WHO = "AnthropicModelHandler"
+_ABOUT_BATCHES = ("min_batch_size", "max_batch_size", "max_batch_duration_secs", "max_batch_weight", "element_size_fn")
 
 
-def _retry_on_appropriate_error(exception: Exception) -> bool:
+def _retry_on_appropriate_error(exception: BaseException) -> bool:
     """Beam's filter: 429, and what is the server's fault."""
     if not isinstance(exception, APIStatusError):
         return False
@@ -49,7 +50,7 @@ def message_from_string(
         model_name: of the model.
         batch: prompts.
         client: ``anthropic.Anthropic``.
-        inference_args: those of ``messages.create``; ``max_tokens`` is 1024 if it is not among them.
+        inference_args: those of ``messages.create``; ``max_tokens`` is 1024 by default.
 
     Returns:
         Anthropic's ``Message`` for each; of several, an error in the place of one that failed.
@@ -72,12 +73,12 @@ def _asked(model_name: str, conversations: Sequence[Any], client: Any, args: Map
         except Exception as error:
             answer = error
         found.append(answer)
-    return [_final_unless_passing(one) for one in outcomes_of(found)]
-
-
-def _final_unless_passing(answer: Any) -> Any:
-    is_final = isinstance(answer, ElementRetry) and not _retry_on_appropriate_error(answer.error)  # type: ignore[arg-type]
-    return ElementFailure(answer.error) if is_final else answer
+    return [
+        ElementFailure(one.error)
+        if isinstance(one, ElementRetry) and not _retry_on_appropriate_error(one.error)
+        else one
+        for one in outcomes_of(found)
+    ]
 
 
 class AnthropicModelHandler(RemoteModelHandler[Any, PredictionResult, Anthropic]):
@@ -92,13 +93,8 @@ class AnthropicModelHandler(RemoteModelHandler[Any, PredictionResult, Anthropic]
         api_key: the key, or a function that returns it. None: ``ANTHROPIC_API_KEY`` in the worker's environment.
         system: the system message of all requests, unless ``inference_args`` have one.
         output_config: Anthropic's argument of that name for all requests, unless ``inference_args`` have it.
-        min_batch_size: this and the following are those of ``headrace.ModelHandler``; without any, each example is a
-            batch of its own.
-        max_batch_size: never exceeded.
-        max_batch_duration_secs: longest time, in seconds, that an element waits for others across bundles.
-        max_batch_weight: largest sum of ``element_size_fn`` in a batch.
-        element_size_fn: the weight of an element.
-        kwargs: those of ``headrace.RemoteModelHandler``, and ``env_vars``.
+        options: those of ``headrace.RemoteModelHandler`` and of ``headrace.ModelHandler``; without any about batches,
+            each example is a batch of its own.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -114,31 +110,16 @@ class AnthropicModelHandler(RemoteModelHandler[Any, PredictionResult, Anthropic]
         *,
         system: str | list[dict[str, str]] | None = None,
         output_config: dict[str, Any] | None = None,
-        min_batch_size: int | None = None,
-        max_batch_size: int | None = None,
-        max_batch_duration_secs: int | None = None,
-        max_batch_weight: int | None = None,
-        element_size_fn: Callable[[Any], int] | None = None,
-        **kwargs: Any,
+        **options: Any,
     ) -> None:
-        options = {
-            "min_batch_size": min_batch_size,
-            "max_batch_size": max_batch_size,
-            "max_batch_duration_secs": max_batch_duration_secs,
-            "max_batch_weight": max_batch_weight,
-            "element_size_fn": element_size_fn,
-        }
-        if all(value is None for value in options.values()):
+        if all(options.get(name) is None for name in _ABOUT_BATCHES):
             options["max_batch_size"] = 1
-        env_vars = kwargs.pop("env_vars", {})
-        super().__init__(namespace="AnthropicModelHandler", retry_filter=_retry_on_appropriate_error, **kwargs)
-        ModelHandler.__init__(self, env_vars=env_vars, **options)  # type: ignore[arg-type]
+        super().__init__(namespace=_WHO, retry_filter=_retry_on_appropriate_error, **options)
         if not callable(request_fn):
             raise ConfigurationError(
-                "AnthropicModelHandler: request_fn must be a function, such as message_from_string of "
-                f"headrace.handlers.anthropic_inference, not {request_fn!r:.80}."
+                f"{_WHO}: request_fn must be a function, such as message_from_string, not {request_fn!r:.80}."
             )
-        self._api_key = ApiKey(api_key, _KEY, "AnthropicModelHandler")
+        self._api_key = ApiKey(api_key, _KEY, _WHO)
         self.model_name = model_name
         self.request_fn = request_fn
         self.system = system
@@ -176,8 +157,6 @@ class AnthropicModelHandler(RemoteModelHandler[Any, PredictionResult, Anthropic]
         except Exception as error:
             self._api_key.mask_error(error)
             raise
-        if len(answers) != len(batch):
-            raise wrong_count("request_fn", len(batch), len(answers))
         return [self._prediction(example, answer) for example, answer in zip(batch, answers, strict=True)]
 
     def _prediction(self, example: Any, answer: Any) -> Any:

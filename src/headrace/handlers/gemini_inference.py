@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.answer import predictions_of, wrong_count
+from headrace.core.answer import predictions_of
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.remote import ElementFailure
 from headrace.core.result import PredictionResult
@@ -43,8 +43,6 @@ _UNREADABLE = (ValueError, TypeError, AttributeError, LookupError, RecursionErro
 """What Google's client raises about an answer that is none, or about what it is to send."""
 _IN_FLIGHT = 1_000
 """How many connections may be open: as many as requests may be in flight."""
-_KEY_REASONS = {"API_KEY_INVALID", "API_KEY_EXPIRED"}
-_DELAY = re.compile(r"(\d+(?:\.\d+)?)s")
 
 
 def _retry_on_appropriate_service_error(exception: Exception) -> bool:
@@ -267,8 +265,6 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
         is_single = len(batch) == 1 and self.batch_elements_kwargs().get("max_batch_size") == 1
         # What is answered to a single example is its prediction, whatever it is, as with Beam.
         answers = [answer] if is_single else predictions_of(answer, "request_fn", len(batch))
-        if len(answers) != len(batch):
-            raise wrong_count("request_fn", len(batch), len(answers))
         return list(map(self._prediction, batch, answers))
 
     def _prediction(self, example: Any, answer: Any) -> PredictionResult | ElementFailure:
@@ -342,11 +338,11 @@ def _explain(error: Any) -> None:
     found = inner.get("details") if isinstance(inner, Mapping) else None
     details = [one for one in found or () if isinstance(one, Mapping)]
     error.status_code = error.code
-    if error.code == 400 and _KEY_REASONS & {one.get("reason") for one in details}:
+    if error.code == 400 and any(one.get("reason") in ("API_KEY_INVALID", "API_KEY_EXPIRED") for one in details):
         error.status_code = 401  # Google's own is 400, as for a bad prompt
     elif error.code == 400 and error.status == "FAILED_PRECONDITION":
         error.status_code = 403  # from this country, or without billing
     error.headers = dict(getattr(error.response, "headers", None) or {})
     error.response = None
-    waits = [_DELAY.fullmatch(str(one.get("retryDelay"))) for one in details]
+    waits = [re.fullmatch(r"(\d+(?:\.\d+)?)s", str(one.get("retryDelay"))) for one in details]
     error.retry_after = max((float(one[1]) for one in waits if one), default=0.0)

@@ -59,7 +59,6 @@ class JsonSchema:
             jsonschema.validators.validator_for(self.schema).check_schema(self.schema)
         except jsonschema.SchemaError as error:
             raise ConfigurationError(f"{who}: json_schema is no JSON schema: {error.message:.300}") from None
-        _refuse_lost_references(self.schema, jsonschema.validators.validator_for(self.schema), who)
 
     def read(self, answer: str) -> Any:
         """The value in an answer; a fence of Markdown around it is ignored.
@@ -86,7 +85,8 @@ class JsonSchema:
         except ArithmeticError as error:  # of a number beyond any float
             raise InvalidAnswerError(f"the answer does not fit the schema: {error}") from None
         except referencing.exceptions.Unresolvable as error:
-            raise _lost(error.ref, self._who) from None
+            lost = f"json_schema refers to {error.ref!r}, which is not in it; put it under '$defs'."
+            raise ConfigurationError(f"{self._who}: {lost}") from None
         if worst is not None:
             raise InvalidAnswerError(f"the answer does not fit the schema: at {worst.json_path}, {worst.message:.300}")
         return value
@@ -97,28 +97,6 @@ class JsonSchema:
             f"This cannot be used: {error}. Answer again, with nothing but JSON that fits this schema: "
             f"{json.dumps(self.schema)}"
         )
-
-
-def _refuse_lost_references(schema: dict[str, Any], validator: Any, who: str) -> None:
-    """Refuses references to what is not in the schema: answers would be paid for before one is met."""
-    import referencing  # noqa: PLC0415 - only handlers with a schema need it
-    from referencing.jsonschema import specification_with  # noqa: PLC0415 - as above
-
-    root = specification_with(validator.META_SCHEMA["$schema"]).create_resource(schema)
-    parts = [(root, referencing.Registry().resolver_with_root(root))]
-    while parts:
-        part, resolver = parts.pop()
-        parts += [(inner, resolver.in_subresource(inner)) for inner in part.subresources()]
-        if not isinstance(part.contents, Mapping) or (reference := part.contents.get("$ref")) is None:
-            continue
-        try:
-            resolver.lookup(reference)
-        except referencing.exceptions.Unresolvable:
-            raise _lost(reference, who) from None
-
-
-def _lost(reference: str, who: str) -> ConfigurationError:
-    return ConfigurationError(f"{who}: json_schema refers to {reference!r}, which is not in it; put it under '$defs'.")
 
 
 def _read(schema: Mapping[str, Any] | str | os.PathLike[str], who: str) -> dict[str, Any]:

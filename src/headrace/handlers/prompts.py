@@ -23,9 +23,9 @@ class Prompts:
 
     Args:
         who: the handler's class, for errors.
-        template: a prompt with the names of columns in braces, "Classify: {text}"; None: examples are prompts, or
-            conversations. As in ``str.format``, a literal brace is written twice.
-        system: the first message of conversations that do not begin with one of their own; None: none.
+        template: a prompt with the names of columns in braces, as in ``str.format``: "Classify: {text}"; None: examples
+            are prompts, or conversations.
+        system: the first message of conversations that do not begin with one of their own.
 
     Raises:
         ConfigurationError: the template is none.
@@ -56,8 +56,8 @@ class Prompts:
         columns = [re.split(r"[.\[]", name)[0] for name in fields]
         if any(not column or column.isdigit() for column in columns):
             raise ConfigurationError(
-                f"{self.who}: braces in prompt must hold the name of a column, as '{{text}}'; double those that are "
-                "meant: '{{' and '}}'."
+                f"{self.who}: braces in prompt must hold the name of a column, as '{{text}}'. Write a literal brace "
+                "twice: '{{' or '}}'."
             )
         return columns
 
@@ -106,29 +106,21 @@ class Prompts:
             raise ValueError("the conversation has no messages to answer.")
         return system, messages
 
-    def example_from_row(self, row: Mapping[str, Any]) -> Any:
-        """A prompt, or a conversation: a column for each message, named as its role, or one column "messages".
+    def example_from_row(self, row: Mapping[str, Any], *, may_be_conversation: bool = True) -> Any:
+        """What the template makes of a row, else its only column; or a conversation.
+
+        A row is a conversation if it has a column for each message, named as its role, or one column "messages".
 
         Raises:
-            ValueError: it is not clear which column is the prompt, or it is missing or empty.
+            ValueError: it is not clear which column is the prompt, or it is missing, empty or no text.
         """
         if self.template is not None:
             return self._rendered(row)
-        if isinstance(row.get(_COLUMN), list):
+        if may_be_conversation and isinstance(row.get(_COLUMN), list):
             return row[_COLUMN]
-        if len(row) > 1 and set(row) <= set(_ROLES):
+        if may_be_conversation and len(row) > 1 and set(row) <= set(_ROLES):
             said = {role: text for role, text in row.items() if text not in (None, "")}
             return [{"role": role, "content": _as_text(role, text)} for role, text in said.items()]
-        return self.text_from_row(row)
-
-    def text_from_row(self, row: Mapping[str, Any]) -> str:
-        """A prompt: what the template makes of the row, or its only column.
-
-        Raises:
-            ValueError: there are several columns, or the value is no text, or empty.
-        """
-        if self.template is not None:
-            return self._rendered(row)
         if len(row) != 1:
             raise ValueError(_which_column(row))
         ((column, value),) = row.items()
@@ -170,7 +162,7 @@ class PromptRows:
         Raises:
             ValueError: it is not clear which column is the prompt, or it is missing or empty.
         """
-        return self._prompts.example_from_row(row) if self._takes_conversations else self._prompts.text_from_row(row)
+        return self._prompts.example_from_row(row, may_be_conversation=self._takes_conversations)
 
 
 def _which_column(columns: Iterable[Any]) -> str:
@@ -192,10 +184,8 @@ def _as_text(column: Any, value: Any) -> str:
 
 def _as_message(message: Any) -> dict[str, Any]:
     """A message as a dict, of a dict or of an object such as vLLM's ``OpenAIChatMessage``."""
-    if isinstance(message, Mapping):
-        plain = dict(message)
-    else:
-        plain = {name: getattr(message, name) for name in ("role", "content") if hasattr(message, name)}
+    fields = {name: getattr(message, name) for name in ("role", "content") if hasattr(message, name)}
+    plain = dict(message) if isinstance(message, Mapping) else fields
     if "role" not in plain:
         raise TypeError(f"a message must be a dict with 'role' and 'content', not {message!r:.80}.")
     return plain
