@@ -21,10 +21,10 @@ GRACE_SECS = 10.0
 """How long the server may take to end when asked to."""
 _REST_SECS = 0.5
 """How long its children may outlive it, so that they can clean up."""
-_POLL_MS = 200
-_PAUSE_SECS = 0.02
+_POLL_SECS, _PAUSE_SECS = 0.2, 0.02
 _SET_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 """Numbers of Linux's prctl(2)."""
+_IGNORED = (signal.SIGINT, signal.SIGTERM)
 
 _prctl = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
 
@@ -34,17 +34,14 @@ def main() -> NoReturn:
     owner, command = int(sys.argv[1]), sys.argv[2:]
     if _prctl is not None:
         _prctl(_SET_CHILD_SUBREAPER, 1)  # adopt the server's children when it dies
-    asked: list[int] = []
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
     server = subprocess.Popen(  # noqa: S603 - the command is the owner's
         command,
         stdin=subprocess.DEVNULL,
         preexec_fn=_die_with_parent,  # noqa: PLW1509 - this process has one thread
     )
-    poll = select.poll()
-    poll.register(0, select.POLLIN)
-    while server.poll() is None and os.getppid() == owner and not asked and not poll.poll(_POLL_MS):
+    while server.poll() is None and os.getppid() == owner and not select.select([0], [], [], _POLL_SECS)[0]:
         pass
     _end(server)
     code = server.returncode
@@ -53,7 +50,8 @@ def main() -> NoReturn:
 
 def _die_with_parent() -> None:
     """Runs in the server before its program: if the guard is killed, the server is, too."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_DFL)
     if _prctl is not None:
         _prctl(_SET_DEATH_SIGNAL, int(signal.SIGKILL))
 
@@ -82,21 +80,13 @@ def _are_left(server: subprocess.Popen[bytes]) -> bool:
 
 
 def _send(number: signal.Signals, server: subprocess.Popen[bytes]) -> None:
-    for child in _children() or ([server.pid] if server.poll() is None else []):
+    """To all children; where the system does not list them, to the server."""
+    children = [server.pid] if server.poll() is None else []
+    with contextlib.suppress(OSError):
+        children = list(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
+    for child in children:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, number)
-
-
-def _children() -> list[int]:
-    """This process's children; none where /proc does not list the processes of its PID namespace."""
-    found = []
-    with contextlib.suppress(OSError):
-        if os.readlink("/proc/self") == str(os.getpid()):
-            for name in filter(str.isdigit, os.listdir("/proc")):
-                with contextlib.suppress(OSError, IndexError):
-                    if int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1]) == os.getpid():
-                        found.append(int(name))
-    return found
 
 
 if __name__ == "__main__":
