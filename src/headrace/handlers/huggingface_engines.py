@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -193,24 +194,14 @@ def _stop(manager: Any) -> None:
 class _Request:
     ids: list[int]
     max_new_tokens: int
-    loop: asyncio.AbstractEventLoop
-    result: asyncio.Future[Tokens]
+    result: Future[Tokens] = field(default_factory=Future)
     began: float = field(default_factory=time.perf_counter)
 
-    def end(self, tokens: Tokens | None, error: BaseException | None) -> None:
-        """From the thread that generates."""
-        with suppress(RuntimeError):  # the loop is closed, and nobody waits
-            self.loop.call_soon_threadsafe(self._end, tokens, error)
-
-    def _end(self, tokens: Tokens | None, error: BaseException | None) -> None:
-        if self.result.done():
-            return
+    def fail(self, error: BaseException) -> None:
         if isinstance(error, StopIteration):
-            error = RuntimeError(f"{type(error).__qualname__}: {error}")  # no future takes it
-        if error is not None:
+            error = RuntimeError(f"{type(error).__qualname__}: {error}")  # no future of asyncio takes it
+        with suppress(InvalidStateError):  # it was cancelled
             self.result.set_exception(error)
-        elif tokens is not None:
-            self.result.set_result(tokens)
 
 
 class BatchedEngine:
@@ -237,10 +228,9 @@ class BatchedEngine:
         Raises:
             Exception: whatever ``model.generate`` raises for this prompt alone.
         """
-        loop = asyncio.get_running_loop()
-        request = _Request(list(ids), max_new_tokens, loop, loop.create_future())
+        request = _Request(list(ids), max_new_tokens)
         self._requests.put(request)
-        return await request.result
+        return await asyncio.wrap_future(request.result)
 
 
 def _run_batches(
@@ -259,12 +249,10 @@ def _run_batches(
 
 def _batches(waiting: Sequence[_Request], size: int) -> Iterator[list[_Request]]:
     """Requests of one limit, in the order of their lengths."""
-    alike = itertools.groupby(
-        sorted(waiting, key=lambda one: (one.max_new_tokens, len(one.ids))), key=lambda one: one.max_new_tokens
-    )
-    for _, group in alike:
-        ordered = list(group)
-        yield from (ordered[start : start + size] for start in range(0, len(ordered), size))
+    ordered = sorted(waiting, key=lambda one: (one.max_new_tokens, len(one.ids)))
+    for _, group in itertools.groupby(ordered, key=lambda one: one.max_new_tokens):
+        while batch := list(itertools.islice(group, size)):
+            yield batch
 
 
 def _try(batch: Sequence[_Request], generate: Callable[[Sequence[_Request]], None]) -> None:
@@ -276,7 +264,7 @@ def _try(batch: Sequence[_Request], generate: Callable[[Sequence[_Request]], Non
         generate(batch)
     except BaseException as error:  # SystemExit, too: without this thread, all would wait for ever
         if len(batch) == 1:
-            batch[0].end(None, error)
+            batch[0].fail(error)
             return
         middle = len(batch) // 2
         _try(batch[:middle], generate)
@@ -302,7 +290,8 @@ def _generate(model: Any, config: Any, batch: Sequence[_Request]) -> None:
     now = time.perf_counter()
     for one, row in zip(batch, answer[:, longest:].tolist(), strict=True):
         first = None if watch.first is None else watch.first - one.began
-        one.end(Tokens(_up_to(row, ends), now - one.began, first), None)
+        with suppress(InvalidStateError):  # it was cancelled
+            one.result.set_result(Tokens(_up_to(row, ends), now - one.began, first))
 
 
 def _up_to(ids: list[int], ends: set[int]) -> list[int]:
