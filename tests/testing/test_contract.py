@@ -322,7 +322,7 @@ def test_missing_parts_of_a_suite_are_named(reports):
 
 def test_a_failure_says_what_is_wrong(reports):
     assert count(reports["wrong"], "FAILED") > 5
-    assert "0 predictions for 1 examples" in reports[""]
+    assert "was given 1 example and returned 0 predictions" in reports[""]
 
 
 def failing(suite: HandlerContract, make: Any, examples: list[Any] = EXAMPLES) -> set[str]:

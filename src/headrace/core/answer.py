@@ -170,4 +170,6 @@ def _no_list(answer: Any) -> str | None:
     if isinstance(answer, str | bytes | bytearray) or has_fields or is_of_columns(answer):
         return name
     is_iterable = hasattr(cls, "__iter__") or hasattr(cls, "__getitem__")
-    return None if is_iterable and getattr(answer, "ndim", 1) else f"{name} without a dimension for the examples"
+    return (
+        None if is_iterable and getattr(answer, "ndim", None) != 0 else f"{name} without a dimension for the examples"
+    )
