@@ -97,7 +97,7 @@ def test_a_fresh_import_of_the_command_line_does_not_wait_for_beam():
 
 
 def test_command_line_in_one_process_does_not_load_beam():
-    loaded = _loaded_by(["headrace.cli.run", "headrace.jobs.run", "headrace.jobs.flow", "headrace.jobs.retry"])
+    loaded = _loaded_by(["headrace.cli.run", "headrace.jobs.run", "headrace.jobs.letters"])
     assert "pyarrow" in loaded
     assert "apache_beam" not in loaded
 

@@ -16,7 +16,7 @@ import pyarrow.parquet
 import pytest
 
 from headrace.cli.main import main
-from headrace.jobs.stored_rows import StoredRows
+from headrace.jobs.stored_rows import StoredOutput
 from waiting import wait_until
 
 HANDLERS = '''
@@ -158,9 +158,9 @@ import time
 import numpy
 
 import headrace
-from headrace.jobs import durable, publishing
+from headrace.jobs import parts, publishing
 
-durable._COMMIT_SECONDS = 0.05
+parts._SYNC_SECONDS = 0.05
 replace, moves = publishing._replace, []
 
 
@@ -330,8 +330,7 @@ class Resumable:
         return {
             (place & ((1 << 40) - 1)) + (place >> 40) * self.rows
             for path in self.path.glob(f".{name and name + '.'}headrace-*")
-            for kind in (True, False, None)
-            for ranges in [StoredRows.find(str(path), predictions=kind).places]
+            for ranges in [StoredOutput.find(str(path)).places]
             for start, stop in zip(ranges.starts.tolist(), ranges.stops.tolist(), strict=True)
             for place in range(start, stop)
         }

@@ -87,6 +87,6 @@ def test_workers_import_ahead_with_their_share_of_the_cores(run, handlers, folde
     result = run("--workers", "2")
     assert result.code == 0, result.err
     assert [row["prediction"] for row in folder.rows("p.jsonl")] == [1, 2]
-    assert ahead == [("Add", ["headrace.jobs.part_runner", handlers], threads_of_each(2))]
+    assert ahead == [("Add", ["headrace.jobs.workers", handlers], threads_of_each(2))]
     assert len(configured) == 1
     assert SPARE.take() is None

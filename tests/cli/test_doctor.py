@@ -14,7 +14,7 @@ import sklearn.linear_model
 
 import headrace as package
 from headrace.machine.status import machine_status
-from headrace.testing import DoublingHandler
+from headrace.testing.fakes import DoublingHandler
 
 pytestmark = pytest.mark.large
 

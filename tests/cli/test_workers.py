@@ -15,9 +15,9 @@ import os
 import time
 
 import headrace
-from headrace.jobs import durable
+from headrace.jobs import parts
 
-durable._COMMIT_SECONDS = 0.05
+parts._SYNC_SECONDS = 0.05
 
 
 class Twice(headrace.ModelHandler):

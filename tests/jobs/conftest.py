@@ -202,9 +202,9 @@ def written(tmp_path):
     places = itertools.count()
 
     def _part(output, rows, good):
-        part = PartWriter(output.folder, predictions=good)
+        part = PartWriter(output.folder, "predictions" if good else "letters")
         for row, place in zip(rows, places):
-            part.write_line(OutputLine(place, json.dumps(row)))
+            part.write_lines([OutputLine(place, json.dumps(row))])
         return part.finish()
 
     return to

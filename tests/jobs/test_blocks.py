@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
 from headrace.jobs import csv_blocks
 from headrace.jobs.files import Source, match
+from headrace.jobs.job import Job
 from headrace.jobs.publishing import PublishError
 from headrace.jobs.reading import read_blocks, read_rows
-from headrace.jobs.row_ranges import RowRanges, place_at
-from headrace.jobs.run import Job, Run
+from headrace.jobs.row_ranges import RowRanges
+from headrace.jobs.run import Run
+from headrace.rows.blocks import place_at
 from headrace.rows.columns import Fit, fitted
 from headrace.rows.examples import Examples
 from tables_of_all_types import OUTPUTS, parquet

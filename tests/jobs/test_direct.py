@@ -19,7 +19,7 @@ from headrace.jobs.stored_rows import StoredRows
 def part(tmp_path, monkeypatch):
     """A writer whose row groups are of four rows or more."""
     monkeypatch.setattr(direct, "GROUP_ROWS", 4)
-    part = PartWriter(str(tmp_path), predictions=True)
+    part = PartWriter(str(tmp_path), "predictions")
     part.direct = DirectParquet(str(tmp_path / "direct.parquet"))
     return part
 
@@ -46,33 +46,6 @@ def test_blocks_of_one_schema_are_one_file(part, tmp_path):
     assert stored(part) == (expected, str(tmp_path / "direct.parquet"))
     file = pyarrow.parquet.ParquetFile(tmp_path / "direct.parquet")
     assert (file.num_row_groups, file.read()["n"].to_pylist()) == (2, expected)
-
-
-def test_short_blocks_are_looked_at_once(tmp_path, monkeypatch):
-    """Where every other row does not fit, a row group has as many blocks as rows."""
-
-    class Counted(list):
-        looks = 0
-
-        def __iter__(self):
-            Counted.looks += 1
-            return super().__iter__()
-
-    monkeypatch.setattr(direct, "GROUP_ROWS", 100)
-    file = DirectParquet(str(tmp_path / "direct.parquet"))
-    file._waiting = Counted()
-    for place in range(0, 200, 2):
-        assert file.add(place, block(place))
-    file.close()
-    assert Counted.looks <= 1
-    assert pyarrow.parquet.read_table(tmp_path / "direct.parquet")["n"].to_pylist() == [*range(0, 200, 2)]
-
-
-def test_a_value_of_all_rows_is_text(part, tmp_path):
-    ids = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0, 0], "int8"), pyarrow.array(["m"]))
-    part.write_batch(0, pyarrow.RecordBatch.from_pydict({"n": [0, 1], "model_id": ["m", "m"]}))
-    part.write_batch(2, pyarrow.RecordBatch.from_pydict({"n": [2, 3], "model_id": ids}))
-    assert stored(part) == ([0, 1, 2, 3], str(tmp_path / "direct.parquet"))
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 from headrace.core.handler import ModelHandler
 from headrace.jobs.files import known_size, match
 from headrace.jobs.job import Job
+from headrace.jobs.letters import dead_letter_columns, match_dead_letters
 from headrace.jobs.opening import InputShare, following
 from headrace.jobs.reading import infer_schema, read_blocks
-from headrace.jobs.retry import dead_letter_columns, match_dead_letters
 from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.run import Run
 from headrace.rows.examples import Examples

@@ -11,7 +11,7 @@ import pytest
 from headrace import SKIP, ModelHandler
 from headrace.jobs.files import match
 from headrace.jobs.job import Job
-from headrace.jobs.retry import match_dead_letters
+from headrace.jobs.letters import match_dead_letters
 from headrace.jobs.run import Run
 from headrace.rows.examples import Examples
 

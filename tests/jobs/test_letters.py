@@ -1,40 +1,99 @@
-"""Where rows of dead letters belong in an output."""
+"""Dead letters say where their rows belong in an output, and become rows again."""
 
 import json
-import random
+import pickle
 
-import numpy
 import pyarrow
+import pyarrow.parquet
 import pytest
 
-from headrace.jobs.letters import OutputPlaces, completed
+from headrace.core.errors import ConfigurationError
+from headrace.jobs.letters import completed, dead_letter_columns, match_dead_letters, read_dead_letters
 from headrace.jobs.output_batches import OutputLine, batch_of_lines, lines_in
-from headrace.jobs.row_ranges import RowRanges
-from headrace.rows.blocks import place_at
+from headrace.rows.blocks import BrokenLine, TriedRow
+
+LETTER = {"row": {"n": 1, "deep": [1, {"a": None}]}, "stage": "inference", "message": "no", "attempts": 3}
+UNREAD = {
+    "row": {"line": "?", "file": "in.jsonl", "line_number": 4},
+    "stage": "reading",
+    "message": "what?",
+    "attempts": 2,
+}
 
 
-def ranges_of(places):
-    """Neighbours together, some of them cut, in any order."""
-    random.shuffle(places)
-    return RowRanges(places, [place + 1 for place in places])
+def rows_of(source):
+    return [row for rows in read_dead_letters(source, {}) for row in rows]
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_a_row_is_behind_all_rows_before_it(seed):
-    random.seed(seed)
-    everything = [place_at(source, number) for source in range(3) for number in range(random.randrange(1, 9))]
-    there = [place for place in everything if random.random() < 0.6]
-    places = OutputPlaces(ranges_of(there))
-    found = places.before(numpy.array(everything)).tolist()
-    assert found == [sum(other < place for other in there) for place in everything]
-    assert places.total == len(there)
+@pytest.fixture
+def write(tmp_path):
+    """A file of dead letters in the format that its name tells; returns the one source that it is."""
+
+    def file(name, letters):
+        path = tmp_path / name
+        if name.endswith(".parquet"):
+            flat = [{**letter, "row": json.dumps(letter["row"])} for letter in letters]
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(flat), path)
+        else:
+            path.write_text("".join(json.dumps(letter) + "\n" for letter in letters))
+        return match_dead_letters([str(path)])
+
+    return file
+
+
+@pytest.mark.parametrize("name", ["a.dead-letters.jsonl", "a.parquet"])
+def test_rows_come_back_as_they_were(write, name):
+    (source,) = write(name, [LETTER, UNREAD])
+    row, broken = rows_of(source)
+    assert (row, row.attempts) == (LETTER["row"], 3)
+    assert (broken.line, broken.file, broken.number, broken.attempts) == ("?", "in.jsonl", 4, 2)
+    assert str(broken.error) == "what?"
+    assert dead_letter_columns([source], {}) == ("n", "deep")
+
+
+def test_letters_that_do_not_count_were_tried_once(write):
+    (source,) = write("a.jsonl", [{name: value for name, value in LETTER.items() if name != "attempts"}])
+    assert [row.attempts for row in rows_of(source)] == [1]
+
+
+def test_columns_are_those_of_the_first_row_that_could_be_read(write):
+    assert dead_letter_columns(write("a.jsonl", [UNREAD, LETTER]), {}) == ("n", "deep")
+    assert dead_letter_columns(write("b.jsonl", []), {}) == ()
+
+
+@pytest.mark.parametrize("other", [{"n": 1}, {**LETTER, "row": "[1]"}, {**LETTER, "row": None}])
+def test_what_is_no_dead_letter_is_a_broken_line(write, other):
+    (source,) = write("a.jsonl", [LETTER, other])
+    _, broken = rows_of(source)
+    assert isinstance(broken, BrokenLine)
+    assert (json.loads(broken.line), broken.file, broken.number) == (other, source.path, 2)
+    assert str(broken.error).startswith("no dead letter: ")
+
+
+def test_a_file_that_begins_with_something_else_is_refused(write):
+    with pytest.raises(
+        ConfigurationError, match=r"cannot read .*a.jsonl as dead letters: its first line is no dead letter"
+    ):
+        dead_letter_columns(write("a.jsonl", [{"n": 1}]), {})
+
+
+def test_csv_of_something_else_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("n\n1\n")
+    with pytest.raises(ConfigurationError, match="its first line is no dead letter"):
+        dead_letter_columns(match_dead_letters([str(tmp_path / "a.csv")]), {})
+
+
+def test_a_tried_row_is_a_row_wherever_it_goes():
+    row = TriedRow({"n": 1}, 3)
+    again = pickle.loads(pickle.dumps(row))
+    assert (row, again, again.attempts) == ({"n": 1}, {"n": 1}, 3)
 
 
 def test_letters_get_their_places_and_what_they_hold_stays():
     row = {"text": 'ends, "place": 7}}'}
     texts = [json.dumps({"row": row, "position": {"file": "a", "row": 4, "place": 3}}), json.dumps({"row": row})]
-    table = pyarrow.Table.from_batches([batch_of_lines([OutputLine(0, text) for text in texts])[1]])
-    (done,) = completed([table], OutputPlaces(RowRanges([0, 8], [2, 9])))
+    places, batch = batch_of_lines([OutputLine(3, text) for text in texts])
+    (done,) = completed([(places, pyarrow.Table.from_batches([batch]))], lambda places: places - 1, 3)
     letter, other = map(json.loads, lines_in(done))
     assert letter == {"row": row, "position": {"file": "a", "row": 4, "place": 3, "before": 2, "of": 3}}
     assert other == {"row": row}

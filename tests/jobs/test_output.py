@@ -1,4 +1,4 @@
-"""Lines become parts, and parts become two files at once or none."""
+"""Parts become two files at once or none."""
 
 import gzip
 import json
@@ -9,35 +9,6 @@ import pytest
 
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.output import Output
-from headrace.jobs.output_batches import OutputLine
-from headrace.jobs.parts import PartWriter
-from headrace.jobs.stored_rows import StoredOutput, StoredRows
-
-
-def test_dead_letters_are_counted(tmp_path):
-    part = PartWriter(str(tmp_path), predictions=False)
-    for n, what in enumerate(["x", "y", "x"]):
-        letter = {"stage": "inference", "error_type": what, "message": f"message of {what}"}
-        part.write_line(OutputLine(n, json.dumps(letter)))
-    counts = StoredOutput.of_parts([part.finish()]).counted(lambda: None)
-    assert counts.dead_letters == {("inference", "x"): 2, ("inference", "y"): 1}
-    assert counts.messages == {"inference x: message of x": 2, "inference y: message of y": 1}
-    assert (counts.predictions, counts.skipped, counts.rows) == (0, 0, 3)
-
-
-def test_a_part_without_lines_is_no_file(tmp_path):
-    assert PartWriter(str(tmp_path), predictions=True).finish() is None
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_long_part_does_not_wait_in_memory(tmp_path):
-    part = PartWriter(str(tmp_path), predictions=True)
-    for n in range(60):
-        part.write_line(OutputLine(n, '"' + "x" * 1_000_000 + '"'))
-    (file,) = tmp_path.iterdir()
-    assert file.stat().st_size > 30_000_000
-    part.finish()
-    assert sum(table.num_rows for table in StoredRows.of_parts([str(file)]).tables()) == 60
 
 
 def lines(path, opener=open):
@@ -49,7 +20,7 @@ def lines(path, opener=open):
 def test_parts_become_two_files_and_nothing_else(written, parts):
     letter = {"stage": "inference", "error_type": "E"}
     output = written("a.jsonl", parts, [[letter]])
-    counts = output.publish()
+    counts = output.publish(threshold=1)
     output.clean()
     assert lines(output.path) == [row for rows in parts for row in rows]
     assert lines(output.dead_letters) == [letter]
@@ -63,7 +34,7 @@ def test_without_dead_letters_those_of_earlier_runs_are_gone(written, tmp_path, 
     for path in (output.path, output.dead_letters, output.failed_letters):
         with open(path, "w") as file:
             file.write("old")
-    output.publish()
+    output.publish(threshold=1)
     output.clean()
     assert lines(output.path) == [{"n": 0}]
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["a.jsonl"]
@@ -72,13 +43,13 @@ def test_without_dead_letters_those_of_earlier_runs_are_gone(written, tmp_path, 
 @pytest.mark.parametrize("parts", [[[{"n": 0}, {"n": 1}]], [[{"n": 0}], [{"n": 1}]]])
 def test_compressed_output(written, parts):
     output = written("a.jsonl.gz", parts)
-    output.publish()
+    output.publish(threshold=1)
     assert lines(output.path, gzip.open) == [{"n": 0}, {"n": 1}]
 
 
 def test_parquet_output(written):
     output = written("a.parquet", [[{"n": 0, "x": "a"}], [{"n": 1.5, "y": [1]}]])
-    output.publish()
+    output.publish(threshold=1)
     assert pyarrow.parquet.read_table(output.path).to_pylist() == [
         {"n": 0.0, "x": "a", "y": None},
         {"n": 1.5, "x": None, "y": [1]},
@@ -87,7 +58,7 @@ def test_parquet_output(written):
 
 def test_parquet_output_without_rows(written):
     output = written("a.parquet", [])
-    output.publish()
+    output.publish(threshold=1)
     assert pyarrow.parquet.read_table(output.path).num_rows == 0
 
 
@@ -101,7 +72,7 @@ def test_a_check_that_fails_leaves_what_was_there(written, name):
         raise RuntimeError("stop")
 
     with pytest.raises(RuntimeError, match="stop"):
-        output.publish(check)
+        output.publish(check, 1)
     output.clean()
     output.clean()
     assert os.listdir(os.path.dirname(output.path)) == [name]
@@ -128,7 +99,7 @@ LETTERS = [
 @pytest.mark.parametrize("path", ["out/a.parquet", "elsewhere/b/a.parquet", "elsewhere/a.jsonl.gz", "else/a.p.jsonl"])
 def test_dead_letters_go_where_they_should(written, tmp_path, path, parts):
     output = written("a.p.jsonl", [[{"n": 0}]], parts, path)
-    output.publish()
+    output.publish(threshold=1)
     output.clean()
     assert sorted(str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()) == sorted(
         ["out/a.p.jsonl", *([path] if parts else [])]

@@ -9,12 +9,11 @@ import pytest
 
 from full_disk import full_disk
 from headrace.core.errors import ConfigurationError
-from headrace.jobs.durable import DurablePartWriter
 from headrace.jobs.output_batches import OutputLine
-from headrace.jobs.parts import write_manifest
+from headrace.jobs.parts import PartWriter, write_manifest
 from headrace.jobs.publishing import PublishError
-from headrace.jobs.resume import ResumableOutput, load_done
-from headrace.jobs.row_ranges import place_at
+from headrace.jobs.resume import ResumableOutput
+from headrace.rows.blocks import place_at
 
 LOCKS = """
 import sys
@@ -41,19 +40,18 @@ def output(tmp_path):
         one.clean()
 
 
-def write(output, *numbers, predictions=True):
-    writer = DurablePartWriter(output.folder, predictions=predictions)
-    for n in numbers:
-        line = {"n": n} if predictions else {"n": n, "stage": "inference", "error_type": "E"}
-        writer.write_line(OutputLine(place_at(0, n), json.dumps(line)))
+def write(output, *numbers, kind="predictions"):
+    writer = PartWriter(output.folder, kind, durable=True)
+    more = {} if kind == "predictions" else {"stage": "inference", "error_type": "E"}
+    writer.write_lines([OutputLine(place_at(0, n), json.dumps({"n": n, **more})) for n in numbers])
     writer.finish()
 
 
-def publish(output, *more, **options):
+def publish(output, threshold=None):
     """As a driver leaves it; gives the numbers of predictions, dead letters and skipped rows."""
     write_manifest(output.manifest, [])
-    counts = output.publish(*more, **options)
-    return counts.predictions, sum(counts.dead_letters.values()), counts.skipped
+    report = output.publish(threshold=threshold)
+    return report.predictions, report.failed, report.skipped
 
 
 def test_what_was_done_is_found_and_published(output, tmp_path):
@@ -65,9 +63,8 @@ def test_what_was_done_is_found_and_published(output, tmp_path):
     second = output(model="m")
     second.prepare()
     assert second.earlier_rows == 3
-    assert list(load_done(second.folder).missing(0, 0, 10)) == [(2, 3), (4, 10)]
     write(second, 4, 2)
-    write(second, 5, predictions=False)
+    write(second, 5, kind="letters")
     assert publish(second) == (5, 1, 0)
     second.clean()
     assert [json.loads(line)["n"] for line in (tmp_path / "p.jsonl").read_text().splitlines()] == [0, 1, 2, 3, 4]
@@ -77,14 +74,14 @@ def test_what_was_done_is_found_and_published(output, tmp_path):
 def test_what_was_skipped_is_done(output):
     first = output()
     first.prepare()
-    write(first, 0, 3, predictions=True)
-    write(first, 1, 4, predictions=None)
+    write(first, 0, 3)
+    write(first, 1, 4, kind="skipped")
     first.clean()
     second = output()
     second.prepare()
     assert second.earlier_rows == 4
-    write(second, 2, predictions=False)
-    write(second, 3, predictions=None)  # of a bundle that runs a second time
+    write(second, 2, kind="letters")
+    write(second, 3, kind="skipped")  # of a bundle that runs a second time
     assert publish(second) == (2, 1, 2)
 
 
@@ -112,7 +109,7 @@ def test_each_file_is_on_the_disk_before_its_name_and_both_before_the_parts_go(o
     one = output()
     one.prepare()
     write(one, 0, 1)
-    write(one, 2, predictions=False)
+    write(one, 2, kind="letters")
     noted("fsync", lambda descriptor: [os.readlink(f"/proc/self/fd/{descriptor}")])
     noted("replace", lambda source, destination: [source, destination])
     noted("remove", lambda path: [path])
@@ -133,8 +130,8 @@ def test_what_was_refused_is_kept_if_it_has_predictions(output, tmp_path):
     first = output()
     first.prepare()
     write(first, 0, 1)
-    write(first, 2, predictions=False)
-    publish(first, accept=lambda _: False)
+    write(first, 2, kind="letters")
+    publish(first, threshold=0)
     first.clean()
     assert first.kept_rows == 3
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["p.dead-letters.failed.jsonl"]
@@ -149,8 +146,8 @@ def test_a_run_of_dead_letters_alone_is_not_kept_once_they_are_written(output, t
     """Another one is to try those rows again."""
     one = output()
     one.prepare()
-    write(one, 0, 1, predictions=False)
-    publish(one, accept=lambda _: False)
+    write(one, 0, 1, kind="letters")
+    publish(one, threshold=0)
     one.clean()
     assert os.listdir(tmp_path) == ["p.dead-letters.failed.jsonl"]
 
@@ -160,7 +157,7 @@ def test_a_row_is_a_prediction_or_a_dead_letter_not_both(output, tmp_path):
     first = output()
     first.prepare()
     write(first, 0, 2, 5, 1)
-    write(first, 1, 2, 3, 4, 5, 6, predictions=False)
+    write(first, 1, 2, 3, 4, 5, 6, kind="letters")
     assert publish(first) == (4, 3, 0)
     letters = (tmp_path / "p.dead-letters.jsonl").read_text().splitlines()
     assert [json.loads(line)["n"] for line in letters] == [3, 4, 6]
@@ -198,7 +195,7 @@ def test_a_folder_that_was_being_removed_is_nothing(output):
     second = output()
     second.prepare()
     assert second.earlier_rows == 0
-    assert sorted(os.listdir(second.folder)) == ["done.npy", "job.json", "lock"]
+    assert sorted(os.listdir(second.folder)) == ["job.json", "lock"]
 
 
 def test_one_run_at_a_time(output, tmp_path, popen):

@@ -1,9 +1,11 @@
 """Sets of places say the same as sets of integers."""
 
+import numpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.jobs.row_ranges import RowRanges, place_at
+from headrace.jobs.row_ranges import RowRanges
+from headrace.rows.blocks import place_at
 
 RUNS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(1, 9)), max_size=30)
 
@@ -42,12 +44,11 @@ def test_gaps_are_where_something_before_is_missing(runs):
     assert places.gaps() == sorted(p for p in expected if p & number and p - 1 not in expected)
 
 
-def test_it_can_be_saved(tmp_path):
-    places, _ = both([(0, 0, 5), (2, 7, 3)])
-    for saved in (places, RowRanges()):
-        saved.save(str(tmp_path / "places"))
-        loaded = RowRanges.load(str(tmp_path / "places"))
-        assert (loaded.starts.tolist(), loaded.stops.tolist()) == (saved.starts.tolist(), saved.stops.tolist())
+@given(RUNS, st.lists(st.tuples(st.integers(0, 4), st.integers(0, 60)), min_size=1))
+def test_how_many_are_before_a_place(runs, some):
+    places, expected = both(runs)
+    where = [place_at(*one) for one in some]
+    assert places.rank(numpy.array(where)).tolist() == [sum(other < place for other in expected) for place in where]
 
 
 def test_of_many_rows_it_is_small():

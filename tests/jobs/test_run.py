@@ -14,12 +14,13 @@ from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ModelHandler
 from headrace.core.keyed import KeyedModelHandler, KeyModelMapping
 from headrace.core.result import PredictionResult
-from headrace.jobs import durable
+from headrace.jobs import parts
 from headrace.jobs.beam_pipeline import take_options
 from headrace.jobs.files import match
 from headrace.jobs.job import CancelledError, Job
 from headrace.jobs.reading import infer_schema
 from headrace.jobs.run import Run, describe
+from headrace.jobs.stored_rows import StoredOutput
 from headrace.rows.examples import Examples
 from toys import Acting
 
@@ -238,11 +239,13 @@ def test_a_full_disk_leaves_everything_as_it_was(make, tmp_path, output, most, o
 @pytest.mark.parametrize("options", [{}, {"runner": "FnApiRunner"}], ids=["", "Beam"])
 def test_a_full_disk_costs_no_dead_letter_of_a_resumable_run(make, monkeypatch, options):
     """The part of predictions cannot be written; that of dead letters is closed durably all the same."""
-    monkeypatch.setattr(durable, "_COMMIT_SECONDS", 1000)
+    monkeypatch.setattr(parts, "_SYNC_SECONDS", 1000)
     job = make([7, 9, *range(0, 16_000, 2)], resume={"job": 1}, **options)
+    run = Run(job)
     with full_disk(20_000), pytest.raises(Exception, match="too large"):
-        Run(job).execute()
-    assert Run(job).execute().earlier == 2
+        run.execute()
+    assert len(StoredOutput.find(run.output.folder).bad.places) == 2
+    assert Run(job).execute().rows == 8002
 
 
 def test_a_cancelled_run_leaves_everything_as_it_was(make, tmp_path):

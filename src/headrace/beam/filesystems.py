@@ -37,7 +37,7 @@ def open_uri(uri: str) -> BinaryIO:
 
 
 class BeamStorage:
-    """The ``Storage`` of ``headrace.jobs.storage`` for all of Beam's filesystems; their errors are OSErrors."""
+    """The plug-in of ``headrace.jobs.storage`` for all of Beam's filesystems; their errors are OSErrors."""
 
     open_file = staticmethod(open_uri)
 

@@ -15,8 +15,8 @@ from headrace.core.spelling import did_you_mean
 from headrace.jobs import files
 from headrace.jobs.csv_records import CELL_TYPES
 from headrace.jobs.files import Source
+from headrace.jobs.letters import are_of_files, columns_of_lines, dead_letter_columns, match_dead_letters
 from headrace.jobs.reading import InputSchema, infer_schema
-from headrace.jobs.retry import are_of_files, columns_of_lines, dead_letter_columns, match_dead_letters
 from headrace.rows.examples import RESERVED, Examples
 from headrace.rows.files import CONTENT, Contents
 

@@ -114,7 +114,8 @@ def _counts(report: Report | None) -> dict[str, Any]:
     by_stage: Counter[str] = Counter()
     for (stage, _), count in report.dead_letters.items():
         by_stage[stage] += count
-    counts = (report.rows, report.earlier, report.predictions, report.failed, report.skipped, report.unread)
+    unread = None if report.is_cut else 0
+    counts = (report.rows, report.earlier, report.predictions, report.failed, report.skipped, unread)
     return {
         **dict(zip(names, counts, strict=True)),
         "inputs": report.inputs and report.inputs._asdict(),

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FAILED, MISUSED, REFUSED, SPENT, INTERRUPTED = 1, 2, 3, 4, 130
 
 _GRACE_SECONDS, _DRAIN_SECONDS, _LOOK_SECONDS = 1.5, 5.0, 0.1
-_RUNS_PARTS = "headrace.jobs.part_runner"
+_RUNS_PARTS = "headrace.jobs.workers"
 _FROM_CACHE = " the same command goes on from the cache."
 _ELSEWHERE = "running in other processes; rows are counted at the end"
 

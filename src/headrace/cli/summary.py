@@ -81,7 +81,6 @@ def summary(report: Report, totals: Totals, seconds: Seconds, *, verbose: bool =
         *([("  by the fallback", f"{totals.from_fallback:,}")] if totals.from_fallback else []),
         (_FAILED, f"{report.failed:,}"),
         *([("skipped", f"{report.skipped:,}")] if report.skipped else []),
-        *([("not read", f"{report.unread:,}")] if report.unread else []),
         *usage_lines(totals),
         ("seconds", f"{seconds.total:.2f}{f' ({rate} rows/s without start and loading)' if rate else ''}"),
         *(_details(report, totals, seconds) if verbose else ()),

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import numpy
 import pyarrow
 import pyarrow.parquet
 
@@ -26,21 +27,20 @@ class RowGroup(NamedTuple):
     is_typed: bool
     """Whether each column of the file has a value; the type of one without any is null."""
 
+    @classmethod
+    def of(cls, schema: Any) -> RowGroup | None:
+        """What a batch with this schema refers to; None if the batch holds its rows itself."""
+        reference = (schema.metadata or {}).get(_GROUP)
+        return None if reference is None else cls(*json.loads(reference))
+
     def reference(self) -> Any:
         """A record batch that stands for the rows."""
-        schema = pyarrow.schema([], metadata={_GROUP: json.dumps(self)})
-        return pyarrow.RecordBatch.from_arrays([], schema=schema)
+        return pyarrow.RecordBatch.from_arrays([], schema=pyarrow.schema([], metadata={_GROUP: json.dumps(self)}))
 
     def read(self) -> Any:
         """The rows, as a table."""
         with pyarrow.parquet.ParquetFile(self.path, memory_map=True) as file:
             return file.read_row_group(self.number).replace_schema_metadata(None)
-
-
-def group_of(schema: Any) -> RowGroup | None:
-    """The row group that a batch with this schema refers to; None if the batch holds its rows itself."""
-    reference = (schema.metadata or {}).get(_GROUP)
-    return None if reference is None else RowGroup(*json.loads(reference))
 
 
 class DirectParquet:
@@ -57,26 +57,22 @@ class DirectParquet:
         self._is_over = False
         self._waiting: list[Any] = []
         """Batches of the next row group."""
+        self._places: list[Any] = []
+        """Of their rows in the input."""
         self._rows = self._bytes = 0
-        """Of these."""
-        self._places: list[tuple[int, int]] = []
-        """Where these are in the input: the first row's place, and how many rows there are."""
-        self._groups: list[list[tuple[int, int]]] = []
-        """The same of the row groups."""
+        self._groups: list[Any] = []
+        """The places of the rows of each row group."""
         self._untyped: set[str] = set()
         """The columns without a value."""
 
-    def add(self, place: int, batch: Any) -> bool:
-        """Adds a block of rows, the first of which has this place; False if it does not go into the file."""
-        if self._is_over:
-            return False
-        batch = _decoded(batch)
-        if not self._fits(batch.schema):
+    def add(self, places: Any, batch: Any) -> bool:
+        """Adds the rows at some places; False if they do not go into the file, and no more rows do."""
+        if self._is_over or not self._fits(batch.schema):
             self.close()
             return False
         self._untyped = {name for name in self._untyped if batch[name].null_count == batch.num_rows}
         self._waiting.append(batch)
-        self._places.append((place, batch.num_rows))
+        self._places.append(places)
         self._rows += batch.num_rows
         self._bytes += batch.nbytes
         if self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
@@ -91,8 +87,9 @@ class DirectParquet:
             self._writer.close()
             self._writer = None
 
-    def parts(self) -> Iterator[tuple[list[tuple[int, int]], Any]]:
-        """The places of the rows of each row group, and what stands for them in a part."""
+    def finish(self) -> Iterator[tuple[Any, Any]]:
+        """Ends the file; yields the places of the rows of each row group, and what stands for them in a part."""
+        self.close()
         for number, places in enumerate(self._groups):
             yield places, RowGroup(self._path, number, not self._untyped).reference()
 
@@ -107,12 +104,6 @@ class DirectParquet:
     def _end_group(self) -> None:
         if self._waiting:
             self._writer.write_table(pyarrow.Table.from_batches(self._waiting).combine_chunks())
-            self._groups.append(self._places)
+            self._groups.append(numpy.concatenate(self._places))
             self._waiting, self._places = [], []
             self._rows = self._bytes = 0
-
-
-def _decoded(batch: Any) -> Any:
-    """The batch without dictionaries."""
-    columns = [one.dictionary_decode() if pyarrow.types.is_dictionary(one.type) else one for one in batch.columns]
-    return pyarrow.RecordBatch.from_arrays(columns, names=batch.schema.names)

@@ -10,9 +10,18 @@ from typing import Any
 
 from headrace.core.errors import ConfigurationError
 from headrace.core.files import is_folder_name
-from headrace.jobs.files import Source, absolute, dead_letters_path, failed_path, location, name_in_folder, stamp
+from headrace.jobs.files import (
+    Source,
+    absolute,
+    dead_letters_path,
+    failed_path,
+    location,
+    name_in_folder,
+    output_format,
+    stamp,
+)
 from headrace.jobs.job import Inputs
-from headrace.jobs.output import Output
+from headrace.jobs.output import Files
 from headrace.jobs.pipes import as_name, is_pipe
 from headrace.jobs.publishing import Move, put_in_place
 from headrace.jobs.resume import ResumableOutput, changed, digest, digests
@@ -73,7 +82,7 @@ class FolderOutput(ResumableOutput):
         self.inputs = Inputs(len(due), len(named) - len(due), others)
         self.note = self._manifest.note(entries)
         self._files = [
-            _File(os.path.join(self.path, name), os.path.join(self.dead_letters, dead_letters_path(name)), number)
+            Files(os.path.join(self.path, name), os.path.join(self.dead_letters, dead_letters_path(name)), number)
             for number, name in enumerate(self._entries)
         ]
 
@@ -102,7 +111,7 @@ class FolderOutput(ResumableOutput):
     @property
     def csv_sources(self) -> Container[int]:
         """The numbers of the sources whose output is a CSV file."""
-        return frozenset(number for number, file in enumerate(self._files) if file.format == "csv")
+        return [number for number, file in enumerate(self._files) if output_format(file.path) == "csv"]
 
     def _refuse_other_kinds(self, path: str, option: str) -> None:
         """Folders they may be."""
@@ -137,10 +146,7 @@ class FolderOutput(ResumableOutput):
                 os.rmdir(self._root)
 
     def _joined(self, stored: StoredOutput, check: Callable[[], None]) -> list[Move]:
-        moves: list[Move] = []
-        for number, file in enumerate(self._files):
-            folders = self.folder, self._letters_folder
-            moves += file.moves(stored.of(number), *folders, accepted=self.accepted, check=check)
+        moves = super()._joined(stored, check)
         for folder in {os.path.dirname(move.destination) for move in moves}:
             os.makedirs(folder, exist_ok=True)
         if not self.accepted:
@@ -152,24 +158,6 @@ class FolderOutput(ResumableOutput):
             put_in_place([Move("the manifest", before, self._manifest.path)])
         self._manifest.write(after, without=self._entries, more=self._entries)
         return [*moves, Move("the manifest", after, self._manifest.path)]
-
-
-class _File(Output):
-    """The output of one input, made of its rows in the parts of all."""
-
-    def __init__(self, path: str, dead_letters: str, number: int) -> None:
-        super().__init__(path, dead_letters)
-        self._number = number
-
-    def moves(
-        self, rows: StoredOutput, folder: str, letters_folder: str, *, accepted: bool, check: Callable[[], None]
-    ) -> list[Move]:
-        """Builds the finished files of rows in scratch folders; returns the moves that publish them."""
-        self.folder, self._letters_folder, self.accepted = folder, letters_folder, accepted
-        return self._joined(rows, check) if accepted or rows.letters else []
-
-    def _scratch(self, path: str, folder: str) -> str:
-        return os.path.join(folder, f"{self._number}-{os.path.basename(path)}")
 
 
 class _Manifest:

@@ -13,7 +13,7 @@ from headrace.core.errors import ConfigurationError
 from headrace.jobs import storage
 from headrace.jobs.csv_records import CsvRecords, csv_lines
 from headrace.jobs.files import Source, delimiter_of, location, stamp
-from headrace.jobs.letters import OutputPlaces, position_in
+from headrace.jobs.letters import completed, position_in
 from headrace.jobs.opening import InputShare, create_compressed, open_source, open_text, whole_lines
 from headrace.jobs.output_batches import batch_as_written
 from headrace.jobs.parquet_tables import write_parquet
@@ -88,8 +88,6 @@ class CompletedOutput(ResumableOutput):
         ConfigurationError: it is not there, or not the one that the dead letters are of.
     """
 
-    completes = True
-
     def __init__(self, path: str, dead_letters: str | None, job: Mapping[str, Any] | None, order: LetterOrder) -> None:
         self._refuse_remote("--into", path, dead_letters)
         if not storage.exists(path):
@@ -113,31 +111,27 @@ class CompletedOutput(ResumableOutput):
             )
         return {location(self.dead_letters)}
 
-    def _places(self, stored: StoredOutput) -> OutputPlaces:
-        new = super()._places(stored) if self.accepted else OutputPlaces(RowRanges())
-        return _PlacesInBoth(new, self._order)
+    def _letters(self, rows: StoredOutput) -> Iterable[Any]:
+        new = rows.good.places if self.accepted else RowRanges()
+        befores, total = self._order.befores, len(new) + (self._order.total or 0)
+        return completed(rows.pieces_of_letters(), lambda ranks: befores[ranks] + new.rank(ranks), total)
 
     def _joined(self, stored: StoredOutput, check: Callable[[], None]) -> list[Move]:
         """The output comes first: killed behind that, a retry leaves letters that are not of it, and no row is lost."""
         return sorted(super()._joined(stored, check), key=lambda move: move.destination != self.path)
 
-    def _join(self, path: str, file_format: str, stored: StoredOutput, check: Callable[[], None], *, good: bool) -> str:
-        if not good:
-            return super()._join(path, file_format, stored, check, good=good)
-        done = stored.good.places
+    def _write_predictions(self, path: str, rows: StoredOutput, check: Callable[[], None]) -> str:
+        done = rows.good.places
         runs = zip(done.starts.tolist(), done.stops.tolist(), strict=True)
         befores = [before for start, stop in runs for before in self._order.befores[start:stop].tolist()]
-
-        def new() -> Iterable[Any]:
-            return stored.good.tables()
-
-        if file_format == "parquet":
+        new = rows.good.tables
+        if self.format == "parquet":
             with storage.create(path) as file:
                 write_parquet(file, lambda: self._merged(_old_tables(self._old), new(), befores), check)
             return path
         old = _old_lines(self._old)
         with create_compressed(path) as file:
-            if file_format == "csv":
+            if self.format == "csv":
                 header, added, more = _csv_lines(self._old, new)
                 file.write(header)
                 old = ([line.rstrip(b"\r\n") + more + b"\n" for line in lines] for lines in old) if more else old
@@ -166,18 +160,6 @@ class CompletedOutput(ResumableOutput):
         if self._order.total not in (None, done):
             raise RuntimeError(f"{self.path} has changed during the run")
         yield from rest.take(len(befores) - placed)
-
-
-class _PlacesInBoth(OutputPlaces):
-    """Where the ranks of dead letters are between the old rows and the new ones."""
-
-    def __init__(self, new: OutputPlaces, order: LetterOrder) -> None:
-        self._new = new
-        self._befores = order.befores
-        self.total = new.total + (order.total or 0)
-
-    def before(self, places: Any) -> Any:
-        return self._befores[places] + self._new.before(places)
 
 
 class _NewRows:

@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 from headrace.core.config import Budget, Scope
 from headrace.jobs.files import Source
-from headrace.jobs.flow import FIRST_ROWS
 from headrace.metrics.totals import Totals
 from headrace.rows.examples import RESERVED, Examples
 from headrace.rows.files import Contents
+
+FIRST_ROWS = 1000
+"""If so many rows fail before any other has succeeded, the rest is not read."""
 
 cancelled: set[str] = set()
 """The output folders of this process's cancelled jobs."""
@@ -110,7 +112,7 @@ class Report(NamedTuple):
     predictions: int
     dead_letters: dict[tuple[str, str], int]
     """Counts by stage and error type."""
-    totals: Totals
+    totals: Totals = Totals()
     """Zeros if Beam's runner has no metrics."""
     earlier: int = 0
     """Rows finished by earlier runs."""
@@ -118,11 +120,11 @@ class Report(NamedTuple):
     """Counts of the most frequent dead letters by stage, error type and message."""
     skipped: int = 0
     """Rows without output on purpose."""
+    is_cut: bool = False
+    """Whether rows were left out since the first ones all failed."""
     refusal: str | None = None
     """Why the predictions were not published: too many rows failed. The dead letters are in ``Output.failed_letters``.
     """
-    unread: int | None = 0
-    """Rows that were left out since the first ones all failed; None: they were not counted."""
     publishing_seconds: float = 0.0
     """How long it took to join the parts into files and to move those into place."""
     inputs: Inputs | None = None
@@ -138,22 +140,18 @@ class Report(NamedTuple):
         """Rows in the dead letters."""
         return sum(self.dead_letters.values())
 
-
-def too_many(failed: int, rows: int, threshold: float | None) -> str | None:
-    """A message if too many rows failed (more than ``threshold``, or all of them); else None."""
-    if failed and failed == rows and (threshold is None or threshold < 1):
-        return f"every row failed ({failed:,} of {rows:,})"
-    if threshold is None or not failed or failed / rows <= threshold:
-        return None
-    allowed = f"and --threshold allows {_percent(threshold)}"
-    return f"too many rows failed: {failed:,} of {rows:,} ({_percent(failed / rows)}), {allowed}"
+    def why_refused(self, threshold: float | None) -> str | None:
+        """A message if too many of the rows that were tried failed (more than ``threshold``, or all); else None."""
+        if self.is_cut:
+            return f"the first {FIRST_ROWS:,} rows failed, and the rest was not read (--threshold 1 reads on)"
+        failed, rows = self.failed, self.rows - self.skipped
+        if failed and failed == rows and (threshold is None or threshold < 1):
+            return f"every row failed ({failed:,} of {rows:,})"
+        if threshold is None or not failed or failed / rows <= threshold:
+            return None
+        allowed = f"and --threshold allows {_percent(threshold)}"
+        return f"too many rows failed: {failed:,} of {rows:,} ({_percent(failed / rows)}), {allowed}"
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.5g}%"
-
-
-def first_rows_failed(unread: int | None) -> str:
-    """The message of a run that ended since its first rows all failed."""
-    rest = "the rest was" if unread is None else "1 row was" if unread == 1 else f"{unread:,} rows were"
-    return f"the first {FIRST_ROWS:,} rows failed, and {rest} not read (--threshold 1 reads on)"

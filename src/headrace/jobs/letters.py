@@ -1,4 +1,7 @@
-"""Dead letters: lines of JSON, with the place of their row in its input, and in the output that lacks it."""
+"""Dead letters: lines of JSON, with the place of their row in its input, and in the output that lacks it.
+
+Written by one run, they are the input of another.
+"""
 
 from __future__ import annotations
 
@@ -6,57 +9,46 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain, islice
 from typing import Any
 
-import numpy
 import pyarrow
 
-from headrace.core.errors import as_type_name
+from headrace.core.errors import ConfigurationError, as_type_name
 from headrace.core.result import Caught, DeadLetter
 from headrace.failures.device import device_loss
-from headrace.jobs.json_lines import JsonEncodeError, as_line
+from headrace.jobs.csv_records import CsvRecords
+from headrace.jobs.files import Source, absolute, match, stamp
+from headrace.jobs.json_lines import JsonEncodeError, as_line, records_of
 from headrace.jobs.output_batches import OutputLine, batch_of_lines, lines_in
+from headrace.jobs.pipes import as_path, is_pipe
+from headrace.jobs.reading import SAMPLED_ROWS, read_blocks, read_rows
 from headrace.jobs.row_ranges import RowRanges
-from headrace.rows.blocks import BlockRow, BrokenLine, Row
+from headrace.rows.blocks import BlockRow, BrokenLine, Record, Row, TriedRow
+from headrace.rows.files import is_of_file, row_of_file
 
 _SAME_TRACEBACKS = 3
 _DISTINCT_TRACEBACKS = 1000
-_PLACE = re.compile(r', "place": (\d+)\}\}$')
-"""The end of a dead letter that is not complete."""
+_PLACE = re.compile(r'(, "place": \d+)\}\}$')
+"""The end of a dead letter that does not say where in the output its row belongs."""
+_OF_OUTPUT = ("place", "before", "of")
+_LINE = BrokenLine("", "", 0, ValueError()).row.keys()
 
 
-class OutputPlaces:
-    """Where rows are in an output, and where those would be that it lacks.
+def completed(pieces: Iterable[tuple[Any, Any]], before: Callable[[Any], Any], total: int) -> Iterator[Any]:
+    """Dead letters that say where in the output their rows belong.
 
     Args:
-        there: places of the rows that it has.
+        pieces: tables of dead letters, with the places of their rows in the input.
+        before: how many rows of the output come before the row at each of some places.
+        total: how many rows the output has.
     """
-
-    def __init__(self, there: RowRanges) -> None:
-        self._starts, self._sizes = there.starts, there.stops - there.starts
-        self._firsts = numpy.cumsum(self._sizes) - self._sizes
-        self.total = len(there)
-        """How many rows the output has."""
-
-    def before(self, places: Any) -> Any:
-        """How many rows of the output come before the row at each place."""
-        if not self.total:
-            return numpy.zeros(len(places), numpy.int64)
-        runs = numpy.searchsorted(self._starts, places, "right") - 1
-        within = numpy.minimum(places - self._starts[runs], self._sizes[runs])
-        return numpy.where(runs < 0, 0, self._firsts[runs] + within)
-
-
-def completed(tables: Iterable[Any], places: OutputPlaces) -> Iterator[Any]:
-    """Dead letters, as lines of JSON, with their places in the output: behind how many rows ``of`` how many."""
-    for table in tables:
-        lines = lines_in(table) or []
-        found = [_PLACE.search(line) for line in lines]
-        at = numpy.array([int(one[1]) if one else 0 for one in found], numpy.int64)
+    for places, table in pieces:
         texts = [
-            f'{line[:-2]}, "before": {before}, "of": {places.total}}}}}' if one else line
-            for line, one, before in zip(lines, found, places.before(at).tolist(), strict=True)
+            _PLACE.sub(rf'\1, "before": {count}, "of": {total}}}}}', line)
+            for line, count in zip(lines_in(table) or [], before(places).tolist(), strict=True)
         ]
         yield pyarrow.Table.from_batches([batch_of_lines([OutputLine(0, text) for text in texts])[1]])
 
@@ -72,9 +64,6 @@ def position_of(place: BlockRow) -> dict[str, Any]:
     if isinstance(row, BrokenLine) and row.read_as is not None:
         position = {**position, "reading": {**row.read_as, "line": digest(row.line)}}
     return {name: value for name, value in position.items() if name not in _OF_OUTPUT} | {"place": place.place}
-
-
-_OF_OUTPUT = ("place", "before", "of")
 
 
 def position_in(letter: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -152,3 +141,129 @@ def unwritten(error: JsonEncodeError, model_id: str | None) -> DeadLetter:
         attempts=1,
         model_id=model_id,
     )
+
+
+def match_dead_letters(patterns: Sequence[str]) -> tuple[Source, ...]:
+    """The dead letter files that paths and globs name, without duplicates; the files of one glob are sorted.
+
+    Raises:
+        ConfigurationError: a pattern matches nothing, or names a pipe.
+    """
+    _refuse_pipes(absolute(as_path(pattern)) for pattern in patterns)  # before a pipe's missing extension is reported
+    sources = match(patterns)
+    _refuse_pipes(source.path for source in sources)
+    return tuple(source._replace(letters=True) for source in sources)
+
+
+def dead_letter_columns(sources: Iterable[Source], types: Mapping[str, str]) -> tuple[str, ...]:
+    """All columns of the first rows; several rows are read, since one may have failed for lack of a column.
+
+    Raises:
+        ConfigurationError: a file cannot be read, or its first line is not a dead letter.
+    """
+    columns: dict[str, None] = {}
+    for source in sources:
+        try:
+            for number, letter in enumerate(islice(read_rows(source, {}), SAMPLED_ROWS)):
+                row = _row_of(letter, source.path, number + 1, types)
+                if not isinstance(row, BrokenLine):
+                    columns.update(dict.fromkeys(row))
+                elif number == 0 and not _is_letter(letter):
+                    raise ValueError(
+                        "its first line is no dead letter; headrace retry takes the dead letters of an earlier run, "
+                        "and headrace run takes rows"
+                    ) from row.error
+        except Exception as error:
+            raise ConfigurationError(f"cannot read {source.path} as dead letters: {error}") from error
+    return tuple(columns)
+
+
+def columns_of_lines(sources: Iterable[Source]) -> tuple[str, ...]:
+    """The columns of the unreadable lines of CSV files."""
+    columns: dict[str, None] = {}
+    for letter in chain.from_iterable(read_rows(source, {}) for source in sources):
+        with suppress(KeyError, TypeError, ValueError):  # no such line
+            position = position_in(letter) if isinstance(letter, dict) else None
+            columns.update(dict.fromkeys((position or {})["reading"]["columns"]))
+    return tuple(columns)
+
+
+def are_of_files(sources: Iterable[Source]) -> bool:
+    """Whether one of the first dead letters is of a file that is a row."""
+    letters = chain.from_iterable(islice(read_rows(source, {}), SAMPLED_ROWS) for source in sources)
+    with suppress(KeyError, TypeError, ValueError):  # no such position
+        return any(isinstance(letter, dict) and is_of_file(position_in(letter)) for letter in letters)
+    return False
+
+
+def read_dead_letters(source: Source, types: Mapping[str, str]) -> Iterator[list[Record]]:
+    """The rows of dead letters, as they were first read, in lists.
+
+    Lines that could not be read then remain broken, unless they fit the ``types`` that columns are given now, or have
+    been corrected in the letter.
+    """
+    for block in read_blocks(source, 0, {}, RowRanges()):
+        numbered = enumerate(block.rows(), block.first + 1)
+        yield [_row_of(letter, source.path, number, types) for number, letter in numbered]
+
+
+def _refuse_pipes(paths: Iterable[str]) -> None:
+    for path in paths:
+        if is_pipe(path):
+            raise ConfigurationError(f"{path} is a pipe; write the dead letters that come through it to a file.")
+
+
+def _is_letter(letter: Record) -> bool:
+    return isinstance(letter, dict) and {"row", "stage", "message"} <= letter.keys()
+
+
+def _file_as_it_is(row: Row, position: Any) -> Row:
+    """The row of a file that may have been corrected since; of one that is gone as it was."""
+    with suppress(OSError):
+        return row_of_file(position["file"], *stamp(position["file"]))
+    return row
+
+
+def _row_of(letter: Record, path: str, number: int, types: Mapping[str, str]) -> Record:
+    if isinstance(letter, BrokenLine):
+        return letter
+    try:
+        row = decoded(letter["row"])
+        attempts = int(letter.get("attempts") or 1)  # letters written without a count
+        position = position_in(letter)
+        if letter["stage"] != "reading" or row.keys() != _LINE:
+            row = _file_as_it_is(row, position) if is_of_file(position) else row
+            return TriedRow(row, attempts, without_reading(position))
+        line, file, place = (row[name] for name in _LINE)
+        broken = BrokenLine(line, file, place, ValueError(letter["message"]), attempts, position=position)
+        found = _reread(broken, types)
+        if isinstance(found, BrokenLine):
+            return found
+        keys = (position or {}).get("reading", {}).get("keys", {})  # of folders' names
+        return TriedRow({**found, **keys}, attempts, without_reading(position))
+    except (KeyError, TypeError, ValueError) as error:
+        wrong = ValueError(f"no dead letter: {type(error).__name__}: {error}")
+        return BrokenLine(json.dumps(letter, default=str), path, number, wrong)
+
+
+def _reread(broken: BrokenLine, types: Mapping[str, str]) -> Record:
+    """The row that a corrected line is, or one whose columns have other types now; else the broken line."""
+    reading = (broken.position or {}).get("reading")
+    if reading is None:  # of an earlier version, or no line of text
+        return broken
+    columns = reading.get("columns", {})
+    changes = {name: kind for name, kind in types.items() if name in columns}
+    if not changes and digest(broken.line) == reading["line"]:
+        return broken
+    line = broken.line.encode("utf-8", "surrogatepass")
+    if reading["format"] == "csv":
+        records = CsvRecords(iter([line + b"\n"]), reading["delimiter"], broken.file, before=broken.number - 1)
+        rows = list(records.rows(list(columns), {**columns, **changes}))
+    else:
+        rows = records_of(Source(broken.file, "jsonl"), [line], broken.number)
+    if len(rows) != 1:
+        return broken._replace(error=ValueError(f"the corrected line is {len(rows)} rows; a dead letter is one row"))
+    (row,) = rows
+    if isinstance(row, BrokenLine):
+        return row._replace(attempts=broken.attempts, position=broken.position, read_as=None)
+    return row

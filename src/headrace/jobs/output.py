@@ -9,23 +9,37 @@ import threading
 import uuid
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.core.errors import ConfigurationError
 from headrace.jobs import storage
 from headrace.jobs.files import Source, absolute, dead_letters_path, delimiter_of, failed_path, location, output_format
-from headrace.jobs.flow import prefetch
-from headrace.jobs.job import Inputs
-from headrace.jobs.letters import OutputPlaces, completed
+from headrace.jobs.job import Inputs, Report
+from headrace.jobs.letters import completed
 from headrace.jobs.opening import create_compressed
 from headrace.jobs.parquet_tables import letter_types, write_parquet
-from headrace.jobs.parts import KINDS, read_manifest
+from headrace.jobs.parts import read_manifest
 from headrace.jobs.publishing import Move, PublishError, put_in_place
-from headrace.jobs.stored_rows import Counts, StoredOutput
+from headrace.jobs.storage import prefetch
+from headrace.jobs.stored_rows import StoredOutput
 from headrace.jobs.text_tables import csv_of, lines_of
 
 _LETTERS = "--output or --dead-letters"
 _LOG = logging.getLogger(__name__)
+
+
+class Files(NamedTuple):
+    """A file of predictions, and one of dead letters if there are any."""
+
+    path: str
+    dead_letters: str
+    source: int | None = None
+    """The number of the source whose rows they have; None: those of all."""
+
+    @property
+    def failed_letters(self) -> str:
+        """The path for the dead letters of a refused run, so that those of an earlier run remain."""
+        return failed_path(self.dead_letters)
 
 
 class Output:
@@ -50,37 +64,33 @@ class Output:
     """What a run does with the inputs, if there is an output for each."""
     note: str | None = None
     """What there is to say before the run."""
-    completes = False
-    """Whether rows go into an earlier output; those that fail lack there even if the run is refused."""
+    published = False
+    """Whether the files are in place."""
+    accepted = True
+    """Whether the parts were accepted as output."""
+    keeps_parts = False
+    """Whether finished parts or files remain in the folder, since they could not be moved into place."""
+    _has_folder = False
 
     def __init__(self, path: str, dead_letters: str | None = None, name: str | None = None) -> None:
+        self._moving = threading.Lock()
         self.path = absolute(path)
         self._name_files(path, dead_letters, name or uuid.uuid4().hex[:12])
-        self._has_folder = False
-        self.published = False
-        """Whether the files are in place."""
-        self.accepted = True
-        """Whether the parts were accepted as output."""
-        self.is_cut = False
-        """Whether rows were left out since the first ones all failed."""
-        self.keeps_parts = False
-        """Whether finished parts or files remain in the folder, since they could not be moved into place."""
-        self._moving = threading.Lock()
 
     def _name_files(self, path: str, dead_letters: str | None, name: str) -> None:
         self.format = output_format(path)
         self.dead_letters = absolute(dead_letters) if dead_letters else dead_letters_path(self.path)
-        self.failed_letters = failed_path(self.dead_letters)
-        """The path for the dead letters of a refused run, so that those of an earlier run remain."""
-        self.letters_format = output_format(self.dead_letters, "--dead-letters")
+        output_format(self.dead_letters, "--dead-letters")
+        files = Files(self.path, self.dead_letters)
+        self.failed_letters = files.failed_letters
+        self._files = [files]
         self._refuse_one_place()
         folder, output_name = storage.split(self.path)
         self.folder = storage.join(folder, f".{output_name}.headrace-{name}")
         """Holds the parts; beside the output, so that a finished file only has to be renamed."""
         beside, letters_name = storage.split(self.dead_letters)
-        self._letters_folder = (
-            storage.join(beside, f".{letters_name}.headrace-{name}") if beside != folder else self.folder
-        )
+        letters_folder = storage.join(beside, f".{letters_name}.headrace-{name}")
+        self._letters_folder = self.folder if beside == folder else letters_folder
         """Holds the finished dead letters, beside them."""
 
     def _refuse_one_place(self) -> None:
@@ -136,33 +146,35 @@ class Output:
             with _writable("--dead-letters", self.dead_letters):
                 if not storage.exists(self._letters_folder):  # that of a run that was killed may be there
                     storage.make_folder(self._letters_folder)
-                storage.create(self._scratch(self.dead_letters, self._letters_folder)).close()
+                storage.create(storage.join(self._letters_folder, "writable")).close()
 
     def _refuse_other_kinds(self, path: str, option: str) -> None:
         if os.path.exists(path) and not os.path.isfile(path):
             kind = "a folder" if os.path.isdir(path) else "a pipe, a socket or a device"
             raise ConfigurationError(f"{option} must be a file, and {path} is {kind}.")
 
-    def publish(
-        self, check: Callable[[], None] = lambda: None, accept: Callable[[Counts], bool] | None = None
-    ) -> Counts:
+    def _make_folder(self) -> None:
+        storage.make_folder(self.folder)
+
+    def publish(self, check: Callable[[], None] = lambda: None, threshold: float | None = None) -> Report:
         """Joins the parts and moves the files into place; returns what is in them.
 
         Args:
             check: called repeatedly until the files are moved; an exception from it stops the work.
-            accept: whether the parts are to become the output. If not, only the dead letters are published, as
-                ``failed_letters``, and existing files remain. None: always.
+            threshold: as a ``Job``'s. If more rows failed, only the dead letters are published, as ``failed_letters``,
+                and existing files remain.
 
         Raises:
             PublishError: the files could not be joined or moved. Finished work remains in the folder.
         """
         try:
-            paths, self.is_cut = read_manifest(self.manifest)
+            paths, is_cut = read_manifest(self.manifest)
             stored = self._stored(paths)
-            if (gaps := stored.places.gaps()) and not self.is_cut:
+            if (gaps := stored.places.gaps()) and not is_cut:
                 raise RuntimeError(f"rows before {gaps[0]:#x} have no result; this is a bug, please report it")
-            counts = stored.counted(check)
-            self.accepted = accept is None or accept(counts)
+            report = stored.counted(check)._replace(is_cut=is_cut)
+            report = report._replace(refusal=report.why_refused(threshold))
+            self.accepted = report.refusal is None
             moves = self._joined(stored, check)
             with self._moving:
                 check()
@@ -174,8 +186,10 @@ class Output:
         except Exception as error:
             check()  # raises again if it was what failed
             self.keeps_parts = True
-            raise PublishError(self._how_to_join(error)) from error
-        return counts
+            why = f"({type(error).__name__}: {error})"
+            message = f"the rows are done, but their files could not be joined {why}.{self._where_parts_are()}"
+            raise PublishError(message) from error
+        return report
 
     def clean(self) -> None:
         """Removes the scratch folder unless its files are still needed; waits for files that are being moved."""
@@ -184,67 +198,74 @@ class Output:
                 for folder in {self.folder, self._letters_folder}:
                     _remove(folder)
 
-    def _make_folder(self) -> None:
-        storage.make_folder(self.folder)
-
-    def _joined(self, stored: StoredOutput, check: Callable[[], None]) -> list[Move]:
-        """Builds the finished files; returns the moves that publish them."""
-        letters, old_failed = (
-            self._scratch(path, self._letters_folder) for path in (self.dead_letters, self.failed_letters)
-        )
-        has_letters = stored.letters > 0
-        if has_letters:
-            self._join(letters, self.letters_format, stored, check, good=False)
-        if not self.accepted:
-            return [Move("the dead letters", letters, self.failed_letters)]
-        good = self._join(self._scratch(self.path, self.folder), self.format, stored, check, good=True)
-        bad = Move("the dead letters", letters, self.dead_letters, removes=not has_letters)
-        failed = Move("dead letters", old_failed, self.failed_letters, removes=True)
-        # What an end by force leaves is an earlier output and new letters, or a new output and earlier letters: a
-        # file of letters is removed last.
-        moves = sorted([bad, Move("the predictions", good, self.path), failed], key=lambda move: move.removes)
-        return [move for move in moves if not move.removes or storage.exists(move.destination)]
-
-    def _how_to_join(self, error: Exception) -> str:
-        return (
-            f"the rows are done, but their files could not be joined ({type(error).__name__}: {error}). The parts stay "
-            f"in {self.folder} as record batches (Arrow streams): predictions (*.{KINDS[True]}) and dead letters "
-            f"(*.{KINDS[False]}). Those that manifest.json names have every row once; join them by hand."
-        )
-
     def _stored(self, paths: list[str]) -> StoredOutput:
         """The rows of parts."""
         return StoredOutput.of_parts(paths)
 
-    def _places(self, stored: StoredOutput) -> OutputPlaces:
-        """Where rows are in the output."""
-        return OutputPlaces(stored.good.places)
+    def _where_parts_are(self) -> str:
+        return (
+            f" The parts that {self.manifest} names have every row once, as record batches (Arrow streams), with its "
+            "place in the input; join them by hand."
+        )
 
-    def _join(self, path: str, file_format: str, stored: StoredOutput, check: Callable[[], None], *, good: bool) -> str:
-        """Writes the rows of one kind into one file; returns its path."""
+    def _joined(self, stored: StoredOutput, check: Callable[[], None]) -> list[Move]:
+        """Builds the finished files; returns the moves that publish them.
 
-        def tables() -> Iterable[Any]:
-            found = stored.tables(predictions=good)
-            return found if places is None else completed(found, places)
+        What an end by force leaves is an earlier output and new letters, or a new output and earlier letters: a file
+        of letters is removed last.
+        """
+        moves = []
+        for files in self._files:
+            rows = stored if files.source is None else stored.of(files.source)
+            moves += self._moves(files, rows, check)
+        return sorted(moves, key=lambda move: move.removes)
 
-        places = self._places(stored) if (self.accepted or self.completes) and not good else None
-        types = None if good else letter_types()
-        if file_format == "parquet" and good and (whole := stored.good.whole_file()) is not None:
-            return whole
-        if file_format == "parquet":
-            with storage.create(path) as file:
-                write_parquet(file, tables, check, types)
-        else:
-            chunks = csv_of(tables, delimiter_of(path), types) if file_format == "csv" else lines_of(tables())
-            _write_chunks(path, chunks, check)
-        return path
+    def _moves(self, files: Files, rows: StoredOutput, check: Callable[[], None]) -> list[Move]:
+        good = self._scratch(self.folder, files.path, files)
+        bad, old = (
+            self._scratch(self._letters_folder, path, files) for path in (files.dead_letters, files.failed_letters)
+        )
+        has_letters = rows.letters > 0
+        if has_letters:
+            _write(bad, lambda: self._letters(rows), check, letter_types())
+        if not self.accepted:
+            return [Move("the dead letters", bad, files.failed_letters)] if has_letters else []
+        moves = [
+            Move("the dead letters", bad, files.dead_letters, removes=not has_letters),
+            Move("the predictions", self._write_predictions(good, rows, check), files.path),
+            Move("dead letters", old, files.failed_letters, removes=True),
+        ]
+        return [move for move in moves if not move.removes or storage.exists(move.destination)]
 
-    def _scratch(self, path: str, folder: str) -> str:
+    def _write_predictions(self, path: str, rows: StoredOutput, check: Callable[[], None]) -> str:
+        """Writes a file, or finds one that is written; returns its path."""
+        whole = rows.good.whole_file()
+        if whole is None:
+            _write(path, rows.good.tables, check)
+        return whole or path
+
+    def _letters(self, rows: StoredOutput) -> Iterable[Any]:
+        """The dead letters; they say where their rows belong in the output if there is one."""
+        if not self.accepted:
+            return (table for _, table in rows.pieces_of_letters())
+        return completed(rows.pieces_of_letters(), rows.good.places.rank, len(rows.good.places))
+
+    def _scratch(self, folder: str, path: str, files: Files) -> str:
         """The path of a finished file in a folder; its prefix avoids collisions, such as with ``manifest.json``."""
-        return storage.join(folder, f"joined-{storage.split(path)[1]}")
+        number = "" if files.source is None else f"{files.source}-"
+        return storage.join(folder, f"joined-{number}{storage.split(path)[1]}")
 
 
-def _write_chunks(path: str, chunks: Iterator[bytes], check: Callable[[], None]) -> None:
+def _write(
+    path: str, tables: Callable[[], Iterable[Any]], check: Callable[[], None], types: dict[str, Any] | None = None
+) -> None:
+    """Writes tables into a file, whose extension tells how."""
+    kind = output_format(path)
+    if kind == "parquet":
+        with storage.create(path) as file:
+            write_parquet(file, tables, check, types)
+        return
+    chunks = csv_of(tables, delimiter_of(path), types) if kind == "csv" else lines_of(tables())
     with create_compressed(path) as file, closing(prefetch(chunks)) as coming:
         for chunk in coming:
             check()

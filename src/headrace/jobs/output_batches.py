@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -35,9 +35,6 @@ _TYPES = pyarrow.types
 _TYPE_OF = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
 CANONICAL = set(_TYPE_OF.values())
 
-Runs = list[tuple[int, int]]
-"""Places of neighbouring rows: the first one's, and their number."""
-
 
 class OutputLine(NamedTuple):
     """A row of the output as a line of JSON."""
@@ -56,19 +53,18 @@ def json_value(value: Any) -> Any:
     return value if is_plain else json.loads(as_line([value]))[0]
 
 
-def batch_of_lines(lines: Sequence[OutputLine]) -> tuple[Runs, Any]:
-    """Lines of JSON as a record batch, with the places of their rows."""
+def batch_of_lines(lines: Sequence[OutputLine]) -> tuple[Any, Any]:
+    """The places of lines of JSON, and the lines as a record batch."""
     schema = pyarrow.schema([(_LINE, pyarrow.string())], metadata=_LINES)
     texts = array_of([line.text for line in lines], pyarrow.string())
-    return _runs(line.place for line in lines), pyarrow.RecordBatch.from_arrays([texts], schema=schema)
+    places = numpy.array([line.place for line in lines], numpy.int64)
+    return places, pyarrow.RecordBatch.from_arrays([texts], schema=schema)
 
 
 def batch_of_block(
     block: Block, keep: tuple[str, ...] | None, predictions: Any, model_id: str | None, *, explode: bool = False
 ) -> Any:
     """The output record batch of a block: with an array of predictions, or a list of results.
-
-    A value common to all rows is dictionary-encoded.
 
     Returns:
         None if it holds values that JSON has no types for: its rows have to be lines.
@@ -83,8 +79,7 @@ def batch_of_block(
         some = exploded_array(predictions) if explode else {PREDICTION: predictions}
     columns.update((name, column_of_predictions(values)) for name, values in some.items())
     if model_id is not None and not isinstance(predictions, list):
-        places, ids = numpy.zeros(len(block), numpy.int8), array_of([model_id], pyarrow.string())
-        columns["model_id"] = pyarrow.DictionaryArray.from_arrays(numbers_as_array(places), ids)
+        columns["model_id"] = array_of([model_id] * len(block), pyarrow.string())
     return _as_batch(columns)
 
 
@@ -138,18 +133,6 @@ def _as_batch(columns: dict[str, Any]) -> Any:
     if any(column is None for column in columns.values()):
         return None
     return pyarrow.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-
-
-def _runs(places: Iterable[int]) -> Runs:
-    runs: Runs = []
-    start, stop = 0, -1
-    for place in places:
-        if place != stop:
-            if stop > start:
-                runs.append((start, stop - start))
-            start = place
-        stop = place + 1
-    return [*runs, (start, stop - start)] if stop > start else runs
 
 
 def _kept(batch: Any, keep: tuple[str, ...] | None) -> dict[str, Any]:

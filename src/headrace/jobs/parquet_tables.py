@@ -16,9 +16,9 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
-from headrace.jobs.flow import prefetch
 from headrace.jobs.json_lines import is_utf8, utf8
 from headrace.jobs.output_batches import CANONICAL, rows_in_lines
+from headrace.jobs.storage import prefetch
 from headrace.jobs.text_tables import distinct
 from headrace.rows.values import is_vector
 

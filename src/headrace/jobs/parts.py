@@ -1,32 +1,45 @@
-"""Parts of an output: files of record batches written by bundles, which become the output only if all bundles succeed.
+"""Writes outcomes into parts: files of record batches, which become the output only if all bundles succeed.
 
-A part is a sequence of Arrow streams; each record batch says where its rows are in the input.
+A part is a sequence of Arrow streams. The first column of each batch has the places of its rows in the input. What is
+whole at the beginning of a part counts: a process that was killed may have begun more.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import time
 import uuid
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from operator import attrgetter
+from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter, itemgetter
 from typing import Any, BinaryIO, NamedTuple
 
+import numpy
 import pyarrow
 import pyarrow.ipc
 
+from headrace.core.result import DeadLetter, Failure, Outcome, Predictions
 from headrace.jobs import storage
 from headrace.jobs.direct import DirectParquet
-from headrace.jobs.output_batches import OutputLine, Runs, batch_of_lines
+from headrace.jobs.job import FIRST_ROWS
+from headrace.jobs.json_lines import JsonEncodeError, as_line
+from headrace.jobs.letters import LetterLines, unwritten
+from headrace.jobs.output_batches import OutputLine, batch_of_block, batch_of_lines
+from headrace.jobs.publishing import sync_folder
+from headrace.rows.blocks import BlockRow, Row
+from headrace.rows.examples import PREDICTION, answer_of, exploded
+from headrace.rows.values import array_of, numbers_as_array
 
 _ROWS = 1 << 16
 _BYTES = 1 << 24
 _WAITING = 1 << 12
-RUNS = "runs"
-"""The metadata of a record batch: places of neighbouring rows, the first one's and their number."""
+_SYNC_SECONDS = 1.0
 
-KINDS = {True: "predictions", False: "letters", None: "skipped"}
-"""The extensions of parts: of predictions, of dead letters, and of rows that were skipped."""
+KINDS = ("predictions", "letters", "skipped")
+"""The extensions of parts."""
 
 
 class BundleParts(NamedTuple):
@@ -43,15 +56,22 @@ class PartWriter:
 
     Args:
         folder: of the parts.
-        predictions: as in ``KINDS``.
+        kind: of ``KINDS``.
+        durable: whether rows outlive the end of this process, but for those of the last second; the folder is local.
+        paid: whether durable rows do so at once.
     """
 
     direct: DirectParquet | None = None
     """The output's own file, which takes record batches as far as it can."""
 
-    def __init__(self, folder: str, *, predictions: bool | None) -> None:
+    def __init__(self, folder: str, kind: str, *, durable: bool = False, paid: bool = False) -> None:
         self._folder = folder
-        self._path = storage.join(folder, f"{uuid.uuid4().hex}.{KINDS[predictions]}")
+        self._path = storage.join(folder, f"{uuid.uuid4().hex}.{kind}")
+        self._durable, self._paid = durable, durable and paid
+        self._sync_at = 0.0
+        """When the next rows go to the disk."""
+        self._has_failed = False
+        """Whether rows are lacking: those that would follow are not added."""
         self._file: BinaryIO | None = None
         self._stream: Any = None
         """The stream that record batches of one schema are added to."""
@@ -61,13 +81,9 @@ class PartWriter:
         self._waiting: list[OutputLine] = []
         self._waiting_bytes = 0
 
-    def write_line(self, line: OutputLine) -> None:
-        """Adds a row."""
-        self.write_lines([line])
-
     def write_lines(self, lines: Sequence[OutputLine]) -> None:
         """Adds rows."""
-        with self._taking():
+        with self._adding():
             self._waiting += lines
             self._waiting_bytes += sum(len(line.text) for line in lines)
             if len(self._waiting) >= _WAITING or self._waiting_bytes >= _BYTES:
@@ -80,34 +96,53 @@ class PartWriter:
             place: of the first row.
             batch: from ``batch_of_block``.
         """
-        with self._taking():
+        with self._adding():
             self._settle()  # rows before these
-            if self.direct is None or not self.direct.add(place, batch):
-                self._to_stream([(place, batch.num_rows)], batch)
+            places = numpy.arange(place, place + batch.num_rows)
+            if self.direct is None or not self.direct.add(places, batch):
+                self._to_stream(places, batch)
 
     def finish(self) -> str | None:
         """Closes the part; returns its path, None if nothing was written."""
-        if self.direct is not None:
-            self.direct.close()
-            for runs, reference in self.direct.parts():
-                self._to_stream(runs, reference)
-        self._write()
+        with self._adding():
+            if self.direct is not None:
+                for places, reference in self.direct.finish():
+                    self._to_stream(places, reference)
+            self._settle()
+            self._end_stream()
+            self._sync_at = 0.0
         if self._file is None:
             return None
         self._file.close()
         return self._path
 
     def abandon(self) -> None:
-        """Closes the part of a bundle that failed: it does not count."""
+        """Closes the part of a bundle that failed; if the part is durable, its rows count."""
         with suppress(Exception):  # what failed the bundle is the error to report
+            if self._durable and not self._has_failed:
+                self.finish()
+        with suppress(Exception):
             if self.direct is not None:
                 self.direct.close()
             if self._file is not None:
                 self._file.close()
 
-    def _taking(self) -> AbstractContextManager[None]:
-        """Surrounds each acceptance of rows."""
-        return nullcontext()
+    @contextmanager
+    def _adding(self) -> Iterator[None]:
+        try:
+            yield
+            now = time.monotonic()
+            is_due = self._durable and now >= self._sync_at
+            if is_due or self._paid:
+                self._settle()
+            if self._file is not None and (is_due or self._paid):
+                self._file.flush()
+            if self._file is not None and is_due:
+                os.fsync(self._file.fileno())
+                self._sync_at = time.monotonic() + _SYNC_SECONDS
+        except BaseException:
+            self._has_failed = True
+            raise
 
     def _settle(self) -> None:
         """Makes a batch of the rows that wait."""
@@ -115,31 +150,152 @@ class PartWriter:
         if waiting:
             self._to_stream(*batch_of_lines(sorted(waiting, key=attrgetter("place"))))
 
-    def _create(self) -> BinaryIO:
-        return storage.create(self._path)
-
-    def _to_stream(self, runs: Runs, batch: Any) -> None:
+    def _to_stream(self, places: Any, batch: Any) -> None:
         if self._stream is not None and not self._schema.equals(batch.schema, check_metadata=True):
             self._end_stream()
         if self._file is None:
-            self._file = self._create()
+            self._file = storage.create(self._path)
+            if self._durable:
+                sync_folder(self._folder)
+        schema = batch.schema.insert(0, pyarrow.field("place", pyarrow.int64()))
         if self._stream is None:
-            self._stream, self._schema = pyarrow.ipc.new_stream(self._file, batch.schema), batch.schema
-        self._stream.write_batch(batch, {RUNS: json.dumps(runs)})
-        self._rows += batch.num_rows
+            self._stream, self._schema = pyarrow.ipc.new_stream(self._file, schema), batch.schema
+        columns = [numbers_as_array(places), *batch.columns]
+        self._stream.write_batch(pyarrow.RecordBatch.from_arrays(columns, schema=schema))
+        self._rows += len(places)
         self._bytes += batch.nbytes
         if self._rows >= _ROWS or self._bytes >= _BYTES:
             self._end_stream()
-
-    def _write(self) -> None:
-        """Writes all that waits."""
-        self._settle()
-        self._end_stream()
 
     def _end_stream(self) -> None:
         stream, self._stream, self._rows, self._bytes = self._stream, None, 0, 0
         if stream is not None:
             stream.close()
+
+
+class OutcomeWriter:
+    """Writes the outcomes of a bundle into parts: predictions, dead letters, skipped rows.
+
+    Args:
+        folder: of the parts.
+        keep: the input columns to output; None: all.
+        resume: whether parts are durable.
+        all_may_fail: whether a bundle whose first rows all fail goes on.
+        paid: whether predictions are paid for: durable parts write each at once, and interrupts wait for requests.
+        no_bytes: numbers of the sources whose output cannot hold bytes: rows with them become dead letters.
+        explode: whether predictions of several values become several columns.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        keep: tuple[str, ...] | None,
+        *,
+        resume: bool,
+        all_may_fail: bool = False,
+        paid: bool = False,
+        no_bytes: Container[int] = (),
+        explode: bool = False,
+    ) -> None:
+        self._explode = explode
+        self._no_bytes = no_bytes
+        self._folder, self._keep = folder, keep
+        self._resume = resume
+        self.all_may_fail = all_may_fail
+        self.paid = paid
+        self.failed = self.others = 0
+        """How many of the bundle's rows are dead letters, and how many are not."""
+        self._parts: list[PartWriter] = []
+        self._lines = LetterLines()
+        self.is_direct = False
+        """Whether one bundle brings all rows of a Parquet file, which can be written at once."""
+
+    def has_only_failed(self) -> bool:
+        """Whether the bundle is to read no further: what fails a thousand times fails the rest, too."""
+        return not self.all_may_fail and not self.others and self.failed >= FIRST_ROWS
+
+    def begin(self) -> None:
+        """Starts a bundle's parts; those of a bundle that failed do not count."""
+        self.abandon()
+        self.failed = self.others = 0
+        self._good, self._bad, self._skipped = self._parts = [
+            PartWriter(self._folder, kind, durable=self._resume, paid=self.paid) for kind in KINDS
+        ]
+        if self.is_direct:
+            self._good.direct = DirectParquet(storage.join(self._folder, "direct.parquet"))
+
+    def write(self, outcomes: Iterable[Outcome]) -> None:
+        """Writes outcomes, whose tags are ``BlockRow``s; those of blocks have none."""
+        for outcome in outcomes:
+            if isinstance(outcome, Predictions):
+                if outcome.tags:
+                    self._write_predictions(*outcome)
+            elif isinstance(outcome, Failure):
+                letter = DeadLetter.of(outcome.record, outcome.stage, outcome.index)
+                for row in [outcome.tag] if outcome.tag is not None else letter.element.places():
+                    self._write_letter(row, letter)
+            else:
+                self.others += len(outcome.tags)
+                self._skipped.write_lines([OutputLine(row.place, "{}") for row in outcome.tags])
+
+    def finish(self) -> list[str]:
+        """Closes the parts; returns their paths, but for those without rows."""
+        paths, self._parts = [part.finish() for part in self._parts], list[PartWriter]()
+        return [path for path in paths if path is not None]
+
+    def abandon(self) -> None:
+        """Closes the parts of a bundle that failed; if the run is resumable, their rows count."""
+        parts, self._parts = self._parts, []
+        for part in parts:
+            part.abandon()
+
+    def _write_predictions(self, rows: list[Any], values: list[Any], fallback: str | None) -> None:
+        if rows[0] is not None:
+            self._write_rows(rows, values, fallback)
+            return
+        for block, predictions, model_id in values:
+            batch = block.batch
+            if batch is not None:
+                batch = batch_of_block(block, self._keep, predictions, model_id, explode=self._explode)
+            if batch is None:
+                self._write_rows(list(block.places()), predictions, model_id or fallback)
+            else:
+                self.others += len(block)
+                self._good.write_batch(block.place, batch)
+
+    def _write_rows(self, rows: list[BlockRow], values: list[Any], fallback: str | None) -> None:
+        """Writes rows as lines of JSON; those that cannot be written become dead letters."""
+        lines = []
+        for row, record, value in zip(rows, _records_of(rows), values, strict=True):
+            prediction, model_id = answer_of(value)
+            model_id = fallback if model_id is None else model_id
+            kept = record if self._keep is None else {name: record.get(name) for name in self._keep}
+            try:
+                some = exploded(prediction) if self._explode else {PREDICTION: prediction}
+                more = {} if model_id is None else {"model_id": model_id}
+                line = as_line({**kept, **some, **more}, bytes_too=row.block.source not in self._no_bytes)
+            except JsonEncodeError as error:
+                self._write_letter(row, unwritten(error, model_id))
+            else:
+                lines.append(OutputLine(row.place, line[:-1].decode()))
+        self.others += len(lines)
+        self._good.write_lines(lines)
+
+    def _write_letter(self, place: BlockRow, letter: DeadLetter) -> None:
+        self.failed += 1
+        self._bad.write_lines([self._lines.line_of(place, letter)])
+
+
+def _records_of(rows: Iterable[BlockRow]) -> Iterator[Row]:
+    """The rows as they were read."""
+    for block, some in groupby(rows, itemgetter(0)):
+        places = [row.place - block.place for row in some]
+        if block.batch is None:
+            yield from (block.records[place] for place in places)
+        elif places == list(range(places[0], places[0] + len(places))):
+            yield from block[places[0] : places[-1] + 1].rows()
+        else:
+            yield from replace(block, batch=block.batch.take(array_of(places, pyarrow.int64()))).rows()
 
 
 def write_manifest(path: str, bundles: Iterable[BundleParts]) -> None:

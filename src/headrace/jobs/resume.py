@@ -11,13 +11,13 @@ from contextlib import suppress
 from typing import Any, BinaryIO
 
 from headrace.core.errors import ConfigurationError, UnsupportedError
-from headrace.jobs.durable import recover
 from headrace.jobs.files import absolute, location
+from headrace.jobs.job import Report
 from headrace.jobs.output import Output
 from headrace.jobs.publishing import sync_folder
-from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.storage import is_remote
-from headrace.jobs.stored_rows import Counts, StoredOutput
+from headrace.jobs.stored_rows import StoredOutput
+from headrace.machine.discovery import is_at
 
 try:
     import fcntl
@@ -27,7 +27,7 @@ except ImportError as error:  # Windows
         "it needs the file locks of Unix: use Linux, macOS or WSL, or headrace.predict over rows that you read",
     ) from error
 
-_VERSION = 3
+_VERSION = 4
 _LOCK = "lock"
 _in_use: set[str] = set()
 """Folders in use by runs of this process: file locks exclude only other processes."""
@@ -68,20 +68,18 @@ class ResumableOutput(Output):
                     "local file and copy it."
                 )
 
-    def publish(
-        self, check: Callable[[], None] = lambda: None, accept: Callable[[Counts], bool] | None = None
-    ) -> Counts:
+    def publish(self, check: Callable[[], None] = lambda: None, threshold: float | None = None) -> Report:
         """Publishes like ``Output.publish``; afterwards the parts are disposable, unless predictions were refused."""
-        counts = super().publish(check, accept)
-        self._is_over = self.accepted or not counts.predictions
-        return counts
+        report = super().publish(check, threshold)
+        self._is_over = self.accepted or not report.predictions
+        return report
 
     def clean(self) -> None:
         """Releases the folder; removes it if it is not needed any more or holds no durable row."""
         with self._moving:
             if self._lock is None:
                 return
-            self.kept_rows = len(self._find()) if self._keeps and not self._is_over else 0
+            self.kept_rows = len(self._stored([]).places) if self._keeps and not self._is_over else 0
             if not self.kept_rows and (self._keeps or not self.keeps_parts):
                 with suppress(FileNotFoundError):
                     os.remove(self._job_path)  # first: without it, leftovers of a kill here are void
@@ -89,10 +87,6 @@ class ResumableOutput(Output):
             if not self.keeps_parts and self._letters_folder != self.folder:
                 shutil.rmtree(self._letters_folder, ignore_errors=True)
             self._unlock()
-
-    @property
-    def _job(self) -> dict[str, str]:
-        return digests(self._fingerprint)
 
     @property
     def _job_path(self) -> str:
@@ -112,19 +106,17 @@ class ResumableOutput(Output):
                 then = json.load(file)
         except FileNotFoundError:  # no earlier run, or its folder was being removed
             then = None
-        done = self._find() if then is not None and self._keeps else RowRanges()
-        self.earlier_rows = len(done)
-        if self.earlier_rows:
-            self._refuse_another(then)
-        else:
-            self._begin()
-        done.save(_done_path(self.folder))
-
-    def _begin(self) -> None:
-        for name in os.listdir(self.folder):
-            if name != _LOCK:
-                os.remove(os.path.join(self.folder, name))
-        self._write_json(self._job_path, self._job)
+        self.earlier_rows = len(self._stored([]).places) if then is not None and self._keeps else 0
+        if not self.earlier_rows:
+            for name in os.listdir(self.folder):
+                if name != _LOCK:
+                    os.remove(os.path.join(self.folder, name))
+            self._write_json(self._job_path, digests(self._fingerprint))
+        elif names := changed(then, digests(self._fingerprint)):
+            raise ConfigurationError(
+                f"{self.earlier_rows:,} rows of an earlier run are kept for {self.path}, but these have changed since: "
+                f"{', '.join(names)}. Put them back, choose another --output, or remove {self.folder} to start over."
+            )
 
     def _write_json(self, path: str, value: Any) -> None:
         """Writes a file of the folder, whole or not at all."""
@@ -135,22 +127,11 @@ class ResumableOutput(Output):
         os.replace(path + ".new", path)
         sync_folder(self.folder)
 
-    def _refuse_another(self, then: Mapping[str, Any]) -> None:
-        if names := changed(then, self._job):
-            raise ConfigurationError(
-                f"{self.earlier_rows:,} rows of an earlier run are kept for {self.path}, but these have changed since: "
-                f"{', '.join(names)}. Put them back, choose another --output, or remove {self.folder} to start over."
-            )
-
-    def _find(self) -> RowRanges:
-        recover(self.folder)
-        return StoredOutput.find(self.folder).places
-
     def _stored(self, paths: list[str]) -> StoredOutput:
         return StoredOutput.find(self.folder)
 
-    def _how_to_join(self, error: Exception) -> str:
-        return f"the rows are done, but their files could not be joined ({type(error).__name__}: {error})."
+    def _where_parts_are(self) -> str:
+        return ""
 
     def _unlock(self) -> None:
         if self._lock is not None:
@@ -175,15 +156,6 @@ def changed(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     return [name for name in {**then, **now} if then.get(name, missing) != now.get(name, missing)]
 
 
-def load_done(folder: str) -> RowRanges:
-    """The places of rows that earlier runs finished."""
-    return RowRanges.load(_done_path(folder))
-
-
-def _done_path(folder: str) -> str:
-    return os.path.join(folder, "done.npy")
-
-
 def _locked(folder: str) -> BinaryIO:
     """Creates and locks a folder until this process ends or closes the returned file.
 
@@ -191,10 +163,11 @@ def _locked(folder: str) -> BinaryIO:
     """
     if folder in _in_use:  # opening and closing the file again would release the lock
         raise _busy(folder, os.getpid())
+    path = os.path.join(folder, _LOCK)
     while True:
         os.makedirs(folder, exist_ok=True)
         try:
-            file = open(os.path.join(folder, _LOCK), "a+b")  # noqa: SIM115 - it stays open
+            file = open(path, "a+b")  # noqa: SIM115 - it stays open
         except FileNotFoundError:  # the run that used the folder has just removed it
             continue
         try:
@@ -204,20 +177,13 @@ def _locked(folder: str) -> BinaryIO:
                 file.seek(0)
                 raise _busy(folder, file.read().decode() or "unknown") from None
         # Locked, but the folder may have been removed and created again in between: then lock the new file.
-        if _is_at(file, folder):
+        if is_at(file.fileno(), path):
             with suppress(OSError):  # the process id is only for messages
                 os.ftruncate(file.fileno(), 0)
                 os.write(file.fileno(), str(os.getpid()).encode())
             _in_use.add(folder)
             return file
         file.close()
-
-
-def _is_at(file: BinaryIO, folder: str) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), os.stat(os.path.join(folder, _LOCK)))
-    except FileNotFoundError:
-        return False
 
 
 def _busy(folder: str, process: int | str) -> ConfigurationError:

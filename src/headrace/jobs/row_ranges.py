@@ -40,6 +40,13 @@ class RowRanges:
         before = numpy.searchsorted(self.starts, places, "right")
         return numpy.append(0, self.stops)[before] > places
 
+    def rank(self, places: Any) -> Any:
+        """How many places of the set come before each of some places."""
+        sizes = self.stops - self.starts
+        starts, sizes, ranks = (numpy.append(0, ends) for ends in (self.starts, sizes, numpy.cumsum(sizes) - sizes))
+        found = numpy.searchsorted(self.starts, places, "right")
+        return ranks[found] + numpy.minimum(places - starts[found], sizes[found])
+
     def __or__(self, other: RowRanges) -> RowRanges:
         return RowRanges(numpy.concatenate([self.starts, other.starts]), numpy.concatenate([self.stops, other.stops]))
 
@@ -59,13 +66,3 @@ class RowRanges:
         """Starts of ranges that do not begin their source: rows before them are missing."""
         within = self.starts & ((1 << NUMBER_BITS) - 1) != 0
         return [int(place) for place in self.starts[within]]
-
-    def save(self, path: str) -> None:
-        """Writes the ranges to a file."""
-        with open(path, "wb") as file:
-            numpy.save(file, numpy.stack([self.starts, self.stops]))
-
-    @classmethod
-    def load(cls, path: str) -> RowRanges:
-        """Reads the ranges from a file that ``save`` wrote."""
-        return cls(*numpy.load(path))

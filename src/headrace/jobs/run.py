@@ -12,18 +12,16 @@ from headrace.core.errors import ConfigurationError, as_type_name
 from headrace.jobs.files import known_size
 from headrace.jobs.folder import FolderOutput
 from headrace.jobs.into import CompletedOutput, LetterOrder
-from headrace.jobs.job import Job, Report, cancelled, first_rows_failed, refuse_if_cancelled, too_many
-from headrace.jobs.loop import Loop
+from headrace.jobs.job import Job, Report, cancelled, refuse_if_cancelled
 from headrace.jobs.opening import InputShare, following
 from headrace.jobs.output import Output
+from headrace.jobs.parts import OutcomeWriter
 from headrace.jobs.pipes import as_name, is_pipe, was_empty
-from headrace.jobs.reading import fits_columns, read_blocks
+from headrace.jobs.reading import fits_columns
 from headrace.jobs.resume import ResumableOutput
-from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.splits import Splits
-from headrace.jobs.steps import BlockReader, OutcomeWriter, RunSteps
+from headrace.jobs.steps import BlockReader, Loop, RunSteps
 from headrace.jobs.storage import is_remote
-from headrace.jobs.stored_rows import Counts
 from headrace.metrics.totals import Totals
 from headrace.rows.columns import Fit, over_blocks
 from headrace.rows.examples import (
@@ -38,8 +36,6 @@ from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.queues import LengthOfTag
 from headrace.runtime.usage_meter import stop_requests, stoppable
 
-_COUNTED_BYTES = 1 << 28
-"""Of an input whose unread rows are counted."""
 _WHERE = re.compile(r"\s*\[while running '[^']*'\]")
 _TYPE = re.compile(r"[\w.]*(Error|Exception): ")
 
@@ -115,40 +111,17 @@ class Run:
                 self.share.earlier_rows = self.output.earlier_rows
             totals = self._driver.execute()
             began = time.monotonic()
-            self.output.publish(lambda: refuse_if_cancelled(self.output.folder), self._accepts)
+            report = self.output.publish(lambda: refuse_if_cancelled(self.output.folder), self.job.threshold)
             seconds = time.monotonic() - began
         finally:
             following.pop(self.output.folder, None)
             self.output.clean()
-        return self._made._replace(
+        return report._replace(
             totals=totals,
             earlier=self.output.earlier_rows,
             publishing_seconds=seconds,
             inputs=self.output.inputs,
         )
-
-    def _accepts(self, counts: Counts) -> bool:
-        unread = self._unread(counts.rows) if self.output.is_cut else 0
-        report = Report(
-            counts.predictions,
-            counts.dead_letters,
-            Totals(),
-            messages=counts.messages,
-            skipped=counts.skipped,
-            unread=unread,
-        )
-        refusal = too_many(report.failed, report.rows - report.skipped, self.job.threshold)
-        self._made = report._replace(refusal=refusal if unread == 0 else first_rows_failed(unread))
-        return self._made.refusal is None
-
-    def _unread(self, rows: int) -> int | None:
-        """How many rows of the input are not among those that were read; None if counting them would take long."""
-        sizes = [None if is_remote(source.path) else known_size(source) for source in self.job.sources]
-        if sum(_COUNTED_BYTES if size is None else size for size in sizes) >= _COUNTED_BYTES:
-            return None
-        blocks = (read_blocks(source, 0, self.job.types, RowRanges()) for source in self.job.sources)
-        count = sum(len(block) for some in blocks for block in some)
-        return min(count, self.job.limit or count) - rows
 
     @property
     def had_input(self) -> bool:

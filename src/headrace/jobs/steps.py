@@ -1,47 +1,42 @@
-"""The steps of a run: reading blocks and rows, and writing predictions, dead letters and skips into parts."""
+"""The steps of a run, reading and predicting, and the driver that takes them in this process without Beam."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Generator, Iterable, Iterator
-from contextlib import closing, suppress
-from dataclasses import replace
-from functools import partial
-from itertools import chain, groupby
-from operator import itemgetter
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import ExitStack, closing, suppress
+from itertools import chain
 from typing import Any, NamedTuple
 
-import pyarrow
-
 from headrace.core.errors import BudgetError
-from headrace.core.result import DeadLetter, Failure, Outcome, Predictions
-from headrace.jobs import storage
-from headrace.jobs.direct import DirectParquet
-from headrace.jobs.durable import DurablePartWriter
+from headrace.core.events import BatchCompleted, Event
 from headrace.jobs.files import Source
-from headrace.jobs.flow import FirstRows, cut_by_time, prefetch
 from headrace.jobs.into import LetterOrder
 from headrace.jobs.job import CancelledError, Job, cancelled, refuse_if_cancelled
-from headrace.jobs.json_lines import JsonEncodeError, as_line
-from headrace.jobs.letters import LetterLines, unwritten
+from headrace.jobs.letters import read_dead_letters
 from headrace.jobs.opening import following
-from headrace.jobs.output_batches import OutputLine, batch_of_block
-from headrace.jobs.parts import BundleParts, PartWriter
+from headrace.jobs.parts import BundleParts, OutcomeWriter, write_manifest
 from headrace.jobs.pipes import as_name, is_pipe
 from headrace.jobs.reading import placed, read_blocks
-from headrace.jobs.resume import load_done
-from headrace.jobs.retry import read_dead_letters
 from headrace.jobs.row_ranges import RowRanges
-from headrace.rows.blocks import Block, BlockRow, Row, with_lengths
+from headrace.jobs.storage import prefetch
+from headrace.jobs.stored_rows import StoredOutput
+from headrace.metrics.totals import Totals
+from headrace.models.memory import hold_heap, release_heap
+from headrace.rows.blocks import Block, BlockRow, with_lengths
 from headrace.rows.columns import Fit, fitted
-from headrace.rows.examples import PREDICTION, answer_of, exploded
-from headrace.rows.values import array_of
 from headrace.runtime.bundle import AnyBundle
+from headrace.runtime.observers import FanOut
+from headrace.runtime.open_worker import open_worker
 from headrace.runtime.spec import SessionSpec
+from headrace.runtime.usage_meter import end_budget
+
+_PACE_SECONDS = 1.0
 
 
 class RunSteps(NamedTuple):
-    """What both drivers, ``Loop`` and ``BeamPipeline``, do with sources."""
+    """What all drivers do with sources: ``Loop``, ``Workers`` and ``BeamPipeline``."""
 
     spec: SessionSpec
     """Of the handler, wrapped for rows or blocks."""
@@ -60,6 +55,7 @@ class SourceBundle:
         self._bundle = bundle
         self._reader = reader
         self._writer = writer
+        self._is_cut = False
         writer.begin()
 
     def run(self, index: int, source: Source) -> None:
@@ -87,26 +83,28 @@ class SourceBundle:
             raise
 
     def _batches(self, index: int, source: Source) -> Iterator[None]:
-        add, write, reader = self._bundle.add, self._writer.write, self._reader
-        first = self._writer.first_rows
-        if first.were_last:
+        add, writer, reader = self._bundle.add, self._writer, self._reader
+        if writer.has_only_failed():
+            self._is_cut = True
             return
         with closing(reader.read(index, source)) as blocks:
-            for element, place in chain.from_iterable(map(reader.elements, first.noted(blocks))):
+            elements = chain.from_iterable(map(reader.elements, blocks))
+            for element, place in elements:
                 if cancelled:
                     refuse_if_cancelled(reader.folder)
                 if self._bundle.spent:
-                    write(self._bundle.finish())
+                    writer.write(self._bundle.finish())
                 if outcomes := add(element, place):
-                    write(outcomes)
-                    if first.end():
+                    writer.write(outcomes)
+                    if writer.has_only_failed():  # the next row of a pipe may be long in coming
+                        self._is_cut = is_pipe(source.path) or any(True for _ in elements)
                         return
                     yield
 
     def finish(self) -> BundleParts:
         """Runs what still waits; returns the parts."""
         self._writer.write(self._bundle.finish())
-        return self._writer.finish()
+        return BundleParts(self._writer.finish(), self._is_cut)
 
 
 class BlockReader:
@@ -135,6 +133,8 @@ class BlockReader:
         self._types = dict(job.types)
         self.folder = folder
         self._resume = resume
+        self._done: RowRanges | None = None if resume else RowRanges()
+        """The places of rows that earlier runs finished; None: nobody has looked yet."""
         self._fit = fit
         self._lengths = job.length_column
         self._order = order
@@ -170,7 +170,9 @@ class BlockReader:
         return rows if self._contents is None else self._contents.of(rows)
 
     def _blocks(self, index: int, source: Source) -> Iterator[Block]:
-        done = load_done(self.folder) if self._resume else RowRanges()
+        if self._done is None:
+            self._done = StoredOutput.find(self.folder).places
+        done = self._done
         share = following.get(self.folder)
         if source.letters:
             letters = read_dead_letters(source, self._types)
@@ -190,123 +192,73 @@ class BlockReader:
                 return
 
 
-class OutcomeWriter:
-    """Writes the outcomes of a bundle into parts: predictions, dead letters, skipped rows.
+def cut_by_time(blocks: Iterable[Block], clock: Callable[[], float] = time.monotonic) -> Iterator[Block]:
+    """Cuts blocks to what about a second processes, so that killing the run loses few rows of a slow model.
+
+    The first part is one row; each later part is at most twice as long as the one before it.
+    """
+    begin, size, taken = clock(), 1, 0
+    for block in blocks:
+        start = 0
+        while start < len(block):
+            part = block[start : start + size]
+            yield part
+            start += len(part)
+            taken += len(part)
+            rows_in_a_second = taken / max(clock() - begin, 1e-3)
+            size = max(1, min(2 * size, int(rows_in_a_second * _PACE_SECONDS)))
+
+
+class Loop:
+    """Feeds all rows to a single bundle; holds about a batch of rows in memory.
 
     Args:
+        job: what to run.
+        steps: how to read, predict and write.
         folder: of the parts.
-        keep: the input columns to output; None: all.
-        resume: whether parts are durable.
-        all_may_fail: whether a bundle whose first rows all fail goes on.
-        paid: whether predictions are paid for: durable parts write each at once, and interrupts wait for requests.
-        no_bytes: numbers of the sources whose output cannot hold bytes: rows with them become dead letters.
-        explode: whether predictions of several values become several columns.
+        manifest: the file that lists the parts at the end.
     """
 
-    def __init__(
-        self,
-        folder: str,
-        keep: tuple[str, ...] | None,
-        *,
-        resume: bool,
-        all_may_fail: bool = False,
-        paid: bool = False,
-        no_bytes: Container[int] = (),
-        explode: bool = False,
-    ) -> None:
-        self._explode = explode
-        self._no_bytes = no_bytes
-        self._folder, self._keep = folder, keep
-        self._resume = resume
-        self.all_may_fail = all_may_fail
-        self.paid = paid
-        self.first_rows = FirstRows(may_fail=all_may_fail)
-        """Of the bundle."""
-        self._parts: tuple[PartWriter, ...] = ()
-        self._lines = LetterLines()
-        self.is_direct = False
-        """Whether one bundle brings all rows of a Parquet file, which can be written at once."""
+    def __init__(self, job: Job, steps: RunSteps, folder: str, manifest: str) -> None:
+        self._sources = job.sources
+        self._steps = steps
+        self._folder = folder
+        self._manifest = manifest
 
-    def begin(self) -> None:
-        """Starts a bundle's parts; those of a bundle that failed do not count."""
-        self.abandon()
-        self.first_rows = FirstRows(may_fail=self.all_may_fail)
-        kind = partial(DurablePartWriter, paid=self.paid) if self._resume else PartWriter
-        self._parts = self._good, self._bad, self._skipped = (
-            kind(self._folder, predictions=True),
-            kind(self._folder, predictions=False),
-            kind(self._folder, predictions=None),
-        )
-        if self.is_direct:
-            self._good.direct = DirectParquet(storage.join(self._folder, "direct.parquet"))
+    def execute(self) -> Totals:
+        """Runs the job to the end; returns what it counted.
 
-    def write(self, outcomes: Iterable[Outcome]) -> None:
-        """Writes outcomes, whose tags are ``BlockRow``s; those of blocks have none."""
-        for outcome in outcomes:
-            if isinstance(outcome, Predictions):
-                if outcome.tags:
-                    self._write_predictions(*outcome)
-            elif isinstance(outcome, Failure):
-                letter = DeadLetter.of(outcome.record, outcome.stage, outcome.index)
-                for row in [outcome.tag] if outcome.tag is not None else letter.element.places():
-                    self._write_letter(row, letter)
-            else:
-                for row in outcome.tags:
-                    self._skipped.write_line(OutputLine(row.place, "{}"))
+        Raises:
+            Exception: a file cannot be read or written, the model cannot be loaded, or the job was cancelled.
+        """
+        totals = Totals()
+        with ExitStack() as stack:
+            hold_heap()
+            stack.callback(release_heap)
+            worker = open_worker(self._steps.spec)
+            stack.callback(end_budget, self._steps.spec)
+            stack.callback(worker.close)
+            stack.callback(self._steps.writer.abandon)
+            observers = [totals] if self._steps.writer.paid else [totals, _Cancellation(self._folder)]
+            bundle = self._steps.bundle(worker.bundle(FanOut(*observers)))
+            for index, source in enumerate(self._sources):
+                bundle.run(index, source)
+            written = bundle.finish()
+        refuse_if_cancelled(self._folder)
+        write_manifest(self._manifest, [written])
+        return totals
 
-    def finish(self) -> BundleParts:
-        """Closes the parts; those without rows are no parts."""
-        paths, self._parts = [part.finish() for part in self._parts], ()
-        return BundleParts([path for path in paths if path is not None], self.first_rows.were_last)
-
-    def abandon(self) -> None:
-        """Closes the parts of a bundle that failed; if the run is resumable, their rows count."""
-        parts, self._parts = self._parts, ()
-        for part in parts:
-            part.abandon()
-
-    def _write_predictions(self, rows: list[Any], values: list[Any], fallback: str | None) -> None:
-        if rows[0] is not None:
-            self._write_rows(rows, values, fallback)
-            return
-        for block, predictions, model_id in values:
-            batch = block.batch
-            if batch is not None:
-                batch = batch_of_block(block, self._keep, predictions, model_id, explode=self._explode)
-            if batch is None:
-                self._write_rows(list(block.places()), predictions, model_id or fallback)
-            else:
-                self._good.write_batch(block.place, batch)
-
-    def _write_rows(self, rows: list[BlockRow], values: list[Any], fallback: str | None) -> None:
-        """Writes rows as lines of JSON; those that cannot be written become dead letters."""
-        lines = []
-        for row, record, value in zip(rows, _records_of(rows), values, strict=True):
-            prediction, model_id = answer_of(value)
-            model_id = fallback if model_id is None else model_id
-            kept = record if self._keep is None else {name: record.get(name) for name in self._keep}
-            try:
-                some = exploded(prediction) if self._explode else {PREDICTION: prediction}
-                more = {} if model_id is None else {"model_id": model_id}
-                line = as_line({**kept, **some, **more}, bytes_too=row.block.source not in self._no_bytes)
-            except JsonEncodeError as error:
-                self._write_letter(row, unwritten(error, model_id))
-            else:
-                lines.append(OutputLine(row.place, line[:-1].decode()))
-        self._good.write_lines(lines)
-
-    def _write_letter(self, place: BlockRow, letter: DeadLetter) -> None:
-        self.first_rows.failed(place.place)
-        self._bad.write_line(self._lines.line_of(place, letter))
+    def cancel(self) -> None:
+        """Nothing to do: the bundle checks for cancellation before each row, and after each batch."""
 
 
-def _records_of(rows: Iterable[BlockRow]) -> Iterator[Row]:
-    """The rows as they were read."""
-    for block, some in groupby(rows, itemgetter(0)):
-        places = [row.place - block.place for row in some]
-        if block.batch is None:
-            yield from (block.records[place] for place in places)
-        elif places == list(range(places[0], places[0] + len(places))):
-            yield from block[places[0] : places[-1] + 1].rows()
-        else:
-            yield from replace(block, batch=block.batch.take(array_of(places, pyarrow.int64()))).rows()
+class _Cancellation:
+    """Ends a cancelled run between two batches: those of rows that are sorted together take long until the next row."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def on_event(self, event: Event) -> None:
+        """Raises CancelledError after a batch if the job was cancelled."""
+        if isinstance(event, BatchCompleted):
+            refuse_if_cancelled(self._folder)

@@ -1,7 +1,8 @@
 """File access by path or URI: local paths directly, all others through a plug-in that is loaded on first use.
 
-The plug-in is an entry point in the group ``headrace.storage``: an object with the methods of ``Storage``. Headrace's
-own plug-in supports all of Beam's filesystems.
+The plug-in is an entry point in the group ``headrace.storage``: an object with methods ``match``, ``open_file``,
+``create``, ``exists``, ``rename``, ``delete``, ``make_folder``, ``split`` and ``join``, each with the contract of the
+function of that name here; they raise OSError if they fail. Headrace's own supports all of Beam's filesystems.
 """
 
 from __future__ import annotations
@@ -9,39 +10,16 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import shutil
-from collections.abc import Iterable
-from functools import cache
-from typing import BinaryIO, Protocol
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, wraps
+from typing import Any, BinaryIO, ParamSpec, TypeVar
 
 from headrace.core.errors import ConfigurationError
 from headrace.core.files import FileInfo, file_info, match_local
 
-
-class Storage(Protocol):
-    """What the plug-in does for URIs; methods raise OSError if they fail.
-
-    Each method has the contract of the function of the same name in this module.
-    """
-
-    def match(self, pattern: str) -> Iterable[tuple[str, int, float]]:
-        """(path, bytes, modification time) of the files that match."""
-        ...
-
-    def open_file(self, path: str) -> BinaryIO: ...  # noqa: D102 - as above
-
-    def create(self, path: str) -> BinaryIO: ...  # noqa: D102 - as above
-
-    def exists(self, path: str) -> bool: ...  # noqa: D102 - as above
-
-    def rename(self, source: str, destination: str) -> None: ...  # noqa: D102 - as above
-
-    def delete(self, path: str) -> None: ...  # noqa: D102 - as above
-
-    def make_folder(self, path: str) -> None: ...  # noqa: D102 - as above
-
-    def split(self, path: str) -> tuple[str, str]: ...  # noqa: D102 - as above
-
-    def join(self, folder: str, name: str) -> str: ...  # noqa: D102 - as above
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def is_remote(path: str) -> bool:
@@ -49,32 +27,82 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
+def _or_plugin(local: Callable[P, T]) -> Callable[P, T]:
+    """Gives what the plug-in's method of the same name gives if the first argument is a URI."""
+
+    @wraps(local)
+    def either(*args: P.args, **kwargs: P.kwargs) -> T:
+        if not is_remote(str(args[0])):
+            return local(*args, **kwargs)
+        result: T = getattr(_plugin(), local.__name__)(*args, **kwargs)
+        return result
+
+    return either
+
+
 def match(pattern: str) -> list[FileInfo]:
     """The files that a path or a glob names, sorted by path.
 
-    ``*`` and ``[...]`` stay within a folder, ``**`` does not, and ``**/`` may be no folder at all.
+    ``*`` and ``[...]`` stay within a folder, ``**`` does not, and ``**/`` may be no folder at all. The plug-in gives
+    (path, bytes, modification time).
 
     Raises:
         OSError: the filesystem cannot be read.
     """
     if is_remote(pattern):
-        return sorted(FileInfo(*file) for file in _remote().match(pattern))
+        return sorted(FileInfo(*file) for file in _plugin().match(pattern))
     return match_local(pattern)
 
 
+@_or_plugin
 def open_file(path: str) -> BinaryIO:
     """Opens a file for reading its raw bytes."""
-    return _remote().open_file(path) if is_remote(path) else open(path, "rb")
+    return open(path, "rb")
 
 
+@_or_plugin
 def create(path: str) -> BinaryIO:
     """Opens a file for writing, replacing an existing one; a remote file may appear only when it is closed."""
-    return _remote().create(path) if is_remote(path) else open(path, "wb")
+    return open(path, "wb")
 
 
+@_or_plugin
 def exists(path: str) -> bool:
     """Whether there is a file or folder."""
-    return _remote().exists(path) if is_remote(path) else os.path.exists(path)
+    return os.path.exists(path)
+
+
+@_or_plugin
+def rename(source: str, destination: str) -> None:
+    """Moves a file; a local one replaces an existing file, while some remote filesystems refuse to."""
+    os.replace(source, destination)
+
+
+@_or_plugin
+def delete(path: str) -> None:
+    """Removes a file, or a folder with its content."""
+    if os.path.isdir(path):
+        shutil.rmtree(path)
+    else:
+        os.remove(path)
+
+
+@_or_plugin
+def make_folder(path: str) -> None:
+    """Creates a folder and its parents."""
+    os.makedirs(path)
+
+
+@_or_plugin
+def split(path: str) -> tuple[str, str]:
+    """A path's folder and name."""
+    return os.path.split(path)
+
+
+@_or_plugin
+def join(folder: str, name: str) -> str:
+    """The path of a file in a folder."""
+    return os.path.join(folder, name)
 
 
 def delete_folder(path: str) -> None:
@@ -95,45 +123,21 @@ def size(path: str) -> int | None:
     return found[0].size if found else None
 
 
-def rename(source: str, destination: str) -> None:
-    """Moves a file; a local one replaces an existing file, while some remote filesystems refuse to."""
-    if is_remote(source):
-        _remote().rename(source, destination)
-    else:
-        os.replace(source, destination)
+def prefetch(items: Iterator[T]) -> Generator[T, None, None]:
+    """Yields the same items; a thread computes the next one meanwhile. Closing the generator ends the thread.
 
-
-def delete(path: str) -> None:
-    """Removes a file, or a folder with its content."""
-    if is_remote(path):
-        _remote().delete(path)
-    elif os.path.isdir(path):
-        shutil.rmtree(path)
-    else:
-        os.remove(path)
-
-
-def make_folder(path: str) -> None:
-    """Creates a folder and its parents."""
-    if is_remote(path):
-        _remote().make_folder(path)
-    else:
-        os.makedirs(path)
-
-
-def split(path: str) -> tuple[str, str]:
-    """A path's folder and name."""
-    return _remote().split(path) if is_remote(path) else os.path.split(path)
-
-
-def join(folder: str, name: str) -> str:
-    """The path of a file in a folder."""
-    return _remote().join(folder, name) if is_remote(folder) else os.path.join(folder, name)
+    Raises:
+        Exception: whatever ``items`` raises, once the items before it were yielded.
+    """
+    with ThreadPoolExecutor(1, "headrace-reads-ahead") as thread:
+        coming = thread.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = thread.submit(next, items, None)
+            yield item
 
 
 @cache
-def _remote() -> Storage:
+def _plugin() -> Any:
     for plug_in in importlib.metadata.entry_points(group="headrace.storage"):
-        storage: Storage = plug_in.load()
-        return storage
+        return plug_in.load()
     raise ConfigurationError("no plug-in for remote files was found; reinstall headrace: pip install headrace")

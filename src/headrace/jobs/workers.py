@@ -3,45 +3,164 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import uuid
-from contextlib import ExitStack
+from collections.abc import Generator
+from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, NamedTuple
 
 from headrace.core.errors import ConfigurationError, HostDiedError
-from headrace.core.events import BatchCompleted
-from headrace.core.result import Stage
+from headrace.core.events import BatchCompleted, Event
+from headrace.core.result import Caught
 from headrace.hosts.connection import Call, HostConnection
 from headrace.hosts.environment import ProcessEnvironment, gpu_of, has_accelerator, threads_of_each, visible_gpus
 from headrace.hosts.fork_server_client import ForkServerClient
+from headrace.hosts.host import Response
 from headrace.hosts.system import allowed_cores, why_no_hosts
 from headrace.ipc.codec import encode
+from headrace.ipc.exceptions import stand_ins
+from headrace.ipc.progress import Activity, Progress
 from headrace.ipc.serialization import pickle_or_explain
-from headrace.jobs.flow import FIRST_ROWS
-from headrace.jobs.job import cancelled, refuse_if_cancelled
-from headrace.jobs.part_runner import Begin, GoOn, PartProgress, PartRunner, Stop
+from headrace.jobs.files import Source
+from headrace.jobs.job import FIRST_ROWS, CancelledError, cancelled, refuse_if_cancelled
 from headrace.jobs.parts import BundleParts, write_manifest
 from headrace.jobs.splits import Splits
-from headrace.jobs.steps import RunSteps
+from headrace.jobs.steps import RunSteps, SourceBundle
 from headrace.metrics.totals import Totals
 from headrace.models.memory import hold_heap, memory_available, release_heap, resident_bytes
 from headrace.runtime.observers import FanOut
-from headrace.runtime.usage_meter import end_budget
+from headrace.runtime.open_worker import open_worker
+from headrace.runtime.usage_meter import end_budget, stop_requests
+from headrace.runtime.worker import AnyWorker
 
+_PAUSE_SECONDS = 0.25
+_DRAIN_SECONDS = 5.0
 _MEASURED_SECONDS = 3.0
 _SHARE_OF_MEMORY = 0.8
 
 
-class _Worker(Protocol):
+class Begin(NamedTuple):
+    """Asks a worker to begin with a part of the input."""
+
+    number: int
+    """Of the job's source."""
+    source: Source
+
+
+class GoOn(NamedTuple):
+    """Asks a worker to go on with its part."""
+
+
+class Stop(NamedTuple):
+    """Asks a worker to read no more of its part."""
+
+    keep: bool
+    """Whether what it has done is part of the output. Else only a run that can be resumed keeps it."""
+
+
+class PartProgress(NamedTuple):
+    """What a worker has done since it was asked: it answers a few times a second."""
+
+    events: list[Event]
+    parts: BundleParts | None = None
+    """Of the output; None: the part of the input is not finished."""
+    caught: Caught | None = None
+    """Why it failed, if it did."""
+    cpu_seconds: float = 0.0
+    """What the worker's process has computed, in all."""
+    failed: int = 0
+    others: int = 0
+    """How many rows of the part are dead letters, and how many are not."""
+
+
+class PartRunner:
+    """A worker: a ``RequestHandler`` of hosts, pickled to them, or in this process.
+
+    Args:
+        steps: how to read, predict and write.
+    """
+
+    def __init__(self, steps: RunSteps) -> None:
+        self._steps = steps
+        self._steps.writer.all_may_fail = True  # the process that hands out the parts looks at all of them
+        self._worker: AnyWorker | None = None
+        self._bundle: SourceBundle
+        self._batches: Generator[None, None, None]
+        self._events: list[Event] = []
+
+    def on_event(self, event: Event) -> None:
+        """Keeps an event for the next answer."""
+        self._events.append(event)
+
     def ask(self, head: Begin | GoOn | Stop) -> PartProgress:
-        """What it has done; raises HostDiedError if it has died."""
-        ...
+        """Does what it is asked for, for a moment."""
+        parts = caught = None
+        writer = self._steps.writer
+        try:
+            if isinstance(head, Begin):
+                self._begin(head)
+            parts = self._stop(keep=head.keep) if isinstance(head, Stop) else self._go_on()
+        except Exception as error:
+            writer.abandon()
+            caught = Caught.of(error)
+        events, self._events = self._events, []
+        return PartProgress(events, parts, caught, time.process_time(), writer.failed, writer.others)
+
+    def answer(self, head: Any, rows: list[Any], progress: Progress) -> Response:
+        """As ``ask``, for a host."""
+        progress.mark(Activity.INFERENCE)
+        done = self.ask(head)
+        errors = [event.error for event in done.events if hasattr(event, "error")]
+        return Response(done, reducers=stand_ins([*errors, *([done.caught.error] if done.caught else [])]))
+
+    def unreadable(self, error: Exception) -> Response:
+        """The response to a request that cannot be unpickled."""
+        caught = Caught.of(error)
+        return Response(PartProgress([], None, caught), reducers=stand_ins([caught.error]))
+
+    def unsendable(self, answer: Response, error: Exception) -> Response:
+        """The response in place of one that cannot be pickled."""
+        return self.unreadable(error)
+
+    def exports(self, work: Any) -> None:
+        """Nothing: other processes load their own models."""
+
+    def attach(self, work: Any, value: Any) -> None:
+        """Nothing."""
 
     def close(self) -> None:
-        """Ends it."""
-        ...
+        """Releases the model."""
+        if self._worker is not None:
+            self._worker.close()
+
+    def _go_on(self) -> BundleParts | None:
+        until = time.monotonic() + _PAUSE_SECONDS
+        for _ in self._batches:
+            if time.monotonic() > until:
+                return None
+        return self._bundle.finish()
+
+    def _begin(self, head: Begin) -> None:
+        if self._worker is None:
+            if "numpy" in sys.modules:
+                sys.modules["numpy"].random.seed()  # forked from one process, all workers would draw the same numbers
+            self._worker = open_worker(self._steps.spec)
+        self._bundle = self._steps.bundle(self._worker.bundle(FanOut(self)))
+        self._batches = self._bundle.batches(head.number, head.source)
+
+    def _stop(self, *, keep: bool) -> BundleParts | None:
+        if keep:
+            self._batches.close()
+            return self._bundle.finish()
+        if self._steps.writer.paid:
+            stop_requests(self._steps.spec, _DRAIN_SECONDS)
+        with suppress(CancelledError):
+            self._batches.throw(CancelledError("cancelled"))
+        self._steps.writer.abandon()
+        return None
 
 
 class Workers:
@@ -73,10 +192,12 @@ class Workers:
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._parts: list[BundleParts] = []
+        self._failed = self._others = 0
+        """How many rows are dead letters, and how many are not."""
         self._is_over = False
         """Whether the rest of the input is left out."""
         self._is_cut = False
-        """Whether the rest is left out since the first rows have all failed."""
+        """Whether some was left out since the first rows had all failed."""
         self._error: BaseException | None = None
         self._totals = Totals()
         self._observers = FanOut(self._totals)
@@ -93,7 +214,7 @@ class Workers:
             stack.callback(release_heap)
             stack.callback(end_budget, self._steps.spec)
             stack.callback(self._hosts.close)
-            stack.callback(self._end)
+            stack.callback(setattr, self, "_is_over", True)
             self._start(self._workers or 1)
             for thread in self._threads:  # which become more where they are measured
                 thread.join()
@@ -112,44 +233,41 @@ class Workers:
             self._threads.append(thread)
             thread.start()
 
-    def _end(self) -> None:
-        self._is_over = True
-
     def _work(self, number: int) -> None:
         """Gives a worker one part after the other."""
-        worker: _Worker | None = None
+        worker: PartRunner | _Hosted | None = None
         measure = _Measure() if self._workers is None and number == 0 else None
         try:
             while (task := self._next()) is not None:
-                worker = worker or (self._started(number) if measure is None else PartRunner(self._steps))
+                if worker is None:
+                    worker = PartRunner(self._steps) if measure is not None else _Hosted(self._hosts, number)
                 self._run(worker, task, measure)
         except BaseException as error:  # ``execute`` raises it
             self._error = self._error or error
-            self._end()
+            self._is_over = True
         finally:
             if worker is not None:
                 worker.close()
 
-    def _started(self, number: int) -> _Worker:
-        return _Hosted(HostConnection(self._hosts, number, None), number)
-
     def _next(self) -> Begin | None:
         with self._lock:
-            found = None if self._stops() else next(self._splits, None)
-        return None if found is None else Begin(*found)
+            found = None if self._is_over or self._folder in cancelled else next(self._splits, None)
+            self._is_cut = self._is_cut or (found is not None and self._has_only_failed())
+        return None if found is None or self._is_cut else Begin(*found)
 
-    def _stops(self) -> bool:
-        return self._is_over or self._folder in cancelled
+    def _has_only_failed(self) -> bool:
+        return not self._may_fail and not self._others and self._failed >= FIRST_ROWS
 
-    def _run(self, worker: _Worker, task: Begin, measure: _Measure | None) -> None:
+    def _run(self, worker: PartRunner | _Hosted, task: Begin, measure: _Measure | None) -> None:
         head: Begin | GoOn | Stop = task
+        failed = others = 0
         while True:
             done = worker.ask(head)
             with self._lock:
                 for event in done.events:
                     self._observers.on_event(event)
-                if not self._may_fail and _all_failed(self._totals):
-                    self._is_cut = self._is_over = True
+                self._failed, self._others = self._failed + done.failed - failed, self._others + done.others - others
+            failed, others = done.failed, done.others
             if done.caught is not None:
                 raise done.caught.error
             if measure is not None:
@@ -158,24 +276,18 @@ class Workers:
                 self._parts.append(done.parts)
             if done.parts is not None or isinstance(head, Stop):
                 return
-            head = Stop(keep=self._is_cut) if self._stops() else GoOn()
-
-
-def _all_failed(totals: Totals) -> bool:
-    late = sum(count for (stage, _), count in totals.failures.items() if stage == Stage.POSTPROCESSING.value)
-    return totals.failed >= FIRST_ROWS and totals.predictions + totals.cached + totals.skipped <= late
+            is_cut = self._has_only_failed()
+            self._is_cut = self._is_cut or is_cut
+            head = Stop(keep=is_cut) if is_cut or self._is_over or self._folder in cancelled else GoOn()
 
 
 def _fork_server(steps: RunSteps, workers: int | None) -> ForkServerClient:
     """Starts workers, of which so many share the cores; None: that is not known."""
-    environment = ProcessEnvironment.here()
-    if workers is not None:
-        environment = environment.with_threads(threads_of_each(workers))
-    name = steps.spec.plan.name
+    here, name = ProcessEnvironment.here(), steps.spec.plan.name
     return ForkServerClient(
         pickle_or_explain(PartRunner(steps), name),
         name,
-        environment=environment,
+        environment=here if workers is None else here.with_threads(threads_of_each(workers)),
         environment_of=lambda number: gpu_of(number, workers or 2, os.environ),
     )
 
@@ -183,18 +295,15 @@ def _fork_server(steps: RunSteps, workers: int | None) -> ForkServerClient:
 class _Hosted:
     """A worker that is a host."""
 
-    def __init__(self, connection: HostConnection, number: int) -> None:
-        self._connection = connection
+    def __init__(self, hosts: ForkServerClient, number: int) -> None:
+        self._connection = HostConnection(hosts, number, None)
         self._number = number
         self._calls = 0
 
     def ask(self, head: Begin | GoOn | Stop) -> PartProgress:
         self._calls += 1
         call = Call(self._calls, encode(head, []))
-        if self._connection.send(call):
-            self._connection.wait(call)
-        else:
-            self._connection.wait(None)
+        self._connection.wait(call if self._connection.send(call) else None)
         if call.reply is None:
             assert self._connection.failure is not None
             raise HostDiedError(f"worker {self._number + 1} {self._connection.failure.exit_text}.")
@@ -230,12 +339,11 @@ class _Measure:
 
 
 def more_workers(busy_cores: float, most: int, copies: float) -> int:
-    """How many workers to add, given the cores that one keeps busy.
+    """How many workers to add.
 
     Args:
-        busy_cores: on average.
+        busy_cores: how many cores one worker keeps busy on average.
         most: how many cores, or devices, there are.
         copies: how many more processes of its size the memory has room for.
     """
-    wanted = round(most / max(1.0, busy_cores)) - 1
-    return max(0, min(wanted, int(_SHARE_OF_MEMORY * copies)))
+    return max(0, min(round(most / max(1.0, busy_cores)) - 1, int(_SHARE_OF_MEMORY * copies)))

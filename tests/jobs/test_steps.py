@@ -1,4 +1,4 @@
-"""Blocks come to the model one ahead, cut to what suits it, and no longer once the first rows have all failed."""
+"""Blocks come to the model one ahead, and cut to what suits it."""
 
 import threading
 from contextlib import closing
@@ -6,7 +6,8 @@ from contextlib import closing
 import pyarrow
 import pytest
 
-from headrace.jobs.flow import FIRST_ROWS, FirstRows, cut_by_time, prefetch
+from headrace.jobs.steps import cut_by_time
+from headrace.jobs.storage import prefetch
 from headrace.rows.blocks import Block
 
 
@@ -74,20 +75,3 @@ def test_parts_take_a_slow_model_a_second_and_a_fast_one_gets_whole_blocks():
     sizes = [len(part) for part in parts_of([block(4096, first) for first in range(0, 40960, 4096)], 1e-6)]
     assert sizes[-6:] == [4096] * 6
     assert len(sizes) < 30
-
-
-def ended(failed, read=1200, *, may_fail=False):
-    first = FirstRows(may_fail=may_fail)
-    blocks = [Block(0, start, records=[{}] * 300) for start in range(0, read, 300)]
-    assert [*first.noted(blocks)] == blocks
-    for place in failed:
-        first.failed(place)
-    return first.end()
-
-
-def test_only_the_first_rows_count_and_all_of_them():
-    assert ended(range(FIRST_ROWS))
-    assert ended(reversed(range(1200)))
-    assert not ended(range(1, 1200))
-    assert not ended(range(900), read=900)
-    assert not ended(range(1200), may_fail=True)

@@ -1,0 +1,190 @@
+"""What is whole in a part counts, and its rows are read in the order of the input, by kind and by source."""
+
+import json
+import os
+
+import numpy
+import pyarrow
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from full_disk import full_disk
+from headrace.jobs import parts as parts_module
+from headrace.jobs import stored_rows
+from headrace.jobs.output_batches import OutputLine, batch_of_block
+from headrace.jobs.parts import KINDS, PartWriter
+from headrace.jobs.stored_rows import StoredOutput
+from headrace.jobs.text_tables import lines_of
+from headrace.rows.blocks import Block, place_at
+
+PLACES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), unique=True)
+PARTS = st.lists(st.tuples(st.sampled_from(KINDS), PLACES), max_size=5)
+BLOCKS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(1, 9)), min_size=1, max_size=8)
+MANY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+
+
+def line(number, source=0):
+    letter = {"n": number, "place": [source, number], "stage": "inference", "error_type": "E", "message": "?" * 400}
+    return OutputLine(place_at(source, number), json.dumps(letter))
+
+
+def rows_of(folder):
+    rows = StoredOutput.find(str(folder)).good
+    lines = b"".join(lines_of(rows.tables())).splitlines()
+    assert len(lines) == len(rows.places)
+    return [json.loads(line)["n"] for line in lines]
+
+
+def places_in(tables):
+    return [tuple(json.loads(line)["place"]) for table in tables for line in table.column(0).to_pylist()]
+
+
+@MANY
+@given(PARTS, st.sampled_from([1, 3, 1 << 16]))
+def test_each_row_is_of_one_kind_and_one_source(tmp_path_factory, monkeypatch, parts, rows_in_stream):
+    monkeypatch.setattr(parts_module, "_ROWS", rows_in_stream)
+    monkeypatch.setattr(parts_module, "_WAITING", rows_in_stream)
+    folder = str(tmp_path_factory.mktemp("parts"))
+    for kind, places in parts:
+        writer = PartWriter(folder, kind, durable=True)
+        for source, number in places:
+            writer.write_lines([line(number, source)])
+        writer.finish()
+    found = StoredOutput.find(folder)
+    good, bad, skipped = ({one for kind, some in parts if kind == wanted for one in some} for wanted in KINDS)
+    counts = found.counted(lambda: None)
+    assert (counts.predictions, counts.failed) == (len(good), len(bad - good))
+    assert (counts.skipped, counts.rows) == (len(skipped - bad - good), len(good | bad | skipped))
+    for source in (None, *range(5)):
+        some = found if source is None else found.of(source)
+        wanted_good, wanted_bad = (
+            sorted(one for one in rows if source in (None, one[0])) for rows in (good, bad - good)
+        )
+        assert places_in(some.good.tables()) == wanted_good
+        assert places_in(table for _, table in some.pieces_of_letters()) == wanted_bad
+        assert some.letters == len(wanted_bad)
+
+
+def write_blocks(folder, blocks):
+    """Writes a part of blocks of rows, each row with its source, its number, and half of that for a prediction."""
+    writer = PartWriter(str(folder), "predictions", durable=True)
+    for source, first, count in blocks:
+        numbers = numpy.arange(first, first + count)
+        sources = numpy.full(count, source) if first % 3 else [f"s{source}"] * count
+        block = Block(source, first, ("n",), pyarrow.record_batch({"source": sources, "n": numbers}))
+        writer.write_batch(block.place, batch_of_block(block, None, numbers / 2, "m"))
+    writer.finish()
+
+
+@MANY
+@given(st.lists(BLOCKS, min_size=1, max_size=4), st.sampled_from([1, 7, 1 << 16]))
+def test_each_row_of_blocks_comes_once_and_in_order(tmp_path_factory, monkeypatch, several, rows_in_stream):
+    monkeypatch.setattr(parts_module, "_ROWS", rows_in_stream)
+    folder = tmp_path_factory.mktemp("parts")
+    for blocks in several:
+        write_blocks(folder, blocks)
+    rows = [row for table in StoredOutput.find(str(folder)).good.tables() for row in table.to_pylist()]
+    assert all((row["prediction"], row["model_id"]) == (row["n"] / 2, "m") for row in rows)
+    everything = {(source, first + n) for blocks in several for source, first, count in blocks for n in range(count)}
+    assert [(int(str(row["source"]).strip("s")), row["n"]) for row in rows] == sorted(everything)
+
+
+def test_parts_that_follow_each_other_are_in_memory_one_by_one(tmp_path, monkeypatch):
+    loaded = []
+    load = stored_rows._load
+    monkeypatch.setattr(stored_rows, "_load", lambda stream: loaded.append(stream) or load(stream))
+    for part in range(9):
+        writer = PartWriter(str(tmp_path), "predictions")
+        writer.write_lines([line(10 * part + n) for n in (2, 0, 1)])
+        writer.finish()
+    for number, table in enumerate(StoredOutput.find(str(tmp_path)).good.tables()):
+        assert table.num_rows == 3
+        assert len(loaded) == number + 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_written_is_no_part(tmp_path, kind):
+    assert PartWriter(str(tmp_path), kind).finish() is None
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_long_part_does_not_wait_in_memory(tmp_path):
+    part = PartWriter(str(tmp_path), "predictions")
+    for n in range(60):
+        part.write_lines([OutputLine(n, '"' + "x" * 1_000_000 + '"')])
+    (file,) = tmp_path.iterdir()
+    assert file.stat().st_size > 30_000_000
+    part.finish()
+    assert len(StoredOutput.find(str(tmp_path)).places) == 60
+
+
+@pytest.mark.parametrize("paid", [False, True])
+def test_durable_rows_wait_for_a_second_and_paid_ones_not_at_all(tmp_path, monkeypatch, paid):
+    now = 100.0
+    monkeypatch.setattr(parts_module.time, "monotonic", lambda: now)
+    writer = PartWriter(str(tmp_path), "predictions", durable=True, paid=paid)
+    for n in range(3):
+        writer.write_lines([line(n)])
+    assert rows_of(tmp_path) == ([0, 1, 2] if paid else [0])
+    now += 1
+    writer.write_lines([line(3)])
+    assert rows_of(tmp_path) == [0, 1, 2, 3]
+    writer.finish()
+
+
+@pytest.mark.parametrize(("lost", "most"), [(0, 20), (1, 20), (20, 19), (400, 19), (5000, 17)])
+def test_what_a_killed_process_had_begun_counts_as_far_as_it_is_whole(tmp_path, lost, most):
+    writer = PartWriter(str(tmp_path), "predictions", durable=True, paid=True)
+    for n in range(20):
+        writer.write_lines([line(n)])
+    writer.finish()
+    (begun,) = tmp_path.iterdir()
+    os.truncate(begun, begun.stat().st_size - lost)
+    there = rows_of(tmp_path)
+    assert there == list(range(len(there)))
+    assert 0 < len(there) <= most
+    assert len(there) == most or lost == 5000
+
+
+def test_rows_that_a_process_adds_meanwhile_are_not_read(tmp_path):
+    """One that is about to end may still write."""
+    writer = PartWriter(str(tmp_path), "predictions", durable=True, paid=True)
+    writer.write_lines([line(0)])
+    found = StoredOutput.find(str(tmp_path)).good
+    writer.write_lines([line(1)])
+    assert (len(found.places), sum(table.num_rows for table in found.tables())) == (1, 1)
+    writer.finish()
+
+
+@pytest.mark.parametrize("most", [0, 5000, 15_000, 70_000, 200_000])
+def test_after_an_error_nothing_is_added_though_there_is_room_again(tmp_path, monkeypatch, most):
+    """What is found is right, wherever in the lines the disk was full."""
+    monkeypatch.setattr(parts_module, "_BYTES", 10_000)
+    writer = PartWriter(str(tmp_path), "predictions", durable=True)
+
+    def write():
+        for n in range(20_000):
+            writer.write_lines([line(n)])
+
+    with full_disk(most), pytest.raises(OSError, match="too large"):
+        write()
+    writer.abandon()
+    there = rows_of(tmp_path)
+    assert there == list(range(len(there)))
+    assert len(there) < 1000
+
+
+def test_dead_letters_are_counted(tmp_path):
+    """What comes often is found among thousands of messages that do not, and messages are short."""
+    part = PartWriter(str(tmp_path), "letters")
+    for n in range(20_000):
+        letter = {"stage": "inference", "error_type": "E", "message": f"row {n} is bad"}
+        part.write_lines([OutputLine(2 * n, json.dumps(letter))])
+        if n % 4 == 0:
+            part.write_lines([OutputLine(2 * n + 1, json.dumps({**letter, "message": "no\nsuch " + "x" * 10_000}))])
+    report = StoredOutput.of_parts([part.finish()]).counted(lambda: None)
+    assert report.dead_letters == {("inference", "E"): 25_000}
+    ((often, count), *others) = report.messages.items()
+    assert (often[:24], len(often), count) == ("inference E: no such xxx", len("inference E: ") + 300, 5000)
+    assert len(others) < 100
