@@ -23,6 +23,7 @@ from headrace.jobs.output_batches import lines_in
 from headrace.jobs.parts import KINDS
 from headrace.jobs.row_ranges import RowRanges
 from headrace.rows.blocks import place_at
+from headrace.rows.values import numbers_as_array, numbers_of
 
 _STREAMS_AT_ONCE = 4
 _DISTINCT_MESSAGES = 100
@@ -102,7 +103,7 @@ class StoredRows:
             places, table = places[first:last], table.slice(first, last - first)
             if without is not None:
                 outside = ~without.have(places)
-                places, table = places[outside], table.filter(pyarrow.array(outside))
+                places, table = places[outside], table.filter(numbers_as_array(outside))
             held.append((places, table))
         yield from _taken(held, sys.maxsize)
 
@@ -205,7 +206,7 @@ def _streams_of(path: str) -> list[_Stream]:
             offset, places = file.tell(), list[Any]()
             reader = pyarrow.ipc.open_stream(file)
             try:
-                places.extend(batch.column(0).to_numpy() for batch in reader)
+                places.extend(numbers_of(batch.column(0)) for batch in reader)
             finally:
                 if places:
                     together = numpy.concatenate(places)
@@ -220,7 +221,7 @@ def _load(stream: _Stream) -> tuple[Any, Any]:
     with _opened(stream.path) as file:
         file.seek(stream.offset)
         table = pyarrow.Table.from_batches(islice(pyarrow.ipc.open_stream(file), stream.batches))
-    places = table.column(0).to_numpy()
+    places = numbers_of(table.column(0).combine_chunks())
     table = table.remove_column(0) if stream.group is None else stream.group.read()
     if stream.in_order:
         return places, table
