@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.migrate.names import private_of_beam, private_of_headrace
 from headrace.migrate.source import migrate_source
 
 BY_HAND, NOTE = True, False
@@ -174,47 +173,6 @@ def test_sources_that_do_not_use_beams_package_are_not_looked_at():
     text = "print 'apache_beam'\n"
     assert migrate_source(text).text == text
     assert migrate_source(text).findings == ()
-
-
-HANDLER = "PytorchModelHandlerTensor"
-IMPORT = f"from apache_beam.ml.inference.pytorch_inference import {HANDLER}\n"
-MISSING = sorted(private_of_beam("RunInference") - private_of_headrace("RunInference"))[0]
-OWN = sorted(private_of_headrace(HANDLER) - private_of_beam(HANDLER))[0]
-
-
-@pytest.mark.parametrize("text", [f"base.RunInference(1).{MISSING}\n", f"base.RunInference\nx.{MISSING}\n"])
-def test_attribute_that_is_missing_needs_a_hand(text):
-    (finding,) = migrate_source(BASE + text).findings
-    assert finding.message.startswith(f"RunInference.{MISSING} is private in Beam, and missing in Headrace: use its ")
-    assert finding.needs_person
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"{IMPORT}h = {HANDLER}()\nh._model_class\n",
-        f"{IMPORT}class H({HANDLER}):\n  def f(self): self._mine = self.__class__._mine\n",
-        f"{IMPORT}class Own:\n  def __init__(self): self.{OWN} = 1\n",
-        f"{BASE}h.{MISSING}\n",
-    ],
-    ids=["that Headrace has", "of one's own", "of another class", "of a class that the file does not name"],
-)
-def test_other_attributes_are_left_alone(text):
-    assert migrate_source(text).findings == ()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"{IMPORT}class H({HANDLER}):\n  def {OWN}(self): pass\n",
-        f"{IMPORT}class H({HANDLER}): pass\nclass I(H):\n  def f(self): return self.{OWN}\n",
-    ],
-)
-def test_name_of_a_derived_class_that_headrace_uses_for_itself_needs_a_hand(text):
-    (finding,) = migrate_source(text).findings
-    assert finding.message == f"{OWN} is in use by Headrace's {HANDLER}: give yours another name."
-    assert text.splitlines()[finding.line - 1][finding.column - 1 :].startswith(OWN)
-    assert finding.needs_person
 
 
 RUN = "from apache_beam.ml.inference.base import RunInference"

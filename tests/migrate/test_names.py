@@ -17,8 +17,6 @@ from headrace.migrate.names import (
     find_counterpart,
     module_for,
     names_in,
-    private_of_beam,
-    private_of_headrace,
 )
 
 BEAM = Path(importlib.util.find_spec("apache_beam").origin).parent / "ml" / "inference"
@@ -115,26 +113,3 @@ def test_names_of_a_module_are_read_without_importing_it():
 )
 def test_extras_are_those_of_the_handlers(text, extras):
     assert extras_in(text) == extras
-
-
-def test_private_attributes_are_those_of_the_class_and_its_bases():
-    assert {"_model_class", "_env_vars", "_large_model"} <= private_of_beam("PytorchModelHandlerTensor")
-    assert "_model_class" not in private_of_beam("SklearnModelHandlerNumpy")
-    assert {"_model_class", "_env_vars"} <= private_of_headrace("PytorchModelHandlerTensor")
-    assert private_of_headrace("Nonsense") == private_of_beam("Nonsense") == frozenset()
-
-
-@pytest.mark.parametrize(
-    ("name", "attribute"),
-    [
-        ("RunInference", "_model_handler"),
-        ("PytorchModelHandlerTensor", "_state_dict_path"),
-        ("OnnxModelHandlerNumpy", "_model_inference_fn"),
-        ("SklearnModelHandlerPandas", "_model_inference_fn"),
-        ("VLLMCompletionsModelHandler", "_model_name"),
-        ("KeyedModelHandler", "_unkeyed"),
-    ],
-)
-def test_headrace_has_attributes_under_beams_names(name, attribute):
-    assert attribute in private_of_beam(name)
-    assert attribute in private_of_headrace(name)

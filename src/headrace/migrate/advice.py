@@ -1,4 +1,4 @@
-"""What rewriting cannot settle: names that stay, lookups while running, class checks, private attributes, texts."""
+"""What rewriting cannot settle: names that stay, lookups while running, class checks, texts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from headrace.migrate.names import (
     REMOTE,
     find_counterpart,
     is_inference,
-    is_private,
     module_for,
-    private_of_beam,
-    private_of_headrace,
 )
 from headrace.migrate.rewriting import Rewriting
 
@@ -25,7 +22,6 @@ _OF_BOTH = "RunInferenceDLQ"
 """A class whose objects are instances of Beam's, too."""
 _ASK_FOR_CLASSES = ("isinstance", "issubclass", "assertIsInstance", "assertNotIsInstance")
 _ITS_CLASS = matchers.Call(func=matchers.Name("type")) | matchers.Attribute(attr=matchers.Name("__class__"))
-_CURE = "use its public arguments and methods, or an attribute of your own."
 _NAME = re.compile(r"apache_beam\.ml\.inference(?:[.:][\w.{}]*)?")
 _IMPORT = re.compile(
     r"(?:^|;)[ \t>.]*(?:from|import)[ \t]+apache_beam\.ml(?:\.inference|[ \t]+import[ \t]+inference\b)", re.MULTILINE
@@ -46,7 +42,6 @@ def advice_findings(imports: FileImports, rewriting: Rewriting) -> Iterator[Find
     yield from _uses_that_stay(imports, rewriting)
     yield from _lookups(imports)
     yield from _class_checks(imports, rewriting)
-    yield from _private_attributes(imports)
     yield from _texts(imports)
 
 
@@ -128,38 +123,6 @@ def _checks(imports: FileImports) -> Iterator[tuple[str, libcst.CSTNode]]:
             yield "except {}", handler.type
     for pattern in imports.nodes_of(libcst.MatchClass):
         yield "case {}(...)", pattern.cls
-
-
-def _private_attributes(imports: FileImports) -> Iterator[Finding]:
-    """Private names of the classes that a file moves: those that Headrace's lack, and those that they have alone."""
-    classes = {path[4] for path, _ in imports.names_in_use() if len(path) >= 5 and find_counterpart(path[:5])}
-    nodes: list[libcst.Attribute | libcst.FunctionDef] = [*imports.nodes_of(libcst.Attribute)]
-    for node in [*nodes, *imports.nodes_of(libcst.FunctionDef)]:
-        name = node.attr if isinstance(node, libcst.Attribute) else node.name
-        if not is_private(name.value):
-            continue
-        for one in sorted(classes):
-            is_theirs, is_ours = name.value in private_of_beam(one), name.value in private_of_headrace(one)
-            if is_theirs and not is_ours:
-                message = "use its public arguments and methods, or an attribute of your own."
-                yield imports.finding(
-                    name, f"{one}.{name.value} is private in Beam, and missing in Headrace: {message}"
-                )
-                break
-            if is_ours and not is_theirs and _is_of_derived(imports, node):
-                yield imports.finding(name, f"{name.value} is in use by Headrace's {one}: give yours another name.")
-                break
-
-
-def _is_of_derived(imports: FileImports, node: libcst.CSTNode) -> bool:
-    """Whether a name belongs to a class that derives from others: its method, or an attribute of ``self``."""
-    if isinstance(node, libcst.Attribute) and not matchers.matches(node.value, matchers.Name("self")):
-        return False
-    while node in imports.parents:
-        node = imports.parents[node]
-        if isinstance(node, libcst.ClassDef):
-            return bool(node.bases)
-    return False
 
 
 def _texts(imports: FileImports) -> Iterator[Finding]:

@@ -130,14 +130,6 @@ class FileImports:
         end = span.start + span.length
         return [use for use in self.uses if use.node is not None and span.start <= use.spans[0].start < end]
 
-    def names_in_use(self) -> Iterator[tuple[tuple[str, ...], str]]:
-        """What imported names, and their uses with up to all of their attributes, stand for, and their texts."""
-        for binding in self.bindings:
-            yield binding.path, binding.local
-        for use in self.uses:
-            for depth, span in enumerate(use.spans, len(use.bindings[0].path)):
-                yield use.path[:depth], self._content[span.start : span.start + span.length].decode()
-
     @property
     def stars(self) -> list[libcst.ImportFrom]:
         """``from apache_beam.ml.inference... import *``."""

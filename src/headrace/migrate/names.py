@@ -6,13 +6,11 @@ import ast
 import functools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.core.beam_compat import BEAMS_ATTRIBUTES
 from headrace.handlers.cards import CARDS
 
 INFERENCE = ("apache_beam", "ml", "inference")
@@ -22,8 +20,6 @@ _SOURCES = Path(__file__).parents[1]
 _BASE = "headrace.beam"
 _OF_BASE = ("", "base", "utils")
 """Modules of Beam's package, and the package itself, whose public names ``headrace.beam`` has."""
-_ROOMS = ("core", "handlers", "beam")
-"""Where Headrace's counterparts of Beam's classes, and their bases, are."""
 
 BEAM_PACKAGE = re.compile(r"apache[-_]beam\b")
 _HEADRACE = re.compile(r"\bheadrace\b(?:\[([\w\s,.-]*)\])?")
@@ -49,23 +45,9 @@ class Counterpart(NamedTuple):
         return f"{self.module}.{self.name}" if self.name else self.module
 
 
-class ClassSource(NamedTuple):
-    """What the source of a class shows."""
-
-    bases: tuple[str, ...]
-    """Their names, without modules."""
-    private: frozenset[str]
-    """Methods and attributes with one leading underscore, those that methods set on ``self`` included."""
-
-
 def is_inference(path: Sequence[str]) -> bool:
     """Whether a dotted name, in parts, is Beam's inference package or something in it."""
     return tuple(path[:3]) == INFERENCE
-
-
-def is_private(name: str) -> bool:
-    """Whether a name has one leading underscore."""
-    return name.startswith("_") and not name.startswith("__") and len(name) > 1
 
 
 def find_counterpart(path: Sequence[str]) -> Counterpart | None:
@@ -106,46 +88,6 @@ def names_in(module: str) -> frozenset[str]:
     return _names_in(path / "__init__.py" if path.is_dir() else path.with_suffix(".py"))
 
 
-def private_of_beam(name: str) -> frozenset[str]:
-    """The private attributes of a class in Beam's inference package; none if Beam is not installed."""
-    return _private(_beams_classes(), name)
-
-
-def private_of_headrace(name: str) -> frozenset[str]:
-    """The private attributes of a class of Headrace."""
-    return _private(_our_classes(), name)
-
-
-def _private(classes: Mapping[str, ClassSource], name: str) -> frozenset[str]:
-    """With those of all bases."""
-    if name not in classes:
-        return frozenset()
-    own = classes[name]
-    return own.private.union(*(_private(classes, base) for base in own.bases if base != name))
-
-
-@functools.cache
-def _beams_classes() -> dict[str, ClassSource]:
-    folder = _beams_folder()
-    files = sorted(folder.glob("*.py")) if folder else []
-    return _classes_in(file for file in files if not file.stem.endswith("_test"))
-
-
-@functools.cache
-def _our_classes() -> dict[str, ClassSource]:
-    classes = _classes_in(file for room in _ROOMS for file in (_SOURCES / room).glob("*.py"))
-    for name, aliases in BEAMS_ATTRIBUTES.items():
-        classes[name] = classes[name]._replace(private=classes[name].private.union(aliases))
-    return classes
-
-
-@functools.cache
-def _beams_folder() -> Path | None:
-    spec = find_spec("apache_beam")  # of a top-level package: this imports nothing
-    folder = Path(spec.origin).parent / "ml" / "inference" if spec and spec.origin else None
-    return folder if folder and folder.is_dir() else None
-
-
 @functools.cache
 def _names_in(file: Path) -> frozenset[str]:
     module = _parsed(file)
@@ -155,24 +97,8 @@ def _names_in(file: Path) -> frozenset[str]:
     return frozenset(_bound_in(module)).union(*map(ast.literal_eval, lists))
 
 
-def _classes_in(files: Iterable[Path]) -> dict[str, ClassSource]:
-    nodes = (node for file in files for node in ast.walk(_parsed(file)) if isinstance(node, ast.ClassDef))
-    return {node.name: _class_source(node) for node in nodes}
-
-
-def _class_source(node: ast.ClassDef) -> ClassSource:
-    bases = (base.value if isinstance(base, ast.Subscript) else base for base in node.bases)
-    on_self = (
-        one.attr
-        for one in ast.walk(node)
-        if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store) and ast.unparse(one.value) == "self"
-    )
-    private = frozenset(name for name in (*_bound_in(node), *on_self) if is_private(name))
-    return ClassSource(tuple(ast.unparse(base).rpartition(".")[2] for base in bases), private)
-
-
 def _bound_in(scope: ast.AST) -> Iterator[str]:
-    """The names that a module or a class body binds, in conditions and ``try``, too."""
+    """The names that a module binds, in conditions and ``try``, too."""
     for node in ast.iter_child_nodes(scope):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name
