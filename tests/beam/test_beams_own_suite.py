@@ -63,6 +63,9 @@ LARGE = {  # they wait for seconds, or need PyTorch
     "test_run_inference_impl_with_model_manager_args",
     "test_run_inference_impl_with_model_manager_oom",
     "test_model_status_provides_valid_garbage_collection",
+    "test_repeated_requests_fail",
+    "test_run_inference_with_rate_limiter",
+    "test_works_on_retry",
 }
 
 OURS = """

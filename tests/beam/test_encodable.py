@@ -74,6 +74,7 @@ class TestAcrossAShuffle:
         _, dead = run.create(UNCODABLE) | RunInference(handler).with_exception_handling()
         self.check([element for [element], _ in shuffled(run, dead.failed_inferences)])
 
+    @pytest.mark.large
     def test_dead_letters_of_a_model_host_are_encodable(self, run):
         def refuse_all(batch):  # a local function is pickled by value
             raise ValueError("refused")

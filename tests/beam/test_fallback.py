@@ -41,7 +41,11 @@ class Squares(ModelHandler):
 
 @pytest.mark.parametrize(
     ("place", "options"),
-    [({}, {}), ({}, {"max_batch_duration_secs": 1}), ({"isolate": True}, {}), ({"placement": "machine"}, {})],
+    [
+        ({}, {"max_batch_duration_secs": 1}),
+        ({"isolate": True}, {}),
+        pytest.param({"placement": "machine"}, {}, marks=pytest.mark.large),
+    ],
 )
 def test_answers_of_the_fallback_keep_their_windows(run, place, options):
     elements = by_second(run, "Elements", [(n, n) for n in range(1, 31)])

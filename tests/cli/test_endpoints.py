@@ -52,6 +52,7 @@ def test_one_column_is_the_prompt(folder, headrace, server):
     assert folder.rows("p.jsonl")[3] == {"id": 3, "prediction": "X3", "model_id": "m"}
 
 
+@pytest.mark.large
 def test_claude_is_asked(folder, headrace, monkeypatch):
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
     folder.write("in.jsonl", ROWS)

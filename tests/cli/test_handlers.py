@@ -110,6 +110,7 @@ def test_a_missing_url_is_asked_for_by_its_option(module, named, option):
     assert str(caught.value) == f"{module}:at needs {option}"
 
 
+@pytest.mark.large
 def test_no_error_asks_for_a_key_on_the_command_line(monkeypatch):
     monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
     monkeypatch.delenv("GEMINI_API_KEY", raising=False)

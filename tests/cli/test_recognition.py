@@ -165,6 +165,7 @@ def test_dead_letters_are_retried_without_a_handler(folder, headrace, model):
     assert [row["id"] for row in folder.rows("p.jsonl")] == [1, 2, 3]
 
 
+@pytest.mark.large
 def test_doctor_takes_a_model_alone(folder, headrace, model):
     result = headrace("doctor", "--model", "model.pkl", "--rows", "in.csv", "--json")
     assert result.code == 0
@@ -185,6 +186,7 @@ def test_a_pipeline_of_texts_finds_its_column(folder, headrace):
     assert letter["message"] == "column 'text' holds None, which is no text."
 
 
+@pytest.mark.large
 def test_a_file_of_skops_is_read_and_not_trusted(folder, headrace):
     import skops.io
 

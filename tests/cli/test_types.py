@@ -99,7 +99,7 @@ def test_types_come_from_headrace_toml(folder, headrace, handlers, given):
     assert second["on"] is False
 
 
-@pytest.mark.parametrize("isolate", [(), ("--isolate",)])
+@pytest.mark.parametrize("isolate", [(), pytest.param(("--isolate",), marks=pytest.mark.large)])
 def test_a_model_of_texts_refuses_a_column_of_numbers(folder, run, isolate):
     FRAME[FRAME["zip"].isin(["10001", "94110"])].to_csv(folder.path / "in.csv", index=False)
     refused = run("in.csv", *isolate)
