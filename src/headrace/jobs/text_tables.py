@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import chain
 from json.encoder import encode_basestring
 from typing import Any
@@ -18,7 +21,12 @@ from headrace.jobs.json_lines import utf8
 from headrace.jobs.output_batches import lines_in, rows_in_lines
 from headrace.rows.values import NAN, array_of, numbers_as_array, numbers_of, text_scalar
 
-_LINES = 1 << 13
+_LINES, _BYTES = 1 << 15, 1 << 24
+"""The most of a piece."""
+_LINE_END = 10
+_THREADS = 2
+_FEW = 20
+"""How many times as many rows there are as need texts of their own, where Arrow's writer writes the others."""
 _PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)
 """Names of columns that need no quotes in CSV."""
 _ESCAPED = r'["\\\x00-\x1f]'
@@ -34,16 +42,15 @@ _TYPES = pyarrow.types
 
 def lines_of(tables: Iterable[Any]) -> Iterator[bytes]:
     """The rows of tables as JSON lines, in pieces of some thousand."""
-    for table in tables:
-        for start in range(0, table.num_rows, _LINES):
-            some = table.slice(start, _LINES)
-            lines = lines_in(some)
-            yield _rendered(some) if lines is None else "".join(f"{line}\n" for line in lines).encode()
+    return _on_threads(_json_lines, tables)
 
 
-def _rendered(table: Any) -> bytes:
+def _json_lines(table: Any) -> bytes:
+    lines = lines_in(table)
+    if lines is not None:
+        return "".join(f"{line}\n" for line in lines).encode()
     pieces: list[Any] = []
-    for title, column in zip(table.schema.names, table.combine_chunks().columns, strict=True):
+    for title, column in zip(table.schema.names, table.columns, strict=True):
         name = json.dumps(title, ensure_ascii=False)
         pieces += [text_scalar(f"{', ' if pieces else '{'}{name}: "), _json_texts(column.combine_chunks())]
     return _content_of(_together(*pieces, _END))
@@ -64,15 +71,21 @@ def csv_of(tables: Callable[[], Iterable[Any]], delimiter: str, names: Iterable[
     if columns:
         header = distinct(columns)
         yield f"{delimiter.join(n if _PLAIN_NAME.fullmatch(n) else _csv_cell(n) for n in header)}\n".encode()
-    null = text_scalar("" if len(columns) > 1 else '""')  # an empty line is no row
-    for table in tables():
-        if (text := _as_arrow_writes(table, columns, delimiter)) is not None:
-            yield text
-            continue
-        for start in range(0, table.num_rows, _LINES):
-            fields = _csv_texts(table.slice(start, _LINES), columns, null)
-            lines = pyarrow.compute.binary_join_element_wise(*fields, text_scalar(delimiter))
-            yield _content_of(_together(lines, _NEWLINE))
+    yield from _on_threads(partial(_csv_rows, columns, delimiter), tables())
+
+
+def _on_threads(rendered: Callable[[Any], bytes], tables: Iterable[Any]) -> Iterator[bytes]:
+    """The texts of pieces of tables, in order; some pieces ahead, since Arrow's functions leave Python to others."""
+    coming: deque[Future[bytes]] = deque()
+    with ThreadPoolExecutor(_THREADS, "headrace-renders") as threads:
+        for table in tables:
+            rows = max(1, min(_LINES, table.num_rows * _BYTES // max(1, table.nbytes)))
+            for start in range(0, table.num_rows, rows):
+                coming.append(threads.submit(rendered, table.slice(start, rows)))
+                if len(coming) > 2 * _THREADS:
+                    yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()
 
 
 def columns_of(tables: Iterable[Any]) -> dict[str, None]:
@@ -93,30 +106,57 @@ def distinct(names: Iterable[str]) -> list[str]:
     return [*found]
 
 
-def _as_arrow_writes(table: Any, names: Sequence[str], delimiter: str) -> bytes | None:
-    """Rows as Arrow's writer has them, twice as fast as joining texts; None if that is not what a reader needs."""
-    if len(names) == 1 or lines_in(table) is not None:
+def _csv_rows(names: Sequence[str], delimiter: str, table: Any) -> bytes:
+    text = None if len(names) == 1 or lines_in(table) is not None else _as_arrow_writes(names, delimiter, table)
+    return _content_of(_csv_lines(names, delimiter, table)) if text is None else text
+
+
+def _csv_lines(names: Sequence[str], delimiter: str, table: Any) -> Any:
+    """The rows as an array of texts."""
+    null = text_scalar("" if len(names) > 1 else '""')  # an empty line is no row
+    fields = _csv_texts(table, names, null)
+    return _together(pyarrow.compute.binary_join_element_wise(*fields, text_scalar(delimiter)), _NEWLINE)
+
+
+def _as_arrow_writes(names: Sequence[str], delimiter: str, table: Any) -> bytes | None:
+    """Rows as Arrow's writer has them, twice as fast as joining texts, but for some; None if there are many of these.
+
+    Arrow writes whole floats without their point. A column that holds no others goes through as decimals.
+    """
+    columns, unlike = [], numpy.zeros(table.num_rows, bool)
+    for name in names:
+        place = table.schema.get_field_index(name)
+        column = pyarrow.nulls(table.num_rows) if place < 0 else table.column(place)
+        if _TYPES.is_list(column.type):
+            return None
+        if _TYPES.is_floating(column.type):
+            numbers = numbers_of(column.combine_chunks().fill_null(NAN))
+            whole = numpy.rint(numbers) == numbers
+            if not whole.all() or numpy.abs(numbers).max() >= _LARGE or numpy.signbit(numbers[numbers == 0]).any():
+                unlike |= whole
+            else:
+                column = column.cast(pyarrow.int64()).cast(_DECIMAL)
+        columns.append(column)
+    places = numpy.flatnonzero(unlike)
+    if len(places) * _FEW > table.num_rows:
         return None
-    known = dict(zip(table.schema.names, table.columns, strict=True))
-    columns = [_with_points(known[name]) if name in known else pyarrow.nulls(table.num_rows) for name in names]
-    if any(column is None for column in columns):
-        return None
+    alike = pyarrow.Table.from_arrays(columns, names=list(map(str, range(len(columns)))))
     out = pyarrow.BufferOutputStream()
     options = pyarrow.csv.WriteOptions(include_header=False, delimiter=delimiter, batch_size=_LINES)
-    pyarrow.csv.write_csv(pyarrow.Table.from_arrays(columns, names=list(map(str, range(len(columns))))), out, options)
-    return bytes(out.getvalue())
-
-
-def _with_points(column: Any) -> Any:
-    """The column, as decimals if it holds whole floats, which keep their point; None if it holds others, or lists."""
-    if not _TYPES.is_floating(column.type):
-        return None if _TYPES.is_list(column.type) else column
-    numbers = numbers_of(column.combine_chunks().fill_null(NAN))
-    whole = numpy.rint(numbers) == numbers
-    if not whole.any():
-        return column
-    is_known = whole.all() and numpy.abs(numbers).max() < _LARGE and not numpy.signbit(numbers[numbers == 0]).any()
-    return column.cast(pyarrow.int64()).cast(_DECIMAL) if is_known else None
+    pyarrow.csv.write_csv(alike, out, options)
+    text = memoryview(out.getvalue())
+    if not len(places):
+        return bytes(text)
+    ends = numpy.flatnonzero(numpy.frombuffer(text, numpy.uint8) == _LINE_END) + 1
+    if len(ends) != table.num_rows:  # a text has several lines
+        return None
+    lines = _csv_lines(names, delimiter, table.take(numbers_as_array(places))).to_pylist()
+    starts = numpy.append(0, ends)
+    parts, start = [], 0
+    for line, begin, end in zip(lines, starts[places].tolist(), ends[places].tolist(), strict=True):
+        parts += [text[start:begin], line.encode()]
+        start = end
+    return b"".join([*parts, text[start:]])
 
 
 def _csv_texts(table: Any, names: Sequence[str], null: Any) -> Iterator[Any]:
