@@ -7,7 +7,7 @@ import concurrent.futures
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from headrace.core.answer import wrong_count
 from headrace.core.errors import ConfigurationError
@@ -36,12 +36,14 @@ class EngineModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
     """
 
     mappable = False
+    takes_batching_options: ClassVar[bool] = False
+    """Whether options about batches are no error; they have no effect but in Beam's own RunInference."""
 
     def __init__(self, *, max_concurrent: int = 256, **options: Any) -> None:
         super().__init__(**options)
         if not isinstance(max_concurrent, int) or isinstance(max_concurrent, bool) or max_concurrent < 1:
             raise ConfigurationError(f"max_concurrent must be an int, at least 1, not {max_concurrent!r}.")
-        if self._batching_kwargs:
+        if self._batching_kwargs and not self.takes_batching_options:
             raise ConfigurationError(
                 f"{type(self).__qualname__} takes elements one by one, and its engine batches them: leave out "
                 f"{', '.join(sorted(self._batching_kwargs))}; max_concurrent says how many it is given at a time."

@@ -1,11 +1,17 @@
-"""What handlers of language models in this process have in common: prompts, conversations, and what is generated."""
+"""What handlers of language models on this machine have in common: prompts, what is generated, and restarts."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypedDict
+import threading
+import time
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar, Generic, NoReturn, TypedDict, TypeVar
 
 from headrace.core.engine import EngineModelHandler
 from headrace.core.errors import ConfigurationError
@@ -14,7 +20,14 @@ from headrace.core.result import PredictionResult
 from headrace.handlers.base import UriModelHandler
 from headrace.handlers.prompts import PromptRows, Prompts
 
-__all__ = ["EngineLostError", "Generated", "GenerationModelHandler", "Prompt", "as_messages"]
+__all__ = ["EngineLostError", "Generated", "GenerationModelHandler", "Prompt", "Restarted", "as_messages"]
+
+RunningT = TypeVar("RunningT")
+AnswerT = TypeVar("AnswerT")
+
+_LOGGER = logging.getLogger(__name__)
+_RARITY = 10
+"""After a failed start, no other is attempted for this many times the duration of the failed one."""
 
 Prompt = str | Sequence[Mapping[str, Any]]
 """A text; or a conversation: messages with a role and a content."""
@@ -87,3 +100,120 @@ class GenerationModelHandler(
         """The prompt, so that those that begin alike go together."""
         prompt = self.asked(example)
         return prompt if isinstance(prompt, str) else json.dumps(prompt, default=str)
+
+
+class Restarted(Generic[RunningT]):
+    """What generates text: started at once, again on demand after it has ended, and ended with this object.
+
+    Requests that it ends over are repeated, all together: mostly the reason was none of them. What it ends over a
+    second time goes alone, so that only the one at fault fails. Thread-safe. It cannot be pickled.
+
+    Args:
+        start: starts it.
+        why_ended: says how it ended; None: it runs.
+        end: ends it, with all that it has started.
+
+    Raises:
+        Exception: whatever ``start`` raises.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[], RunningT],
+        why_ended: Callable[[RunningT], str | None],
+        end: Callable[[RunningT], object],
+    ) -> None:
+        self._start, self._why_ended, self._end = start, why_ended, end
+        self._lock = threading.Lock()
+        self._failed: tuple[Exception, float] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._keep(start())
+
+    def _keep(self, running: RunningT) -> None:
+        self._now = running
+        self._finalizer = weakref.finalize(self, self._end, running)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} cannot be pickled: it lives in one process")
+
+    def running(self) -> RunningT:
+        """What runs; another if the last one has ended.
+
+        Raises:
+            Exception: it does not start, or failed to start a short while ago.
+        """
+        with self._lock:
+            why = self._why_ended(self._now)
+            if why is None:
+                return self._now
+            began = time.monotonic()
+            if self._failed is not None and began < self._failed[1]:
+                raise self._failed[0]
+            _LOGGER.warning("%s; another one is started.", why)
+            self._finalizer()
+            try:
+                self._keep(self._start())
+            except Exception as error:
+                now = time.monotonic()
+                self._failed = error, now + _RARITY * (now - began)
+                raise
+            return self._now
+
+    async def ask(self, request: Callable[[RunningT], Awaitable[AnswerT]]) -> AnswerT:
+        """What a request returns, which raises EngineLostError if what runs ended over it.
+
+        Raises:
+            EngineLostError: it ended over this request, at last with no other beside it.
+            Exception: the request failed; or what has ended does not start again.
+        """
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop, self._turns = loop, _Turns()
+            self._restart: asyncio.Future[RunningT] | None = None
+        for _ in range(2):
+            async with self._turns.beside_others():
+                running = await self._alive()
+                try:
+                    return await request(running)
+                except EngineLostError as error:
+                    error.with_traceback(None)  # its frames would keep this object, and so what runs
+        async with self._turns.alone():
+            return await request(await self._alive())
+
+    async def _alive(self) -> RunningT:
+        while self._why_ended(self._now) is not None:
+            if self._restart is None or self._restart.done():  # one for all that wait, who may give up meanwhile
+                self._restart = asyncio.ensure_future(asyncio.to_thread(self.running))
+                self._restart.add_done_callback(lambda done: done.cancelled() or done.exception())
+            await asyncio.shield(self._restart)
+        return self._now
+
+
+class _Turns:
+    """Lets requests run beside each other, or one alone."""
+
+    def __init__(self) -> None:
+        self._running = 0
+        self._gate = asyncio.Lock()
+        self._none_runs = asyncio.Event()
+        self._none_runs.set()
+
+    @asynccontextmanager
+    async def beside_others(self) -> AsyncIterator[None]:
+        """Waits while one runs alone, or wants to."""
+        async with self._gate:
+            self._running += 1
+            self._none_runs.clear()
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._none_runs.set()
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Waits until all others have ended; those that come later wait."""
+        async with self._gate:
+            await self._none_runs.wait()
+            yield

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
-import logging
 import queue
 import threading
 import time
@@ -19,15 +18,13 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from headrace.core.errors import ConfigurationError, extra_required
-from headrace.handlers.generation import EngineLostError
+from headrace.handlers.generation import EngineLostError, Restarted
 
 with extra_required("huggingface"):
     import torch
     import transformers
 
 __all__ = ["BatchedEngine", "ContinuousEngine", "Tokens", "settings", "why_not_continuous"]
-
-_LOGGER = logging.getLogger(__name__)
 
 _CHECK_SECS = 5.0
 """How often to look whether the thread that generates is still alive."""
@@ -67,11 +64,8 @@ def why_not_continuous(model: Any, config: Any) -> str | None:
     return f"its continuous batching ignores {', '.join(ignored)}" if ignored else None
 
 
-class ContinuousEngine:
+class ContinuousEngine(Restarted[Any]):
     """Requests join and leave the running batch one by one: the ``ContinuousBatchingManager`` of transformers.
-
-    If its thread ends, a new one is started; what was in flight is repeated once, one request at a time, so that only
-    the one at fault fails.
 
     Args:
         model: a causal language model, on its device.
@@ -84,19 +78,11 @@ class ContinuousEngine:
 
     def __init__(self, model: Any, config: Any, options: Mapping[str, Any]) -> None:
         sizes = _CPU_SIZES if model.device.type == "cpu" else {}
-        self._model = model
-        self._config = config
-        self._options = {**sizes, **options}
         self._numbers = itertools.count()
-        self._suspects = asyncio.Lock()
-        self._manager = self._start()
-        self._finalizer = weakref.finalize(self, _stop, self._manager)
-
-    @property
-    def longest(self) -> int:
+        super().__init__(partial(_started, model, config, {**sizes, **options}), _why_ended, _stop)
+        config = self._now.continuous_batching_config
+        self.longest = int(config.num_blocks * config.page_size)
         """How many tokens a prompt and its answer may have together, for the cache."""
-        config = self._manager.continuous_batching_config
-        return int(config.num_blocks * config.page_size)
 
     async def generate(self, ids: Sequence[int], max_new_tokens: int) -> Tokens:
         """Generates up to ``max_new_tokens`` tokens.
@@ -105,50 +91,39 @@ class ContinuousEngine:
             EngineLostError: the thread that generates ended over this request.
             RuntimeError: the request failed.
         """
-        try:
-            return await self._generate(ids, max_new_tokens)
-        except EngineLostError:
-            async with self._suspects:
-                return await self._generate(ids, max_new_tokens)
-
-    async def _generate(self, ids: Sequence[int], max_new_tokens: int) -> Tokens:
-        manager = self._running()
         name = f"headrace-{next(self._numbers)}"
-        result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        manager.register_result_handler(name, partial(_settle, result))
-        taken = manager.add_request(list(ids), name, max_new_tokens=max_new_tokens, record_timestamps=True)
-        try:
-            if taken is None or not await _ended(result, manager):
-                raise EngineLostError("the thread that generates text has ended")
-        except asyncio.CancelledError:
-            manager.cancel_request(name)
-            raise
-        finally:
-            manager.output_router.result_handlers.pop(name, None)
-        output = result.result()
-        if output.error is None:
-            return _tokens(output)
-        raise EngineLostError(output.error) if await _is_dying(manager) else RuntimeError(output.error)
+        return await self.ask(partial(_generated, ids=list(ids), max_new_tokens=max_new_tokens, name=name))
 
-    def _running(self) -> Any:
-        if _has_ended(self._manager):
-            _LOGGER.warning("The thread that generates text has ended; it is restarted.")
-            self._finalizer()
-            self._manager = self._start()
-            self._finalizer = weakref.finalize(self, _stop, self._manager)
-        return self._manager
 
-    def _start(self) -> Any:
-        manager = self._model.init_continuous_batching(
-            generation_config=self._config,
-            continuous_batching_config=transformers.ContinuousBatchingConfig(**self._options),
-        )
-        manager.warmup()
-        # A thread is a daemon if the one that starts it is. Otherwise Python waited at its end for one that never ends.
-        starting = threading.Thread(target=manager.start, daemon=True)
-        starting.start()
-        starting.join()
-        return manager
+async def _generated(manager: Any, ids: list[int], max_new_tokens: int, name: str) -> Tokens:
+    result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    manager.register_result_handler(name, partial(_settle, result))
+    taken = manager.add_request(ids, name, max_new_tokens=max_new_tokens, record_timestamps=True)
+    try:
+        if taken is None or not await _ended(result, manager):
+            raise EngineLostError("the thread that generates text has ended")
+    except asyncio.CancelledError:
+        manager.cancel_request(name)
+        raise
+    finally:
+        manager.output_router.result_handlers.pop(name, None)
+    output = result.result()
+    if output.error is None:
+        return _tokens(output)
+    raise EngineLostError(output.error) if await _is_dying(manager) else RuntimeError(output.error)
+
+
+def _started(model: Any, config: Any, options: Mapping[str, Any]) -> Any:
+    manager = model.init_continuous_batching(
+        generation_config=config,
+        continuous_batching_config=transformers.ContinuousBatchingConfig(**options),
+    )
+    manager.warmup()
+    # A thread is a daemon if the one that starts it is. Otherwise Python waited at its end for one that never ends.
+    starting = threading.Thread(target=manager.start, daemon=True)
+    starting.start()
+    starting.join()
+    return manager
 
 
 def _settle(result: asyncio.Future[Any], output: Any) -> None:
@@ -166,15 +141,15 @@ async def _ended(result: asyncio.Future[Any], manager: Any) -> bool:
     return True
 
 
-def _has_ended(manager: Any) -> bool:
-    """Whether its thread generates no more."""
-    return not manager.is_running() or manager.background_thread_status.fatal_error is not None
+def _why_ended(manager: Any) -> str | None:
+    has_ended = not manager.is_running() or manager.background_thread_status.fatal_error is not None
+    return "the thread that generates text has ended" if has_ended else None
 
 
 async def _is_dying(manager: Any) -> bool:
     """Whether the request that has just failed was one of all that its thread fails as it ends."""
     for _ in range(int(_DYING_SECS / _DYING_POLL_SECS)):
-        if _has_ended(manager):
+        if _why_ended(manager):
             return True
         await asyncio.sleep(_DYING_POLL_SECS)
     return False

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import os
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -16,30 +15,31 @@ from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.request_context import report_generation
 from headrace.core.result import PredictionResult
 from headrace.handlers.cards import CARDS
-from headrace.handlers.generation import EngineLostError, Generated, GenerationModelHandler, Prompt, as_messages
-from headrace.handlers.vllm_server import Replaced
+from headrace.handlers.generation import (
+    EngineLostError,
+    Generated,
+    GenerationModelHandler,
+    Prompt,
+    Restarted,
+    as_messages,
+)
 
 __all__ = ["VLLMEngineModelHandler"]
 
 _MAX_TOKENS = 256
 
 
-class VLLMEngine:
+class VLLMEngine(Restarted[Any]):
     """An ``AsyncLLM``, which is restarted if its process dies.
-
-    What was in flight is then repeated, all together: mostly the reason was none of it. What an engine dies over a
-    second time goes alone, so that only the one at fault fails.
 
     Args:
         arguments: of ``vllm.AsyncEngineArgs``.
     """
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
+        super().__init__(partial(_start, arguments), _obituary, _end)
         self._arguments = arguments
         self._numbers = itertools.count()
-        self._turns = _Turns()
-        self._restart: asyncio.Future[Any] | None = None
-        self._engine = Replaced(partial(_start, arguments), _obituary, _end)
         self._tokenizer: Any = None
 
     async def generate(self, prompt: Any, params: Any) -> Any:
@@ -49,21 +49,7 @@ class VLLMEngine:
             EngineLostError: the engine died over it.
             Exception: vLLM refuses it; or the engine died, and another one does not start.
         """
-        from vllm.v1.engine.exceptions import EngineDeadError  # noqa: PLC0415 - as in load_model
-
-        for _ in range(2):
-            try:
-                async with self._turns.beside_others():
-                    return await self._generate(prompt, params)
-            except EngineDeadError as error:
-                error.with_traceback(None)  # vLLM keeps it, and its frames would keep this object, and so the engine
-        async with self._turns.alone():
-            try:
-                return await self._generate(prompt, params)
-            except EngineDeadError as error:
-                raise EngineLostError(
-                    "vLLM's engine died over this prompt, at last with no other beside it; the log says why."
-                ) from error
+        return await self.ask(partial(_generated, prompt=prompt, params=params, name=f"headrace-{next(self._numbers)}"))
 
     def tokens_of(self, messages: Any) -> list[int]:
         """The tokens of a conversation, by the model's chat template."""
@@ -74,20 +60,20 @@ class VLLMEngine:
             self._tokenizer = transformers.AutoTokenizer.from_pretrained(name)
         return list(self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
 
-    async def _generate(self, prompt: Any, params: Any) -> Any:
-        from vllm.v1.engine.exceptions import EngineGenerateError  # noqa: PLC0415 - as in load_model
 
-        while self._engine.has_ended:
-            if self._restart is None or self._restart.done():  # one for all that wait, who may give up meanwhile
-                self._restart = asyncio.ensure_future(asyncio.to_thread(self._engine.running))
-                self._restart.add_done_callback(lambda done: done.cancelled() or done.exception())
-            await asyncio.shield(self._restart)
-        name = f"headrace-{next(self._numbers)}"
-        try:
-            outputs = [one async for one in self._engine.current.generate(prompt, params, request_id=name)]
-        except EngineGenerateError as error:  # which says nothing itself
-            raise error.__cause__ or error from None
-        return outputs[-1]
+async def _generated(engine: Any, prompt: Any, params: Any, name: str) -> Any:
+    from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError  # noqa: PLC0415 - as in load_model
+
+    try:
+        outputs = [one async for one in engine.generate(prompt, params, request_id=name)]
+    except EngineGenerateError as error:  # which says nothing itself
+        raise error.__cause__ or error from None
+    except EngineDeadError as error:
+        error.with_traceback(None)  # vLLM keeps it
+        raise EngineLostError(
+            "vLLM's engine died over this prompt, at last with no other beside it; the log says why."
+        ) from error
+    return outputs[-1]
 
 
 def _start(arguments: Mapping[str, Any]) -> Any:
@@ -108,36 +94,6 @@ def _end(engine: Any) -> None:
         with contextlib.suppress(RuntimeError):  # its loop is closed
             task.get_loop().call_soon_threadsafe(task.cancel)
     engine.shutdown()
-
-
-class _Turns:
-    """Lets requests run beside each other, or one alone."""
-
-    def __init__(self) -> None:
-        self._running = 0
-        self._gate = asyncio.Lock()
-        self._none_runs = asyncio.Event()
-        self._none_runs.set()
-
-    @contextlib.asynccontextmanager
-    async def beside_others(self) -> AsyncIterator[None]:
-        """Waits while one runs alone, or wants to."""
-        async with self._gate:
-            self._running += 1
-            self._none_runs.clear()
-        try:
-            yield
-        finally:
-            self._running -= 1
-            if not self._running:
-                self._none_runs.set()
-
-    @contextlib.asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
-        """Waits until all others have ended; those that come later wait."""
-        async with self._gate:
-            await self._none_runs.wait()
-            yield
 
 
 class VLLMEngineModelHandler(GenerationModelHandler[VLLMEngine]):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-import threading
 from abc import abstractmethod
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from headrace.core.beam_compat import with_beams_attributes
+from headrace.core.engine import EngineModelHandler
 from headrace.core.errors import ConfigurationError, UnsupportedError, extra_required
 from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
@@ -26,7 +26,7 @@ with extra_required("vllm"):
 __all__ = ["OpenAIChatMessage", "VLLMChatModelHandler", "VLLMCompletionsModelHandler", "VLLMServerError"]
 
 _IN_FLIGHT = 1_000
-"""How many requests of one batch are sent at a time; those that wait here cannot time out in the server."""
+"""How many requests the server has at a time; those that wait here cannot time out there."""
 _START_SECS = 1800.0
 _PASSING = (openai.APIConnectionError, openai.InternalServerError, openai.RateLimitError)
 _ROLES = ("system", "user", "assistant", "developer", "tool")
@@ -58,10 +58,10 @@ class _VLLMModelServer(Server):
 
 
 @with_beams_attributes
-class _VLLMModelHandler(UriModelHandler[ExampleT, Server]):
+class _VLLMModelHandler(UriModelHandler[ExampleT, Server], EngineModelHandler[ExampleT, PredictionResult, Server]):
     """Starts the server and sends requests; subclasses make a request from an example."""
 
-    mappable = False
+    takes_batching_options = True
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class _VLLMModelHandler(UriModelHandler[ExampleT, Server]):
         start_timeout_secs: float = _START_SECS,
         **options: Any,
     ) -> None:
-        super().__init__(model_name, **options)
+        super().__init__(model_name, **{"max_concurrent": _IN_FLIGHT, **options})
         self._use_dynamo, self._dynamo_frontend_kwargs = use_dynamo, dict(dynamo_frontend_kwargs or {})
         _refuse_dynamo(use_dynamo)
         if not start_timeout_secs > 0:
@@ -90,73 +90,34 @@ class _VLLMModelHandler(UriModelHandler[ExampleT, Server]):
         _refuse_dynamo(self._use_dynamo)
         return Launch(self._model_uri, *server_arguments(self._vllm_server_kwargs), self._start_timeout_secs)
 
-    def run_inference(
-        self, batch: Sequence[ExampleT], model: Server, inference_args: dict[str, Any] | None = None
-    ) -> Iterable[PredictionResult]:
-        """Sends all requests of a batch concurrently, and missing ones again if the server dies meanwhile.
-
-        If some requests fail, the answers to the others are kept: they are not requested again when the same thread
-        repeats the batch, whole or in parts.
+    async def submit(
+        self, example: ExampleT, model: Server, inference_args: dict[str, Any] | None = None
+    ) -> PredictionResult:
+        """Sends one request; again if the server dies meanwhile.
 
         Raises:
-            VLLMServerError: the server died twice, or does not restart.
-            openai.OpenAIError: a request failed; of several errors, a transient one if there is any.
+            VLLMServerError: the server died over it, or does not restart.
+            openai.OpenAIError: the request failed.
         """
-        answers = recall(model.local, batch, inference_args)
-        try:
-            self._fill(answers, batch, model, inference_args or {})
-        except BaseException:
-            remember(model.local, batch, inference_args, answers)
-            raise
-        return [PredictionResult(*pair, self._model_uri) for pair in zip(batch, answers, strict=True)]
+        answer = await model.ask(partial(self._answered, example=example, args=inference_args or {}))
+        return PredictionResult(example, answer, self._model_uri)
 
-    def _fill(self, answers: list[Any], batch: Sequence[ExampleT], model: Server, args: dict[str, Any]) -> None:
-        error: BaseException | None = None
-        try:
-            for _ in range(2):
-                server = model.running()
-                error = self._fill_from(server, answers, batch, args)
-                if error is None:
-                    return
-                if not (isinstance(error, _PASSING) and server.is_dead()):
-                    raise error
-            raise server.error(f"{server.ending} over a batch, as the one before did") from error
-        finally:
-            del error  # its traceback refers to this frame; as a cycle they would keep the server alive
-
-    def _fill_from(
-        self, server: ServerProcess, answers: list[Any], batch: Sequence[ExampleT], args: dict[str, Any]
-    ) -> BaseException | None:
-        """Requests the missing answers; returns an error if some are still missing, a transient one if there is any."""
-        missing = [place for place, answer in enumerate(answers) if answer is None]
-        outcomes = _run(self._ask(server, [batch[place] for place in missing], args))
-        errors: list[BaseException] = []
-        for place, outcome in zip(missing, outcomes, strict=True):
-            if isinstance(outcome, BaseException):
-                errors.append(outcome)
-            else:
-                answers[place] = outcome
-        return min(errors, key=lambda error: not isinstance(error, _PASSING), default=None)
-
-    async def _ask(self, server: ServerProcess, examples: Sequence[ExampleT], args: dict[str, Any]) -> list[Any]:
-        """The answers; an exception in place of each that failed."""
-        room = asyncio.Semaphore(_IN_FLIGHT)
+    async def _answered(self, server: ServerProcess, example: ExampleT, args: dict[str, Any]) -> Any:
         name = self._model_uri if self._model_uri in server.served else server.served[0]
-        # No proxy and no certificates are needed; reading the latter takes longer than everything else here.
-        transport = openai.DefaultAsyncHttpxClient(trust_env=False, verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
-        async with openai.AsyncOpenAI(
-            api_key=server.api_key, base_url=server.url, max_retries=0, http_client=transport
-        ) as client:
-
-            async def answer(example: ExampleT) -> Any:
-                async with room:
-                    return await self._request(client, example, {"model": name, **args})
-
-            return await asyncio.gather(*map(answer, examples), return_exceptions=True)
+        try:
+            return await self._request(_client_of(server), example, {"model": name, **args})
+        except _PASSING as error:
+            if not await asyncio.to_thread(server.is_dead):
+                raise
+            raise server.error(f"{server.ending} over this prompt, at last with no other beside it") from error
 
     @abstractmethod
     async def _request(self, client: openai.AsyncOpenAI, example: ExampleT, args: dict[str, Any]) -> Any:
         """Sends the request for one example; returns the server's answer."""
+
+    def batch_elements_kwargs(self) -> Mapping[str, Any]:
+        """For Beam's own RunInference, which sends the requests of a batch side by side."""
+        return self._batching_kwargs
 
     def share_model_across_processes(self) -> bool:
         """True: one server serves all processes of a machine."""
@@ -255,35 +216,13 @@ def _refuse_dynamo(use_dynamo: bool) -> None:
         raise UnsupportedError("use_dynamo=True", "leave it out, and vLLM's own server runs the model")
 
 
-def recall(local: threading.local, batch: Sequence[Any], args: Any) -> list[Any]:
-    """Each example's answer in an earlier batch of this thread that failed as a whole; else None."""
-    known_args, known = _known(local)
-    if known_args != args or not any(id(example) in known for example in batch):
-        local.known = None, {}
-        return [None] * len(batch)
-    return [answers.pop() if answers else None for _, answers in (known.get(id(one), (one, [])) for one in batch)]
-
-
-def remember(local: threading.local, batch: Sequence[Any], args: Any, answers: Sequence[Any]) -> None:
-    """Keeps the answers within a failed batch until its thread begins another one."""
-    _, known = _known(local)
-    for example, answer in zip(batch, answers, strict=True):
-        kept = known.setdefault(id(example), (example, []))[1]  # with the example, so that its id stays its own
-        kept += [] if answer is None else [answer]
-    local.known = args, known
-
-
-def _known(local: threading.local) -> tuple[Any, dict[int, tuple[Any, list[Any]]]]:
-    """The arguments of the calls, and the remaining answers by the example's id."""
-    known: tuple[Any, dict[int, tuple[Any, list[Any]]]] = getattr(local, "known", (None, {}))
-    return known
-
-
-def _run(work: Coroutine[Any, Any, list[Any]]) -> list[Any]:
-    """Runs a coroutine in a thread of its own.
-
-    The calling thread may already have an event loop, as in a notebook. Also, errors of lost connections form cycles
-    with their frames; here those would include the caller's frames, and so keep the model alive.
-    """
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, work).result()
+def _client_of(server: ServerProcess) -> openai.AsyncOpenAI:
+    """The server's client for the running event loop. It keeps no connection, so nobody needs to close it."""
+    loop = asyncio.get_running_loop()
+    if server.client is None or server.client[0] is not loop:
+        # No proxy and no certificates are needed; reading the latter takes longer than everything else here.
+        http = openai.DefaultAsyncHttpxClient(trust_env=False, verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+        options = {"max_retries": 0, "default_headers": {"connection": "close"}, "http_client": http}
+        server.client = loop, openai.AsyncOpenAI(api_key=server.api_key, base_url=server.url, **options)
+    client: openai.AsyncOpenAI = server.client[1]
+    return client

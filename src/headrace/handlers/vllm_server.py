@@ -1,4 +1,4 @@
-"""A vLLM server as a child process: starting, probing and ending it, and passing on its output; and restarts."""
+"""A vLLM server as a child process: starting, probing and ending it, and passing on its output."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ import subprocess
 import sys
 import threading
 import time
-import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple
 
 from headrace.core.errors import ConfigurationError, HeadraceError, MissingExtraError
+from headrace.handlers.generation import EngineLostError, Restarted
 
-__all__ = ["Launch", "Replaced", "Server", "ServerProcess", "VLLMServerError", "server_arguments"]
-
-RunningT = TypeVar("RunningT")
+__all__ = ["Launch", "Server", "ServerProcess", "VLLMServerError", "server_arguments"]
 
 _LOGGER = logging.getLogger("headrace.vllm")
 
@@ -40,12 +38,10 @@ _SHORTEST_PAUSE_SECS, _LONGEST_PAUSE_SECS = 0.05, 1.0
 _PROBE_SECS = 10.0
 _REFUSED, _NO_ANSWER = 0, -1
 """In place of an HTTP status."""
-_RARITY = 10
-"""After a failed start, no other is attempted for this many times the duration of the failed one."""
 
 
-class VLLMServerError(HeadraceError, RuntimeError):
-    """A vLLM server does not start, or died twice over the same batch."""
+class VLLMServerError(HeadraceError, EngineLostError):
+    """A vLLM server does not start, or died over a request."""
 
     retryable = False
 
@@ -116,6 +112,9 @@ class ServerProcess:
         self._model = launch.model
         self.api_key = launch.api_key or secrets.token_hex(16)
         self._owner = os.getpid()
+        self._probing = threading.Lock()
+        self.client: Any = None
+        """For whoever asks it: an event loop, and the client that is used there."""
         self._reserved, self.port = _reserved_port()
         command = [sys.executable, "-I", "-S", str(_GUARD), str(self._owner), *_command(launch, self.port)]
         environment = {**os.environ, "VLLM_API_KEY": self.api_key}  # a command line is visible to everybody
@@ -164,12 +163,13 @@ class ServerProcess:
 
     def is_dead(self) -> bool:
         """Whether the server has ended; ends one that refuses connections or reports a dead engine."""
-        if self.ending:
+        with self._probing:
+            if self.ending:
+                return True
+            if self._get("/health")[0] not in (_REFUSED, http.client.SERVICE_UNAVAILABLE):
+                return False
+            self.stop()
             return True
-        if self._get("/health")[0] not in (_REFUSED, http.client.SERVICE_UNAVAILABLE):
-            return False
-        self.stop()
-        return True
 
     def stop(self) -> None:
         """Ends the server and everything that it started; returns when nothing is left."""
@@ -221,73 +221,7 @@ class ServerProcess:
             connection.close()
 
 
-class Replaced(Generic[RunningT]):
-    """What runs in a process: started at once, again on demand after it has ended, and ended with this object.
-
-    Thread-safe. It cannot be pickled.
-
-    Args:
-        start: starts it.
-        why_ended: says how it ended; None: it runs.
-        end: ends it, with all that it has started.
-
-    Raises:
-        Exception: whatever ``start`` raises.
-    """
-
-    def __init__(
-        self,
-        start: Callable[[], RunningT],
-        why_ended: Callable[[RunningT], str | None],
-        end: Callable[[RunningT], object],
-    ) -> None:
-        self._start, self._why_ended, self._end = start, why_ended, end
-        self._lock = threading.Lock()
-        self._failed: tuple[Exception, float] | None = None
-        self._keep(start())
-
-    def _keep(self, running: RunningT) -> None:
-        self._now = running
-        self._finalizer = weakref.finalize(self, self._end, running)
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(f"a {type(self).__name__} of vLLM cannot be pickled: it lives in one process")
-
-    @property
-    def current(self) -> RunningT:
-        """What was started last."""
-        return self._now
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether ``running`` would start another."""
-        return self._why_ended(self._now) is not None
-
-    def running(self) -> RunningT:
-        """What runs; another if the last one has ended.
-
-        Raises:
-            Exception: it does not start, or failed to start a short while ago.
-        """
-        with self._lock:
-            why = self._why_ended(self._now)
-            if why is None:
-                return self._now
-            began = time.monotonic()
-            if self._failed is not None and began < self._failed[1]:
-                raise self._failed[0]
-            _LOGGER.warning("%s; another one is started.", why)
-            self._finalizer()
-            try:
-                self._keep(self._start())
-            except Exception as error:
-                now = time.monotonic()
-                self._failed = error, now + _RARITY * (now - began)
-                raise
-            return self._now
-
-
-class Server(Replaced[ServerProcess]):
+class Server(Restarted[ServerProcess]):
     """A model's server.
 
     Args:
@@ -299,8 +233,6 @@ class Server(Replaced[ServerProcess]):
     """
 
     def __init__(self, launch: Launch) -> None:
-        self.local = threading.local()
-        """State that a thread keeps between calls."""
         super().__init__(partial(ServerProcess, launch), _obituary, ServerProcess.stop)
 
 
