@@ -1,7 +1,8 @@
-"""Handlers that ask the quota server, and a worker process: ``python -m elsewhere.asking PORT FIRST COUNT SECS``.
+"""Handlers that ask the quota server, and a process: ``python -m elsewhere.asking PORT FIRST COUNT SECS [SEMAPHORE]``.
 
 The process prints a line when it is ready, and waits for one. Then it predicts COUNT numbers from FIRST on, and prints
-how many predictions were right. An outage may last SECS.
+how many predictions were right. An outage may last SECS. With SEMAPHORE it asks by hand, so many requests at once, and
+begins without waiting.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import headrace
+
+_PAUSE_SECS = 0.1
+"""Before a request that was refused is sent again by hand."""
 
 
 class RefusedError(Exception):
@@ -90,12 +94,30 @@ class Async(OnThreads):
         return await model.ask(batch)
 
 
-def main(port: int, first: int, count: int, patience_secs: float) -> None:
+async def by_hand(port: int, numbers: Sequence[int], at_once: int) -> list[int]:
+    """The loop that one would write."""
+    places, client = asyncio.Semaphore(at_once), Connections(port)
+
+    async def one(number: int) -> int:
+        async with places:
+            while True:
+                try:
+                    return (await client.ask([number]))[0]
+                except RefusedError:
+                    await asyncio.sleep(_PAUSE_SECS)
+
+    return await asyncio.gather(*map(one, numbers))
+
+
+def main(port: int, first: int, count: int, patience_secs: float, at_once: int | None = None) -> None:
     """Waits, and predicts."""
-    print("ready", flush=True)
-    sys.stdin.readline()
-    retry = headrace.RetryConfig(timeout_secs=patience_secs)
-    found = headrace.predict(Async(port), range(first, first + count), retry=retry)
+    numbers = range(first, first + count)
+    if at_once is not None:
+        found = iter(asyncio.run(by_hand(port, numbers, at_once)))
+    else:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        found = headrace.predict(Async(port), numbers, retry=headrace.RetryConfig(timeout_secs=patience_secs))
     print(sum(one == 2 * (first + place) for place, one in enumerate(found)), flush=True)
 
 

@@ -26,7 +26,7 @@ from goals import Goal, find
 from measure import BEAM, HEADRACE
 
 import headrace
-from workloads import remote_ray
+from workloads import by_hand, remote_ray
 
 TITLE = "An endpoint with a quota, on this machine"
 
@@ -128,8 +128,21 @@ def counted(port: int) -> dict[str, Any]:
         return counts
 
 
-def run_processes(port: int, count: int, processes: int, patience_secs: int = 60, machines: int = 1) -> int:
-    """Has processes ask for ``count`` predictions; returns how many were right. Machines are runtime directories."""
+def run_processes(
+    port: int, count: int, processes: int, patience_secs: int = 60, machines: int = 1, at_once: int | None = None
+) -> int:
+    """Has processes ask for ``count`` predictions; returns how many were right.
+
+    Args:
+        port: of the server.
+        count: of all processes together.
+        processes: how many.
+        patience_secs: how long an outage may last.
+        machines: on how many machines they are, which are runtime directories.
+        at_once: asks by hand, with so many requests at once.
+    """
+    if at_once is not None:
+        return int(by_hand.asked("asking", port, 0, count, patience_secs, at_once=at_once)[0])
     with tempfile.TemporaryDirectory(prefix="hr", dir="/tmp") as directory:
         path = os.pathsep.join([str(_HERE), str(Path(headrace.__file__).parents[1])])
         each = count // processes

@@ -10,6 +10,7 @@ from typing import Any
 from elsewhere.quota_server import LATENCY_SECS
 from goals import Goal, of
 
+from workloads import by_hand
 from workloads.remote import counted, run_processes, serving
 
 TITLE = "An endpoint whose quota moves, and one that fails, on this machine"
@@ -19,11 +20,13 @@ The server of [remote](remote.md), with a latency of {LATENCY_SECS * 1e3:.0f} ms
 second, from the tenth second on 200, and from the twentieth on 1,000 again. *Followed* are the rates of accepted
 requests from the fifth second after each change on, divided by the quota. Then the quota is 1,000, and from the fifth
 second until the 35th all requests get 503 at once. *Probes* is the largest number of requests in any second of the
-outage but its first, by all processes together; it is over for a process when the server accepts requests again."""
+outage but its first, by all processes together; it is over for a process when the server accepts requests again.
+{by_hand.ABOUT} for what is followed; it has the same client, and tries again 0.1 s after 429 or 503."""
 
 _MOVES = [(0, 1000), (10, 200), (20, 1000)]
 _OUTAGE = 5, 35
 _PROCESSES = (1, 2, 4)
+_MOVING = "1,000, 200, 1,000 a second"
 
 
 def _counted(processes: int) -> str:
@@ -31,7 +34,7 @@ def _counted(processes: int) -> str:
 
 
 def _moving(processes: int) -> str:
-    return f"1,000, 200, 1,000 a second, {_counted(processes)}"
+    return f"{_MOVING}, {_counted(processes)}"
 
 
 def _failing(processes: int) -> str:
@@ -56,14 +59,14 @@ def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]
     """One row for each number of processes and kind of change."""
     for processes in _PROCESSES[1:2] if quick else _PROCESSES:
         runs = [move(processes, 10 if quick else 1) for _ in range(repeats)]
-        followed = [f"{statistics.median(rates):.2f}" for rates in zip(*(run["followed"] for run in runs), strict=True)]
-        refused = statistics.median(run["refused"] for run in runs)
-        yield {
-            "change": _moving(processes),
-            "followed, or over": ", ".join(followed) + " of the quota",
-            "refused, or probes": f"{refused:.2%} refused",
-            "runs": runs,
-        }
+        yield _followed(_moving(processes), runs)
+    yield _followed(
+        by_hand.case(_MOVING, by_hand.BY_HAND),
+        [
+            by_hand.best(lambda at_once: move(1, 10 if quick else 1, at_once), "least_followed", quick=quick)
+            for _ in range(repeats)
+        ],
+    )
     for processes in () if quick else _PROCESSES:
         runs = [fail(processes) for _ in range(repeats)]
         yield {
@@ -74,11 +77,22 @@ def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]
         }
 
 
-def move(processes: int, haste: int = 1) -> dict[str, Any]:
+def _followed(change: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    followed = [f"{statistics.median(rates):.2f}" for rates in zip(*(run["followed"] for run in runs), strict=True)]
+    refused = statistics.median(run["refused"] for run in runs)
+    return {
+        "change": change,
+        "followed, or over": ", ".join(followed) + " of the quota",
+        "refused, or probes": f"{refused:.2%} refused",
+        "runs": runs,
+    }
+
+
+def move(processes: int, haste: int = 1, at_once: int | None = None) -> dict[str, Any]:
     """A run with a quota that moves, ``haste`` times as fast; seconds and rates are those of the server."""
     steps = ",".join(f"{since / haste}:{quota}" for since, quota in _MOVES)
     count = sum(quota * 10 for _, quota in _MOVES) // haste // 4 * 4
-    counts = _run(steps, count, processes)
+    counts = _run(steps, count, processes, at_once)
     accepted, refused = (_by_second(counts, status) for status in (200, 429))
     followed = [
         statistics.mean(accepted[int(begin / haste) : max(int((begin + 5) / haste), int(begin / haste) + 1)]) / quota
@@ -100,9 +114,9 @@ def fail(processes: int) -> dict[str, Any]:
     return {"probes": max(unheard[begin + 1 : end]), "over": over + 1 - end}
 
 
-def _run(steps: str, count: int, processes: int) -> dict[str, Any]:
+def _run(steps: str, count: int, processes: int, at_once: int | None = None) -> dict[str, Any]:
     with serving(steps) as port:
-        if run_processes(port, count, processes) != count:
+        if run_processes(port, count, processes, at_once=at_once) != count:
             raise AssertionError("predictions are wrong or missing")
         return counted(port)
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import statistics
-import subprocess
-import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from elsewhere.quota_server import LATENCY_SECS
-from goals import Goal, of, ratios
+from goals import Goal, of
+from measure import HEADRACE
 
+from workloads import by_hand
 from workloads.remote import counted, serving
 
 TITLE = "An endpoint that refuses some requests at random"
@@ -19,62 +19,50 @@ TITLE = "An endpoint that refuses some requests at random"
 _QUOTA = 400
 _SECS = 20
 _CHANCES = (0.0, 0.01, 0.02, 0.05)
-_SEMAPHORES = (8, 32, 128)
-_OURS, _BY_HAND = "Headrace", "by hand"
 _NO_LIMIT = 1_000_000
 
 ABOUT = f"""\
 The server of [remote](remote.md), with a latency of {LATENCY_SECS * 1e3:.0f} ms and a quota of {_QUOTA}/s that nobody
 is told, refuses a share of all requests at random, too. Both sides are processes of their own and ask with
-`httpx2.AsyncClient`, one element a request. The loop by hand has a semaphore of {", ".join(map(str, _SEMAPHORES))}, of
-which the best counts, and tries again 0.1 s after a refusal. *Of the quota* is the rate of the answers from the first
-request to the last answer; *refused* is what was refused beyond the random share. The sides take turns."""
+`httpx2.AsyncClient`, one element a request. {by_hand.ABOUT}, and tries again 0.1 s after a refusal.
+*Of the quota* is the rate of the answers from the first request to the last answer; *refused* is what was refused
+beyond the random share. The sides take turns."""
 
 
-def _case(chance: float, side: str) -> str:
-    return f"{chance:.0%} at random, {side}"
+def _what(chance: float) -> str:
+    return f"{chance:.0%} at random"
 
 
-def _beside_hand(chance: float) -> Any:
-    ours, by_hand = (of(_case(chance, side), "share") for side in (_OURS, _BY_HAND))
-    return lambda results: ratios(ours(results), by_hand(results))
+def _goals(chance: float) -> list[Goal]:
+    refused, what = f"{chance:.0%} refused at random", _what(chance)
+    return [
+        Goal(f"{refused}: rate, Headrace / by hand", by_hand.beside_hand(what, "share"), at_least=0.95),
+        Goal(f"{refused}: refused beyond", of(by_hand.case(what, HEADRACE), "beyond"), at_most=0.02),
+    ]
 
 
-GOALS = [
-    goal
-    for chance in _CHANCES
-    for goal in (
-        Goal(f"{chance:.0%} refused at random: rate, Headrace / by hand", _beside_hand(chance), at_least=0.95),
-        Goal(f"{chance:.0%} refused at random: refused beyond", of(_case(chance, _OURS), "beyond"), at_most=0.02),
-    )
-]
+GOALS = [goal for chance in _CHANCES for goal in _goals(chance)]
 
 
 def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]]:  # noqa: ARG001 - needs no files
     """One row for each share and side."""
     count = _QUOTA * (1 if quick else _SECS)
     for chance in _CHANCES[2:3] if quick else _CHANCES:
-        runs: dict[str, list[dict[str, float]]] = {_OURS: [], _BY_HAND: []}
-        for _ in range(repeats):
-            runs[_OURS].append(_run(chance, count))
-            by_hand = [_run(chance, count, at_once) for at_once in (_SEMAPHORES[1:2] if quick else _SEMAPHORES)]
-            runs[_BY_HAND].append(max(by_hand, key=lambda run: run["share"]))
-        for side, some in runs.items():
+        run = partial(_run, chance, count)
+        for side, runs in by_hand.in_turn(_what(chance), run, "share", repeats, quick=quick):
             yield {
-                "requests": _case(chance, side),
-                "of the quota": f"{statistics.median(run['share'] for run in some):.3f}",
-                "refused": f"{statistics.median(run['beyond'] for run in some):.2%}",
-                "runs": some,
+                "requests": side,
+                "of the quota": f"{by_hand.middle(runs, 'share'):.3f}",
+                "refused": f"{by_hand.middle(runs, 'beyond'):.2%}",
+                "runs": runs,
             }
 
 
-def _run(chance: float, count: int, at_once: int | None = None) -> dict[str, float]:
+def _run(chance: float, count: int, at_once: int | None) -> by_hand.Run:
     with serving(_QUOTA, _NO_LIMIT, chance) as port:
-        words = map(str, (port, count) if at_once is None else (port, count, at_once))
-        command = [sys.executable, "-m", "elsewhere.refused", *words]
-        done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True)
+        right = by_hand.asked("refused", port, count, at_once=at_once)
         counts = counted(port)
-    assert int(done.stdout) == count, "answers are wrong or missing"
+    assert right == [str(count)], "answers are wrong or missing"
     asked = counts["accepted"] + counts["refused"]
     return {
         "share": count / (counts["last"] - counts["first"]) / _QUOTA,
