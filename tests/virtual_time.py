@@ -95,6 +95,9 @@ class EventLoopInTurn:
         self.turns = turns
         self.loop = Loop(turns)
 
+    def is_busy(self):
+        return False
+
     def call(self, function, *args):
         self.turns.switch()
         self.loop.call_soon(function, *args)

@@ -363,3 +363,18 @@ def test_request_that_leaves_when_an_outage_is_found_is_not_forgotten_with_those
     assert limit.take(1.01, 1)[0] == 1
     limit.finished(1.02, 1.01, Verdict.NOTHING)
     assert limit.in_flight == 0
+
+
+@pytest.mark.parametrize(("is_noticed", "least", "most"), [(True, 22, 33), (False, 34, 60)])
+def test_client_that_computes_all_the_time_has_no_more_in_flight_than_that_takes(is_noticed, least, most):
+    """Each request is 2 ms of computing and 50 ms of waiting."""
+    limit, now = ConcurrencyLimit(0.0), 0.0
+    for _ in range(60):
+        count = limit.limit
+        for _ in range(count):
+            limit.started(now)
+        limit.client_is_busy = is_noticed and count * 0.002 >= 0.85 * LATENCY
+        for _ in range(count):
+            limit.finished(now + max(LATENCY, count * 0.002), now, Verdict.ANSWERED)
+        now += max(LATENCY, count * 0.002)
+    assert least <= limit.limit <= most

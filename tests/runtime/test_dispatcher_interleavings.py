@@ -166,7 +166,7 @@ def raising(number):
         sys.setprofile(None)
 
 
-GUARDS = {"_enqueue_again", "_guarded", "_perform"}
+GUARDS = {"_enqueue_again", "_guarded", "_hand_over", "_perform"}
 MODULES = {
     f"headrace.{name}"
     for name in (

@@ -27,6 +27,8 @@ _MOST_GIVEN_UP = 256
 """On how many threads calls may still run that were given up."""
 _LOOK_SECS = 0.25
 """How often a caller that waits for the loop looks whether it still runs."""
+_LOAD_SECS, _HIGH_LOAD = 0.1, 0.85
+"""Over how long the load of the loop's thread is measured, and how much of the time it then computes."""
 
 
 class Ended(NamedTuple):
@@ -50,6 +52,8 @@ class EventLoop:
         self._is_over = False
         self._error: BaseException | None = None
         """What has ended it."""
+        self._is_busy = False
+        self._measured = -math.inf, 0.0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -57,6 +61,15 @@ class EventLoop:
         """Calls a function on the loop's thread, soon; a caller that waits for that has to ``check``."""
         with suppress(RuntimeError):  # the loop has ended
             self.loop.call_soon_threadsafe(function, *args)
+
+    def is_busy(self) -> bool:
+        """Whether its thread has lately computed nearly all of the time; for that thread only."""
+        (then, before), now = self._measured, self.loop.time()
+        if now - then >= _LOAD_SECS:
+            computed = time.thread_time()
+            self._is_busy = computed - before >= _HIGH_LOAD * (now - then)
+            self._measured = now, computed
+        return self._is_busy
 
     def check(self) -> None:
         """Raises RuntimeError if the loop has ended: a caller that waits would wait for ever."""

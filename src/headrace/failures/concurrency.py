@@ -76,6 +76,8 @@ class ConcurrencyLimit:
         self._streak = FailureStreak(patience_secs)
         self._restarted = -math.inf
         self._turns_missed = 0
+        self.client_is_busy = False
+        """Whether requests wait for this process to compute: then more in flight deliver no more."""
         self.in_flight = 0
         """How many requests are in flight, but for those that left before the last outage and may never end."""
 
@@ -218,7 +220,7 @@ class ConcurrencyLimit:
         if self._budget is not None:
             self._budget.finished(tokens)
         if reply is Verdict.ANSWERED:
-            self._latency.answered(now, started, size)
+            self._latency.answered(now, started, size, client_is_busy=self.client_is_busy)
             self._quota.answered(now, started)
             self._streak.answered()
             if self.board.breaker.in_a_row or self._own.breaker.in_a_row:
@@ -276,6 +278,7 @@ class FixedLimit:
     is_down = False
     outage_began: float | None = None
     """An engine in this process has no outages."""
+    client_is_busy = False
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

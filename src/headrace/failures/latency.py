@@ -51,12 +51,15 @@ class LatencyLimit:
     that of an endpoint at which little waits. It follows lower means, and is measured anew now and then, in a round at
     a third of the limit. A round that uses less than half of the limit says nothing about it.
 
+    If this process computes all the time, the requests in flight wait for it, and more of them would only make HTTP
+    clients slower. Then the limit does not grow, and falls if the latency is more than a fifth above ``alone``.
+
     Args:
         board: where the members of a machine keep the limit.
         most: the limit's upper bound for each of them.
     """
 
-    _TOLERANCE = 1.5
+    _TOLERANCE, _TOLERANCE_IF_BUSY = 1.5, 1.2
     _SOON = 1.25
     """How much of the mean latency an answer may take at first that lets more requests leave."""
     _MOST_EACH, _FOR_ALL, _LEAST_EACH = 0.5, 6, 1.6
@@ -82,13 +85,14 @@ class LatencyLimit:
         self._in_flight = in_flight
         self._round.in_flight = max(self._round.in_flight, in_flight)
 
-    def answered(self, now: float, started: float, size: int) -> None:
+    def answered(self, now: float, started: float, size: int, *, client_is_busy: bool = False) -> None:
         """Learns from a request that was answered.
 
         Args:
             now: in seconds.
             started: when the request was sent.
             size: the number of elements in the request; larger requests may take longer.
+            client_is_busy: whether this process computes all the time.
         """
         state, latency = self._board.state, now - started
         if state.turned_at > self._round.began:  # another process has ended a round: it counts once
@@ -98,10 +102,11 @@ class LatencyLimit:
             state.limit, state.full = state.full or state.limit, 0.0
             self._turn(started)
         is_over = started >= self._round.began and self._round.add(latency)
-        if state.begins:
+        is_busy = client_is_busy and not self._board.others
+        if state.begins and not is_busy:
             self._grow(latency)
         if is_over:
-            self._end_round(now)
+            self._end_round(now, is_busy=is_busy)
 
     def _grow(self, latency: float) -> None:
         """Lets more requests leave after an answer, if the limit is used and latency has not risen."""
@@ -116,7 +121,7 @@ class LatencyLimit:
         state.turned_at = now
         self._round = _Round(now, state.limit / (1 + len(self._board.others)))
 
-    def _end_round(self, now: float) -> None:
+    def _end_round(self, now: float, *, is_busy: bool) -> None:
         state, mean = self._board.state, self._round.mean
         used = self._round.in_flight >= state.limit / 2
         if not state.alone:
@@ -124,21 +129,22 @@ class LatencyLimit:
         elif state.full:
             state.limit, state.full, state.alone = state.full, 0.0, mean
         elif used:
-            self._adapt(mean)
+            self._adapt(mean, is_busy=is_busy)
         self._turn(now)
 
     def _bound(self) -> int:
         """The most requests that all processes may have in flight."""
         return self._most * (1 + len(self._board.others))
 
-    def _adapt(self, latency: float) -> None:
+    def _adapt(self, latency: float, *, is_busy: bool) -> None:
         state = self._board.state
+        tolerance, more = (self._TOLERANCE, math.sqrt(state.limit) / 2) if not is_busy else (self._TOLERANCE_IF_BUSY, 0)
         if latency < state.alone:
             state.alone += 0.2 * (latency - state.alone)
-        gradient = min(1.0, self._TOLERANCE * state.alone / latency)
+        gradient = min(1.0, tolerance * state.alone / latency)
         if gradient < 1:
             state.begins = 0.0
-        state.limit = max(1.0, min(max(0.5, gradient) * state.limit + math.sqrt(state.limit) / 2, self._bound()))
-        state.rounds += 1
-        if state.rounds % self._BETWEEN_LOOKS == 0 and state.limit > 3:
+        state.limit = max(1.0, min(max(0.5, gradient) * state.limit + more, self._bound()))
+        state.rounds += not is_busy  # then fewer in flight would only waste time
+        if not is_busy and state.rounds % self._BETWEEN_LOOKS == 0 and state.limit > 3:
             state.full, state.limit = state.limit, state.limit / 3

@@ -16,7 +16,7 @@ from headrace.failures.endpoint_board import Board
 from headrace.failures.outages import Verdict
 from headrace.failures.replies import EndpointLog, EndpointRecord, Judgement, concerns_all, judge, judge_element
 from headrace.failures.retry import RetryTokens
-from headrace.runtime.endpoint_calls import Delivery, EndpointCall, RequestReport, Rules, Sender, WaitingCalls
+from headrace.runtime.endpoint_calls import Delivery, EndpointCall, Inbox, RequestReport, Rules, Sender, WaitingCalls
 
 _WAITING = 8
 """How many batches of a bundle may wait, besides one for each request in flight."""
@@ -24,6 +24,8 @@ _REFUSED_SECS, _UNAVAILABLE_SECS = 20.0, 1.0
 """The longest pause of a single request that an endpoint refuses, or cannot take; before, it doubles from 0.1 s."""
 _SHORTEST_WAIT_SECS = 0.004
 """What may leave within this time leaves together: waking up costs more than sending."""
+_TOGETHER_SECS = 0.01
+"""For how long answers are gathered for a bundle's thread while enough requests wait for those in flight to be over."""
 _SHOWN_SECS = 0.5
 """How often an endpoint that has requests shows the machine's other processes that it is there."""
 _ANSWERED = Judgement(Verdict.ANSWERED, retries=False, delay_secs=0.0)
@@ -53,21 +55,19 @@ class Dispatcher:
         self._sender = Sender(event_loop, rules)
         self._tokens = RetryTokens()
         self._submitted: deque[EndpointCall] = deque()
-        """What other threads have brought, and this one has not looked at yet."""
         self._needs_wakeup = True
         """Whether the next submit must wake the loop: it would leave at once."""
         self._waiting = WaitingCalls(for_engine=rules.max_concurrent is not None)
         self._calls: set[EndpointCall] = set()
         """All that have been admitted, and not yet delivered: they wait, are in flight, or pause before another try."""
+        self._delivered: list[tuple[Inbox, Delivery]] = []
         self._paused: set[EndpointCall] = set()
         self._tasks: dict[EndpointCall, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        """Of the next look at what waits."""
         self._record = record or EndpointRecord()
         self._named_until = -math.inf
-        """Until when the endpoint has asked to wait, as its outage began."""
+        """What the endpoint asked for as its outage began."""
         self._last_error: BaseException | None = None
-        """Of the endpoint, while it answers nothing."""
         self._log = EndpointLog(rules.caller)
         self._throttled: tuple[float, float | None] = 0.0, None
         """For how long requests have been throttled, and since when they are: one value, as other threads see it."""
@@ -125,7 +125,6 @@ class Dispatcher:
         self._start_ready()
 
     def _admit(self) -> None:
-        """Queues what was submitted."""
         self._needs_wakeup = True  # first: a submit meanwhile wakes the loop once too often, not once too little
         now = self._loop.time()
         while self._submitted:
@@ -212,7 +211,6 @@ class Dispatcher:
     def _failed(
         self, call: EndpointCall, started: float, error: BaseException, report: RequestReport, *, in_time: bool
     ) -> None:
-        """Queues a call whose try has failed again, or delivers its error."""
         seconds = self._loop.time() - started
         judgement = self._bounded(judge(error, self.rules.retry_filter), error)
         if not in_time:  # it may have been billed
@@ -223,7 +221,6 @@ class Dispatcher:
             self._fail(call, error, seconds, has_waited=judgement.waits and not self.rules.has_fallback)
 
     def _bounded(self, judgement: Judgement, error: BaseException) -> Judgement:
-        """The judgement, unless the endpoint asks to wait for too long: then the request is given up."""
         if judgement.retries:
             self._log.note_delay(self._loop.time(), judgement.delay_secs, self.rules.max_retry_after_secs, error)
         return judgement.within(self.rules.max_retry_after_secs)
@@ -253,6 +250,7 @@ class Dispatcher:
         self._tasks.pop(call, None)
         self._last_error = error
         now = self._loop.time()
+        self._limit.client_is_busy = self._event_loop.is_busy()
         self._limit.finished(
             now,
             started,
@@ -295,7 +293,6 @@ class Dispatcher:
             self._deliver(Delivery(rest, [], error, seconds))
 
     def _sends_again(self, call: EndpointCall, error: BaseException, judgement: Judgement) -> bool:
-        """Queues a call again, if that is allowed."""
         now = self._loop.time()
         if not judgement.retries or call.inbox.abandoned or self._patience(now) <= 0:
             return False
@@ -335,10 +332,17 @@ class Dispatcher:
             self._waiting.finish_canary()
         call.client = None  # an error refers to the call, and whoever keeps it would keep the client
         self._calls.discard(call)
+        self._delivered.append((call.inbox, delivery))
         if self._loop.is_closed():
-            call.inbox.put(delivery)
-        else:  # together with what else the loop finds out in one go: each time a thread wakes costs both of them
-            self._loop.call_soon(call.inbox.put, delivery)
+            self._hand_over()
+        elif len(self._delivered) == 1:  # each time that a thread wakes costs both of them
+            waits = len(self._waiting) > self._limit.in_flight
+            self._loop.call_later(_TOGETHER_SECS if waits else 0.0, self._hand_over)
+
+    def _hand_over(self) -> None:
+        delivered, self._delivered = self._delivered, []
+        for inbox, delivery in delivered:
+            inbox.put(delivery)
 
     def _give_up_on(self, which: Callable[[EndpointCall], bool]) -> None:
         for call in self._waiting.remove_all(which):

@@ -209,8 +209,8 @@ class Sender:
     def __init__(self, event_loop: EventLoop, rules: Rules) -> None:
         self._event_loop = event_loop
         self._rules = rules
-        self._recorders = EngineMetrics()
         self._needs_thread = not rules.sends_async or rules.ask_rate_limiter is not None
+        self._recorders = EngineMetrics() if self._needs_thread else None
 
     async def try_in_time(self, call: EndpointCall, report: RequestReport) -> tuple[Ended, bool]:
         """The end of one try, and whether it came in time; from now on the current task reports to ``report``."""
@@ -262,6 +262,7 @@ class Sender:
     @contextmanager
     def _recording(self, call: EndpointCall) -> Iterator[None]:
         """Keeps what is counted with an engine's metrics on this thread: the bundle's thread counts it."""
+        assert self._recorders is not None
         records: list[HandlerMetric] = []
         try:
             with self._recorders.recording(process_wide=False) as records:
