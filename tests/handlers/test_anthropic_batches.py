@@ -9,7 +9,6 @@ from batch_endpoint import batching, once
 from headrace import EndpointError, Failure, predict
 from headrace.handlers import batch_jobs
 from headrace.handlers.anthropic_inference import AnthropicChatModelHandler
-from headrace.handlers.batch_store import BatchStore
 from http_endpoint import Answer
 
 pytestmark = pytest.mark.usefixtures("module_travels")
@@ -44,11 +43,6 @@ def keys_of(server):
     """The keys of all requests; the header depends on the client's version."""
     given = {headers.get("x-api-key") or headers["authorization"] for headers in server.headers}
     return {one.removeprefix("Bearer ") for one in given}
-
-
-def test_large_max_tokens_need_no_stream(ask):
-    with batching(speaking()) as server:
-        assert texts(predict(ask(server, max_tokens=60_000), ["a"])) == ["A"]
 
 
 def test_empty_account_is_one_error(ask):
@@ -97,19 +91,6 @@ def test_submission_is_told_from_others_of_its_size_when_those_have_ended(ask):
         ).status = "completed"
         assert texts(predict(ask(server), ["a"])) == ["A"]
         assert len(server.batches) == 2
-
-
-def test_submission_that_did_not_arrive_is_sent_again(ask, tmp_path):
-    with batching(speaking()) as server:
-        list(predict(ask(server), ["b"]))
-        store = BatchStore(str(tmp_path / "batches"))
-        ((name, _),) = server.batches[0].requests
-        store.forget(1)
-        store.announce("token", [name])
-        server.batches.clear()
-        assert texts(predict(ask(server), ["b"])) == ["B"]
-        assert len(server.batches) == 1
-        assert store.announced([name]) == []
 
 
 def test_key_of_a_function_is_renewed_while_a_batch_runs(ask):

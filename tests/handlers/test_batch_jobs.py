@@ -104,10 +104,6 @@ def news(answers):
     return [one.is_new for one in answers]
 
 
-def test_equal_requests_cost_once(ask):
-    assert news(asyncio.run(ask(1, 1, 2))) == [True, False, True]
-
-
 def test_answers_of_a_try_that_failed_cost_in_the_next(ask, api):
     api.most_requests = 1
     api.wrong["2"] = ValueError("garbage")
@@ -167,12 +163,6 @@ def test_batch_that_is_never_listed_is_sent_again(ask, announce, api, monkeypatc
     announce(1)
     assert news(asyncio.run(ask(1))) == [True]
     assert len(api.batches) == 1
-
-
-def test_batch_that_did_not_arrive_long_ago_is_sent_again_at_once(ask, announce, api, monkeypatch):
-    monkeypatch.setattr(batch_jobs, "OLD_SECS", 0.0)
-    announce(1)
-    assert news(asyncio.run(ask(1, wait=SOON))) == [True]
 
 
 def test_lock_that_another_process_keeps_ends_the_wait_in_time(ask, tmp_path):
@@ -236,15 +226,6 @@ def test_number_of_a_forgotten_batch_is_never_given_again(store):
     store.forget(first)  # another process had waited for it, too
     store.end(first, [Line("a", 200, "of one")])
     assert store.look_up(["a"]) == ([], [Sent(second, "two")], {"a"})
-
-
-def test_answer_is_counted_once_by_whoever_hands_it_out(store, tmp_path):
-    number = store.announce("token", ["a", "b", "c"])
-    store.sent(number, "one")
-    store.end(number, [Line("a", 200, "{}"), Line("b", 200, "{}"), Line("c", 400, "{}")])
-    assert store.count(["a"]) == {"a"}
-    assert BatchStore(str(tmp_path)).count(["a", "b", "c", "d"]) == {"b"}
-    assert store.count(["a", "b", "c"]) == set()
 
 
 def test_whoever_opens_a_new_file_at_the_same_moment_can_use_it(tmp_path):

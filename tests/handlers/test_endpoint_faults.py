@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 
-from headrace import EndpointError, PredictionCountError, RemoteModelHandler, RetryConfig, predict
+from headrace import EndpointError, RemoteModelHandler, RetryConfig, predict
 from headrace.core.events import BatchRetried
-from headrace.handlers.openai_inference import OpenAIChatModelHandler, OpenAIEmbeddingsModelHandler
+from headrace.handlers.openai_inference import OpenAIChatModelHandler
 from http_endpoint import Answer, events_and_outcomes, failures_among, serving
 from openai_endpoint import completion, prompts_of, refusing, self_signed, speaking
 
@@ -167,42 +167,8 @@ def test_host_that_does_not_exist_is_one_error(kind):
 
 
 @BOTH
-def test_server_without_tls_is_one_error(kind):
-    with serving(speaking()) as server, pytest.raises(EndpointError, match="the endpoint refused the first request"):
-        list(predict(kind("m", url=f"{server.url}v1".replace("http", "https")), ["a"] * 9, on_failure="yield"))
-
-
-@BOTH
 def test_certificate_that_nobody_trusts_is_one_error(kind, tmp_path):
     with serving(speaking(), tls=self_signed(tmp_path)) as server:
         with pytest.raises(EndpointError, match="CERTIFICATE_VERIFY_FAILED"):
             list(predict(kind("m", url=f"{server.url}v1"), ["a"] * 9, on_failure="yield"))
         assert server.requests == []
-
-
-@BOTH
-def test_redirect_is_followed(kind):
-    elsewhere = Answer(307, b"", {"Location": "/v2/chat/completions"})
-    with serving(once(elsewhere)) as server:
-        _, outcomes = asking(kind, server.url, ["a"])
-        assert server.paths == ["/v1/chat/completions", "/v2/chat/completions"]
-    assert texts_of(outcomes) == ["A"]
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_wrong_count_is_no_retry(count):
-    data = [{"object": "embedding", "index": n, "embedding": [1.0]} for n in range(count)]
-    wrong = Answer(body={"object": "list", "model": "m", "data": data, "usage": None})
-    with serving(always(wrong)) as server:
-        handler = OpenAIEmbeddingsModelHandler("m", url=f"{server.url}v1", min_batch_size=2, num_retries=2)
-        _, outcomes = events_and_outcomes(handler, ["a", "b"])
-        assert len(server.requests) == 1
-    assert [type(failure.error) for failure in failures_among(outcomes)] == [PredictionCountError] * 2
-
-
-@pytest.mark.large
-@BOTH
-def test_answer_of_100_megabytes_is_an_answer(kind):
-    with serving(for_prompt("b", completion("x" * LARGE))) as server:
-        _, outcomes = asking(kind, server.url, ["a", "b"])
-    assert sorted(map(len, texts_of(outcomes))) == [1, LARGE]

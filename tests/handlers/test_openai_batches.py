@@ -8,7 +8,7 @@ import time
 import pytest
 
 from batch_endpoint import batching, once
-from headrace import Budget, ConfigurationError, EndpointError, Failure, Price, RetryConfig, predict
+from headrace import ConfigurationError, EndpointError, Failure, RetryConfig, predict
 from headrace.handlers import batch_jobs
 from headrace.handlers.openai_inference import (
     OpenAIChatModelHandler,
@@ -16,7 +16,7 @@ from headrace.handlers.openai_inference import (
     OpenAIEmbeddingsModelHandler,
 )
 from http_endpoint import Answer
-from openai_endpoint import completion, refusing, speaking, vector_of
+from openai_endpoint import refusing, speaking, vector_of
 from waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("module_travels")
@@ -112,12 +112,6 @@ def test_batch_for_which_there_is_no_room_is_sent_when_there_is(ask, monkeypatch
         assert len(server.batches) == 6
 
 
-def test_batch_for_which_there_is_never_room_is_given_up(ask, monkeypatch):
-    monkeypatch.setattr(batch_jobs, "REFUSED_SECS", 0.01)
-    with batching(speaking(), ending=full) as server:
-        assert "took no batch with it in time" in outcomes(ask(server, max_wait_secs=0.1), ["a"])[0]
-
-
 def test_answers_whose_file_comes_late_are_waited_for(ask):
     with batching(speaking(), ending=lambda batch: setattr(batch, "is_late", True)) as server:
         assert texts(predict(ask(server), ["a"])) == ["A"]
@@ -175,25 +169,12 @@ def test_run_that_is_abandoned_says_how_to_collect_its_batch(ask, caplog):
         assert "run again with the same batch_directory to collect it" in caplog.text
 
 
-def test_budget_is_kept_although_no_request_of_a_batch_is_answered(ask):
-    budget = Budget(1.0, prices={"m": Price(input=1.0, output=1.0)})
-    with batching(speaking(fault=lambda asked, _: refusing(400, "bad day"))) as server:
-        said = outcomes(ask(server, max_batch_size=1), list("abcdefgh"), budget=budget)
-        assert ["bad day" in one for one in said] == [True] * 8
-
-
 def test_cached_predictions_are_those_of_single_requests(ask, tmp_path):
     cache = str(tmp_path / "cache.db")
     with batching(speaking()) as server:
         list(predict(ask(server), ["a"], cache=cache))
         single = OpenAIChatModelHandler("m", url=f"{server.url}v1")
         assert texts(predict(single, ["a"], cache=cache)) == ["A"]
-
-
-def test_full_answers_have_the_client_s_type(ask):
-    with batching(lambda asked, _: completion("x", finish="length")) as server:
-        (found,) = predict(ask(server, full_answer=True), ["a"])
-        assert found.inference.choices[0].finish_reason == "length"
 
 
 def test_batch_directory_that_cannot_be_used_is_an_error(tmp_path):
@@ -204,3 +185,9 @@ def test_batch_directory_that_cannot_be_used_is_an_error(tmp_path):
             OpenAIChatModelHandler("m", batch_directory=wrong)
     with pytest.raises(ConfigurationError, match="max_wait_secs"):
         OpenAIChatModelHandler("m", batch_directory=tmp_path, max_wait_secs=0)
+
+
+def test_batch_for_which_there_is_never_room_is_given_up(ask, monkeypatch):
+    monkeypatch.setattr(batch_jobs, "REFUSED_SECS", 0.01)
+    with batching(speaking(), ending=full) as server:
+        assert "took no batch with it in time" in outcomes(ask(server, max_wait_secs=0.1), ["a"])[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
 import pytest
 
@@ -47,41 +46,11 @@ def refuses(prompt, answer):
     return lambda asked, before: answer if prompt in prompts_of(asked) else None
 
 
-def test_embeddings_are_lists_of_floats_of_many_texts_in_a_request(server):
-    handler = OpenAIEmbeddingsModelHandler("m", url=at(server), min_batch_size=3)
-    results = list(predict(handler, ["a", "bb", "ccc"], inference_args={"dimensions": 2}))
-    assert [result.inference for result in results] == [vector_of(text) for text in ("a", "bb", "ccc")]
-    (asked,) = server.requests
-    assert (asked["input"], asked["dimensions"]) == (["a", "bb", "ccc"], 2)
-
-
 def test_embeddings_fill_their_requests(server):
     texts = [str(n) for n in range(130)]
     results = list(predict(OpenAIEmbeddingsModelHandler("m", url=at(server)), texts))
     assert [result.inference for result in results] == [vector_of(text) for text in texts]
     assert sorted(len(asked["input"]) for asked in server.requests) == [2, 64, 64]
-
-
-def test_conversations_keep_their_messages_and_get_the_system_message(server):
-    @dataclass
-    class Message:
-        role: str
-        content: str
-
-    handler = OpenAIChatModelHandler("m", url=at(server), system="be brief")
-    user = {"role": "user", "content": "b"}
-    own = {"role": "system", "content": "be long"}
-    list(predict(handler, ["a", [user], [Message("user", "c")], [own, user]]))
-    asked = [[(one["role"], one["content"]) for one in request["messages"]] for request in server.requests]
-    brief = ("system", "be brief")
-    assert sorted(asked) == sorted(
-        [
-            [brief, ("user", "a")],
-            [brief, ("user", "b")],
-            [brief, ("user", "c")],
-            [("system", "be long"), ("user", "b")],
-        ]
-    )
 
 
 @TEXTUAL
@@ -94,27 +63,6 @@ def test_full_answers_are_those_of_the_client(kind, server):
 def test_inference_args_are_those_of_the_client(kind, server):
     list(predict(kind("m", url=at(server)), ["a"], inference_args={"max_tokens": 5, "extra_body": {"top_k": 3}}))
     assert (server.requests[0]["max_tokens"], server.requests[0]["top_k"]) == (5, 3)
-
-
-@TEXTUAL
-def test_prompt_that_is_too_long_is_its_own_dead_letter(kind, server):
-    long = "x" * 1001
-    _, outcomes = events_and_outcomes(kind("m", url=at(server)), [long, "a", "b"])
-    (failure,) = failures_among(outcomes)
-    assert (failure.element, failure.attempts) == (long, 1)
-    assert "maximum context length is 1000, and you gave 1001" in str(failure.error)
-    assert sum(long in prompts_of(asked) for asked in server.requests) == 1
-
-
-def test_texts_that_are_too_long_cost_the_others_of_their_request_nothing(server):
-    texts = [f"{n}" * 600 for n in range(9)] + ["17" * 600, "x" * 600]
-    handler = OpenAIEmbeddingsModelHandler("m", url=at(server), min_batch_size=11)
-    _, outcomes = events_and_outcomes(handler, texts)
-    (failure,) = failures_among(outcomes)
-    assert failure.element == "17" * 600
-    assert len(outcomes) == 11
-    answered = [text for asked in server.requests for text in asked["input"] if texts[9] not in asked["input"]]
-    assert sorted(text for text in answered if text != "Hi") == sorted(texts[:9] + texts[10:])
 
 
 @ALL
@@ -175,11 +123,6 @@ def test_endpoint_that_wants_a_key_where_none_is_set_is_one_error_that_says_wher
         ):
             list(predict(kind("m", url=at(server)), ["a", "b"], on_failure="yield"))
         assert len(server.requests) == 2
-
-
-def test_url_of_the_environment_is_used(server, monkeypatch):
-    monkeypatch.setenv("OPENAI_BASE_URL", at(server))
-    assert [one.inference for one in predict(OpenAIChatModelHandler("m"), ["a"])] == ["A"]
 
 
 def test_url_may_be_that_of_the_requests(server):

@@ -5,7 +5,6 @@ The stand-in is started by the handler's own command, as a process of its own.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import pickle
 import re
@@ -188,13 +187,6 @@ def test_predictions_are_the_clients_own_objects():
 def test_prompts_of_a_batch_are_sent_concurrently():
     results = infer(VLLMCompletionsModelHandler(MODEL), ["beside 15"] * 16)
     assert max(result.inference.usage.prompt_tokens for result in results) == 16  # of so many the server has known
-
-
-def test_handler_runs_within_an_event_loop():
-    async def cell():
-        return texts(infer(CompletionsHere(MODEL), PROMPTS))
-
-    assert asyncio.run(cell()) == [prompt.upper() for prompt in PROMPTS]
 
 
 def test_proxies_are_ignored_for_the_local_server(monkeypatch):
