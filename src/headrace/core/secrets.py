@@ -66,7 +66,7 @@ class ApiKey:
         """The key; None if none was given and the environment variable is not set.
 
         Raises:
-            ConfigurationError: it is no text, or empty, or has blanks in it.
+            ConfigurationError: it is no key.
             Exception: whatever the function raises.
         """
         if callable(self._given):

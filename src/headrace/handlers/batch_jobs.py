@@ -172,11 +172,7 @@ class BatchJobs:
         return hashlib.blake2b(content.encode(), digest_size=20).hexdigest()
 
     async def _sent(self, left: Mapping[str, Request], until: float) -> tuple[list[Line], list[Sent]]:
-        """The answers that are known, and the batches in which all other requests now are.
-
-        Raises:
-            BatchLateError: it is not known in time what was sent before.
-        """
+        """The answers that are known, and the batches in which all other requests now are."""
         since = time.monotonic()
         for pause in _pauses():
             async with self._alone(until):  # not while this one waits: others may have nothing to do with it

@@ -175,12 +175,7 @@ class BatchStore:
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
-        """A connection whose changes are made together.
-
-        Raises:
-            ConfigurationError: the file is damaged.
-            sqlite3.OperationalError: it is locked, or the disk is full.
-        """
+        """A connection whose changes are made together."""
         try:
             with legible_errors(), closing(sqlite3.connect(self._path, _BUSY_SECS)) as database, database:
                 database.text_factory = lambda data: data.decode(errors="replace")  # damage concerns its request only

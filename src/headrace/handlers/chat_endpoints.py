@@ -249,11 +249,7 @@ class ClientHandler(TextEndpointHandler[ModelT]):
 
 
 def _body(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The body of a request with these arguments.
-
-    Raises:
-        TypeError, ValueError: it cannot be sent.
-    """
+    """The body of a request with these arguments; raises TypeError or ValueError if it cannot be sent."""
     body = {name: value for name, value in asked.items() if name not in _NOT_IN_A_BODY}
     body |= asked.get("extra_body") or {}
     json.dumps(body, ensure_ascii=False).encode()

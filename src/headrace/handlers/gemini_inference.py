@@ -180,16 +180,17 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
     def _client_options(self) -> Any:
         """How requests travel: once, since Headrace retries."""
         is_flex = self.use_vertex and self.use_vertex_flex_api
-        given = {"timeout": _TIMEOUT_MS, **({"api_version": "v1"} if is_flex else {}), **self._http_options}
-        if is_flex:
-            given["headers"] = {**_FLEX_HEADERS, **(given.get("headers") or {})}
-        limits = httpx.Limits(max_connections=_IN_FLIGHT, max_keepalive_connections=_IN_FLIGHT)
-        given["client_args"] = {"limits": limits, **(given.get("client_args") or {})}
-        options = HttpOptions(**{**given, "retry_options": HttpRetryOptions(attempts=1)})
+        flex = {"api_version": "v1", "headers": _FLEX_HEADERS} if is_flex else {}
+        options = HttpOptions(timeout=_TIMEOUT_MS, **flex)
+        for name, value in self._http_options.items():
+            setattr(options, name, {**options.headers, **value} if name == "headers" and options.headers else value)
         options.base_url = self._url or options.base_url
+        options.retry_options = HttpRetryOptions(attempts=1)
+        limits = httpx.Limits(max_connections=_IN_FLIGHT, max_keepalive_connections=_IN_FLIGHT)
+        options.client_args = {"limits": limits, **(self._http_options.get("client_args") or {})}
         # Where aiohttp is installed, Google's client would use it, and repeat lost requests after up to ten seconds.
-        client_args = {"limits": limits, "follow_redirects": True, **(options.async_client_args or {})}
-        options.httpx_async_client = httpx.AsyncClient(**client_args)
+        given = {"limits": limits, "follow_redirects": True, **(self._http_options.get("async_client_args") or {})}
+        options.httpx_async_client = httpx.AsyncClient(**given)
         return options
 
     @property

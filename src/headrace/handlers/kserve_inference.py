@@ -186,11 +186,7 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
         return min((spec.shape[0] for spec in inputs if spec.shape and spec.shape[0] > 0), default=None)
 
     def _tensors_of(self, example: Any, inputs: Sequence[TensorSpec]) -> list[NamedTensor]:
-        """The tensors of one example, without a batch dimension, in the order of their names.
-
-        Raises:
-            TypeError, ValueError: they are not those that the model takes; the message names them.
-        """
+        """The tensors of one example, without a batch dimension, in the order of their names."""
         known, said = {spec.name: spec for spec in inputs}, ", ".join(map(str, inputs))
         if isinstance(example, Mapping):
             named = dict(example)
@@ -328,11 +324,7 @@ def _alike(tensors: Mapping[int, list[NamedTensor]], most: int | None) -> list[l
 
 
 def _server_of(url: Any, protocol: Any) -> tuple[str, bool]:
-    """Host, port and path as Triton's clients take them, and whether to use TLS.
-
-    Raises:
-        ConfigurationError: the protocol is unknown, or the URL none of it.
-    """
+    """Host, port and path as Triton's clients take them, and whether to use TLS."""
     if protocol not in _SCHEMES:
         raise ConfigurationError(f"protocol must be 'http' or 'grpc', not {protocol!r}.")
     text = url if isinstance(url, str) else ""

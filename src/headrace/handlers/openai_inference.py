@@ -229,8 +229,7 @@ class OpenAIEmbeddingsModelHandler(_OpenAITextHandler):
     ) -> list[Any]:
         """A vector for each text; what stands for it in the place of one that the endpoint refuses.
 
-        Raises:
-            Exception: the request failed; of a part, whose other half may have been paid for, one that concerns all.
+        The other half of a part may have been paid for: it raises only what concerns all.
         """
         try:
             return await self._ask(self._sent(client, {"input": texts, **args}))
@@ -268,11 +267,9 @@ def _first_choice(answer: Any) -> Any:
 
 
 def _in_order(items: list[Any], count: int, name: str) -> list[Any]:
-    """Items of an answer in the order of their indexes; some servers keep the order, and say none.
+    """Items of an answer in the order of their indexes, which must be those of ``count`` items.
 
-    Raises:
-        PredictionCountError: the indexes are not those of ``count`` items, each once.
-        Exception: there are no items.
+    Some servers keep the order, and send no indexes.
     """
     if not items or not isinstance(items, list):
         raise TypeError(f"there are no {name}")

@@ -104,12 +104,7 @@ class TextEndpointHandler(PromptRows, RemoteModelHandler[Any, PredictionResult, 
         return outcomes_of(found, others_are_accepted=True)
 
     async def _ask(self, sent: Awaitable[AnswerT]) -> AnswerT:
-        """The answer to a request.
-
-        Raises:
-            EndpointError: no request can succeed.
-            Exception: this one failed. The key is in none of them.
-        """
+        """The answer to a request, or its error as ``_judged`` has it."""
         try:
             answer = await sent
         except Exception as error:
@@ -133,15 +128,10 @@ class TextEndpointHandler(PromptRows, RemoteModelHandler[Any, PredictionResult, 
         return code in _CODES_OF_ACCOUNTS
 
     async def _refuse_all_if_probe_fails(self, found: Iterable[Any], client: ModelT, args: Mapping[str, Any]) -> None:
-        """Tells refusals of single examples from that of every request, while nothing has been accepted.
+        """While nothing has been accepted, tells refusals of single examples from that of every request.
 
-        Args:
-            found: what became of requests: answers and errors.
-            client: with which to send another.
-            args: its arguments.
-
-        Raises:
-            EndpointError: no request can succeed.
+        If one of the answers and errors in ``found`` is a refusal, another request tells: raises EndpointError if that
+        is refused, too.
         """
         error = next(filter(_is_refusal, found), None)
         if error is None or self._has_worked:
@@ -202,12 +192,7 @@ def _full_batches(size: int, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked_url(who: str, url: str | None, ending: str) -> str | None:
-    """The URL under which an API is.
-
-    Args:
-        who: the handler's class, for errors.
-        url: as the user gave it.
-        ending: what requests append; people copy it, too.
+    """The URL of an API, without the ending that requests append: people copy it, too.
 
     Raises:
         ConfigurationError: it is no URL of HTTP.

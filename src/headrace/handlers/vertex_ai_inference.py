@@ -93,9 +93,8 @@ class VertexAIModelHandlerJSON(RemoteModelHandler[Any, PredictionResult, Any]):
         if private and network is None:
             raise ConfigurationError("a private endpoint needs network=, the full name of its VPC network.")
         if not 0 < timeout_secs <= _TIMEOUT_SECS:
-            raise ConfigurationError(
-                f"timeout_secs must be over 0 and at most {_TIMEOUT_SECS:g}, not {timeout_secs!r}."
-            )
+            said = f"timeout_secs must be over 0 and at most {_TIMEOUT_SECS:g}, not {timeout_secs!r}."
+            raise ConfigurationError(said)
         self.endpoint_name = endpoint_id
         self.project = project
         self.location = location
@@ -111,8 +110,7 @@ class VertexAIModelHandlerJSON(RemoteModelHandler[Any, PredictionResult, Any]):
             "api_endpoint": api_endpoint,
             "api_transport": api_transport,
         }
-        self._initialize()
-        self._retrieve_endpoint(self.endpoint_name, self.location, self.is_private)
+        self.create_client()
 
     def create_client(self) -> Any:
         """Finds the ``aiplatform.Endpoint``.
@@ -120,14 +118,11 @@ class VertexAIModelHandlerJSON(RemoteModelHandler[Any, PredictionResult, Any]):
         Raises:
             ConfigurationError: it cannot be asked, or no longer has a model.
         """
-        self._initialize()  # a worker has not run the constructor
-        return self._retrieve_endpoint(self.endpoint_name, self.location, self.is_private)
-
-    def _initialize(self) -> None:
         settings = {name: value for name, value in self._settings.items() if value is not None}
         if self._credentials is not None:
             settings["credentials"] = self._credentials()
-        aiplatform.init(**settings)
+        aiplatform.init(**settings)  # in each worker: it is global
+        return self._retrieve_endpoint(self.endpoint_name, self.location, self.is_private)
 
     def _retrieve_endpoint(self, endpoint_id: str, location: str, is_private: bool) -> Any:
         kind = aiplatform.PrivateEndpoint if is_private else aiplatform.Endpoint

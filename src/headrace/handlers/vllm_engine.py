@@ -192,11 +192,7 @@ def _refuse_wrong(given: Mapping[str, Any]) -> None:
 
 
 def _params(given: Mapping[str, Any]) -> Any:
-    """The parameters of one request.
-
-    Raises:
-        ConfigurationError: vLLM refuses them.
-    """
+    """The parameters of one request; raises ConfigurationError if vLLM refuses them."""
     import vllm.sampling_params  # noqa: PLC0415 - as in load_model
 
     try:
