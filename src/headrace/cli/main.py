@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -19,78 +20,11 @@ from headrace.cli.console import report_error
 from headrace.cli.diff import DiffArgs, run_diff
 from headrace.cli.doctor import run_doctor
 from headrace.cli.fallbacks import FallbacksInOrder
-from headrace.cli.option import command_of
-from headrace.cli.options import DoctorArgs, HandlersArgs, MigrateArgs, RetryArgs, RunArgs
+from headrace.cli.migrate import MigrateArgs, run_migrate
+from headrace.cli.option import argument, command_of, flag
+from headrace.cli.options import DoctorArgs, RetryArgs, RunArgs, handlers_like
 from headrace.cli.run import INTERRUPTED, MISUSED, execute
 from headrace.core.errors import ConfigurationError
-
-_EXIT_CODES = (
-    "Exit codes: 0 every row is out, 1 the run failed, 2 a wrong argument or input, 3 too many rows failed or a "
-    "pipe was empty, 4 the budget is spent, 130 interrupted, 143 terminated."
-)
-
-_RUN = "\n\n".join(
-    (
-        "Predict for every row of JSONL, CSV or Parquet files, or for files themselves (--format files).",
-        "The model's file decides which handler runs it, and which columns it gets, unless --handler and --columns do.",
-        "Each row comes out once: with its prediction in OUT or, if something fails for it, with the error in the dead "
-        "letters beside OUT (predictions.jsonl: predictions.dead-letters.jsonl). Both files appear at the end, when "
-        "everything has succeeded; until then, and if the run fails or is interrupted, an earlier OUT is left alone.",
-        "Options that are the same each time go into headrace.toml. Every option that is not listed here goes to "
-        "Apache Beam, for example --direct_num_workers=4.",
-        _EXIT_CODES,
-    )
-)
-
-_RETRY = "\n\n".join(
-    (
-        "Predict for the rows of dead letters, as headrace run does for those of files.",
-        "Each row goes through the model as it was first read, and comes out once: in OUT, or in new dead letters, "
-        "which add to the attempts of the old ones. With --into, OUT is the output that lacks the rows.",
-        "Every other option goes to Apache Beam, for example --direct_num_workers=4.",
-        _EXIT_CODES,
-    )
-)
-
-_DOCTOR = "\n\n".join(
-    (
-        "Show what Headrace runs on this machine, or what a handler needs on it.",
-        "Without HANDLER or --model: the managers of shared models, with their models, memory, clients and hosts, and "
-        "what killed processes left behind.",
-        "With one of them: loads its model once, as for sharing, and reports what that takes, what each process would "
-        "need, what batches cost (--rows), and where placement='auto' would put the model. Nothing stays behind.",
-        "Exit codes: 0 all is well, 1 something was left behind, or the model fails, 2 a wrong argument or input, 130 "
-        "interrupted.",
-    )
-)
-
-_HANDLERS = "\n\n".join(
-    (
-        "List the handlers that --handler knows by name: Headrace's, and those of other installed packages.",
-        "With NAME: what that one takes and predicts, its parameters, what to install, and an example.",
-    )
-)
-
-_MIGRATE = "\n\n".join(
-    (
-        "Move code over from apache_beam.ml.inference: rewrite its imports and attributes to Headrace's.",
-        "Shows the changes as a diff; --write makes them. Names without a counterpart stay Beam's. What it cannot know "
-        "(classes that are compared, names in text, dependencies) it lists as file:line: 'by hand' needs a change, a "
-        "'note' does not.",
-        "Exit codes: 0 nothing is left to do by hand, 1 a file cannot be written, or with --check would change, 2 a "
-        "wrong argument, 3 something is left to do by hand.",
-    )
-)
-
-_DIFF = "\n\n".join(
-    (
-        "Compare the predictions of two runs, row by row: how many changed, and by how much.",
-        "Rows are matched by --id, or by their place. The share that changed, and the mean of new - old, have 95 % "
-        "intervals, for which the rows count as a random sample.",
-        "Exit codes: 0 compared, 2 a wrong argument or outputs that cannot be compared, 3 more rows changed than "
-        "--threshold.",
-    )
-)
 
 app = typer.Typer(
     name="headrace",
@@ -113,8 +47,22 @@ def headrace(
         typer.echo(context.get_help())
 
 
-def list_handlers(args: HandlersArgs) -> int:
-    """Lists the handlers; returns the exit code."""
+@dataclass(frozen=True, kw_only=True)
+class HandlersArgs:
+    """List the handlers that --handler knows by name: Headrace's, and those of other installed packages.
+
+    With NAME: what that one takes and predicts, its parameters, what to install, and an example.
+    """
+
+    name: str | None = argument(
+        "NAME", "Describe this one: its parameters, and an example.", is_needed=False, autocompletion=handlers_like
+    )
+    as_json: bool = flag("--json", None, "Print JSON: a list of objects.")
+    markdown: bool = flag("--markdown", None, "Print the whole table as Markdown.")
+
+
+def run_handlers(args: HandlersArgs) -> int:
+    """Lists the handlers, or describes one; returns the exit code."""
     from headrace.cli import catalogue  # noqa: PLC0415 - only for this
 
     handlers = catalogue.listed_handlers() if args.name is None else [catalogue.handler_named(args.name)]
@@ -127,31 +75,24 @@ def list_handlers(args: HandlersArgs) -> int:
     return 0
 
 
-def migrate(args: MigrateArgs) -> int:
-    """Moves code over; returns the exit code."""
-    from headrace.cli.migrate import run_migrate  # noqa: PLC0415 - only for this
-
-    return run_migrate(args)
-
-
 _COMMANDS: dict[Any, Callable[[Any, float | None], int]] = {
     RunArgs: execute,
     RetryArgs: execute,
     DoctorArgs: lambda args, _: run_doctor(args),
-    HandlersArgs: lambda args, _: list_handlers(args),
-    MigrateArgs: lambda args, _: migrate(args),
+    HandlersArgs: lambda args, _: run_handlers(args),
+    MigrateArgs: lambda args, _: run_migrate(args),
     DiffArgs: lambda args, _: run_diff(args),
 }
 """What runs each command, given its options and when it was called (None: with the process). To typer a command is the
-dataclass of its options."""
+dataclass of its options, whose docstring is its help."""
 
 _WITH_OPTIONS_OF_BEAM = {"allow_extra_args": True, "ignore_unknown_options": True}
-app.command("run", cls=FallbacksInOrder, help=_RUN, context_settings=_WITH_OPTIONS_OF_BEAM)(command_of(RunArgs))
-app.command("retry", cls=FallbacksInOrder, help=_RETRY, context_settings=_WITH_OPTIONS_OF_BEAM)(command_of(RetryArgs))
-app.command("doctor", help=_DOCTOR)(command_of(DoctorArgs))
-app.command("handlers", help=_HANDLERS)(command_of(HandlersArgs))
-app.command("diff", help=_DIFF)(command_of(DiffArgs))
-app.command("migrate", help=_MIGRATE)(command_of(MigrateArgs))
+app.command("run", cls=FallbacksInOrder, context_settings=_WITH_OPTIONS_OF_BEAM)(command_of(RunArgs))
+app.command("retry", cls=FallbacksInOrder, context_settings=_WITH_OPTIONS_OF_BEAM)(command_of(RetryArgs))
+app.command("doctor")(command_of(DoctorArgs))
+app.command("handlers")(command_of(HandlersArgs))
+app.command("diff")(command_of(DiffArgs))
+app.command("migrate")(command_of(MigrateArgs))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 
 from headrace.cli.console import report_error
-from headrace.cli.options import MigrateArgs
+from headrace.cli.option import argument, flag
 from headrace.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -18,6 +19,23 @@ if TYPE_CHECKING:
     from headrace.migrate.files import MigratedFile
 
 DONE, FAILED, BY_HAND = 0, 1, 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class MigrateArgs:
+    """Move code over from apache_beam.ml.inference: rewrite its imports and attributes to Headrace's.
+
+    Shows the changes as a diff; --write makes them. Names without a counterpart stay Beam's. What it cannot know
+    (classes that are compared, names in text, dependencies) it lists as file:line: 'by hand' needs a change, a 'note'
+    does not.
+
+    Exit codes: 0 nothing is left to do by hand, 1 a file cannot be written, or with --check would change, 2 a wrong
+    argument, 3 something is left to do by hand.
+    """
+
+    paths: list[str] = argument("PATH", "Python files, notebooks, or folders of them.")
+    write: bool = flag("--write", None, "Change the files; by default a diff shows what would change.")
+    check: bool = flag("--check", None, "Only name the files that would change; exit code 1 if there are any.")
 
 
 def run_migrate(args: MigrateArgs) -> int:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, field, fields
 from enum import Enum
-from inspect import Parameter, Signature
+from inspect import Parameter, Signature, cleandoc
 from typing import Any, TypeVar, get_type_hints
 
 import typer
@@ -79,18 +79,18 @@ def argument(metavar: str, text: str, *, is_needed: bool = True, **more: Any) ->
 
 
 def command_of(args: type[ArgsT]) -> Callable[..., ArgsT]:
-    """A function that typer takes for a command; it returns the options."""
+    """A function that typer takes for a command; it returns the options, whose docstring is the command's help."""
 
     def command(**values: Any) -> ArgsT:
         return args(**values)
 
+    command.__doc__ = "\n\n".join(" ".join(one.split()) for one in cleandoc(args.__doc__ or "").split("\n\n"))
     hints = get_type_hints(args)
-    command.__signature__ = Signature(  # type: ignore[attr-defined]
-        [
-            Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.metadata["typer"], annotation=hints[one.name])
-            for one in fields(args)  # type: ignore[arg-type]
-        ]
-    )
+    parameters = [
+        Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.metadata["typer"], annotation=hints[one.name])
+        for one in fields(args)  # type: ignore[arg-type]
+    ]
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return command
 
 

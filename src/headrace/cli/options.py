@@ -1,4 +1,4 @@
-"""The options of each command: a dataclass, whose fields are what typer reads and what the command gets."""
+"""The options of commands: dataclasses, whose docstring is the help, and whose fields are what typer reads."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ NAMED = ("url", "prompt", "method", "batch_directory")
 """Parameters of handlers that have an option of their own."""
 
 
-def _handlers_like(incomplete: str) -> list[str]:
-    """For the completion of a shell."""
+def handlers_like(incomplete: str) -> list[str]:
+    """The names that a shell completes."""
     from headrace.cli.handlers import handler_names  # noqa: PLC0415 - only when a shell asks
 
     return [name for name in handler_names() if name.startswith(incomplete)]
@@ -52,7 +52,7 @@ def _config() -> Any:
 class ModelArgs:
     """Options of every command that runs a model."""
 
-    handler: str | None = option("--handler", MODEL, _HANDLER_HELP, "NAME", autocompletion=_handlers_like)
+    handler: str | None = option("--handler", MODEL, _HANDLER_HELP, "NAME", autocompletion=handlers_like)
     model: str | None = option(
         "--model", MODEL, "Where the model is: a path, a URI, or an id on a hub, as the handler takes it.", "URI"
     )
@@ -203,7 +203,7 @@ class JobArgs(ModelArgs):
         MODEL,
         "Another handler, for rows that the first one's model failed on. Repeatable, in order.",
         "NAME",
-        autocompletion=_handlers_like,
+        autocompletion=handlers_like,
     )
     fallback_model: list[str] | None = option(
         "--fallback-model", MODEL, "Where the model of the --fallback before it is, like --model.", "URI"
@@ -250,7 +250,20 @@ class JobArgs(ModelArgs):
 
 @dataclass(frozen=True, kw_only=True)
 class RunArgs(FileArgs, JobArgs):
-    """``headrace run``, as it was typed."""
+    """Predict for every row of JSONL, CSV or Parquet files, or for files themselves (--format files).
+
+    The model's file decides which handler runs it, and which columns it gets, unless --handler and --columns do.
+
+    Each row comes out once: with its prediction in OUT or, if something fails for it, with the error in the dead
+    letters beside OUT (predictions.jsonl: predictions.dead-letters.jsonl). Both files appear at the end, when
+    everything has succeeded; until then, and if the run fails or is interrupted, an earlier OUT is left alone.
+
+    Options that are the same each time go into headrace.toml. Every option that is not listed here goes to Apache Beam,
+    for example --direct_num_workers=4.
+
+    Exit codes: 0 every row is out, 1 the run failed, 2 a wrong argument or input, 3 too many rows failed or a pipe was
+    empty, 4 the budget is spent, 130 interrupted, 143 terminated.
+    """
 
     command: ClassVar[str] = "run"
     into: ClassVar[None] = None
@@ -275,7 +288,16 @@ class RunArgs(FileArgs, JobArgs):
 
 @dataclass(frozen=True, kw_only=True)
 class RetryArgs(JobArgs):
-    """``headrace retry``, as it was typed; the inputs are dead letters of an earlier run."""
+    """Predict for the rows of dead letters, as headrace run does for those of files.
+
+    Each row goes through the model as it was first read, and comes out once: in OUT, or in new dead letters, which add
+    to the attempts of the old ones. With --into, OUT is the output that lacks the rows.
+
+    Every other option goes to Apache Beam, for example --direct_num_workers=4.
+
+    Exit codes: 0 every row is out, 1 the run failed, 2 a wrong argument or input, 3 too many rows failed or a pipe was
+    empty, 4 the budget is spent, 130 interrupted, 143 terminated.
+    """
 
     command: ClassVar[str] = "retry"
     workers: ClassVar[int] = 1
@@ -295,9 +317,19 @@ class RetryArgs(JobArgs):
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorArgs(FileArgs, ModelArgs):
-    """``headrace doctor``, as it was typed."""
+    """Show what Headrace runs on this machine, or what a handler needs on it.
 
-    handler: str | None = argument("HANDLER", _HANDLER_HELP, is_needed=False, autocompletion=_handlers_like)
+    Without HANDLER or --model: the managers of shared models, with their models, memory, clients and hosts, and what
+    killed processes left behind.
+
+    With one of them: loads its model once, as for sharing, and reports what that takes, what each process would need,
+    what batches cost (--rows), and where placement='auto' would put the model. Nothing stays behind.
+
+    Exit codes: 0 all is well, 1 something was left behind, or the model fails, 2 a wrong argument or input, 130
+    interrupted.
+    """
+
+    handler: str | None = argument("HANDLER", _HANDLER_HELP, is_needed=False, autocompletion=handlers_like)
     config: str | None = _config()
     rows: str | None = option("--rows", INPUT, "A file of rows, with which batches are measured.", "FILE")
     processes: int | None = option(
@@ -306,23 +338,3 @@ class DoctorArgs(FileArgs, ModelArgs):
     clean: bool = flag("--clean", REPORT, "Remove files of managers, and end hosts, whose owner is gone.")
     as_json: bool = flag("--json", REPORT, "Print JSON: plain values, in bytes and seconds.")
     verbose: bool = flag("--verbose", REPORT, "Show the log, and the traceback of a failure.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class HandlersArgs:
-    """``headrace handlers``, as it was typed."""
-
-    name: str | None = argument(
-        "NAME", "Describe this one: its parameters, and an example.", is_needed=False, autocompletion=_handlers_like
-    )
-    as_json: bool = flag("--json", None, "Print JSON: a list of objects.")
-    markdown: bool = flag("--markdown", None, "Print the whole table as Markdown.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class MigrateArgs:
-    """``headrace migrate``, as it was typed."""
-
-    paths: list[str] = argument("PATH", "Python files, notebooks, or folders of them.")
-    write: bool = flag("--write", None, "Change the files; by default a diff shows what would change.")
-    check: bool = flag("--check", None, "Only name the files that would change; exit code 1 if there are any.")
