@@ -195,9 +195,7 @@ class BufferDoFn(beam.DoFn):
     waiting. A batch leaves with its earliest timestamp for the same reason: it holds the watermark until all of its
     outputs are out.
 
-    Args:
-        spec: of the session that will run the batches.
-        window_coder: of the elements' windows, if these are kept apart; None: they share buffers.
+    With a ``window_coder`` windows are kept apart.
     """
 
     def __init__(self, spec: SessionSpec, window_coder: coders.Coder | None = None) -> None:

@@ -69,9 +69,7 @@ class Switching(NamedTuple):
 class SessionDoFn(beam.DoFn):
     """Opens a worker of a session for each of Beam's threads; a subclass feeds its bundles.
 
-    Args:
-        spec: of the session.
-        namespace: of the metrics; None: the handler's own.
+    Without a ``namespace`` metrics have the handler's own.
     """
 
     def __init__(self, spec: SessionSpec, namespace: str | None = None) -> None:
@@ -111,8 +109,7 @@ class InferenceDoFn(SessionDoFn):
     ``WindowedValueParam`` does not make Beam call ``process`` once per window.
 
     Args:
-        spec: of the session.
-        namespace: of the metrics; None: the handler's own.
+        spec, namespace: as for ``SessionDoFn``.
         switching: how models or arguments change; None: they never do.
         counts: whether to emit counts for a threshold.
     """
@@ -146,13 +143,10 @@ class InferenceDoFn(SessionDoFn):
         arguments: Any = None,
         updates: Iterable[tuple[int, Any]] | None = None,
     ) -> Iterable[Output]:
-        """Takes an element, with arguments and newer models if they are side inputs; emits the outcomes that are ready.
+        """Takes an element; emits the outcomes that are ready.
 
-        Args:
-            element: an element.
-            windowed: the element with its timestamp, windows and pane.
-            arguments: of the model's call, for the element's window.
-            updates: newer models for the element's window: (timestamp in microseconds, model).
+        ``arguments`` of the model's call and ``updates``, newer models with their timestamps in microseconds, are side
+        inputs of the element's window.
         """
         if self._switching is not None and (
             arguments is not self._side_inputs[0] or updates is not self._side_inputs[1]

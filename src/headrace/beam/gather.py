@@ -49,13 +49,8 @@ def build_inference_step(
 ) -> tuple[beam.PCollection, beam.ParDo]:
     """The ParDo that runs the session, and its input; unbounded elements that may wait are gathered first.
 
-    Args:
-        pcoll: the elements.
-        spec: of the session.
-        namespace: of the metrics.
-        updates: newer models; None: there are none.
-        arguments: of the model's call, in place of the spec's.
-        counts: whether to emit counts for a threshold.
+    ``updates`` are newer models, and ``arguments`` those of the model's call, in place of the spec's. With ``counts`` it
+    emits counts for a threshold.
     """
     given: list[AsSideInput] = [one for one in (arguments, updates) if one is not None]
     side = (arguments, updates) if given else ()
@@ -90,12 +85,8 @@ def _gather(
     model. A runner serialises what has one key of Beam's: with fewer buffers processes would be idle, more buffers
     would fill more slowly.
 
-    Args:
-        pcoll: the elements.
-        spec: of the session that will run the batches.
-        coder: of the chunks.
-        window_coder: of the elements' windows, if only elements of one window wait together; the output is then in that
-            window. None: all wait together, and the output is in the global window.
+    With a ``window_coder`` only elements of one window wait together, and the output is in that window; else all wait
+    together, and the output is in the global window.
     """
     pcoll.pipeline.options.view_as(DebugOptions).add_experiment(_NEVER_SPLIT)  # other runners ignore it
     hints = spec.resource_hints  # steps with different hints are never fused
@@ -110,12 +101,8 @@ def _gather(
 class ChunkDoFn(beam.DoFn):
     """Collects a bundle's elements into chunks, each for one buffer and keyed by it.
 
-    An element leaves when its bundle ends, or when the next element arrives after the longest wait.
-
-    Args:
-        plan: of the session.
-        coder: of the chunks.
-        window_coder: of the elements' windows, if each has buffers of its own; None: they share buffers.
+    An element leaves when its bundle ends, or when the next element arrives after the longest wait. With a
+    ``window_coder`` each window has buffers of its own.
     """
 
     def __init__(self, plan: Plan, coder: ChunkCoder, window_coder: coders.Coder | None = None) -> None:
@@ -198,14 +185,7 @@ def _process_name(_: int) -> str:
 
 
 class GatheredInferenceDoFn(InferenceDoFn):
-    """Runs a session over lists of chunk parts: a list is one batch, unless limits split it, and finishes at once.
-
-    Args:
-        spec: of the session.
-        coder: of the chunks.
-        namespace: of the metrics.
-        switching, counts: as for ``InferenceDoFn``.
-    """
+    """Runs a session over lists of chunk parts: a list is one batch, unless limits split it, and finishes at once."""
 
     def __init__(
         self,

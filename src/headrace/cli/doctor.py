@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -58,8 +58,7 @@ def _refuse_stray_options(args: DoctorArgs) -> None:
 
 
 def _option(name: str) -> str:
-    plain = {"file_format": "format", "handler_args": "handler-arg", "inference_args": "inference-arg"}
-    return "--" + plain.get(name, name).replace("_", "-")
+    return str(next(one.metadata["typer"].param_decls[0] for one in fields(DoctorArgs) if one.name == name))
 
 
 def _report_status(args: DoctorArgs, out: Console) -> int:

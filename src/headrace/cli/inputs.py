@@ -81,25 +81,14 @@ def columns_of(
 
 
 def examples_of(args: ModelArgs, head: InputSchema, columns: tuple[str, ...] | None) -> Examples:
-    """How the handler's examples are made; what --decode makes is one.
-
-    Args:
-        args: the options, with ``key``.
-        head: what the input is.
-        columns: those that the model is given; None: all.
-    """
+    """How the handler's examples are made of the columns that the model is given; None: all. --decode makes one."""
     is_example = args.decode is not None and columns == head.content
     key = one_of("--key", args.key or None, head.columns)
     return Examples(columns, head.columns, key, head.types, bare=is_example)
 
 
 def contents_of(args: ModelArgs, head: InputSchema, columns: Sequence[str] | None) -> Contents | None:
-    """How the contents of files are read; None if the model is given none.
-
-    Args:
-        args: the options.
-        head: what the input is.
-        columns: those that the model is given.
+    """How the contents of files are read; None if the columns that the model is given have none.
 
     Raises:
         ConfigurationError: there are no contents to decode, or the function cannot be imported.

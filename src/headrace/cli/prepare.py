@@ -111,17 +111,8 @@ def decisive(
 ) -> dict[str, Any]:
     """What decides the predictions, and so must be the same when a run goes on from an earlier one.
 
-    Batch sizes, workers, placement, time limits, keys and the runner may change.
-
-    Args:
-        args: the command line.
-        sources: the files that it names.
-        columns: those that it chooses for the model.
-        keep: those that it chooses for the output.
-        types: of the columns of CSV files.
-
-    Returns:
-        The values, by the user's names for them.
+    Batch sizes, workers, placement, time limits, keys and the runner may change. The values are by the user's names
+    for them.
     """
     arguments: dict[str, Any] = {"--model": args.model} if args.model is not None else {}
     arguments |= {f"--{name.replace('_', '-')}": value for name in NAMED if (value := getattr(args, name)) is not None}
