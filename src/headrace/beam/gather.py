@@ -49,8 +49,8 @@ def build_inference_step(
 ) -> tuple[beam.PCollection, beam.ParDo]:
     """The ParDo that runs the session, and its input; unbounded elements that may wait are gathered first.
 
-    ``updates`` are newer models, and ``arguments`` those of the model's call, in place of the spec's. With ``counts`` it
-    emits counts for a threshold.
+    ``updates`` are newer models, ``arguments`` those of the model's call in place of the spec's. With ``counts`` the
+    step emits counts for a threshold.
     """
     given: list[AsSideInput] = [one for one in (arguments, updates) if one is not None]
     side = (arguments, updates) if given else ()
