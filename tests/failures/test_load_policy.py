@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.core.errors import HostDiedError
-from headrace.failures.load_policy import LoadPolicy, survive_one_death
+from headrace.failures.breaker import LoadPolicy, survive_one_death
 from headrace.hosts.provider import DeviceLostInHostError, HostFailure, load_error
 from headrace.testing import FakeClock
 

@@ -17,8 +17,8 @@ from hypothesis.extra import numpy as npst
 from headrace import BatchingConfig, Failure, PredictionResult
 from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ElementsSkipped, ModelLoaded
 from headrace.core.result import Skipped
-from headrace.runtime.hosted_worker import HostedWorker
 from headrace.runtime.open_worker import open_worker
+from headrace.runtime.placement import HostedWorker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 
 SCALARS = npst.scalar_dtypes().map(lambda dtype: dtype.newbyteorder("="))  # numpy's own pickles lose some orders

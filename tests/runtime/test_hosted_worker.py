@@ -17,7 +17,7 @@ from headrace import Failure, KeyedModelHandler, KeyModelMapping, ModelHandler
 from headrace.core.errors import HostDiedError
 from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, HostLost, ModelLoaded
 from headrace.core.result import Stage
-from headrace.runtime.hosted_worker import HostedWorker
+from headrace.runtime.placement import HostedWorker
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.worker import Worker

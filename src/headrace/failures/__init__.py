@@ -21,6 +21,6 @@ Pure: calls, clocks and sleeping are passed in. Steps, and so recovery, run in h
        |--> known_rates      what the user and its answers say of it  |
        '--> outages          whether it is down; how it is probed     |
     replies        what the error of a request says
-    load_policy    what follows a load that fails        (for sessions, fork servers and the machine's clients)
+    breaker        also what follows a load that fails   (for sessions, fork servers and the machine's clients)
     device         errors after which no call succeeds   (worker and host processes)
 """

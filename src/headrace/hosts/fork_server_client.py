@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from headrace.core.errors import HostStartError
-from headrace.failures.load_policy import survive_one_death
+from headrace.failures.breaker import survive_one_death
 from headrace.hosts.environment import ProcessEnvironment
 from headrace.hosts.fork_server_process import (
     SPARE,

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from headrace.core.errors import HostStartError
-from headrace.failures.load_policy import survive_one_death
+from headrace.failures.breaker import survive_one_death
 from headrace.hosts.environment import ProcessEnvironment
 from headrace.hosts.host import Exported
 from headrace.hosts.output import OutputReader

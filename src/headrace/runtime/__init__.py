@@ -5,7 +5,7 @@ adapters (beam/, local/, jobs/)
     open_worker.py   SessionSpec -> the worker of one thread
         |
         |- worker.py         Worker: the model is in this process
-        '- hosted_worker.py  HostedWorker: the model is in a host process
+        '- placement.py      HostedWorker: the model is in a host process
         |
     bundle.py  ->  queues.py  ->  executor, one of
         InlineExecutor     (bundle.py)          ->  steps.py (operations.py)  ->  handler

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 from headrace.core.engine import EngineModelHandler
 from headrace.core.events import Event, HostLost, ModelLoaded
 from headrace.core.result import Caught
-from headrace.failures.load_policy import survive_one_death
+from headrace.failures.breaker import survive_one_death
 from headrace.hosts.environment import ProcessEnvironment, has_accelerator
 from headrace.hosts.host import Exported, Response, encoded
 from headrace.hosts.provider import HostFailure, died, load_error

@@ -20,8 +20,7 @@ from headrace.core.answer import SKIP
 from headrace.core.errors import HostDiedError, HostError
 from headrace.core.events import BatchCompleted, BatchFailed, ElementsSkipped, Event, HostLost
 from headrace.core.result import Caught
-from headrace.failures.breaker import CircuitBreaker
-from headrace.failures.load_policy import LoadPolicy, survive_one_death
+from headrace.failures.breaker import CircuitBreaker, LoadPolicy, survive_one_death
 from headrace.failures.recovery import overrun
 from headrace.failures.search import parts_after_timeout
 from headrace.hosts.client import ModelHosts

@@ -31,8 +31,7 @@ def _open(spec: SessionSpec, metrics_namespace: str | None) -> AnyWorker:
         return Worker(spec, metrics_namespace)
     # Imported late: not every system has what these modules need.
     from headrace.runtime.hosted_models import HostedModels  # noqa: PLC0415 - as above
-    from headrace.runtime.hosted_worker import HostedWorker  # noqa: PLC0415 - as above
-    from headrace.runtime.placement import place_models  # noqa: PLC0415 - as above
+    from headrace.runtime.placement import HostedWorker, place_models  # noqa: PLC0415 - as above
 
     session = open_session(spec)
     try:

@@ -22,9 +22,8 @@ from headrace.core.errors import ModelMemoryError
 from headrace.core.events import Event, ModelLoaded, Observer, UsageReported
 from headrace.core.model_cache import ModelCache, ResidentModels, Slot
 from headrace.core.registry import Registry
-from headrace.failures.breaker import CircuitBreaker, ProbeSchedule
+from headrace.failures.breaker import CircuitBreaker, LoadPolicy, ProbeSchedule
 from headrace.failures.device import device_loss
-from headrace.failures.load_policy import LoadPolicy
 from headrace.failures.retry import RetryBudget
 from headrace.models.memory import resident_bytes, trim_memory
 from headrace.models.memory_budget import MemoryBudget
