@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from headrace.core.errors import HostStartError
-from headrace.failures.breaker import survive_one_death
 from headrace.hosts.environment import ProcessEnvironment
 from headrace.hosts.fork_server_process import (
     SPARE,
@@ -16,7 +15,6 @@ from headrace.hosts.fork_server_process import (
     Fork,
     ForkServerConfig,
     ForkServerProcess,
-    HasThreads,
     Preload,
     Reap,
 )
@@ -118,18 +116,21 @@ class ForkServerClient:
 
     def _with_fork_server(self, ask: Callable[[ForkServerProcess], T]) -> T:
         """Asks the fork server, starting one if there is none; if it dies or hangs, asks another, up to 3 in all."""
-        exit_text = ""
         # Trying again is safe: a failed exchange ends the fork server, and every host that it forked with it.
+        problem = ""
         for _ in range(_TRIES):
+            if self._is_closed:
+                raise HostStartError(self._name, "its owner no longer wants one.")
             try:
                 self._fork_server = self._fork_server or self._new_fork_server()
                 return ask(self._fork_server)
             except (EOFError, OSError) as error:
-                exit_text = self._end_fork_server(error) or "died"
+                exit_text = self._end_fork_server(error)
+                problem = f"the process that forks it {exit_text}" if exit_text else str(error)
             except BaseException as error:
                 self._end_fork_server(error)
                 raise
-        raise HostStartError(self._name, f"the process that forks it {exit_text}, {_TRIES} times in a row.")
+        raise HostStartError(self._name, f"{problem}, {_TRIES} times in a row.")
 
     def reap(self, host: int, *, late: bool = False, only_if_exited: bool = False) -> HostExit | None:
         """Kills a host and the processes that it started, ``late`` or not; returns how it exited.
@@ -164,8 +165,7 @@ class ForkServerClient:
     def close(self) -> None:
         """Ends the fork server and its hosts, and any wait for a host."""
         self.cancel_waits()
-        with self._lock:
-            self._end_fork_server()
+        self.stop()
 
     def cancel_waits(self) -> None:
         """Makes every current and future wait for a fork server's imports fail."""
@@ -194,63 +194,54 @@ class ForkServerClient:
         """Starts a fork server and waits until it can fork.
 
         If importing starts threads, another is started that leaves the imports to each host.
-        """
-        fork_server, answer = survive_one_death(
-            self._start, lambda started: isinstance(started[1], str) and not self._is_closed
-        )
-        if isinstance(answer, str):
-            raise self._failed_start(answer)
-        if isinstance(answer, Failed):
-            fork_server.close(_EXIT_GRACE_SECS)
-            raise HostStartError(self._name, "the handler cannot be unpickled there.", answer.lines)
-        if isinstance(answer, HasThreads):
-            fork_server.close(_EXIT_GRACE_SECS)
-            _LOGGER.info(
-                "%s: its modules have started threads (%s) as they were imported, so each host imports them itself.",
-                self._name,
-                ", ".join(answer.threads),
-            )
-            self._imports = False
-            return self._new_fork_server()
-        try:
-            if self._preload_config is not None:
-                _preload(fork_server, self._preload_config, self._name)
-        except BaseException:
-            fork_server.close(0)
-            raise
-        return fork_server
 
-    def _start(self) -> tuple[ForkServerProcess, HasThreads | Failed | str | None]:
-        """Starts a fork server; returns its answer after its imports, or a text that says how it ended before."""
+        Raises:
+            EOFError: it died.
+            HostStartError: it cannot be started, or cannot import.
+        """
         environment = self._environment or ProcessEnvironment.here()
-        try:
-            spare = SPARE.take(self._name) if self._imports and SPARE.suits(self._environment) else None
-            self._starting = fork_server = spare or ForkServerProcess(self._output(), environment)
-        except EOFError as error:
-            raise HostStartError(self._name, f"it {error} as it started.") from None
-        except (OSError, RuntimeError) as error:  # a limit on files, processes or threads is reached
-            raise HostStartError(self._name, f"{error}.") from error
+        self._starting = fork_server = self._started(environment)
+        when = "while it imported the handler's modules"
         try:
             if self._is_closed:
                 raise EOFError
-            return fork_server, fork_server.configure(
-                ForkServerConfig(self._request_handler, environment, self._imports)
-            )
+            answer = fork_server.configure(ForkServerConfig(self._request_handler, environment, self._imports))
+            if answer is None and self._preload_config is not None:
+                _preload(fork_server, self._preload_config, self._name)
         except TimeoutError as error:
             fork_server.close(0)
-            raise self._failed_start(str(error)) from None
+            raise HostStartError(self._name, f"{error} {when}.") from None
         except (EOFError, OSError):
-            return fork_server, f"it {fork_server.close(0 if self._is_closed else None)}"
+            exit_text = fork_server.close(0 if self._is_closed else None)
+            if self._is_closed:
+                raise HostStartError(self._name, "its owner no longer wants one.") from None
+            raise EOFError(f"it {exit_text} {when}") from None
         except BaseException:
             fork_server.close(0)
             raise
         finally:
             self._starting = None
+        if answer is None:
+            return fork_server
+        fork_server.close(_EXIT_GRACE_SECS)
+        if isinstance(answer, Failed):
+            raise HostStartError(self._name, "the handler cannot be unpickled there.", answer.lines)
+        _LOGGER.info(
+            "%s: its modules have started threads (%s) as they were imported, so each host imports them itself.",
+            self._name,
+            ", ".join(answer.threads),
+        )
+        self._imports = False
+        return self._new_fork_server()
 
-    def _failed_start(self, reason: str) -> HostStartError:
-        if self._is_closed:
-            return HostStartError(self._name, "its owner no longer wants one.")
-        return HostStartError(self._name, f"{reason} while it imported the handler's modules.")
+    def _started(self, environment: ProcessEnvironment) -> ForkServerProcess:
+        try:
+            spare = SPARE.take(self._name) if self._imports and SPARE.suits(self._environment) else None
+            return spare or ForkServerProcess(self._output(), environment)
+        except EOFError as error:
+            raise HostStartError(self._name, f"it {error} as it started.") from None
+        except (OSError, RuntimeError) as error:  # a limit on files, processes or threads is reached
+            raise HostStartError(self._name, f"{error}.") from error
 
 
 def _preload(fork_server: ForkServerProcess, preload: Preload, name: str) -> None:
