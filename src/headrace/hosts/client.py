@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import threading
 from itertools import count
 from typing import Any
-from weakref import WeakSet
 
 from headrace.core.errors import HostStartError
 from headrace.hosts.connection import Call, HostConnection
 from headrace.hosts.provider import HostFailure, HostProvider
+from headrace.hosts.system import reset_in_forks
 from headrace.ipc.codec import Decoded, encode
 
 _MOST_FAILED_STARTS = 5
@@ -48,7 +47,7 @@ class ModelHosts:
         self._connections: list[HostConnection | None] = [None] * copies
         self._is_closed = False
         self._begin()
-        _ALL.add(self)
+        reset_in_forks(self)
 
     def _begin(self) -> None:
         # Call numbers begin with their client's, since every client of a shared host sees the current one.
@@ -153,7 +152,6 @@ class ModelHosts:
 
     def after_fork(self) -> None:
         """In a forked child: forgets the hosts without disturbing them, since they are the parent's."""
-        self._provider.after_fork()
         self._begin()
 
     def _send(self, call: Call) -> None:
@@ -211,14 +209,3 @@ def first_call_of(client: int) -> int:
 def client_of(call: int) -> int:
     """The number of the client (its ``ModelHosts``) that made a call; 0: none, or all of them."""
     return call >> 32
-
-
-_ALL: WeakSet[ModelHosts] = WeakSet()
-
-
-def _reset_after_fork() -> None:
-    for hosts in list(_ALL):
-        hosts.after_fork()
-
-
-os.register_at_fork(after_in_child=_reset_after_fork)

@@ -204,9 +204,7 @@ class ForkServer:
 
     def _why_killed(self, host: int) -> ExitCause:
         before, now = self._hosts[host], oom_kills()
-        if before is None or now is None:
-            return ExitCause.UNKNOWN
-        if now <= before:
+        if before is None or now is None or now <= before:
             return ExitCause.OTHER
         for other, count in self._hosts.items():  # one out-of-memory kill must not explain the exit of two hosts
             self._hosts[other] = None if count is None else count + 1

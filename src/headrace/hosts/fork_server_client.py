@@ -20,7 +20,7 @@ from headrace.hosts.fork_server_process import (
 )
 from headrace.hosts.output import OutputReader
 from headrace.hosts.provider import HostExit, HostHandle
-from headrace.hosts.system import watch
+from headrace.hosts.system import reset_in_forks, watch
 from headrace.ipc.channel import Channel
 from headrace.ipc.progress import Progress
 from headrace.ipc.segment import Segment
@@ -62,6 +62,7 @@ class ForkServerClient:
         self._output = output or (lambda: OutputReader(name))
         self._environment_of = environment_of
         self._begin()
+        reset_in_forks(self)
 
     def _begin(self) -> None:
         self._imports = True

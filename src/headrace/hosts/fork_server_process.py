@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from headrace.hosts.environment import ProcessEnvironment
 from headrace.hosts.output import OutputReader
 from headrace.hosts.provider import describe_exit
-from headrace.hosts.system import MARK, kill_marked, kill_orphans, new_mark
+from headrace.hosts.system import MARK, kill_marked, kill_orphans, new_mark, reset_in_forks
 from headrace.ipc.channel import Channel
 from headrace.ipc.weights_file import WeightsLayout
 
@@ -263,4 +263,4 @@ class SpareForkServer:
 
 
 SPARE = SpareForkServer()
-os.register_at_fork(after_in_child=SPARE.after_fork)
+reset_in_forks(SPARE)

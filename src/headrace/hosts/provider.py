@@ -37,8 +37,7 @@ class ExitCause(Enum):
 
     LATE = "it took too long for one of its clients"
     MEMORY = "the kernel killed it for want of memory"
-    UNKNOWN = "somebody killed it, and this system does not tell whether that was the kernel for want of memory"
-    OTHER = "neither of these"
+    OTHER = "neither of these, or unknown"
 
 
 class HostExit(NamedTuple):
@@ -109,10 +108,6 @@ class HostProvider(Protocol):
 
     def close(self) -> None:
         """Ends the fork server or lease behind it; it gives no more hosts."""
-        ...
-
-    def after_fork(self) -> None:
-        """In a forked child: closes what belongs to the parent, and starts afresh."""
         ...
 
 

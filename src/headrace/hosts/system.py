@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
+from weakref import WeakSet
 
 from headrace.models.memory import lines_of, pids_are_local
 
@@ -41,6 +42,29 @@ _STARTED = 19
 _numbers = count(1)
 
 _prctl = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
+
+
+class _Forked(Protocol):
+    def after_fork(self) -> None:
+        """In a forked child: forgets what belongs to the parent, without disturbing it, and starts afresh."""
+        ...
+
+
+_RESET_IN_FORKS: WeakSet[_Forked] = WeakSet()
+
+
+def reset_in_forks(one: _Forked) -> None:
+    """Calls ``after_fork`` in each forked child of this process, as long as the object lives."""
+    _RESET_IN_FORKS.add(one)
+
+
+def _reset_after_fork() -> None:
+    for one in list(_RESET_IN_FORKS):
+        one.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def why_no_hosts() -> str | None:

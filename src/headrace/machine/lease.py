@@ -12,7 +12,6 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
-from weakref import WeakSet
 
 from headrace.core.errors import HostStartError
 from headrace.failures.breaker import survive_one_death
@@ -20,7 +19,7 @@ from headrace.hosts.environment import ProcessEnvironment
 from headrace.hosts.host import Exported
 from headrace.hosts.output import OutputReader
 from headrace.hosts.provider import HostExit, HostFailure, HostHandle, died
-from headrace.hosts.system import MANAGER, MARK
+from headrace.hosts.system import MANAGER, MARK, reset_in_forks
 from headrace.ipc.channel import Channel
 from headrace.ipc.segment import Segment
 from headrace.machine.discovery import find_or_launch, runtime_directory
@@ -50,7 +49,7 @@ class Lease:
         self._load_request = load_request
         self._is_closed = False
         self._begin()
-        _ALL.add(self)
+        reset_in_forks(self)
 
     def _begin(self) -> None:
         self._lock = threading.RLock()
@@ -204,18 +203,6 @@ class Lease:
         output, self._output = self._output, None
         if output is not None:
             output.close(patience_secs)
-
-
-_ALL: WeakSet[Lease] = WeakSet()
-
-
-def _reset_after_fork() -> None:
-    """In a forked child: leases belong to the parent and end with it."""
-    for lease in list(_ALL):
-        lease.after_fork()
-
-
-os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 @cache
