@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from headrace.hosts import environment
-from headrace.hosts.environment import ComputingPage, ProcessEnvironment, ThreadBudget
+from headrace.hosts.environment import ProcessEnvironment, ThreadBudget, count_computing
+from headrace.ipc.segment import Segment
 
 pytestmark = pytest.mark.large
 
@@ -23,28 +24,20 @@ def six_threads(monkeypatch):
     torch.set_num_threads(before)
 
 
-def test_a_computing_page_is_seen_by_all_that_have_its_file():
-    page = ComputingPage()
-    other = ComputingPage.received(os.dup(page.file))
-    assert other.read() == 1  # the caller counts
-    page.write(3)
-    assert other.read() == 3
-
-
 def test_a_budget_follows_the_number_of_processes(six_threads):
-    page = ComputingPage()
-    budget = ThreadBudget(page)
+    page = Segment.create(0, 8)
+    budget = ThreadBudget(Segment.received(os.dup(page.file)))
     seen = []
     for processes in (1, 2, 4, 100, 2, 1):
-        page.write(processes)
+        count_computing(page, processes)
         budget.keep()
         seen.append(torch.get_num_threads())
     assert seen == [6, 4, 2, 1, 4, 6]
 
 
 def test_a_released_budget_leaves_no_limit(six_threads):
-    page = ComputingPage()
-    page.write(4)
+    page = Segment.create(0, 8)
+    count_computing(page, 4)
     budget = ThreadBudget(page)
     for _ in range(2):
         budget.keep()
@@ -55,8 +48,8 @@ def test_a_released_budget_leaves_no_limit(six_threads):
 
 def test_a_budget_does_not_add_threads(six_threads):
     torch.set_num_threads(2)
-    page = ComputingPage()
-    page.write(2)
+    page = Segment.create(0, 8)
+    count_computing(page, 2)
     ThreadBudget(page).keep()
     assert torch.get_num_threads() == 2
 

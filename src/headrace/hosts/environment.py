@@ -111,46 +111,26 @@ def has_accelerator(environment: Mapping[str, str], driver: Path = _DRIVER) -> b
     return sys.platform == "darwin" or bool(visible_gpus(environment, driver)) or any(map(os.path.exists, devices))
 
 
-class ComputingPage:
-    """A page of shared memory with the number of computing processes; the manager writes it, the others read it."""
-
-    def __init__(self, segment: Segment | None = None) -> None:
-        self._segment = segment or Segment.create(0, _COUNT.size)
-
-    @classmethod
-    def received(cls, file: int) -> ComputingPage:
-        """Opens the page in another process; takes ownership of the descriptor."""
-        return cls(Segment(0, file, os.fstat(file).st_size))
-
-    @property
-    def file(self) -> int:
-        """The page's descriptor, to send to other processes."""
-        return self._segment.file
-
-    def write(self, processes: int) -> None:
-        """Sets the number of computing processes."""
-        _COUNT.pack_into(self._segment.memory, 0, processes)
-
-    def read(self) -> int:
-        """The number of computing processes; at least 1, the caller."""
-        return max(1, int(_COUNT.unpack_from(self._segment.memory)[0]))
+def count_computing(page: Segment, processes: int) -> None:
+    """In the manager: says on the page, which ``ThreadBudget``s read, how many processes share the cores."""
+    _COUNT.pack_into(page.memory, 0, processes)
 
 
 class ThreadBudget(threading.local):
     """Limits the native threads of frameworks to this process's share of the cores; state is per thread.
 
     Args:
-        page: says how many processes share the cores.
+        page: shared memory that says how many processes share the cores.
     """
 
-    def __init__(self, page: ComputingPage) -> None:
+    def __init__(self, page: Segment) -> None:
         self._page = page
         self._processes = 1
         self._undo: list[Callable[[], None]] = []
 
     def keep(self) -> None:
         """Updates the calling thread's limits; call it before each computation. Cheap when nothing has changed."""
-        processes = self._page.read()
+        processes = max(1, int(_COUNT.unpack_from(self._page.memory)[0]))
         if processes != self._processes:
             self.release()
             self._processes = processes
@@ -170,7 +150,7 @@ _inherited: ThreadBudget | None = None
 def inherit_page(file: int) -> None:
     """In the fork server: sets the page for its future hosts; takes ownership of the descriptor."""
     global _inherited  # noqa: PLW0603 - process-wide state
-    _inherited = ThreadBudget(ComputingPage.received(file))
+    _inherited = ThreadBudget(Segment.received(file))
 
 
 def inherited_budget() -> ThreadBudget | None:

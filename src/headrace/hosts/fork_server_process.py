@@ -67,7 +67,7 @@ class Preload(NamedTuple):
     layout: WeightsLayout | None = None
     """Description of what to map; None: nothing."""
     page: int | None = None
-    """Descriptor of a ``ComputingPage``."""
+    """Descriptor of the page of a ``ThreadBudget``."""
     copies: Mapping[str, int] = {}
     """Descriptors of local copies of the remote files that loading the model reads, by URI."""
 

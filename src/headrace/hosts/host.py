@@ -125,7 +125,7 @@ def serve(request_handler: RequestHandler, channel: Channel, progress_file: int)
     Returns when the owner (``channel``) has closed its connection, or after a response with ``is_last``. Closes the
     request handler, unless its model was exported, which destroys it here. Takes ownership of ``progress_file``.
     """
-    shared = Segment(0, progress_file, os.fstat(progress_file).st_size)
+    shared = Segment.received(progress_file)
     progress = Progress(shared.memory)
     progress.end()  # ready to begin
     owner = channel.fileno()

@@ -53,6 +53,11 @@ class Segment:
             raise
         return cls(name, file, room)
 
+    @classmethod
+    def received(cls, file: int, name: int = 0) -> Segment:
+        """Opens a segment of another process; takes ownership of the descriptor."""
+        return cls(name, file, os.fstat(file).st_size)
+
     def lend(self, size: int) -> tuple[memoryview, Callable[[], bool]]:
         """The first ``size`` bytes, and a function that says whether anything still refers to them.
 
@@ -133,8 +138,7 @@ class PeerSegments:
     def segment(self, name: int, files: list[int]) -> Segment:
         """The segment of that name. The first time, its descriptor is taken from the front of ``files``."""
         if name not in self._segments:
-            file = files.pop(0)
-            self._segments[name] = Segment(name, file, os.fstat(file).st_size)
+            self._segments[name] = Segment.received(files.pop(0), name)
         return self._segments[name]
 
     def drop(self, names: Iterable[int]) -> None:

@@ -84,9 +84,8 @@ class Lease:
                 self._reload()
             answer, files = self._ask(JoinHost(number))
             channel, progress, *pidfd = files
-            size = os.fstat(progress).st_size
-            segment = Segment(0, progress, size)
-            return HostHandle(answer.process, Channel.inherited(channel), segment, pidfd[0] if pidfd else None, True)
+            page = Segment.received(progress)
+            return HostHandle(answer.process, Channel.inherited(channel), page, pidfd[0] if pidfd else None, True)
 
         with self._lock:
             return self._with_manager(join)

@@ -9,10 +9,11 @@ from typing import Any
 
 from headrace.core.clock import Clock
 from headrace.core.errors import HeadraceError, HostStartError, ModelMemoryError
-from headrace.hosts.environment import ComputingPage
+from headrace.hosts.environment import count_computing
 from headrace.hosts.host import Exported
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.channel import Channel
+from headrace.ipc.segment import Segment
 from headrace.machine.messages import LoadHere, LoadRequest, ModelGrant, Refused
 from headrace.machine.shared_model import SharedModel
 from headrace.models.admission import Admit, Evict, Held, Refuse, admit
@@ -55,7 +56,8 @@ class ModelTable:
         """Bytes of each model that is being dropped."""
         self._started_ns = clock.time_ns()
         self._had_clients = False
-        self._page = ComputingPage()
+        self._page = Segment.create(0, 8)
+        """Says how many processes compute."""
 
     def run(self) -> None:
         """Drops models that have lingered long enough; returns when there is neither a model nor a client."""
@@ -164,7 +166,7 @@ class ModelTable:
 
     def _count_computing(self) -> None:
         clients = [one for one in self._clients.values() if one.model is not None and one.model.weights]
-        self._page.write(len({client.process for client in clients}))
+        count_computing(self._page, len({client.process for client in clients}))
 
     def _load(self, model: SharedModel) -> None:
         key = model.load_request.key

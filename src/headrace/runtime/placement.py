@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 from headrace.batching.batcher import Batcher
 from headrace.core.events import Observer
 from headrace.hosts.client import ModelHosts
-from headrace.hosts.environment import ComputingPage, ThreadBudget
+from headrace.hosts.environment import ThreadBudget
 from headrace.hosts.fork_server_client import ForkServerClient
 from headrace.hosts.fork_server_process import Preload
 from headrace.hosts.provider import HostFailure, HostProvider, load_error
 from headrace.hosts.system import allowed_cores
 from headrace.ipc.exceptions import with_traceback_of
+from headrace.ipc.segment import Segment
 from headrace.ipc.serialization import pickle_or_explain
 from headrace.machine.lease import Lease
 from headrace.models.admission import format_bytes
@@ -144,7 +145,7 @@ class MappedModels(ModelSource):
 
     def _attached(self, name: Any, acquired: AcquiredModel) -> Loaded:
         assert acquired.page is not None
-        self.thread_budget = self.thread_budget or ThreadBudget(ComputingPage.received(os.dup(acquired.page)))
+        self.thread_budget = self.thread_budget or ThreadBudget(Segment.received(os.dup(acquired.page)))
         try:
             loaded = _attached(self._spec.plan.label(name) or self._spec.plan.name, acquired)
         except BaseException:
