@@ -13,8 +13,8 @@ from headrace import KeyedModelHandler, KeyModelMapping
 from headrace.core.errors import HostStartError
 from headrace.core.events import BatchCompleted, ModelLoaded
 from headrace.hosts.fork_server_client import ForkServerClient
-from headrace.runtime.hosted_models import Pending
 from headrace.runtime.open_worker import open_worker
+from headrace.runtime.placement import HostedWorker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from toy_hosts import has_ended
 from toys import Acting, Events, each, fixed, run
@@ -175,7 +175,7 @@ def test_worker_closed_while_its_model_loads_leaves_the_load_to_others(opened, g
 
 def test_ctrl_c_while_the_first_batch_waits_leaves_a_worker_that_can_be_used(opened, gate, ctrl_c_in):
     worker = opened(hosted(doubling(gate.load)))
-    ctrl_c_in(Pending.result)
+    ctrl_c_in(HostedWorker._await_load)
     with pytest.raises(KeyboardInterrupt):
         run(worker, [1, 2])
     gate.open()
@@ -184,7 +184,7 @@ def test_ctrl_c_while_the_first_batch_waits_leaves_a_worker_that_can_be_used(ope
 
 def test_ctrl_c_while_the_first_batch_waits_leaves_a_worker_that_can_be_closed(new_module, marked, ctrl_c_in):
     worker = open_worker(hosted(hanging(new_module)))
-    ctrl_c_in(Pending.result)
+    ctrl_c_in(HostedWorker._await_load)
     with pytest.raises(KeyboardInterrupt):
         run(worker, [1, 2])
     worker.close()

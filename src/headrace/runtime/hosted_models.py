@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from queue import SimpleQueue
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 from weakref import WeakSet
 
 from headrace.batching.size import BatchTime, Untimed
@@ -38,31 +38,6 @@ _LOGGER = logging.getLogger(__name__)
 T = TypeVar("T")
 Answer: TypeAlias = tuple[Done | Raised | Unreadable | HostFailure, list[Any]]
 """A request's response, and its rows: predictions or preprocessed elements."""
-
-
-class Pending(Generic[T]):
-    """The result of work in another thread; one thread waits for it, once.
-
-    Unlike a ``Future``'s, its waits may be interrupted anywhere: Ctrl-C in the first instructions of ``Future.result``
-    would leave the future locked, and the thread that works could never end.
-    """
-
-    def __init__(self) -> None:
-        self._ended: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
-
-    def run(self, work: Callable[[], T]) -> None:
-        """Does the work; what it raises, ``result`` raises."""
-        try:
-            self._ended.put((work(), None))
-        except BaseException as error:
-            self._ended.put((None, error))
-
-    def result(self) -> T:
-        """Waits for the result, and returns or raises it."""
-        value, error = self._ended.get()
-        if error is not None:
-            raise error
-        return cast(T, value)
 
 
 class HostedModels:
@@ -170,17 +145,36 @@ class HostedModels:
         """
         self._hosts.start_all()
 
-    def in_background(self, work: Callable[[], T]) -> Pending[T]:
-        """Does work that asks these models for something; ``close`` ends it."""
-        done: Pending[T] = Pending()
-        thread = threading.Thread(target=done.run, args=(work,), name="headrace starts a host", daemon=True)
+    def in_background(self, work: Callable[[], T]) -> Callable[[], T]:
+        """Does work that asks these models for something; ``close`` ends it.
+
+        Returns:
+            What waits for the result, once, and returns or raises it.
+        """
+        # Not a Future: Ctrl-C in the first instructions of ``Future.result`` would leave it locked, and the thread that
+        # works could never end.
+        ended: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
+
+        def run() -> None:
+            try:
+                ended.put((work(), None))
+            except BaseException as error:
+                ended.put((None, error))
+
+        def result() -> T:
+            value, error = ended.get()
+            if error is not None:
+                raise error
+            return cast(T, value)
+
+        thread = threading.Thread(target=run, name="headrace starts a host", daemon=True)
         try:
             thread.start()
         except RuntimeError:  # there are too many threads, or the interpreter is shutting down
-            done.run(work)
+            run()
         else:
             self._threads.add(thread)
-        return done
+        return result
 
     def note_call(self, name: Any, time: BatchTime) -> None:
         """Records the duration of a call of the named model, if it is known."""

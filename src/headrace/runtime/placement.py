@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -39,7 +40,7 @@ from headrace.runtime.bundle import AnyBundle, Executor, PreprocessFirst
 from headrace.runtime.engine_host import EngineRequestHandler
 from headrace.runtime.host_executor import HostExecutor, preprocesses_first
 from headrace.runtime.hosted_engine import EngineHosts, HostedEngine
-from headrace.runtime.hosted_models import HostedModelProxy, HostedModels, Pending
+from headrace.runtime.hosted_models import HostedModelProxy, HostedModels
 from headrace.runtime.messages import Done, Work
 from headrace.runtime.model_source import Loaded, LoadsOwn, ModelSource
 from headrace.runtime.operations import check_device
@@ -306,7 +307,7 @@ class HostedWorker(AnyWorker):
     def _load_first(self) -> None:
         self._models: HostedModels = self.session.shared(lambda: place_models(self.spec, self.session))
         self._process = os.getpid()
-        self._begun: Pending[HostFailure | None] | None = None
+        self._begun: Callable[[], HostFailure | None] | None = None
         if not self.spec.isolated:
             self.ready()  # the machine has loaded the model already
         elif self.plan.routed:
@@ -319,7 +320,7 @@ class HostedWorker(AnyWorker):
         if begun is None or os.getpid() != self._process:  # a fork does not have the thread that loads
             self._load(name)
         else:
-            begun.result()
+            begun()
 
     def _executor(self, observer: Observer, *, infers: bool = True) -> Executor:
         ready = None if self._is_ready else self.ready
