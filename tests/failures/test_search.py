@@ -10,7 +10,6 @@ from headrace.core.result import Stage
 from headrace.failures.search import (
     LETHAL_IN_A_ROW,
     LETHAL_PROBES,
-    MAX_TIMEOUTS,
     FailureSearch,
     InjectedFailure,
     LostBatch,
@@ -70,12 +69,6 @@ def test_a_batch_that_dies_again_is_halved_until_the_culprit_stands_alone():
     assert script.injected_failures == [{}, {}, {}, {}, {}, {2: InjectedFailure(RUN, 0, last.error)}, {}]
 
 
-def test_a_single_element_is_not_fatal_after_one_death():
-    script = Script(died(), died(), "zero", "one")
-    assert script.play([0, 1], died()) == [([0], "zero"), ([1], "one")]
-    assert script.tried == [[0, 1], [0], [0], [1]]
-
-
 # Deaths in an element's own pre- or postprocessing.
 
 
@@ -98,11 +91,6 @@ def test_one_death_in_an_operation_proves_nothing_two_are_fatal():
     }
 
 
-def test_inference_belongs_to_no_single_element():
-    script = Script(died(RUN, 1), "zero", "one")
-    assert script.play([0, 1], died(RUN, 1)) == [([0], "zero"), ([1], "one")]
-
-
 # Timeouts.
 
 
@@ -120,12 +108,6 @@ def test_a_timeout_in_an_elements_own_operation_is_fatal_at_once(stage):
     script = Script("all")
     assert script.play(range(3), first) == [([0, 1, 2], "all")]
     assert script.injected_failures == [{1: InjectedFailure(stage, 2, first.error)}]
-
-
-def test_three_more_timeouts_are_tolerated():
-    assert MAX_TIMEOUTS == 3
-    script = Script(overran(PRE, 1), overran(PRE, 2), overran(PRE, 3), "all")
-    assert script.play(range(9), overran(PRE, 0)) == [(list(range(9)), "all")]
 
 
 def test_the_fourth_further_timeout_fails_unanswered_elements():
@@ -177,12 +159,6 @@ def test_a_fatal_element_that_is_lost_alone_twice_is_given_up():
     assert script.play([7], died()) == [([7], last)]
 
 
-def test_a_fatal_element_that_overruns_is_given_up_at_once():
-    last = overran(PRE, 7)
-    script = Script(died(), last)
-    assert script.play([7], died()) == [([7], last)]
-
-
 def test_a_fatal_element_that_is_lost_among_others_is_given_up_without_them():
     last = died(PRE, 1, index=1)
     script = Script(died(PRE, 1), died(PRE, 1), last, "others")
@@ -196,11 +172,6 @@ def test_an_element_alone_without_preprocessing_is_given_up_at_once(lost):
     script = Script(*[lost] * (1 if lost.timed_out else 2), "one")
     first = overran()
     assert script.play([0, 1], first, gives_up_single=True) == [([0], lost), ([1], "one")]
-
-
-def test_postprocessing_without_preprocessing_is_still_settled_by_the_host():
-    script = Script(died(POST, 0), "failed")
-    assert script.play([0], died(POST, 0), gives_up_single=True) == [([0], "failed")]
 
 
 class Everything:

@@ -84,13 +84,6 @@ def test_spare_fork_server_that_nobody_takes_ends_when_it_is_dropped(start, mark
     SPARE.drop()
 
 
-def test_spare_fork_server_replaces_an_earlier_one(start, new_host):
-    _, first = start("")
-    _, second = start("")
-    assert has_ended(first)
-    assert new_host().learn(parent) == second
-
-
 def test_prints_of_a_spare_fork_server_are_logged(start, new_host, caplog, wait_until):
     """With the name of the model, once there is one."""
 

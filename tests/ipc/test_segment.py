@@ -36,16 +36,6 @@ def shared(segment):
     return Segment(segment.name, os.dup(segment.file), segment.size)
 
 
-@pytest.mark.parametrize(
-    ("size", "expected"),
-    [(0, SMALLEST), (1, SMALLEST), (SMALLEST, SMALLEST), (SMALLEST + 1, 2 * SMALLEST), (3 * MEGABYTE, 4 * MEGABYTE)],
-)
-def test_a_segment_has_the_next_power_of_two(size, expected):
-    segment = Segment.create("test", size)
-    assert segment.size == len(segment.memory) == os.fstat(segment.file).st_size == expected
-    segment.close()
-
-
 def test_memory_written_by_one_process_is_read_by_the_other(segment):
     other = shared(segment)
     segment.memory[:5] = b"hello"
@@ -169,24 +159,6 @@ def test_a_pool_takes_the_smallest_that_fits(pool):
     assert pool.take(MEGABYTE + 1) is taken[2]
     assert pool.take(MEGABYTE + 1) is taken[0]
     assert pool.take(MEGABYTE + 1) not in taken
-
-
-def test_a_pool_keeps_four_the_largest(pool, descriptors):
-    before = len(descriptors())
-    taken = [pool.take(MEGABYTE << power) for power in (3, 0, 2, 1, 4, 0)]
-    each = (len(descriptors()) - before) // len(taken)
-    for segment in taken:
-        pool.give_back(segment, segment.size)
-    assert len(descriptors()) == before + 4 * each
-    assert set(pool.dropped) == {taken[1].name, taken[5].name}
-
-
-@pytest.mark.parametrize(("used", "kept"), [(MEGABYTE, False), (2 * MEGABYTE, True)])
-def test_a_large_segment_that_was_hardly_used_is_not_kept(pool, used, kept):
-    segment = pool.take(32 * MEGABYTE)
-    pool.give_back(segment, used)
-    assert (pool.dropped == []) is kept
-    assert (pool.take(1) is segment) is kept
 
 
 def test_the_other_side_lets_go_of_what_is_dropped(pool, descriptors):
