@@ -56,7 +56,7 @@ def test_isolated_run_has_its_fork_server_import_ahead(run, handlers, folder, ah
     assert [row["prediction"] for row in folder.rows("p.jsonl")] == [1, 2]
     assert ahead == [("Add", [handlers])]
     assert len(configured) == 1
-    assert SPARE.take() is None
+    assert SPARE._process is None
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_isolated_run_has_its_fork_server_import_ahead(run, handlers, folder, ah
 def test_run_that_may_need_no_fork_server_of_its_own_starts_none_ahead(ahead, options):
     given = {"handler": "sklearn-numpy", "isolate": False, "timeout": None, "placement": None, "runner": None}
     with importing_ahead(SimpleNamespace(**{**given, **options})):
-        assert SPARE.take() is None
+        assert SPARE._process is None
     assert ahead == []
 
 
@@ -89,4 +89,4 @@ def test_workers_import_ahead_with_their_share_of_the_cores(run, handlers, folde
     assert [row["prediction"] for row in folder.rows("p.jsonl")] == [1, 2]
     assert ahead == [("Add", ["headrace.jobs.workers", handlers], threads_of_each(2))]
     assert len(configured) == 1
-    assert SPARE.take() is None
+    assert SPARE._process is None

@@ -41,7 +41,7 @@ def test_spare_fork_server_forks_the_next_host(new_host, start):
     module, process = start("import os; importer = os.getpid()")
     host = new_host(imports=module)
     assert host.learn(lambda rows, toy: (os.getppid(), toy.module.importer)) == (process, process)
-    assert SPARE.take() is None
+    assert SPARE._process is None
 
 
 def test_spare_fork_server_gets_the_environment_of_the_moment_when_it_is_taken(
@@ -68,11 +68,11 @@ def test_spare_fork_server_gets_the_environment_of_the_moment_when_it_is_taken(
 def test_spare_fork_server_with_a_limit_of_threads_is_for_a_client_with_the_same(threads, is_taken):
     here = ProcessEnvironment.here()
     SPARE.start("spare", [], 2)
-    try:
-        assert SPARE.suits(here if threads is None else here.with_threads(threads)) is is_taken
-        assert not SPARE.suits(None)
-    finally:
-        SPARE.drop()
+    taken = SPARE.take("toy", here if threads is None else here.with_threads(threads))
+    assert (taken is not None) is is_taken
+    if taken is not None:
+        taken.close(0)
+    SPARE.drop()
 
 
 @pytest.mark.parametrize("code", ["", HANGS])
@@ -101,7 +101,7 @@ def test_fork_of_the_owner_leaves_the_spare_fork_server_to_it(start, new_host):
     _, process = start("")
     child = os.fork()
     if not child:
-        os._exit(SPARE.take() is not None)
+        os._exit(SPARE._process is not None)
     assert os.waitpid(child, 0)[1] == 0
     assert new_host().learn(parent) == process
 

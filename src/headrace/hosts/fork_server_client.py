@@ -237,7 +237,7 @@ class ForkServerClient:
 
     def _started(self, environment: ProcessEnvironment) -> ForkServerProcess:
         try:
-            spare = SPARE.take(self._name) if self._imports and SPARE.suits(self._environment) else None
+            spare = SPARE.take(self._name, environment) if self._imports else None
             return spare or ForkServerProcess(self._output(), environment)
         except EOFError as error:
             raise HostStartError(self._name, f"it {error} as it started.") from None

@@ -227,29 +227,22 @@ class SpareForkServer:
             threads: how many each framework may compute with; None: its default.
         """
         self.drop()
-        self._threads = threads
         with suppress(EOFError, OSError, RuntimeError), self._lock:
             here = ProcessEnvironment.here()
             environment = here if threads is None else here.with_threads(threads)
+            self._threads = environment.threads
             self._process = ForkServerProcess(OutputReader(name), environment, modules)
 
-    def suits(self, environment: ProcessEnvironment | None) -> bool:
-        """Whether it is for a client with this environment: this process's (None), or one with its limit of threads."""
-        if self._threads is None or environment is None:
-            return self._threads is None and environment is None
-        return environment.threads == self._threads
-
-    def take(self, name: str | None = None) -> ForkServerProcess | None:
-        """The fork server, if there is one, which is then the caller's; ``name`` is the model's, for the log."""
-        with self._lock:
-            process, self._process = self._process, None
-        if process is not None and name is not None:
+    def take(self, name: str, environment: ProcessEnvironment) -> ForkServerProcess | None:
+        """The fork server, if there is one with this limit of threads; it is then the caller's, for the named model."""
+        process = self._taken() if environment.threads == self._threads else None
+        if process is not None:
             process.rename(name)
         return process
 
     def drop(self) -> None:
         """Ends it if nobody has taken it."""
-        process = self.take()
+        process = self._taken()
         if process is not None:
             process.kill()
             process.close(0)
@@ -257,9 +250,14 @@ class SpareForkServer:
     def after_fork(self) -> None:
         """In a forked child: leaves it to the parent."""
         self._lock = threading.Lock()
-        process = self.take()
+        process = self._taken()
         if process is not None:
             process.after_fork()
+
+    def _taken(self) -> ForkServerProcess | None:
+        with self._lock:
+            process, self._process = self._process, None
+        return process
 
 
 SPARE = SpareForkServer()
