@@ -13,7 +13,7 @@ import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
 
-from headrace import BatchingConfig, Failure, KeyedModelHandler, predict
+from headrace import BatchingConfig, Failure, predict
 from headrace.beam import RunInference
 from headrace.core.errors import HostDiedError
 from headrace.core.result import Stage
@@ -125,12 +125,6 @@ def test_a_death_in_preprocessing_before_batching_fails_its_element_alone():
         1: (Stage.INFERENCE, 101),
         5: (Stage.PREPROCESSING, 5),
     }
-
-
-def test_a_death_of_a_keyed_model_fails_its_element_alone():
-    outcomes = run(KeyedModelHandler(FaultyHandler(KILL, 3)), [(str(n), n) for n in range(8)], 8)
-    assert (outcomes[3].stage, outcomes[3].element) == (Stage.INFERENCE, ("3", 3))
-    assert [one[1].inference for place, one in enumerate(outcomes) if place != 3] == [0, 2, 4, 8, 10, 12, 14]
 
 
 def test_an_outside_kill_fails_no_element(tmp_path):

@@ -6,9 +6,6 @@ import functools
 import os
 import signal
 import statistics
-import subprocess
-import sys
-import textwrap
 import time
 
 import apache_beam as beam
@@ -239,28 +236,3 @@ def test_threads_that_share_a_host_lose_no_batch_to_anothers_timeout(counted):
         )
         assert_that(dead.failed_inferences | beam.Map(lambda one: one[0]), equal_to([[13], [170]]), label="dead")
     assert counted.count() == 4
-
-
-@pytest.mark.large
-def test_a_timeout_that_is_not_handled_fails_the_pipeline(tmp_path):
-    """With one clear error, and the process can end."""
-    script = tmp_path / "pipeline.py"
-    script.write_text(
-        textwrap.dedent(
-            """
-            import apache_beam as beam
-            from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-            from headrace.beam import RunInference
-            from headrace.testing import FaultyHandler, hang_holding_gil
-
-            with beam.Pipeline(runner=FnApiRunner()) as pipeline:
-                handler = FaultyHandler(hang_holding_gil, 3, min_batch_size=8, max_batch_size=8)
-                inference = RunInference(handler).with_exception_handling(exc_class=ValueError, timeout=0.4)
-                _ = pipeline | beam.Create(list(range(8)), reshuffle=False) | inference
-            """
-        )
-    )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
-    *_, last = done.stderr.strip().splitlines()
-    assert "TimeoutError: running inference on 8 elements of a batch of 8 took longer than 0.4 s." in last

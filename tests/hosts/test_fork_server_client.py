@@ -23,7 +23,6 @@ from toy_hosts import has_ended
 pytestmark = pytest.mark.usefixtures("census")
 
 LONG = 60
-HANGS = "import signal; signal.pause()"
 
 
 @pytest.fixture
@@ -204,16 +203,6 @@ def test_closing_ends_a_fork_server_that_does_not_answer(client, born, monkeypat
     client.close()
     assert has_ended(born[1])
     assert wait_until(lambda: has_ended(born[0]))
-
-
-def test_ctrl_c_ends_a_start_in_progress(new_client, new_module, ctrl_c_in, marked, monkeypatch):
-    monkeypatch.setattr(module, "_LONGEST_ANSWER_SECS", 10_000)  # nobody waits for one that is of no use
-    client = new_client(new_module(HANGS))
-    ctrl_c_in(module.ForkServerProcess.configure)
-    with files() as pair, pytest.raises(KeyboardInterrupt):
-        client.fork(*pair)
-    assert marked() == []
-    client.close()
 
 
 def test_ctrl_c_ends_a_fork_server_that_has_not_answered(client, born, ctrl_c_in):

@@ -73,30 +73,3 @@ def test_a_process_is_not_mistaken_for_one_with_its_number_in_an_outer_proc(run_
     assert have_numbers
     assert alive == [True] * 4
     assert seen == []
-
-
-PREDICTS = """
-import json, os, signal
-from headrace import Failure, predict
-from headrace.testing import DoublingHandler
-
-class Dying(DoublingHandler):
-    def run_inference(self, batch, model, inference_args=None):
-        if 5 in batch:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().run_inference(batch, model, inference_args)
-
-def main(placement):
-    outcomes = predict(Dying(), range(20), isolate=True, on_failure="yield", placement=placement)
-    return [str(one.error) if isinstance(one, Failure) else one.inference for one in outcomes]
-
-print(json.dumps([main(None), main("machine")]))
-"""
-
-
-@pytest.mark.large
-@pytest.mark.parametrize("options", MOUNTS.values(), ids=MOUNTS.keys())
-def test_hosts_work_in_another_pid_namespace(run_inside, options):
-    for outcomes in run_inside(PREDICTS, options):
-        assert outcomes[:5] + outcomes[6:] == [2 * n for n in range(20) if n != 5]
-        assert outcomes[5].startswith("the host was killed by SIGKILL while it was running inference on element")

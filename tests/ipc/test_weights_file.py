@@ -123,13 +123,6 @@ def test_neighbours_do_not_lose_their_edges(exported):
     assert [memory[start] for start in range(150_006, 3 << 20, 200_003)] == between == [1] * len(between)
 
 
-@pytest.mark.parametrize("value", [None, [], {"a": "b"}, numbers(2), numpy.empty((0, 3))], ids=repr)
-def test_a_value_without_large_buffers(exported, value):
-    files, description = exported(value)
-    assert (description.nbytes, description.places) == (0, [])
-    assert repr(attach(files, description)) == repr(value)
-
-
 def test_the_file_cannot_be_changed(exported):
     (file,), _ = exported(numbers())
     with pytest.raises(PermissionError):
@@ -205,13 +198,6 @@ def test_platforms_without_such_calls(exported, monkeypatch):
     value = numbers()
     files, description = exported(value)
     assert attach(files, description).tolist() == numbers().tolist() == value.tolist()
-
-
-def test_read_only_memory_remains_so(exported):
-    fixed = numbers()
-    fixed.flags.writeable = False
-    files, description = exported([fixed, numpy.frombuffer(bytes(8000), "u1"), numbers()])
-    assert [array.flags.writeable for array in attach(files, description)] == [False, False, True]
 
 
 def test_a_mapped_file_is_not_changed(exported, tmp_path):

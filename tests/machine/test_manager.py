@@ -179,18 +179,6 @@ def test_a_loaders_death_is_reported_to_all_waiting_clients(managers, lease_of):
     assert host_failure.exit_text == "ended itself with exit code 7"
 
 
-def test_a_lease_may_be_taken_again_after_a_host_failure(managers, lease_of, tmp_path):
-    def dies_at_first(toy, well=str(tmp_path / "well")):
-        if not os.path.exists(well):
-            os._exit(7)
-        toy.model = "second"
-
-    lease = lease_of(dies_at_first)
-    assert isinstance(lease.take(), HostFailure)
-    (tmp_path / "well").touch()
-    assert take(lease) == ("second", True)
-
-
 def test_a_half_written_weights_file_goes_to_no_client(managers, lease_of, tmp_path, wait_until):
     """The loader is killed while it exports: with that, its model and its file are gone."""
 

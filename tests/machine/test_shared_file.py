@@ -60,13 +60,6 @@ def test_boards_of_one_quota_are_one(board):
     assert len(others(one)) == len(others(other)) == 1
 
 
-def test_boards_of_other_quotas_are_others(board, directory):
-    one, other = board("a"), board("b")
-    one.state.quota = 5.0
-    assert other.state.quota != 5.0
-    assert len(files(directory)) == 2
-
-
 def test_other_process_shares_the_board(board, member):
     process = member()
     mine = board()
@@ -203,20 +196,6 @@ def test_all_processes_spend_together(opened, spender):
     assert other.total == mine.total() == Spent(3, 30, 1.5)
     other.communicate()
     assert mine.total() == Spent(3, 30, 1.5)
-
-
-def test_users_of_one_process_share_its_row(opened):
-    one, other = opened(), opened()
-    one.add(Spent(1, 1, 1))
-    other.add(Spent(1, 1, 1))
-    assert one.total() == Spent(2, 2, 2)
-
-
-def test_other_budgets_are_others(opened):
-    one, other = opened("a"), opened("b")
-    one.add(Spent(1, 1, 1))
-    one.mark_spent()
-    assert (other.total(), other.is_spent) == (Spent(), False)
 
 
 def test_process_hears_that_the_budget_is_spent(opened, spender):

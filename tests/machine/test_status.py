@@ -109,13 +109,6 @@ def test_status_without_any_shared_model_is_empty(directory, monkeypatch):
     assert not os.path.exists(directory + "/none")
 
 
-def test_status_of_an_unusable_directory_says_why(directory):
-    os.chmod(directory, 0o755)
-    state = machine_status()
-    assert (state.directory, state.managers) == ("", ())
-    assert f"chmod 700 {directory}" in state.problem
-
-
 @pytest.mark.large
 def test_status_shows_mapped_models_and_models_in_hosts(shared, classifier):
     shared(classifier, numpy.ones(1_000_000))
@@ -232,12 +225,6 @@ def test_status_shows_a_manager_of_another_version(manager_that, work):
     assert silent.endpoint == "m"
     assert "is it of another version of Headrace?" in silent.problem
     assert state.stale == ()
-
-
-def test_status_shows_a_manager_that_exits_as_silent(manager_that, impatient):
-    manager_that(Channel.close)
-    (silent,) = machine_status().silent
-    assert "about to start there, or to end" in silent.problem
 
 
 def test_status_shows_a_manager_that_does_not_listen_yet_as_silent(directory, impatient):

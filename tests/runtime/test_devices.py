@@ -16,13 +16,11 @@ from headrace import (
     RetryConfig,
     predict,
 )
-from headrace.runtime.background import BackgroundThread
 from headrace.runtime.observers import FanOut
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.worker import Worker
 from headrace.testing import DeviceLosingHandler, DoublingHandler, FakeDevice, FaultyFunction, FaultyLoadHandler
-from toys import Always
 
 SAID = "CUDA error: device-side assert triggered"
 CURE = r"lost its device \(RuntimeError: CUDA error: device-side assert triggered\).* isolate=True"
@@ -89,34 +87,10 @@ def client():
 
 
 @pytest.mark.since_beam("2.65", reason="Beam has no RemoteModelHandler before")
-def test_endpoint_that_lost_its_device_does_not_affect_this_process():
-    outcomes = list(predict(client(), range(6), batching=BatchingConfig(2, 2), on_failure="yield"))
-    assert [one for one in outcomes if not isinstance(one, Failure)] == [0, 1, 4, 5]
-    assert [str(one.error) for one in outcomes[2:4]] == [SAID, SAID]
-
-
-@pytest.mark.since_beam("2.65", reason="Beam has no RemoteModelHandler before")
 def test_lost_device_of_a_local_model_beside_an_endpoint_is_raised():
     mappings = [KeyModelMapping(["there"], client()), KeyModelMapping(["here"], DeviceLosingHandler(13))]
     with pytest.raises(DeviceLostError, match=CURE):
         list(predict(KeyedModelHandler(mappings), [("there", 4), ("here", 13)], on_failure="yield"))
-
-
-def test_lost_device_in_a_search_is_raised(worker_of):
-    """One element raises an error of its own, which starts a search; another one loses the device."""
-
-    class Both(Counting):
-        def run_inference(self, batch, model, inference_args=None):
-            if 1 in batch:
-                self.calls += 1
-                raise ValueError(1)
-            return super().run_inference(batch, model, inference_args)
-
-    worker, outcomes = worker_of(Both(7)), []
-    with pytest.raises(DeviceLostError, match=CURE):
-        add_all(worker.bundle(FanOut()), range(64), outcomes)
-    assert worker.plan.handler.calls == 7  # 8, 4, 2, 1, 1, 2, 4
-    assert outcomes == []
 
 
 def test_lost_device_stops_later_bundles_and_workers_from_calling_the_model():
@@ -177,24 +151,6 @@ def test_lost_device_in_loading_is_raised(caught):
     assert loads == [1]
 
 
-def test_lost_device_of_a_model_by_key_is_raised():
-    handler = KeyedModelHandler(
-        [KeyModelMapping(["a"], DeviceLosingHandler(4)), KeyModelMapping(["b"], DoublingHandler())]
-    )
-    rows = [("ab"[n % 2], n) for n in range(64)]
-    with pytest.raises(DeviceLostError, match=CURE):
-        list(predict(handler, rows, on_failure="yield", batching=BATCHING))
-
-
-def test_lost_device_on_the_background_thread_is_raised(worker_of):
-    worker = worker_of(Counting(13), batching=BatchingConfig(8, 8, overlap=True))
-    worker._background = BackgroundThread(worker.access, Always())
-    bundle = worker.bundle(FanOut())
-    with pytest.raises(DeviceLostError, match=CURE):
-        [bundle.add(n, n) for n in range(64)] and list(bundle.finish())
-    assert worker.plan.handler.calls == 2
-
-
 @pytest.mark.parametrize("isolate", [False, True])
 def test_other_errors_remain_dead_letters(isolate):
     """Other device errors are transient, and those in a host end with it."""
@@ -202,17 +158,3 @@ def test_other_errors_remain_dead_letters(isolate):
     handler = DoublingHandler().with_preprocess_fn(FaultyFunction(device.lose, 3))
     outcomes = list(predict(handler, range(8), isolate=isolate, on_failure="yield"))
     assert [isinstance(one, Failure) for one in outcomes] == [n == 3 for n in range(8)]
-
-
-def test_keyboard_interrupt_stays_a_keyboard_interrupt():
-    """Even during the handling of a lost device."""
-
-    class Interrupted(DeviceLosingHandler):
-        def run_inference(self, batch, model, inference_args=None):
-            try:
-                return super().run_inference(batch, model, inference_args)
-            except RuntimeError:
-                raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        list(predict(Interrupted(3), range(8), on_failure="yield"))

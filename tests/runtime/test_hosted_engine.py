@@ -18,9 +18,6 @@ from headrace import (
     Budget,
     BudgetError,
     ElementFailure,
-    KeyedModelHandler,
-    KeyModelMapping,
-    RetryConfig,
     predict,
     report_generation,
 )
@@ -41,12 +38,6 @@ pytestmark = pytest.mark.usefixtures("census", "requests_end")
 
 LONG_SECS = 3.0
 """A time limit that nothing exceeds here, on a busy machine neither, unless it hangs."""
-
-
-def test_engine_lives_in_a_process_of_its_own():
-    found = outcomes_of(where, range(20))
-    assert found[0][0] == found[0][1] != os.getpid()
-    assert set(found) == {found[0]}
 
 
 def test_requests_are_with_the_engine_side_by_side():
@@ -96,16 +87,6 @@ def test_what_does_not_pickle_fails_alone():
     assert [found[0], found[4]] == [0, 4]
 
 
-def test_transient_errors_are_retried():
-    async def act(example, engine):
-        if example in engine:
-            return example
-        engine.append(example)
-        raise ConnectionError("lost")
-
-    assert outcomes_of(act, [1, 2], list, retry=RetryConfig(attempts=2)) == [1, 2]
-
-
 def test_usage_reaches_the_worker_and_its_budget():
     async def act(example, engine):
         report_generation("m", input_tokens=3, output_tokens=example, seconds=2.0, first_token_secs=0.5)
@@ -143,16 +124,6 @@ def test_host_that_is_killed_from_outside_costs_no_element(tmp_path):
     assert sorted(found) == [2 * n for n in range(20)]
     assert [lost.timed_out for lost in events.of(HostLost)] == [False]
     assert len(events.of(ModelLoaded)) == 2
-
-
-def test_host_that_dies_while_idle_is_replaced():
-    worker = open_worker(prepare(Engine(where), InferenceRequest(isolate=True)))
-    [(first, _)] = run(worker, [1])
-    os.kill(first, signal.SIGKILL)
-    assert wait_until(lambda: has_ended(first))
-    [(second, _)] = run(worker, [1])
-    assert second != first
-    worker.close()
 
 
 @pytest.mark.large
@@ -269,13 +240,6 @@ def test_bundle_that_is_abandoned_takes_its_requests_back(tmp_path, close_later)
     other = worker.bundle(Events())  # which abandons the one before
     assert wait_until(lambda: len(list(tmp_path.glob("dropped*"))) == 3)
     assert len([*other.add(0, 0), *other.finish()]) == 1
-
-
-def test_engines_by_key_have_a_host_each():
-    handler = KeyedModelHandler([KeyModelMapping(["a"], Engine(where)), KeyModelMapping(["b"], Engine(where))])
-    found = dict(predict(handler, [("a", 1), ("b", 2), ("a", 3)], isolate=True))
-    assert found["a"] != found["b"]
-    assert os.getpid() not in found["a"]
 
 
 def test_host_ends_with_its_worker_and_runs_finalizers(tmp_path):

@@ -16,7 +16,6 @@ from headrace.hosts.fork_server_client import ForkServerClient
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.placement import HostedWorker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
-from toy_hosts import has_ended
 from toys import Acting, Events, each, fixed, run
 from waiting import wait_until
 
@@ -149,19 +148,6 @@ def test_worker_closed_while_modules_are_imported_leaves_nothing(new_module, mar
     assert marked() == []
 
 
-def test_worker_closed_at_once_leaves_nothing(marked):
-    for _ in range(5):
-        open_worker(hosted(doubling())).close()
-        assert marked() == []
-
-
-def test_worker_closed_while_its_model_loads_leaves_nothing(gate):
-    worker = open_worker(hosted(doubling(gate.load)))
-    assert wait_until(gate.is_reached)
-    worker.close()
-    assert has_ended(gate.host())
-
-
 def test_worker_closed_while_its_model_loads_leaves_the_load_to_others(opened, gate):
     spec = hosted(doubling(gate.load))
     first, second = open_worker(spec), opened(spec)
@@ -179,32 +165,6 @@ def test_ctrl_c_while_the_first_batch_waits_leaves_a_worker_that_can_be_used(ope
     with pytest.raises(KeyboardInterrupt):
         run(worker, [1, 2])
     gate.open()
-    assert run(worker, [1, 2]) == [2, 4]
-
-
-def test_ctrl_c_while_the_first_batch_waits_leaves_a_worker_that_can_be_closed(new_module, marked, ctrl_c_in):
-    worker = open_worker(hosted(hanging(new_module)))
-    ctrl_c_in(HostedWorker._await_load)
-    with pytest.raises(KeyboardInterrupt):
-        run(worker, [1, 2])
-    worker.close()
-    assert marked() == []
-
-
-def test_fork_while_the_model_loads_loads_in_a_host_of_its_own(opened, gate):
-    """It has none of the threads that its parent waits for."""
-    worker = opened(hosted(doubling(gate.load)))
-    assert wait_until(gate.is_reached)
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            gate.open()
-            code = run(worker, [1, 2]) != [2, 4]
-            worker.close()
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert run(worker, [1, 2]) == [2, 4]
 
 

@@ -7,7 +7,6 @@ import os
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from statistics import median
 
 import cloudpickle
 import numpy
@@ -18,16 +17,13 @@ from headrace.core.errors import HostDiedError
 from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, HostLost, ModelLoaded
 from headrace.core.result import Stage
 from headrace.runtime.placement import HostedWorker
-from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.worker import Worker
 from headrace.testing import (
     BrokenLoadHandler,
     DoublingHandler,
-    FakeClock,
     FaultyLoadHandler,
     PoisonHandler,
-    SlowHandler,
 )
 from toy_hosts import has_ended
 from toys import Acting, Events, each, fixed, refuse, run
@@ -58,24 +54,8 @@ def where(opened):
     return opened(hosted(Where(), batching=fixed(2)))
 
 
-def test_model_runs_in_another_process(where):
-    [(host, batch)] = run(where, [1])
-    assert host != os.getpid()
-    assert batch == [1]
-
-
 def test_attributes_set_by_loading_stay_in_the_host(where):
     assert not hasattr(where.plan.handler, "made")
-
-
-def test_bundles_in_a_host_keep_their_own_batches(where):
-    first, second = where.bundle(Events()), where.bundle(Events())
-    assert not first.add(1, "a")
-    assert not second.add(2, "b")
-    [outcome] = [*first.add(3, "c"), *first.finish()]
-    assert (outcome.tags, [batch for _, batch in outcome.values]) == (["a", "c"], [[1, 3], [1, 3]])
-    [outcome] = second.finish()
-    assert (outcome.tags, outcome.values[0][1]) == (["b"], [2])
 
 
 def test_threads_share_a_host(opened):
@@ -161,16 +141,6 @@ def test_events_of_failures(opened):
     assert sum(event.examples for event in events.of(BatchCompleted)) == 3
 
 
-def test_events_come_before_a_raised_error(opened):
-    """As in this process."""
-    for request in ({}, {"isolate": True}):
-        worker, events = opened(prepare(PoisonHandler(3), InferenceRequest(**request))), Events()
-        with pytest.raises(ValueError, match="poisonous") as caught:
-            run(worker, [3], events)
-        [failed] = events.of(BatchFailed)
-        assert failed.error is caught.value
-
-
 def test_error_shows_its_traceback_in_the_host(opened):
     worker = opened(hosted(Acting(each(refuse(3)))))
     with pytest.raises(KeyError) as caught:
@@ -244,24 +214,6 @@ def test_batches_are_the_same_as_in_process(opened, limit):
     elements, batching = list(range(700)), fixed(9, **limit)
     here = run(opened(prepare(handler, InferenceRequest(batching=batching))), elements)
     assert run(opened(hosted(handler, batching=batching)), elements) == here
-
-
-def test_batch_sizes_are_learnt_from_times_in_the_host(opened):
-    """Measured with the host's own clock, which only the model advances."""
-
-    def sizes(**request):
-        clock, events = FakeClock(), Events()
-        spec = prepare(SlowHandler(clock, fixed=1.0, each=0.1), InferenceRequest(clock=clock, **request))
-        worker = opened(spec)
-        run(worker, range(4000), events)
-        assert sum(event.examples for event in events.of(BatchCompleted)) == 4000
-        targets = [worker.session.models[ONLY].sizes.target() for _ in range(3)]  # one of them may be a trial
-        return [event.examples for event in events.of(BatchCompleted)][:-1], median(targets)
-
-    (here, best), (there, best_there) = sizes(), sizes(isolate=True)
-    assert best_there == pytest.approx(best, rel=0.3)
-    assert max(there) == pytest.approx(max(here), rel=0.3)
-    assert len(there) < 2 * len(here)
 
 
 def test_arrays_from_a_host_are_writable(opened):

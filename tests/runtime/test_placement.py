@@ -193,16 +193,6 @@ def test_models_by_key_have_their_own_numbers_of_hosts(home):
 
 
 @pytest.mark.large
-@pytest.mark.parametrize("isolate", [False, True])
-def test_keys_with_the_same_text_are_different_models(home, isolate):
-    mappings = [KeyModelMapping([key], home.handler(large_model=True)) for key in (1, "1")]
-    outcomes, events = home.run(home.spec(KeyedModelHandler(mappings), isolate=isolate), [(1, 5), ("1", 5)])
-    (_, (_, first, _)), (_, (_, second, _)) = outcomes
-    assert (first != second) == isolate
-    assert len(of(ModelLoaded, events)) == len(home.noted("loaded")) == 2
-
-
-@pytest.mark.large
 @pytest.mark.parametrize("how", ["once", "always"])
 def test_host_of_a_model_by_key_is_replaced_and_retried_after_its_death(home, how):
     handler = home.handler(home.guarded, large_model=True, dies=how)
@@ -297,15 +287,6 @@ def test_hosts_belong_to_one_transform(home, load):
     assert len({first, second, HERE}) == 3
     [(_, _, again)], _ = home.elsewhere(specs[0])
     assert again not in (second, HERE)
-
-
-@pytest.mark.large
-def test_identifiers_of_different_pipelines_are_different(home):
-    first, second = two(home, home.Model, "pq")
-    [(_, loader, _)], _ = home.run(first)
-    [(_, other, _)], events = home.run(second)
-    assert len(of(ModelLoaded, events)) == 1
-    assert sorted(home.noted("loaded")) == sorted([loader, other])
 
 
 GB = 10**9

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from headrace import BatchingConfig, KeyedModelHandler
+from headrace import KeyedModelHandler
 from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ModelLoaded
 from headrace.core.result import Stage
 from headrace.failures.search import InjectedFailure
@@ -18,7 +18,7 @@ from headrace.runtime.messages import Unreadable, Work
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.request_handler import BatchRequestHandler
-from headrace.testing import DoublingHandler, FakeClock, PoisonHandler, SlowHandler
+from headrace.testing import DoublingHandler, PoisonHandler
 
 MEMORY = memoryview(bytearray(Progress.SIZE))
 INFER = Work(ONLY, infer=True)
@@ -135,13 +135,6 @@ def test_batch_request(ask):
     assert (completed.model, completed.examples) == ("", 2)
 
 
-def test_sizes_may_be_weights_with_a_clock_of_their_own(ask):
-    clock = FakeClock()
-    batching = BatchingConfig(element_size_fn=int, clock=clock.seconds)
-    asked = ask(SlowHandler(clock), batching=batching)
-    assert asked(INFER._replace(weight=11), [5, 6]).head.observations == [(11, pytest.approx(1.2))]
-
-
 def test_request_for_preprocessing_only(ask):
     answer = ask(Values().with_preprocess_fn(int), Exception)(Work(ONLY, preprocess=True), ["3", "x", "5"])
     assert (list(answer.rows), answer.head.tags) == ([3, 5], [0, 2])
@@ -158,11 +151,6 @@ def test_request_for_all_operations(ask):
         (2, Stage.INFERENCE),
         (3, Stage.POSTPROCESSING),
     ]
-
-
-def test_request_with_an_element_that_is_a_batch(ask):
-    answer = ask(Values().with_no_batching())(INFER, [[1, 2, 3]])
-    assert (list(answer.rows), answer.positions) == ([2, 4, 6], [0, 0, 0])
 
 
 def test_progress_page_shows_each_operation(ask):

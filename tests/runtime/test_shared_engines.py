@@ -10,9 +10,9 @@ from functools import partial
 
 import pytest
 
-from headrace import EngineModelHandler, KeyedModelHandler, KeyModelMapping, PlacementConfig, predict, report_generation
+from headrace import EngineModelHandler, PlacementConfig, predict
 from headrace.core.errors import HostDiedError
-from headrace.core.events import HostLost, ModelLoaded, UsageReported
+from headrace.core.events import HostLost, ModelLoaded
 from headrace.machine.status import machine_status
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
@@ -329,25 +329,6 @@ def test_engine_that_lingers_ends_before_another_is_loaded():
         assert linger_secs or has_ended(found[0][0])
         worker.close()
     assert found[0] != found[1]
-
-
-def test_usage_is_counted_where_the_element_is(worker_here, worker_process):
-    async def act(example, engine):
-        report_generation("m", input_tokens=3, output_tokens=example, seconds=2.0, first_token_secs=0.5)
-        return example
-
-    spec = spec_of(act)
-    there = worker_process(spec)
-    assert run(worker_here(spec), [1]) == [1]
-    assert there.run([2]).of(UsageReported) == [UsageReported("m", 3, 2, seconds=2.0, first_token_secs=0.5)]
-
-
-def test_engines_by_key_are_shared_each(worker_here, worker_process):
-    mappings = [KeyModelMapping([key], Engine(where, large_model=True)) for key in "ab"]
-    spec = prepare(KeyedModelHandler(mappings), InferenceRequest())
-    here = dict(run(worker_here(spec), [("a", 1), ("b", 2)]))
-    assert here["a"] != here["b"]
-    assert dict(worker_process(spec).run([("a", 1), ("b", 2)]).good) == here
 
 
 def test_forked_child_uses_the_same_engine():
