@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from headrace.runtime.engine_host import EVERYBODY, EngineTurns
+from headrace.runtime.engine_host import ALL_CLIENTS, EngineTurns
 
-ONE, OTHER = EVERYBODY + 1, EVERYBODY + 2
+ONE, OTHER = ALL_CLIENTS + 1, ALL_CLIENTS + 2
 
 
 class Table:
@@ -61,32 +61,32 @@ def at_a_table():
 
 def test_client_is_alone_once_the_engine_is_empty(at_a_table):
     async def game(table, turns):
-        await table.come("a", turns.place(OTHER))
-        await table.come("alone", turns.alone(ONE))
-        await table.come("b", turns.place(OTHER))
+        await table.come("a", turns.shared_slot(OTHER))
+        await table.come("alone", turns.exclusive(ONE))
+        await table.come("b", turns.shared_slot(OTHER))
         assert table.inside == ["a"]
         await table.leave("a")
         assert table.inside == ["alone"]
         for name in "cdefg":
-            await table.come(name, turns.place(ONE))
+            await table.come(name, turns.shared_slot(ONE))
         assert table.inside == ["alone", *"cdefg"]
         for name in ["c", "d", "e", "f", "g", "alone"]:
             await table.leave(name)
         assert table.inside == ["b"]
 
-    assert at_a_table(game) == [ONE, EVERYBODY]
+    assert at_a_table(game) == [ONE, ALL_CLIENTS]
 
 
 def test_client_that_makes_no_use_of_being_alone_loses_it(at_a_table, monkeypatch):
     async def have_alone(turns):
-        async with turns.alone(ONE):
+        async with turns.exclusive(ONE):
             await turns.idle()
 
     async def game(table, turns):
         turn = asyncio.create_task(have_alone(turns))
         await table.settled()
-        await table.come("a", turns.place(ONE))
-        await table.come("b", turns.place(OTHER))
+        await table.come("a", turns.shared_slot(ONE))
+        await table.come("b", turns.shared_slot(OTHER))
         for _ in range(10):
             await asyncio.sleep(0.01)
         assert (turn.done(), table.inside) == (False, ["a"])
@@ -96,16 +96,16 @@ def test_client_that_makes_no_use_of_being_alone_loses_it(at_a_table, monkeypatc
         assert table.inside == ["b"]
 
     monkeypatch.setattr("headrace.runtime.engine_host._IDLE_SECS", 0.01)
-    assert at_a_table(game) == [ONE, EVERYBODY]
+    assert at_a_table(game) == [ONE, ALL_CLIENTS]
 
 
 def test_client_that_leaves_before_its_turn_keeps_nothing(at_a_table):
     async def game(table, turns):
-        await table.come("a", turns.place(OTHER))
-        await table.come("alone", turns.alone(ONE))
+        await table.come("a", turns.shared_slot(OTHER))
+        await table.come("alone", turns.exclusive(ONE))
         await table.leave("alone")
         for name in "bc":
-            await table.come(name, turns.place(OTHER))
+            await table.come(name, turns.shared_slot(OTHER))
         assert table.inside == ["a", "b", "c"]
 
     assert at_a_table(game) == []

@@ -29,10 +29,10 @@ from headrace.runtime.spec import SessionSpec
 
 _BEATS_PER_LIMIT, _LONGEST_BEAT_SECS = 20, 1.0
 """How often the event loop shows within the time limit that it turns, and at least how often."""
-EVERYBODY = 0
+ALL_CLIENTS = 0
 """Stands for all clients; no single client has this number."""
 _IDLE_SECS = 3.0
-"""Who has an engine alone, and gives it nothing for longer, loses it."""
+"""A client that has an engine alone, and gives it nothing for longer, loses it."""
 NOT_MAPPED = "it is an engine, which takes the requests of all processes itself"
 """Why the weights of a shared engine are not in shared memory."""
 
@@ -128,7 +128,7 @@ class RunningEngine:
         self._hangs = False
         """Whether a request was late because the engine answers nothing."""
         self._turns = EngineTurns(handler.max_concurrent, self._note)
-        self._note(EVERYBODY)
+        self._note(ALL_CLIENTS)
         self.event_loop = open_loop()
         self.event_loop.call(self._beat)
 
@@ -150,7 +150,8 @@ class RunningEngine:
             return
         used: list[UsageReported] = []
         context = request_context(used.append)
-        work = self._have_alone(number, send) if request.head.wants_alone else self._answer(number, request, used, send)
+        exclusive = request.head.wants_exclusive
+        work = self._have_exclusively(number, send) if exclusive else self._answer(number, request, used, send)
         self._tasks[number] = context.run(self.event_loop.loop.create_task, work)
 
     def leave(self, client: int) -> None:
@@ -158,15 +159,15 @@ class RunningEngine:
         for number in [one for one in self._tasks if client_of(one) == client]:
             self._tasks.pop(number).cancel()
 
-    async def _have_alone(self, number: int, send: Send) -> None:
+    async def _have_exclusively(self, number: int, send: Send) -> None:
         """Says when the client has the engine, and keeps it until that is taken back, or the client is idle."""
-        async with self._turns.alone(client_of(number)):
+        async with self._turns.exclusive(client_of(number)):
             send(number, _encoded(EngineAnswer(), self._progress).content())
             await self._turns.idle()
         del self._tasks[number]
 
     async def _answer(self, number: int, request: Decoded, used: list[UsageReported], send: Send) -> None:
-        async with self._turns.place(client_of(number)):
+        async with self._turns.shared_slot(client_of(number)):
             answer, predictions = await self._predicted(request, used)
         del self._tasks[number]
         send(number, _encoded(answer, self._progress, predictions, request.columns).content())
@@ -218,7 +219,7 @@ class EngineTurns:
 
     Args:
         limit: how many requests the engine is given at a time.
-        note: takes the owner of the engine's requests from now on: a client's number, or ``EVERYBODY``.
+        note: takes the owner of the engine's requests from now on: a client's number, or ``ALL_CLIENTS``.
     """
 
     def __init__(self, limit: int, note: Callable[[int], object]) -> None:
@@ -226,14 +227,14 @@ class EngineTurns:
         self._note = note
         self._line = asyncio.Lock()
         self._room = asyncio.Semaphore(limit)
-        self._alone = EVERYBODY
+        self._exclusive = ALL_CLIENTS
         self._taken = self._in_use = 0
         """How many requests of clients that were alone there were, and are."""
 
     @asynccontextmanager
-    async def place(self, client: int) -> AsyncIterator[None]:
+    async def shared_slot(self, client: int) -> AsyncIterator[None]:
         """A place for one request, once there is one."""
-        if client == self._alone:  # it has taken all
+        if client == self._exclusive:  # it has taken all
             self._taken += 1
             self._in_use += 1
             try:
@@ -249,7 +250,7 @@ class EngineTurns:
             self._room.release()
 
     @asynccontextmanager
-    async def alone(self, client: int) -> AsyncIterator[None]:
+    async def exclusive(self, client: int) -> AsyncIterator[None]:
         """All places for one client, once the engine has answered what it was given before."""
         taken = 0
         try:
@@ -260,8 +261,8 @@ class EngineTurns:
             self._take(client)
             yield
         finally:
-            if self._alone == client:
-                self._take(EVERYBODY)
+            if self._exclusive == client:
+                self._take(ALL_CLIENTS)
             for _ in range(taken):
                 self._room.release()
 
@@ -273,7 +274,7 @@ class EngineTurns:
             await asyncio.sleep(_IDLE_SECS)
 
     def _take(self, client: int) -> None:
-        self._alone = client
+        self._exclusive = client
         self._note(client)
 
 

@@ -285,7 +285,7 @@ class EngineHosts:
     def _try(self, calls: Sequence[EngineCall]) -> HostFailure | None:
         """Gives requests to the engine, with no others, also not of other processes; returns how the host was lost."""
         while True:
-            turn = self._have_alone()
+            turn = self._have_exclusively()
             with self._changed:
                 self._send(calls)
             failure = self._await_answers(lambda: all(call.answer.done() for call in calls))
@@ -295,12 +295,12 @@ class EngineHosts:
             if failure is None or not self._is_shared or client_of(failure.snapshot.call) in (0, self._hosts.client):
                 return failure  # else this process had lost its turn, since it was idle or stopped, perhaps to another
 
-    def _have_alone(self) -> EngineCall:
+    def _have_exclusively(self) -> EngineCall:
         """Asks for the engine until this process has it; to be taken back."""
         while True:
             if self._connection is None:
                 self.load()
-            turn = self._call(encode(EngineRequest(wants_alone=True), []))
+            turn = self._call(encode(EngineRequest(wants_exclusive=True), []))
             with self._changed:
                 self._send([turn])
             failure = self._await_answers(turn.answer.done)

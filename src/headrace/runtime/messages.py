@@ -95,7 +95,7 @@ class EngineRequest(NamedTuple):
 
     inference_args: dict[str, Any] | None = None
     is_taken_back: bool = False
-    wants_alone: bool = False
+    wants_exclusive: bool = False
     """Whether the client asks to have the engine alone until it takes this back."""
 
 
