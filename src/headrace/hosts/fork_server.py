@@ -164,10 +164,8 @@ class ForkServer:
             to_owner = Channel.inherited(channel)  # this reference keeps it open until the process exits
             _lead_own_group(fork_server)
             self._channel.close()
-            request_handler, self._request_handler = (
-                self._request_handler or pickle.loads(self._config.request_handler),
-                None,
-            )
+            request_handler = self._request_handler or pickle.loads(self._config.request_handler)
+            self._request_handler = None
             threads = self._config.environment.threads
             if threads is not None:
                 limit_threads(threads)
@@ -241,13 +239,11 @@ def _preload_model(request_handler: Any, request: Preload, files: list[int]) -> 
 @contextlib.contextmanager
 def _without_collections() -> Iterator[None]:
     """What is imported stays: to visit it again and again takes a tenth of the time in which PyTorch is imported."""
-    thresholds = gc.get_threshold()
-    gc.set_threshold(0)
+    gc.disable()
     try:
         yield
     finally:
-        if gc.get_threshold()[0] == 0:  # unless a module has set its own
-            gc.set_threshold(*thresholds)
+        gc.enable()
 
 
 def _import_ahead(modules: Iterable[str]) -> None:

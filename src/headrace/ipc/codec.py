@@ -68,13 +68,7 @@ class Message:
         self.nbytes: int = self._places[-1][1] if self._places else self._end
 
     def write(self, memory: memoryview) -> None:
-        """Writes the message to the start of ``memory``: writable bytes, aligned to 64 for best speed.
-
-        Raises:
-            ValueError: ``memory`` is smaller than ``nbytes``.
-        """
-        if len(memory) < self.nbytes:
-            raise ValueError(f"a message of {self.nbytes} bytes does not fit into {len(memory)}")
+        """Writes the message to the start of ``memory``: ``nbytes`` or more, aligned to 64 for best speed."""
         _NUMBERS.pack_into(memory, 0, self._end - self._start, len(self._stacks), len(self._sizes))
         _sizes(len(self._sizes)).pack_into(memory, _NUMBERS.size, *self._sizes)
         start = self._start
