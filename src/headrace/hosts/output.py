@@ -15,13 +15,14 @@ from collections.abc import Callable
 from contextlib import suppress
 
 _PRINTS = "headrace.host"
-_READ_BYTES = 64 * 1024
+_READ_BYTES = 8 * 1024
+"""So few that a flood of short lines does not keep the thread from what else there is."""
 _LONGEST_TEXT = 64 * 1024
 """Characters of a log record; JSON may take six bytes for each."""
 _LONGEST_LINE = 8 * _LONGEST_TEXT
 """Bytes after which a line is split."""
-_LAST_READS = 2
-"""How often a pipe is read at close: enough to drain it."""
+_LAST_READS = 9
+"""How often a pipe is read at close: enough to drain it, on Linux."""
 _LAST_SECS = 0.5
 
 
