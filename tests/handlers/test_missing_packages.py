@@ -11,6 +11,7 @@ from headrace.core.errors import install_command, requirements
 
 MISSING = {
     "anthropic_inference": ["anthropic: anthropic"],
+    "data_frames": ["pandas: sklearn"],
     "gemini_inference": ["google.genai: google"],
     "huggingface_generation": ["torch: huggingface", "transformers: huggingface"],
     "huggingface_inference": ["torch: huggingface", "transformers: huggingface"],
@@ -24,7 +25,6 @@ MISSING = {
         "torch: sentence-transformers",
     ],
     "sklearn_inference": ["joblib: sklearn", "numpy: sklearn", "sklearn: sklearn"],
-    "sklearn_pandas": ["pandas: sklearn"],
     "tensorflow_inference": ["numpy: tensorflow", "tensorflow: tensorflow"],
     "tensorrt_inference": ["numpy: tensorrt"],
     "torch_arrays": ["torch: pytorch"],

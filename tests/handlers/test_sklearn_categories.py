@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
 from headrace.core.errors import ConfigurationError
-from headrace.handlers.sklearn_pandas import refuse_other_kinds
+from headrace.handlers.data_frames import refuse_other_kinds
 
 FRAME = pandas.DataFrame(
     {

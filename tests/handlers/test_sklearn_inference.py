@@ -23,7 +23,6 @@ from sklearn.preprocessing import OneHotEncoder
 
 from beam_compat import BeamCompatContract
 from headrace import ConfigurationError, Failure, MissingExtraError, predict
-from headrace.handlers import sklearn_inference
 from headrace.handlers.sklearn_inference import ModelFileType, SklearnModelHandlerNumpy, SklearnModelHandlerPandas
 from headrace.rows.blocks import TypedRow
 from headrace.testing import HandlerContract, nearly_equal
@@ -288,11 +287,11 @@ def test_row_becomes_a_frame(table_uri, table_model):
     assert numpy.allclose(prediction.inference, table_model.predict(expected[["height", "colour"]]))
 
 
-def test_pandas_handler_of_an_older_pickle_still_unpickles():
-    older = b"cheadrace.handlers.sklearn_inference\nSklearnModelHandlerPandas\n."
-    assert pickle.loads(older) is SklearnModelHandlerPandas is pickle.loads(pickle.dumps(SklearnModelHandlerPandas))
-    with pytest.raises(AttributeError, match="has no attribute 'SklearnModelHandlerPolars'"):
-        sklearn_inference.SklearnModelHandlerPolars
+def test_frames_need_pandas_when_their_handler_is_made(monkeypatch):
+    monkeypatch.delitem(sys.modules, "headrace.handlers.data_frames")
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtraError, match="pandas is not installed"):
+        SklearnModelHandlerPandas("model.pkl")
 
 
 def test_skops_is_an_extra(folder, monkeypatch):

@@ -1,4 +1,4 @@
-"""Predicts for rows in data frames: many rows at once, each with the values and dtypes that it would have alone.
+"""Rows in data frames: many rows at once, each with the values and dtypes that it would have alone.
 
 Numbers have 64 bits. A missing value is what pandas reads from a file: NaN among numbers and text, NaT among times.
 Where it would change the dtype of a column (an integer among integers, a boolean), its rows make a frame of their own.
@@ -7,18 +7,19 @@ Where it would change the dtype of a column (an integer among integers, a boolea
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from headrace.core.conversion import predict_by_kind
-from headrace.core.errors import extra_required
+from headrace.core.errors import ConfigurationError, extra_required
+from headrace.core.spelling import type_option
 
 with extra_required("sklearn"):
     import numpy
     import pandas
 
-__all__ = ["as_row", "bytes_of", "frame_of_rows", "predict_examples"]
+__all__ = ["as_frame", "bytes_of", "examples_of", "frame_of_rows", "predict_examples", "refuse_other_kinds"]
 
 PredictFn = Callable[[pandas.DataFrame], Any]
 """A model's call: an array or a list with a prediction for each row of a frame."""
@@ -30,30 +31,54 @@ _MEASURED = 8
 _DTYPES: dict[Any, Any] = {int: "int64", bool: "bool", str: _TEXT, type(None): object, "unsigned": "uint64"}
 _MISSING: dict[Any, Any] = {"float": float, "int": float, "str": str, "datetime": _MOMENT}
 """What a missing value is, by the type that its column is known to have."""
+_KINDS = {"bool": bool | numpy.bool_, "int": int | numpy.integer, "float": float | int | numpy.number}
+"""Kinds of values that are no text, the narrowest first."""
+_PLAINLY = {"str": "text", "int": "numbers", "float": "numbers", "bool": "booleans"}
+
+
+def as_frame(columns: Any) -> pandas.DataFrame:
+    """Columns of many rows as a frame: those of an Arrow table or record batch, or a mapping of names to arrays."""
+    return columns.to_pandas() if hasattr(columns, "to_pandas") else pandas.DataFrame(columns)
+
+
+def examples_of(batch: Sequence[Any], *, rows_too: bool) -> Sequence[Any]:
+    """A batch, in which rows (mappings, named tuples or Beam's) became frames unless the model takes ``rows_too``.
+
+    Raises:
+        ValueError: a frame does not have exactly one row.
+    """
+    for frame in batch:
+        if isinstance(frame, pandas.DataFrame) and len(frame) != 1:
+            raise ValueError(
+                f"an example must be a DataFrame with a single row; this one's shape is {frame.shape}: "
+                "split it, one frame for each row, for example with frame.iloc[[i]]."
+            )
+    return batch if rows_too else [one if (row := _as_row(one)) is None else frame_of_rows([row]) for one in batch]
 
 
 def predict_examples(examples: Sequence[Any], predict: PredictFn) -> Any:
     """The predictions for examples.
 
     Args:
-        examples: data frames; or rows, as mappings, named tuples or Beam's; or a single Arrow record batch.
+        examples: data frames; or rows, as mappings, named tuples or Beam's; or a single Arrow record batch. A row may
+            have an attribute ``types``, which says what its columns hold (``"float"``, ``"str"``, ...): missing values
+            are then of that type.
         predict: the model's call.
     """
     if hasattr(examples[0], "num_rows"):
         return _predict_batch(examples[0], predict)
-    rows = list(map(as_row, examples))
+    rows = list(map(_as_row, examples))
     known = [row for row in rows if row is not None]
     if len(known) == len(rows):
-        return _predict_rows(known, predict)
+        return predict_by_kind(known, _kinds, lambda alike: predict(frame_of_rows(alike)))
     if known:
-        pairs = zip(rows, examples, strict=True)
-        examples = [example if row is None else frame_of_rows([row]) for row, example in pairs]
+        examples = examples_of(examples, rows_too=False)
     if _are_alike(examples):
         return predict(pandas.concat(examples) if len(examples) > 1 else examples[0])
     return predict_by_kind(examples, _kind_of_frame, lambda alike: predict(pandas.concat(alike)))
 
 
-def as_row(example: Any) -> Mapping[str, Any] | None:
+def _as_row(example: Any) -> Mapping[str, Any] | None:
     """A mapping, a named tuple or a row of Beam's as a mapping; None if it is none."""
     if isinstance(example, pandas.DataFrame | Mapping):
         return None if isinstance(example, pandas.DataFrame) else example
@@ -79,32 +104,16 @@ def _dtypes(frame: pandas.DataFrame) -> list[Any]:
     return dtypes
 
 
-def _predict_rows(rows: Sequence[Mapping[str, Any]], predict: PredictFn) -> Any:
-    """The predictions for rows; those with the same columns and the same kinds of values share a call.
-
-    Args:
-        rows: one whose attribute ``types`` says what its columns hold (``"float"``, ``"str"``, ...) has missing values
-            of that type.
-        predict: the model's call.
-    """
-    return predict_by_kind(rows, _kinds, lambda some: predict(frame_of_rows(some)))
-
-
 def _predict_batch(batch: Any, predict: PredictFn) -> Any:
-    """The predictions for the rows of an Arrow record batch, as ``_predict_rows`` makes them.
-
-    Args:
-        batch: of numbers, booleans, text, days and times.
-        predict: the model's call.
-    """
-    missing = [column.is_null() for column in batch.columns if column.null_count and _changes_with_nulls(column)]
+    """The predictions for the rows of an Arrow record batch of numbers, booleans, text, days and times."""
+    changed = ("int64", "bool")  # types that have another dtype in pandas where values are missing
+    missing = [one.is_null() for one in batch.columns if one.null_count and str(one.type) in changed]
     if not missing:
         return predict(_frame_of_batch(batch))
     patterns = numpy.stack([column.to_numpy(zero_copy_only=False) for column in missing], axis=1)
     _, numbers = numpy.unique(patterns, axis=0, return_inverse=True)
     groups = [numpy.flatnonzero(numbers == number) for number in range(numbers.max() + 1)]
-    answers = [predict(_frame_of_batch(batch.take(places))) for places in groups]
-    return _in_order(groups, answers) if len(groups) > 1 else answers[0]
+    return _in_order(groups, [predict(_frame_of_batch(batch.take(places))) for places in groups])
 
 
 def bytes_of(examples: Sequence[Any]) -> int:
@@ -114,7 +123,7 @@ def bytes_of(examples: Sequence[Any]) -> int:
 
 
 def _bytes_of(example: Any) -> int:
-    row = as_row(example)
+    row = _as_row(example)
     frame = example if row is None else frame_of_rows([row])
     return int(frame.memory_usage(deep=True).sum())
 
@@ -152,11 +161,6 @@ def _column(values: list[Any], kind: Any) -> pandas.Series:
     return found.dt.as_unit("us") if isinstance(found.dtype, pandas.DatetimeTZDtype) else found
 
 
-def _changes_with_nulls(column: Any) -> bool:
-    """Whether pandas has another dtype for a column of this type if values are missing; all numbers have 64 bits."""
-    return str(column.type) in ("int64", "bool")
-
-
 def _frame_of_batch(batch: Any) -> pandas.DataFrame:
     columns = zip(batch.schema.names, batch.columns, strict=True)
     return pandas.DataFrame({name: _series(column) for name, column in columns}, copy=False)
@@ -169,12 +173,80 @@ def _series(column: Any) -> pandas.Series:
 
 
 def _in_order(groups: Sequence[Any], answers: Sequence[Any]) -> Any:
-    """The answers for all rows, in order: an array if all are of one dtype."""
-    places = numpy.concatenate(groups)
+    """The answers for all rows, in order: an array if all are of one dtype. A wrong number of them stays wrong."""
+    order = numpy.argsort(numpy.concatenate(groups))
     if all(isinstance(answer, numpy.ndarray) for answer in answers) and len({one.dtype for one in answers}) == 1:
         together: Any = numpy.concatenate(answers)
-        return together[numpy.argsort(places)] if len(together) == len(places) else together
+        return together[order] if len(together) == len(order) else together
     found = [row for answer in answers for row in answer]
-    if len(found) != len(places):
-        return found  # whose number is then found to be wrong
-    return [row for _, row in sorted(zip(places, found, strict=True), key=lambda pair: pair[0])]
+    return [found[place] for place in order] if len(found) == len(order) else found
+
+
+def refuse_other_kinds(model: Any, types: Mapping[str, Any]) -> None:
+    """Refuses columns that hold text where an encoder within the model was fitted on numbers, or the other way round.
+
+    Args:
+        model: a scikit-learn model.
+        types: what the columns hold: names such as ``"str"`` and ``"int"``, or dtypes; others are not judged.
+
+    Raises:
+        ConfigurationError: such a column; names it.
+    """
+    for column, categories in _categories(model, ()):
+        fitted, given = _kind_of_values(categories), _kind_of_type(types.get(column))
+        if fitted and given and (fitted == "str") is not (given == "str"):
+            shown = ", ".join(repr(getattr(value, "item", lambda value=value: value)()) for value in categories[:3])
+            raise ConfigurationError(
+                f"column {str(column)!r} holds {_PLAINLY[given]}, and the model was fitted on {_PLAINLY[fitted]} there "
+                f"({shown}, ...). For CSV, add {type_option(str(column), fitted)}; elsewhere convert the column."
+            )
+
+
+def _categories(estimator: Any, columns: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """Pairs of a column and the categories that an encoder within the estimator knows of it."""
+    columns = list(getattr(estimator, "feature_names_in_", columns))
+    places = getattr(estimator, "_transformer_to_input_indices", None)
+    if places is not None:
+        for name, inner, _ in estimator.transformers_ if columns else ():
+            yield from _categories(inner, [columns[place] for place in places.get(name, ())])
+        return
+    found = getattr(estimator, "categories_", ())
+    if len(found) == len(columns):
+        yield from zip(columns, found, strict=True)
+    for inner in _parts(estimator):
+        yield from _categories(inner, columns)
+
+
+def _parts(estimator: Any) -> Iterator[Any]:
+    """The estimators that another one gives its own columns to."""
+    for _, step in getattr(estimator, "steps", ()):
+        yield step
+        if hasattr(step, "transformers_"):  # what follows sees other columns
+            return
+    for name in ("best_estimator_", "estimator_", "regressor_", "_preprocessor"):  # the last one boosts histograms
+        if (inner := getattr(estimator, name, None)) is not None:
+            yield inner
+    yield from (inner for _, inner in getattr(estimator, "transformer_list", ()))
+    yield from (inner.estimator for inner in getattr(estimator, "calibrated_classifiers_", ()))
+    several = getattr(estimator, "estimators_", ())
+    if isinstance(several, list) and not hasattr(estimator, "estimators_features_"):  # of bagging: some columns each
+        yield from several
+
+
+def _kind_of_values(values: Any) -> str | None:
+    some = [value for value in values if not pandas.isna(value)]
+    if not some or all(isinstance(value, str) for value in some):
+        return "str" if some else None
+    return next((name for name, kind in _KINDS.items() if all(isinstance(value, kind) for value in some)), None)
+
+
+def _kind_of_type(given: Any) -> str | None:
+    if given is None or isinstance(given, str):
+        return given if given in _PLAINLY else None
+    if isinstance(given, pandas.CategoricalDtype):
+        return _kind_of_values(given.categories)
+    tests = pandas.api.types
+    if tests.is_object_dtype(given):
+        return None
+    names = {"bool": tests.is_bool_dtype, "float": tests.is_numeric_dtype, "str": tests.is_string_dtype}
+    return next((name for name, is_of in names.items() if is_of(given)), None)

@@ -1,40 +1,96 @@
 """Runs scikit-learn models on numpy arrays or pandas frames; arguments as ``apache_beam.ml.inference``'s handlers.
 
-Only the handler of frames imports pandas.
+Only what the handler of frames does imports pandas.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import pickle
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from enum import Enum
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
+from headrace.core.beam_compat import with_beams_attributes
 from headrace.core.columns import Form, Takes
-from headrace.core.conversion import only_text, to_matrix, to_numbers
-from headrace.core.errors import extra_required
+from headrace.core.conversion import only_text, single_output, to_matrix, to_numbers, to_results
+from headrace.core.errors import ConfigurationError, extra_required
+from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
+from headrace.handlers.base import EstimatorHandler, as_member, refuse_lack_of
 from headrace.handlers.cards import CARDS
 
 with extra_required("sklearn"):
+    import joblib
     import numpy
+    from sklearn.base import BaseEstimator
 
-from headrace.handlers.array_batches import ArrayExamples, stacked_alike
-from headrace.handlers.sklearn_models import BaseEstimator, ModelFileType, SklearnModelHandler, asked
+from headrace.handlers.array_batches import ArrayExamples, stacked_alike, with_names
 
 if TYPE_CHECKING:
-    from headrace.handlers.sklearn_pandas import SklearnModelHandlerPandas
+    import pandas
 
 __all__ = ["ModelFileType", "SklearnModelHandlerNumpy", "SklearnModelHandlerPandas"]
 
+ArrayT = TypeVar("ArrayT")
 
 NumpyInferenceFn = Callable[[BaseEstimator, Sequence["numpy.ndarray[Any, Any]"], "dict[str, Any] | None"], Any]
+PandasInferenceFn = Callable[
+    [BaseEstimator, "Sequence[pandas.DataFrame]", "dict[str, Any] | None"], "tuple[Any, Iterable[pandas.DataFrame]]"
+]
 
 
-def __getattr__(name: str) -> Any:
-    if name != "SklearnModelHandlerPandas":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return importlib.import_module("headrace.handlers.sklearn_pandas").SklearnModelHandlerPandas
+class ModelFileType(Enum):
+    """How a model was written to its file."""
+
+    PICKLE = 1
+    JOBLIB = 2
+    SKOPS = 3
+
+
+@with_beams_attributes
+class SklearnModelHandler(EstimatorHandler[ArrayT, BaseEstimator]):
+    """Loads the model from its file; subclasses know their examples."""
+
+    mappable = True
+
+    _metrics_namespace = "BeamML_Sklearn"
+
+    def __init__(
+        self,
+        model_uri: str | os.PathLike[str],
+        model_file_type: ModelFileType = ModelFileType.PICKLE,
+        *,
+        inference_fn: Callable[..., Any] | None = None,
+        method: str = "predict",
+        trusted: str | Sequence[str] = (),
+        **options: Any,
+    ) -> None:
+        super().__init__(model_uri, inference_fn, method, **options)
+        self._model_file_type = as_member(ModelFileType, model_file_type, "model_file_type")
+        self._trusted = [trusted] if isinstance(trusted, str) else list(trusted)
+        if self._trusted and self._model_file_type is not ModelFileType.SKOPS:
+            raise ConfigurationError("trusted goes with model_file_type=ModelFileType.SKOPS.")
+
+    def load_model(self) -> BaseEstimator:
+        """The model in the file.
+
+        Raises:
+            ConfigurationError: it does not have the ``method``, or a file of skops has objects of types that are not
+                trusted.
+        """
+        with open_uri(self._model_uri) as file:
+            model = self._in(file)
+        if self._method != "predict":  # the user's inference_fn may need none
+            refuse_lack_of(self._method, model)
+        return model
+
+    def _in(self, file: BinaryIO) -> BaseEstimator:
+        if self._model_file_type is ModelFileType.SKOPS:
+            return _of_skops(file, self._trusted)
+        return pickle.load(file) if self._model_file_type is ModelFileType.PICKLE else joblib.load(file)
 
 
 def _predict_arrays(
@@ -45,7 +101,7 @@ def _predict_arrays(
     *,
     named: bool = False,
 ) -> Any:
-    return stacked_alike(batch, lambda rows: asked(model, rows, inference_args, method, named=named))
+    return stacked_alike(batch, lambda rows: _asked(model, rows, inference_args, method, named=named))
 
 
 class SklearnModelHandlerNumpy(ArrayExamples, SklearnModelHandler["numpy.ndarray[Any, Any]"]):
@@ -95,6 +151,15 @@ class SklearnModelHandlerNumpy(ArrayExamples, SklearnModelHandler["numpy.ndarray
         """A matrix, or texts."""
         return Takes(Form.TEXTS if self._takes_texts else Form.MATRIX)
 
+    def run_inference(
+        self,
+        batch: Sequence[numpy.ndarray[Any, Any]],
+        model: BaseEstimator,
+        inference_args: dict[str, Any] | None = None,
+    ) -> Iterable[PredictionResult]:
+        """Predicts; arrays of equal dtype and shape share a call."""
+        return to_results(batch, self._inference_fn(model, batch, inference_args), self._model_uri)
+
     def run_columns(
         self, columns: Any, model: BaseEstimator, inference_args: dict[str, Any] | None = None
     ) -> PredictionResult:
@@ -103,8 +168,7 @@ class SklearnModelHandlerNumpy(ArrayExamples, SklearnModelHandler["numpy.ndarray
         An ``inference_fn`` gets the matrix as its batch.
         """
         rows = columns if self._takes_texts else to_matrix(columns, numpy, "float64")
-        predictions, _ = self._predict(model, rows, inference_args)
-        return PredictionResult(columns, predictions, self._model_uri)
+        return PredictionResult(columns, self._inference_fn(model, rows, inference_args), self._model_uri)
 
     def example_from_row(self, row: Mapping[str, Any]) -> numpy.ndarray[Any, Any]:
         """A row's columns, in their order, as a 1-D array of 64-bit floats; or with ``takes_texts`` its text.
@@ -113,3 +177,138 @@ class SklearnModelHandlerNumpy(ArrayExamples, SklearnModelHandler["numpy.ndarray
             ValueError: a value is not a finite number, or not a text; names the column and the value.
         """
         return numpy.array(only_text(row), dtype=object) if self._takes_texts else numpy.array(to_numbers(row))
+
+
+def _predict_frames(
+    model: BaseEstimator,
+    batch: Any,
+    inference_args: dict[str, Any] | None = None,
+    method: str = "predict",
+    *,
+    named: bool = False,
+) -> tuple[Any, Sequence[Any]]:
+    names = list(getattr(model, "feature_names_in_", ()))
+
+    def predict(frame: pandas.DataFrame) -> Any:
+        if names and names != list(frame.columns) and set(names) <= set(frame.columns):
+            frame = frame[names]
+        return _asked(model, frame, inference_args, method, named=named)
+
+    return _frames().predict_examples(batch, predict), batch
+
+
+class SklearnModelHandlerPandas(SklearnModelHandler["pandas.DataFrame"]):
+    """Predicts for pandas frames: an example is a DataFrame with one row, a dict, a named tuple or a ``beam.Row``.
+
+    All rows of a batch go to the model in one frame, and columns that it was not fitted on are left out.
+
+    Args:
+        inference_fn: ``(model, batch, inference_args)`` returns a pair: the predictions, one for each example of the
+            batch or a dict of such sequences, and the examples to put beside them. By default ``model.predict`` gets
+            the concatenated frames, with ``inference_args`` as its keyword arguments.
+        options: those of ``headrace.ModelHandler``. All others, and errors, are those of ``SklearnModelHandlerNumpy``.
+    """
+
+    card = CARDS["sklearn_inference.SklearnModelHandlerPandas"]
+
+    takes = Takes(Form.FRAME)
+
+    _default_inference_fn = staticmethod(_predict_frames)
+
+    def refuse_types(self, model: BaseEstimator, types: Mapping[str, Any]) -> None:
+        """Refuses columns that hold text where the model was fitted on numbers, or the other way round.
+
+        Args:
+            model: the model, whose encoders know the categories that they were fitted on.
+            types: what the columns hold: names such as ``"str"`` and ``"int"``, or dtypes.
+
+        Raises:
+            ConfigurationError: such a column; names it.
+        """
+        _frames().refuse_other_kinds(model, types)
+
+    def run_inference(
+        self, batch: Sequence[Any], model: BaseEstimator, inference_args: dict[str, Any] | None = None
+    ) -> Iterable[PredictionResult]:
+        """Predicts; frames of equal columns and dtypes share a call.
+
+        Raises:
+            ValueError: a frame does not have exactly one row.
+        """
+        batch = _frames().examples_of(batch, rows_too=self.columns_equal_rows())
+        predictions, examples = self._inference_fn(model, batch, inference_args)
+        return to_results(examples, predictions, self._model_uri)
+
+    def run_columns(
+        self, columns: Any, model: BaseEstimator, inference_args: dict[str, Any] | None = None
+    ) -> PredictionResult:
+        """Predicts for all rows of a data frame, of an Arrow record batch, or of columns that make a frame.
+
+        An ``inference_fn`` gets one frame as the batch's only example.
+        """
+        is_batch = self.columns_equal_rows() and hasattr(columns, "num_rows")
+        frame = columns if is_batch else _frames().as_frame(columns)
+        predictions, _ = self._inference_fn(model, [frame], inference_args)
+        return PredictionResult(columns, predictions, self._model_uri)
+
+    def get_num_bytes(self, batch: Sequence[Any]) -> int:
+        """Bytes of the frames, their indexes and strings included; of a large batch estimated from some of them."""
+        return _frames().bytes_of(batch)
+
+    def example_from_row(self, row: Mapping[str, Any]) -> pandas.DataFrame:
+        """A row as a frame with the same columns, and values of the same types: text stays text.
+
+        In a column that is known to hold numbers, a missing one is NaN, and in one of floats an integer is a float.
+        """
+        return _frames().frame_of_rows([row])
+
+    def _require_packages(self) -> None:
+        _frames()
+
+
+def _frames() -> Any:
+    """The module that imports pandas."""
+    return importlib.import_module("headrace.handlers.data_frames")
+
+
+def _of_skops(file: BinaryIO, trusted: Sequence[str]) -> BaseEstimator:
+    with extra_required("skops"):
+        from skops import io  # noqa: PLC0415 - an extra of its own
+        from skops.io.exceptions import UntrustedTypesFoundException  # noqa: PLC0415 - as above
+    try:
+        return io.load(file, trusted=trusted)
+    except UntrustedTypesFoundException as error:
+        said = str(error).partition("\n")[0]
+        raise ConfigurationError(
+            f"{said} If you trust the author of the model, name them: trusted=[...], on the command line --handler-arg "
+            "trusted='[\"...\"]'."
+        ) from error
+
+
+def _asked(
+    model: BaseEstimator, rows: Any, inference_args: dict[str, Any] | None, method: str, *, named: bool = False
+) -> Any:
+    """The answer of the model's ``method``, with an item for each row.
+
+    Args:
+        model: has the method.
+        rows: a matrix or a frame.
+        inference_args: keyword arguments of the method.
+        method: its name.
+        named: whether an item's values get the names that the model has for them, in a structured array.
+    """
+    answer = single_output(getattr(model, method)(rows, **(inference_args or {})))
+    if method != "predict":
+        if isinstance(answer, list):  # an array for each output of the model
+            return [list(row) for row in zip(*answer, strict=True)]
+        answer = answer.toarray() if hasattr(answer, "toarray") else numpy.asarray(answer)
+    return with_names(answer, _names(model, method)) if named else answer
+
+
+def _names(model: BaseEstimator, method: str) -> Sequence[Any]:
+    with suppress(Exception):  # a model that has no names, or cannot tell them
+        if method == "transform":
+            return list(model.get_feature_names_out())
+        if method == "predict_proba" or "ovo" not in model.get_params().values():  # those are pairs of classes
+            return list(model.classes_) if method != "predict" else ()
+    return ()

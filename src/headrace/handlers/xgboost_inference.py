@@ -118,7 +118,6 @@ class XGBoostModelHandler(EstimatorHandler[ExampleT, Any]):
         method: str = "predict",
         **options: Any,
     ) -> None:
-        self._require_packages()
         super().__init__(model_state, inference_fn, method, **options)
         self._model_class = _as_class(model_class)
         if method != "predict" and isinstance(self._model_class, type):
@@ -143,9 +142,6 @@ class XGBoostModelHandler(EstimatorHandler[ExampleT, Any]):
     ) -> Iterable[PredictionResult]:
         """Predicts; examples with the same columns and dtypes share a call."""
         yield from with_model_id(self._inference_fn(batch, model, inference_args), self._model_uri)
-
-    def _require_packages(self) -> None:
-        """Raises MissingExtraError if the examples' package is not installed."""
 
     def _columns_result(
         self, columns: Any, rows: Any, model: Any, inference_args: dict[str, Any] | None
