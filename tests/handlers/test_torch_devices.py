@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from headrace import ConfigurationError
-from headrace.handlers import torch_devices
-from headrace.handlers.torch_devices import CPU, AutoPlacement, device_named, device_of, load_onto
+from headrace.handlers import torch_models
+from headrace.handlers.torch_models import CPU, AutoPlacement, device_named, device_of, load_onto
 
 pytestmark = pytest.mark.large
 
@@ -59,7 +59,7 @@ def test_model_that_does_not_fit_the_gpu_goes_to_the_cpu(monkeypatch, caplog):
             raise failure
         return place
 
-    monkeypatch.setattr(torch_devices, "is_usable", lambda _: True)
+    monkeypatch.setattr(torch_models, "is_usable", lambda _: True)
     assert load_onto("GPU", load) == CPU
     (record,) = caplog.records
     assert record.message == "The model did not load onto cuda and goes to the CPU: CUDA out of memory"

@@ -11,8 +11,8 @@ import transformers
 
 from headrace import BatchingConfig, ConfigurationError, Failure, PredictionCountError, PredictionResult, predict
 from headrace.handlers.huggingface_inference import HuggingFaceModelHandlerKeyedTensor, HuggingFaceModelHandlerTensor
+from headrace.handlers.huggingface_models import settled
 from headrace.handlers.pytorch_inference import PytorchModelHandlerKeyedTensor, default_tensor_inference_fn
-from headrace.handlers.torch_tensors import settled
 from headrace.testing import nearly_equal
 
 pytestmark = pytest.mark.large
@@ -94,12 +94,6 @@ def test_rows_predict_the_same_in_every_batch(model_class, expected, source):
             assert found == [expected[place] for place in order], (order, size)
 
 
-def own_answers(batch, model, device, inference_args, model_id):
-    """An inference function that gives its answers one by one, and for the last example another one."""
-    yield from (PredictionResult(example, example.dtype) for example in batch[:-1])
-    yield PredictionResult("another", batch[-1].dtype)
-
-
 @pytest.mark.usefixtures("module_travels")
 @pytest.mark.parametrize("isolate", [False, True])
 def test_result_holds_the_example_as_it_was_given(isolate):
@@ -112,13 +106,13 @@ def test_result_holds_the_example_as_it_was_given(isolate):
     assert all(map(operator.is_, held, examples))
 
 
-def test_custom_inference_fn_chooses_the_example_of_its_result():
-    examples = [torch.tensor([3], dtype=torch.int32), torch.tensor([5], dtype=torch.int32)]
-    handler = HuggingFaceModelHandlerTensor("m", Ids, inference_fn=own_answers)
-    first, second = handler.run_inference(examples, Ids())
-    assert first.example is examples[0]
-    assert second.example == "another"
-    assert first.inference == second.inference == torch.int64
+def test_custom_inference_fn_gets_the_examples_as_they_are():
+    def dtypes(batch, model, device, inference_args, model_id):
+        return [PredictionResult(example, example.dtype) for example in batch]
+
+    handler = HuggingFaceModelHandlerTensor("m", Ids, inference_fn=dtypes)
+    examples = [torch.tensor([3], dtype=torch.int32), torch.tensor([5])]
+    assert [one.inference for one in handler.run_inference(examples, Ids())] == [torch.int32, torch.int64]
 
 
 def test_examples_that_do_not_fit_are_refused_with_the_cure():

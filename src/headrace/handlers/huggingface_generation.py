@@ -18,7 +18,7 @@ with extra_required("huggingface"):
     import transformers
 
     from headrace.handlers.huggingface_engines import BatchedEngine, ContinuousEngine, settings, why_not_continuous
-    from headrace.handlers.torch_devices import AutoPlacement
+    from headrace.handlers.torch_models import AutoPlacement
 
 __all__ = ["HuggingFaceGenerationModelHandler"]
 

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
-from headrace.core.answer import predictions_of
 from headrace.core.beam_compat import with_beams_attributes
 from headrace.core.conversion import FLOAT32_MAX, predict_by_kind, to_numbers, to_results
 from headrace.core.errors import ConfigurationError, extra_required
@@ -23,21 +22,24 @@ with extra_required("huggingface"):
         PipelineTask,
         answers_alike_in_batches,
         as_class,
+        by_example,
+        most_numbers,
         no_tensorflow,
         reads_text,
+        settled,
         takes_token_ids,
     )
-    from headrace.handlers.torch_devices import AutoPlacement, device_named, device_of, load_onto
-    from headrace.handlers.torch_tensors import (
+    from headrace.handlers.torch_models import (
+        AutoPlacement,
         KeyedTensorExamples,
         TensorExamples,
         answer_to,
-        by_example,
         column_dtypes,
+        device_named,
+        device_of,
         kind_of,
-        most_numbers,
+        load_onto,
         owned,
-        settled,
     )
 
 __all__ = [
@@ -67,7 +69,7 @@ class _IncompleteError(ConfigurationError, RuntimeError):
 
 
 def default_tensor_inference_fn(
-    batch: Sequence[torch.Tensor],
+    batch: Sequence[Any],
     model: Any,
     device: str,
     inference_args: dict[str, Any] | None = None,
@@ -75,27 +77,26 @@ def default_tensor_inference_fn(
 ) -> Iterable[PredictionResult]:
     """Calls the model on the stacked examples, where its first weights are, whatever the ``device``.
 
-    Examples of different dtypes or shapes run in groups of equal ones. If the answer has several outputs, each example
-    gets a dict of those that have a row for it, without a loss or a cache of the whole batch.
+    Tensors are converted to what the model's first argument takes. Of examples that are dicts, each name's stacked
+    tensors are the keyword argument of that name. Examples of different dtypes or shapes run in groups of equal ones.
+    If the answer has several outputs, each example gets a dict of those that have a row for it, without a loss or a
+    cache of the whole batch.
+
+    Raises:
+        ValueError: an example for a model of token ids has a fractional value.
     """
-    return default_keyed_tensor_inference_fn(batch, model, device, inference_args, model_id)
-
-
-def default_keyed_tensor_inference_fn(
-    batch: Sequence[Any],
-    model: Any,
-    device: str,
-    inference_args: dict[str, Any] | None = None,
-    model_id: str | None = None,
-) -> Iterable[PredictionResult]:
-    """As ``default_tensor_inference_fn``, with each name's stacked tensors as the keyword argument of that name."""
     place = device_of(model, device)
     of_all = getattr(getattr(model, "config", None), "keys_to_ignore_at_inference", None) or ()
 
     def predict(alike: Sequence[Any]) -> list[Any]:
+        alike = settled(alike, model) if isinstance(alike[0], torch.Tensor) else alike
         return by_example(answer_to(alike, place, model, inference_args), len(alike), of_all)
 
     return to_results(batch, predict_by_kind(batch, kind_of, predict), model_id)
+
+
+default_keyed_tensor_inference_fn = default_tensor_inference_fn
+"""Beam's name for dicts of tensors."""
 
 
 def default_pipeline_inference_fn(
@@ -225,9 +226,10 @@ class HuggingFaceModelHandlerKeyedTensor(KeyedTensorExamples, _HuggingFaceModelH
 class HuggingFaceModelHandlerTensor(TensorExamples, _HuggingFaceModelHandler[torch.Tensor]):
     """Predicts for tensors: an example is the model's first argument, without the batch dimension.
 
-    Examples are converted to what that argument takes: token ids to 64-bit integers; pixels, sounds and embeddings to
-    the model's float dtype. If neither the argument's name nor the model's first weights (an embedding's) tell what it
-    takes, 64-bit floats, as in rows of files, become the model's float dtype; everything else is left alone.
+    The default ``inference_fn`` converts examples to what that argument takes: token ids to 64-bit integers; pixels,
+    sounds and embeddings to the model's float dtype. If neither the argument's name nor the model's first weights (an
+    embedding's) tell what it takes, 64-bit floats, as in rows of files, become the model's float dtype; everything else
+    is left alone.
 
     Args:
         model_uri: id of a model on the Hugging Face hub, or the folder of a saved one.
@@ -243,20 +245,6 @@ class HuggingFaceModelHandlerTensor(TensorExamples, _HuggingFaceModelHandler[tor
 
     _metrics_namespace = "BeamML_HuggingFaceModelHandler_Tensor"
     _default_inference_fn = staticmethod(default_tensor_inference_fn)
-
-    def run_inference(
-        self, batch: Sequence[torch.Tensor], model: Any, inference_args: dict[str, Any] | None = None
-    ) -> Iterable[PredictionResult]:
-        """Predicts on the device of the model's first weights; results hold the examples as they were given.
-
-        Raises:
-            ValueError: an example for a model of token ids has a fractional value.
-        """
-        tensors = settled(batch, model)
-        given = {id(tensor): example for tensor, example in zip(tensors, batch, strict=True)}
-        for result in predictions_of(super().run_inference(tensors, model, inference_args), "inference_fn"):
-            is_fed = isinstance(result, PredictionResult) and id(result.example) in given
-            yield result._replace(example=given[id(result.example)]) if is_fed else result
 
     def example_from_row(self, row: Mapping[str, Any]) -> torch.Tensor:
         """A row's numbers as a 1-D tensor of 64-bit floats, converted to what the model takes once it is loaded.

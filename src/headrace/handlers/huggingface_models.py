@@ -1,22 +1,35 @@
-"""Which models and pipelines of Hugging Face run here, and which of these give the same answers in a batch."""
+"""Which models and pipelines of Hugging Face run here, what they take and answer, and which may have batches."""
 
 from __future__ import annotations
 
+import inspect
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from numbers import Integral, Real
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from headrace.core.errors import ConfigurationError, UnsupportedError, extra_required
+from headrace.core.errors import ConfigurationError, PredictionCountError, UnsupportedError, extra_required
 
 with extra_required("huggingface"):
     import torch
     import transformers
 
-__all__ = ["PipelineTask", "answers_alike_in_batches", "as_class", "no_tensorflow", "reads_text", "takes_token_ids"]
+    from headrace.handlers.torch_models import is_of_ids, rows
+
+__all__ = [
+    "PipelineTask",
+    "answers_alike_in_batches",
+    "as_class",
+    "by_example",
+    "most_numbers",
+    "no_tensorflow",
+    "reads_text",
+    "settled",
+    "takes_token_ids",
+]
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -30,8 +43,8 @@ _TEXTS = {
     "token-classification",
     "zero-shot-classification",
 }
-
-
+_FLOATS = ("_values", "_features", "_embeds")
+"""Suffixes of the names of arguments that take floats."""
 _NO_TEXT = re.compile("Image|Vision|Video|Audio|Speech|Depth|Detection|Segment|Mask(?!ed)|Keypoint|CTC|Backbone")
 
 
@@ -91,6 +104,89 @@ def takes_token_ids(model_class: Any) -> bool:
     """Whether models of the class take token ids, as far as it, or its name, says."""
     takes = getattr(model_class, "main_input_name", "input_ids")
     return takes == "input_ids" and not _NO_TEXT.search(getattr(model_class, "__name__", ""))
+
+
+def settled(batch: Sequence[torch.Tensor], model: Any) -> list[torch.Tensor]:
+    """Converts tensors to the dtype that the model's first argument takes.
+
+    Token ids become 64-bit integers. Pixels, sounds and embeddings get the model's float dtype, and so do 64-bit floats
+    if it is unknown what the argument takes.
+
+    Raises:
+        ValueError: an id is not a whole number.
+    """
+    wanted, unknown = _wanted(model), {torch.float64: _float_of(model)}
+    return [_converted(example, wanted or unknown.get(example.dtype, example.dtype)) for example in batch]
+
+
+def _converted(example: torch.Tensor, wanted: torch.dtype) -> torch.Tensor:
+    converted = example.to(wanted)  # itself, if it is of that dtype
+    if wanted.is_floating_point:
+        return converted
+    if example.is_floating_point() and not torch.equal(converted.to(example.dtype), example):
+        raise ValueError(f"the model takes whole numbers, such as token ids, and an example holds {example.tolist()}.")
+    return converted
+
+
+def _wanted(model: Any) -> torch.dtype | None:
+    """The dtype of the first argument: by its name, or integers if the first weights are an embedding's."""
+    parameters = [name for name in inspect.signature(getattr(model, "forward", model)).parameters if name != "self"]
+    if parameters and parameters[0].endswith(_FLOATS):
+        return _float_of(model)
+    modules = model.modules() if isinstance(model, torch.nn.Module) else ()
+    first = next((module for module in modules if module._parameters), None)
+    has_ids = (parameters and is_of_ids(parameters[0])) or isinstance(first, torch.nn.Embedding)
+    return torch.int64 if has_ids else None
+
+
+def _float_of(model: Any) -> torch.dtype:
+    weights = model.parameters() if isinstance(model, torch.nn.Module) else ()
+    return next((one.dtype for one in weights if one.is_floating_point()), torch.float32)
+
+
+def by_example(answer: Any, count: int, ignored: Sequence[str] = ()) -> list[Any]:
+    """Splits an answer (a tensor, or a mapping or tuple of outputs) into one prediction for each of ``count`` examples.
+
+    A mapping loses the outputs that have no row for each example, such as a loss or a cache of the whole batch, and
+    those named in ``ignored``, which may have as many rows as there are examples only by coincidence.
+
+    Raises:
+        PredictionCountError: no output has a row for each example.
+    """
+    if isinstance(answer, Mapping):
+        answer = {name: output for name, output in answer.items() if name not in ignored}
+    predictions = _parts(answer, count)
+    if predictions is None:
+        raise PredictionCountError(
+            f"the model's answer, of type {type(answer).__qualname__}, has no row for each of {count} examples; give "
+            "the handler an inference_fn that makes one prediction for each."
+        )
+    return predictions
+
+
+def _parts(output: Any, count: int) -> list[Any] | None:
+    """Each example's part of an output, in memory of its own; None if the output has no such parts.
+
+    A tuple holds a tensor for each layer, and so does each example's part.
+    """
+    if isinstance(output, torch.Tensor):
+        return rows(output) if output.ndim and len(output) == count else None
+    if isinstance(output, tuple):
+        layers = [_parts(layer, count) for layer in output]
+        return list(zip(*layers, strict=True)) if layers and None not in layers else None
+    if isinstance(output, Mapping):
+        columns = {name: parts for name, parts in ((n, _parts(o, count)) for n, o in output.items()) if parts}
+        return [{name: parts[index] for name, parts in columns.items()} for index in range(count)] if columns else None
+    return None
+
+
+def most_numbers(example: Any) -> int:
+    """The number of elements of a tensor, or of the largest one in a dict or tuple; 1 of anything else."""
+    if isinstance(example, torch.Tensor):
+        return max(1, example.numel())
+    if isinstance(example, Mapping):
+        example = tuple(example.values())
+    return max(map(most_numbers, example), default=1) if isinstance(example, tuple) else 1
 
 
 def no_tensorflow(asked: str) -> UnsupportedError:

@@ -10,23 +10,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from headrace.core.columns import Form, Takes
+from headrace.core.columns import Takes
 from headrace.core.conversion import FLOAT32_MAX, predict_by_kind, to_matrix, to_numbers, to_results
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
 from headrace.handlers.base import UriModelHandler
 from headrace.handlers.cards import CARDS
-from headrace.handlers.torch_devices import device_named, device_of, load_onto
-from headrace.handlers.torch_tensors import (
+from headrace.handlers.torch_models import (
     KeyedTensorExamples,
     TensorExamples,
     answer_to,
     call_model,
     column_dtypes,
-    column_limits,
-    column_tensors,
+    device_named,
+    device_of,
     kind_of,
+    load_onto,
     on_cpu,
     on_device,
     rows,
@@ -130,18 +130,19 @@ class _PytorchModelHandler(UriModelHandler[TensorT, torch.nn.Module]):
         raise NotImplementedError
 
     def _check_model_arguments(self) -> None:
-        """A subclass with a ``load_model`` of its own needs none of them."""
         model_class, script, path = self._model_class, self._torch_script_model_path, self._state_dict_path
-        ours = type(self).load_model is _PytorchModelHandler.load_model
-        checks = [
-            (model_class or not path, "state_dict_path needs model_class: what makes the model with this state"),
-            (path or not model_class, "model_class needs state_dict_path: the file with the model's state"),
-            (not (script and path), "torch_script_model_path and state_dict_path exclude each other"),
-            (path or script or not ours, "give state_dict_path and model_class, or torch_script_model_path"),
-        ]
-        for good, complaint in checks:
-            if not good:
-                raise _ModelArgumentsError(f"{type(self).__qualname__}: {complaint}.")
+        loads_itself = type(self).load_model is not _PytorchModelHandler.load_model  # and needs none of them
+        complaint = ""
+        if path and not model_class:
+            complaint = "state_dict_path needs model_class: what makes the model with this state"
+        elif model_class and not path:
+            complaint = "model_class needs state_dict_path: the file with the model's state"
+        elif script and path:
+            complaint = "torch_script_model_path and state_dict_path exclude each other"
+        elif not (path or script or loads_itself):
+            complaint = "give state_dict_path and model_class, or torch_script_model_path"
+        if complaint:
+            raise _ModelArgumentsError(f"{type(self).__qualname__}: {complaint}.")
 
     def _load(self, device: torch.device) -> torch.nn.Module:
         with open_uri(self._model_uri) as file:
@@ -157,11 +158,6 @@ class _PytorchModelHandler(UriModelHandler[TensorT, torch.nn.Module]):
         return model.to(device).eval()
 
     def _state(self, file: Any, device: torch.device) -> Any:
-        """The state dict in a file.
-
-        Raises:
-            ValueError: the file holds something else, such as a whole module.
-        """
         try:
             state = torch.load(file, map_location=device, **self._load_model_args)
         except (pickle.UnpicklingError, RuntimeError) as error:
@@ -175,6 +171,12 @@ class _PytorchModelHandler(UriModelHandler[TensorT, torch.nn.Module]):
 
 
 _EXPORTED = ".pt2"
+_IS_SCRIPT = "is a TorchScript file: give it as torch_script_model_path."
+_NO_STATE = (
+    "holds a whole module, or a state dict with objects of other classes: write torch.save(model.state_dict(), path). "
+    "Where you trust the file, load_model_args={'weights_only': False} loads such a state dict, and "
+    "torch.load(path, weights_only=False) the module."
+)
 
 
 def _exported(file: Any, device: torch.device, arguments: dict[str, Any]) -> torch.nn.Module:
@@ -198,14 +200,6 @@ class _Exported(torch.nn.Module):
         return self._module(*inputs, *(named.pop(name) for name in self._names[len(inputs) :]), **named)
 
 
-_IS_SCRIPT = "is a TorchScript file: give it as torch_script_model_path."
-_NO_STATE = (
-    "holds a whole module, or a state dict with objects of other classes: write torch.save(model.state_dict(), path). "
-    "Where you trust the file, load_model_args={'weights_only': False} loads such a state dict, and "
-    "torch.load(path, weights_only=False) the module."
-)
-
-
 def default_tensor_inference_fn(
     batch: Sequence[Any],
     model: torch.nn.Module,
@@ -217,7 +211,8 @@ def default_tensor_inference_fn(
 ) -> Iterable[PredictionResult]:
     """Calls the model, or its method ``model_fn``, on the stacked batch, and moves tensors of its answer to the CPU.
 
-    Examples of different dtypes or shapes run in groups of equal ones.
+    Of examples that are dicts, each name's stacked tensors are the keyword argument of that name. Examples of different
+    dtypes or shapes run in groups of equal ones.
     """
 
     def predict(alike: Sequence[Any]) -> Any:
@@ -226,27 +221,14 @@ def default_tensor_inference_fn(
     return to_results(batch, predict_by_kind(batch, kind_of, predict), model_id)
 
 
-def make_tensor_model_fn(model_fn: str) -> TensorInferenceFn:
+def make_tensor_model_fn(model_fn: str) -> InferenceFn[Any]:
     """An ``inference_fn`` that calls the model's method ``model_fn``, for example ``"generate"``, on the batch."""
     return partial(default_tensor_inference_fn, model_fn=model_fn)
 
 
-def default_keyed_tensor_inference_fn(
-    batch: Sequence[dict[str, torch.Tensor]],
-    model: torch.nn.Module,
-    device: torch.device,
-    inference_args: dict[str, Any] | None = None,
-    model_id: str | None = None,
-    *,
-    model_fn: str = "__call__",
-) -> Iterable[PredictionResult]:
-    """As ``default_tensor_inference_fn``, with each name's stacked tensors as the keyword argument of that name."""
-    return default_tensor_inference_fn(batch, model, device, inference_args, model_id, model_fn=model_fn)
-
-
-def make_keyed_tensor_model_fn(model_fn: str) -> KeyedTensorInferenceFn:
-    """An ``inference_fn`` that calls the model's method ``model_fn`` on the batch."""
-    return partial(default_keyed_tensor_inference_fn, model_fn=model_fn)
+default_keyed_tensor_inference_fn = default_tensor_inference_fn
+make_keyed_tensor_model_fn = make_tensor_model_fn
+"""Beam's names for dicts of tensors."""
 
 
 class PytorchModelHandlerTensor(TensorExamples, _PytorchModelHandler[torch.Tensor]):
@@ -327,12 +309,3 @@ class PytorchModelHandlerKeyedTensor(KeyedTensorExamples, _PytorchModelHandler[d
             **options,
         )
         self._dtypes = column_dtypes(dtypes)
-
-    @property
-    def takes(self) -> Takes:
-        """Numbers by name, each within its dtype."""
-        return Takes(Form.ARRAYS, limits=partial(column_limits, self._dtypes))
-
-    def _inputs_of(self, columns: Any) -> dict[str, torch.Tensor]:
-        """Tensors by name, of the dtypes that those of the rows would have."""
-        return column_tensors(columns, self._dtypes)

@@ -20,8 +20,7 @@ with extra_required("sentence-transformers"):
     import sentence_transformers
     import torch
 
-    from headrace.handlers.torch_devices import AutoPlacement
-    from headrace.handlers.torch_tensors import owned
+    from headrace.handlers.torch_models import AutoPlacement, owned
 
 __all__ = ["SentenceTransformerModelHandler"]
 
