@@ -27,7 +27,6 @@ __all__ = [
     "Float32Rows",
     "InputRows",
     "are_named",
-    "arrays_of_row",
     "fitted",
     "predict_named",
     "stacked_alike",
@@ -41,11 +40,12 @@ _nbytes = operator.attrgetter("nbytes")
 
 
 class ArrayExamples:
-    """For a handler whose examples are numpy arrays."""
+    """For a handler whose examples are numpy arrays, or dicts of arrays."""
 
-    def get_num_bytes(self, batch: Sequence[Array]) -> int:
+    def get_num_bytes(self, batch: Sequence[Any]) -> int:
         """Bytes of the arrays' elements; lists of numbers count as the arrays that they become."""
-        return sum(map(_nbytes, map(numpy.asarray, batch)))
+        arrays = [one for example in batch for one in example.values()] if are_named(batch) else batch
+        return sum(map(_nbytes, map(numpy.asarray, arrays)))
 
 
 class Float32Rows(ArrayExamples):
@@ -76,11 +76,9 @@ class InputRows(Float32Rows):
         Raises:
             ValueError: a value is not a finite 32-bit number, and not a text for an input; names the column.
         """
-        return arrays_of_row(row) if self._columns_are_inputs else super().example_from_row(row)
-
-    def get_num_bytes(self, batch: Sequence[Any]) -> int:
-        """Bytes of the arrays' elements."""
-        return super().get_num_bytes(_arrays_in(batch))
+        if self._columns_are_inputs:
+            return {name: _as_array(name, value) for name, value in row.items()}
+        return super().example_from_row(row)
 
     def _rows_of(self, columns: Any) -> Any:
         """An array, or columns that make a matrix; or with ``columns_are_inputs`` columns by name."""
@@ -115,26 +113,13 @@ def stacked_alike(
     return predict_by_kind(arrays, _kind, lambda alike: rows(answer_with_rows(ask, alike)))
 
 
-def arrays_of_row(row: Mapping[str, Any]) -> dict[str, Array]:
-    """A row's columns as arrays by name: a text as an object, numbers as they are, a list as a 1-D array.
-
-    Raises:
-        ValueError: a value is neither finite numbers nor a text; names the column.
-    """
-    return {name: _as_array(name, value) for name, value in row.items()}
-
-
 def _as_array(column: str, value: Any) -> Array:
+    """A value as an array: a text as an object, numbers as they are, a list as a 1-D array."""
     if isinstance(value, str):
         return numpy.array(value, dtype=object)
     numbers = column_numbers(column, value)
     is_plain = all(isinstance(one, bool | int | float) for one in (value if isinstance(value, list) else [value]))
     return numpy.array(value if is_plain else numbers)
-
-
-def _arrays_in(batch: Sequence[Any]) -> list[Any]:
-    """The arrays of examples, some of which may be dicts of arrays."""
-    return [one for example in batch for one in (example.values() if isinstance(example, Mapping) else [example])]
 
 
 def are_named(batch: Any) -> bool:
@@ -158,13 +143,12 @@ def predict_named(batch: Any, inputs: Mapping[str, tuple[Any, int]], predict: Ca
         return predict({name: _fed(name, values, *inputs[name]) for name, values in columns.items() if name in inputs})
 
     def stack(alike: Sequence[Mapping[str, Any]]) -> Any:
-        return call({name: numpy.stack([numpy.asarray(example[name]) for example in alike]) for name in alike[0]})
+        return call({name: numpy.stack([example[name] for example in alike]) for name in alike[0]})
 
-    return call(batch) if isinstance(batch, Mapping) else predict_by_kind(batch, _kind_of_named, stack)
+    def kind(example: Mapping[str, Any]) -> Any:
+        return tuple((name, *_kind(numpy.asarray(value))) for name, value in example.items())
 
-
-def _kind_of_named(example: Mapping[str, Any]) -> Any:
-    return tuple((name, numpy.asarray(value).dtype, numpy.shape(value)) for name, value in example.items())
+    return call(batch) if isinstance(batch, Mapping) else predict_by_kind(batch, kind, stack)
 
 
 def _fed(name: str, values: Array, dtype: Any, axes: int) -> Array:
@@ -203,24 +187,18 @@ def fitted(array: Array, dtype: Any) -> Array:
     dtype = numpy.dtype(dtype)
     if array.dtype == dtype or (dtype.kind == "O" and array.dtype.kind in "OUST"):
         return array
-    values = _numbers(array)
-    if values is None or dtype.kind not in "biuf":
+    given = array.dtype
+    if given.kind == "O" and all(isinstance(item, int | float | numpy.number) for item in array.flat):
+        array = numpy.array(array.tolist())
+    if array.dtype.kind not in "biuf" or dtype.kind not in "biuf":
         wanted = "texts" if dtype.kind == "O" else dtype
-        raise TypeError(f"the model takes {wanted}, and an example is of {array.dtype}; convert it before.")
+        raise TypeError(f"the model takes {wanted}, and an example is of {given}; convert it before.")
     with numpy.errstate(all="ignore"):
-        converted = values.astype(dtype)
-        if dtype.kind == "f":
-            fits = numpy.isfinite(converted) | ~numpy.isfinite(values)
-        else:
-            fits = (converted == values) & numpy.isfinite(values)
+        converted = array.astype(dtype)
+        fits = numpy.isfinite(converted) if dtype.kind == "f" else (converted == array) & numpy.isfinite(array)
+    if dtype.kind == "f" and not fits.all():  # as what was not finite before need not be
+        fits |= ~numpy.isfinite(array)
     if not fits.all():
-        wrong = values[~fits].flat[0].item()
+        wrong = array[~fits].flat[0].item()
         raise ValueError(f"the model takes {dtype}, which cannot hold {wrong!r}; convert it before.")
     return converted
-
-
-def _numbers(array: Array) -> Array | None:
-    """The array, if it holds numbers or booleans, possibly as objects; else None."""
-    if array.dtype.kind == "O" and all(isinstance(item, int | float | numpy.number) for item in array.flat):
-        array = numpy.array(array.tolist())
-    return array if array.dtype.kind in "biuf" else None

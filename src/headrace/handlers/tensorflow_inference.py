@@ -28,9 +28,9 @@ with extra_required("tensorflow"):
 
 from headrace.handlers.array_batches import InputRows, are_named, fitted, predict_named, stacked_alike
 from headrace.handlers.tensorflow_models import (
-    SavedModel,
     answer_of,
     arrays_of,
+    input_dtype,
     inputs_of,
     kind_of,
     load,
@@ -67,13 +67,13 @@ def default_numpy_inference_fn(
     """Calls the model on the stacked arrays; each example gets its row of the answer, on the CPU.
 
     Arrays of different dtypes or shapes run in groups of equal ones. If a SavedModel declares a dtype, numbers are
-    first converted to it, as ``headrace.handlers.array_batches.fitted`` does. Of examples that are dicts, each array is
-    the input of its name, converted to its dtype.
+    first converted to it, as ``headrace.handlers.array_batches.fitted`` does. Of dicts, each array is the input of its
+    name.
     """
     if are_named(batch):
         return to_results(batch, _named(model, batch, inference_args, rows_of), model_id)
-    predict = partial(answer_of, model, inference_args=inference_args)
-    return to_results(batch, stacked_alike(batch, predict, _declared(model, inference_args), rows_of), model_id)
+    ask = partial(answer_of, model, inference_args=inference_args)
+    return to_results(batch, stacked_alike(batch, ask, input_dtype(model, inference_args or {}), rows_of), model_id)
 
 
 def default_tensor_inference_fn(
@@ -100,10 +100,6 @@ def default_tensor_inference_fn(
 def _named(model: Any, batch: Any, inference_args: dict[str, Any] | None, rows: Callable[[Any], Any]) -> Any:
     """The answers for examples, or columns, by the names of the model's inputs."""
     return predict_named(batch, inputs_of(model), lambda feeds: rows(answer_of(model, feeds, inference_args)))
-
-
-def _declared(model: Any, inference_args: dict[str, Any] | None) -> Any:
-    return model.input_dtype(inference_args or {}) if isinstance(model, SavedModel) else None
 
 
 class _TFModelHandler(InputRows, UriModelHandler[ExampleT, Any]):
@@ -166,22 +162,20 @@ class _TFModelHandler(InputRows, UriModelHandler[ExampleT, Any]):
         """
         rows = self._rows_of(columns)
         if not self._columns_are_inputs:
-            rows = self._as_batch(model, rows, inference_args)
+            rows = self._as_batch(rows, input_dtype(model, inference_args or {}))
         if not self.columns_equal_rows():
             results = self._inference_fn(model, rows, inference_args or {}, self._model_uri)
-            return PredictionResult(columns, [result.inference for result in results], self._model_uri)
-        if self._columns_are_inputs:
+            answer: Any = [result.inference for result in results]
+        elif self._columns_are_inputs:
             answer = _named(model, rows, inference_args, arrays_of)
         else:
             answer = arrays_of(answer_of(model, rows, inference_args))
         return PredictionResult(columns, answer, self._model_uri)
 
-    def _as_batch(self, model: Any, rows: numpy.ndarray[Any, Any], inference_args: dict[str, Any] | None) -> Any:
-        """A matrix as the model's handler passes batches."""
-        raise NotImplementedError
+    def _as_batch(self, rows: numpy.ndarray[Any, Any], declared: Any) -> Any:
+        return rows if declared is None else fitted(rows, declared)
 
     def _check_arguments(self) -> None:
-        """Also refuses arguments that would be ignored."""
         of_weights = self._model_type is ModelType.SAVED_WEIGHTS
         complaint = ""
         if of_weights is not bool(self._create_model_fn):
@@ -217,10 +211,6 @@ class TFModelHandlerNumpy(_TFModelHandler["numpy.ndarray[Any, Any]"]):
     _metrics_namespace = "BeamML_TF_Numpy"
     _default_inference_fn = staticmethod(default_numpy_inference_fn)
 
-    def _as_batch(self, model: Any, rows: numpy.ndarray[Any, Any], inference_args: dict[str, Any] | None) -> Any:
-        dtype = _declared(model, inference_args)
-        return rows if dtype is None else fitted(rows, dtype)
-
 
 class TFModelHandlerTensor(_TFModelHandler[tensorflow.Tensor]):
     """Predicts for tensors: an example has the shape of the model's input without the batch dimension.
@@ -236,7 +226,7 @@ class TFModelHandlerTensor(_TFModelHandler[tensorflow.Tensor]):
 
     def get_num_bytes(self, batch: Sequence[Any]) -> int:
         """Bytes of the tensors' elements; strings count as references."""
-        arrays = [array for one in batch for array in (one.values() if isinstance(one, Mapping) else [one])]
+        arrays = [one for example in batch for one in example.values()] if are_named(batch) else batch
         tensors = map(tensorflow.convert_to_tensor, arrays)
         return sum(tensor.dtype.size * tensor.shape.num_elements() for tensor in tensors)
 
@@ -245,5 +235,5 @@ class TFModelHandlerTensor(_TFModelHandler[tensorflow.Tensor]):
         example = super().example_from_row(row)
         return example if self._columns_are_inputs else tensorflow.constant(example)
 
-    def _as_batch(self, model: Any, rows: numpy.ndarray[Any, Any], inference_args: dict[str, Any] | None) -> Any:
+    def _as_batch(self, rows: numpy.ndarray[Any, Any], declared: Any) -> Any:
         return tensorflow.convert_to_tensor(rows)

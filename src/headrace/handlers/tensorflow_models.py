@@ -18,7 +18,7 @@ from headrace.core.files import open_uri
 with extra_required("tensorflow"):
     import tensorflow
 
-__all__ = ["SavedModel", "answer_of", "arrays_of", "inputs_of", "kind_of", "load", "load_weights", "rows_of"]
+__all__ = ["answer_of", "arrays_of", "input_dtype", "inputs_of", "kind_of", "load", "load_weights", "rows_of"]
 
 _FILE = re.compile(r"\.(keras|h5|hdf5)$")
 _HUB = re.compile(r"^https?://")
@@ -46,16 +46,12 @@ class SavedModel:
         """The specifications of the inputs of its signature, by name."""
         return {} if self._named is None else self._named.structured_input_signature[1]
 
-    def input_dtype(self, arguments: Mapping[str, Any]) -> Any:
-        """The dtype, as numpy's, of the inputs besides the arguments; None if they have several."""
+    def specs(self, arguments: Mapping[str, Any]) -> list[Any]:
+        """The specifications of what it is called with, besides the arguments."""
         if self._signature is not None:
-            named = self._signature.structured_input_signature[1]
-            specs = [spec for name, spec in named.items() if name not in arguments]
-        else:
-            functions = getattr(type(self._loaded).__call__, "concrete_functions", ())
-            specs = [spec for function in functions for spec in function.structured_input_signature[0][:1]]
-        dtypes = {getattr(getattr(spec, "dtype", None), "as_numpy_dtype", None) for spec in specs}
-        return dtypes.pop() if len(dtypes) == 1 else None
+            return [spec for name, spec in self.inputs.items() if name not in arguments]
+        functions = getattr(type(self._loaded).__call__, "concrete_functions", ())
+        return [spec for function in functions for spec in function.structured_input_signature[0][:1]]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_loaded"], name)
@@ -67,15 +63,20 @@ class SavedModel:
             return next(iter(outputs.values())) if len(outputs) == 1 else outputs
         if self._signature is None:
             return self._loaded(inputs, **arguments)
-        named = self._signature.structured_input_signature[1]
-        free = [name for name in named if name not in arguments]
+        free = [name for name in self.inputs if name not in arguments]
         if len(free) != 1:
             raise ValueError(
-                f"the SavedModel's signature {_SIGNATURE!r} has the inputs {sorted(named)}; give all but the batch as "
-                "inference_args, or give the handler an inference_fn that calls model.signatures itself."
+                f"the SavedModel's signature {_SIGNATURE!r} has the inputs {sorted(self.inputs)}; give all but the "
+                "batch as inference_args, or give the handler an inference_fn that calls model.signatures itself."
             )
-        outputs = self._signature(**{free[0]: tensorflow.convert_to_tensor(inputs)}, **arguments)
-        return next(iter(outputs.values())) if len(outputs) == 1 else outputs
+        return self({free[0]: tensorflow.convert_to_tensor(inputs)}, **arguments)
+
+
+def input_dtype(model: Any, arguments: Mapping[str, Any]) -> Any:
+    """The dtype, as numpy's, that a SavedModel declares for what it is called with; None: none, or several."""
+    specs = model.specs(arguments) if isinstance(model, SavedModel) else []
+    dtypes = {getattr(getattr(spec, "dtype", None), "as_numpy_dtype", None) for spec in specs}
+    return dtypes.pop() if len(dtypes) == 1 else None
 
 
 def inputs_of(model: Any) -> dict[str, tuple[Any, int]]:

@@ -22,16 +22,8 @@ _COMMON = (
     *("bool", "uint8", "int8", "int16", "int32", "int64"),
     *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
 )
-"""Dtypes that every operation knows."""
-_RARE = (
-    *("uint16", "uint32", "uint64", "complex32"),
-    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
-)
-"""Dtypes that many operations refuse; not every version of torch has them."""
-
-_NAMES: dict[torch.dtype, str] = {getattr(torch, name): name for name in (*_COMMON, *_RARE) if hasattr(torch, name)}
-_SAME_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""By an element's bytes: the dtype that a rare one is moved as."""
+_NAMES: dict[torch.dtype, str] = {getattr(torch, name): name for name in _COMMON}
+"""Dtypes that every operation knows; torch itself pickles tensors of others."""
 
 _TRAITS = attrgetter("shape", "dtype", "layout", "device", "requires_grad")
 
@@ -48,13 +40,11 @@ class TorchArrays:
             return None
         if not first.is_cpu or first.requires_grad or not _agree(values):
             return None
-        shape, rare = tuple(first.shape), _NAMES[first.dtype] in _RARE
-        dtype = _SAME_SIZE[first.itemsize] if rare else first.dtype
+        shape = tuple(first.shape)
 
         def write(memory: memoryview) -> None:
             if len(memory):
-                block = torch.frombuffer(memory, dtype=dtype).view(len(values), *shape)
-                torch.stack([value.resolve_conj().view(dtype) if rare else value for value in values], out=block)
+                torch.stack(values, out=torch.frombuffer(memory, dtype=first.dtype).view(len(values), *shape))
 
         return Stacked((_NAMES[first.dtype], shape), first.nbytes * len(values), write)
 
@@ -66,7 +56,7 @@ class TorchArrays:
         name, shape = layout
         dtype = getattr(torch, name)
         if not len(memory):
-            return [_empty(dtype, shape) for _ in range(count)]
+            return [torch.empty(shape, dtype=dtype) for _ in range(count)]
         memory, size = _writable(memory), len(memory) // count
         length = size // dtype.itemsize
         rows = [torch.frombuffer(memory, dtype=dtype, count=length, offset=at) for at in range(0, len(memory), size)]
@@ -157,13 +147,8 @@ def _sparse(layout: torch.layout, parts: tuple[Any, ...], requires_grad: bool) -
 
 def _rebuilt(data: Any, name: str, shape: tuple[int, ...], requires_grad: bool) -> torch.Tensor:
     memory, dtype = _writable(memoryview(data)), getattr(torch, name)
-    tensor = torch.frombuffer(memory, dtype=dtype).view(shape) if len(memory) else _empty(dtype, shape)
+    tensor = torch.frombuffer(memory, dtype=dtype).view(shape) if len(memory) else torch.empty(shape, dtype=dtype)
     return tensor.requires_grad_(requires_grad)
-
-
-def _empty(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    """A tensor without elements, without ``torch.empty``'s warnings of rare dtypes."""
-    return torch.frombuffer(bytearray(dtype.itemsize), dtype=dtype)[:0].view(shape)
 
 
 def _writable(memory: memoryview) -> memoryview:
