@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from headrace.core.errors import ConfigurationError
 from headrace.core.inert_pickle import Inert
 from headrace.core.model_files import KnownModel, ModelFile
-from headrace.handlers.protocol_buffers import integers, messages, texts
 
 __all__ = ["huggingface", "onnx", "pytorch", "sklearn", "tensorflow", "xgboost"]
 
-_GRAPH = 7
-_INITIALIZER, _INPUT = (_GRAPH, 5), (_GRAPH, 11)
+_INITIALIZER, _INPUT = (7, 5), (7, 11)
 _NAME, _NAME_OF_TENSOR = 1, 8
 _DIMENSIONS = (2, 1, 2, 1)
 """Of an input: its type, a tensor's, the shape, and each dimension in it."""
@@ -38,7 +36,6 @@ _TASKS = {
 }
 """Tasks that take one value of a row, by the end of the architecture's name."""
 _WRITES = ("ForCausalLM", "LMHeadModel")
-_SCHEMA = "schema.json"
 _OWN = ("sklearn.", "imblearn.")
 """Packages whose models are fitted on arrays if they know no names."""
 _VECTORIZERS = "sklearn.feature_extraction.text."
@@ -48,6 +45,8 @@ _ESTIMATOR = re.compile(rb'_estimator_type\\?": ?\\?"(\w+)')
 _WIDTH = re.compile(rb'num_feature(?:SL.{8}|" ?: ?")(\d+)', re.DOTALL)
 _NAMES = re.compile(rb'"feature_names" ?: ?(\[(?:"(?:[^"\\]|\\.)*",? ?)*\])')
 _NAMES_IN_UBJSON = re.compile(rb"feature_names\[(?:#L.{8})?", re.DOTALL)
+_VARINT, _EIGHT_BYTES, _WITH_LENGTH, _FOUR_BYTES = 0, 1, 2, 5
+"""The wire types of protocol buffers."""
 
 
 def onnx(model: ModelFile) -> KnownModel | None:
@@ -67,17 +66,18 @@ def onnx(model: ModelFile) -> KnownModel | None:
     what = f"an ONNX model with {len(inputs)} input{'s'[: len(inputs) != 1]}"
     if len(inputs) > 1:
         return KnownModel("onnx-numpy", what, {"columns_are_inputs": True}, columns=tuple(inputs))
-    (shape,) = inputs.values()
-    return KnownModel("onnx-numpy", what, width=shape[1] if len(shape) == 2 else None)
+    return KnownModel("onnx-numpy", what, width=_width(inputs))
+
+
+def _width(shapes: Mapping[str, list[int | None]]) -> int | None:
+    """How many numbers of a row the only input takes, if it is a matrix of rows."""
+    return next((shape[1] for shape in shapes.values() if len(shape) == 2), None)
 
 
 def _onnx_inputs(content: memoryview) -> dict[str, list[int | None]]:
-    """The shapes of the inputs by name; None for a size that is open.
-
-    Old versions of ONNX also list the weights among the inputs.
-    """
-    weights = {name for tensor in messages(content, *_INITIALIZER) for name in texts(tensor, _NAME_OF_TENSOR)}
-    shapes = {texts(one, _NAME)[0]: _shape_at(one, *_DIMENSIONS) for one in messages(content, *_INPUT)}
+    """The shapes of the inputs by name, without the weights, which old versions of ONNX list there, too."""
+    weights = {name for tensor in _messages(content, *_INITIALIZER) for name in _texts_at(tensor, _NAME_OF_TENSOR)}
+    shapes = {_texts_at(one, _NAME)[0]: _shape_at(one, *_DIMENSIONS) for one in _messages(content, *_INPUT)}
     return {name: shape for name, shape in shapes.items() if name not in weights}
 
 
@@ -96,22 +96,21 @@ def tensorflow(model: ModelFile) -> KnownModel | None:
     if len(shapes) > 1:
         named = {"columns_are_inputs": True}
         return KnownModel("tensorflow-numpy", f"{what} with {len(shapes)} inputs", named, columns=tuple(shapes))
-    width = next((shape[1] for shape in shapes.values() if len(shape) == 2), None)
-    return KnownModel("tensorflow-numpy", what, width=width)
+    return KnownModel("tensorflow-numpy", what, width=_width(shapes))
 
 
 def _shapes_of_signature(content: memoryview) -> dict[str, list[int | None]]:
     """The shapes of the inputs of a SavedModel's serving signature; the fields are those of saved_model.proto."""
-    for signature in messages(content, 2, 5):
-        if texts(signature, 1) == ["serving_default"]:
-            return {texts(one, 1)[0]: _shape_at(one, 2, 3, 2) for one in messages(signature, 2, 1)}
+    for signature in _messages(content, 2, 5):
+        if _texts_at(signature, 1) == ["serving_default"]:
+            return {_texts_at(one, 1)[0]: _shape_at(one, 2, 3, 2) for one in _messages(signature, 2, 1)}
     return {}
 
 
 def _shape_at(value: memoryview, *path: int) -> list[int | None]:
     """The sizes of dimensions; None for one that is open, which is absent, a name, or -1."""
-    sizes = (integers(dimension, 1) for dimension in messages(value, *path))
-    return [size[0] if size and 0 < size[0] < 1 << 63 else None for size in sizes]
+    sizes = (dict(_fields(dimension)).get(1) for dimension in _messages(value, *path))
+    return [size if isinstance(size, int) and 0 < size < 1 << 63 else None for size in sizes]
 
 
 def pytorch(model: ModelFile) -> KnownModel | None:
@@ -125,10 +124,8 @@ def pytorch(model: ModelFile) -> KnownModel | None:
         return _exported(model)
     if "constants.pkl" in tops and "data.pkl" in tops:
         return KnownModel("pytorch-tensor", "a TorchScript model", path_parameter=_PATH)
-    is_old = (
-        model.suffix in (".pt", ".pth", ".bin") and model.pickled is not None and model.pickled.content == _OLD_PICKLE
-    )
-    if is_old or "data.pkl" in tops:
+    may_be_old = model.suffix in (".pt", ".pth", ".bin") and model.pickled is not None
+    if "data.pkl" in tops or (may_be_old and model.pickled.content == _OLD_PICKLE):
         raise ConfigurationError(
             "it holds the state of a PyTorch model, not its code; name the class: --handler pytorch-tensor "
             "--handler-arg model_class=package.module:Class; or export the model, as .pt2 or as TorchScript."
@@ -141,33 +138,19 @@ def _exported(model: ModelFile) -> KnownModel:
     graph = json.loads(model.read(member))["graph_module"]
     specs = [spec["user_input"]["arg"] for spec in graph["signature"]["input_specs"] if "user_input" in spec]
     names = [spec["as_tensor"]["name"] for spec in specs if "as_tensor" in spec]
-    shapes = [[_size(size) for size in graph["graph"]["tensor_values"][name]["sizes"]] for name in names]
-    arguments = _batches(shapes)
-    what = f"an exported PyTorch program with {len(names)} input{'s'[: len(names) != 1]}"
-    if len(names) > 1:
-        return KnownModel("pytorch-keyed-tensor", what, arguments, _PATH, columns=tuple(names))
-    width = shapes[0][1] if shapes and len(shapes[0]) == 2 else None
-    return KnownModel("pytorch-tensor", what, arguments, _PATH, width=width)
-
-
-def _batches(shapes: list[list[int | None]]) -> dict[str, Any]:
-    """The batch size of a program that was exported for one only.
-
-    Raises:
-        ConfigurationError: it is more than 1: a last batch may be smaller.
-    """
-    fixed = max((shape[0] or 0 for shape in shapes if shape), default=0)
-    if fixed > 1:
+    values = graph["graph"]["tensor_values"]
+    shapes = {name: [size.get("as_int") for size in values[name]["sizes"]] for name in names}  # None: any size
+    fixed = max((shape[0] or 0 for shape in shapes.values() if shape), default=0)
+    if fixed > 1:  # a last batch may be smaller
         raise ConfigurationError(
             f"the program was exported for batches of exactly {fixed}; export it with dynamic_shapes, the first "
             "dimension of each input being torch.export.Dim.AUTO."
         )
-    return {"max_batch_size": 1} if fixed else {}
-
-
-def _size(size: dict[str, Any]) -> int | None:
-    found = size.get("as_int")
-    return found if isinstance(found, int) else None
+    arguments = {"max_batch_size": 1} if fixed else {}
+    what = f"an exported PyTorch program with {len(names)} input{'s'[: len(names) != 1]}"
+    if len(names) > 1:
+        return KnownModel("pytorch-keyed-tensor", what, arguments, _PATH, columns=tuple(names))
+    return KnownModel("pytorch-tensor", what, arguments, _PATH, width=_width(shapes))
 
 
 def huggingface(model: ModelFile) -> KnownModel | None:
@@ -201,7 +184,7 @@ def sklearn(model: ModelFile) -> KnownModel | None:
         ConfigurationError: the file holds no estimator, or one that does not say which of both it takes.
     """
     arguments: dict[str, Any] = {}
-    if "_skops_version" in (schema := model.settings(_SCHEMA)):
+    if "_skops_version" in (schema := model.settings("schema.json")):
         content, arguments = _of_skops(schema), {"model_file_type": "skops"}
     elif model.pickled is not None:
         content = model.pickled.content
@@ -235,23 +218,18 @@ def _judged(estimator: Inert, arguments: Mapping[str, Any]) -> KnownModel:
 
 def _first(estimator: Inert) -> Inert:
     """The part of an estimator that sees the columns: of a pipeline its first step, of a search what it found."""
-    parts = [estimator.attribute("best_estimator_"), *(step[1] for step in _listed(estimator.attribute("steps")))]
+    steps, inner = estimator.attribute("steps"), estimator.attribute("estimators_")
+    parts = [estimator.attribute("best_estimator_"), *(step[1] for step in (steps if isinstance(steps, list) else ()))]
     if estimator.attribute(_FEATURES) is estimator.attribute(_COUNT) is None:
-        parts += [estimator.attribute("regressor_"), *_listed(estimator.attribute("estimators_"))]
+        parts += [estimator.attribute("regressor_"), *(inner if isinstance(inner, list) else ())]
     first = next((part for part in parts if isinstance(part, Inert)), None)
     return estimator if first is None else _first(first)
-
-
-def _listed(parts: Any) -> list[Any]:
-    return parts if isinstance(parts, list) else []
 
 
 def _used(first: Inert, names: tuple[str, ...]) -> tuple[str, ...]:
     """The columns without those that a ColumnTransformer drops: tables may lack them."""
     places, chosen = first.attribute("_transformer_to_input_indices"), first.attribute("transformers_")
-    if not (
-        isinstance(places, dict) and isinstance(chosen, list) and all(type(some) is list for some in places.values())
-    ):
+    if not isinstance(places, dict) or not all(type(some) is list for some in places.values()):
         return names
     used = {place for name, how, *_ in chosen if how != "drop" for place in places.get(name, ())}
     return tuple(name for place, name in enumerate(names) if place in used)
@@ -296,7 +274,10 @@ def xgboost(model: ModelFile) -> KnownModel | None:
     if found is None or not isinstance(found.content, Inert) or not found.content.kind.startswith("xgboost.sklearn."):
         return None
     arguments = {"model_file_type": "joblib"} if found.needs_joblib else {}
-    return _known_xgboost("sklearn", found.content.kind.rpartition(".")[2], arguments, _pickled_state(found.content))
+    booster = found.content.attribute("_Booster")
+    handle = booster.attribute("handle") if isinstance(booster, Inert) else b""
+    state = bytes(handle.arguments[0] if isinstance(handle, Inert) else handle or b"")
+    return _known_xgboost("sklearn", found.content.kind.rpartition(".")[2], arguments, state)
 
 
 def _known_xgboost(framework: str, name: str, arguments: dict[str, str], state: bytes) -> KnownModel:
@@ -305,12 +286,6 @@ def _known_xgboost(framework: str, name: str, arguments: dict[str, str], state: 
     if names:
         return KnownModel(f"{framework}-pandas", what, arguments, columns=names)
     return KnownModel(f"{framework}-numpy", what, arguments, width=int(width[1]) if width else None)
-
-
-def _pickled_state(estimator: Inert) -> bytes:
-    booster = estimator.attribute("_Booster")
-    handle = booster.attribute("handle") if isinstance(booster, Inert) else b""
-    return bytes(handle.arguments[0] if isinstance(handle, Inert) else handle or b"")
 
 
 def _names(state: bytes) -> tuple[str, ...]:
@@ -325,3 +300,51 @@ def _names(state: bytes) -> tuple[str, ...]:
         place = begin + int.from_bytes(state[place + 2 : begin], "big")
         names.append(state[begin:place].decode())
     return tuple(names)
+
+
+def _messages(message: memoryview, *path: int) -> Iterator[memoryview]:
+    """The messages, texts or bytes at the end of a path of field numbers, each within the one before."""
+    if not path:
+        yield message
+        return
+    for number, value in _fields(message):
+        if number == path[0] and isinstance(value, memoryview):
+            yield from _messages(value, *path[1:])
+
+
+def _texts_at(message: memoryview, *path: int) -> list[str]:
+    """The texts at the end of a path."""
+    return [bytes(text).decode() for text in _messages(message, *path)]
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """Numbers and values of all fields: an integer, or the bytes of anything else.
+
+    Raises:
+        ValueError: it is no protocol buffer, or ends too early.
+    """
+    place = 0
+    while place < len(message):
+        tag, place = _varint(message, place)
+        size = {_EIGHT_BYTES: 8, _FOUR_BYTES: 4}.get(tag & 7)
+        if tag & 7 in (_VARINT, _WITH_LENGTH):
+            size, place = _varint(message, place)
+        if tag & 7 == _VARINT:
+            yield tag >> 3, size or 0
+            continue
+        if size is None or place + size > len(message):
+            raise ValueError("it is damaged, or of another format")
+        yield tag >> 3, message[place : place + size]
+        place += size
+
+
+def _varint(message: memoryview, place: int) -> tuple[int, int]:
+    """An integer, seven bits a byte, and where the next field begins."""
+    value = shift = 0
+    while place < len(message):
+        byte = message[place]
+        value |= (byte & 0x7F) << shift
+        place, shift = place + 1, shift + 7
+        if byte < 0x80:
+            return value, place
+    raise ValueError("it is damaged, or of another format")
