@@ -9,8 +9,7 @@ import pytest
 
 from headrace.core.errors import ModelMemoryError
 from headrace.core.model_cache import ModelCache
-from headrace.models.admission import Admit, Evict, Refuse, Wait
-from headrace.models.memory_budget import MemoryBudget
+from headrace.models.admission import Admit, Evict, MemoryBudget, Refuse, Wait
 
 MB = 10**6
 KB = 10**3

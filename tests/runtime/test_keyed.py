@@ -17,7 +17,7 @@ from headrace import (
     ModelHandler,
     predict,
 )
-from headrace.models import memory_budget
+from headrace.models import admission
 from headrace.models.memory import resident_bytes
 from headrace.runtime.plan import make_plan
 
@@ -156,7 +156,7 @@ def test_models_without_a_limit_stay_within_available_memory(monkeypatch):
     before = resident_bytes()
     limit = 200 * MIB
     figures = (lambda: limit - (resident_bytes() - before), lambda: limit, resident_bytes)
-    monkeypatch.setattr(memory_budget.MemoryBudget.__init__, "__defaults__", figures)
+    monkeypatch.setattr(admission.MemoryBudget.__init__, "__defaults__", figures)
     seen = [nbytes for _, (nbytes, _) in predict(large(8), [(n, n) for n in range(8)], placement="process")]
     assert len(seen) == 8
     assert max(seen) - before < limit

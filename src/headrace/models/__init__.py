@@ -7,7 +7,7 @@
     core/model_cache (of runtime/session)            machine/manager
        |                                                |
        v                                                v
-    memory_budget --------------------------------> admission    pure policy: go, evict, wait or refuse
+    admission.MemoryBudget ----------------------> admission.admit    pure policy: go, evict, wait or refuse
        |      measures what models take here
        v
     memory          this process, others, control groups; read in every process (host, manager, ``headrace doctor``)

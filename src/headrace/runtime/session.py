@@ -25,8 +25,8 @@ from headrace.core.registry import Registry
 from headrace.failures.breaker import CircuitBreaker, LoadPolicy, ProbeSchedule
 from headrace.failures.device import device_loss
 from headrace.failures.retry import RetryBudget
+from headrace.models.admission import MemoryBudget
 from headrace.models.memory import resident_bytes, trim_memory
-from headrace.models.memory_budget import MemoryBudget
 from headrace.runtime.endpoints import Endpoints
 from headrace.runtime.model_source import (
     Loaded,
