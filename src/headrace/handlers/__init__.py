@@ -6,10 +6,10 @@
     <framework>_generation.py, <framework>_engine.py   the same for language models, over engines (core.engine)
     <framework>_arrays.py      how the framework's arrays travel between processes (an ArrayCodec of core.arrays)
     base.py                    what handlers share: where the model is, model ids
-    unmappable_arrays.py       the same for frameworks whose models processes cannot map
+    unmappable_arrays.py       codecs of frameworks whose models processes cannot map
     model_recognition.py       which handler runs a model's file; imports no framework
-    array_batches.py, data_frames.py, torch_tensors.py, torch_devices.py         batches of examples, and where they go
-    sklearn_models.py, sklearn_pandas.py, huggingface_models.py, tensorflow_models.py,
+    array_batches.py, data_frames.py, torch_models.py                            batches of examples, and where they go
+    huggingface_models.py, tensorflow_models.py,
     huggingface_engines.py, vllm_server.py, vllm_guard.py                        parts of one framework's handlers
     generation.py, prompts.py  what handlers of language models share: prompts, and what is made of them
     text_endpoints.py, chat_endpoints.py                                         language models behind an API
