@@ -40,8 +40,8 @@ def to_results(batch: Iterable[Any], predictions: Any, model_id: str | None = No
         model_id: the model that answered.
 
     Returns:
-        As many results as there are predictions, never fewer, so that a later count detects surplus predictions: they
-        get ``None`` as their example.
+        As many results as there are predictions. Surplus ones have ``None`` as their example, for a later count to
+        detect.
 
     Raises:
         PredictionCountError: it is not a list of predictions, or a mapping's lists differ in length.
@@ -71,14 +71,13 @@ def predict_by_kind(
     kinds = list(map(kind, batch))
     if kinds and kinds.count(kinds[0]) == len(kinds):  # the usual case; twice as fast as hashing them
         return predict(batch)
-    predictions: list[Any] = [None] * len(batch)
+    predictions: dict[int, Any] = {}
     for places in places_by(kinds).values():
         found = _rows(predict([batch[place] for place in places]))
         if len(found) != len(places):
             raise wrong_count(_FUNCTION, len(places), len(found))
-        for place, prediction in zip(places, found, strict=True):
-            predictions[place] = prediction
-    return predictions
+        predictions.update(zip(places, found, strict=True))
+    return [predictions[place] for place in range(len(batch))]
 
 
 def places_by(kinds: Iterable[Hashable]) -> dict[Any, list[int]]:
@@ -207,9 +206,7 @@ def column_numbers(column: str, value: Any, largest: float = sys.float_info.max)
     Raises:
         ValueError: one is not a finite number; the message names column and value.
     """
-    value = value.tolist() if hasattr(value, "tolist") else value
-    items = value if isinstance(value, list | tuple) else [value]
-    return [_to_number(column, item, largest) for item in items]
+    return [_to_number(column, item, largest) for item in _items(value)]
 
 
 def column_integers(column: str, value: Any, hint: str = "") -> list[int]:
@@ -218,15 +215,20 @@ def column_integers(column: str, value: Any, hint: str = "") -> list[int]:
     Raises:
         ValueError: one is not a whole number; the message names column and value, and ends with ``hint``.
     """
-    value = value.tolist() if hasattr(value, "tolist") else value
     found = []
-    for item in value if isinstance(value, list | tuple) else [value]:
+    for item in _items(value):
         readable = parsed(item)
         is_whole = isinstance(readable, int) or (isinstance(readable, float) and readable.is_integer())
         if not is_whole or not -(2**63) <= readable < 2**63:
             raise ValueError(f"column {column!r} holds {repr(item)[:_SHOWN]}, which is no whole number{hint}.")
         found.append(int(readable))
     return found
+
+
+def _items(value: Any) -> Any:
+    """The items of a list or an array; else the value alone."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return value if isinstance(value, list | tuple) else [value]
 
 
 def parsed(value: Any) -> Any:

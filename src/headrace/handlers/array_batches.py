@@ -21,18 +21,6 @@ from headrace.core.errors import extra_required
 with extra_required("onnx"):
     import numpy
 
-__all__ = [
-    "Array",
-    "ArrayExamples",
-    "Float32Rows",
-    "InputRows",
-    "are_named",
-    "fitted",
-    "predict_named",
-    "stacked_alike",
-    "with_names",
-]
-
 Array = numpy.ndarray[Any, Any]
 
 _kind = operator.attrgetter("dtype", "shape")
@@ -44,8 +32,7 @@ class ArrayExamples:
 
     def get_num_bytes(self, batch: Sequence[Any]) -> int:
         """Bytes of the arrays' elements; lists of numbers count as the arrays that they become."""
-        arrays = [one for example in batch for one in example.values()] if are_named(batch) else batch
-        return sum(map(_nbytes, map(numpy.asarray, arrays)))
+        return sum(map(_nbytes, map(numpy.asarray, arrays_in(batch))))
 
 
 class Float32Rows(ArrayExamples):
@@ -85,6 +72,11 @@ class InputRows(Float32Rows):
         if self._columns_are_inputs:
             return {name: numpy.asarray(values) for name, values in by_name(columns).items()}
         return to_matrix(columns, numpy, "float32")
+
+
+def arrays_in(batch: Sequence[Any]) -> list[Any]:
+    """The arrays of examples, some of which may be dicts of arrays."""
+    return [one for example in batch for one in (example.values() if isinstance(example, Mapping) else [example])]
 
 
 def stacked_alike(

@@ -15,12 +15,14 @@ from headrace.core.handler import ExampleT, ModelHandler, ModelT
 from headrace.core.result import PredictionResult
 from headrace.core.spelling import did_you_mean
 
-__all__ = ["EstimatorHandler", "UriModelHandler", "as_member", "refuse_lack_of", "with_model_id"]
-
 _METHODS = ("predict", "predict_proba", "decision_function", "transform")
 """What an estimator can be asked for."""
 
 EnumT = TypeVar("EnumT", bound=Enum)
+
+
+class NoModelError(ConfigurationError, RuntimeError):
+    """Arguments that name no model, half of one, or two; also a RuntimeError, as Beam raises here."""
 
 
 class UriModelHandler(ModelHandler[ExampleT, PredictionResult, ModelT]):

@@ -19,8 +19,6 @@ with extra_required("sklearn"):
     import numpy
     import pandas
 
-__all__ = ["as_frame", "bytes_of", "examples_of", "frame_of_rows", "predict_examples", "refuse_other_kinds"]
-
 PredictFn = Callable[[pandas.DataFrame], Any]
 """A model's call: an array or a list with a prediction for each row of a frame."""
 

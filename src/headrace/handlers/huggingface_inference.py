@@ -11,7 +11,7 @@ from headrace.core.conversion import FLOAT32_MAX, predict_by_kind, to_numbers, t
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.lengths import text_length
 from headrace.core.result import PredictionResult
-from headrace.handlers.base import UriModelHandler
+from headrace.handlers.base import NoModelError, UriModelHandler
 from headrace.handlers.cards import CARDS
 
 with extra_required("huggingface"):
@@ -62,10 +62,6 @@ InferenceFn = Callable[
 PipelineInferenceFn = Callable[[Sequence[Any], Any, dict[str, Any]], Iterable[Any]]
 
 _OF_THE_TRANSFORM = {"inference_args": "give them to the transform: RunInference(handler, inference_args=...)"}
-
-
-class _IncompleteError(ConfigurationError, RuntimeError):
-    """Arguments that name no model; also a RuntimeError, as Beam raises here."""
 
 
 def default_tensor_inference_fn(
@@ -140,7 +136,7 @@ class _HuggingFaceModelHandler(UriModelHandler[TensorT, Any]):
     ) -> None:
         super().__init__(model_uri or "", inference_fn, **options)
         if not (model_uri and model_class):
-            raise _IncompleteError(
+            raise NoModelError(
                 f"{type(self).__qualname__} needs model_uri and model_class, such as 'bert-base-uncased' and "
                 f"transformers.AutoModel, not {model_uri!r} and {model_class!r}."
             )
@@ -295,7 +291,7 @@ class HuggingFacePipelineModelHandler(UriModelHandler[Any, Any]):
     ) -> None:
         super().__init__(model, inference_fn, **options)
         if not (task or model):
-            raise _IncompleteError(f"{type(self).__qualname__} needs a task, such as 'fill-mask', or a model.")
+            raise NoModelError(f"{type(self).__qualname__} needs a task, such as 'fill-mask', or a model.")
         self._task = task.value if isinstance(task, PipelineTask) else task
         self._load_pipeline_args = load_pipeline_args or {}
         self._placement = AutoPlacement(device, self._load_pipeline_args, "load_pipeline_args")

@@ -19,18 +19,6 @@ with extra_required("huggingface"):
 
     from headrace.handlers.torch_models import is_of_ids, rows
 
-__all__ = [
-    "PipelineTask",
-    "answers_alike_in_batches",
-    "as_class",
-    "by_example",
-    "most_numbers",
-    "no_tensorflow",
-    "reads_text",
-    "settled",
-    "takes_token_ids",
-]
-
 _LOGGER = logging.getLogger(__name__)
 
 _TEXTS = {

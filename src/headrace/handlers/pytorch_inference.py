@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 from headrace.core.columns import Takes
 from headrace.core.conversion import FLOAT32_MAX, predict_by_kind, to_matrix, to_numbers, to_results
-from headrace.core.errors import ConfigurationError, extra_required
+from headrace.core.errors import extra_required
 from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
-from headrace.handlers.base import UriModelHandler
+from headrace.handlers.base import NoModelError, UriModelHandler
 from headrace.handlers.cards import CARDS
 from headrace.handlers.torch_models import (
     KeyedTensorExamples,
@@ -55,10 +55,6 @@ InferenceFn = Callable[
 ]
 TensorInferenceFn = InferenceFn[torch.Tensor]
 KeyedTensorInferenceFn = InferenceFn[dict[str, torch.Tensor]]
-
-
-class _ModelArgumentsError(ConfigurationError, RuntimeError):
-    """Arguments that name no model, half of one, or two; also a RuntimeError, as Beam raises here."""
 
 
 class _PytorchModelHandler(UriModelHandler[TensorT, torch.nn.Module]):
@@ -142,7 +138,7 @@ class _PytorchModelHandler(UriModelHandler[TensorT, torch.nn.Module]):
         elif not (path or script or loads_itself):
             complaint = "give state_dict_path and model_class, or torch_script_model_path"
         if complaint:
-            raise _ModelArgumentsError(f"{type(self).__qualname__}: {complaint}.")
+            raise NoModelError(f"{type(self).__qualname__}: {complaint}.")
 
     def _load(self, device: torch.device) -> torch.nn.Module:
         with open_uri(self._model_uri) as file:

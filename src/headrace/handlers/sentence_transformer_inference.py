@@ -129,10 +129,10 @@ class SentenceTransformerModelHandler(UriModelHandler[str, Any]):
 
     def _quantized(self, vectors: Any, precision: str) -> Any:
         """Vectors from ``encode`` as whole numbers; arrays stay arrays, tensors tensors."""
-        if len(vectors) and vectors[0].shape[-1] != self._ranges.shape[1]:
+        given, wanted = self._ranges.shape[1], vectors[0].shape[-1]
+        if given != wanted:
             raise ValueError(
-                f"quantization_ranges are for vectors of length {self._ranges.shape[1]}, and these are of length "
-                f"{vectors[0].shape[-1]}."
+                f"quantization_ranges are for vectors of length {given}, and these are of length {wanted}."
             )
         quantize = sentence_transformers.util.quantize_embeddings
         if isinstance(vectors, numpy.ndarray):
@@ -152,17 +152,12 @@ def _length(most: int, text: Any) -> int:
 
 
 def _as_ranges(given: Any) -> Any:
-    """An array of shape (2, dimensions), read from a file if a path is given.
-
-    Raises:
-        ConfigurationError: it has another shape, a number is not finite, or a minimum exceeds its maximum.
-    """
     try:
         ranges = numpy.asarray(_loaded(given) if isinstance(given, str | os.PathLike) else given)
     except (ValueError, EOFError) as error:
         raise ConfigurationError(f"quantization_ranges are no array: {error}") from error
     is_table = ranges.dtype.kind in "iuf" and ranges.ndim == 2 and len(ranges) == 2
-    if not is_table or not numpy.isfinite(ranges).all() or (ranges[0] > ranges[1]).any():
+    if not is_table or not (ranges[0] <= ranges[1]).all():
         raise ConfigurationError(
             "quantization_ranges must be an array of shape (2, dimensions) with the smallest and the largest value of "
             f"each dimension, not {ranges.dtype} of shape {ranges.shape}."

@@ -26,7 +26,7 @@ if "tensorflow" not in sys.modules:
 with extra_required("tensorflow"):
     import tensorflow
 
-from headrace.handlers.array_batches import InputRows, are_named, fitted, predict_named, stacked_alike
+from headrace.handlers.array_batches import InputRows, are_named, arrays_in, fitted, predict_named, stacked_alike
 from headrace.handlers.tensorflow_models import (
     answer_of,
     arrays_of,
@@ -226,8 +226,7 @@ class TFModelHandlerTensor(_TFModelHandler[tensorflow.Tensor]):
 
     def get_num_bytes(self, batch: Sequence[Any]) -> int:
         """Bytes of the tensors' elements; strings count as references."""
-        arrays = [one for example in batch for one in example.values()] if are_named(batch) else batch
-        tensors = map(tensorflow.convert_to_tensor, arrays)
+        tensors = map(tensorflow.convert_to_tensor, arrays_in(batch))
         return sum(tensor.dtype.size * tensor.shape.num_elements() for tensor in tensors)
 
     def example_from_row(self, row: Mapping[str, Any]) -> Any:

@@ -18,8 +18,6 @@ from headrace.core.files import open_uri
 with extra_required("tensorflow"):
     import tensorflow
 
-__all__ = ["answer_of", "arrays_of", "input_dtype", "inputs_of", "kind_of", "load", "load_weights", "rows_of"]
-
 _FILE = re.compile(r"\.(keras|h5|hdf5)$")
 _HUB = re.compile(r"^https?://")
 _REMOTE = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://")

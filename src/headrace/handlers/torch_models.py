@@ -25,27 +25,6 @@ with extra_required("pytorch"):
     import numpy
     import torch
 
-__all__ = [
-    "CPU",
-    "AutoPlacement",
-    "KeyedTensorExamples",
-    "TensorExamples",
-    "answer_to",
-    "call_model",
-    "column_dtypes",
-    "device_named",
-    "device_of",
-    "is_of_ids",
-    "is_usable",
-    "kind_of",
-    "load_onto",
-    "num_bytes",
-    "on_cpu",
-    "on_device",
-    "owned",
-    "rows",
-]
-
 _LOGGER = logging.getLogger(__name__)
 
 ModelT = TypeVar("ModelT")
