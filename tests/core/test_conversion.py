@@ -37,7 +37,7 @@ def test_a_call_has_examples_of_one_kind_only_and_each_gets_its_own_prediction(b
         calls.append(list(alike))
         return [str(example) for example in alike]
 
-    assert predict_by_kind(batch, type, predict) == list(map(str, batch))
+    assert predict_by_kind(batch, map(type, batch), predict) == list(map(str, batch))
     assert sorted(map(repr, calls)) == sorted(
         repr([one for one in batch if type(one) is kind]) for kind in set(map(type, batch))
     )

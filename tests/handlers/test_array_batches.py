@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import PredictionCountError
-from headrace.handlers.array_batches import fitted, stacked_alike
+from headrace.handlers.array_batches import fitted, predict_arrays
 
 
 def test_examples_of_one_kind_are_one_call():
@@ -19,10 +19,10 @@ def test_examples_of_one_kind_are_one_call():
         return rows.sum(axis=1)
 
     batch = [[1, 2], [0.5, 1.0], numpy.array([3, 4]), [5, 6, 7], [True, False]]
-    assert [float(one) for one in stacked_alike(batch, predict)] == [3.0, 1.5, 7.0, 18.0, 1.0]
+    assert [float(one) for one in predict_arrays(batch, predict)] == [3.0, 1.5, 7.0, 18.0, 1.0]
     assert calls == [("int64", (2, 2)), ("float64", (1, 2)), ("int64", (1, 3)), ("bool", (1, 2))]
     calls.clear()
-    assert stacked_alike(batch, predict, "float32").__len__() == 5
+    assert predict_arrays(batch, predict, "float32").__len__() == 5
     assert calls == [("float32", (4, 2)), ("float32", (1, 3))]
 
 
@@ -36,7 +36,7 @@ def test_a_stack_is_that_of_numpy(shape, count, dtype, step):
     stacks = []
     whole = numpy.arange(count * 2 * numpy.prod(shape, dtype=int)).reshape(count, *shape, 2).astype(dtype)
     examples = [array.T[0][..., ::step] if shape else array[0] for array in whole]
-    stacked_alike(examples, lambda rows: stacks.append(rows) or [0] * count)
+    predict_arrays(examples, lambda rows: stacks.append(rows) or [0] * count)
     (found,), expected = stacks, numpy.stack(examples)
     assert (found.dtype, found.shape, found.tolist()) == (expected.dtype, expected.shape, expected.tolist())
     assert found.flags.c_contiguous == expected.flags.c_contiguous  # a model may round by the order in memory
@@ -45,11 +45,11 @@ def test_a_stack_is_that_of_numpy(shape, count, dtype, step):
 @pytest.mark.parametrize("wrong", [0, 1, 3])
 def test_a_wrong_count_of_one_kind_is_one_of_the_batch(wrong):
     with pytest.raises(PredictionCountError, match=f"was given 2 examples and returned {wrong} prediction"):
-        stacked_alike([[1, 2], [3, 4], [0.5, 1.0]], lambda rows: [0] * (wrong if len(rows) == 2 else 1))
+        predict_arrays([[1, 2], [3, 4], [0.5, 1.0]], lambda rows: [0] * (wrong if len(rows) == 2 else 1))
 
 
 def test_outputs_of_several_kinds_are_dicts():
-    answer = stacked_alike([[1], [0.5]], lambda rows: {"twice": rows[:, 0] * 2, "half": rows[:, 0] / 2})
+    answer = predict_arrays([[1], [0.5]], lambda rows: {"twice": rows[:, 0] * 2, "half": rows[:, 0] / 2})
     assert answer == [{"twice": 2, "half": 0.5}, {"twice": 1.0, "half": 0.25}]
 
 
@@ -58,15 +58,15 @@ def test_a_model_that_squeezes_has_a_row_for_a_single_example(rows):
     for batch in ([[1.0, 2.0]], [[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]):
         expected = rows(numpy.array(batch))
         squeezed = expected.reshape([length for length in expected.shape if length != 1] if len(batch) > 1 else -1)
-        found = stacked_alike(batch, lambda given: rows(given).squeeze())
+        found = predict_arrays(batch, lambda given: rows(given).squeeze())
         assert len(found) == len(batch)
         assert numpy.allclose(numpy.array(found).reshape(-1), squeezed.reshape(-1))
 
 
 @pytest.mark.parametrize("model", [lambda rows: rows.mean(), lambda rows: rows.sum(axis=0), lambda rows: rows[0]])
 def test_an_answer_for_the_whole_batch_is_none_for_its_single_example(model):
-    assert numpy.shape(stacked_alike([[1.0, 2.0]], model)) in {(), (2,)}
-    assert numpy.shape(stacked_alike([[1.0, 2.0, 3.0]], model)) in {(), (3,)}
+    assert numpy.shape(predict_arrays([[1.0, 2.0]], model)) in {(), (2,)}
+    assert numpy.shape(predict_arrays([[1.0, 2.0, 3.0]], model)) in {(), (3,)}
 
 
 FITS = [

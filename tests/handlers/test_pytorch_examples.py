@@ -7,7 +7,6 @@ import pickle
 import pytest
 import torch
 
-from headrace import predict
 from headrace.handlers.pytorch_inference import (
     PytorchModelHandlerKeyedTensor,
     PytorchModelHandlerTensor,
@@ -132,11 +131,3 @@ def test_torch_script_in_place_of_a_state_dict_is_an_error_with_the_cure(tmp_pat
     torch.jit.script(torch.nn.Linear(3, 2)).save(tmp_path / "scripted.pt")
     with pytest.raises(ValueError, match=r"scripted\.pt is a TorchScript file: give it as torch_script_model_path"):
         linear(tmp_path / "scripted.pt").load_model()
-
-
-def test_pairs_for_a_handler_without_keys_are_named(tmp_path):
-    torch.save(torch.nn.Linear(3, 2).state_dict(), tmp_path / "state.pt")
-    with pytest.raises(
-        TypeError, match=r"examples are pairs, such as \('a', tensor.* wrap the handler: KeyedModelHand"
-    ):
-        list(predict(linear(tmp_path / "state.pt"), [("a", torch.ones(3))]))

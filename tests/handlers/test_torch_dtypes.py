@@ -124,15 +124,17 @@ def test_examples_that_do_not_fit_are_refused_with_the_cure():
 
 
 def test_model_in_half_precision_gets_its_dtype():
-    halved = Pixels().half()
-    (found,) = settled([torch.tensor([1.0, 2.0])], halved)
-    assert found.dtype == torch.float16
-    assert nearly_equal(settled([torch.tensor([1.0, 2.0])], Weighted())[0], torch.tensor([1.0, 2.0]))
+    assert settled(torch.tensor([[1.0, 2.0]]), Pixels().half()).dtype == torch.float16
+    assert nearly_equal(settled(torch.tensor([[1.0, 2.0]]), Weighted()), torch.tensor([[1.0, 2.0]]))
 
 
 def test_example_that_fits_is_unchanged():
-    for model, example in ((Ids(), torch.tensor([1])), (Weighted(), torch.tensor([1])), (Pixels(), torch.zeros(2))):
-        assert settled([example], model)[0] is example
+    for model, batch in (
+        (Ids(), torch.tensor([[1]])),
+        (Weighted(), torch.tensor([[1]])),
+        (Pixels(), torch.zeros(1, 2)),
+    ):
+        assert settled(batch, model) is batch
 
 
 @pytest.mark.parametrize("handler", KEYED)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain, repeat
+from operator import attrgetter
 from typing import Any
 
 from headrace.core.answer import predictions_of, wrong_count
@@ -21,6 +22,8 @@ FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 """The largest finite 32-bit float."""
 
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_KIND = attrgetter("__class__", "dtype", "shape")
+"""What arrays or tensors must share to be stacked unchanged."""
 _FUNCTION = "the inference function"
 _SHOWN = 80
 """How many characters of a wrong value an error message quotes."""
@@ -50,16 +53,53 @@ def to_results(batch: Iterable[Any], predictions: Any, model_id: str | None = No
     return list(map(_as_result, zip(examples, _rows(predictions), repeat(model_id), strict=False)))
 
 
-def predict_by_kind(
-    batch: Sequence[Any], kind: Callable[[Any], Hashable], predict: Callable[[Sequence[Any]], Any]
+def predict_stacked(
+    batch: Sequence[Any],
+    stack: Callable[[list[Any]], Any],
+    ask: Callable[[Any], Any],
+    rows: Callable[[Any, int], Any] = lambda answer, _: answer,
 ) -> Any:
+    """Predicts for arrays or tensors, or for dicts of them by name, with one call for those of one dtype and shape.
+
+    Args:
+        batch: the examples.
+        stack: makes one array of several.
+        ask: calls the model on a stack, or on a dict of stacks.
+        rows: turns an answer for a number of examples into what ``to_results`` accepts.
+
+    Raises:
+        TypeError: an example is something else.
+        PredictionCountError: as ``predict_by_kind``.
+    """
+
+    def call(alike: Sequence[Any]) -> Any:
+        if isinstance(alike[0], Mapping):
+            return ask({name: stack([example[name] for example in alike]) for name in alike[0]})
+        return ask(stack(list(alike)))
+
+    try:
+        kinds = list(map(_KIND, batch))
+    except AttributeError:
+        kinds = list(map(_kind, batch))
+    return predict_by_kind(batch, kinds, lambda alike: rows(_with_rows(call, alike), len(alike)))
+
+
+def _kind(example: Any) -> tuple[Any, ...]:
+    if isinstance(example, Mapping):
+        return tuple([(name, *_kind(example[name])) for name in sorted(example)])
+    if not hasattr(example, "dtype"):
+        raise TypeError(f"an example must be made of arrays or tensors, not of {type(example).__qualname__}.")
+    return _KIND(example)
+
+
+def predict_by_kind(batch: Sequence[Any], kinds: Iterable[Hashable], predict: Callable[[Sequence[Any]], Any]) -> Any:
     """Predicts a batch group by group, where only examples of one kind may share a call of the model.
 
     Stacking examples of different kinds converts them to a common type: predictions would depend on their neighbours.
 
     Args:
         batch: the examples.
-        kind: the kind of an example, such as its dtype and shape.
+        kinds: the kind of each, such as its dtype and shape.
         predict: predicts examples of one kind; returns what ``to_results`` accepts.
 
     Returns:
@@ -68,7 +108,7 @@ def predict_by_kind(
     Raises:
         PredictionCountError: there are several kinds, and ``predict`` returned a wrong number of predictions for one.
     """
-    kinds = list(map(kind, batch))
+    kinds = list(kinds)
     if kinds and kinds.count(kinds[0]) == len(kinds):  # the usual case; twice as fast as hashing them
         return predict(batch)
     predictions: dict[int, Any] = {}
@@ -88,20 +128,16 @@ def places_by(kinds: Iterable[Hashable]) -> dict[Any, list[int]]:
     return places
 
 
-def answer_with_rows(call_model: Callable[[Sequence[Any]], Any], examples: Sequence[Any]) -> Any:
-    """Calls a model; restores the first dimension if the model drops it for a single example.
+def _with_rows(call: Callable[[Sequence[Any]], Any], examples: Sequence[Any]) -> Any:
+    """The answer for examples; with a first dimension, which a model that ends with ``squeeze()`` drops for only one.
 
-    A model that ends with ``squeeze()`` does so. To detect that, a single example is passed twice.
-
-    Args:
-        call_model: calls the model; an array or tensor that it returns should have a row for each example.
-        examples: can share a call.
+    To detect that, a single example is passed twice.
     """
-    answer = call_model(examples)
+    answer = call(examples)
     shape = getattr(answer, "shape", None)
     if len(examples) != 1 or shape is None or tuple(shape)[:1] == (1,):
         return answer
-    twice = call_model([*examples, *examples])
+    twice = call([*examples, *examples])
     count, *row = tuple(getattr(twice, "shape", ())) or (0,)
     is_squeezed = count == 2 and _without_ones(row) == _without_ones(shape)
     return twice[:1] if is_squeezed else answer

@@ -9,10 +9,9 @@ from typing import Any
 from headrace.core.columns import Form, Takes
 from headrace.core.conversion import (
     FLOAT32_MAX,
-    answer_with_rows,
     by_name,
     column_numbers,
-    predict_by_kind,
+    predict_stacked,
     to_matrix,
     to_numbers,
 )
@@ -23,7 +22,6 @@ with extra_required("onnx"):
 
 Array = numpy.ndarray[Any, Any]
 
-_kind = operator.attrgetter("dtype", "shape")
 _nbytes = operator.attrgetter("nbytes")
 
 
@@ -79,30 +77,44 @@ def arrays_in(batch: Sequence[Any]) -> list[Any]:
     return [one for example in batch for one in (example.values() if isinstance(example, Mapping) else [example])]
 
 
-def stacked_alike(
-    batch: Any, predict: Callable[[Array], Any], dtype: Any = None, rows: Callable[[Any], Any] = lambda answer: answer
+def predict_arrays(
+    batch: Any,
+    ask: Callable[[Any], Any],
+    dtype: Any = None,
+    inputs: Callable[[], Mapping[str, tuple[Any, int]]] = dict,
+    rows: Callable[[Any], Any] = lambda answer: answer,
 ) -> Any:
-    """Predicts for arrays: stacks those of one dtype and shape, and calls ``predict`` once for each stack.
+    """Predicts for arrays, or arrays by the names of a model's inputs: calls the model once for those of one kind.
+
+    Numbers are converted to the dtypes that the model takes, as ``fitted`` does.
 
     Args:
-        batch: arrays, or lists of numbers; an array whose rows are the examples is passed on unchanged.
-        predict: calls the model on an array with a row for each example.
-        dtype: converts examples to this dtype, as ``fitted`` does; None: no conversion.
+        batch: arrays, or lists of numbers, or dicts of them; or an array, or a dict of arrays, with a row for each
+            example.
+        ask: calls the model on an array, or on a dict of arrays, with a row for each example.
+        dtype: what the model takes of an array; None: any.
+        inputs: the dtype, and the number of axes, of each input by its name; arrays of other names are left out.
         rows: turns an answer into one prediction for each row.
 
     Raises:
-        TypeError, ValueError: an example cannot be converted to ``dtype``.
+        TypeError, ValueError: an example cannot be converted; names the input.
     """
+
+    def ask_by_name(arrays: Mapping[str, Array]) -> Any:
+        known = inputs()
+        return ask({name: _fed(name, values, *known[name]) for name, values in arrays.items() if name in known})
+
+    if isinstance(batch, Mapping):
+        return rows(ask_by_name(batch))
     if isinstance(batch, numpy.ndarray):
-        return rows(predict(batch if dtype is None else fitted(batch, dtype)))
+        return rows(ask(batch if dtype is None else fitted(batch, dtype)))
+    if are_named(batch):
+        named = [{name: numpy.asarray(value) for name, value in example.items()} for example in batch]
+        return predict_stacked(named, numpy.stack, ask_by_name, lambda answer, _: rows(answer))
     arrays = list(map(numpy.asarray, batch))
     if dtype is not None:
         arrays = [array if array.dtype == dtype else fitted(array, dtype) for array in arrays]
-
-    def ask(alike: Sequence[Array]) -> Any:
-        return predict(_stacked(alike))
-
-    return predict_by_kind(arrays, _kind, lambda alike: rows(answer_with_rows(ask, alike)))
+    return predict_stacked(arrays, _stacked, ask, lambda answer, _: rows(answer))
 
 
 def _as_array(column: str, value: Any) -> Array:
@@ -117,30 +129,6 @@ def _as_array(column: str, value: Any) -> Array:
 def are_named(batch: Any) -> bool:
     """Whether examples, or columns, are arrays by the names of inputs."""
     return isinstance(batch, Mapping) or (len(batch) > 0 and isinstance(batch[0], Mapping))
-
-
-def predict_named(batch: Any, inputs: Mapping[str, tuple[Any, int]], predict: Callable[[dict[str, Array]], Any]) -> Any:
-    """Predicts for arrays by the names of a model's inputs, with one call for those of one kind.
-
-    Args:
-        batch: dicts of arrays; or a dict of columns, which have a row for each example.
-        inputs: dtype, and number of axes, of each input by its name; columns that are none are left out.
-        predict: calls the model on arrays converted to these, as ``fitted`` does.
-
-    Raises:
-        TypeError, ValueError: an array cannot be converted; names the input.
-    """
-
-    def call(columns: Mapping[str, Any]) -> Any:
-        return predict({name: _fed(name, values, *inputs[name]) for name, values in columns.items() if name in inputs})
-
-    def stack(alike: Sequence[Mapping[str, Any]]) -> Any:
-        return call({name: numpy.stack([example[name] for example in alike]) for name in alike[0]})
-
-    def kind(example: Mapping[str, Any]) -> Any:
-        return tuple((name, *_kind(numpy.asarray(value))) for name, value in example.items())
-
-    return call(batch) if isinstance(batch, Mapping) else predict_by_kind(batch, kind, stack)
 
 
 def _fed(name: str, values: Array, dtype: Any, axes: int) -> Array:

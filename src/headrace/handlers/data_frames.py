@@ -68,12 +68,12 @@ def predict_examples(examples: Sequence[Any], predict: PredictFn) -> Any:
     rows = list(map(_as_row, examples))
     known = [row for row in rows if row is not None]
     if len(known) == len(rows):
-        return predict_by_kind(known, _kinds, lambda alike: predict(frame_of_rows(alike)))
+        return predict_by_kind(known, map(_kinds, known), lambda alike: predict(frame_of_rows(alike)))
     if known:
         examples = examples_of(examples, rows_too=False)
     if _are_alike(examples):
         return predict(pandas.concat(examples) if len(examples) > 1 else examples[0])
-    return predict_by_kind(examples, _kind_of_frame, lambda alike: predict(pandas.concat(alike)))
+    return predict_by_kind(examples, map(_kind_of_frame, examples), lambda alike: predict(pandas.concat(alike)))
 
 
 def _as_row(example: Any) -> Mapping[str, Any] | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 from headrace.core.beam_compat import with_beams_attributes
-from headrace.core.conversion import FLOAT32_MAX, predict_by_kind, to_numbers, to_results
+from headrace.core.conversion import FLOAT32_MAX, predict_stacked, to_numbers, to_results
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.lengths import text_length
 from headrace.core.result import PredictionResult
@@ -33,12 +34,12 @@ with extra_required("huggingface"):
         AutoPlacement,
         KeyedTensorExamples,
         TensorExamples,
-        answer_to,
+        call_model,
         column_dtypes,
         device_named,
         device_of,
-        kind_of,
         load_onto,
+        on_device,
         owned,
     )
 
@@ -84,11 +85,12 @@ def default_tensor_inference_fn(
     place = device_of(model, device)
     of_all = getattr(getattr(model, "config", None), "keys_to_ignore_at_inference", None) or ()
 
-    def predict(alike: Sequence[Any]) -> list[Any]:
-        alike = settled(alike, model) if isinstance(alike[0], torch.Tensor) else alike
-        return by_example(answer_to(alike, place, model, inference_args), len(alike), of_all)
+    def ask(inputs: Any) -> Any:
+        inputs = settled(inputs, model) if isinstance(inputs, torch.Tensor) else inputs
+        return call_model(on_device(inputs, place), model, inference_args)
 
-    return to_results(batch, predict_by_kind(batch, kind_of, predict), model_id)
+    predictions = predict_stacked(batch, torch.stack, ask, partial(by_example, ignored=of_all))
+    return to_results(batch, predictions, model_id)
 
 
 default_keyed_tensor_inference_fn = default_tensor_inference_fn

@@ -94,8 +94,8 @@ def takes_token_ids(model_class: Any) -> bool:
     return takes == "input_ids" and not _NO_TEXT.search(getattr(model_class, "__name__", ""))
 
 
-def settled(batch: Sequence[torch.Tensor], model: Any) -> list[torch.Tensor]:
-    """Converts tensors to the dtype that the model's first argument takes.
+def settled(batch: torch.Tensor, model: Any) -> torch.Tensor:
+    """Converts a batch to the dtype that the model's first argument takes.
 
     Token ids become 64-bit integers. Pixels, sounds and embeddings get the model's float dtype, and so do 64-bit floats
     if it is unknown what the argument takes.
@@ -103,16 +103,11 @@ def settled(batch: Sequence[torch.Tensor], model: Any) -> list[torch.Tensor]:
     Raises:
         ValueError: an id is not a whole number.
     """
-    wanted, unknown = _wanted(model), {torch.float64: _float_of(model)}
-    return [_converted(example, wanted or unknown.get(example.dtype, example.dtype)) for example in batch]
-
-
-def _converted(example: torch.Tensor, wanted: torch.dtype) -> torch.Tensor:
-    converted = example.to(wanted)  # itself, if it is of that dtype
-    if wanted.is_floating_point:
-        return converted
-    if example.is_floating_point() and not torch.equal(converted.to(example.dtype), example):
-        raise ValueError(f"the model takes whole numbers, such as token ids, and an example holds {example.tolist()}.")
+    wanted = _wanted(model) or (_float_of(model) if batch.dtype == torch.float64 else batch.dtype)
+    converted = batch.to(wanted)  # itself, if it is of that dtype
+    if batch.is_floating_point() and not wanted.is_floating_point and not torch.equal(converted.to(batch.dtype), batch):
+        wrong = batch[converted.to(batch.dtype) != batch][:1].tolist()
+        raise ValueError(f"the model takes whole numbers, such as token ids, and an example holds {wrong}.")
     return converted
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace.core.beam_compat import with_beams_attributes
@@ -19,7 +18,7 @@ with extra_required("onnx"):
     import numpy
     import onnxruntime
 
-from headrace.handlers.array_batches import InputRows, are_named, predict_named, stacked_alike
+from headrace.handlers.array_batches import InputRows, predict_arrays
 
 __all__ = ["OnnxModelHandlerNumpy", "default_numpy_inference_fn"]
 
@@ -53,18 +52,20 @@ def default_numpy_inference_fn(
     Raises:
         TypeError, ValueError: an example cannot be converted.
     """
-    if are_named(batch):
-        inputs = {one.name: (_DTYPES.get(one.type), len(one.shape)) for one in inference_session.get_inputs()}
-        arguments = inference_args or {}
-        return predict_named(batch, inputs, lambda feeds: inference_session.run(None, {**feeds, **arguments})[0])
-    first = inference_session.get_inputs()[0]
-
-    def run(rows: Any) -> Any:
-        return inference_session.run(None, {first.name: rows, **(inference_args or {})})[0]
-
+    first, arguments = inference_session.get_inputs()[0], inference_args or {}
     size = first.shape[0] if first.shape and isinstance(first.shape[0], int) else None
-    predict = partial(_in_batches_of, size, run) if size else run
-    return stacked_alike(batch, predict, _DTYPES.get(first.type))
+
+    def inputs() -> dict[str, tuple[Any, int]]:
+        return {one.name: (_DTYPES.get(one.type), len(one.shape)) for one in inference_session.get_inputs()}
+
+    def ask(given: Any) -> Any:
+        feeds = given if isinstance(given, Mapping) else {first.name: given}
+        return inference_session.run(None, {**feeds, **arguments})[0]
+
+    def ask_in_parts(given: Any) -> Any:
+        return _in_batches_of(size, ask, given) if size and not isinstance(given, Mapping) else ask(given)
+
+    return predict_arrays(batch, ask_in_parts, _DTYPES.get(first.type), inputs)
 
 
 @with_beams_attributes

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from headrace.core.columns import Takes
-from headrace.core.conversion import FLOAT32_MAX, predict_by_kind, to_matrix, to_numbers, to_results
+from headrace.core.conversion import FLOAT32_MAX, predict_stacked, to_matrix, to_numbers, to_results
 from headrace.core.errors import extra_required
 from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
@@ -20,12 +20,10 @@ from headrace.handlers.cards import CARDS
 from headrace.handlers.torch_models import (
     KeyedTensorExamples,
     TensorExamples,
-    answer_to,
     call_model,
     column_dtypes,
     device_named,
     device_of,
-    kind_of,
     load_onto,
     on_cpu,
     on_device,
@@ -211,10 +209,10 @@ def default_tensor_inference_fn(
     dtypes or shapes run in groups of equal ones.
     """
 
-    def predict(alike: Sequence[Any]) -> Any:
-        return rows(answer_to(alike, device, model, inference_args, model_fn))
+    def ask(inputs: Any) -> Any:
+        return call_model(on_device(inputs, device), model, inference_args, model_fn)
 
-    return to_results(batch, predict_by_kind(batch, kind_of, predict), model_id)
+    return to_results(batch, predict_stacked(batch, torch.stack, ask, lambda answer, _: rows(answer)), model_id)
 
 
 def make_tensor_model_fn(model_fn: str) -> InferenceFn[Any]:

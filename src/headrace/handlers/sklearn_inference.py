@@ -27,7 +27,7 @@ with extra_required("sklearn"):
     import numpy
     from sklearn.base import BaseEstimator
 
-from headrace.handlers.array_batches import ArrayExamples, stacked_alike, with_names
+from headrace.handlers.array_batches import ArrayExamples, predict_arrays, with_names
 
 if TYPE_CHECKING:
     import pandas
@@ -101,7 +101,7 @@ def _predict_arrays(
     *,
     named: bool = False,
 ) -> Any:
-    return stacked_alike(batch, lambda rows: _asked(model, rows, inference_args, method, named=named))
+    return predict_arrays(batch, lambda rows: _asked(model, rows, inference_args, method, named=named))
 
 
 class SklearnModelHandlerNumpy(ArrayExamples, SklearnModelHandler["numpy.ndarray[Any, Any]"]):

@@ -10,7 +10,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
-from headrace.core.conversion import answer_with_rows, predict_by_kind, to_results
+from headrace.core.conversion import predict_stacked, to_results
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.result import PredictionResult
 from headrace.handlers.base import UriModelHandler, as_member
@@ -26,13 +26,12 @@ if "tensorflow" not in sys.modules:
 with extra_required("tensorflow"):
     import tensorflow
 
-from headrace.handlers.array_batches import InputRows, are_named, arrays_in, fitted, predict_named, stacked_alike
+from headrace.handlers.array_batches import InputRows, are_named, arrays_in, predict_arrays
 from headrace.handlers.tensorflow_models import (
     answer_of,
     arrays_of,
     input_dtype,
     inputs_of,
-    kind_of,
     load,
     load_weights,
     rows_of,
@@ -70,10 +69,7 @@ def default_numpy_inference_fn(
     first converted to it, as ``headrace.handlers.array_batches.fitted`` does. Of dicts, each array is the input of its
     name.
     """
-    if are_named(batch):
-        return to_results(batch, _named(model, batch, inference_args, rows_of), model_id)
-    ask = partial(answer_of, model, inference_args=inference_args)
-    return to_results(batch, stacked_alike(batch, ask, input_dtype(model, inference_args or {}), rows_of), model_id)
+    return to_results(batch, _predicted(model, batch, inference_args, rows_of), model_id)
 
 
 def default_tensor_inference_fn(
@@ -87,19 +83,17 @@ def default_tensor_inference_fn(
     Tensors of different dtypes or shapes run in groups of equal ones. Examples may be dicts, as of arrays.
     """
     if are_named(batch):
-        return to_results(batch, _named(model, batch, inference_args, rows_of), model_id)
+        return default_numpy_inference_fn(model, batch, inference_args, model_id)
     tensors = [one if tensorflow.is_tensor(one) else tensorflow.convert_to_tensor(one) for one in batch]
-
-    def ask(alike: Sequence[Any]) -> Any:
-        return answer_of(model, tensorflow.stack(alike), inference_args)
-
-    predictions = predict_by_kind(tensors, kind_of, lambda alike: rows_of(answer_with_rows(ask, alike)))
-    return to_results(batch, predictions, model_id)
+    ask = partial(answer_of, model, inference_args=inference_args)
+    return to_results(
+        batch, predict_stacked(tensors, tensorflow.stack, ask, lambda answer, _: rows_of(answer)), model_id
+    )
 
 
-def _named(model: Any, batch: Any, inference_args: dict[str, Any] | None, rows: Callable[[Any], Any]) -> Any:
-    """The answers for examples, or columns, by the names of the model's inputs."""
-    return predict_named(batch, inputs_of(model), lambda feeds: rows(answer_of(model, feeds, inference_args)))
+def _predicted(model: Any, batch: Any, inference_args: dict[str, Any] | None, rows: Callable[[Any], Any]) -> Any:
+    ask = partial(answer_of, model, inference_args=inference_args)
+    return predict_arrays(batch, ask, input_dtype(model, inference_args or {}), partial(inputs_of, model), rows)
 
 
 class _TFModelHandler(InputRows, UriModelHandler[ExampleT, Any]):
@@ -161,19 +155,14 @@ class _TFModelHandler(InputRows, UriModelHandler[ExampleT, Any]):
         An ``inference_fn`` of the user's gets the array, the tensor or the dict as its batch.
         """
         rows = self._rows_of(columns)
-        if not self._columns_are_inputs:
-            rows = self._as_batch(rows, input_dtype(model, inference_args or {}))
         if not self.columns_equal_rows():
             results = self._inference_fn(model, rows, inference_args or {}, self._model_uri)
             answer: Any = [result.inference for result in results]
-        elif self._columns_are_inputs:
-            answer = _named(model, rows, inference_args, arrays_of)
-        else:
+        elif tensorflow.is_tensor(rows):
             answer = arrays_of(answer_of(model, rows, inference_args))
+        else:
+            answer = _predicted(model, rows, inference_args, arrays_of)
         return PredictionResult(columns, answer, self._model_uri)
-
-    def _as_batch(self, rows: numpy.ndarray[Any, Any], declared: Any) -> Any:
-        return rows if declared is None else fitted(rows, declared)
 
     def _check_arguments(self) -> None:
         of_weights = self._model_type is ModelType.SAVED_WEIGHTS
@@ -234,5 +223,6 @@ class TFModelHandlerTensor(_TFModelHandler[tensorflow.Tensor]):
         example = super().example_from_row(row)
         return example if self._columns_are_inputs else tensorflow.constant(example)
 
-    def _as_batch(self, rows: numpy.ndarray[Any, Any], declared: Any) -> Any:
-        return tensorflow.convert_to_tensor(rows)
+    def _rows_of(self, columns: Any) -> Any:
+        rows = super()._rows_of(columns)
+        return rows if self._columns_are_inputs else tensorflow.convert_to_tensor(rows)

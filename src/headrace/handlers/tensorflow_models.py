@@ -138,11 +138,6 @@ def _hub_path(uri: str) -> str:
     return str(tensorflow_hub.resolve(uri))
 
 
-def kind_of(tensor: Any) -> tuple[Any, ...]:
-    """What tensors must share to be stacked."""
-    return type(tensor), tensor.dtype, tuple(tensor.shape)
-
-
 def answer_of(model: Any, rows: Any, inference_args: dict[str, Any] | None) -> Any:
     """The model's answer for a batch, or for a dict of batches by the names of its inputs; no tuple.
 

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from headrace.core.columns import Form, Takes
 from headrace.core.conversion import (
     FLOAT32_MAX,
-    answer_with_rows,
     by_name,
     column_integers,
     column_numbers,
@@ -243,38 +242,6 @@ def call_model(
             f"{error}\nThe model was given {dtypes}. Convert tensors before; columns of a file are 32-bit floats, but "
             "for those named as token ids and masks are, and those of the argument dtypes, {'column': 'int64'}."
         ) from error
-
-
-def answer_to(
-    examples: Sequence[Any],
-    device: torch.device,
-    model: Any,
-    inference_args: Mapping[str, Any] | None = None,
-    model_fn: str = "__call__",
-) -> Any:
-    """The model's answer for examples of one kind; a tensor has a row for each of them."""
-
-    def ask(alike: Sequence[Any]) -> Any:
-        if isinstance(alike[0], torch.Tensor):
-            together: Any = torch.stack(list(alike))
-        else:
-            together = {name: torch.stack([example[name] for example in alike]) for name in alike[0]}
-        return call_model(on_device(together, device), model, inference_args, model_fn)
-
-    return answer_with_rows(ask, examples)
-
-
-def kind_of(example: Any) -> tuple[Any, ...]:
-    """What tensors, or dicts of tensors, must share to be stacked unchanged: names, dtypes and shapes.
-
-    Raises:
-        TypeError: the example contains something else.
-    """
-    if isinstance(example, torch.Tensor):
-        return example.shape, example.dtype
-    if isinstance(example, Mapping):
-        return tuple([(name, kind_of(example[name])) for name in sorted(example)])
-    raise TypeError(f"an example must be made of torch tensors, not of {type(example).__qualname__}.")
 
 
 def on_device(inputs: Any, device: torch.device) -> Any:

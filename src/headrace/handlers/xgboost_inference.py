@@ -77,7 +77,7 @@ def default_xgboost_inference_fn(
         return with_names(answer, getattr(model, "classes_", ())) if named else answer
 
     if _is_by_row(model, method) and "base_margin" not in arguments:
-        answers = predict_by_kind(matrices, _kind, predict)
+        answers = predict_by_kind(matrices, map(_kind, matrices), predict)
     else:
         answers = list(map(ask, matrices))
     return [
