@@ -10,7 +10,7 @@ import torch
 import transformers
 from PIL import Image
 
-from headrace import ConfigurationError, Failure, NotYetHonouredWarning, predict
+from headrace import ConfigurationError, Failure, predict
 from headrace.handlers import huggingface_inference
 from headrace.handlers.huggingface_inference import HuggingFacePipelineModelHandler, PipelineTask
 from headrace.runtime.plan import make_plan
@@ -219,12 +219,6 @@ def test_handler_takes_beams_arguments_and_tasks(accepts_all_of, incumbent_huggi
     }
 
 
-def test_pipeline_predicts_the_same_in_a_host(classifier):
-    handler = HuggingFacePipelineModelHandler("text-classification", classifier)
-    there = [result.inference for result in predict(handler, TEXTS, isolate=True)]
-    assert nearly_equal(there, infer(handler, TEXTS))
-
-
 def test_weights_of_large_models_are_mapped(folders, runtime, assert_mappable):
     handler = HuggingFacePipelineModelHandler("token-classification", folders["token-classification"])
     there = [result.inference for result in predict(handler, TEXTS, placement="machine")]
@@ -293,13 +287,6 @@ def test_pipelines_that_read_texts_sort_them_by_length(task, sorts):
     handler = HuggingFacePipelineModelHandler(task, "m")
     assert make_plan(handler).batching.sorts == sorts
     assert not make_plan(HuggingFacePipelineModelHandler(task, "m", sort_by_length=False)).batching.sorts
-
-
-def test_arguments_of_the_transform_which_beam_ignores_are_a_warning_with_the_cure():
-    with pytest.warns(
-        NotYetHonouredWarning, match=r"give them to the transform: RunInference\(handler, inference_args="
-    ):
-        HuggingFacePipelineModelHandler("fill-mask", inference_args={"top_k": 3})
 
 
 def test_arguments_of_models_are_those_of_pipelines_by_another_name():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import pickle
 import sys
 
 import numpy
@@ -51,11 +50,6 @@ def test_scalars_of_every_type_return_unchanged(code):
     assert [(type(one), one) for one in came] == [(type(one), one) for one in values]
     memory[:] = b"\xff" * len(memory)
     assert came == values
-
-
-def test_nan_keeps_its_bits():
-    values = list(numpy.array([0x7FC00001, 0xFFC00002], "u4").view("f4"))
-    assert [one.tobytes() for one in through_memory(values)[0]] == [one.tobytes() for one in values]
 
 
 class Special(numpy.ndarray):
@@ -112,74 +106,6 @@ def test_rows_are_views():
     assert not CODEC.unstack(stacked.layout, memoryview(bytes(48)), 3)[0].flags.writeable
 
 
-def test_a_layout_is_small():
-    for values in ([A, A], [numpy.float32(1), numpy.float32(2)]):
-        assert len(pickle.dumps(CODEC.stack(values).layout, 5)) < 50
-
-
-@pytest.mark.parametrize("make", [lambda a: a, lambda a: a.T, lambda a: a[:, ::2], lambda a: a[::-1].T])
-@pytest.mark.parametrize("side", [3, 40])
-@pytest.mark.parametrize("dtype", ["f8", ">M8[s]", STRUCTURED], ids=str)
-def test_single_arrays_take_one_buffer_along(make, side, dtype):
-    array = make(numpy.frombuffer(numpy.random.default_rng(0).bytes(10**6), dtype, side * side).reshape(side, side))
-    came, sizes = pickled([array, array])
-    assert sizes == [array.nbytes]
-    assert came[0] is came[1]
-    assert (came[0].dtype, came[0].dtype.byteorder) == (array.dtype, array.dtype.byteorder)
-    assert came[0].tobytes() == array.tobytes()
-    assert came[0].flags.f_contiguous == array.flags.f_contiguous
-    assert came[0].flags.writeable == (array.flags.writeable or not array.flags.forc)
-
-
-@pytest.mark.parametrize(
-    "array",
-    [
-        numpy.array([None, "text", 1], object),
-        numpy.zeros(3, [("a", object), ("b", "i4")]),
-        numpy.zeros(3, numpy.dtype("f4", metadata={"unit": "m"})),
-        numpy.zeros(3, "V0"),
-    ],
-    ids=str,
-)
-def test_arrays_that_are_more_than_memory_are_left_to_numpy(array):
-    came, _ = pickled(array)
-    assert repr(came) == repr(array)
-    assert came.dtype.metadata == array.dtype.metadata
-
-
-def test_subclasses_pickle_themselves():
-    masked, _ = pickled(numpy.ma.array([1, 2, 3], mask=[0, 1, 0]))
-    assert repr(masked) == repr(numpy.ma.array([1, 2, 3], mask=[0, 1, 0]))
-
-
-@pytest.mark.parametrize(
-    ("make", "size"),
-    [
-        (lambda a: a, 24),
-        (lambda a: a.T, 24),
-        (lambda a: a[:, ::2], 23),
-        (lambda a: a[::-1, ::-3], 22),
-        (lambda a: a[1], 6),
-        (lambda a: a[2, 3, ...], 1),
-        (lambda a: numpy.broadcast_to(a[1], (1000, 6)), 6),
-        (lambda a: a[:, None, :, None], 24),
-    ],
-    ids=range(8),
-)
-@pytest.mark.parametrize("dtype", ["f8", ">M8[s]", "U3", STRUCTURED, numpy.dtype("f4", metadata={"a": 1})], ids=str)
-def test_whole_arrays_keep_their_strides_and_take_the_memory_between_their_ends(make, size, dtype):
-    dtype = numpy.dtype(dtype)
-    content = numpy.random.default_rng(0).bytes(24 * dtype.itemsize) if dtype.kind != "U" else b"a\0\0\0" * 72
-    array = make(numpy.frombuffer(bytearray(content), dtype).reshape(4, 6))
-    (came, alias), sizes = moved([array, array])
-    assert came is alias
-    assert sizes == [size * dtype.itemsize]
-    assert (came.dtype, came.shape, came.strides) == (array.dtype, array.shape, array.strides)
-    assert came.dtype.metadata == array.dtype.metadata
-    assert came.flags.writeable == array.flags.writeable
-    assert came.tobytes() == array.tobytes()
-
-
 def test_whole_arrays_without_movable_memory_are_left_to_numpy():
     for array in (numpy.array([None, "text", 1], object), numpy.empty((0, 3), order="F"), numpy.zeros(3, "V0")):
         came, sizes = moved(array)
@@ -206,13 +132,6 @@ def test_thread_limits_of_two_threads_leave_the_first_number_of_threads():
     for undo in undos:
         undo()
     assert blas_threads() == before
-
-
-def test_thread_limit_does_not_add_threads():
-    before = blas_threads()
-    undo = CODEC.limit_threads(1000)
-    assert blas_threads() == before
-    undo()
 
 
 def test_thread_limits_without_scikit_learn_are_left_to_the_environment(monkeypatch):

@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 
 from beam_compat import BeamCompatContract
 from headrace import ConfigurationError, Failure, predict
-from headrace.handlers.onnx_inference import OnnxModelHandlerNumpy, default_numpy_inference_fn
+from headrace.handlers.onnx_inference import OnnxModelHandlerNumpy
 from headrace.testing import HandlerContract, nearly_equal
 from toys import ODD_ARRAYS, infer, inferences
 
@@ -123,22 +123,11 @@ def test_inference_args_are_further_inputs(product_uri):
     assert nearly_equal(inferences(results), list(FEATURES[:6] @ WEIGHT * 3))
 
 
-def test_default_inference_fn_can_be_called_directly(product_uri):
-    session = onnxruntime.InferenceSession(product_uri, providers=CPU)
-    assert nearly_equal(default_numpy_inference_fn(session, ARRAYS), FEATURES[:6] @ WEIGHT)
-
-
 def test_default_providers_are_those_available(product_uri):
     """Asking for another one would be a warning, and so an error here."""
     found = OnnxModelHandlerNumpy(product_uri).load_model().get_providers()
     assert found[-1] == "CPUExecutionProvider"
     assert ("CUDAExecutionProvider" in found) is ("CUDAExecutionProvider" in onnxruntime.get_available_providers())
-
-
-def test_given_providers_are_not_changed(product_uri):
-    handler = OnnxModelHandlerNumpy(product_uri, providers=["NoSuchExecutionProvider"])
-    with pytest.warns(UserWarning, match="NoSuchExecutionProvider"):
-        handler.load_model()
 
 
 def test_onnxruntime_chooses_where_providers_are_none(product_uri):
@@ -211,22 +200,12 @@ def test_ids_from_a_file_fit_a_model_of_integers(tmp_path):
     assert "the model takes int64, which cannot hold" in str(bad.error)
 
 
-def test_num_bytes_are_those_of_the_data(product_uri):
-    assert OnnxModelHandlerNumpy(product_uri).get_num_bytes(ARRAYS) == 6 * 3 * 4
-
-
 def test_row_becomes_an_array(product_uri):
     handler = OnnxModelHandlerNumpy(product_uri)
     example = handler.example_from_row({"b": "1.5", "a": 2, "c": True})
     assert (example.tolist(), example.dtype, example.shape) == ([1.5, 2.0, 1.0], numpy.float32, (3,))
     (prediction,) = predict(handler, [example])
     assert nearly_equal(prediction.inference, example @ WEIGHT)
-
-
-@pytest.mark.parametrize("value", ["blue", None, 1e39])
-def test_row_without_32_bit_numbers_is_refused(product_uri, value):
-    with pytest.raises(ValueError, match="column 'x' holds"):
-        OnnxModelHandlerNumpy(product_uri).example_from_row({"x": value})
 
 
 def mixed_inputs():

@@ -21,11 +21,6 @@ TENSOR = PytorchModelHandlerTensor("m.pt", torch.nn.Identity)
 KEYED = PytorchModelHandlerKeyedTensor("m.pt", torch.nn.Identity)
 
 
-def test_num_bytes_are_those_of_the_data():
-    assert TENSOR.get_num_bytes([torch.zeros(4, 5), torch.zeros(3, dtype=torch.float64)]) == 4 * 5 * 4 + 3 * 8
-    assert KEYED.get_num_bytes([{"a": torch.zeros(4), "b": torch.zeros((), dtype=torch.int64)}]) == 4 * 4 + 8
-
-
 class Outputs(torch.nn.Module):
     """Gives back its inputs, by name."""
 
@@ -43,11 +38,6 @@ def test_prediction_does_not_keep_its_batch():
         tensor = result.inference if isinstance(result.inference, torch.Tensor) else result.inference["x"]
         assert tensor.untyped_storage().nbytes() == 10 * 4
         assert len(pickle.dumps(tensor)) < 2000
-
-
-def test_results_need_no_gradients():
-    (result,) = default_tensor_inference_fn([torch.zeros(3)], torch.nn.Linear(3, 2), CPU)
-    assert not result.inference.requires_grad
 
 
 def test_batches_may_be_tensors_already():

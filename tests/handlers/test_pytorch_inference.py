@@ -187,14 +187,6 @@ class TestKeyedMethodContract(KeyedTensorContract):
         return incumbent.PytorchModelHandlerKeyedTensor(pair_path, Pair, inference_fn=both)
 
 
-def test_model_class_may_be_a_function(folder):
-    linear = torch.nn.Linear(3, 2)
-    path = save_state(linear, folder / "linear.pt")
-    for arguments in (LINEAR, {"model_class": lambda: torch.nn.Linear(3, 2)}):
-        results = infer(PytorchModelHandlerTensor(path, **arguments), TENSORS)
-        assert nearly_equal(torch.stack(inferences(results)), linear(BATCH))
-
-
 def test_model_is_in_evaluation_mode(state_path):
     model = PytorchModelHandlerTensor(state_path, Scaled).load_model()
     assert not model.training

@@ -72,11 +72,6 @@ def test_handler_runs_in_a_pipeline(folder, expected):
     assert nearly_equal([found[text] for text in TEXTS], expected)
 
 
-def test_model_embeds_the_same_in_a_host(folder, expected):
-    results = predict(SentenceTransformerModelHandler(folder), TEXTS, isolate=True)
-    assert nearly_equal([result.inference for result in results], expected)
-
-
 def test_weights_of_large_models_are_mapped(folder, expected, runtime, assert_mappable):
     handler = SentenceTransformerModelHandler(folder)
     results = predict(handler, TEXTS, placement="machine")
@@ -203,17 +198,6 @@ def test_load_options_go_to_the_model(folder):
 def test_bad_arguments_are_refused_with_the_cure(arguments, complaint):
     with pytest.raises(ConfigurationError, match=complaint):
         SentenceTransformerModelHandler(arguments[0], device=arguments[1] if arguments[1:] else None)
-
-
-def test_row_with_one_text_is_an_example():
-    handler = SentenceTransformerModelHandler("m")
-    assert handler.example_from_row({"text": "bad film"}) == "bad film"
-    with pytest.raises(
-        ValueError, match=r"choose one column with the text \(--columns, in Python columns=\), of id, text"
-    ):
-        handler.example_from_row({"id": 1, "text": "bad film"})
-    with pytest.raises(ValueError, match="column 'id' holds 7, which is no text"):
-        handler.example_from_row({"id": 7})
 
 
 def test_model_path_update_loads_another_model(folder):

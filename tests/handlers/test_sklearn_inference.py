@@ -22,7 +22,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 from beam_compat import BeamCompatContract
-from headrace import ConfigurationError, Failure, MissingExtraError, predict
+from headrace import ConfigurationError, MissingExtraError, predict
 from headrace.handlers.sklearn_inference import ModelFileType, SklearnModelHandlerNumpy, SklearnModelHandlerPandas
 from headrace.rows.blocks import TypedRow
 from headrace.testing import HandlerContract, nearly_equal
@@ -236,19 +236,6 @@ def test_column_order_matters_to_a_model_without_names(tmp_path):
     assert nearly_equal([float(result.inference) for result in results], [21.0, 12.0])
 
 
-def test_text_in_one_frame_does_not_change_numbers_in_another(tmp_path):
-    """Stacked with strings, numbers would become strings, which to an encoder are known categories."""
-    encoder = OneHotEncoder(handle_unknown="ignore").fit(numpy.array([["1"], ["2"]], dtype=object))
-    model = make_pipeline(encoder, LinearRegression()).fit(numpy.array([["1"], ["2"]], dtype=object), [1.0, 2.0])
-    handler = SklearnModelHandlerNumpy(save(model, tmp_path / "words.pkl"), min_batch_size=2, max_batch_size=2)
-    number, word = numpy.array([1.0]), numpy.array(["2"], dtype=object)
-    (alone,) = predict(handler, [number], on_failure="yield")
-    beside, other = predict(handler, [number, word], on_failure="yield")
-    assert isinstance(alone, Failure)
-    assert isinstance(beside, Failure)
-    assert nearly_equal(float(other.inference), 2.0)
-
-
 def test_frames_of_integers_and_floats_are_one_call(table_uri, table_model, monkeypatch):
     handler = SklearnModelHandlerPandas(table_uri, ModelFileType.JOBLIB)
     rows = [TypedRow({"height": height, "colour": "red"}, {"height": "float"}) for height in (1, 1.5, 2, -3)]
@@ -259,22 +246,9 @@ def test_frames_of_integers_and_floats_are_one_call(table_uri, table_model, monk
     assert numpy.allclose([result.inference for result in results], before(table_model, frame))
 
 
-def test_num_bytes_are_those_of_the_data(forest_uri):
-    assert SklearnModelHandlerNumpy(forest_uri).get_num_bytes(ARRAYS) == 6 * 3 * 8
-    words = [pandas.DataFrame({"word": pandas.Series([text], dtype=object)}) for text in ("", "x" * 1000)]
-    handler = SklearnModelHandlerPandas(forest_uri)
-    assert handler.get_num_bytes(words[1:]) - handler.get_num_bytes(words[:1]) == 1000
-
-
 def test_row_becomes_an_array(forest_uri):
     example = SklearnModelHandlerNumpy(forest_uri).example_from_row({"b": "1.5", "a": 2, "c": True})
     assert (example.tolist(), example.dtype, example.shape) == ([1.5, 2.0, 1.0], numpy.float64, (3,))
-
-
-@pytest.mark.parametrize("value", ["blue", "", None, "nan", float("inf")])
-def test_row_without_numbers_is_refused(forest_uri, value):
-    with pytest.raises(ValueError, match=f"column 'colour' holds {value!r}, which is not a finite number"):
-        SklearnModelHandlerNumpy(forest_uri).example_from_row({"height": 1, "colour": value})
 
 
 def test_row_becomes_a_frame(table_uri, table_model):

@@ -349,12 +349,6 @@ def test_rows_and_columns_of_a_file_become_examples(uri, handler_class):
     assert nearly_equal(handler.run_columns(columns, model).inference, EXPECTED)
 
 
-@BOTH
-def test_row_without_32_bit_numbers_is_refused(uri, handler_class):
-    with pytest.raises(ValueError, match="column 'x' holds"):
-        handler_class(uri).example_from_row({"x": 1e39})
-
-
 def test_prediction_does_not_keep_its_batch(uri):
     (first, *_) = infer(TFModelHandlerNumpy(uri), ARRAYS)
     assert len(cloudpickle.dumps(first.inference)) < 1000

@@ -36,11 +36,6 @@ def test_examples_of_another_shape_are_named(batch, tensor):
         to_feed(batch, *tensor)
 
 
-def test_examples_of_another_rank_do_not_fit():
-    with pytest.raises(ValueError, match="do not fit"):
-        to_feed([numpy.ones((3, 1))], *VARYING)
-
-
 def test_predictions_are_rows_in_memory_of_their_own():
     outputs = [numpy.arange(4.0), numpy.arange(8.0).reshape(4, 2)]
     rows = to_rows(outputs, 2)
@@ -98,7 +93,3 @@ def test_row_becomes_an_array():
     assert nearly_equal(example, numpy.array([1, 2, 3.5], dtype=numpy.float32))
     with pytest.raises(ValueError, match="column 'a' holds 'x'"):
         handler.example_from_row({"a": "x"})
-
-
-def test_num_bytes_are_those_of_the_data():
-    assert TensorRTEngineHandlerNumPy(1, 2, engine_path="model.plan").get_num_bytes(ROWS) == 3 * 3 * 8

@@ -6,7 +6,6 @@ import functools
 import importlib
 import sys
 import types
-from pathlib import Path
 
 import numpy
 import pandas
@@ -194,14 +193,6 @@ def test_datatables_predict_as_frames_and_zeros_are_zeros(datatable, classifier_
     assert nearly_equal(inferences(tables), inferences(frames))
 
 
-def test_one_dimensional_example_gets_a_single_prediction(classifier, classifier_path):
-    rows = infer(XGBoostModelHandlerNumpy(xgboost.XGBClassifier, classifier_path), ROWS)
-    assert inferences(rows) == classifier.predict(FEATURES[:6]).tolist()
-    handler = XGBoostModelHandlerPandas(xgboost.XGBClassifier, classifier_path)
-    series = infer(handler, [FRAME.iloc[0], FRAME[1:3], FRAME.iloc[3]])
-    assert nearly_equal(inferences(series)[::2], inferences(rows)[:4:3])
-
-
 def counted(model, monkeypatch):
     calls, before = [], type(model).predict
 
@@ -305,11 +296,6 @@ def test_a_method_that_the_class_or_the_model_lacks_is_refused(booster_path):
     made = XGBoostModelHandlerNumpy(functools.partial(xgboost.Booster), booster_path, method="predict_proba")
     with pytest.raises(ConfigurationError, match="Booster has no predict_proba"):
         made.load_model()
-
-
-def test_model_class_may_be_a_function(classifier_path):
-    make = functools.partial(xgboost.XGBClassifier, n_jobs=1)
-    assert XGBoostModelHandlerNumpy(make, Path(classifier_path).as_uri()).load_model().n_jobs == 1
 
 
 def test_model_class_may_be_named(booster_path):

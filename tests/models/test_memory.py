@@ -108,58 +108,53 @@ def machine(tmp_path):
     return Machine(tmp_path)
 
 
-@pytest.fixture
-def v1(machine):
-    machine.is_in("5:devices:/elsewhere")
-    machine.is_in("4:cpu,memory:/jobs/one")
-    machine.is_in("0::/")
+@pytest.fixture(params=["v1", "v2"])
+def grouped(machine, request):
+    """A machine, and what sets the figures of its process's memory group, or of one around it."""
+    if request.param == "v2":
+        machine.is_in("0::/jobs/one")
+        machine.group("", memory__stat="inactive_file 5")  # the root's has no limit
+        return machine, machine.v2
+    for line in ("5:devices:/elsewhere", "4:cpu,memory:/jobs/one", "0::/"):
+        machine.is_in(line)
     machine.v1("memory", UNLIMITED_V1, used=3)
-    return machine
-
-
-@pytest.fixture
-def v2(machine):
-    machine.is_in("0::/jobs/one")
-    machine.group("", memory__stat="inactive_file 5")  # the root's has no limit
-    return machine
+    return machine, lambda path, limit, **used: machine.v1(
+        f"memory/{path}", UNLIMITED_V1 if limit == "max" else limit, **used
+    )
 
 
 def test_a_machine_without_groups(machine):
     assert machine.figures() == (PHYSICAL, 9_000_000 * 1024)
 
 
-def test_v1_without_a_limit(v1):
-    v1.v1("memory/jobs/one", UNLIMITED_V1, used=15 * GIGABYTE)
-    assert v1.figures() == (PHYSICAL, 9_000_000 * 1024)
+def test_a_group_without_a_limit(grouped):
+    machine, make = grouped
+    make("jobs/one", "max", used=15 * GIGABYTE)
+    assert machine.figures() == (PHYSICAL, 9_000_000 * 1024)
 
 
-def test_v1_counts_page_cache_as_free_and_shared_memory_as_used(v1):
-    v1.v1("memory/jobs/one", 4 * GIGABYTE, used=3 * GIGABYTE, inactive=5, active=7)
-    assert v1.figures() == (4 * GIGABYTE, GIGABYTE + 12)
+def test_page_cache_counts_as_free_and_shared_memory_as_used(grouped):
+    machine, make = grouped
+    make("jobs/one", 4 * GIGABYTE, used=3 * GIGABYTE, inactive=5, active=7)
+    assert machine.figures() == (4 * GIGABYTE, GIGABYTE + 12)
 
 
-def test_v2_without_a_limit(v2):
-    v2.v2("jobs/one", "max", used=15 * GIGABYTE)
-    assert v2.figures() == (PHYSICAL, 9_000_000 * 1024)
-
-
-def test_v2_counts_page_cache_as_free_and_shared_memory_as_used(v2):
-    v2.v2("jobs/one", 4 * GIGABYTE, used=3 * GIGABYTE, inactive=5, active=7)
-    assert v2.figures() == (4 * GIGABYTE, GIGABYTE + 12)
-
-
-@pytest.mark.parametrize("version", ["v1", "v2"])
-def test_the_tightest_enclosing_group_decides(version, request):
-    machine = request.getfixturevalue(version)
-    place, make = ("memory/jobs", machine.v1) if version == "v1" else ("jobs", machine.v2)
-    make(f"{place}", 4 * GIGABYTE, used=3 * GIGABYTE)
-    make(f"{place}/one", 6 * GIGABYTE, used=2 * GIGABYTE)
-    make(f"{place}/two", 1, used=1)  # not among them
+def test_the_tightest_enclosing_group_decides(grouped):
+    machine, make = grouped
+    make("jobs", 4 * GIGABYTE, used=3 * GIGABYTE)
+    make("jobs/one", 6 * GIGABYTE, used=2 * GIGABYTE)
+    make("jobs/two", 1, used=1)  # not among them
     assert machine.figures() == (4 * GIGABYTE, GIGABYTE)
-    make(f"{place}/one", 5 * GIGABYTE, used=5 * GIGABYTE + 1)
+    make("jobs/one", 5 * GIGABYTE, used=5 * GIGABYTE + 1)
     assert machine.figures() == (4 * GIGABYTE, 0)
-    make(f"{place}/one", 2 * GIGABYTE, used=GIGABYTE + 1)
+    make("jobs/one", 2 * GIGABYTE, used=GIGABYTE + 1)
     assert machine.figures() == (2 * GIGABYTE, GIGABYTE - 1)
+
+
+def test_a_limit_beyond_the_machine_s_memory_is_none(grouped):
+    machine, make = grouped
+    make("jobs/one", 64 * GIGABYTE)
+    assert machine.figures() == (PHYSICAL, 9_000_000 * 1024)
 
 
 @pytest.mark.parametrize(("line", "place"), [("4:memory:/docker/abc", "memory"), ("0::/", ""), ("0::/../other", "")])
@@ -169,32 +164,21 @@ def test_a_container_sees_its_own_group_at_the_top(machine, line, place):
     assert machine.figures() == (2 * GIGABYTE, GIGABYTE)
 
 
-def test_a_limit_beyond_the_machine_s_memory_is_none(v2):
-    v2.v2("jobs/one", 64 * GIGABYTE)
-    assert v2.figures() == (PHYSICAL, 9_000_000 * 1024)
-
-
 def test_memory_figures_may_be_unknown(tmp_path):
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert memory_limit(tmp_path, tmp_path) == memory_available(tmp_path, tmp_path) == physical
     assert memory_of(os.getpid(), tmp_path) is None
 
 
-def test_v1_counts_out_of_memory_kills(v1):
-    v1.group("memory/jobs/one", memory__oom_control="oom_kill_disable 0\nunder_oom 0\noom_kill 3")
-    v1.group("memory", memory__oom_control="oom_kill 70")
-    assert v1.kills() == 3
-
-
-def test_v2_counts_out_of_memory_kills(v2):
-    v2.group("jobs/one", memory__events="low 0\nhigh 9\nmax 5\noom 4\noom_kill 3\noom_group_kill 0")
-    v2.group("jobs", memory__events="oom_kill 70")
-    assert v2.kills() == 3
-
-
-def test_out_of_memory_kills_may_be_unknown(machine, v1):
-    v1.group("memory/jobs/one", memory__oom_control="oom_kill_disable 0\nunder_oom 0")  # before Linux 4.13
-    assert v1.kills() is None
+@pytest.mark.parametrize("count", [3, None])  # none before Linux 4.13
+def test_out_of_memory_kills_are_counted(grouped, count):
+    machine, _ = grouped
+    is_v1 = (machine.groups / "memory").exists()
+    name, place = ("memory__oom_control", "memory/jobs") if is_v1 else ("memory__events", "jobs")
+    kills = "" if count is None else f"oom_kill {count}"
+    machine.group(f"{place}/one", **{name: f"under_oom 0\noom 4\n{kills}".strip()})
+    machine.group(place, **{name: "oom_kill 70" if count else "oom 1"})
+    assert machine.kills() == count
 
 
 def test_out_of_memory_kills_are_unknown_without_groups(machine, tmp_path):
