@@ -92,6 +92,11 @@ def _kind(example: Any) -> tuple[Any, ...]:
     return _KIND(example)
 
 
+def arrays_in(batch: Sequence[Any]) -> list[Any]:
+    """The arrays or tensors of examples, some of which may be dicts of them."""
+    return [one for example in batch for one in (example.values() if isinstance(example, Mapping) else [example])]
+
+
 def predict_by_kind(batch: Sequence[Any], kinds: Iterable[Hashable], predict: Callable[[Sequence[Any]], Any]) -> Any:
     """Predicts a batch group by group, where only examples of one kind may share a call of the model.
 

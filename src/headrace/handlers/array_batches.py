@@ -9,6 +9,7 @@ from typing import Any
 from headrace.core.columns import Form, Takes
 from headrace.core.conversion import (
     FLOAT32_MAX,
+    arrays_in,
     by_name,
     column_numbers,
     predict_stacked,
@@ -70,11 +71,6 @@ class InputRows(Float32Rows):
         if self._columns_are_inputs:
             return {name: numpy.asarray(values) for name, values in by_name(columns).items()}
         return to_matrix(columns, numpy, "float32")
-
-
-def arrays_in(batch: Sequence[Any]) -> list[Any]:
-    """The arrays of examples, some of which may be dicts of arrays."""
-    return [one for example in batch for one in (example.values() if isinstance(example, Mapping) else [example])]
 
 
 def predict_arrays(

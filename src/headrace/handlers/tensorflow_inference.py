@@ -10,7 +10,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
-from headrace.core.conversion import predict_stacked, to_results
+from headrace.core.conversion import arrays_in, predict_stacked, to_results
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.result import PredictionResult
 from headrace.handlers.base import UriModelHandler, as_member
@@ -26,7 +26,7 @@ if "tensorflow" not in sys.modules:
 with extra_required("tensorflow"):
     import tensorflow
 
-from headrace.handlers.array_batches import InputRows, are_named, arrays_in, predict_arrays
+from headrace.handlers.array_batches import InputRows, are_named, predict_arrays
 from headrace.handlers.tensorflow_models import (
     answer_of,
     arrays_of,

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from headrace.core.columns import Form, Takes
 from headrace.core.conversion import (
     FLOAT32_MAX,
+    arrays_in,
     by_name,
     column_integers,
     column_numbers,
@@ -124,14 +125,14 @@ def _chosen(arguments: Mapping[str, Any]) -> list[str]:
 
 
 class TensorExamples:
-    """For a handler whose examples are tensors."""
+    """For a handler whose examples are tensors, or dicts of tensors."""
 
-    def get_num_bytes(self, batch: Sequence[torch.Tensor]) -> int:
+    def get_num_bytes(self, batch: Sequence[Any]) -> int:
         """Bytes of the tensors' elements."""
-        return sum(map(num_bytes, batch))
+        return sum(map(num_bytes, arrays_in(batch)))
 
 
-class KeyedTensorExamples:
+class KeyedTensorExamples(TensorExamples):
     """For a handler whose examples are dicts of tensors.
 
     The dtype of a column depends on its name, never on a row: that in ``_dtypes``; else 64-bit integers if it is named
@@ -139,10 +140,6 @@ class KeyedTensorExamples:
     """
 
     _dtypes: Mapping[str, torch.dtype]
-
-    def get_num_bytes(self, batch: Sequence[dict[str, torch.Tensor]]) -> int:
-        """Bytes of the tensors' elements."""
-        return sum(num_bytes(one) for example in batch for one in example.values())
 
     @property
     def takes(self) -> Takes:

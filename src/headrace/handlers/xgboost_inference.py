@@ -201,7 +201,11 @@ class XGBoostModelHandlerPandas(XGBoostModelHandler[pandas.DataFrame]):
         Raises:
             ValueError: a value is not a finite number; names the column and the value.
         """
-        return pandas.Series({column: _single(column, value) for column, value in row.items()}, dtype="float64")
+        numbers = {column: _numbers(column, value) for column, value in row.items()}
+        for column, found in numbers.items():
+            if len(found) != 1:
+                raise ValueError(f"column {column!r} holds {len(found)} numbers; a frame takes one for each column.")
+        return pandas.Series({column: found[0] for column, found in numbers.items()}, dtype="float64")
 
 
 class XGBoostModelHandlerSciPy(XGBoostModelHandler[Any]):
@@ -266,10 +270,7 @@ def _matrix(example: Any) -> Any:
 
 
 def _kind(matrix: Any) -> tuple[Any, ...]:
-    """What matrices must share to be concatenated.
-
-    XGBoost looks at columns and their types, and pandas would reorder or convert them.
-    """
+    """What matrices must share to be concatenated: XGBoost looks at columns and their types, pandas converts them."""
     if isinstance(matrix, pandas.DataFrame):
         return (pandas.DataFrame, *matrix.columns, *matrix.dtypes)
     if scipy.sparse.issparse(matrix) or type(matrix) is numpy.ndarray:
@@ -313,10 +314,3 @@ def _numbers(column: str, value: Any) -> list[float]:
     """The numbers in a column; NaN for a missing value, which XGBoost accepts."""
     is_missing = value is None or value == "" or (isinstance(value, float) and math.isnan(value))
     return [math.nan] if is_missing else column_numbers(column, value)
-
-
-def _single(column: str, value: Any) -> float:
-    numbers = _numbers(column, value)
-    if len(numbers) != 1:
-        raise ValueError(f"column {column!r} holds {len(numbers)} numbers; a frame takes one for each column and row.")
-    return numbers[0]
