@@ -208,16 +208,6 @@ def test_tuple_of_outputs_is_refused(classifier):
         infer(HuggingFaceModelHandlerTensor(classifier, CLASSIFIER), TENSORS[:1], {"return_dict": False})
 
 
-@MAKERS
-def test_model_path_update_loads_another_model(make, classifier, save_bert):
-    other = save_bert(transformers.BertForSequenceClassification, num_labels=5)
-    handler = make(classifier, CLASSIFIER)
-    handler.update_model_path(None)
-    assert handler.load_model().config.num_labels == 3
-    handler.update_model_path(other)
-    assert handler.load_model().config.num_labels == 5
-
-
 class Anything:
     pass
 

@@ -262,14 +262,6 @@ def test_bad_arguments_are_refused_with_the_cure(arguments, error, complaint):
     assert isinstance(raised.value, ConfigurationError)
 
 
-def test_model_path_update_loads_another_model(classifier, folders):
-    handler = HuggingFacePipelineModelHandler("text-classification", "old")
-    handler.update_model_path(classifier)
-    handler.update_model_path(None)
-    assert handler.load_model().model.config.num_labels == 3
-    assert handler.get_metrics_namespace() == "BeamML_HuggingFacePipelineModelHandler"
-
-
 @pytest.mark.parametrize(
     ("task", "sorts"),
     [
@@ -287,8 +279,3 @@ def test_pipelines_that_read_texts_sort_them_by_length(task, sorts):
     handler = HuggingFacePipelineModelHandler(task, "m")
     assert make_plan(handler).batching.sorts == sorts
     assert not make_plan(HuggingFacePipelineModelHandler(task, "m", sort_by_length=False)).batching.sorts
-
-
-def test_arguments_of_models_are_those_of_pipelines_by_another_name():
-    with pytest.raises(ConfigurationError, match="no argument 'load_model_args'; did you mean 'load_pipeline_args'"):
-        HuggingFacePipelineModelHandler("fill-mask", load_model_args={"revision": "main"})

@@ -41,17 +41,10 @@ def fitted(transformer):
     return make_pipeline(transformer, LogisticRegression()).fit(FRAME, [0, 1, 0, 1])
 
 
-CHOSEN = [
-    ["zip", "year", "active"],
-    [0, 1, 2],
-    slice(0, 3),
-    slice("zip", "active"),
-    [True, True, True, False],
-    make_column_selector("^(?:zip|year|active)$"),
-]
+CHOSEN = [["zip", "year", "active"], slice(0, 3), make_column_selector("^(?:zip|year|active)$")]
 
 
-@pytest.mark.parametrize("columns", CHOSEN, ids=["names", "places", "slice", "range", "mask", "selector"])
+@pytest.mark.parametrize("columns", CHOSEN, ids=["names", "slice", "selector"])
 @pytest.mark.parametrize("transformer", [within_columns, behind_an_imputer])
 def test_columns_of_another_kind_are_refused(transformer, columns):
     model = fitted(transformer(columns))
