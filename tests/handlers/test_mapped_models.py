@@ -266,37 +266,6 @@ def test_estimators_predict_the_same_once_mapped(mapped, elsewhere, estimator):
     assert answer.tolist() == expected.tolist()
 
 
-def test_containers_are_mapped_with_what_they_hold(mapped, elsewhere):
-    weights = torch.arange(4096.0)
-    model = {"weights": (weights, [weights[2000:]]), "table": numpy.arange(4096), "name": "it"}
-
-    def summary(attached):
-        one = attached()
-        weights, (part,) = one["weights"]
-        return weights.sum().item(), part[0].item(), one["table"].sum(), one["name"]
-
-    said = elsewhere.say(mapped(model), summary)
-    assert said == (4096 * 4095 / 2, 2000, 4096 * 4095 // 2, "it")
-
-
-def test_writes_in_one_process_are_seen_by_no_other(mapped, elsewhere):
-    place = mapped(nn.Linear(64, 64, bias=False))
-
-    def overwritten(attached):
-        with torch.no_grad():
-            first, second = attached(), attached()
-            before = second.weight.sum().item()
-            first.weight.fill_(7)
-            return before, first.weight.sum().item(), second.weight.sum().item(), attached().weight.sum().item()
-
-    mine = attach(*place)
-    true = mine.weight.sum().item()
-    assert elsewhere.say(place, overwritten) == (true, 7 * 64 * 64, true, true)
-    with torch.no_grad():
-        mine.weight.zero_()
-    assert elsewhere.say(place, lambda attached: attached().weight.sum().item()) == true
-
-
 def private_bytes():
     """Without pages of files, which the arena's remain until they are written to."""
     lines = Path("/proc/self/status").read_text().splitlines()

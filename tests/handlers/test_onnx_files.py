@@ -61,8 +61,3 @@ def test_a_damaged_file_is_a_mistake(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(ConfigurationError, match="it cannot be read as ONNX: "):
         recognise(ModelFile(str(path)))
-
-
-def test_other_files_are_none_of_these(tmp_path):
-    (tmp_path / "model.bin").write_bytes(model_of([("x", ["n", 3])]).SerializeToString())
-    assert recognise(ModelFile(str(tmp_path / "model.bin"))) is None

@@ -26,20 +26,10 @@ def test_a_file_of_keras_has_a_width(tmp_path, shape, width):
     assert (known.handler, known.width) == ("tensorflow-numpy", width)
 
 
-def test_an_older_file_of_keras_has_none(tmp_path):
-    (tmp_path / "model.h5").write_bytes(b"\x89HDF")
-    assert recognise(ModelFile(str(tmp_path / "model.h5"))).width is None
-
-
 def test_several_inputs_are_columns(tmp_path):
     known = recognise(keras_file(tmp_path / "model.keras", [None, 1], [None, 1]))
     assert (known.arguments, known.columns) == ({"columns_are_inputs": True}, ("a", "b"))
     assert known.what == "a model of Keras with 2 inputs"
-
-
-def test_other_files_are_none_of_these(tmp_path):
-    (tmp_path / "config.json").write_text("{}")
-    assert recognise(ModelFile(str(tmp_path))) is None
 
 
 @pytest.mark.large
