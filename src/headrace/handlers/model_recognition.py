@@ -124,8 +124,8 @@ def pytorch(model: ModelFile) -> KnownModel | None:
         return _exported(model)
     if "constants.pkl" in tops and "data.pkl" in tops:
         return KnownModel("pytorch-tensor", "a TorchScript model", path_parameter=_PATH)
-    may_be_old = model.suffix in (".pt", ".pth", ".bin") and model.pickled is not None
-    if "data.pkl" in tops or (may_be_old and model.pickled.content == _OLD_PICKLE):
+    pickled = model.pickled if model.suffix in (".pt", ".pth", ".bin") else None
+    if "data.pkl" in tops or (pickled is not None and pickled.content == _OLD_PICKLE):
         raise ConfigurationError(
             "it holds the state of a PyTorch model, not its code; name the class: --handler pytorch-tensor "
             "--handler-arg model_class=package.module:Class; or export the model, as .pt2 or as TorchScript."

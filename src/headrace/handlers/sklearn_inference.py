@@ -253,7 +253,7 @@ class SklearnModelHandlerPandas(SklearnModelHandler["pandas.DataFrame"]):
 
     def get_num_bytes(self, batch: Sequence[Any]) -> int:
         """Bytes of the frames, their indexes and strings included; of a large batch estimated from some of them."""
-        return _frames().bytes_of(batch)
+        return int(_frames().bytes_of(batch))
 
     def example_from_row(self, row: Mapping[str, Any]) -> pandas.DataFrame:
         """A row as a frame with the same columns, and values of the same types: text stays text.

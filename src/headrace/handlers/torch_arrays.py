@@ -44,7 +44,7 @@ class TorchArrays:
 
         def write(memory: memoryview) -> None:
             if len(memory):
-                torch.stack(values, out=torch.frombuffer(memory, dtype=first.dtype).view(len(values), *shape))
+                torch.stack([*values], out=torch.frombuffer(memory, dtype=first.dtype).view(len(values), *shape))
 
         return Stacked((_NAMES[first.dtype], shape), first.nbytes * len(values), write)
 
