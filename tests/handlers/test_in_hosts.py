@@ -98,4 +98,3 @@ def test_handlers_predict_in_a_host_as_in_process(folder, make, elements, needed
     assert len(there) == len(elements)
     assert nearly_equal([result for result, _ in there], [result for result, _ in here])
     assert there[0][1] == needed
-    assert [type(result.inference) for result, _ in there] == [type(result.inference) for result, _ in here]
