@@ -12,7 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from headrace import ConfigurationError, predict_table
-from headrace.handlers.sklearn_pandas import SklearnModelHandlerPandas
+from headrace.handlers.sklearn_inference import SklearnModelHandlerPandas
 
 ZIPS = ["00501", "10001", "2024", "1E5", "94110", "60601"]
 FRAME = pandas.DataFrame(

@@ -14,8 +14,7 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from headrace.core.columns import Takes
 from headrace.core.conversion import column_numbers
-from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
-from headrace.handlers.sklearn_pandas import SklearnModelHandlerPandas
+from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy, SklearnModelHandlerPandas
 from tables_of_all_types import OUTPUTS, parquet
 
 ODD_VECTORS = [[], None, [1.5], [1, 2], [1.5, None], [0.25, 13.5], [13.0, 1.5], [1e39, 0.5]]

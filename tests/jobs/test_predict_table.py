@@ -14,8 +14,7 @@ from sklearn.base import BaseEstimator
 from sklearn.linear_model import LinearRegression
 
 from headrace import SKIP, Budget, BudgetError, ConfigurationError, PredictionResult, Price, predict, predict_table
-from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
-from headrace.handlers.sklearn_pandas import SklearnModelHandlerPandas
+from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy, SklearnModelHandlerPandas
 from metered import ASKED, Metered
 from toys import Acting
 
