@@ -141,9 +141,8 @@ def _predictions(
     found = elements_of(handler, iterable, request, columns)
     spec, elements = prepared(found.handler, found.request, on_failure), found.of(iterable)
     if found.example_of is not None:
-        return _ordered(spec, elements, partial(results_of_rows, found.example_of))
-    is_ordered = ordered and not spec.plan.has_rows_in_elements
-    return _ordered(spec, elements, _tagged) if is_ordered else _as_finished(spec, elements)
+        return _results(spec, elements, partial(results_of_rows, found.example_of), ordered=True)
+    return _results(spec, elements, _tagged, ordered=ordered and not spec.plan.has_rows_in_elements)
 
 
 def prepared(handler: Any, request: InferenceRequest, on_failure: str) -> SessionSpec:
@@ -165,68 +164,61 @@ def opened(spec: SessionSpec) -> Iterator[AnyBundle]:
         end_budget(spec)
 
 
-def _as_finished(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
-    waiting: set[int] = set()
-    read = 0
-    with opened(spec) as bundle:
-        try:
-            for place, element in enumerate(iterable):
-                read = place + 1
-                waiting.add(place)
-                yield from _answers(bundle.add(element, place), waiting)
-                if bundle.spent:
-                    break
-            yield from _answers(bundle.finish(), waiting)
-        except BudgetError as error:
-            raise _with_places(error, sorted(waiting), read) from None
-        except KeyboardInterrupt:
-            yield from _answers(drained(spec, bundle), waiting)
-            raise
-
-
-def _answers(outcomes: Iterable[Outcome], waiting: set[int]) -> Iterator[Any]:
-    """The results but for ``SKIP``; their positions wait no longer."""
-    for place, value in _tagged(outcomes):
-        waiting.discard(place)
-        if value is not SKIP:
-            yield value
-
-
-def _ordered(
-    spec: SessionSpec, iterable: Iterable[Any], tagged: Callable[[Iterable[Outcome]], Iterable[tuple[Any, Any]]]
+def _results(
+    spec: SessionSpec,
+    iterable: Iterable[Any],
+    tagged: Callable[[Iterable[Outcome]], Iterable[tuple[Any, Any]]],
+    *,
+    ordered: bool,
 ) -> Iterator[Any]:
-    """Tags each element with its position; early outcomes wait for those before them."""
-    early: dict[int, Any] = {}
-    due = read = 0
+    """The results; each element is tagged with its position."""
+    turns, read = _Turns(ordered=ordered), 0
     with opened(spec) as bundle:
         try:
             for place, element in enumerate(iterable):
                 read = place + 1
-                early.update(tagged(bundle.add(element, place)))
+                turns.waiting.add(place)
+                yield from turns.take(tagged(bundle.add(element, place)))
                 # One slow batch may hold back many outcomes: run what is queued, rather than let them pile up.
-                if len(early) > _LONGEST_QUEUE and due not in early:
-                    early.update(tagged(bundle.finish()))
-                while due in early:
-                    if (value := early.pop(due)) is not SKIP:
-                        yield value
-                    due += 1
-                if bundle.spent:
-                    break
-            early.update(tagged(bundle.finish()))
-            yield from _in_order(early)
+                if len(turns.early) > _LONGEST_QUEUE:
+                    yield from turns.take(tagged(bundle.finish()))
+            yield from turns.take(tagged(bundle.finish()))
+            yield from turns.rest()
         except BudgetError as error:
-            left_out = [place for place in range(due, read) if place not in early]
-            yield from _in_order(early)  # also what follows an element that was left out: it was paid for
-            raise _with_places(error, left_out, read) from None
+            yield from turns.rest()  # also what follows an element that was left out: it was paid for
+            raise _with_places(error, sorted(turns.waiting), read) from None
         except KeyboardInterrupt:
-            early.update(tagged(drained(spec, bundle)))
+            yield from turns.take(tagged(drained(spec, bundle)))
             if spec.budget is not None:
-                yield from _in_order(early)
+                yield from turns.rest()
             raise
 
 
-def _in_order(early: dict[int, Any]) -> Iterator[Any]:
-    return (value for place in sorted(early) if (value := early.pop(place)) is not SKIP)
+class _Turns:
+    """Lets early results wait for those before them, if they are to be ``ordered``; ``SKIP`` is none."""
+
+    def __init__(self, *, ordered: bool) -> None:
+        self.waiting: set[int] = set()
+        """Positions of elements without an outcome."""
+        self.early: dict[int, Any] = {}
+        self._due = 0
+        self._ordered = ordered
+
+    def take(self, results: Iterable[tuple[Any, Any]]) -> Iterator[Any]:
+        """Takes results with their positions; gives those whose turn it is."""
+        for place, value in results:
+            self.waiting.discard(place)
+            self.early[place] = value
+            if not self._ordered:
+                yield from self.rest()
+            while self._due in self.early:
+                if (due := self.early.pop(self._due)) is not SKIP:
+                    yield due
+                self._due += 1
+
+    def rest(self) -> Iterator[Any]:
+        """What is left, in order."""
+        return (value for place in sorted(self.early) if (value := self.early.pop(place)) is not SKIP)
 
 
 def drained(spec: SessionSpec, bundle: AnyBundle) -> Iterator[Outcome]:
