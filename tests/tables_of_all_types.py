@@ -1,4 +1,4 @@
-"""Parquet files for tests of what becomes of columns."""
+"""Parquet files, and a model, for tests of what becomes of columns."""
 
 import datetime
 import decimal
@@ -6,6 +6,7 @@ import decimal
 import numpy
 import pyarrow
 import pyarrow.parquet
+from sklearn.base import BaseEstimator
 
 OUTPUTS = ("out.jsonl", "out.parquet")
 
@@ -46,3 +47,14 @@ def write_columns_of_all_types(path):
         big=pyarrow.array([2**63 + n if n % 1000 == 0 else n for n in range(count)], pyarrow.uint64()),
         huge=[2**53 + 1 + n for n in range(count)],
     )
+
+
+class Describes(BaseEstimator):
+    """Predicts what it sees of each row; one that holds 1313 fails."""
+
+    def predict(self, frame):
+        """A text for each row."""
+        if (frame == 1313).any(axis=None):
+            raise ValueError("1313 again")
+        dtypes = list(map(str, frame.dtypes))
+        return numpy.array([repr([*zip(frame.columns, dtypes, row)]) for row in frame.itertuples(index=False)])

@@ -123,14 +123,6 @@ def test_csv_with_all_that_can_be_wrong(both_ways, tmp_path, output, ends):
     both_ways(tmp_path / "*.csv*", output=output)
 
 
-@pytest.mark.parametrize("line", [line for line in LINES if line != LINES[0]])
-def test_each_line_that_can_be_wrong(both_ways, tmp_path, line):
-    lines = [LINES[0].format(n=n, x=n / 8) for n in range(200)]
-    lines.insert(170, line.format(n=5, x=2.5))
-    (tmp_path / "in.csv").write_bytes("\n".join([HEADER, *lines]).encode("utf-8", "surrogateescape"))
-    both_ways(tmp_path / "in.csv", types={"id": "int", "a": "float", "b": "int", "extra": "int"})
-
-
 def test_csv_with_another_delimiter_and_columns_of_text(both_ways, tmp_path):
     (tmp_path / "in.tsv").write_bytes(csv_text(4, 300).replace(b",", b"\t"))
     both_ways(tmp_path / "in.tsv", text=("id",))
@@ -149,6 +141,14 @@ def assert_same_rows(path, numbers):
     with mock.patch.object(csv_blocks._ArrowParser, "read", return_value=None):
         assert list(map(repr, rows)) == list(map(repr, read_rows(source, numbers)))
     return rows
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if line != LINES[0]])
+def test_each_line_that_can_be_wrong(tmp_path, line):
+    lines = [LINES[0].format(n=n, x=n / 8) for n in range(200)]
+    lines.insert(170, line.format(n=5, x=2.5))
+    (tmp_path / "in.csv").write_bytes("\n".join([HEADER, *lines]).encode("utf-8", "surrogateescape"))
+    assert_same_rows(tmp_path / "in.csv", {"id": "int", "a": "float", "b": "int", "extra": "int"})
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -201,12 +201,6 @@ def test_rows_that_are_done_are_left_out(tmp_path, runs, group):
         assert all(block[n]["b"] == block.first + n for block in blocks for n in range(len(block)))
 
 
-def test_batches_of_one_size_are_the_same_batches(both_ways, tmp_path, logistic):
-    numbers = [None if n % 90 == 0 else n / 3 for n in range(300)]
-    path = parquet(tmp_path / "in.parquet", a=numbers, b=list(range(300)))
-    both_ways(path, handler=SklearnModelHandlerNumpy(logistic, min_batch_size=50, max_batch_size=50))
-
-
 def test_answers_of_all_forms_and_models_that_always_fail(both_ways, tmp_path, answering):
     path = parquet(tmp_path / "in.parquet", a=[n / 3 for n in range(80)], b=list(range(80)))
     handler = SklearnModelHandlerNumpy(answering, min_batch_size=8, max_batch_size=8)
@@ -244,10 +238,6 @@ def test_numbers_that_numpy_does_not_have(both_ways, tmp_path):
     torch.save({}, tmp_path / "state.pt")
     path = parquet(tmp_path / "in.parquet", a=[n / 3 for n in range(9)], b=list(range(9)))
     both_ways(path, handler=PytorchModelHandlerTensor(str(tmp_path / "state.pt"), Narrow, {}))
-
-
-def test_columns_of_the_names_of_our_own(both_ways, tmp_path):
-    both_ways(parquet(tmp_path / "in.parquet", a=[1.5], b=[1], **{"headrace.source": [7], "headrace.place": [8]}))
 
 
 @pytest.mark.large

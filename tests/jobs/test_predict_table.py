@@ -10,12 +10,12 @@ import pandas
 import polars
 import pyarrow
 import pytest
-from sklearn.base import BaseEstimator
 from sklearn.linear_model import LinearRegression
 
 from headrace import SKIP, Budget, BudgetError, ConfigurationError, PredictionResult, Price, predict, predict_table
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy, SklearnModelHandlerPandas
 from metered import ASKED, Metered
+from tables_of_all_types import Describes
 from toys import Acting
 
 ROWS = [{"n": 1, "text": "a"}, {"n": 2, "text": "b"}, {"n": 3, "text": "c"}]
@@ -65,17 +65,6 @@ def test_columns_and_rows_of_the_table_stay(table):
     else:
         assert found.select(["n", "text"]).equals(table)
     assert columns_of(found)["prediction"] == ["a", "b", "c"]
-
-
-class Describes(BaseEstimator):
-    """Predicts what it sees of each row; one that holds 1313 fails."""
-
-    def predict(self, frame):
-        """A text for each row."""
-        if (frame == 1313).any(axis=None):
-            raise ValueError("1313 again")
-        dtypes = list(map(str, frame.dtypes))
-        return numpy.array([repr([*zip(frame.columns, dtypes, row)]) for row in frame.itertuples(index=False)])
 
 
 MIXED = pandas.DataFrame(

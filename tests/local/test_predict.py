@@ -6,11 +6,9 @@ import itertools
 import os
 from concurrent.futures import ThreadPoolExecutor
 
-import apache_beam.ml.inference.base as incumbent
 import pytest
 
 from headrace import (
-    BatchingConfig,
     ConfigurationError,
     Failure,
     KeyedModelHandler,
@@ -101,22 +99,14 @@ def test_unknown_arguments_are_refused_with_the_cure(name, cure):
         predict(Doubler(), [1], **{name: 1})
 
 
-def test_failures_are_raised_by_default():
+@pytest.mark.parametrize("isolate", [False, True])
+def test_failures_take_their_elements_place_or_are_raised(isolate):
     with pytest.raises(ValueError, match="bad"):
-        list(predict(Doubler(), [1, "bad"]))
-
-
-def test_failures_take_their_elements_place():
-    results = list(predict(Doubler(), [1, "bad", 3], on_failure="yield", batching=fixed(3)))
+        list(predict(Doubler(), [1, "bad"], isolate=isolate))
+    results = list(predict(Doubler(), [1, "bad", 3], on_failure="yield", batching=fixed(3), isolate=isolate))
     assert (results[0], results[2]) == (2, 6)
     assert isinstance(results[1], Failure)
     assert (results[1].element, repr(results[1].error)) == ("bad", "ValueError('bad')")
-
-
-def test_preprocessing_failure_waits_for_its_turn():
-    handler = Doubler().with_preprocess_fn(int)
-    results = list(predict(handler, ["1", "2", "x", "4", "5"], on_failure="yield", batching=fixed(2)))
-    assert [r if isinstance(r, int) else "failure" for r in results] == [2, 4, "failure", 8, 10]
 
 
 def test_models_by_key_keep_the_order_unless_unordered():
@@ -150,17 +140,6 @@ def test_elements_that_are_batches():
     results = list(predict(handler, [[1, "bad"], [3]], on_failure="yield"))
     assert results[0].element == [1, "bad"]
     assert results[1:] == [6]
-
-
-def test_handler_written_for_beam():
-    class Theirs(incumbent.ModelHandler):
-        def load_model(self):
-            return {"any": "object"}
-
-        def run_inference(self, batch, model, inference_args=None):
-            return [(example, model["any"]) for example in batch]
-
-    assert list(predict(Theirs().with_postprocess_fn(str), [1])) == ["(1, 'object')"]
 
 
 def test_closing_early_releases_the_model():
@@ -236,33 +215,13 @@ def test_options_that_isolate(option):
     assert next(predict(Where(), [1], **option))[1] != os.getpid()
 
 
-def test_failures_in_a_host_take_their_elements_place():
-    results = list(predict(Doubler(), [1, "bad", 3], on_failure="yield", batching=fixed(3), isolate=True))
-    assert (results[0], results[2]) == (2, 6)
-    assert (results[1].element, repr(results[1].error)) == ("bad", "ValueError('bad')")
-    with pytest.raises(ValueError, match="bad"):
-        list(predict(Doubler(), [1, "bad"], isolate=True))
-
-
-@pytest.mark.parametrize(
-    "handler",
-    [
-        Doubler(),
-        Doubler().with_preprocess_fn(abs),
-        Doubler(element_size_fn=lambda n: 1).with_preprocess_fn(abs),
-    ],
-)
-def test_iterable_is_read_a_few_batches_ahead_of_a_host(handler):
+def test_iterable_is_read_a_few_batches_ahead_of_a_host():
     source = iter(itertools.count())
-    predictions = predict(handler, source, batching=fixed_of(handler, 3), isolate=True)
+    predictions = predict(Doubler().with_preprocess_fn(abs), source, batching=fixed(3), isolate=True)
     assert next(source) == 0
     assert [next(predictions) for _ in range(30)] == [2 * n for n in range(1, 31)]
     assert next(source) <= 31 + 7 * 3  # one batch fills and two are on their way, to be preprocessed and to be inferred
     predictions.close()
-
-
-def fixed_of(handler, size):
-    return BatchingConfig(**{**handler.batch_elements_kwargs(), "min_batch_size": size, "max_batch_size": size})
 
 
 def test_runs_at_the_same_time_have_one_host_each(processes):
