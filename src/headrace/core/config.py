@@ -67,8 +67,16 @@ class BatchingConfig:
     Beam."""
 
     def __post_init__(self) -> None:
-        for problem in self._wrong_types() or self._problems():
-            raise ConfigurationError(problem)
+        for name in ("min_batch_size", "max_batch_size", "lookahead", "lookahead_bytes"):
+            self._require_type(name, Integral, "an int")
+            _require(getattr(self, name) >= 1, f"{name} must be at least 1, not {getattr(self, name)}.")
+        if self.max_batch_duration_secs is not None:
+            self._require_type("max_batch_duration_secs", Real, "a number")
+        for name in ("element_size_fn", "length_fn", "clock"):
+            function = getattr(self, name)
+            _require(function is None or callable(function), f"{name} must be callable, not {function!r}.")
+        self._require_consistent_sizes()
+        self._require_consistent_targets()
 
     @classmethod
     def from_kwargs(cls, kwargs: Mapping[str, Any], owner: object) -> BatchingConfig:
@@ -119,75 +127,56 @@ class BatchingConfig:
         """Whether every full batch has the same size, which makes runs reproducible."""
         return self.min_batch_size == self.max_batch_size
 
-    def _wrong_types(self) -> list[str]:
-        counts = ("min_batch_size", "max_batch_size", "lookahead", "lookahead_bytes")
-        functions = ("element_size_fn", "length_fn", "clock")
-        wrong = [f"{name} must be an int" for name in counts if not isinstance(getattr(self, name), Integral)]
-        seconds = ("max_batch_duration_secs",)
-        wrong += [f"{name} must be a number" for name in seconds if not isinstance(getattr(self, name) or 0, Real)]
-        wrong += [f"{name} must be callable" for name in functions if not callable(getattr(self, name) or len)]
-        return [f"{problem}, not {getattr(self, problem.split()[0])!r}." for problem in wrong]
+    def _require_type(self, name: str, kind: type, said: str) -> None:
+        value = getattr(self, name)
+        _require(isinstance(value, kind), f"{name} must be {said}, not {value!r}.")
 
-    def _problems(self) -> list[str]:
-        checks = [
-            (self.max_batch_size >= 1, f"max_batch_size must be at least 1, not {self.max_batch_size}."),
-            (self.min_batch_size >= 1, f"min_batch_size must be at least 1, not {self.min_batch_size}."),
-            (
-                self.min_batch_size <= self.max_batch_size,
-                f"Minimum ({self.min_batch_size}) must not be greater than maximum ({self.max_batch_size}) batch size.",
-            ),
-            (
-                not self.target_batch_overhead or 0 < self.target_batch_overhead <= 1,
-                f"target_batch_overhead must be between 0 and 1, not {self.target_batch_overhead}.",
-            ),
-            (
-                self.max_batch_weight is None or bool(self.element_size_fn or self.length_fn),
-                "max_batch_weight requires element_size_fn: a function from an element to its weight (or length_fn).",
-            ),
-            (
-                self.max_batch_weight is None or self.max_batch_weight > 0,
-                f"max_batch_weight must be positive, not {self.max_batch_weight}.",
-            ),
-            (
-                self.bucket_boundaries is None or self.length_fn is not None,
-                "bucket_boundaries requires length_fn to be set (batch_length_fn on the handler).",
-            ),
-            (
-                self.bucket_boundaries is None or _is_ascending(self.bucket_boundaries),
-                "bucket_boundaries must be a non-empty sorted list of positive values.",
-            ),
-            (
-                not self.columnar or not (self.element_size_fn or self.length_fn),
-                "columnar elements have rows and no weights; leave element_size_fn and length_fn out.",
-            ),
-        ]
-        return [message for good, message in checks if not good] + self._problems_of_limits()
+    def _require_consistent_sizes(self) -> None:
+        smallest, largest = self.min_batch_size, self.max_batch_size
+        _require(smallest <= largest, f"Minimum ({smallest}) must not be greater than maximum ({largest}) batch size.")
+        weight, boundaries = self.max_batch_weight, self.bucket_boundaries
+        _require(
+            weight is None or bool(self.element_size_fn or self.length_fn),
+            "max_batch_weight requires element_size_fn: a function from an element to its weight (or length_fn).",
+        )
+        _require(weight is None or weight > 0, f"max_batch_weight must be positive, not {weight}.")
+        _require(
+            boundaries is None or self.length_fn is not None,
+            "bucket_boundaries requires length_fn to be set (batch_length_fn on the handler).",
+        )
+        _require(
+            boundaries is None or (bool(boundaries) and boundaries[0] > 0 and boundaries == sorted(boundaries)),
+            "bucket_boundaries must be a non-empty sorted list of positive values.",
+        )
+        _require(
+            not self.columnar or not (self.element_size_fn or self.length_fn),
+            "columnar elements have rows and no weights; leave element_size_fn and length_fn out.",
+        )
 
-    def _problems_of_limits(self) -> list[str]:
-        checks = [
-            (self.lookahead >= 1, f"lookahead must be at least 1, not {self.lookahead}."),
-            (self.lookahead_bytes >= 1, f"lookahead_bytes must be at least 1, not {self.lookahead_bytes}."),
-            (
-                0 <= (self.max_batch_duration_secs or 0) < math.inf,
-                f"max_batch_duration_secs must be finite and at least 0, not {self.max_batch_duration_secs}.",
-            ),
-            (self.variance >= 0, f"variance must be at least 0, not {self.variance}."),
-            (
-                bool(self.target_batch_overhead or self._durations()),
-                "At least one of target_batch_overhead, target_batch_duration_secs and "
-                "target_batch_duration_secs_including_fixed_cost must be positive.",
-            ),
-            (all(seconds > 0 for seconds in self._durations()), "Target batch durations must be positive."),
-        ]
-        return [message for good, message in checks if not good]
+    def _require_consistent_targets(self) -> None:
+        overhead, wait, durations = self.target_batch_overhead, self.max_batch_duration_secs, self._durations()
+        _require(not overhead or 0 < overhead <= 1, f"target_batch_overhead must be between 0 and 1, not {overhead}.")
+        _require(0 <= (wait or 0) < math.inf, f"max_batch_duration_secs must be finite and at least 0, not {wait}.")
+        _require(self.variance >= 0, f"variance must be at least 0, not {self.variance}.")
+        _require(
+            bool(overhead or durations),
+            "At least one of target_batch_overhead, target_batch_duration_secs and "
+            "target_batch_duration_secs_including_fixed_cost must be positive.",
+        )
+        _require(all(seconds > 0 for seconds in durations), "Target batch durations must be positive.")
 
     def _durations(self) -> list[float]:
         both = (self.target_batch_duration_secs, self.target_batch_duration_secs_including_fixed_cost)
         return [seconds for seconds in both if seconds]
 
 
-def _is_ascending(boundaries: list[int]) -> bool:
-    return bool(boundaries) and boundaries[0] > 0 and boundaries == sorted(boundaries)
+def _require(is_right: bool, problem: str) -> None:
+    if not is_right:
+        raise ConfigurationError(problem)
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 Scope = Literal["process", "machine", "auto"]
@@ -209,12 +198,13 @@ class PlacementConfig:
     ends worker processes as it likes; 0 on Beam's direct runners, and without an engine."""
 
     def __post_init__(self) -> None:
-        if self.scope not in (None, "process", "machine", "auto"):
-            raise ConfigurationError(f"placement must be 'process', 'machine' or 'auto', not {self.scope!r}.")
-        if self.linger_secs is not None and not (
-            isinstance(self.linger_secs, int | float) and 0 <= self.linger_secs < math.inf
-        ):
-            raise ConfigurationError(f"linger_secs must be a number of seconds, at least 0, not {self.linger_secs!r}.")
+        scope, linger = self.scope, self.linger_secs
+        known = (None, "process", "machine", "auto")
+        _require(scope in known, f"placement must be 'process', 'machine' or 'auto', not {scope!r}.")
+        _require(
+            linger is None or _is_amount(linger),
+            f"linger_secs must be a number of seconds, at least 0, not {linger!r}.",
+        )
 
 
 @dataclass(frozen=True)
@@ -233,14 +223,13 @@ class RetryConfig:
 
     def __post_init__(self) -> None:
         attempts, timeout_secs, retryable, longest = (getattr(self, field.name) for field in fields(self))
-        if not isinstance(attempts, int) or attempts < 1:
-            raise ConfigurationError(f"attempts must be an int, at least 1, not {attempts!r}.")
-        if not isinstance(timeout_secs, int | float) or not 0 < timeout_secs < math.inf:
-            raise ConfigurationError(f"timeout_secs must be a positive number of seconds, not {timeout_secs!r}.")
-        if not isinstance(longest, int | float) or not 0 <= longest < math.inf:
-            raise ConfigurationError(f"max_retry_after_secs must be a number of seconds, at least 0, not {longest!r}.")
-        if retryable is not None and not callable(retryable):
-            raise ConfigurationError(f"retryable must be a function of an exception, not {retryable!r}.")
+        is_count = isinstance(attempts, int) and attempts >= 1
+        _require(is_count, f"attempts must be an int, at least 1, not {attempts!r}.")
+        is_positive = _is_amount(timeout_secs) and timeout_secs > 0
+        _require(is_positive, f"timeout_secs must be a positive number of seconds, not {timeout_secs!r}.")
+        _require(_is_amount(longest), f"max_retry_after_secs must be a number of seconds, at least 0, not {longest!r}.")
+        is_function = retryable is None or callable(retryable)
+        _require(is_function, f"retryable must be a function of an exception, not {retryable!r}.")
 
 
 @dataclass(frozen=True)
@@ -256,10 +245,10 @@ class CacheConfig:
         path, max_bytes = self.path, self.max_bytes
         if isinstance(path, os.PathLike):
             object.__setattr__(self, "path", path := os.fspath(path))
-        if not isinstance(path, str) or not path or "://" in path:
-            raise ConfigurationError(f"cache= is the path of a file on a local disk, not {path!r}.")
-        if not isinstance(max_bytes, int) or max_bytes < 1 << 20:
-            raise ConfigurationError(f"max_bytes must be an int, at least 1,048,576 (1 MiB), not {max_bytes!r}.")
+        is_path = isinstance(path, str) and path and "://" not in path
+        _require(bool(is_path), f"cache= is the path of a file on a local disk, not {path!r}.")
+        is_enough = isinstance(max_bytes, int) and max_bytes >= 1 << 20
+        _require(is_enough, f"max_bytes must be an int, at least 1,048,576 (1 MiB), not {max_bytes!r}.")
 
 
 OTHERS = "*"
@@ -278,11 +267,8 @@ class Price:
     """For each request."""
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            if not _is_amount(getattr(self, one.name)):
-                raise ConfigurationError(
-                    f"Price: {one.name} must be a number of at least 0, not {getattr(self, one.name)!r:.80}."
-                )
+        for name, value in vars(self).items():
+            _require(_is_amount(value), f"Price: {name} must be a number of at least 0, not {value!r:.80}.")
 
 
 @dataclass(frozen=True)
@@ -301,18 +287,18 @@ class Budget:
     """Tokens of prompts and answers together; None: no limit."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.prices, Mapping) or not all(isinstance(one, Price) for one in self.prices.values()):
-            raise ConfigurationError(
-                f"prices map names of models to prices, such as {{'model-x': Price(input=0.15, output=0.60)}}, not "
-                f"{self.prices!r:.80}."
-            )
-        if self.limit is not None and not (_is_amount(self.limit) and self.limit > 0):
-            raise ConfigurationError(f"the budget's limit must be a positive number, not {self.limit!r:.80}.")
-        if self.limit is not None and not self.prices:
-            raise ConfigurationError("a budget with a limit needs prices: Headrace knows none.")
-        tokens = self.max_tokens
-        if tokens is not None and (not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1):
-            raise ConfigurationError(f"max_tokens must be an int of at least 1, not {tokens!r:.80}.")
+        are_prices = isinstance(self.prices, Mapping) and all(isinstance(one, Price) for one in self.prices.values())
+        _require(
+            are_prices,
+            "prices map names of models to prices, such as {'model-x': Price(input=0.15, output=0.60)}, not "
+            f"{self.prices!r:.80}.",
+        )
+        limit, tokens = self.limit, self.max_tokens
+        is_positive = limit is None or (_is_amount(limit) and limit > 0)
+        _require(is_positive, f"the budget's limit must be a positive number, not {limit!r:.80}.")
+        _require(limit is None or bool(self.prices), "a budget with a limit needs prices: Headrace knows none.")
+        is_count = isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 1
+        _require(tokens is None or is_count, f"max_tokens must be an int of at least 1, not {tokens!r:.80}.")
 
     def price_of(self, model: str) -> Price | None:
         """The price of a model; None: it has none."""
@@ -334,7 +320,3 @@ class Spent(NamedTuple):
     def plus(self, other: Spent) -> Spent:
         """Both together."""
         return Spent(*map(sum, zip(self, other, strict=True)))
-
-
-def _is_amount(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
