@@ -149,11 +149,6 @@ def test_models_called_by_hand_load_once_for_all_threads_and_keep_the_limit():
         assert len(limited._cache) <= 2
 
 
-def test_empty_mappings_are_refused():
-    with pytest.raises(ConfigurationError, match="at least one KeyModelMapping"):
-        KeyedModelHandler([])
-
-
 def test_options_with_mappings_are_defaults():
     handler = by_key()
     assert handler.get_metrics_namespace() == "BeamML_KeyedModels"
@@ -178,20 +173,11 @@ def test_a_key_may_occur_twice_in_one_mapping_but_not_in_two():
             KeyedModelHandler([KeyModelMapping(["k", "l"], Adder()), KeyModelMapping(second, Adder())])
 
 
-def test_mappings_need_keys():
-    with pytest.raises(ConfigurationError, match="Empty list"):
-        KeyedModelHandler([KeyModelMapping([], Adder())])
-
-
-@pytest.mark.parametrize("limit", [0, 1.5, "2"])
-def test_a_limit_is_a_whole_number_of_at_least_one(limit):
-    with pytest.raises(ConfigurationError, match="an int, at least 1"):
-        KeyedModelHandler([KeyModelMapping(["a"], Adder())], max_models_per_worker_hint=limit)
-
-
 @pytest.mark.parametrize(
     ("given", "cure"),
     [
+        ([], "at least one KeyModelMapping"),
+        ([KeyModelMapping([], Adder())], "Empty list"),
         ([Adder()], "one handler or KeyModelMappings"),
         ({"a": Adder()}, "a handler is needed"),
         (Adder, "a handler is needed"),
@@ -200,7 +186,7 @@ def test_a_limit_is_a_whole_number_of_at_least_one(limit):
         ([KeyModelMapping("ab", Adder())], r"not 'ab': each letter would be a key; a single key is written \['ab'\]"),
         ([KeyModelMapping([["a"]], Adder())], "a list of hashables"),
     ],
-    ids=["no-mappings", "dict", "class", "mapping-of-nothing", "set", "text", "unhashable"],
+    ids=["none", "no-keys", "no-mappings", "dict", "class", "mapping-of-nothing", "set", "text", "unhashable"],
 )
 def test_an_argument_that_is_no_handler_or_mapping_is_refused(given, cure):
     with pytest.raises(ConfigurationError, match=cure):
@@ -257,3 +243,9 @@ def test_keyed_handlers_survive_pickling():
     for handler in (KeyedModelHandler(Adder()), by_key(), MaybeKeyedModelHandler(Adder())):
         copy = cloudpickle.loads(cloudpickle.dumps(handler))
         assert run(copy, [("a", 1)]) == run(handler, [("a", 1)])
+
+
+@pytest.mark.parametrize("limit", [0, 1.5, "2"])
+def test_a_limit_is_a_whole_number_of_at_least_one(limit):
+    with pytest.raises(ConfigurationError, match="an int, at least 1"):
+        KeyedModelHandler([KeyModelMapping(["a"], Adder())], max_models_per_worker_hint=limit)

@@ -12,7 +12,6 @@ from headrace import (
     KeyModelMapping,
     ModelHandler,
     PlacementConfig,
-    RetryConfig,
 )
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, catching, isolated, prepare
@@ -33,28 +32,26 @@ class Engine(EngineModelHandler):
         return example
 
 
-@pytest.mark.parametrize("given", ["handler", Handler, None])
-def test_object_that_is_no_handler_is_refused(given):
-    with pytest.raises(ConfigurationError, match="no model handler"):
-        prepare(given, InferenceRequest())
-
-
-def test_batching_must_be_a_batching_config():
-    with pytest.raises(ConfigurationError, match="batching must be a BatchingConfig"):
-        prepare(Handler(), InferenceRequest(batching={"max_batch_size": 3}))
+@pytest.mark.parametrize(
+    ("handler", "options", "said"),
+    [
+        ("handler", {}, "no model handler"),
+        (Handler, {}, "no model handler"),
+        (None, {}, "no model handler"),
+        (Handler(), {"batching": {"max_batch_size": 3}}, "batching must be a BatchingConfig"),
+        (Handler(), {"retry": 3}, "retry must be a RetryConfig, not 3"),
+        (Handler(), {"budget": 3}, "budget must be a Budget, not 3"),
+    ],
+)
+def test_argument_of_another_type_is_refused(handler, options, said):
+    with pytest.raises(ConfigurationError, match=said):
+        prepare(handler, InferenceRequest(**options))
 
 
 @pytest.mark.parametrize("given", ["ValueError", [ValueError], (ValueError, 3), int])
 def test_caught_must_be_exception_classes(given):
     with pytest.raises(ConfigurationError, match="exc_class must be"):
         catching(prepare(Handler(), InferenceRequest()), given)
-
-
-def test_retry_must_be_a_retry_config():
-    assert prepare(Handler(), InferenceRequest()).retry == RetryConfig()
-    assert prepare(Handler(), InferenceRequest(retry=RetryConfig(7))).retry.attempts == 7
-    with pytest.raises(ConfigurationError, match="retry must be a RetryConfig, not 3"):
-        prepare(Handler(), InferenceRequest(retry=3))
 
 
 @pytest.mark.parametrize(

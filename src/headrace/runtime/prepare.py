@@ -240,12 +240,10 @@ def _refuse_mistyped(handler: Any, request: InferenceRequest) -> None:
             f"{handler!r} is no model handler: it needs to be an object with the methods load_model and run_inference; "
             "derive its class from headrace.ModelHandler."
         )
-    if not isinstance(request.batching, BatchingConfig | None):
-        raise ConfigurationError(f"batching must be a BatchingConfig, not {request.batching!r}.")
-    if not isinstance(request.retry, RetryConfig | None):
-        raise ConfigurationError(f"retry must be a RetryConfig, not {request.retry!r}.")
-    if not isinstance(request.budget, Budget | None):
-        raise ConfigurationError(f"budget must be a headrace.Budget, not {request.budget!r}.")
+    for name, kind in (("batching", BatchingConfig), ("retry", RetryConfig), ("budget", Budget)):
+        given = getattr(request, name)
+        if not isinstance(given, kind | None):
+            raise ConfigurationError(f"{name} must be a {kind.__name__}, not {given!r}.")
 
 
 def _refuse_columns(plan: Plan) -> None:

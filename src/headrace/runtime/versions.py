@@ -44,22 +44,16 @@ def change_in(value: Any, plan: Plan) -> Change:
     Raises:
         ConfigurationError: the update does not fit the handler.
     """
-    if hasattr(value, "model_id") and hasattr(value, "model_name"):
-        if plan.routed:
-            raise ConfigurationError(
-                f"{plan.name} has models by key: they are refreshed with a list of KeyModelPathMapping, not with "
-                f"{value!r}."
-            )
+    if plan.routed:
+        if isinstance(value, list | tuple) and all(hasattr(one, "update_path") for one in value):
+            return _by_key(value, plan)
+    elif hasattr(value, "model_id") and hasattr(value, "model_name"):
         return {ONLY: Refreshed(str(value.model_id), str(value.model_name))} if value.model_id else {}
-    if isinstance(value, list | tuple) and all(hasattr(one, "keys") and hasattr(one, "update_path") for one in value):
-        if not plan.routed:
-            raise ConfigurationError(
-                f"{plan.name} has one model: it is refreshed with a ModelMetadata, not with {value!r}."
-            )
-        return _by_key(value, plan)
-    raise ConfigurationError(
-        f"a model is refreshed with a ModelMetadata or a list of KeyModelPathMapping, not with {value!r}."
+    one, many = (
+        "one model: it is refreshed with a ModelMetadata",
+        "models by key: a list of KeyModelPathMapping does that",
     )
+    raise ConfigurationError(f"{plan.name} has {many if plan.routed else one}, not {value!r}.")
 
 
 def _by_key(mappings: Iterable[Any], plan: Plan) -> Change:
