@@ -79,18 +79,18 @@ def test_value_larger_than_the_file_may_be_is_kept_alone(open_store):
 
 
 def test_file_is_for_its_owner_only(open_store, tmp_path):
-    open_store()
+    open_store().open()
     path = tmp_path / "deep" / "store"
     assert path.stat().st_mode & 0o777 == 0o600
     path.chmod(0o620)
     with pytest.raises(ConfigurationError, match=r"other users can write it; .* chmod 600"):
-        open_store()
+        open_store().open()
 
 
 def test_folder_that_anybody_can_write_is_refused(tmp_path):
     tmp_path.chmod(0o1777)
     with pytest.raises(ConfigurationError, match=r"anybody can write its folder; .* mkdir -m 700"):
-        PredictionStore(str(tmp_path / "store"), MANY)
+        PredictionStore(str(tmp_path / "store"), MANY).open()
 
 
 def write_text(path):
@@ -107,7 +107,9 @@ def write_other_database(path):
 
 def write_illegible(path):
     """A table of which SQLite says a name that is no text."""
-    PredictionStore(str(path), MANY).close()
+    store = PredictionStore(str(path), MANY)
+    store.open()
+    store.close()
     path.write_bytes(path.read_bytes().replace(b"predictions", b"\xff" * 11).replace(b"CREATE TABLE", b"CREATE TXBLE"))
 
 
@@ -124,7 +126,7 @@ def test_what_is_no_store_is_one_clear_error(tmp_path, make, reason):
     path = tmp_path / "store"
     make(path)
     with pytest.raises(ConfigurationError, match=f"cache=.*{reason}.*Delete the file, or name another"):
-        PredictionStore(str(path), MANY)
+        PredictionStore(str(path), MANY).open()
 
 
 def test_value_that_was_damaged_is_not_there(open_store, tmp_path):

@@ -30,8 +30,8 @@ _VERSION = 2
 """Of the keys and values: others are not found."""
 _DUMPS: tuple[Callable[..., bytes], ...] = (pickle.dumps, cloudpickle.dumps)
 """The second, slower one takes objects of classes that cannot be imported, too."""
-_PAUSE_SECS, _LONGEST_PAUSE_SECS, _PAUSE_FACTOR = 1.0, 60.0, 3.0
-"""How long to go without a file that has failed: doubles unless it is only locked; at least thrice what a try took."""
+_PAUSE_SECS, _PAUSE_FACTOR = 1.0, 3.0
+"""How long to go without a file that has failed: at least thrice what a try took."""
 
 
 def cache_spec(plan: Plan, cache: str | CacheConfig | None, inference_args: dict[str, Any] | None) -> CacheSpec | None:
@@ -54,7 +54,9 @@ def cache_spec(plan: Plan, cache: str | CacheConfig | None, inference_args: dict
         raise ConfigurationError(f"cache= cannot compare the inference_args ({error}); give plain values.") from error
     models = tuple((name, _identity(handler)) for name, handler in plan.models.items())
     path = os.path.abspath(config.path)  # a worker or a host may run in another folder
-    PredictionStore(path, config.max_bytes).close()
+    store = PredictionStore(path, config.max_bytes)
+    store.open()
+    store.close()
     return CacheSpec(path, config.max_bytes, models)
 
 
@@ -94,10 +96,9 @@ class PredictionCache:
             name: fingerprint([_VERSION, identity, spec.inference_args, paths.get(name)])
             for name, identity in cache.models
         }
-        self._store: PredictionStore | None = None
+        self._store = PredictionStore(cache.path, cache.max_bytes)
         self._again_at: float | None = None
         """When the file that has failed is tried again; None: it works."""
-        self._pause_secs = _PAUSE_SECS
         self._has_warned = False
         self._lock = threading.Lock()
 
@@ -135,8 +136,7 @@ class PredictionCache:
 
     def close(self) -> None:
         """Closes the file."""
-        if self._store is not None:
-            self._store.close()
+        self._store.close()
 
     def _key(self, name: Any, element: Any) -> bytes | None:
         if self._plan.keyed:
@@ -177,28 +177,21 @@ class PredictionCache:
         return None
 
     def _opened(self) -> PredictionStore | None:
+        """The file; None if it has failed and it is not yet time to try again, or another thread does."""
         with self._lock:
             if self._again_at is None:
-                return self._store or self._tried()
+                return self._store
             if time.monotonic() < self._again_at:
                 return None
-            self._again_at = math.inf  # one thread tries, and the others go on meanwhile
-        return self._tried()
-
-    def _tried(self) -> PredictionStore | None:
-        """The file, if it can be used now."""
+            self._again_at = math.inf
         began = time.monotonic()
         try:
-            if self._store is None:
-                self._store = PredictionStore(self._spec.path, self._spec.max_bytes)
-            elif self._again_at is not None:
-                self._store.check()
+            self._store.check()
         except (sqlite3.Error, ConfigurationError) as error:
             self._break(error, time.monotonic() - began)
             return None
-        if self._again_at is not None:
-            self._again_at = None
-            _LOGGER.warning("The cache %s works again.", self._spec.path)
+        self._again_at = None
+        _LOGGER.warning("The cache %s works again.", self._spec.path)
         return self._store
 
     def _break(self, error: Exception, took_secs: float = 0.0) -> None:
@@ -207,10 +200,8 @@ class PredictionCache:
             said = "The cache %s failed (%s): requests are sent, and paid for, without it until it can be used."
             _LOGGER.error(said, self._spec.path, error)
         if "locked" not in str(error):
-            self._pause_secs = min(2 * self._pause_secs, _LONGEST_PAUSE_SECS)
-            if self._store is not None:
-                self._store.close()  # what is under its path now may be another file
-        self._again_at = time.monotonic() + max(self._pause_secs, _PAUSE_FACTOR * took_secs)
+            self._store.close()  # what is under its path now may be another file
+        self._again_at = time.monotonic() + max(_PAUSE_SECS, _PAUSE_FACTOR * took_secs)
 
     def _log_once(self, what: str, error: Exception) -> None:
         with self._lock:

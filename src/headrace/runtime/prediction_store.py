@@ -38,7 +38,7 @@ class PredictionStore:
         max_bytes: the most that the values and their keys may take, at least 1 MiB.
 
     Raises:
-        ConfigurationError: the file cannot be used; the message says why.
+        ConfigurationError: by any method, the file cannot be opened; the message says why.
     """
 
     def __init__(self, path: str, max_bytes: int) -> None:
@@ -46,6 +46,9 @@ class PredictionStore:
         self._max_bytes = max(max_bytes, _LEAST_BYTES)
         self._database: sqlite3.Connection | None = None
         self._begin()
+
+    def open(self) -> None:
+        """Opens the file, which is else done for the first use."""
         with self._opened():
             pass
 
@@ -82,7 +85,7 @@ class PredictionStore:
             database.execute("COMMIT")
 
     def check(self) -> None:
-        """Raises sqlite3.Error if the file cannot be written now; waits for a moment only."""
+        """Raises sqlite3.Error if the file cannot be written now; if it is open already, waits for a moment only."""
         with self._opened() as database:
             database.execute("PRAGMA busy_timeout = 100")
             try:
