@@ -42,10 +42,6 @@ def test_gathered_elements_leave_when_they_are_enough(sizes, target, options, le
     assert batches(sizes, target, **options) == (leaving, waiting)
 
 
-def test_unmeasurable_elements_wait_for_the_deadline_or_for_many():
-    assert batches([1] * 7, 1, measured=False, lookahead=4, length_fn=len) == ([[1] * 4], [1] * 3)
-
-
 options = st.fixed_dictionaries(
     {"max_batch_size": st.integers(1, 9)},
     optional={

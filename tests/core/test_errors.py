@@ -65,11 +65,6 @@ EXAMPLES = {
 """Those that make their text of several arguments."""
 
 
-def test_all_classes_of_errors_are_found():
-    assert {"PredictionCountError", "VLLMServerError", "HostTraceback"} <= {one.id for one in CLASSES}
-    assert len(CLASSES) > 20
-
-
 @pytest.mark.parametrize(("module", "name"), CLASSES)
 def test_error_survives_pickling_copying_and_a_longer_text(module, name):
     cls = getattr(importlib.import_module(module), name)

@@ -47,11 +47,6 @@ def test_unknown_argument_of_a_handler_is_an_error_with_the_cure(name, advice):
     assert str(caught.value).startswith(f"Wrapped has no argument {name!r}{advice}")
 
 
-def test_each_unknown_argument_is_named():
-    with pytest.raises(ConfigurationError, match=r"no argument 'batch_size': .* no argument 'timeout': "):
-        ModelHandler(timeout=3, batch_size=4)
-
-
 def test_every_option_of_a_configuration_has_a_place():
     for name in BatchingConfig.__dataclass_fields__:
         with pytest.raises(ConfigurationError, match=r"it belongs to (BatchingConfig|the model handler|RunIn)"):

@@ -36,10 +36,6 @@ def test_totals_add_up_events():
     assert totals.failures == {("inference", "ValueError"): 1, ("preprocessing", "KeyError"): 1}
 
 
-def test_mean_batch_size_is_zero_before_the_first_batch():
-    assert Totals().mean_batch_size == 0.0
-
-
 def test_totals_are_exact_across_threads():
     totals = Totals()
     with ThreadPoolExecutor(4) as threads:

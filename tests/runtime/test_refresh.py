@@ -284,12 +284,6 @@ def test_old_model_stays_for_a_thread_about_to_open_it(thread, serves, wait_unti
     assert (loads(tmp_path, "v0"), loads(tmp_path, "v1")) == (1, 1)
 
 
-def test_first_model_that_fails_to_load_is_replaced_by_the_handlers_own(thread, tmp_path):
-    one = thread(Versioned(tmp_path), first=ModelUpdate(3, ModelMetadata("bad", "")))
-    assert ids(one.ask(1)) == ["v0"]
-    assert one.count(RefreshFailed) == 1
-
-
 def test_update_that_does_not_fit_the_handler_is_reported_once(thread, tmp_path):
     one = thread(Versioned(tmp_path))
     mappings = [KeyModelPathMapping(["a"], "v1")]
@@ -301,16 +295,6 @@ def test_update_that_does_not_fit_the_handler_is_reported_once(thread, tmp_path)
     assert len(messages) == 2
     assert "it is refreshed with a ModelMetadata, not [KeyModelPathMapping" in messages[0]
     assert "it is refreshed with a ModelMetadata, not 'v1'" in messages[1]
-
-
-def test_elements_of_bounded_input_wait_for_their_model(thread, tmp_path):
-    for path in ("v1", "v2"):
-        (tmp_path / path).touch()
-    one = thread(Versioned(tmp_path), waits=True)
-    for path in ("v1", "v2", "v1"):
-        one.told(path)
-        one.add(path)
-    assert [(value.example, value.model_id) for value in one.finish()] == [(path, path) for path in ("v1", "v2", "v1")]
 
 
 def test_threads_wait_for_their_own_models(thread, tmp_path):

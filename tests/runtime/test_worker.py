@@ -72,14 +72,6 @@ def test_threads_share_a_session_and_its_model(opened):
     assert len(loads) == 1
 
 
-def test_reopened_session_finds_its_model():
-    loads = []
-    spec = prepare(Counting(loads), InferenceRequest())
-    for _ in range(3):
-        Worker(spec).close(linger=True)
-    assert len(loads) == 1
-
-
 def test_failed_load_leaves_nothing_open():
     class Failing(Counting):
         def load_model(self):

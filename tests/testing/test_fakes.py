@@ -79,12 +79,6 @@ def test_loads_are_counted_by_token_across_copies_and_threads():
     assert (handler.loads, other.loads, apart.loads) == (20, 20, 0)
 
 
-def test_predict_loads_once():
-    handler = LoadCountingHandler()
-    assert len(list(predict(handler, range(100)))) == 100
-    assert handler.loads == 1
-
-
 def test_clock_moves_only_when_advanced():
     clock = FakeClock()
     start = clock.time_ns()
