@@ -318,36 +318,3 @@ def test_predictions_of_a_fallback_are_kept_as_its_own(ask):
     assert ask(Metered("m"), [99, 1], fallback=Acting(lambda batch: [0 for _ in batch])) == ([0, 2], [99, 1])
     assert ask(Metered("m"), [99, 1]) == (["failed", 2], [99])
     assert ask(Metered("m"), [99, 1], fallback=Acting(lambda batch: 1 / 0)) == (["failed", 2], [99])
-
-
-class Breakable(ModelHandler):
-    """Adds a hundred; while it is broken, only to what is known already."""
-
-    is_broken = False
-
-    def load_model(self):
-        return None
-
-    def run_inference(self, batch, model, inference_args=None):
-        if self.is_broken:
-            raise ValueError("broken")
-        return [one + 100 for one in batch]
-
-    def cache_key(self):
-        return "breakable"
-
-
-class Broken(Breakable):
-    is_broken = True
-
-
-@pytest.mark.parametrize(("place", "after"), [({}, None), ({}, str), ({"isolate": True}, None)])
-def test_breaker_that_is_open_hides_nothing_that_is_in_the_cache(ask, place, after):
-    def post(handler):
-        return handler if after is None else handler.with_postprocess_fn(after)
-
-    one = {"min_batch_size": 1, "max_batch_size": 1}
-    elements, unknown = list(range(10)), list(range(-20, 0))
-    assert len(ask(post(Breakable(**one)), elements)[0]) == 10
-    found, _ = ask(post(Broken(**one)), [*unknown, *elements], fallback=Acting(max_batch_size=1), **place)
-    assert found == [(after or int)(n) for n in [*unknown, *(n + 100 for n in elements)]]

@@ -30,7 +30,6 @@ from headrace.runtime.plan import ONLY, Handler, Plan, make_plan
 from headrace.runtime.queues import AnyBatch
 from headrace.runtime.session import InferenceSession
 from headrace.runtime.spec import SessionSpec
-from headrace.runtime.steps import KnownPredictions
 
 _NOT_TRIED = RuntimeError("not tried, since nothing but failures has come from the model lately")
 _AND_THEN = "\nThe fallback failed, too:\n\n"
@@ -122,12 +121,11 @@ class FallbackBundle:
 class BypassExecutor:
     """An executor that passes batches on to another one, but for most of those whose model's circuit breaker is open.
 
-    Those fail at once, so that the fallback takes them; from time to time one is tried, to see whether the model works
-    again. Endpoints do the same for requests. What is in the cache needs no model; but of an isolated one with
-    postprocessing, which must not run here, it is not looked up meanwhile.
+    Those fail at once, so that the fallback takes them, also what is in the cache; from time to time one is tried, to
+    see whether the model works again. Endpoints do the same for requests.
     """
 
-    def __init__(self, executor: Executor, spec: SessionSpec, session: InferenceSession, observer: Observer) -> None:
+    def __init__(self, executor: Executor, spec: SessionSpec, session: InferenceSession) -> None:
         self.preprocess_here = executor.preprocess_here
         self.collect = executor.collect
         self._executor = executor
@@ -135,8 +133,6 @@ class BypassExecutor:
         self._concurrent = spec.plan.concurrent
         self._clock = spec.clock
         self._session = session
-        self._looks_up = not (spec.isolated and spec.plan.postprocess)
-        self._known = KnownPredictions(spec, session, observer)
 
     def submit(self, name: Any, batch: AnyBatch) -> Sequence[Outcome]:
         """As ``Executor.submit``."""
@@ -154,13 +150,9 @@ class BypassExecutor:
             model.probing.ended(self._now())
 
     def _passed_on(self, name: Any, batch: AnyBatch) -> list[Outcome]:
-        outcomes, rest = self._known.look_up(name, batch) if self._looks_up else ([], batch)
-        if rest is None:
-            return outcomes
-        caught, pairs = Caught(_NOT_TRIED, []), zip(rest.elements, rest.tags, strict=True)
+        caught, pairs = Caught(_NOT_TRIED, []), zip(batch.elements, batch.tags, strict=True)
         failure = self._plan.failure
-        failures = (failure(tag, Stage.INFERENCE, 0, one, caught, model=name, attempts=0) for one, tag in pairs)
-        return [*outcomes, *failures]
+        return [failure(tag, Stage.INFERENCE, 0, one, caught, model=name, attempts=0) for one, tag in pairs]
 
     def _now(self) -> float:
         return self._clock.time_ns() / 1e9

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from headrace.core.events import Event, ModelRefreshed, RefreshFailed
 from headrace.core.result import Caught
@@ -18,13 +17,6 @@ from headrace.runtime.worker import AnyWorker
 _LOGGER = logging.getLogger(__name__)
 _LONGEST_END_SECS = 30.0
 """Seconds for which the end of a transform waits for a load in progress, whose model is then dropped."""
-
-
-class VersionUser(Protocol):
-    """A thread that runs one version of the models."""
-
-    def release_older(self) -> bool:
-        """Releases an older version unless a bundle is using it; returns whether none is held any more."""
 
 
 class VersionedModels:
@@ -59,7 +51,8 @@ class VersionedModels:
         self._preloader: AnyWorker | None = None
         self._changed = threading.Condition()
         self._starting = threading.Lock()
-        self._users: list[VersionUser] = []
+        self._users: list[Callable[[], bool]] = []
+        """For each thread: releases an older version unless a bundle uses it; returns whether none is held any more."""
         self._threads: list[threading.Thread] = []
         self._early_events: list[Event] = []
         self._is_loading = self._is_scanning = self._is_closed = False
@@ -91,15 +84,15 @@ class VersionedModels:
         """Opens a thread's own worker for a version that is kept open."""
         return open_worker(with_models(version, self._fresh), self._namespace)
 
-    def join(self, slot: VersionUser) -> None:
-        """Registers a thread."""
+    def join(self, release_older: Callable[[], bool]) -> None:
+        """Registers a thread, by what has it release an older version."""
         with self._changed:
-            self._users.append(slot)
+            self._users.append(release_older)
 
-    def leave(self, slot: VersionUser) -> None:
+    def leave(self, release_older: Callable[[], bool]) -> None:
         """Unregisters a thread."""
         with self._changed:
-            self._users.remove(slot)
+            self._users.remove(release_older)
             self._changed.notify_all()
 
     def released(self) -> None:
@@ -251,7 +244,7 @@ class VersionedModels:
     def _retire(self, preloader: AnyWorker | None) -> None:
         """Closes an older version's preloader once no thread uses that version; idle threads are made to release it."""
         with self._changed:
-            while not all(slot.release_older() for slot in self._users):
+            while not all(release_older() for release_older in self._users):
                 self._changed.wait()
         if preloader is not None:
             preloader.close()

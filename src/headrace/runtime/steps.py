@@ -157,14 +157,13 @@ class ModelAccess:
             return 0
 
 
-class KnownPredictions(Operations):
-    """Hands out the predictions that the cache knows; used by one thread."""
+class Steps(Operations):
+    """Runs batches through inference and postprocessing, and recovers failed batches; used by one thread."""
 
-    def __init__(
-        self, spec: SessionSpec, session: InferenceSession, observer: Observer, watch: ActivityListener | None = None
-    ) -> None:
-        super().__init__(spec, observer, watch)
-        self.session = session
+    def __init__(self, access: ModelAccess, observer: Observer, watch: ActivityListener | None = None) -> None:
+        super().__init__(access.spec, observer, watch)
+        self.session = access.session
+        self._access = access
 
     def look_up(self, name: Any, batch: AnyBatch) -> tuple[list[Outcome], AnyBatch | None]:
         """The outcomes of elements whose predictions are known already; and the batch of the others, if any."""
@@ -189,14 +188,6 @@ class KnownPredictions(Operations):
         elements = list(compress(batch.elements * times, left))
         skipped = self.skip(Skipped(Stage.INFERENCE, 0, list(compress(tags, left)), elements), name)
         return [*self.postprocess(list(compress(tags, kept)), list(compress(predictions, kept)), name), skipped]
-
-
-class Steps(KnownPredictions):
-    """Runs batches through inference and postprocessing, and recovers failed batches; used by one thread."""
-
-    def __init__(self, access: ModelAccess, observer: Observer, watch: ActivityListener | None = None) -> None:
-        super().__init__(access.spec, access.session, observer, watch)
-        self._access = access
 
     def run(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         """Runs a batch of preprocessed elements on the named model, then postprocesses the predictions."""

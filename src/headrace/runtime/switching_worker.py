@@ -88,7 +88,7 @@ class SwitchingWorker:
             raise
         self.close()
         self._models, self._branch = models, branch
-        models.join(self)
+        models.join(self.release_older)
 
     def current(self) -> AnyWorker:
         """A worker for the serving version; releases the worker of the previous one."""
@@ -127,7 +127,7 @@ class SwitchingWorker:
         with self._lock:
             self._close_worker(linger=linger and self.is_current)
         models, self._models, self._branch = self._models, None, None
-        models.leave(self)
+        models.leave(self.release_older)
         _close_models(models, linger=linger)
 
     def _close_worker(self, *, linger: bool = False) -> None:

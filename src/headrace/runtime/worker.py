@@ -67,7 +67,7 @@ class AnyWorker(ABC):
         if not self.plan.has_fallback:
             return Bundle(self.spec, self.session, make_executor(observer), observer)
         failures_left_out = WithoutFailures(observer)
-        executor = BypassExecutor(make_executor(failures_left_out), self.spec, self.session, failures_left_out)
+        executor = BypassExecutor(make_executor(failures_left_out), self.spec, self.session)
         bundle: AnyBundle = Bundle(self.spec, self.session, executor, failures_left_out)
         for fallback in self.fallbacks:
             if not fallback.plan.has_fallback:
