@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from headrace.core.answer import predictions_for
@@ -273,7 +273,7 @@ class ResidentModels:
             self._taken.popitem(last=False)
 
 
-class ModelsOnDemand(Mapping[Any, Any]):
+class ModelsOnDemand:
     """The models of a keyed handler that is called directly, by a user or a subclass: each loads on first use.
 
     Args:
@@ -298,14 +298,3 @@ class ModelsOnDemand(Mapping[Any, Any]):
         """
         with self.use(name) as model:
             return predictions_for(self._handlers[name], examples, model, inference_args)
-
-    def __getitem__(self, name: Any) -> Any:
-        """The model; it may be evicted afterwards."""
-        with self.use(name) as model:
-            return model
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._handlers)
-
-    def __len__(self) -> int:
-        return len(self._handlers)
