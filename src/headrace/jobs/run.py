@@ -21,7 +21,6 @@ from headrace.jobs.reading import fits_columns
 from headrace.jobs.resume import ResumableOutput
 from headrace.jobs.splits import Splits
 from headrace.jobs.steps import BlockReader, Loop, RunSteps
-from headrace.jobs.storage import is_remote
 from headrace.metrics.totals import Totals
 from headrace.rows.columns import Fit, over_blocks
 from headrace.rows.examples import (
@@ -154,7 +153,6 @@ def _driver(job: Job, steps: RunSteps, output: Output, splits: Splits | None) ->
 
         return Workers(steps, output.folder, output.manifest, splits, job.workers)
     if not _needs_beam(job):
-        steps.writer.is_direct = type(output) is Output and output.format == "parquet" and not is_remote(output.path)
         return Loop(job, steps, output.folder, output.manifest)
     from headrace.jobs.beam_pipeline import BeamPipeline  # noqa: PLC0415 - imports Beam, which takes seconds
 
