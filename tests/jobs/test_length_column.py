@@ -51,9 +51,16 @@ def run(tmp_path):
     return execute
 
 
-@pytest.mark.parametrize("name", ["in.jsonl", "in.parquet"])
-@pytest.mark.parametrize("column", ["size", "text"])
-@pytest.mark.parametrize("how", [{}, {"isolate": True}, {"runner": "FnApiRunner"}], ids=str)
+@pytest.mark.parametrize(
+    ("name", "column", "how"),
+    [
+        ("in.jsonl", "size", {}),
+        ("in.parquet", "text", {}),
+        ("in.jsonl", "text", {"isolate": True}),
+        ("in.parquet", "size", {"runner": "FnApiRunner"}),
+    ],
+    ids=str,
+)
 def test_rows_of_similar_length_share_a_batch(run, name, column, how):
     found = run(ROWS, name, length_column=column, **how)
     assert [row["id"] for row in found] == [0, 1, 2, 3]

@@ -162,8 +162,8 @@ def _run(run: Run, shell: _Shell) -> int:
         if (spent := _spent(thread.error)) is not None:
             after = _kept(run) or (f" Nothing was written;{_FROM_CACHE}" if run.has_cache else "")
             return _fail(errors, SPENT, f"{spent}{after}", thread.error, verbose=args.verbose)
-        code = FAILED if run.had_input else REFUSED
-        unloaded = not (totals.loads or totals.batches) and run.had_input
+        code = FAILED if _code_of(thread.error.__cause__) == MISUSED else REFUSED
+        unloaded = not (totals.loads or totals.batches) and code == FAILED
         message = _why(run, thread.error, args if unloaded else None)
         return _fail(errors, code, message, thread.error, verbose=args.verbose)
     report = thread.report
@@ -199,7 +199,7 @@ def _conclude(run: Run, report: Report, shell: _Shell) -> int:
     return 0
 
 
-def _code_of(error: BaseException) -> int:
+def _code_of(error: BaseException | None) -> int:
     from headrace.jobs.pipes import EmptyPipeError  # noqa: PLC0415 - importing numpy takes a while
 
     return REFUSED if isinstance(error, EmptyPipeError) else MISUSED

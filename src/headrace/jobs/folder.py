@@ -111,7 +111,7 @@ class FolderOutput(ResumableOutput):
     @property
     def csv_sources(self) -> Container[int]:
         """The numbers of the sources whose output is a CSV file."""
-        return [number for number, file in enumerate(self._files) if output_format(file.path) == "csv"]
+        return frozenset(n for n, files in enumerate(self._files) if output_format(files.path) == "csv")
 
     def _refuse_other_kinds(self, path: str, option: str) -> None:
         """Folders they may be."""

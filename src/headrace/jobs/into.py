@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from array import array
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -39,12 +39,11 @@ class LetterOrder:
     """
 
     def __init__(self, sources: Sequence[Source]) -> None:
-        counts, found = [], array("q")
+        counts, found = [], list[tuple[int, int, int]]()
         for source in sources:
-            before = len(found)
-            for number, letter in enumerate(read_rows(source, {}), 1):
-                found.extend(_place_of(letter, source.path, number))
-            counts.append((len(found) - before) // 3)
+            letters = enumerate(read_rows(source, {}), 1)
+            found += [_place_of(letter, source.path, number) for number, letter in letters]
+            counts.append(len(found))
         places, befores, totals = numpy.array(found, numpy.int64).reshape(-1, 3).T
         if len(set(totals.tolist())) > 1:
             raise ConfigurationError(f"the dead letters are not all of one output, or of one run of it; {_CURE}.")
@@ -56,7 +55,7 @@ class LetterOrder:
             )
         ranks = numpy.empty(len(order), numpy.int64)
         ranks[order] = numpy.arange(len(order))
-        self._ranks = numpy.split(ranks, numpy.cumsum(counts)[:-1])
+        self._ranks = numpy.split(ranks, counts[:-1])
         self.befores = befores[order]
         """How many rows of the output come before each row, by rank."""
         self.total = int(totals[0]) if len(totals) else None
@@ -121,10 +120,8 @@ class CompletedOutput(ResumableOutput):
         return sorted(super()._joined(stored, check), key=lambda move: move.destination != self.path)
 
     def _write_predictions(self, path: str, rows: StoredOutput, check: Callable[[], None]) -> None:
-        done = rows.good.places
-        runs = zip(done.starts.tolist(), done.stops.tolist(), strict=True)
-        befores = [before for start, stop in runs for before in self._order.befores[start:stop].tolist()]
-        new = rows.good.tables
+        new, done = rows.good.tables, rows.good.places
+        befores = self._order.befores[done.have(numpy.arange(len(self._order.befores)))].tolist()
         if self.format == "parquet":
             with storage.create(path) as file:
                 write_parquet(file, lambda: self._merged(_old_tables(self._old), new(), befores), check)
@@ -143,22 +140,19 @@ class CompletedOutput(ResumableOutput):
 
     def _merged(self, old: Iterable[Any], new: Iterable[Any], befores: list[int]) -> Iterator[Any]:
         """Pieces of the old rows, with the new ones behind as many of them as ``befores`` says."""
-        rest = _NewRows(new)
-        done = placed = 0
+        rest, due, done = _NewRows(new), deque(Counter(befores).items()), 0
         for piece in old:
             start = 0
-            while placed < len(befores) and befores[placed] < done + len(piece):
-                stop, first = befores[placed] - done, placed
-                while placed < len(befores) and befores[placed] == done + stop:
-                    placed += 1
-                yield piece[start:stop]
-                yield from rest.take(placed - first)
-                start = stop
+            while due and due[0][0] < done + len(piece):
+                before, count = due.popleft()
+                yield piece[start : before - done]
+                yield from rest.take(count)
+                start = before - done
             yield piece[start:]
             done += len(piece)
         if self._order.total not in (None, done):
             raise RuntimeError(f"{self.path} has changed during the run")
-        yield from rest.take(len(befores) - placed)
+        yield from rest.take(sum(count for _, count in due))
 
 
 class _NewRows:

@@ -55,7 +55,6 @@ class Pipe:
         self._has_begun = self._has_begun or bool(chunk)
         # An empty regular file, redirected by the shell, is accepted as it is by path.
         if not self._has_begun and not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
-            _empty.add(self._path)
             raise EmptyPipeError(
                 f"not a byte came through {as_name(self._path)}: the command that writes into it has most likely "
                 "failed; run it by itself to see why. If there are no rows on purpose, give an empty file."
@@ -78,7 +77,6 @@ class Pipe:
 
 _pipes: dict[str, Pipe] = {}
 """The pipes that this process was given, by path."""
-_empty: set[str] = set()
 
 
 def as_path(name: str) -> str:
@@ -102,7 +100,6 @@ def expect(path: str) -> None:
     Raises:
         ConfigurationError: it is neither a file nor a pipe.
     """
-    _empty.discard(path)
     if is_pipe(path):
         _pipes[path] = Pipe(path)
     elif any(is_kind(_mode(path)) for is_kind in (stat.S_ISCHR, stat.S_ISBLK, stat.S_ISSOCK)):
@@ -132,11 +129,6 @@ def opened(path: str) -> Iterator[Pipe]:
         if pipe.is_taken:
             _pipes.pop(path, None)
             pipe.close()
-
-
-def was_empty(path: str) -> bool:
-    """Whether the path is a pipe that was read and ended without a single byte."""
-    return path in _empty
 
 
 def _mode(path: str) -> int:

@@ -86,7 +86,9 @@ class ResumableOutput(Output):
                 shutil.rmtree(self.folder, ignore_errors=True)
             if not self.keeps_parts and self._letters_folder != self.folder:
                 shutil.rmtree(self._letters_folder, ignore_errors=True)
-            self._unlock()
+            self._lock.close()
+            self._lock = None
+            _in_use.discard(self.folder)
 
     @property
     def _job_path(self) -> str:
@@ -132,12 +134,6 @@ class ResumableOutput(Output):
 
     def _where_parts_are(self) -> str:
         return ""
-
-    def _unlock(self) -> None:
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
-            _in_use.discard(self.folder)
 
 
 def digests(values: Mapping[str, Any]) -> dict[str, str]:

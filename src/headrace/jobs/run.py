@@ -16,7 +16,7 @@ from headrace.jobs.job import Job, Report, cancelled, refuse_if_cancelled
 from headrace.jobs.opening import InputShare, following
 from headrace.jobs.output import Output
 from headrace.jobs.parts import OutcomeWriter
-from headrace.jobs.pipes import as_name, is_pipe, was_empty
+from headrace.jobs.pipes import as_name, is_pipe
 from headrace.jobs.reading import fits_columns
 from headrace.jobs.resume import ResumableOutput
 from headrace.jobs.splits import Splits
@@ -121,11 +121,6 @@ class Run:
             publishing_seconds=seconds,
             inputs=self.output.inputs,
         )
-
-    @property
-    def had_input(self) -> bool:
-        """Whether each pipe that was read delivered at least one byte."""
-        return not any(was_empty(source.path) for source in self.job.sources)
 
     def cancel(self, seconds: float = 0.0) -> None:
         """Makes ``execute``, which runs in another thread, end soon: what is in flight has so many seconds left."""

@@ -38,8 +38,6 @@ class _Stream(NamedTuple):
     """How many of them are whole."""
     rows: RowRanges
     """Their places."""
-    in_order: bool
-    """Whether they are stored in that order, each once."""
 
 
 class StoredRows:
@@ -198,9 +196,7 @@ def _streams_of(path: str) -> list[_Stream]:
             finally:
                 if places:
                     together = numpy.concatenate(places)
-                    in_order = bool((numpy.diff(together) > 0).all())
-                    rows = RowRanges(together, together + 1)
-                    found.append(_Stream(path, offset, len(places), rows, in_order))
+                    found.append(_Stream(path, offset, len(places), RowRanges(together, together + 1)))
     return found
 
 
@@ -211,7 +207,7 @@ def _load(stream: _Stream) -> tuple[Any, Any]:
         table = pyarrow.Table.from_batches(islice(pyarrow.ipc.open_stream(file), stream.batches))
     places = numbers_of(table.column(0).combine_chunks())
     table = table.remove_column(0)
-    if stream.in_order:
+    if (numpy.diff(places) > 0).all():
         return places, table
     order = numpy.argsort(places, kind="stable")
     return places[order], table.take(order)
