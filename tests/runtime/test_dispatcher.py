@@ -48,22 +48,3 @@ def test_loop_is_woken_only_for_what_would_leave_at_once(event_loop, monkeypatch
     assert len(woken) < 10
     EventLoop.call(event_loop, go_on.set)
     assert [inbox.get(timeout=_PATIENCE_SECS).predictions for _ in range(20)] == [[element] for element in range(20)]
-
-
-def test_calls_of_many_threads_all_come_back(event_loop):
-    async def send(examples, client):
-        await asyncio.sleep(0)
-        return examples
-
-    endpoint, inbox = Dispatcher(event_loop, rules(send, max_concurrent=3)), Inbox()
-
-    def submit(first):
-        for element in range(first, first + 100):
-            endpoint.submit(call_for(element, inbox))
-
-    threads = [threading.Thread(target=submit, args=(first,)) for first in range(0, 400, 100)]
-    for thread in threads:
-        thread.start()
-    assert sorted(inbox.get(timeout=_PATIENCE_SECS).predictions[0] for _ in range(400)) == list(range(400))
-    for thread in threads:
-        thread.join()

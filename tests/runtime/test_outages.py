@@ -221,12 +221,6 @@ def test_host_that_goes_away_fails_what_waited_for_too_long():
     assert 1 < len({id(found.ended[element][1].error) for element in found.failed}) == len(found.failed) < 100
 
 
-def test_host_that_was_never_there_is_one_error_when_the_first_request_has_waited_for_too_long():
-    found = Scene(lambda element, now, before: ConnectionRefusedError("gone"), patience=10.0).play(5)
-    assert {type(delivery.error) for _, delivery in found.ended.values()} == {EndpointError}
-    assert found.ended[0][0] == pytest.approx(10, abs=2)
-
-
 def test_host_that_was_never_there_is_known_from_the_error_that_the_clients_own_was_raised_after():
     def refuse(element, now, before):
         error = OSError("the client has failed")

@@ -142,8 +142,8 @@ class FailureStreak:
 
     def answered(self) -> None:
         """A request was answered: if the endpoint was down, it is no longer."""
-        self._count(0)
-        self._share_before = self._share
+        self._seen = min(self._seen + 1, self._LATELY)
+        self._share_before = self._share = self._share * (1 - 1 / self._seen)
         self._failed = self._doubts = self._waited = 0
         self.is_outage, self.began = False, None
 
@@ -170,7 +170,8 @@ class FailureStreak:
         if self.is_outage:
             return  # that it is down says nothing about the share of bad requests
         if not self._doubts:
-            self._count(1)
+            self._seen = min(self._seen + 1, self._LATELY)
+            self._share += (1 - self._share) / self._seen
         self._failed += 1
         if self._failed >= self._enough(in_flight):
             self.is_outage, self._found = True, now
@@ -181,7 +182,3 @@ class FailureStreak:
         of_those = min(in_flight, self._MOST_IN_FLIGHT) // self._OF_THOSE_IN_FLIGHT
         enough = max(self._FEWEST, math.ceil(by_chance), of_those) << self._doubts
         return max(enough, self._waited)
-
-    def _count(self, failed: int) -> None:
-        self._seen = min(self._seen + 1, self._LATELY)
-        self._share += (failed - self._share) / self._seen

@@ -135,16 +135,16 @@ class RetryTokens:
     _AFTER_TIMEOUT = 10
 
     def __init__(self) -> None:
-        self._left = self._MOST
+        self.spent = 0
 
     def take(self, error: BaseException) -> bool:
         """Pays for a retry after this error; returns whether there was enough."""
         cost = self._AFTER_TIMEOUT if isinstance(error, TimeoutError) else self._RETRY
-        if cost > self._left:
+        if self.spent + cost > self._MOST:
             return False
-        self._left -= cost
+        self.spent += cost
         return True
 
     def succeeded(self) -> None:
         """Brings a token back."""
-        self._left = min(self._left + 1, self._MOST)
+        self.spent = max(self.spent - 1, 0)

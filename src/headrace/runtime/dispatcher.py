@@ -156,6 +156,7 @@ class Dispatcher:
             for call in self._waiting.remove_all():  # the budget is spent
                 self._deliver(Delivery(call, [], self.rules.usage.error, 0.0))
         ready = self._waiting.ready()
+        self._limit.client_is_busy = self._event_loop.is_busy()
         left, wait = self._limit.take(now, ready)
         for _ in range(left):
             call = self._waiting.take(newest=began is not None and self._limit.is_down)
@@ -169,7 +170,6 @@ class Dispatcher:
             self._throttled = self.throttled_secs(), now if is_throttled else None
 
     def _look_again(self, now: float, secs: float) -> None:
-        """Sets the timer; while there are any requests the machine's other processes are shown so now and then."""
         if self._limit.board.is_shared and (self._tasks or self._waiting):
             secs = min(secs, _SHOWN_SECS)
         if secs < math.inf:
@@ -250,7 +250,6 @@ class Dispatcher:
         self._tasks.pop(call, None)
         self._last_error = error
         now = self._loop.time()
-        self._limit.client_is_busy = self._event_loop.is_busy()
         self._limit.finished(
             now,
             started,
@@ -270,7 +269,8 @@ class Dispatcher:
         if ElementRetry not in map(type, predictions):
             self._finish(call, started, _ANSWERED, report)
             self._record.has_answered = True
-            self._tokens.succeeded()
+            if self._tokens.spent:
+                self._tokens.succeeded()
             if self.rules.tokens_per_minute is not None and not report.tokens:
                 self._log.miss_tokens(predictions)
             self._deliver(Delivery(call, predictions, None, seconds))

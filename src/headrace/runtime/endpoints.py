@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import os
-import pickle
 import threading
 from collections.abc import Hashable
 from functools import lru_cache
@@ -135,17 +134,9 @@ def _named(handler: RemoteModelHandler[Any, Any, Any]) -> str | None:
         return f"given {given}"
     attributes = {name: value for name, value in vars(handler).items() if name not in HOW_TO_SEND}
     try:
-        digest = hashlib.sha256(_pickled(attributes)).hexdigest()
+        import cloudpickle  # noqa: PLC0415 - takes time, and only endpoints need it; handlers may have lambdas
+
+        digest = hashlib.sha256(cloudpickle.dumps(attributes)).hexdigest()
     except Exception:
         return None  # nobody can tell whether another process asks the same endpoint
     return f"{type(handler).__module__}.{type(handler).__qualname__} {digest}"
-
-
-def _pickled(attributes: dict[str, Any]) -> bytes:
-    try:
-        return pickle.dumps(attributes)
-    except Exception:
-        import cloudpickle  # noqa: PLC0415 - takes time, and few handlers have functions of __main__
-
-        data: bytes = cloudpickle.dumps(attributes)
-        return data
