@@ -78,12 +78,7 @@ def _records(
 
 
 class _Text:
-    """A file's text, available in pieces of whole lines or line by line.
-
-    Args:
-        file: open for reading.
-        line: how many lines were read before.
-    """
+    """A file's text, available in pieces of whole lines or line by line, the first of which follows ``line`` others."""
 
     def __init__(self, file: TextFile, line: int = 0) -> None:
         self._coming = whole_lines(file)
@@ -123,13 +118,7 @@ class _Text:
 
 
 class _ArrowParser:
-    """Parses text with Arrow: numbers, days and times as texts first, to see that nothing of a field is lost.
-
-    Args:
-        delimiter: a single ASCII character.
-        header: the column names.
-        types: of the columns that do not hold text.
-    """
+    """Parses text with Arrow: numbers, days and times as texts first, to see that nothing of a field is lost."""
 
     def __init__(self, delimiter: str, header: list[str], types: Mapping[str, str]) -> None:
         self.is_able = bool(header) and delimiter in DELIMITERS and NESTED not in types.values()
@@ -170,11 +159,7 @@ class _ArrowParser:
 
 
 def _converted(texts: Any, kind: str) -> Any:
-    """A column of texts as one of the values that ``csv_types`` has for them.
-
-    Raises:
-        ValueError: that cannot be, or a text does not fit.
-    """
+    """A column of texts as one of their values; raises ValueError if that cannot be, or a text does not fit."""
     if kind in (TEXT, "bool"):
         return texts
     if kind in ("date", "datetime"):

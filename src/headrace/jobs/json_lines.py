@@ -83,7 +83,6 @@ def as_line(record: Any, *, bytes_too: bool = True) -> bytes:
 
 
 def _to_json_type(value: Any) -> Any:
-    """Converts a value that JSON does not know to one that it does."""
     if isinstance(value, bytes | bytearray | memoryview):
         return base64.b64encode(value).decode("ascii")
     if getattr(getattr(value, "dtype", None), "kind", None) in ("m", "M"):
@@ -205,11 +204,7 @@ def _pieces(text: bytes, lines: Any, shape: _Shape | None) -> tuple[_Shape | Non
 
 
 class _Shape:
-    """Names in an order, each with one kind of values or null.
-
-    Args:
-        kinds: by name.
-    """
+    """Names in an order, each with one kind of values or null."""
 
     def __init__(self, kinds: dict[str, Any]) -> None:
         fields = (

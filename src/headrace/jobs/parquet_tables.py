@@ -162,7 +162,6 @@ def type_of(kind: Kind) -> Any:
 
 
 def _exact_type(kind: Kind) -> Any:
-    """None if no type represents the values exactly."""
     if isinstance(kind, Scalar):
         return kind.type
     if isinstance(kind, Number):
@@ -199,13 +198,8 @@ def _size(table: Any) -> int:
     """Roughly the bytes of a table's values; additive, however the rows are cut into tables."""
     texts = [column for column in table.columns if _TYPES.is_string(column.type)]
     lengths = (pyarrow.compute.sum(pyarrow.compute.binary_length(column)).as_py() or 0 for column in texts)
-    numbers = sum(len(_numbers_in(column)) for column in table.columns if _TYPES.is_list(column.type))
+    numbers = sum(len(pyarrow.compute.list_flatten(column)) for column in table.columns if _TYPES.is_list(column.type))
     return int(sum(lengths)) + 8 * int(table.num_rows * table.num_columns + numbers)
-
-
-def _numbers_in(lists: Any) -> Any:
-    """The numbers of a column of lists, one behind the other."""
-    return pyarrow.compute.list_flatten(lists)
 
 
 def _regrouped(tables: Iterable[Any], rows: int) -> Iterator[Any]:
@@ -236,7 +230,7 @@ def _kind_of_column(column: Any) -> Kind:
     if column.null_count == len(column):
         return NOTHING
     if _TYPES.is_list(column.type):
-        return Array(_kind_of_column(_numbers_in(column)))
+        return Array(_kind_of_column(pyarrow.compute.list_flatten(column)))
     if _TYPES.is_integer(column.type):
         ends = pyarrow.compute.min_max(column)
         return Number(ends["min"].as_py(), ends["max"].as_py())

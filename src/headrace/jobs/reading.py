@@ -276,7 +276,6 @@ def _pieces_of(source: Source, types: Mapping[str, str], is_done: Callable[[int,
 
 
 def _list_files(source: Source) -> Iterator[Any]:
-    """A row for each file."""
     position = positions[source.path] = Position(read=len(source.files))
     for start in range(0, len(source.files), _FILES_AT_ONCE):
         some = source.files[start : start + _FILES_AT_ONCE]

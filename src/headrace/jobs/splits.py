@@ -140,12 +140,7 @@ class _Count(NamedTuple):
 
 
 class _Scan:
-    """Finds where records of a text file end.
-
-    Args:
-        file: open for reading.
-        source: the same.
-    """
+    """Finds where records of a text file end."""
 
     def __init__(self, file: BinaryIO, source: Source) -> None:
         self._file = file

@@ -112,7 +112,6 @@ def _csv_rows(names: Sequence[str], delimiter: str, table: Any) -> bytes:
 
 
 def _csv_lines(names: Sequence[str], delimiter: str, table: Any) -> Any:
-    """The rows as an array of texts."""
     null = text_scalar("" if len(names) > 1 else '""')  # an empty line is no row
     fields = _csv_texts(table, names, null)
     return _together(pyarrow.compute.binary_join_element_wise(*fields, text_scalar(delimiter)), _NEWLINE)
@@ -160,7 +159,6 @@ def _as_arrow_writes(names: Sequence[str], delimiter: str, table: Any) -> bytes 
 
 
 def _csv_texts(table: Any, names: Sequence[str], null: Any) -> Iterator[Any]:
-    """The fields of each column."""
     rows = rows_in_lines(table)
     known = {} if rows else dict(zip(table.schema.names, table.columns, strict=True))
     for name in names:
@@ -197,14 +195,12 @@ def _together(*texts: Any) -> Any:
 
 
 def _content_of(texts: Any) -> bytes:
-    """All texts, one behind the other."""
     _, offsets, content = texts.buffers()
     ends = numpy.frombuffer(offsets, numpy.int32)
     return bytes(memoryview(content)[ends[texts.offset] : ends[texts.offset + len(texts)]]) if content else b""
 
 
 def _json_texts(column: Any) -> Any:
-    """The JSON text of each value."""
     kind = column.type
     if _TYPES.is_null(kind):
         return pyarrow.repeat(_NULL, len(column))

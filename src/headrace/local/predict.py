@@ -179,6 +179,8 @@ def _results(
                 read = place + 1
                 turns.waiting.add(place)
                 yield from turns.take(tagged(bundle.add(element, place)))
+                if bundle.spent:
+                    break
                 # One slow batch may hold back many outcomes: run what is queued, rather than let them pile up.
                 if len(turns.early) > _LONGEST_QUEUE:
                     yield from turns.take(tagged(bundle.finish()))

@@ -120,7 +120,6 @@ def _unfit(block: Block, fit: Fit) -> Any:
 
 
 def _is_whole(row: Record, needed: AbstractSet[str], reserved: Collection[str]) -> bool:
-    """Whether a row can be read and has the columns that it must have, and none that it must not."""
     return isinstance(row, dict) and needed <= row.keys() and row.keys().isdisjoint(reserved)
 
 
@@ -294,7 +293,6 @@ def _of_numpy(prediction: Any) -> Any:
 
 
 def _row_by_row(answer: Any) -> list[Any]:
-    """One result for each row, whatever the form of the answer."""
     if isinstance(answer, list):
         return answer
     predictions, model_id = (answer.inference, answer.model_id) if hasattr(answer, "inference") else (answer, None)
