@@ -76,14 +76,6 @@ def test_conversation_with_a_system_message_of_its_own(server):
     assert (server.requests[0]["system"], server.requests[0]["messages"]) == ("own", [user])
 
 
-def test_rows_are_asked_with_a_template_and_limits_are_the_users(server):
-    handler = AnthropicChatModelHandler("m", url=server.url, prompt="{n} times {word}", max_tokens=7)
-    list(predict(handler, [{"n": 2, "word": "yes"}]))
-    asked = server.requests[0]
-    assert (asked["messages"][0]["content"], asked["max_tokens"]) == ("2 times yes", 7)
-    assert "system" not in asked
-
-
 def test_answer_that_does_not_fit_its_schema_is_sent_back_once():
     with serving(speaking(lambda prompt: GOOD if "cannot be used" in prompt else "good")) as server:
         handler = AnthropicChatModelHandler("m", url=server.url, json_schema=SCHEMA)
@@ -129,15 +121,6 @@ def test_what_concerns_all_is_one_error_at_the_first_request(refusal):
         with pytest.raises(EndpointError, match=said):
             list(predict(AnthropicChatModelHandler("m", url=server.url), ["a"] * 100, on_failure="yield"))
         assert len(server.requests) <= 2
-
-
-def test_empty_account_stops_a_run_that_has_worked():
-    fault = refusing(400, "Your credit balance is too low")
-    with (
-        serving(speaking(fault=lambda asked, before: fault if before else None)) as server,
-        pytest.raises(EndpointError, match="credit balance is too low"),
-    ):
-        list(predict(AnthropicChatModelHandler("m", url=server.url), ["a"] * 100, on_failure="yield"))
 
 
 def test_beams_handler_gives_what_its_function_returns(server, monkeypatch):
@@ -196,3 +179,12 @@ def test_wrong_arguments_are_refused():
         AnthropicModelHandler("m", None)
     with pytest.raises(ConfigurationError, match="max_tokens must be an int, at least 1"):
         AnthropicChatModelHandler("m", max_tokens=0)
+
+
+def test_empty_account_stops_a_run_that_has_worked():
+    fault = refusing(400, "Your credit balance is too low")
+    with (
+        serving(speaking(fault=lambda asked, before: fault if before else None)) as server,
+        pytest.raises(EndpointError, match="credit balance is too low"),
+    ):
+        list(predict(AnthropicChatModelHandler("m", url=server.url), ["a"] * 100, on_failure="yield"))

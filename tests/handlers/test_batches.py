@@ -184,12 +184,6 @@ def test_batches_are_split_at_the_provider_s_limits(limit, value, provider, ask,
         assert sizes(server) == [2, 2, 1]
 
 
-def test_batches_are_as_large_as_the_largest_batch(ask, speaking):
-    with batching(speaking()) as server:
-        assert ask(server, list("abcde"), max_batch_size=2) == list("ABCDE")
-        assert sorted(sizes(server)) == [1, 2, 2]
-
-
 def test_batch_that_takes_too_long_is_collected_by_a_later_run(ask, speaking):
     with batching(speaking()) as server:
         server.held = True
@@ -240,12 +234,6 @@ def test_schema_that_refers_to_nothing_is_named(ask, speaking):
         assert ["json_schema refers to '/no'" in one for one in said] == [True, True]
 
 
-def test_row_without_a_prompt_costs_the_others_nothing(ask, speaking):
-    with batching(speaking()) as server:
-        rows = [{"a": {"b": "x"}}, {"a": {}}, {"a": {"b": "y"}}]
-        assert [said[:2] for said in ask(server, rows, prompt="{a[b]}")] == ["X", "! ", "Y"]
-
-
 NO_COMPLETIONS = ["text", [1], {}, None, {"choices": []}, {"choices": ["x"], "content": ["x"]}, {"content": 5}]
 
 
@@ -289,16 +277,6 @@ def test_damaged_line_is_the_dead_letter_of_its_row(ask, speaking):
         server.damage = lambda lines: lines
         assert ask(server, texts) == [text.upper() for text in texts]
         assert sizes(server) == [9, len(DAMAGES)]
-
-
-@pytest.mark.parametrize(
-    "noise", [b"\r\n\n  \t\r\n", b"oops\n", b"[1, 2]\n", b"7\n", as_json({"custom_id": [1]}), b"[" * 100_000 + b"\n"]
-)
-def test_lines_of_nobody_are_ignored(noise, ask, speaking):
-    with batching(speaking()) as server:
-        server.damage = lambda lines: [part for line in lines for part in (noise, line)]
-        assert ask(server, ["a", "b"]) == ["A", "B"]
-        assert sizes(server) == [2]
 
 
 def test_files_that_lack_answers_are_read_again_and_what_never_comes_is_sent_again(ask, speaking):

@@ -117,28 +117,6 @@ def test_answer_that_is_too_slow_costs_its_element(kind, slow):
     assert texts_of(one for one in outcomes if one is not failure) == ["A", "C"]
 
 
-@BOTH
-@pytest.mark.parametrize(
-    "fault",
-    [refusing(500), Answer(cut=True), completion("b")._replace(cut_body=True)],
-    ids=["500", "cut", "cut-body"],
-)
-def test_fault_that_stays_costs_its_element(kind, fault):
-    with serving(for_prompt("b", fault)) as server:
-        _, outcomes = asking(kind, server.url, ["a", "b", "c"])
-        assert sum("b" in prompts_of(asked) for asked in server.requests) == 3
-    (failure,) = failures_among(outcomes)
-    assert (failure.element, failure.attempts) == ("b", 3)
-    assert texts_of(one for one in outcomes if one is not failure) == ["A", "C"]
-
-
-def test_connection_that_is_cut_is_named_in_the_dead_letter():
-    with serving(always(Answer(cut=True))) as server:
-        _, (failure,) = asking(OpenAIChatModelHandler, server.url, ["a"])
-    assert "Connection error. " in str(failure.error)
-    assert "disconnected" in str(failure.error)
-
-
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 @BOTH
 def test_server_that_was_never_there_is_one_error(kind, host):

@@ -14,14 +14,13 @@ import pytest
 import torch
 import transformers
 
-from headrace import ConfigurationError, Failure, KeyedModelHandler, predict
+from headrace import ConfigurationError, Failure, predict
 from headrace.core.errors import HostDiedError
 from headrace.core.events import HostLost, UsageReported
 from headrace.handlers import huggingface_engines
 from headrace.handlers.huggingface_generation import HuggingFaceGenerationModelHandler
 from headrace.testing import HandlerContract
 from http_endpoint import events_and_outcomes, failures_among
-from pipelines import through_pipeline
 from waiting import wait_until
 
 pytestmark = pytest.mark.large
@@ -100,13 +99,6 @@ def test_texts_are_those_of_generate(saved_llama, alone, continuous):
     assert tokens == sum(expected[prompt][1] for prompt in given)
     for event in events.of(UsageReported):
         assert 0 < event.first_token_secs <= event.seconds
-
-
-@BOTH
-def test_handler_runs_in_a_pipeline_with_keys(saved_llama, alone, continuous):
-    given = list(enumerate(prompts(6)))
-    found = through_pipeline(KeyedModelHandler(make(saved_llama, continuous=continuous)), given)
-    assert {key: result.inference["text"] for key, result in found} == {key: alone(one)[0] for key, one in given}
 
 
 @BOTH

@@ -144,12 +144,6 @@ def test_answer_that_was_cut_off_is_not_sent_back():
     assert str(failure.error).endswith("the limit of tokens cut it off")
 
 
-def test_full_answers_are_validated_too():
-    with serving(speaking(repaired)) as server:
-        (result,) = predict(handler_at(server, full_answer=True), ["a"])
-    assert result.inference.choices[0].message.content == GOOD
-
-
 def test_request_for_a_repair_that_fails_is_the_only_one_sent_again():
     """The first answer is there, and paid for."""
 
@@ -181,3 +175,9 @@ def test_answer_with_a_lone_surrogate_is_sent_back_once(text):
         _, (outcome,) = events_and_outcomes(handler_at(server), ["a"])
         assert len(server.requests) == 2
     assert outcome.inference == {"label": "good"}
+
+
+def test_full_answers_are_validated_too():
+    with serving(speaking(repaired)) as server:
+        (result,) = predict(handler_at(server, full_answer=True), ["a"])
+    assert result.inference.choices[0].message.content == GOOD

@@ -54,14 +54,6 @@ class TestContract(HandlerContract):
         return {"max_tokens": 1}
 
 
-def test_rows_are_asked_with_a_template():
-    rows = [{"what": "wheel", "n": 1}, {"what": None, "n": 2}]
-    good, bad = predict(handler(prompt="a {what}"), rows, on_failure="yield")
-    assert (good.example, good.inference["text"]) == (rows[0], "A WHEEL")
-    assert str(bad.error) == "column 'what', which the prompt needs, is empty."
-    assert handler(prompt="a {what}").columns_of_rows() == ["what"]
-
-
 def test_prompts_are_continued(engines):
     events, outcomes = events_and_outcomes(handler(sampling_args={"max_tokens": 3, "temperature": 0.0}), PROMPTS)
     assert sorted(texts(outcomes)) == sorted(prompt.upper() for prompt in PROMPTS)
@@ -209,11 +201,6 @@ def test_options_that_cannot_be_are_refused(options, message):
 def test_inference_args_are_checked_beforehand():
     with pytest.raises(ConfigurationError, match="max_tokenz"):
         predict(handler(), [], inference_args={"max_tokenz": 3})
-
-
-def test_model_needs_a_name():
-    with pytest.raises(ConfigurationError, match="model_uri must be"):
-        VLLMEngineModelHandler("")
 
 
 def test_vllm_is_needed_where_the_engine_runs_only(monkeypatch):

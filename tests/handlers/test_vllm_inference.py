@@ -6,7 +6,6 @@ The stand-in is started by the handler's own command, as a process of its own.
 from __future__ import annotations
 
 import gc
-import pickle
 import re
 import weakref
 from collections import Counter
@@ -288,11 +287,6 @@ def test_bad_arguments_are_refused_at_construction():
         VLLMChatModelHandler(MODEL, vllm_server_kwargs={"port": "8000"})
     with pytest.raises(ConfigurationError, match="large_modle"):
         VLLMChatModelHandler(MODEL, large_modle=True)
-
-
-def test_server_does_not_pickle():
-    with pytest.raises(TypeError, match="lives in one process"):
-        pickle.dumps(CompletionsHere(MODEL).load_model())
 
 
 def test_missing_vllm_is_named_with_the_extra(monkeypatch):

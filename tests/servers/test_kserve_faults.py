@@ -7,7 +7,7 @@ import threading
 
 import numpy
 import pytest
-from kserve_endpoint import Refusal, serving
+from kserve_endpoint import serving
 from test_kserve_inference import ROWS, asking, inferences
 
 from headrace import EndpointError, PredictionCountError, RetryConfig, predict
@@ -114,17 +114,6 @@ def test_outputs_are_those_that_the_user_names(protocol):
         assert len(server.requests) == 1
         assert inferences(predict(asking(server, "mixed", outputs=["first"]), pairs)) == [1]
     assert str(failure.error) == "the model answered without the output 'other'; it has 'sum'."
-
-
-@BOTH
-def test_wrong_answer_to_one_shape_costs_the_others_of_their_batch_nothing(protocol):
-    refuse = {(2, 2): Refusal(403, "PERMISSION_DENIED")}
-    with serving(protocol, fault=lambda model, shapes, before: refuse.get(shapes["input-0"])) as server:
-        handler = asking(server, "unsaid", min_batch_size=3, max_batch_size=3)
-        _, outcomes = events_and_outcomes(handler, [[1, 2], [1, 2, 3], [1, 2]])
-        assert len(server.requests) == 2
-    assert [failure.element for failure in failures_among(outcomes)] == [[1, 2]] * 2
-    assert len(outcomes) == 3
 
 
 def test_certificate_that_is_not_trusted_is_one_error(tmp_path):

@@ -19,7 +19,7 @@ import numpy
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from headrace import EndpointError, Failure, predict
+from headrace import predict
 from headrace.handlers.kserve_inference import KServeModelHandler
 from headrace.testing import HandlerContract
 from waiting import wait_until
@@ -106,25 +106,3 @@ def test_outputs_may_be_chosen(make):
     found = [one.inference for one in predict(make(outputs=["predict", "predict_proba"]), ROWS[:3])]
     assert numpy.allclose([one["predict_proba"] for one in found], MODEL.predict_proba(ROWS[:3]))
     assert [one["predict"].item() for one in found] == MODEL.predict(ROWS[:3]).tolist()
-
-
-def test_example_of_another_shape_is_a_dead_letter(make):
-    found = list(predict(make(max_batch_size=1, num_retries=2), [ROWS[0], ROWS[0][:2], ROWS[1]], on_failure="yield"))
-    assert [place for place, one in enumerate(found) if isinstance(one, Failure)] == [1], found
-
-
-def test_unknown_model_is_one_error(make):
-    with pytest.raises(EndpointError, match="no model 'nobody'"):
-        list(predict(make("nobody"), ROWS))
-
-
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_files_are_predicted(ports, tmp_path, protocol):
-    lines = [json.dumps({"id": n, **dict(zip("abc", row, strict=True))}) for n, row in enumerate(ROWS)]
-    (tmp_path / "in.jsonl").write_text("\n".join(lines))
-    where = ("--url", f"127.0.0.1:{ports[protocol]}", "--handler-arg", f"protocol={protocol}", "--model", "sums")
-    files = ("in.jsonl", "--columns", "a,b,c", "--keep", "id", "--output", "p.jsonl")
-    command = [str(Path(sys.executable).with_name("headrace")), "run", *files, "--handler", "kserve", *where]
-    subprocess.run(command, cwd=tmp_path, check=True)
-    found = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
-    assert [(row["id"], *row["prediction"]) for row in found] == list(enumerate(MODEL.predict(ROWS).tolist()))
