@@ -18,7 +18,7 @@ import scipy.sparse
 from apache_beam.ml.inference.base import PredictionResult as BeamsResult
 
 from headrace import SKIP, PredictionCountError, PredictionResult
-from headrace.core.answer import SomeSkipped, mark_skips, no_columns, predictions_of, signed, wrong_count
+from headrace.core.answer import SomeSkipped, mark_skips, no_columns, predictions_of, with_model_id, wrong_count
 from large import torch
 
 
@@ -205,6 +205,10 @@ def test_skips_are_found_in_every_kind_of_answer(skip, beside):
 @pytest.mark.parametrize("kind", [PredictionResult, BeamsResult])
 def test_results_without_a_name_are_signed(kind):
     unsigned, known = kind(1, 2), kind(1, 2, "known")
-    assert signed([unsigned, known, ("key", unsigned)], "me") == [kind(1, 2, "me"), known, ("key", kind(1, 2, "me"))]
+    assert with_model_id([unsigned, known, ("key", unsigned)], "me") == [
+        kind(1, 2, "me"),
+        known,
+        ("key", kind(1, 2, "me")),
+    ]
     others = [3, "text", None, SKIP, (1, 2), (1, 2, 3), {"inference": 1}]
-    assert signed(others, "me") == others
+    assert with_model_id(others, "me") == others

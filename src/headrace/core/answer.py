@@ -56,23 +56,23 @@ def mark_skips(predictions: list[Any]) -> list[Any]:
     return SomeSkipped(plain) if any(one is SKIP for one in plain) else predictions
 
 
-def signed(predictions: list[Any], answerer: str) -> list[Any]:
-    """Predictions with ``answerer`` as their ``model_id``, where they are Headrace's or Beam's results without one.
+def with_model_id(predictions: list[Any], model_id: str | None) -> list[Any]:
+    """Predictions with this ``model_id``, where they are Headrace's or Beam's results without one.
 
     That includes results with a key, from a handler that pairs them itself.
     """
     kinds: set[Any] = set(map(type, predictions))
     if tuple not in kinds and not any(map(_is_result, kinds)):
         return predictions
-    return [_signed(one, answerer) for one in predictions]
+    return [_with_model_id(one, model_id) for one in predictions]
 
 
-def _signed(prediction: Any, answerer: str) -> Any:
+def _with_model_id(prediction: Any, model_id: str | None) -> Any:
     kind: Any = type(prediction)
     if kind is tuple and len(prediction) == 2:
-        return prediction[0], _signed(prediction[1], answerer)
-    is_unsigned = _is_result(kind) and getattr(prediction, "model_id", answerer) is None
-    return prediction._replace(model_id=answerer) if is_unsigned else prediction
+        return prediction[0], _with_model_id(prediction[1], model_id)
+    is_anonymous = _is_result(kind) and getattr(prediction, "model_id", model_id) is None
+    return prediction._replace(model_id=model_id) if is_anonymous else prediction
 
 
 @lru_cache(maxsize=64)

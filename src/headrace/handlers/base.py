@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import Enum
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
-from headrace.core.answer import predictions_of
 from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ExampleT, ModelHandler, ModelT
 from headrace.core.result import PredictionResult
@@ -101,13 +100,6 @@ class EstimatorHandler(UriModelHandler[ExampleT, ModelT]):
     def _ask(self, *, named: bool) -> None:
         if self.columns_equal_rows() and (named or self._method != "predict"):
             self._inference_fn = partial(self._default_inference_fn, method=self._method, named=named)
-
-
-def with_model_id(results: Any, model_id: str | None) -> Iterator[Any]:
-    """An ``inference_fn``'s results; those that name no model get ``model_id``."""
-    for result in predictions_of(results, "inference_fn"):
-        is_anonymous = isinstance(result, PredictionResult) and result.model_id is None
-        yield result._replace(model_id=model_id) if is_anonymous else result
 
 
 def refuse_lack_of(method: str, model: Any) -> None:

@@ -14,12 +14,12 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from headrace.core.answer import predictions_of, with_model_id
 from headrace.core.conversion import to_results
 from headrace.core.errors import ConfigurationError, MissingExtraError, PredictionCountError, extra_required
 from headrace.core.files import open_uri
 from headrace.core.handler import ModelHandler
 from headrace.core.result import PredictionResult
-from headrace.handlers.base import with_model_id
 from headrace.handlers.cards import CARDS
 
 with extra_required("tensorrt"):
@@ -308,7 +308,8 @@ class TensorRTEngineHandlerNumPy(Float32Rows, ModelHandler[Array, PredictionResu
         inference_args: dict[str, Any] | None = None,
     ) -> Iterable[PredictionResult]:
         """Predicts for arrays of equal shape."""
-        yield from with_model_id(self.inference_fn(batch, model, inference_args), self.engine_path or self.onnx_path)
+        found = predictions_of(self.inference_fn(batch, model, inference_args), "inference_fn")
+        yield from with_model_id(found, self.engine_path or self.onnx_path)
 
     def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
         """Refuses all arguments.

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from headrace.core.answer import predictions_of, with_model_id
 from headrace.core.beam_compat import with_beams_attributes
 from headrace.core.columns import Takes
 from headrace.core.conversion import column_numbers, predict_by_kind, to_matrix
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
-from headrace.handlers.base import EstimatorHandler, refuse_lack_of, with_model_id
+from headrace.handlers.base import EstimatorHandler, refuse_lack_of
 from headrace.handlers.cards import CARDS
 
 with extra_required("xgboost"):
@@ -141,7 +142,8 @@ class XGBoostModelHandler(EstimatorHandler[ExampleT, Any]):
         self, batch: Sequence[ExampleT], model: Any, inference_args: dict[str, Any] | None = None
     ) -> Iterable[PredictionResult]:
         """Predicts; examples with the same columns and dtypes share a call."""
-        yield from with_model_id(self._inference_fn(batch, model, inference_args), self._model_uri)
+        found = predictions_of(self._inference_fn(batch, model, inference_args), "inference_fn")
+        yield from with_model_id(found, self._model_uri)
 
     def _columns_result(
         self, columns: Any, rows: Any, model: Any, inference_args: dict[str, Any] | None

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 
 from headrace.batching.batcher import Batch
-from headrace.core.answer import SKIP, mark_skips, signed
+from headrace.core.answer import SKIP, mark_skips, with_model_id
 from headrace.core.config import CacheConfig
 from headrace.core.errors import ConfigurationError
 from headrace.core.fingerprint import default_cache_key, file_stamps, fingerprint
@@ -112,7 +112,7 @@ class PredictionCache:
             return Found([], [], everything)
         predictions = [found[key] for key in keys if key in found]
         if self._plan.is_one_of_several:
-            predictions = signed(predictions, self._plan.answerer(name))
+            predictions = with_model_id(predictions, self._plan.answerer(name))
         predictions = mark_skips(predictions)
         if self._plan.keyed:
             predictions = with_keys([batch.elements[place][0] for place in known], predictions)

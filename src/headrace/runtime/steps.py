@@ -12,7 +12,7 @@ from typing import Any
 from headrace.batching.batcher import Batch, footprint
 from headrace.batching.columnar import rows_in, run_columns
 from headrace.batching.size import BatchTime, Untimed
-from headrace.core.answer import SKIP, SomeSkipped, mark_skips, predictions_of, signed, wrong_count
+from headrace.core.answer import SKIP, SomeSkipped, mark_skips, predictions_of, with_model_id, wrong_count
 from headrace.core.clock import sleep_of
 from headrace.core.errors import DeviceLostError
 from headrace.core.events import (
@@ -119,7 +119,7 @@ class ModelAccess:
     ) -> tuple[list[Any], BatchCompleted]:
         """The predictions of a call, with keys if elements have some, skips marked; and the event."""
         if self.plan.is_one_of_several:
-            predictions = signed(predictions, self.plan.answerer(name))
+            predictions = with_model_id(predictions, self.plan.answerer(name))
         predictions = mark_skips(predictions)
         if keys is not None:
             predictions = with_keys(keys, predictions)
