@@ -13,8 +13,6 @@ from headrace.core.errors import EndpointError, HeadraceError
 from headrace.handlers.batch_store import Announced, Line
 from headrace.handlers.client_errors import status_of
 
-__all__ = ["AnthropicBatches", "BatchApi", "BatchRefusedError", "Collected", "OpenAIBatches", "Request"]
-
 _ID = re.compile(rb'"custom_id"\s*:\s*"([^"\\]+)"')
 _OURS = "headrace"
 """Our token's name in OpenAI's metadata of a batch."""

@@ -33,8 +33,6 @@ from headrace.handlers.batch_apis import BatchApi, BatchRefusedError, Collected,
 from headrace.handlers.batch_store import BatchStore, Line, Sent, unusable
 from headrace.handlers.client_errors import is_final, status_of
 
-__all__ = ["MAX_WAIT_SECS", "BatchAnswer", "BatchJobs", "BatchUnfinishedError", "batch_options"]
-
 MAX_WAIT_SECS = 90_000.0
 """25 hours: providers give up a batch after 24."""
 FIRST_POLL_SECS, LONGEST_POLL_SECS = 1.0, 60.0

@@ -17,8 +17,6 @@ from typing import NamedTuple
 from headrace.core.errors import ConfigurationError
 from headrace.core.sqlite_files import create_for_owner, legible_errors, log_ahead
 
-__all__ = ["Announced", "BatchStore", "Line", "Sent", "unusable"]
-
 _BUSY_SECS = 60.0
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS batches (

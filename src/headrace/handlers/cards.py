@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 from headrace.core.handler import HandlerCard
 
-__all__ = ["CARDS"]
-
 _TEXT = """
 anthropic_inference.AnthropicChatModelHandler [anthropic] Claude, at Anthropic's API
     example: a prompt, a conversation or, with `prompt`, a row

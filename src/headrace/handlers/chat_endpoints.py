@@ -29,8 +29,6 @@ from headrace.handlers.json_answers import InvalidAnswerError, JsonSchema
 from headrace.handlers.prompts import Prompts
 from headrace.handlers.text_endpoints import TextEndpointHandler, checked_url
 
-__all__ = ["ChatHandler", "ClientHandler", "ModelReply", "Steps"]
-
 Steps = Generator[dict[str, Any], Any, Any]
 """Yields the arguments of requests, gets what ``_reply_in`` makes of their answers, and returns the prediction."""
 

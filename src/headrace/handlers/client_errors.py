@@ -10,19 +10,6 @@ from headrace.core.errors import ConfigurationError, EndpointError, PredictionCo
 from headrace.core.remote import ElementFailure, ElementRetry
 from headrace.handlers.json_answers import InvalidAnswerError
 
-__all__ = [
-    "BAD",
-    "NO_KEY",
-    "REFUSED",
-    "WRONG",
-    "explain",
-    "is_final",
-    "outcome_of",
-    "outcomes_of",
-    "settled",
-    "status_of",
-]
-
 BAD = (400, 413, 422)
 WRONG = (401, 403, 404)
 REFUSED = (*BAD, *WRONG)

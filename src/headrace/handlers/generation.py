@@ -20,8 +20,6 @@ from headrace.core.result import PredictionResult
 from headrace.handlers.base import UriModelHandler
 from headrace.handlers.prompts import PromptRows, Prompts
 
-__all__ = ["EngineLostError", "Generated", "GenerationModelHandler", "Prompt", "Restarted", "as_messages"]
-
 RunningT = TypeVar("RunningT")
 AnswerT = TypeVar("AnswerT")
 

@@ -24,8 +24,6 @@ with extra_required("huggingface"):
     import torch
     import transformers
 
-__all__ = ["BatchedEngine", "ContinuousEngine", "Tokens", "settings", "why_not_continuous"]
-
 _CHECK_SECS = 5.0
 """How often to look whether the thread that generates is still alive."""
 _DYING_SECS = 5.0

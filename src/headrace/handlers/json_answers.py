@@ -12,8 +12,6 @@ from headrace.core.conversion import is_deep
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
 
-__all__ = ["InvalidAnswerError", "JsonSchema", "text_in"]
-
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)\s*```", re.DOTALL)
 
 

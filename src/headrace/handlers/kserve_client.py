@@ -21,8 +21,6 @@ with extra_required("kserve"):
 
     from headrace.handlers.array_batches import Array
 
-__all__ = ["KServeClient", "NamedTensor", "TensorSpec"]
-
 _CONNECTIONS = 1_000
 """As many as requests may be in flight."""
 _LARGE = 2**20

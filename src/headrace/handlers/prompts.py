@@ -10,8 +10,6 @@ from typing import Any, ClassVar
 
 from headrace.core.errors import ConfigurationError, as_type_name
 
-__all__ = ["PromptRows", "Prompts"]
-
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _COLUMN = "messages"
 """The column of a row that holds a conversation."""

@@ -19,8 +19,6 @@ from headrace.handlers.client_errors import BAD, NO_KEY, REFUSED, WRONG, explain
 from headrace.handlers.json_answers import InvalidAnswerError
 from headrace.handlers.prompts import PromptRows, Prompts
 
-__all__ = ["TextEndpointHandler", "checked_url", "count_of"]
-
 AnswerT = TypeVar("AnswerT")
 
 _CODES_OF_ACCOUNTS = frozenset(

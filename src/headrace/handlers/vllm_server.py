@@ -23,8 +23,6 @@ from typing import Any, NamedTuple
 from headrace.core.errors import ConfigurationError, HeadraceError, MissingExtraError
 from headrace.handlers.generation import EngineLostError, Restarted
 
-__all__ = ["Launch", "Server", "ServerProcess", "VLLMServerError", "server_arguments"]
-
 _LOGGER = logging.getLogger("headrace.vllm")
 
 _GUARD = Path(__file__).with_name("vllm_guard.py")
