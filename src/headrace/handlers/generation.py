@@ -166,7 +166,7 @@ class Restarted(Generic[RunningT]):
         """
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
-            self._loop, self._turns = loop, _Turns()
+            self._loop, self._turns = loop, _RequestTurns()
             self._restart: asyncio.Future[RunningT] | None = None
         for _ in range(2):
             async with self._turns.beside_others():
@@ -187,7 +187,7 @@ class Restarted(Generic[RunningT]):
         return self._now
 
 
-class _Turns:
+class _RequestTurns:
     """Lets requests run beside each other, or one alone."""
 
     def __init__(self) -> None:
