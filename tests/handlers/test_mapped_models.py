@@ -131,12 +131,6 @@ def quantized():
         return torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(64, 64)), {nn.Linear}, torch.qint8)
 
 
-def old_weight_norm():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return nn.utils.weight_norm(nn.Linear(64, 64))
-
-
 MODULES = {
     "linear": lambda: nn.Linear(64, 64),
     "deep": lambda: nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 64)),
@@ -145,7 +139,6 @@ MODULES = {
     "tricky": Tricky,
     "hook": hooked,
     "transformer": lambda: nn.TransformerEncoderLayer(64, 4, batch_first=True),
-    "old weight norm": old_weight_norm,
     "quantized": quantized,
 }
 

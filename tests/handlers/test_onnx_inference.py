@@ -118,21 +118,11 @@ def test_inference_fn_may_return_several_outputs(classifier_uri):
     assert nearly_equal(first.inference["yes"], 10 * expected.inference["yes"])
 
 
-def test_inference_args_are_further_inputs(product_uri):
-    results = infer(OnnxModelHandlerNumpy(product_uri), ARRAYS, {"scale": numpy.array([3], dtype=numpy.float32)})
-    assert nearly_equal(inferences(results), list(FEATURES[:6] @ WEIGHT * 3))
-
-
 def test_default_providers_are_those_available(product_uri):
     """Asking for another one would be a warning, and so an error here."""
     found = OnnxModelHandlerNumpy(product_uri).load_model().get_providers()
     assert found[-1] == "CPUExecutionProvider"
     assert ("CUDAExecutionProvider" in found) is ("CUDAExecutionProvider" in onnxruntime.get_available_providers())
-
-
-def test_onnxruntime_chooses_where_providers_are_none(product_uri):
-    found = OnnxModelHandlerNumpy(product_uri, providers=None).load_model().get_providers()
-    assert found[-1] == "CPUExecutionProvider"
 
 
 def test_provider_outside_a_list_is_refused(product_uri):

@@ -54,18 +54,6 @@ def test_answer_that_is_no_tensor_is_passed_on_unchanged():
     assert [result.inference for result in results] == ["3", "6"]
 
 
-class Halves(torch.nn.Module):
-    """Two outputs for the whole batch."""
-
-    def forward(self, inputs):
-        return inputs[:, :1], inputs[:, 1:]
-
-
-def test_two_outputs_are_not_the_predictions_of_a_batch_of_two():
-    with pytest.raises(ValueError, match="tuple of 2 outputs"):
-        default_tensor_inference_fn([torch.zeros(3), torch.ones(3)], Halves(), CPU)
-
-
 def test_list_has_a_prediction_for_each_example_in_memory_of_its_own():
     class Detector(torch.nn.Module):
         def forward(self, inputs):

@@ -54,17 +54,7 @@ MODELS = {
         ("age", "Größe"),
         "VotingClassifier",
     ),
-    "voting of arrays": (
-        lambda: VotingClassifier([("a", CLASSIFIER)]).fit(NUMBERS.to_numpy(), LABELS),
-        None,
-        "VotingClassifier",
-    ),
     "arrays": (lambda: Ridge().fit(NUMBERS.to_numpy(), LABELS), None, "Ridge"),
-    "pipeline of arrays": (
-        lambda: make_pipeline(StandardScaler(), Ridge()).fit(NUMBERS.to_numpy(), LABELS),
-        None,
-        "Pipeline",
-    ),
 }
 
 

@@ -118,18 +118,6 @@ def test_read_only_memory_is_copied():
     assert torch.equal(rows[0], torch.tensor([7.0, 7.0]))
 
 
-def test_gradients_stay_required():
-    leaf = torch.ones(3, requires_grad=True)
-    (came, product, parameter), sizes = pickled([leaf, leaf * 2, torch.nn.Parameter(torch.ones(2))])
-    assert sizes == [12, 12, 8]
-    assert came.requires_grad
-    assert product.requires_grad
-    assert product.is_leaf
-    assert torch.equal(product, torch.full((3,), 2.0))
-    assert type(parameter) is torch.nn.Parameter
-    assert parameter.requires_grad
-
-
 ALL_DTYPES = sorted({one for one in vars(torch).values() if isinstance(one, torch.dtype)}, key=str)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 
-from headrace import BatchingConfig, ConfigurationError, Failure, PredictionCountError, PredictionResult, predict
+from headrace import BatchingConfig, ConfigurationError, Failure, PredictionResult, predict
 from headrace.handlers.huggingface_inference import HuggingFaceModelHandlerKeyedTensor, HuggingFaceModelHandlerTensor
 from headrace.handlers.huggingface_models import settled
 from headrace.handlers.pytorch_inference import PytorchModelHandlerKeyedTensor, default_tensor_inference_fn
@@ -128,15 +128,6 @@ def test_model_in_half_precision_gets_its_dtype():
     assert nearly_equal(settled(torch.tensor([[1.0, 2.0]]), Weighted()), torch.tensor([[1.0, 2.0]]))
 
 
-def test_example_that_fits_is_unchanged():
-    for model, batch in (
-        (Ids(), torch.tensor([[1]])),
-        (Weighted(), torch.tensor([[1]])),
-        (Pixels(), torch.zeros(1, 2)),
-    ):
-        assert settled(batch, model) is batch
-
-
 @pytest.mark.parametrize("handler", KEYED)
 @pytest.mark.parametrize(
     ("column", "values", "dtype"),
@@ -180,28 +171,6 @@ def test_a_value_that_does_not_fit_its_column_fails_its_row(column, value):
 def test_unknown_dtype_is_refused(wrong):
     with pytest.raises(ConfigurationError, match="dtypes must map columns to dtypes, such as 'int64', not 'a' to"):
         PytorchModelHandlerKeyedTensor("m.pt", torch.nn.Identity, dtypes={"a": wrong})
-
-
-class Squeezed(torch.nn.Module):
-    def forward(self, inputs):
-        return inputs.sum(1, keepdim=True).squeeze()
-
-
-def test_a_model_that_squeezes_predicts_for_a_single_example():
-    rows = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])]
-    for batch in (rows, rows[:1]):
-        results = default_tensor_inference_fn(batch, Squeezed(), CPU)
-        assert [result.inference.tolist() for result in results] == [3.0, 7.0][: len(batch)]
-
-
-def test_mean_of_a_batch_is_no_prediction_even_for_one_example():
-    with pytest.raises(PredictionCountError, match="without a dimension for the examples"):
-        default_tensor_inference_fn([torch.tensor([1.0, 2.0])], torch.nn.Sequential(Squeezed(), Mean()), CPU)
-
-
-class Mean(torch.nn.Module):
-    def forward(self, inputs):
-        return inputs.mean()
 
 
 def test_state_of_the_whole_batch_is_no_prediction_though_as_long(tmp_path):

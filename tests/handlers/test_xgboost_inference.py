@@ -14,7 +14,7 @@ import scipy.sparse
 import xgboost
 
 from beam_compat import BeamCompatContract
-from headrace import ConfigurationError, PredictionCountError, predict
+from headrace import ConfigurationError, predict
 from headrace.handlers import xgboost_inference
 from headrace.handlers.xgboost_inference import (
     XGBoostModelHandlerDatatable,
@@ -273,12 +273,6 @@ def test_inference_fn_replaces_the_call(booster_path):
         (0.5, "mine"),
     ]
     assert not handler.columns_equal_rows()
-
-
-def test_inference_fn_that_returns_a_dict_is_refused(booster_path):
-    handler = XGBoostModelHandlerNumpy(xgboost.Booster, booster_path, lambda batch, *_: {"margins": batch})
-    with pytest.raises(PredictionCountError, match="inference_fn returned a dict with the keys 'margins'"):
-        infer(handler, ARRAYS[:1])
 
 
 def test_a_method_is_what_an_estimator_is_asked(classifier, classifier_path):

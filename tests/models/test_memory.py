@@ -6,7 +6,6 @@ import mmap
 import os
 import subprocess
 import sys
-import uuid
 from pathlib import Path
 
 import pytest
@@ -194,64 +193,6 @@ def test_other_processes_are_unknown_if_proc_is_of_another_namespace(tmp_path):
     (tmp_path / "self/status").write_text(f"NSpid:\t900\t{os.getpid()}\n")
     assert memory_of(os.getpid(), tmp_path) is not None
     assert memory_of(1, tmp_path) is None
-
-
-MEASURE = """
-import os, sys, tempfile
-from headrace.models.memory import memory_available, memory_limit
-if sys.argv[1]:
-    with open(sys.argv[1] + "/cgroup.procs", "w") as file:
-        file.write(str(os.getpid()))
-content = bytes(64 << 20)
-def say():
-    print(memory_available())
-print(memory_limit())
-say()
-with tempfile.TemporaryFile(dir="/var/tmp") as file:
-    file.write(content)
-    file.flush()
-    os.fsync(file.fileno())
-    say()
-    shared = os.memfd_create("test")
-    os.write(shared, content)
-    say()
-os.close(shared)
-say()
-"""
-
-
-def test_control_groups_of_this_machine_are_read():
-    """In a new group if one can be created; otherwise the limit is the machine's memory, or less."""
-    group = new_group(512 * MEBIBYTE)
-    try:
-        result = subprocess.run([sys.executable, "-c", MEASURE, group], capture_output=True, text=True, check=True)
-    finally:
-        os.rmdir(group) if group else None
-    limit, start, with_file, with_memfd, end = map(int, result.stdout.split())
-    assert 0 < start <= limit <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if group:
-        assert limit == 512 * MEBIBYTE
-        tolerance = 16 * MEBIBYTE
-        assert start == pytest.approx(limit, abs=64 * MEBIBYTE + tolerance)  # the content
-        assert with_file == pytest.approx(start, abs=tolerance)
-        assert with_memfd == pytest.approx(start - 64 * MEBIBYTE, abs=tolerance)
-        assert end == pytest.approx(start, abs=tolerance)
-
-
-def new_group(limit):
-    """The folder of a memory group within this process's own; empty if none can be created."""
-    entries = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
-    paths = {controller: path.lstrip("/") for _, controllers, path in entries for controller in controllers.split(",")}
-    is_v1 = "memory" in paths
-    own = Path("/sys/fs/cgroup/memory", paths["memory"]) if is_v1 else Path("/sys/fs/cgroup", paths.get("", ""))
-    group = own / f"headrace-{uuid.uuid4().hex}"
-    try:
-        group.mkdir()
-        (group / ("memory.limit_in_bytes" if is_v1 else "memory.max")).write_text(str(limit))
-    except OSError:
-        group.rmdir() if group.exists() else None
-        return ""
-    return str(group)
 
 
 def test_mapped_files_of_data_count_and_libraries_do_not(tmp_path):
