@@ -193,12 +193,12 @@ def to_numbers(row: Mapping[str, Any], largest: float = sys.float_info.max) -> l
 
 
 def to_matrix(columns: Any, numpy: Any, dtype: str | None = None) -> Any:
-    """A numpy array of rows by columns, in column order; an array is returned unchanged.
+    """A numpy array of rows by columns, in column order, of a ``dtype``; an array is returned unchanged.
 
     Args:
         columns: an array, a mapping of names to arrays, an Arrow record batch or table, or a data frame.
         numpy: the module.
-        dtype: of the matrix, unless an array was given; None: what numpy makes of the columns' types.
+        dtype: None: what numpy makes of the columns' types.
 
     Raises:
         ValueError: a column does not hold numbers.
@@ -267,7 +267,6 @@ def column_integers(column: str, value: Any, hint: str = "") -> list[int]:
 
 
 def _items(value: Any) -> Any:
-    """The items of a list or an array; else the value alone."""
     value = value.tolist() if hasattr(value, "tolist") else value
     return value if isinstance(value, list | tuple) else [value]
 

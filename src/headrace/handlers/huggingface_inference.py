@@ -117,8 +117,6 @@ def default_pipeline_inference_fn(
 
 @with_beams_attributes
 class _HuggingFaceModelHandler(UriModelHandler[TensorT, Any]):
-    """Loads the model onto its device; subclasses know their examples."""
-
     models_have_ids: ClassVar[bool] = True
     """Whether a model's URI may be its id on a hub, so that no local file needs to exist."""
     _ignored_arguments: ClassVar[Mapping[str, str]] = _OF_THE_TRANSFORM

@@ -303,7 +303,6 @@ def _names(state: bytes) -> tuple[str, ...]:
 
 
 def _messages(message: memoryview, *path: int) -> Iterator[memoryview]:
-    """The messages, texts or bytes at the end of a path of field numbers, each within the one before."""
     if not path:
         yield message
         return
@@ -313,7 +312,6 @@ def _messages(message: memoryview, *path: int) -> Iterator[memoryview]:
 
 
 def _texts_at(message: memoryview, *path: int) -> list[str]:
-    """The texts at the end of a path."""
     return [bytes(text).decode() for text in _messages(message, *path)]
 
 

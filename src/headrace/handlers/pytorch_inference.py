@@ -56,8 +56,6 @@ KeyedTensorInferenceFn = InferenceFn[dict[str, torch.Tensor]]
 
 
 class _PytorchModelHandler(UriModelHandler[TensorT, torch.nn.Module]):
-    """Loads the model onto its device; subclasses know their examples."""
-
     _metrics_namespace = "BeamML_PyTorch"
     _inference_fn: InferenceFn[TensorT]
 
@@ -120,7 +118,6 @@ class _PytorchModelHandler(UriModelHandler[TensorT, torch.nn.Module]):
         return PredictionResult(columns, [result.inference for result in results], path)
 
     def _inputs_of(self, columns: Any) -> Any:
-        """What the model is called with for columns."""
         raise NotImplementedError
 
     def _check_model_arguments(self) -> None:
@@ -252,7 +249,6 @@ class PytorchModelHandlerTensor(TensorExamples, _PytorchModelHandler[torch.Tenso
     _default_inference_fn = staticmethod(default_tensor_inference_fn)
 
     def _inputs_of(self, columns: Any) -> Any:
-        """A tensor; of an array, or of columns that make a matrix, of 32-bit floats."""
         if isinstance(columns, torch.Tensor):
             return columns
         return torch.from_numpy(numpy.require(to_matrix(columns, numpy, "float32"), requirements="W"))

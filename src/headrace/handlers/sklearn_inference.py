@@ -288,15 +288,7 @@ def _of_skops(file: BinaryIO, trusted: Sequence[str]) -> BaseEstimator:
 def _asked(
     model: BaseEstimator, rows: Any, inference_args: dict[str, Any] | None, method: str, *, named: bool = False
 ) -> Any:
-    """The answer of the model's ``method``, with an item for each row.
-
-    Args:
-        model: has the method.
-        rows: a matrix or a frame.
-        inference_args: keyword arguments of the method.
-        method: its name.
-        named: whether an item's values get the names that the model has for them, in a structured array.
-    """
+    """What the model's ``method`` says of each row; ``named``: values have the model's names in a structured array."""
     answer = single_output(getattr(model, method)(rows, **(inference_args or {})))
     if method != "predict":
         if isinstance(answer, list):  # an array for each output of the model

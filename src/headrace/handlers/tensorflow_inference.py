@@ -97,8 +97,6 @@ def _predicted(model: Any, batch: Any, inference_args: dict[str, Any] | None, ro
 
 
 class _TFModelHandler(InputRows, UriModelHandler[ExampleT, Any]):
-    """Loads the model; subclasses know their examples."""
-
     mappable = False
 
     _ignored_arguments: ClassVar[Mapping[str, str]] = {

@@ -130,7 +130,6 @@ def _without_scheme(uri: str) -> str:
 
 
 def _hub_path(uri: str) -> str:
-    """The folder into which TensorFlow Hub's package downloads a model."""
     try:
         import tensorflow_hub  # noqa: PLC0415 - few models come from there
     except ImportError as error:

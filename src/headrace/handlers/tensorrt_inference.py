@@ -105,7 +105,6 @@ class TensorRTEngine:
         return to_rows(outputs, len(batch))
 
     def _bound(self, index: int, name: str, dtype: Any) -> dict[str, Any]:
-        """An input or output, with memory for the largest shape."""
         shape = list(self.context.get_tensor_shape(name))
         if -1 in shape:
             raise RuntimeError(f"the largest shape of {name!r} is not known: it depends on the data.")
@@ -116,7 +115,6 @@ class TensorRTEngine:
         return {**found, "allocation": allocation, "size": size}
 
     def _owned(self, make: str, free: str, argument: int) -> Any:
-        """Memory or a stream that ends with this object."""
         made = _cuda(make, argument)
         self._resources.callback(_cuda, free, made)
         return made
@@ -160,7 +158,6 @@ def to_rows(outputs: Sequence[Any], count: int) -> list[list[Any]]:
 
 
 def _cuda(function: str, *arguments: Any) -> Any:
-    """What a function of CUDA's driver returns."""
     driver = _driver()
     error, *values = getattr(driver, function)(*arguments)
     if error != driver.CUresult.CUDA_SUCCESS:

@@ -199,7 +199,6 @@ def _typed(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.TypedStor
 
 
 def _scripted() -> Iterator[type]:
-    """The classes of compiled TorchScript."""
     names = ("RecursiveScriptModule", "TopLevelTracedModule", "ScriptModule", "ScriptFunction")
     return (getattr(torch.jit, name) for name in names if hasattr(torch.jit, name))
 

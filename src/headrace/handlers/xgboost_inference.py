@@ -246,7 +246,6 @@ class XGBoostModelHandlerDatatable(XGBoostModelHandler["datatable.Frame"]):
 
 
 def _as_class(given: Any) -> Callable[..., Any]:
-    """The class; a text, from the command line, names an attribute of ``xgboost``."""
     found = getattr(xgboost, given, None) if isinstance(given, str) else given
     if not callable(found):
         raise ConfigurationError(
@@ -281,7 +280,6 @@ def _kind(matrix: Any) -> tuple[Any, ...]:
 
 
 def _together(alike: Sequence[Any]) -> Any:
-    """Concatenates the rows of all matrices."""
     first = alike[0]
     if len(alike) == 1:
         return first

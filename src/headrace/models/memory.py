@@ -159,7 +159,6 @@ def _sizes(path: Path) -> dict[str, int]:
 
 
 def _figures(path: Path) -> dict[str, int]:
-    """Parses the lines ``name number`` of a file."""
     return {name: int(number) for name, number in (line.split() for line in lines_of(path))}
 
 
@@ -170,7 +169,6 @@ def _number(path: Path) -> int | None:
 
 
 def _physical() -> int:
-    """Bytes of the machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
