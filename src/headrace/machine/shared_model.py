@@ -45,9 +45,7 @@ class SharedModel:
         self.peak: int | None = None
         """Peak memory of the loader, in bytes."""
         self._files: list[int] = []
-        """The descriptors of the exported model, or of copies of files from afar, that hosts inherit."""
-        self._is_exported = False
-        """Whether they are those of the model."""
+        """The descriptors of the exported model."""
         self._sinks: dict[object, int] = {}
         """Descriptors, by client, to which the hosts' output may be written; the first client gets it."""
         self._writing = threading.Lock()
@@ -74,7 +72,7 @@ class SharedModel:
     @property
     def weights(self) -> Sequence[int]:
         """Descriptors of the weights file and the others of its layout, if clients map them themselves."""
-        return self._files if self._is_exported and not self.load_request.hosted else ()
+        return () if self.load_request.hosted else self._files
 
     @property
     def nbytes(self) -> int:
@@ -123,7 +121,6 @@ class SharedModel:
             outcome = self._load_in_host(free, at_client[0].reason if at_client else self.load_request.refusal)
         else:
             exported, self._files = at_client
-            self._is_exported = exported.layout is not None
             outcome = self._grant(exported, free)
         if isinstance(outcome, ModelGrant) and outcome.is_loaded:
             self._start_hosts(outcome, make_room)
@@ -199,7 +196,7 @@ class SharedModel:
         self._close_files()
 
     def _close_files(self) -> None:
-        files, self._files, self._is_exported = self._files, [], False
+        files, self._files = self._files, []
         for file in files:
             os.close(file)
 
@@ -210,13 +207,14 @@ class SharedModel:
         if isinstance(answer, HostFailure):
             return answer
         exported: Exported = answer.head
-        try:
-            self._preload(exported, call.files)
-        except HostStartError as error:
-            if exported.layout is None:
-                raise
-            self._close_files()  # the model pickles but does not unpickle: load it again, into hosts
-            return self._load_in_host(free, f"it does not unpickle ({str(error).splitlines()[-1]})")
+        if exported.layout is not None:
+            self._files = call.files
+            self._hosts.stop_hosts()  # only the loader runs; it moved the model's memory into the file
+            try:
+                self._fork_server.preload(Preload(self.load_request.work, call.files, exported.layout))
+            except HostStartError as error:
+                self._close_files()  # the model pickles but does not unpickle: load it again, into hosts
+                return self._load_in_host(free, f"it does not unpickle ({str(error).splitlines()[-1]})")
         return self._grant(exported, free)
 
     def _grant(self, exported: Exported, free: int) -> ModelGrant:
@@ -232,17 +230,6 @@ class SharedModel:
             peak=self.peak,
             file_bytes=self._file_size(exported.layout),
         )
-
-    def _preload(self, exported: Exported, files: list[int]) -> None:
-        """Gives the hosts to come what the loader exported: the weights, or copies of files from afar."""
-        work = self.load_request.work
-        if exported.layout is not None:
-            self._files, self._is_exported = files, True
-            self._hosts.stop_hosts()  # only the loader runs; it moved the model's memory into the file
-            self._fork_server.preload(Preload(work, files, exported.layout))
-        elif exported.copies:
-            self._files = files
-            self._fork_server.preload(Preload(work, copies=dict(zip(exported.copies, files, strict=True))))
 
     def _size(self, layout: WeightsLayout | None) -> int:
         """Bytes that the model takes; what hosts inherit from their fork server (imports) does not count."""
