@@ -186,23 +186,13 @@ def _whole_pages(size: int) -> int:
     return size + -size % mmap.PAGESIZE
 
 
-class _PyBuffer(ctypes.Structure):
-    """Python's ``Py_buffer``."""
-
-    _fields_ = (
-        *(("buf", ctypes.c_void_p), ("obj", ctypes.c_void_p), ("len", ctypes.c_ssize_t)),
-        *(("itemsize", ctypes.c_ssize_t), ("readonly", ctypes.c_int), ("ndim", ctypes.c_int)),
-        *(("format", ctypes.c_void_p), ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p)),
-        *(("suboffsets", ctypes.c_void_p), ("internal", ctypes.c_void_p)),
-    )
-
-
 def _address(memory: memoryview) -> int:
     """The memory's address; ctypes' own ``from_buffer`` refuses read-only memory."""
-    buffer = _PyBuffer()
+    buffer = (ctypes.c_void_p * 16)()  # more than a Py_buffer, whose first field is the address
     ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(memory), ctypes.byref(buffer), 0)
+    address = buffer[0]
     ctypes.pythonapi.PyBuffer_Release(ctypes.byref(buffer))
-    return int(buffer.buf)
+    return address or 0
 
 
 def _new_file(size: int) -> int:
