@@ -9,7 +9,7 @@ from apache_beam.testing.util import assert_that, equal_to
 
 from headrace import Budget, BudgetError, Price
 from headrace.beam import RunInference
-from headrace.jobs.beam_pipeline import _totals
+from headrace.beam.pipeline_report import totals_of
 from metered import ASKED, AsyncMetered, Metered
 
 BOTH = pytest.mark.parametrize("kind", [Metered, AsyncMetered])
@@ -37,7 +37,7 @@ def test_pipeline_counts_what_it_uses(kind):
         "cost_micros": pytest.approx(4_506_000, abs=3),
     }
     assert counters["m-_input_tokens"] == 3_000_000
-    used = _totals(result).usage["m"]
+    used = totals_of(result).usage["m"]
     assert (used.requests, used.input_tokens, used.output_tokens) == (3, 3_000_000, 3000)
     assert used.cost == pytest.approx(4.506, abs=1e-5)
 
@@ -48,7 +48,7 @@ def test_pipeline_asks_only_for_what_is_not_in_its_cache(tmp_path):
     result, counters = predicted([1, 2, 3, 4], [2, 4, 6, 8], Metered(), cache=cache)
     assert ASKED == [4]
     assert (counters["cache_hits"], counters["cache_misses"]) == (3, 1)
-    assert _totals(result).cached == 3
+    assert totals_of(result).cached == 3
 
 
 def test_pipeline_whose_budget_is_spent_fails_with_one_error_whatever_is_caught():

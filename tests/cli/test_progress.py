@@ -101,6 +101,15 @@ def test_the_rate_covers_the_last_seconds(totals, clock):
     assert rates[-1] == "10 rows/s"
 
 
+def test_progress_says_what_holds_the_job_back(totals, clock):
+    shares = {"model": 0.712, "reading": 0.2}
+    progress = JobProgress(totals, clock=clock, shares=lambda: shares)
+    feed(totals, BatchCompleted("", 10, 0, 1.0))
+    assert ", model-bound 71%," in progress.text()
+    shares["model"] = 0.4
+    assert "bound" not in progress.text()
+
+
 @pytest.mark.parametrize("width", [60, 160])
 def test_the_bar_is_one_line(totals, clock, width):
     progress = JobProgress(totals, lambda done: done / 2e9, clock)

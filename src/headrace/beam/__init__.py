@@ -52,6 +52,7 @@ _LAZY = {
     "RunInferenceDLQ": "headrace.beam.results",
     "WatchFilePattern": "apache_beam.ml.inference.utils",
     "load_model_status": "apache_beam.ml.inference.base",
+    "report": "headrace.beam.pipeline_report",
 }
 """The names that need Beam, some of them Beam's own: model hosts import this package and should not import Beam."""
 
@@ -80,6 +81,7 @@ __all__ = [
     "RunInferenceDLQ",
     "WatchFilePattern",
     "load_model_status",
+    "report",
 ]
 
 

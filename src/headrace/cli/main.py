@@ -23,6 +23,7 @@ from headrace.cli.fallbacks import FallbacksInOrder
 from headrace.cli.migrate import MigrateArgs, run_migrate
 from headrace.cli.option import argument, command_of, flag
 from headrace.cli.options import DoctorArgs, RetryArgs, RunArgs, handlers_like
+from headrace.cli.report import ReportArgs, run_report
 from headrace.cli.run import INTERRUPTED, MISUSED, execute
 from headrace.core.errors import ConfigurationError
 
@@ -82,6 +83,7 @@ _COMMANDS: dict[Any, Callable[[Any, float | None], int]] = {
     HandlersArgs: lambda args, _: run_handlers(args),
     MigrateArgs: lambda args, _: run_migrate(args),
     DiffArgs: lambda args, _: run_diff(args),
+    ReportArgs: lambda args, _: run_report(args),
 }
 """What runs each command, given its options and when it was called (None: with the process). To typer a command is the
 dataclass of its options, whose docstring is its help."""
@@ -91,6 +93,7 @@ app.command("run", cls=FallbacksInOrder, context_settings=_WITH_OPTIONS_OF_BEAM)
 app.command("retry", cls=FallbacksInOrder, context_settings=_WITH_OPTIONS_OF_BEAM)(command_of(RetryArgs))
 app.command("doctor")(command_of(DoctorArgs))
 app.command("handlers")(command_of(HandlersArgs))
+app.command("report")(command_of(ReportArgs))
 app.command("diff")(command_of(DiffArgs))
 app.command("migrate")(command_of(MigrateArgs))
 

@@ -147,6 +147,17 @@ class JobArgs(ModelArgs):
         RUN,
         "Show the log, Beam's too, the traceback of a failure, and batch sizes and loading in the summary.",
     )
+    report: str | None = option(
+        "--report",
+        RUN,
+        "Write a page about the run, what it took and what held it back: .html, with its figures beside it as .json.",
+        "FILE",
+    )
+    report_messages: bool = flag(
+        "--report-messages",
+        RUN,
+        "Let the report quote the messages of errors, which may hold values of rows.",
+    )
     cache: str | None = option(
         "--cache", RUN, "A file of earlier predictions: rows that are in it are not predicted again.", "PATH"
     )

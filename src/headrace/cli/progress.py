@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -16,6 +16,7 @@ from rich.table import Table
 from headrace.cli.console import say
 from headrace.cli.summary import cost_of, rate_text, tokens_used
 from headrace.metrics.totals import Totals
+from headrace.metrics.verdict import what_binds
 
 STARTING = "starting, loading the model"
 
@@ -56,6 +57,7 @@ class JobProgress:
         clock: seconds.
         started: when the command did, on that clock; None: now.
         at_first: what the job does while nothing is counted.
+        shares: tells which share of the last seconds each phase took.
     """
 
     def __init__(
@@ -64,13 +66,16 @@ class JobProgress:
         share: Share = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         started: float | None = None,
+        *,
         at_first: str = STARTING,
+        shares: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         self._totals = totals
         self._share = share
         self._clock = clock
         self._started = clock() if started is None else started
         self._at_first = at_first
+        self._shares = shares
         self._rows, self._tokens = _Rate(clock()), _Rate(clock())
         self._first: tuple[float, float] | None = None
         """When the first rows were done, and the share that they were."""
@@ -113,6 +118,7 @@ class JobProgress:
             *([] if left is None else [f"{_duration(left)} left"]),
             f"{totals.failed:,} failed",
             *([f"{rate} rows/s"] if rate else []),
+            *what_binds(self._shares()),
             *([] if cost is None else [f"cost {cost:,.2f}" if cost >= 1 else f"cost {cost:.2g}"]),
             elapsed,
             *([f"{totals.cached:,} from the cache"] if totals.cached else []),

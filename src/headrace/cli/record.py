@@ -18,12 +18,15 @@ from headrace.cli.option import OutputFormat
 from headrace.cli.summary import Seconds, cost_of
 from headrace.core.errors import ConfigurationError
 from headrace.core.files import is_folder_name
+from headrace.hosts.system import allowed_cores
+from headrace.metrics.timeline import Timeline
 from headrace.metrics.totals import Totals
 
 if TYPE_CHECKING:
     from headrace.cli.options import RetryArgs, RunArgs
     from headrace.jobs.job import Report
 
+_NO_SUBJECT: dict[str, Any] = {"command": "run", "handler": None, "workers": 1, "formats": [], "columnar": False}
 STDOUT = "-"
 STDOUT_NAME = "standard output"
 
@@ -44,9 +47,31 @@ class RunRecord:
     Args:
         wanted: whether to print it.
         kept: whether standard output is kept for the predictions.
+        report: the file of the report, if one is wanted.
+        quotes_messages: whether the report has the messages of errors.
+        started: when the command did, on the clock of ``time.monotonic``; None: now.
     """
 
-    def __init__(self, *, wanted: bool, kept: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        wanted: bool,
+        kept: bool = False,
+        report: str | None = None,
+        quotes_messages: bool = False,
+        started: float | None = None,
+    ) -> None:
+        self._report_path = report
+        self._quotes_messages = quotes_messages
+        self.timeline = Timeline(began=started)
+        self.subject: dict[str, Any] = {
+            "command": "run",
+            "handler": None,
+            "workers": 1,
+            "formats": [],
+            "columnar": False,
+        }
+        """What was run, for the report."""
         self.wanted = wanted
         self.kept = kept
         self.errors = ErrorConsole(stderr=True)
@@ -82,10 +107,24 @@ class RunRecord:
         return True
 
     def ended(self, code: int) -> int:
-        """Prints the record, if it is wanted; returns the exit code."""
+        """Prints the record, and writes the report, if they are wanted; returns the exit code."""
         if self.wanted:
             print(json.dumps(self._facts(code)), file=self._out, flush=True)
+        if self._report_path is not None:
+            self._write_report(self._report_path, code)
         return code
+
+    def _write_report(self, path: str, code: int) -> None:
+        from headrace.metrics.report import report_figures, write_report  # noqa: PLC0415 - only for this
+
+        facts = self._facts(code)
+        if not self._quotes_messages:
+            facts["causes"] = [{**cause, "message": ""} for cause in facts["causes"]]
+            facts["error"] = facts["error"] and "The run ended with an error; --report-messages quotes it."
+        try:
+            write_report(report_figures({**facts, **self.subject, "cores": allowed_cores()}, self.timeline), path)
+        except OSError as error:
+            report_error(self.errors, f"--report: cannot write {path}: {error.strerror or error}.", "warning")
 
     def _facts(self, code: int) -> dict[str, Any]:
         """Plain values; None where a value is unknown."""

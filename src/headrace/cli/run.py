@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
 
@@ -23,6 +23,7 @@ from headrace.cli.record import STDOUT, STDOUT_NAME, RunRecord, output_in_file
 from headrace.cli.summary import PROCESS_START, phases, show_run
 from headrace.core.errors import BudgetError, ConfigurationError, EndpointError, as_type_name
 from headrace.runtime.observers import subscribed
+from headrace.runtime.sampling import Sampler
 
 if TYPE_CHECKING:
     from headrace.jobs.job import Report
@@ -77,7 +78,18 @@ def execute(args: RunArgs | RetryArgs, called: float | None = None) -> int:
     """
     started = PROCESS_START if called is None else called
     is_stream = args.output == STDOUT
-    with RunRecord(wanted=args.as_json, kept=is_stream) as record, output_in_file(args) as inner:
+    if args.report is not None:
+        from headrace.metrics.report import refuse_unwritable  # noqa: PLC0415 - only for this
+
+        refuse_unwritable(args.report)
+    record = RunRecord(
+        wanted=args.as_json,
+        kept=is_stream,
+        report=args.report,
+        quotes_messages=args.report_messages,
+        started=started,
+    )
+    with record, output_in_file(args) as inner:
         code = _execute(inner, started, record)
         if code == 0 and is_stream and record.report is not None and not record.send(str(inner.output)):
             code = FAILED
@@ -144,9 +156,13 @@ def importing_ahead(args: RunArgs | RetryArgs) -> Iterator[None]:
 def _run(run: Run, shell: _Shell) -> int:
     args, errors, totals = shell.args, shell.record.errors, shell.record.totals
     thread, begun = _RunThread(run), time.monotonic()
+    shell.record.subject = _subject(run, args)
     at_first = _ELSEWHERE if run.runs_elsewhere else STARTING
-    progress = JobProgress(totals, run.share.at, started=shell.started, at_first=at_first)
-    with subscribed(totals):
+    progress = JobProgress(
+        totals, run.share.at, started=shell.started, at_first=at_first, shares=shell.record.timeline.recent
+    )
+    timeline = shell.record.timeline
+    with subscribed(totals), subscribed(timeline), Sampler(timeline):
         try:
             thread.start()
             wait(thread.done, progress, errors, show=not args.no_progress)
@@ -172,6 +188,17 @@ def _run(run: Run, shell: _Shell) -> int:
     shell.record.report, shell.record.totals = report, figures
     shell.record.seconds = phases(shell.started, begun, figures.load_seconds, report.publishing_seconds)
     return _conclude(run, report, shell)
+
+
+def _subject(run: Run, args: RunArgs | RetryArgs) -> dict[str, Any]:
+    """What is run, for the report."""
+    return {
+        "command": args.command,
+        "handler": args.handler,
+        "workers": args.workers,
+        "formats": sorted({source.format for source in run.job.sources}),
+        "columnar": run.is_columnar,
+    }
 
 
 def _conclude(run: Run, report: Report, shell: _Shell) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -147,6 +148,20 @@ class RefreshFailed:
 
 
 @dataclass(frozen=True)
+class WorkSampled:
+    """What a process did for a while, by samples of its threads."""
+
+    process: int
+    seconds: float
+    """How long it was sampled."""
+    phases: Mapping[str, float]
+    """For each ``headrace.core.phases.Phase`` the seconds in which any thread was in it; they overlap."""
+    cpu_seconds: float
+    memory: int
+    """Resident bytes at the end."""
+
+
+@dataclass(frozen=True)
 class HandlerMetric:
     """A metric that a handler updated in a model host, through the API of its engine.
 
@@ -180,6 +195,7 @@ Event = (
     | ModelRefreshed
     | RefreshFailed
     | HandlerMetric
+    | WorkSampled
 )
 
 

@@ -7,7 +7,6 @@ are. Each bundle writes its own parts; only their names are gathered.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -22,18 +21,17 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.beam.dofn import SessionDoFn, bound_to
+from headrace.beam.pipeline_report import totals_of
 from headrace.core.errors import ConfigurationError
-from headrace.core.events import FALLBACK
 from headrace.core.spelling import nearest
 from headrace.jobs.files import Part, Source
 from headrace.jobs.job import Job, refuse_if_cancelled
 from headrace.jobs.parts import BundleParts, write_manifest
 from headrace.jobs.splits import Splits
 from headrace.jobs.steps import RunSteps
-from headrace.metrics.totals import Totals, usage_in
+from headrace.metrics.totals import Totals
 from headrace.runtime.spec import SessionSpec
 
-_OF_FALLBACK = re.compile(rf"{FALLBACK}\d*(-.+)?-_num_inferences")
 _UNKNOWN_WORKERS = 16
 """For how many workers files are cut: engines do not say how many they will have."""
 _EMBEDDED = (None, "FnApiRunner")
@@ -68,7 +66,7 @@ class BeamPipeline:
         """
         self._result = self._pipeline.run()
         _refuse_failed(self._result.wait_until_finish())
-        return _totals(self._result)
+        return totals_of(self._result)
 
     def cancel(self) -> None:
         """Asks the runner to end the pipeline soon."""
@@ -170,27 +168,3 @@ def _build(pipeline: beam.Pipeline, job: Job, steps: RunSteps, folder: str, mani
 def _write_manifest(parts: list[str], folder: str, path: str) -> None:
     refuse_if_cancelled(folder)
     write_manifest(path, [BundleParts(*json.loads(part)) for part in parts])
-
-
-def _totals(result: Any) -> Totals:
-    """Totals from Beam's metrics, as far as the runner provides them."""
-    try:
-        found = result.metrics().query()
-    except (AttributeError, NotImplementedError):
-        return Totals()
-    counters = {counter.key.metric.name: counter.result for counter in found["counters"]}
-    figures = {distribution.key.metric.name: distribution.result for distribution in found["distributions"]}
-    batches, loads = figures.get("inference_request_batch_size"), figures.get("load_model_latency_milli_secs")
-    memory = figures.get("model_byte_size")
-    return Totals(
-        predictions=counters.get("num_inferences", 0),
-        from_fallback=sum(count for name, count in counters.items() if _OF_FALLBACK.fullmatch(name)),
-        batches=batches.count if batches else 0,
-        failed_batches=counters.get("failed_batches_counter", 0),
-        skipped=counters.get("skipped_elements_counter", 0),
-        loads=loads.count if loads else 0,
-        load_seconds=loads.sum / 1e3 if loads else 0.0,
-        model_bytes=memory.sum if memory else 0,
-        cached=counters.get("cache_hits", 0),
-        usage=usage_in(counters),
-    )

@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 from headrace.core.errors import ConfigurationError
+from headrace.core.phases import Phase, during
 from headrace.jobs import storage
 from headrace.jobs.files import Source, absolute, dead_letters_path, delimiter_of, failed_path, location, output_format
 from headrace.jobs.job import Inputs, Report
@@ -156,6 +157,7 @@ class Output:
     def _make_folder(self) -> None:
         storage.make_folder(self.folder)
 
+    @during(Phase.WRITING)
     def publish(self, check: Callable[[], None] = lambda: None, threshold: float | None = None) -> Report:
         """Joins the parts and moves the files into place; returns what is in them.
 

@@ -21,6 +21,7 @@ import numpy
 import pyarrow
 import pyarrow.ipc
 
+from headrace.core.phases import Phase, during
 from headrace.core.result import DeadLetter, Failure, Outcome, Predictions
 from headrace.jobs import storage
 from headrace.jobs.job import FIRST_ROWS
@@ -209,6 +210,7 @@ class OutcomeWriter:
             PartWriter(self._folder, kind, durable=self._resume, paid=self.paid) for kind in KINDS
         ]
 
+    @during(Phase.WRITING)
     def write(self, outcomes: Iterable[Outcome]) -> None:
         """Writes outcomes, whose tags are ``BlockRow``s; those of blocks have none."""
         for outcome in outcomes:
@@ -223,6 +225,7 @@ class OutcomeWriter:
                 self.others += len(outcome.tags)
                 self._skipped.write_lines([OutputLine(row.place, "{}") for row in outcome.tags])
 
+    @during(Phase.WRITING)
     def finish(self) -> list[str]:
         """Closes the parts; returns their paths, but for those without rows."""
         paths, self._parts = [part.finish() for part in self._parts], list[PartWriter]()

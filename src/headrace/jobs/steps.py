@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from headrace.core.errors import BudgetError
 from headrace.core.events import BatchCompleted, Event
+from headrace.core.phases import Phase, during
 from headrace.jobs.files import Source
 from headrace.jobs.into import LetterOrder
 from headrace.jobs.job import CancelledError, Job, cancelled, refuse_if_cancelled
@@ -183,6 +184,7 @@ class BlockReader:
         blocks = self._limited(read_blocks(source, index, self._types, done, names, share=share))
         return blocks if self._fit is None else fitted(blocks, self._fit)
 
+    @during(Phase.READING)
     def _limited(self, blocks: Iterable[Block]) -> Iterator[Block]:
         for block in blocks:
             some = block[: self._left]

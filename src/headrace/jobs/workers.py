@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Generator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -33,6 +34,7 @@ from headrace.metrics.totals import Totals
 from headrace.models.memory import hold_heap, memory_available, release_heap, resident_bytes
 from headrace.runtime.observers import FanOut
 from headrace.runtime.open_worker import open_worker
+from headrace.runtime.sampling import Sampler
 from headrace.runtime.usage_meter import end_budget, stop_requests
 from headrace.runtime.worker import AnyWorker
 
@@ -89,7 +91,9 @@ class PartRunner:
         self._worker: AnyWorker | None = None
         self._bundle: SourceBundle
         self._batches: Generator[None, None, None]
-        self._events: list[Event] = []
+        self._events: deque[Event] = deque()
+        """Another thread appends samples."""
+        self._sampler = Sampler(self)
 
     def on_event(self, event: Event) -> None:
         """Keeps an event for the next answer."""
@@ -106,12 +110,13 @@ class PartRunner:
         except Exception as error:
             writer.abandon()
             caught = Caught.of(error)
-        events, self._events = self._events, []
+        events = [self._events.popleft() for _ in range(len(self._events))]
         return PartProgress(events, parts, caught, time.process_time(), writer.failed, writer.others)
 
     def answer(self, head: Any, rows: list[Any], progress: Progress) -> Response:
         """As ``ask``, for a host."""
         progress.mark(Activity.INFERENCE)
+        self._sampler.start()
         done = self.ask(head)
         errors = [event.error for event in done.events if hasattr(event, "error")]
         return Response(done, reducers=stand_ins([*errors, *([done.caught.error] if done.caught else [])]))
@@ -133,6 +138,7 @@ class PartRunner:
 
     def close(self) -> None:
         """Releases the model."""
+        self._sampler.close()
         if self._worker is not None:
             self._worker.close()
 
@@ -339,11 +345,5 @@ class _Measure:
 
 
 def more_workers(busy_cores: float, most: int, copies: float) -> int:
-    """How many workers to add.
-
-    Args:
-        busy_cores: how many cores one worker keeps busy on average.
-        most: how many cores, or devices, there are.
-        copies: how many more processes of its size the memory has room for.
-    """
+    """How many workers to add: one keeps so many cores busy, of ``most``; memory has room for so many more copies."""
     return max(0, min(round(most / max(1.0, busy_cores)) - 1, int(_SHARE_OF_MEMORY * copies)))

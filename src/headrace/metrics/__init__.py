@@ -5,4 +5,5 @@
     runtime  (worker or host process)  -- events (core/events) -->  totals
         Totals            sums in memory, read by cli/progress and cli/summary
         InferenceMetrics  the names of Beam's RunInference, into a Sink: Beam's metrics (beam/metrics)
+        Timeline          how a job went over time; verdict and report say what held it back
 """

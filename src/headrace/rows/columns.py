@@ -22,6 +22,7 @@ from headrace.batching.columnar import concatenate
 from headrace.core.answer import predictions_of
 from headrace.core.columns import Form, Takes
 from headrace.core.conversion import FLOAT32_MAX, places_by, to_results
+from headrace.core.phases import Phase, during
 from headrace.core.result import PredictionResult
 from headrace.rows.blocks import Block, BrokenLine, Record, types_of_schema
 from headrace.rows.examples import ExampleOfRow, Examples
@@ -79,6 +80,7 @@ class Fit(NamedTuple):
         return _LIMITS if self.takes.limits is None else self.takes.limits(name)
 
 
+@during(Phase.READING)
 def fitted(blocks: Iterable[Block], fit: Fit) -> Iterator[Block]:
     """Blocks of rows that fit, and blocks of one record, in place of those that do not."""
     for block in blocks:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from headrace.core.answer import SKIP
 from headrace.core.errors import DeviceLostError
 from headrace.core.events import ElementFailed, ElementsSkipped, Observer
+from headrace.core.phases import Phase, during
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
 from headrace.failures.device import device_loss, one_line
 from headrace.runtime.plan import ONLY, is_remote
@@ -53,6 +54,7 @@ class Operations:
         self._observer = observer
         self._watch = watch
 
+    @during(Phase.PREPROCESSING)
     def preprocess(self, element: Any, tag: Any) -> tuple[Any, Failure | Skipped | None]:
         """The preprocessed element and None; or None and the outcome of an element that failed or was skipped."""
         watch, source = self._watch, element
@@ -70,6 +72,7 @@ class Operations:
                 return None, self.skip(Skipped(Stage.PREPROCESSING, index, [tag], [given]))
         return element, None
 
+    @during(Phase.POSTPROCESSING)
     def postprocess(self, tags: list[Any], values: list[Any], model: Any = ONLY) -> list[Outcome]:
         """Outcomes for the named model's predictions; the first one holds the good values."""
         if not self._plan.postprocess:

@@ -11,6 +11,7 @@ from typing import Any
 from headrace.batching.batcher import Batch
 from headrace.core.errors import BudgetError, EndpointError, HostStartError
 from headrace.core.events import BatchRetried, Observer, RequestsThrottled
+from headrace.core.phases import Phase, during
 from headrace.core.remote import ElementFailure
 from headrace.core.request_context import request_context
 from headrace.core.result import Caught, Outcome
@@ -192,6 +193,7 @@ class RequestExecutor:
                 self._observer.on_event(RequestsThrottled(namespace, int(total)))
         return delivery
 
+    @during(Phase.ANSWERS)
     def _wait(self) -> Delivery | None:
         usage, endpoints = self._session.usage, self._session.endpoints
         while usage is None or not usage.is_late:

@@ -21,6 +21,7 @@ from headrace.core.clock import sleep_of
 from headrace.core.errors import ModelMemoryError
 from headrace.core.events import Event, ModelLoaded, Observer, UsageReported
 from headrace.core.model_cache import ModelCache, ResidentModels, Slot
+from headrace.core.phases import Phase, during
 from headrace.core.registry import Registry
 from headrace.failures.breaker import CircuitBreaker, LoadPolicy, ProbeSchedule
 from headrace.failures.device import device_loss
@@ -212,6 +213,7 @@ class InferenceSession:
         event = ModelLoaded(self.models[name].label, seconds, growth)
         return Loaded(model, self.spec.transform, changes_since(before, handler)), event
 
+    @during(Phase.LOADING)
     def _loaded(self, handler: Any) -> Any:
         """Calls ``load_model``; retries transient failures."""
         clock = self.spec.clock

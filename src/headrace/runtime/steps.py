@@ -25,6 +25,7 @@ from headrace.core.events import (
 )
 from headrace.core.keyed import NO_PAIRS, not_pairs, with_keys
 from headrace.core.model_cache import Slot
+from headrace.core.phases import Phase, during
 from headrace.core.request_context import RequestState, current_request
 from headrace.core.result import Caught, Outcome, Predictions, Skipped, Stage
 from headrace.failures.device import is_out_of_memory
@@ -74,6 +75,7 @@ class ModelAccess:
             self._copied[name] = loaded.changes
         return held
 
+    @during(Phase.MODEL)
     def run(self, name: Any, model: Any, elements: Sequence[Any]) -> tuple[list[Any], BatchCompleted, float]:
         """Calls the model once.
 

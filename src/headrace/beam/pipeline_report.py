@@ -1,0 +1,109 @@
+"""What the metrics of a pipeline's result say, as totals and as a page."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+from apache_beam.metrics.cells import DistributionData, DistributionResult
+
+from headrace.core.events import FALLBACK
+from headrace.metrics.report import refuse_unwritable, report_figures, write_report
+from headrace.metrics.timeline import Timeline
+from headrace.metrics.totals import Totals, usage_in
+
+_OF_FALLBACK = re.compile(rf"{FALLBACK}\d*(-.+)?-_num_inferences")
+_UNKNOWN = (
+    "Made of the runner's metrics, which do not say how many rows came in, which of them failed and why, nor what the "
+    "time went to."
+)
+
+
+def report(result: Any, path: str) -> None:
+    """Writes a page about a pipeline that has run, with its figures beside it as ``.json``.
+
+    It has what the runner's metrics tell: predictions, batches, latencies, loads, tokens and money, added up over all
+    transforms of Headrace in the pipeline.
+
+    Args:
+        result: what ``Pipeline.run`` returned, after ``wait_until_finish``.
+        path: of the page, ``.html``; or ``.json`` for the figures only.
+
+    Raises:
+        ConfigurationError: the path has another ending, or its folder does not exist; MissingExtraError if the extra
+            ``report`` is not installed.
+        OSError: a file cannot be written.
+    """
+    refuse_unwritable(path)
+    totals, (_, distributions) = totals_of(result), _metrics_of(result)
+    facts = {
+        "command": "pipeline",
+        "notes": [_UNKNOWN],
+        "exit_code": 0,
+        "exit_reason": str(getattr(result, "state", "done")).lower(),
+        "predictions": totals.predictions,
+        "skipped": totals.skipped,
+        "from_cache": totals.cached,
+        "usage": {name: _usage(used) for name, used in totals.usage.items()},
+        "figures": {
+            "batches": totals.batches,
+            "failed batches": totals.failed_batches,
+            "rows in a batch": totals.mean_batch_size,
+            "model loads": totals.loads,
+            "seconds of loading": totals.load_seconds,
+            "bytes of models": totals.model_bytes,
+        },
+    }
+    figures = report_figures(facts, Timeline())
+    latency = distributions.get("inference_batch_latency_micro_secs")
+    if latency is not None and latency.count:
+        micros = {"mean": latency.sum / latency.count, "least": latency.min, "longest": latency.max}
+        figures["latency"] = {name: value / 1e6 for name, value in micros.items()}
+    write_report(figures, path)
+
+
+def totals_of(result: Any) -> Totals:
+    """Totals from Beam's metrics, as far as the runner provides them."""
+    counters, figures = _metrics_of(result)
+    batches, loads = figures.get("inference_request_batch_size"), figures.get("load_model_latency_milli_secs")
+    memory = figures.get("model_byte_size")
+    return Totals(
+        predictions=counters.get("num_inferences", 0),
+        from_fallback=sum(count for name, count in counters.items() if _OF_FALLBACK.fullmatch(name)),
+        batches=batches.count if batches else 0,
+        failed_batches=counters.get("failed_batches_counter", 0),
+        skipped=counters.get("skipped_elements_counter", 0),
+        loads=loads.count if loads else 0,
+        load_seconds=loads.sum / 1e3 if loads else 0.0,
+        model_bytes=memory.sum if memory else 0,
+        cached=counters.get("cache_hits", 0),
+        usage=usage_in(counters),
+    )
+
+
+def _metrics_of(result: Any) -> tuple[dict[str, int], dict[str, DistributionResult]]:
+    """Counters and distributions by name, of all transforms together."""
+    counters: Counter[str] = Counter()
+    distributions: dict[str, DistributionResult] = {}
+    try:
+        found = result.metrics().query()
+    except (AttributeError, NotImplementedError):
+        return {}, {}
+    for counter in found["counters"]:
+        counters[counter.key.metric.name] += counter.result
+    for one in found["distributions"]:
+        before = distributions.get(one.key.metric.name)
+        distributions[one.key.metric.name] = one.result if before is None else _added(before, one.result)
+    return counters, distributions
+
+
+def _added(one: DistributionResult, other: DistributionResult) -> DistributionResult:
+    both = (one, other)
+    sums = (sum(getattr(each, name) for each in both) for name in ("sum", "count"))
+    ends = (min(each.min for each in both), max(each.max for each in both))
+    return DistributionResult(DistributionData(*sums, *ends))
+
+
+def _usage(used: Any) -> dict[str, Any]:
+    return {name: getattr(used, name) for name in ("requests", "input_tokens", "output_tokens", "cost")}

@@ -1,0 +1,288 @@
+"""The report of a run: its figures as JSON, and one page of HTML that needs no network and no JavaScript."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from headrace.core.errors import ConfigurationError, MissingExtraError
+from headrace.metrics.timeline import Timeline
+from headrace.metrics.verdict import advice, verdict
+
+VERSION = 1
+_STARTING = (("imports", "start and imports"), ("loading", "loading the model"))
+_NOT_IN_LEDGER = ("done_before",)
+
+Figures = Mapping[str, Any]
+
+_UNKNOWN: Figures = {
+    "notes": [],
+    "figures": {},
+    "error": None,
+    "handler": None,
+    "causes": [],
+    "files": {},
+    "workers": 1,
+    "formats": [],
+    "columnar": False,
+    "cores": 1,
+    "from_cache": 0,
+    "usage": {},
+    **dict.fromkeys(
+        ("rows", "done_before", "predictions", "failures", "skipped", "unread", "seconds", "phases", "cost")
+    ),
+}
+"""What a report shows, where nobody says."""
+
+
+def refuse_unwritable(path: str) -> None:
+    """Raises ConfigurationError if a report cannot be made, before anything runs."""
+    if os.path.splitext(path)[1] not in (".html", ".json"):
+        raise ConfigurationError(f"--report is a file that ends in .html or .json, not {path}.")
+    if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+        raise ConfigurationError(f"--report: there is no folder {os.path.dirname(path)!r}.")
+    if path.endswith(".html"):
+        _require_extra()
+
+
+def report_figures(facts: Figures, timeline: Timeline) -> dict[str, Any]:
+    """All that a report shows, as plain values: the facts of ``--json``, and how the run went over time."""
+    now = datetime.now(timezone.utc).isoformat(" ", "seconds")
+    return {
+        "report": VERSION,
+        "headrace": version("headrace"),
+        "written": now,
+        **_UNKNOWN,
+        **facts,
+        **timeline.figures(),
+    }
+
+
+def write_report(figures: Figures, path: str, other: Figures | None = None) -> None:
+    """Writes the figures beside the page, as ``.json``; only them if the path has that ending.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    data, page = (os.path.splitext(path)[0] + ending for ending in (".json", ".html"))
+    write_text(data, json.dumps(figures))
+    if path.endswith(".html"):
+        write_text(page, render(figures, other))
+
+
+def read_figures(path: str) -> dict[str, Any]:
+    """The figures of a report, from its ``.json``.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    try:
+        figures = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path} is no report of headrace run: {error}") from error
+    if not isinstance(figures, dict) or figures.get("report") != VERSION:
+        raise ConfigurationError(f"{path} is no report of this version of headrace run --report.")
+    return figures
+
+
+def render(figures: Figures, other: Figures | None = None) -> str:
+    """The page; with another run's figures beside."""
+    _require_extra()
+    import jinja2  # noqa: PLC0415 - of an extra
+
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    template = environment.from_string(Path(__file__).with_name("report.html").read_text(encoding="utf-8"))
+    return template.render(_context(figures, other))
+
+
+def _require_extra() -> None:
+    try:
+        import jinja2  # noqa: F401, PLC0415 - of an extra
+        import matplotlib  # noqa: F401, PLC0415 - as above
+    except ImportError as error:
+        raise MissingExtraError(error.name or "matplotlib", "report") from error
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes a file, or leaves the one that is there."""
+    part = f"{path}.part"
+    Path(part).write_text(text, encoding="utf-8")
+    os.replace(part, path)
+
+
+def _context(figures: Figures, other: Figures | None) -> dict[str, Any]:
+    return {
+        "title": f"headrace {figures['command']}" + (f": {figures['handler']}" if figures["handler"] else ""),
+        "subtitle": f"{figures['written']}, {figures['exit_reason'].replace('_', ' ')}, headrace {figures['headrace']}",
+        "notes": figures["notes"],
+        "verdict": verdict(figures),
+        "error": figures["error"],
+        "advice": [{**one._asdict(), "gain": _seconds(one.gain_seconds)} for one in advice(figures)],
+        "ledger": _ledger(figures),
+        "failures": [_failure(one) for one in figures["causes"]],
+        "retry": _retry(figures),
+        "time": _time(figures),
+        "pictures": list(_pictures(figures)),
+        "tables": list(_tables(figures, other)),
+        "data": json.dumps(figures).replace("<", "\\u003c"),
+    }
+
+
+def _ledger(figures: Figures) -> dict[str, Any]:
+    names = {"predictions": "predictions", "failures": "dead letters", "skipped": "skipped", "unread": "not read"}
+    places = {"predictions": figures["files"].get("predictions"), "failures": figures["files"].get("dead_letters")}
+    known = {name: figures[name] for name in names if figures[name] is not None}
+    rows = [
+        {"name": label, "count": f"{known[name]:,}", "where": places.get(name) or ""}
+        for name, label in names.items()
+        if known.get(name) or (name == "predictions" and name in known)
+    ]
+    if figures["rows"] is None:
+        failed = "The run did not get to its end: no row is out."
+        return {"balance": failed if figures["exit_code"] else "How many rows came in is not known.", "rows": rows}
+    total = sum(count for name, count in known.items() if name != "unread")
+    sign = "=" if total == figures["rows"] else "is not"
+    before = f" {figures['done_before']:,} of them were done before." if figures["done_before"] else ""
+    balance = f"{figures['rows']:,} rows in {sign} {total:,} predictions, dead letters and skipped rows.{before}"
+    return {"balance": balance, "rows": rows}
+
+
+def _failure(cause: Mapping[str, Any]) -> dict[str, str]:
+    message = f": {cause['message']}" if cause.get("message") else ""
+    return {"stage": cause["stage"], "error": f"{cause['error_type']}{message}", "count": f"{cause['count']:,}"}
+
+
+def _retry(figures: Figures) -> str:
+    letters, output = figures["files"].get("dead_letters"), figures["files"].get("predictions")
+    return f"headrace retry {letters} --into {output}" if letters and output and not output.endswith("/") else ""
+
+
+def _time(figures: Figures) -> dict[str, Any]:
+    phases = figures["phases"]
+    if phases is None:
+        whole = figures["wall"]["sampled_seconds"]
+        busy = figures["wall"]["busy_seconds"]
+        return {
+            "caption": "Until the run ended.",
+            "rows": [_bar(name, seconds, 0.0, whole) for name, seconds in busy.items()],
+        }
+    whole = sum(phases.values())
+    rows, began = [], 0.0
+    for name, label in _STARTING:
+        rows.append(_bar(label, phases[name], began, whole))
+        began += phases[name]
+    rows.append(_bar("rows", phases["rows"], began, whole))
+    busy = figures["wall"]["busy_seconds"]
+    rows += [_bar(f"· {name}", seconds, began, whole) for name, seconds in busy.items() if name != "loading"]
+    rows.append(_bar("joining and moving files", phases["writing"], began + phases["rows"], whole))
+    caption = "One after the other; what is within rows (·) is sampled, and overlaps where threads work side by side."
+    return {"caption": caption, "rows": rows}
+
+
+def _bar(name: str, seconds: float, began: float, whole: float) -> dict[str, Any]:
+    share = seconds / whole if whole else 0.0
+    left = min(100.0, 100 * began / whole) if whole else 0.0
+    return {
+        "name": name,
+        "seconds": f"{seconds:,.2f}",
+        "share": f"{share:.0%}",
+        "left": round(left, 2),
+        "width": round(min(100 * share, 100 - left), 2),
+    }
+
+
+def _pictures(figures: Figures) -> Iterator[dict[str, str]]:
+    from headrace.metrics import charts  # noqa: PLC0415 - of an extra
+
+    line, width = figures["timeline"], figures["timeline"]["bin_seconds"]
+    wanted = {
+        "rows/s": [value / width for value in line["rows"]],
+        "rows in a batch": [r / b if b else 0.0 for r, b in zip(line["rows"], line["batches"], strict=True)],
+        "cores busy": [value / width for value in line["cpu_seconds"]],
+        "dead letters/s": [value / width for value in line["failed"]],
+        "tokens/s": [value / width for value in line["tokens"]],
+        "seconds held back by a quota": line["throttled_seconds"],
+        "memory, bytes": line["memory"],
+    }
+    rows = [(name, values) for name, values in wanted.items() if any(values)]
+    if rows:
+        described = "; ".join(f"{name}: at most {max(values):,.4g}" for name, values in rows)
+        caption = f"Seconds since the command began; each step is {width:g} s."
+        yield {"title": "Over time", "svg": charts.timeline(rows, width, described), "caption": caption}
+    sizes = [one for one in figures["batch_sizes"] if one["seconds"] > 0]
+    if len(sizes) > 1:
+        described = "; ".join(f"{one['size']:,} rows: {one['rows'] / one['seconds']:,.4g} rows/s" for one in sizes)
+        caption = "Larger points are sizes by which more rows went."
+        yield {"title": "Batch sizes", "svg": charts.batch_curve(sizes, described), "caption": caption}
+
+
+def _tables(figures: Figures, other: Figures | None) -> Iterator[dict[str, Any]]:
+    if other is not None:
+        yield _comparison(figures, other)
+    if figures["figures"]:
+        counts = [[name, _number(value)] for name, value in figures["figures"].items()]
+        yield {"title": "Counted", "caption": "", "columns": ["", "In all"], "rows": counts}
+    if figures["latency"]:
+        values = [[name, _seconds(value)] for name, value in figures["latency"].items()]
+        yield {"title": "Latency", "caption": "Of a batch or a request.", "columns": ["", "Time"], "rows": values}
+    if figures["padding"]["padded"]:
+        useful = figures["padding"]["useful"] / figures["padding"]["padded"]
+        rows = [["useful", f"{useful:.1%}"], ["padding", f"{1 - useful:.1%}"]]
+        yield {"title": "Padding", "caption": "", "columns": ["Of what the model computed", "Share"], "rows": rows}
+    if figures["usage"] or figures["from_cache"]:
+        yield _usage(figures)
+
+
+def _usage(figures: Figures) -> dict[str, Any]:
+    rows = [
+        [
+            model,
+            *(f"{used[name]:,}" for name in ("requests", "input_tokens", "output_tokens")),
+            "" if used["cost"] is None else f"{used['cost']:,.6g}",
+        ]
+        for model, used in figures["usage"].items()
+    ]
+    caption = f"{figures['from_cache']:,} predictions came from the cache." if figures["from_cache"] else ""
+    columns = ["Model", "Requests", "Tokens in", "Tokens out", "Cost"]
+    return {"title": "Tokens and money", "caption": caption, "columns": columns, "rows": rows}
+
+
+def _comparison(figures: Figures, other: Figures) -> dict[str, Any]:
+    rows = []
+    for name, unit in (("seconds", "s"), ("rows", ""), ("failures", ""), ("cost", "")):
+        one, before = figures[name], other[name]
+        if one is not None and before is not None:
+            rows.append([name, *(f"{_number(value)} {unit}" for value in (before, one, one - before))])
+    (mean, error), (mean_before, error_before) = _rate(figures), _rate(other)
+    margin = 1.96 * math.hypot(error, error_before)
+    difference = f"{_number(mean - mean_before)} ± {_number(margin)}"
+    rows.append(["rows/s", _number(mean_before), _number(mean), difference])
+    caption = f"Beside the run of {other['written']}. ± is a 95 % interval, from how much the rate varied over time."
+    return {"title": "Compared", "caption": caption, "columns": ["", "Before", "Now", "Difference"], "rows": rows}
+
+
+def _rate(figures: Figures) -> tuple[float, float]:
+    """Rows a second while rows came out, and its standard error."""
+    line = figures["timeline"]
+    values: Sequence[float] = [rows / line["bin_seconds"] for rows in line["rows"]]
+    working = [place for place, value in enumerate(values) if value]
+    if not working:
+        return 0.0, 0.0
+    some = values[working[0] : working[-1] + 1]
+    mean = sum(some) / len(some)
+    variance = sum((value - mean) ** 2 for value in some) / max(1, len(some) - 1)
+    return mean, math.sqrt(variance / len(some))
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:,.2f} s" if value >= 1 else f"{value * 1e3:,.3g} ms"

@@ -1,0 +1,165 @@
+"""How a run went over time: rows, batches, latencies and what the processes were at, in a table of bounded size."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any
+
+from headrace.core.events import (
+    BatchCompleted,
+    CacheUsed,
+    ElementFailed,
+    Event,
+    RequestsThrottled,
+    UsageReported,
+    WorkSampled,
+)
+
+_MOST_BINS = 240
+_FIRST_BIN_SECS = 0.5
+_EXACT_SIZES = 32
+_RECENT = 10
+"""Samples of one process: about five seconds."""
+_STEP = math.log(1.05)
+"""Latencies are counted in steps of 5 %."""
+_SUMS = ("rows", "batches", "model_seconds", "failed", "throttled_seconds", "tokens", "cost", "cpu_seconds")
+
+
+class Timeline:
+    """An Observer. Thread-safe.
+
+    Args:
+        clock: seconds.
+        began: when the first bin begins, on that clock; None: now.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, began: float | None = None) -> None:
+        self._clock = clock
+        self._began = clock() if began is None else began
+        self._bin_secs = _FIRST_BIN_SECS
+        self._sums: dict[str, list[float]] = {name: [] for name in _SUMS}
+        self._memory: list[float] = []
+        self._memory_of: dict[int, int] = {}
+        self._sizes: dict[int, list[float]] = {}
+        """For each size of a batch: batches, rows, seconds."""
+        self._latencies: Counter[int] = Counter()
+        self._longest = 0.0
+        self._phases: dict[str, float] = {}
+        self._sampled = 0.0
+        self._recent: deque[WorkSampled] = deque(maxlen=_RECENT)
+        self._padding = [0.0, 0.0]
+        self._lock = threading.Lock()
+
+    def on_event(self, event: Event) -> None:
+        """Adds one event, as of now."""
+        with self._lock:
+            if isinstance(event, BatchCompleted):
+                self._batch(event)
+            elif isinstance(event, WorkSampled):
+                self._sample(event)
+            elif isinstance(event, CacheUsed):
+                self._add("rows", event.hits)
+            elif isinstance(event, ElementFailed):
+                self._add("failed", 1)
+            elif isinstance(event, RequestsThrottled):
+                self._add("throttled_seconds", event.seconds)
+            elif isinstance(event, UsageReported):
+                self._add("tokens", event.input_tokens + event.output_tokens)
+                self._add("cost", event.cost or 0.0)
+
+    def recent(self) -> dict[str, float]:
+        """Of the last few seconds, for each phase the share of the time in which any thread was in it."""
+        with self._lock:
+            seconds = sum(event.seconds for event in self._recent)
+            phases = {name for event in self._recent for name in event.phases}
+            busy = {name: sum(event.phases.get(name, 0.0) for event in self._recent) for name in phases}
+        return {name: min(1.0, spent / seconds) for name, spent in busy.items()} if seconds else {}
+
+    def figures(self) -> dict[str, Any]:
+        """Plain values: seconds, bytes, and counts; ``timeline`` has a value for each ``bin_seconds``."""
+        with self._lock:
+            self._bin()
+            return {
+                "wall": {"sampled_seconds": round(self._sampled, 3), "busy_seconds": _rounded(self._phases)},
+                "timeline": {
+                    "bin_seconds": self._bin_secs,
+                    **{name: [round(value, 4) for value in values] for name, values in self._sums.items()},
+                    "memory": list(self._memory),
+                },
+                "batch_sizes": [
+                    {"size": size, "batches": int(batches), "rows": int(rows), "seconds": round(seconds, 6)}
+                    for size, (batches, rows, seconds) in sorted(self._sizes.items())
+                ],
+                "latency": self._quantiles(),
+                "padding": {"useful": self._padding[0], "padded": self._padding[1]},
+            }
+
+    def _batch(self, event: BatchCompleted) -> None:
+        self._add("rows", event.examples)
+        self._add("batches", 1)
+        self._add("model_seconds", event.seconds)
+        of_size = self._sizes.setdefault(_bucket(event.examples), [0.0, 0.0, 0.0])
+        for place, amount in enumerate((1, event.examples, event.seconds)):
+            of_size[place] += amount
+        self._latencies[round(math.log(max(event.seconds, 1e-7)) / _STEP)] += 1
+        self._longest = max(self._longest, event.seconds)
+        if event.padded:
+            self._padding[0] += event.useful
+            self._padding[1] += event.padded
+
+    def _sample(self, event: WorkSampled) -> None:
+        for name, seconds in event.phases.items():
+            self._phases[name] = self._phases.get(name, 0.0) + seconds
+        self._sampled += event.seconds
+        self._recent.append(event)
+        last = self._bin()
+        bins = min(last, round(event.seconds / self._bin_secs)) + 1
+        self._memory_of[event.process] = event.memory
+        memory = sum(self._memory_of.values())
+        for place in range(last + 1 - bins, last + 1):
+            self._sums["cpu_seconds"][place] += event.cpu_seconds / bins
+            self._memory[place] = max(self._memory[place], memory)
+
+    def _add(self, name: str, amount: float) -> None:
+        place = self._bin()  # first: it may replace the lists
+        self._sums[name][place] += amount
+
+    def _bin(self) -> int:
+        """The place of now; all lists reach there."""
+        place = int((self._clock() - self._began) / self._bin_secs)
+        while place >= _MOST_BINS:
+            self._bin_secs *= 2
+            place //= 2
+            for name, values in self._sums.items():
+                self._sums[name] = [sum(values[start : start + 2]) for start in range(0, len(values), 2)]
+            self._memory = [max(self._memory[start : start + 2]) for start in range(0, len(self._memory), 2)]
+        for column in (*self._sums.values(), self._memory):
+            column.extend([0.0] * (place + 1 - len(column)))
+        return place
+
+    def _quantiles(self) -> dict[str, float] | None:
+        """Of the seconds of a batch, or a request."""
+        if not (count := self._latencies.total()):
+            return None
+        found: dict[str, float] = {}
+        seen = 0
+        wanted = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+        for step, batches in sorted(self._latencies.items()):
+            seen += batches
+            for name, share in wanted.items():
+                if name not in found and seen >= share * count:
+                    found[name] = round(min(math.exp(step * _STEP), self._longest), 6)
+        return {**found, "longest": round(self._longest, 6)}
+
+
+def _bucket(size: int) -> int:
+    """A size, rounded to a step of the square root of two if it is large."""
+    return size if size <= _EXACT_SIZES else round(2 ** (round(2 * math.log2(size)) / 2))
+
+
+def _rounded(values: dict[str, float]) -> dict[str, float]:
+    return {name: round(value, 3) for name, value in sorted(values.items(), key=lambda item: -item[1])}

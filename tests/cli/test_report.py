@@ -1,0 +1,71 @@
+"""``headrace run --report`` and ``headrace report``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+
+@pytest.fixture
+def run(folder, headrace, handlers):
+    folder.write("in.jsonl", [{"a": 1}, {"a": "secret-1"}, {"a": "secret-2"}, {"a": 2}])
+
+    def call(*more, name="Add"):
+        return headrace("run", "in.jsonl", "--output", "p.jsonl", "--handler", f"{handlers}:{name}", *more)
+
+    return call
+
+
+def test_a_report_has_the_runs_figures_and_no_values_of_rows(run, folder):
+    assert run("--report", "run.html").code == 0
+    page, figures = ((folder.path / f"run.{kind}").read_text() for kind in ("html", "json"))
+    facts = json.loads(figures)
+    assert (facts["rows"], facts["predictions"], facts["failures"]) == (4, 2, 2)
+    assert sum(facts["timeline"]["rows"]) == 2
+    assert facts["wall"]["sampled_seconds"] > 0
+    assert "4 rows in = 4 predictions, dead letters and skipped rows." in page
+    assert "secret" not in page + figures
+
+
+def test_messages_are_quoted_on_request(run, folder):
+    assert run("--report", "run.json", "--report-messages").code == 0
+    assert "unsupported operand" in (folder.path / "run.json").read_text()
+    assert not (folder.path / "run.html").exists()
+
+
+def test_a_run_that_fails_has_a_report_too(run, folder):
+    assert run("--report", "run.html", name="Broken").code == 1
+    facts = json.loads((folder.path / "run.json").read_text())
+    assert (facts["exit_code"], facts["exit_reason"], facts["rows"]) == (1, "failed", None)
+    assert "The run did not get to its end" in (folder.path / "run.html").read_text()
+
+
+def test_a_wrong_name_is_refused_before_the_run(run, folder):
+    result = run("--report", "run.pdf")
+    assert result.code == 2
+    assert "ends in .html or .json" in result.err
+    assert not (folder.path / "p.jsonl").exists()
+
+
+def test_pages_are_made_again_and_compared(run, headrace, folder):
+    run("--report", "one.json")
+    run("--report", "two.json")
+    result = headrace("report", "two.json", "--compare", "one.json", "--output", "both.html")
+    assert result.code == 0
+    assert "2 dead letters" in result.out
+    assert "Compared" in (folder.path / "both.html").read_text()
+    assert headrace("report", "p.jsonl").code == 2
+
+
+def test_samples_of_workers_come_along(folder, headrace, handlers):
+    folder.write("in.jsonl", [{"a": number} for number in range(2000)])
+    result = headrace(
+        "run", "in.jsonl", "--output", "p.jsonl", "--handler", f"{handlers}:Add", "--workers", "2", "--report", "r.json"
+    )
+    assert result.code == 0
+    facts = json.loads((folder.path / "r.json").read_text())
+    assert sum(facts["timeline"]["rows"]) == 2000
+    assert facts["workers"] == 2

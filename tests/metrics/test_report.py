@@ -1,0 +1,196 @@
+"""The page of a report: it is whole, balanced and readable, and tells no row's text."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.core.errors import ConfigurationError
+from headrace.core.events import BatchCompleted, ElementFailed, UsageReported, WorkSampled
+from headrace.core.result import Stage
+from headrace.metrics.report import read_figures, refuse_unwritable, render, report_figures, write_report
+from headrace.metrics.timeline import Timeline
+
+pytest.importorskip("matplotlib")
+
+FACTS = {
+    "exit_code": 0,
+    "exit_reason": "done",
+    "error": None,
+    "rows": 1000,
+    "done_before": 0,
+    "predictions": 990,
+    "failures": 8,
+    "skipped": 2,
+    "unread": 0,
+    "causes": [{"stage": "inference", "error_type": "ValueError", "message": "<b>'smudge'</b>", "count": 8}],
+    "from_cache": 5,
+    "files": {"predictions": "/data/out.jsonl", "dead_letters": "/data/out.dead-letters.jsonl"},
+    "seconds": 12.5,
+    "phases": {"imports": 1.0, "loading": 1.5, "rows": 9.0, "writing": 1.0},
+    "usage": {"gpt": {"requests": 10, "input_tokens": 1000, "output_tokens": 50, "cost": 0.25}},
+    "cost": 0.25,
+    "command": "run",
+    "handler": "sklearn-numpy",
+    "workers": 1,
+    "formats": ["csv"],
+    "columnar": False,
+    "cores": 2,
+}
+_VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+class Elements(HTMLParser):
+    """The elements of a page, each of which must end where it has to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        self.seen.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+@pytest.fixture
+def timeline() -> Timeline:
+    now = [0.0]
+    timeline = Timeline(lambda: now[0])
+    for second in range(20):
+        now[0] = second / 2
+        for size in (8, 64):
+            timeline.on_event(BatchCompleted("", size, 0, size / 1000 + 0.01, useful=6, padded=8))
+        timeline.on_event(WorkSampled(1, 0.5, {"model": 0.4, "reading": 0.3}, 0.6, 1 << 28))
+    timeline.on_event(UsageReported("gpt", 1000, 50, 10, 0.25))
+    timeline.on_event(ElementFailed(Stage.INFERENCE, ValueError()))
+    return timeline
+
+
+@pytest.fixture
+def figures(timeline: Timeline) -> dict[str, Any]:
+    return report_figures(FACTS, timeline)
+
+
+def test_page_holds_together(figures: dict[str, Any]) -> None:
+    page = render(figures, figures)
+    elements = Elements(page)
+    text = " ".join("".join(elements.texts).split())
+    assert "1,000 rows in = 1,000 predictions, dead letters and skipped rows." in text
+    assert "headrace retry /data/out.dead-letters.jsonl --into /data/out.jsonl" in text
+    for heading in ("Rows", "Dead letters", "Time", "Over time", "Batch sizes", "Latency", "Padding", "Compared"):
+        assert heading in text
+    assert "<b>'smudge'" not in page.replace("\\u003c", "")
+    assert len(page) < 300_000
+    assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", page), "asks for the network"
+    data = next(one for one in elements.texts if one.startswith('{"report"'))
+    assert json.loads(data) == figures
+
+
+def test_page_is_for_those_who_listen_too(figures: dict[str, Any]) -> None:
+    elements = Elements(render(figures))
+    tags = [tag for tag, _ in elements.seen]
+    assert ("html", {"lang": "en"}) in elements.seen
+    assert tags.count("h1") == 1
+    assert tags.count("svg") == 2
+    for tag, attributes in elements.seen:
+        if tag == "svg":
+            assert attributes["role"] == "img"
+            assert attributes["aria-label"]
+        if tag == "th":
+            assert attributes["scope"] in ("row", "col")
+
+
+@pytest.mark.parametrize("scheme", [0, 1])
+def test_texts_stand_out_from_the_page(figures: dict[str, Any], scheme: int) -> None:
+    blocks = re.findall(r":root \{(.*?)\}", render(figures))
+    colours = dict(re.findall(r"--(\w+): (#\w+)", blocks[scheme]))
+    for name in ("text", "soft", "bad", "one", "two"):
+        wanted = 4.5 if name in ("text", "soft", "bad") else 3
+        assert contrast(colours[name], colours["page"]) >= wanted, name
+
+
+def contrast(one: str, other: str) -> float:
+    """The ratio of two colours' luminances, as WCAG 2 defines it."""
+
+    def luminance(colour: str) -> float:
+        digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+        parts = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
+        linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    darker, lighter = sorted(map(luminance, (one, other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def test_a_run_that_failed_at_once_has_a_page(timeline: Timeline) -> None:
+    nothing = dict.fromkeys(("rows", "done_before", "predictions", "failures", "skipped", "unread", "phases"))
+    facts = {**FACTS, **nothing, "exit_code": 1, "seconds": None, "error": "It broke."}
+    facts |= {"causes": [], "files": {}, "usage": {}}
+    for line in (Timeline(lambda: 0.0), timeline):
+        text = "".join(Elements(render(report_figures(facts, line))).texts)
+        assert "The run did not get to its end: no row is out." in text
+        assert "It broke." in text
+
+
+def test_figures_come_back_from_their_file(figures: dict[str, Any], tmp_path: Path) -> None:
+    write_report(figures, str(tmp_path / "run.html"))
+    assert read_figures(str(tmp_path / "run.json")) == figures
+    assert {path.name for path in tmp_path.iterdir()} == {"run.html", "run.json"}
+    (tmp_path / "other.json").write_text('{"rows": 1}')
+    for name in ("other.json", "none.json", "run.html"):
+        with pytest.raises(ConfigurationError, match="no report"):
+            read_figures(str(tmp_path / name))
+
+
+@pytest.mark.parametrize(("path", "message"), [("run.pdf", "ends in"), ("no-such/run.html", "no folder 'no-such'")])
+def test_a_report_that_cannot_be_written_is_refused_before_the_run(path: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        refuse_unwritable(path)
+
+
+@pytest.mark.large
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
+@pytest.mark.parametrize("width", [360, 1200])
+def test_a_browser_shows_it_whole(figures: dict[str, Any], tmp_path: Path, width: int) -> None:
+    """Nothing is wider than the window, and no picture is empty."""
+    probe = (
+        "<script>document.title = JSON.stringify([document.documentElement.scrollWidth, innerWidth, "
+        "...[...document.querySelectorAll('svg, td.bar div')].map(one => one.getBoundingClientRect().height)])</script>"
+    )
+    page = tmp_path / "page.html"
+    page.write_text(render(figures, figures).replace("</body>", f"{probe}</body>"))
+    browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile"]
+    done = subprocess.run(
+        [*browser, f"--window-size={width},900", "--dump-dom", page.as_uri()],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    found = re.search(r"<title>(\[.*?\])</title>", done.stdout)
+    assert found, done.stderr
+    content, window, *heights = json.loads(found.group(1))
+    assert content <= window
+    assert len(heights) > 5
+    assert min(heights) > 5
