@@ -13,7 +13,7 @@ from headrace.core.config import OF_THE_TRANSFORM, BatchingConfig
 from headrace.core.engine import EngineModelHandler
 from headrace.core.errors import ConfigurationError
 from headrace.core.events import FALLBACK
-from headrace.core.handler import bare
+from headrace.core.handler import ModelHandler, bare
 from headrace.core.keyed import KeyedModelHandler
 from headrace.core.lengths import OfExample, OfExampleIfAny
 from headrace.core.remote import RemoteModelHandler
@@ -266,6 +266,8 @@ def _own_batching(handler: Handler, models: Mapping[Any, Handler]) -> dict[Any, 
 
 def _converted(handler: Handler) -> Handler:
     """Converts a foreign handler through the plug-in that is registered for the module of one of its base classes."""
+    if isinstance(handler, ModelHandler):
+        return handler  # and looking for plug-ins takes tens of milliseconds
     modules = {cls.__module__ for cls in type(handler).__mro__}
     for plug_in in _converters():
         if plug_in.name in modules:
