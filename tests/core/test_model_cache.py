@@ -41,19 +41,6 @@ def test_different_models_load_side_by_side():
             future.result()
 
 
-def test_a_load_that_raises_is_tried_again_by_the_next_user():
-    store = ModelCache()
-    with pytest.raises(OSError, match="no disk"), store.use("m", fail):
-        pass
-    assert len(store) == 0
-    with store.use("m", lambda: 5) as model:
-        assert model == 5
-
-
-def fail():
-    raise OSError("no disk")
-
-
 def test_a_waiting_user_takes_over_when_the_load_raises():
     store, loading, waiting = ModelCache(), threading.Event(), threading.Event()
 

@@ -111,13 +111,6 @@ def test_elements_that_are_batches_may_have_any_number_of_predictions():
     assert good == [((0, 0), 6), ((0, 2), 4)]
 
 
-def test_keys_stay_with_their_predictions():
-    handler = KeyedModelHandler(Poisoned())
-    good, bad = run(handler, [("a", 1), ("b", -1), ("c", 3)], caught=Exception, batching=fixed(3))
-    assert good == [((0, 0), ("a", 101)), ((0, 2), ("c", 103))]
-    assert [failure.element for failure in bad] == [("b", -1)]
-
-
 def test_unknown_key_fails_its_element():
     handler = KeyedModelHandler([KeyModelMapping(["a"], Poisoned())])
     good, bad = run(handler, [("a", 1), ("z", 2), 3], caught=Exception)

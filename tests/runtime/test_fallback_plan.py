@@ -47,24 +47,11 @@ def prepared(handler, fallback, **options) -> SessionSpec:
         (HANDLER, InColumns(), {}, "elements are columnar for InColumns only"),
         (
             DeviceLosingColumns(),
-            KeyedModelHandler(InColumns()),
-            {"batching": COLUMNAR},
-            "does not go together with keys",
-        ),
-        (
-            DeviceLosingColumns(),
             InColumns().with_preprocess_fn(abs),
             {"batching": COLUMNAR},
             "in InColumns.run_columns",
         ),
         (DeviceLosingColumns(), InColumns().with_postprocess_fn(abs), {"batching": COLUMNAR}, "functions of its own"),
-        (
-            DeviceLosingColumns(),
-            DeviceLosingColumns(length_fn=len),
-            {"batching": COLUMNAR},
-            "leave element_size_fn and",
-        ),
-        (DeviceLosingColumns(), Acting, {"batching": COLUMNAR}, "is no model handler"),
         (HANDLER, Acting(act=(one for one in ())), {"isolate": True}, "act"),
     ],
     ids=[
@@ -82,11 +69,8 @@ def prepared(handler, fallback, **options) -> SessionSpec:
         "no-batches",
         "rows",
         "columns",
-        "keys-of-columns",
         "functions-of-columns",
         "functions-after-columns",
-        "lengths-of-columns",
-        "class-of-columns",
         "file",
     ],
 )

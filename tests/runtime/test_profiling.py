@@ -59,19 +59,6 @@ def test_profile_of_a_linear_model(tmp_path):
     assert found.choice == choose(model.nbytes, found.cores, found.memory_available)
 
 
-@pytest.mark.large
-def test_profile_of_a_torch_module_without_rows():
-    import torch
-
-    found = look(Acting(load=lambda: torch.nn.Linear(1000, 1000), large_model=True))  # of 4 MB
-    (model,) = found.models
-    assert found.default == "machine"
-    assert 4 * MB <= model.nbytes < 5 * MB
-    assert model.private < 2 * MB
-    assert (model.mapped, model.costs, model.trouble) == (True, (), "")
-    assert found.copy_each == model.nbytes * found.cores
-
-
 def test_profile_of_a_model_in_a_host():
     found = look(Acting(each(lambda _: os.getpid()), threading.Lock, max_batch_size=8), iter([1, 2]))
     (model,) = found.models

@@ -152,11 +152,6 @@ ELSEWHERE = {
 }
 
 
-class Copies(Choosy):
-    def model_copies(self):
-        return 2
-
-
 @pytest.mark.parametrize("options", ELSEWHERE.values(), ids=ELSEWHERE)
 def test_skips_in_other_processes_are_the_same(options, request):
     if "placement" in options:
@@ -165,34 +160,6 @@ def test_skips_in_other_processes_are_the_same(options, request):
     found, totals = counted(handler, NUMBERS, batching=BatchingConfig(7, 7), **options)
     assert [one for one in found if not isinstance(one, Failure)] == DOUBLES
     assert len(found) + totals.skipped == len(NUMBERS)
-
-
-@pytest.mark.parametrize("keyed", [False, True])
-def test_skips_in_the_machines_hosts_are_the_same(keyed, runtime):
-    handler = (
-        KeyedModelHandler([KeyModelMapping(["a"], Unpicklable()), KeyModelMapping(["b"], Choosy())])
-        if keyed
-        else Copies()
-    )
-    elements = [("ab"[n % 2], n) for n in NUMBERS if n != 11] if keyed else [n for n in NUMBERS if n != 11]
-    found, totals = counted(handler, elements, batching=BatchingConfig(7, 7), placement="machine")
-    assert len(found) == len([n for n in NUMBERS if n % 3 and n % 7 and n != 11])
-    assert len(found) + totals.skipped == len(elements)
-
-
-class Unpicklable(Choosy):
-    """Runs its model in one of the machine's hosts."""
-
-    def load_model(self):
-        return Two(threading.Lock())
-
-
-class Two:
-    def __init__(self, lock):
-        self.lock = lock
-
-    def __mul__(self, n):
-        return 2 * n
 
 
 def test_skipped_outcomes_hold_each_operations_input():
