@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 
 import pytest
 
@@ -37,7 +38,7 @@ def test_spent_budget_loses_no_answer_behind_an_element_that_was_left_out(option
     found = []
     with pytest.raises(BudgetError, match=r"is spent.* of the .* elements that were read have no outcome") as caught:
         found.extend(
-            predict(AsksAgain(num_retries=100), range(100, 200), budget=Budget(20, {"*": Price(request=1)}), **options)
+            predict(AsksAgain(num_retries=100), count(100), budget=Budget(20, {"*": Price(request=1)}), **options)
         )
     error = caught.value
     assert 3 in error.left_out
