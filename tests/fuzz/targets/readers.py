@@ -13,7 +13,7 @@ from unittest import mock
 
 from text_files import Made, Wrong, make
 
-from headrace.jobs import csv_blocks, json_blocks, text
+from headrace.jobs import csv_blocks, json_lines, opening
 from headrace.jobs.files import Source, match
 from headrace.jobs.json_lines import read_json_records
 from headrace.jobs.reading import infer_schema, read_rows
@@ -41,10 +41,10 @@ def cut_into_pieces(random: Random, size: int) -> Iterator[None]:
     """Has readers take files in pieces of other sizes."""
     least = 1 if size < 500 else 1 + size // 100
     with (
-        mock.patch.object(text, "_FIRST_BYTES", random.choice([least, 1 << 16])),
-        mock.patch.object(text, "_PIECE_BYTES", random.choice([least, 50 * least, 1 << 22])),
+        mock.patch.object(opening, "_FIRST_BYTES", random.choice([least, 1 << 16])),
+        mock.patch.object(opening, "_PIECE_BYTES", random.choice([least, 50 * least, 1 << 22])),
         mock.patch.object(csv_blocks, "_FEW_LINES", random.choice([1, 8, 64])),
-        mock.patch.object(json_blocks, "_FEW_LINES", random.choice([1, 8, 64])),
+        mock.patch.object(json_lines, "_FEW_LINES", random.choice([1, 8, 64])),
     ):
         yield
 
