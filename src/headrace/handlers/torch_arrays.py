@@ -22,8 +22,13 @@ _COMMON = (
     *("bool", "uint8", "int8", "int16", "int32", "int64"),
     *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
 )
-_NAMES: dict[torch.dtype, str] = {getattr(torch, name): name for name in _COMMON}
-"""Dtypes that every operation knows; torch itself pickles tensors of others."""
+"""Dtypes that every operation knows."""
+_RARE = (
+    *("uint16", "uint32", "uint64", "complex32"),
+    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
+)
+"""Dtypes that many operations refuse, and torch cannot always pickle; not every version of torch has them."""
+_NAMES: dict[torch.dtype, str] = {getattr(torch, name): name for name in (*_COMMON, *_RARE) if hasattr(torch, name)}
 
 _TRAITS = attrgetter("shape", "dtype", "layout", "device", "requires_grad")
 
@@ -38,7 +43,7 @@ class TorchArrays:
         first = values[0]
         if set(map(type, values)) != {torch.Tensor} or _is_unusual(first):
             return None
-        if not first.is_cpu or first.requires_grad or not _agree(values):
+        if _NAMES[first.dtype] in _RARE or not first.is_cpu or first.requires_grad or not _agree(values):
             return None
         shape = tuple(first.shape)
 
@@ -147,7 +152,8 @@ def _sparse(layout: torch.layout, parts: tuple[Any, ...], requires_grad: bool) -
 
 def _rebuilt(data: Any, name: str, shape: tuple[int, ...], requires_grad: bool) -> torch.Tensor:
     memory, dtype = _writable(memoryview(data)), getattr(torch, name)
-    tensor = torch.frombuffer(memory, dtype=dtype).view(shape) if len(memory) else torch.empty(shape, dtype=dtype)
+    whole = torch.frombuffer(memory if len(memory) else bytearray(dtype.itemsize), dtype=dtype)
+    tensor = (whole if len(memory) else whole[:0]).view(shape)  # torch.empty warns of rare dtypes
     return tensor.requires_grad_(requires_grad)
 
 
