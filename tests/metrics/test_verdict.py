@@ -39,6 +39,11 @@ def size(size: int, batches: int, rate: float) -> dict[str, Any]:
         ({"failures": 1, "causes": [{"count": 1}]}, "Model-bound 80%; 1 dead letter."),
         ({"failures": None}, "Model-bound 80%."),
         (
+            {"phases": {"imports": 3.0, "loading": 4.0, "rows": 2.5, "writing": 0.5}},
+            "Start and loading took 70%; no dead letters.",
+        ),
+        ({"usage": {"m": {}}, "batch_sizes": [size(8, 10, 50.0)]}, "Model-bound 80%; no dead letters."),
+        (
             {"wall": {"sampled_seconds": 10.0, "busy_seconds": {"waiting for answers": 9.0}}},
             "Waiting for answers 90%; no dead letters.",
         ),

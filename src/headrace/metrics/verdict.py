@@ -30,8 +30,8 @@ class Advice(NamedTuple):
 def verdict(figures: Figures) -> str:
     """One sentence: what the time went to, how good the batches were, and what failed."""
     found = shares(figures)
-    bound = what_binds(found) or (["no phase took half of the time"] if found else [])
-    parts = [*bound, _batches(figures), _failures(figures)]
+    bound = _starting(figures) or what_binds(found) or (["no phase took half of the time"] if found else [])
+    parts = [*bound, "" if figures["usage"] else _batches(figures), _failures(figures)]
     sentence = "; ".join(part for part in parts if part) or "What held it back is not known"
     return f"{sentence[:1].upper()}{sentence[1:]}."
 
@@ -67,6 +67,13 @@ def best_size(sizes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
 
 def _rate(size: Mapping[str, Any]) -> float:
     return float(size["rows"] / size["seconds"])
+
+
+def _starting(figures: Figures) -> list[str]:
+    phases = figures["phases"] or {}
+    whole = sum(phases.values())
+    share = (phases["imports"] + phases["loading"]) / whole if whole else 0.0
+    return [f"start and loading took {share:.0%}"] if share >= _BINDS else []
 
 
 def _batches(figures: Figures) -> str:
