@@ -53,7 +53,7 @@ def handler(saved_model):
 
 
 def unfinished():
-    return Loaded.engine._engine.current.get_num_unfinished_requests()
+    return Loaded.engine.running().get_num_unfinished_requests()
 
 
 def texts(results):
@@ -145,11 +145,11 @@ def test_engine_that_is_killed_costs_no_request(handler, descendants):
             (core,) = (number for number, name in descendants().items() if name == "VLLM::EngineCore")
             os.kill(core, signal.SIGKILL)
 
-    first = Loaded.engine._engine.current
+    first = Loaded.engine.running()
     killer = threading.Thread(target=kill)
     killer.start()
     found = list(predict(long, PROMPTS))  # whose texts may differ: rounding depends on what is computed together
     killer.join()
     assert [one.example for one in found] == PROMPTS
     assert {one.inference["output_tokens"] for one in found} == {LONGEST - 20}
-    assert Loaded.engine._engine.current is not first
+    assert Loaded.engine.running() is not first

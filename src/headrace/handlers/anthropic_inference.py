@@ -178,7 +178,7 @@ class AnthropicChatModelHandler(ChatHandler[anthropic.AsyncAnthropic]):
         model_name: the name of the model, such as ``"claude-haiku-4-5"``.
         max_tokens: most tokens of an answer.
         full_answer: whether predictions are Anthropic's ``Message``, with the reason of its end and tokens.
-        url: the address of the API. None: ``ANTHROPIC_BASE_URL`` in the worker's environment, else Anthropic's.
+        url: the API's address. None: ``ANTHROPIC_BASE_URL`` in the worker's environment, else Anthropic's.
         api_key: the key, or a function that returns it. None: ``ANTHROPIC_API_KEY`` in the worker's environment.
     """
 

@@ -1,4 +1,4 @@
-"""OpenAI's client sends batches to a server on localhost that speaks its Batch API."""
+"""What is particular in OpenAI's and Anthropic's Batch APIs, of which a server on localhost speaks either."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import time
 
 import pytest
 
+import anthropic_endpoint
 from batch_endpoint import batching, once
 from headrace import ConfigurationError, EndpointError, Failure, RetryConfig, predict
 from headrace.handlers import batch_jobs
+from headrace.handlers.anthropic_inference import AnthropicChatModelHandler
 from headrace.handlers.openai_inference import (
     OpenAIChatModelHandler,
     OpenAICompletionsModelHandler,
@@ -25,9 +27,10 @@ KEY = "sk-of-the-environment"
 
 
 @pytest.fixture(autouse=True)
-def _key_and_short_pauses(monkeypatch, requests_end):
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+def _keys_and_short_pauses(monkeypatch, requests_end):
+    for name in ("OPENAI", "ANTHROPIC"):
+        monkeypatch.setenv(f"{name}_API_KEY", KEY)
+        monkeypatch.delenv(f"{name}_BASE_URL", raising=False)
     monkeypatch.setattr(batch_jobs, "FIRST_POLL_SECS", 0.01)
     monkeypatch.setattr(batch_jobs, "LONGEST_POLL_SECS", 0.02)
     monkeypatch.setattr(batch_jobs, "ARRIVING_SECS", 0.05)
@@ -43,14 +46,23 @@ def ask(tmp_path):
     return make
 
 
+@pytest.fixture
+def claude(tmp_path):
+    """The same for Anthropic's handler."""
+
+    def make(server, **options):
+        return AnthropicChatModelHandler("m", url=server.url, batch_directory=tmp_path / "batches", **options)
+
+    return make
+
+
 def texts(results):
-    return [one.inference for one in results]
+    return [str(one.error) if isinstance(one, Failure) else one.inference for one in results]
 
 
 def outcomes(handler, elements, **options):
     """Predictions, and the texts of errors in the places of others."""
-    found = predict(handler, elements, on_failure="yield", **options)
-    return [str(one.error) if isinstance(one, Failure) else one.inference for one in found]
+    return texts(predict(handler, elements, on_failure="yield", **options))
 
 
 @pytest.mark.parametrize(
@@ -191,3 +203,67 @@ def test_batch_for_which_there_is_never_room_is_given_up(ask, monkeypatch):
     monkeypatch.setattr(batch_jobs, "REFUSED_SECS", 0.01)
     with batching(speaking(), ending=full) as server:
         assert "took no batch with it in time" in outcomes(ask(server, max_wait_secs=0.1), ["a"])[0]
+
+
+def keys_of(server):
+    """The keys of all requests; the header depends on the client's version."""
+    given = {headers.get("x-api-key") or headers["authorization"] for headers in server.headers}
+    return {one.removeprefix("Bearer ") for one in given}
+
+
+def test_empty_account_is_one_error(claude):
+    fault = anthropic_endpoint.speaking(
+        fault=lambda asked, _: anthropic_endpoint.refusing(400, "Your credit balance is too low")
+    )
+    with batching(fault) as server, pytest.raises(EndpointError, match="credit balance"):
+        list(predict(claude(server), ["a", "b"], on_failure="yield"))
+
+
+def test_results_that_break_off_are_read_again_and_cost_no_retry(claude):
+    broken = Answer(body=b'{"custom_id": "a", "resu', headers={"Content-Type": "application/x-jsonl"})
+    with batching(anthropic_endpoint.speaking(), once("GET /v1/messages/batches/batch_1/results", broken)) as server:
+        assert texts(predict(claude(server, num_retries=0), ["a"])) == ["A"]
+        assert len(server.batches) == 1
+
+
+def test_batch_whose_results_are_gone_is_an_error_with_its_cure(claude):
+    gone = r"no longer has the answers of batch batch_1.*another batch_directory"
+    archiving = batching(anthropic_endpoint.speaking(), ending=lambda batch: setattr(batch, "is_archived", True))
+    with archiving as server, pytest.raises(EndpointError, match=gone):
+        list(predict(claude(server), ["a"], on_failure="yield"))
+
+
+def test_submission_is_not_found_before_its_batch_has_ended(claude):
+    cut = once("POST /v1/messages/batches", Answer(cut=True))
+
+    def fault(server, method, path):
+        server.held = server.paths.count("GET /v1/messages/batches") < 3
+        return cut(server, method, path)
+
+    with batching(anthropic_endpoint.speaking(), fault) as server:
+        server.held = True
+        assert texts(predict(claude(server), ["a", "b"])) == ["A", "B"]
+        assert len(server.batches) == 1
+
+
+def test_submission_is_told_from_others_of_its_size_when_those_have_ended(claude):
+    cut = once("POST /v1/messages/batches", Answer(cut=True))
+
+    def fault(server, method, path):
+        server.held = server.paths.count("GET /v1/messages/batches") < 5
+        return cut(server, method, path)
+
+    with batching(anthropic_endpoint.speaking(), fault) as server:
+        server.make(
+            [("somebody-else", {"model": "m", "messages": [{"role": "user", "content": "x"}]})]
+        ).status = "completed"
+        assert texts(predict(claude(server), ["a"])) == ["A"]
+        assert len(server.batches) == 2
+
+
+def test_key_of_a_function_is_renewed_while_a_batch_runs(claude):
+    keys = iter(f"sk-ant-number-{n}" for n in range(1000))
+    with batching(anthropic_endpoint.speaking()) as server:
+        handler = claude(server, api_key=lambda: next(keys))
+        assert texts(predict(handler, ["a"])) == ["A"]
+        assert len(keys_of(server)) == 1  # a function is asked once a minute
