@@ -168,14 +168,15 @@ class Restarted(Generic[RunningT]):
         if loop is not self._loop:
             self._loop, self._turns = loop, _RequestTurns()
             self._restart: asyncio.Future[RunningT] | None = None
+        turns = self._turns
         for _ in range(2):
-            async with self._turns.beside_others():
+            async with turns.beside_others():
                 running = await self._alive()
                 try:
                     return await request(running)
                 except EngineLostError as error:
                     error.with_traceback(None)  # its frames would keep this object, and so what runs
-        async with self._turns.alone():
+        async with turns.alone():
             return await request(await self._alive())
 
     async def _alive(self) -> RunningT:
