@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import numpy
 import pytest
 
 from headrace.core.errors import HostStartError
-from headrace.hosts.client import ModelHosts
 from headrace.hosts.host import Response
 from toy_hosts import double, wait_for
 
@@ -58,24 +56,6 @@ def test_calls_are_answered_in_order_whatever_order_responses_are_taken_in(host,
     for number in (9, 0, 4, *(1, 2, 3, 5, 6, 7, 8)):
         assert host.result(calls[number]).rows == list(range(number + 1))
     assert host.result(first).rows == []
-
-
-def test_readiness_of_a_response_is_known(host, gate, wait_until):
-    slow, quick = host.tell(wait_for(gate)), host.tell(double, 1)
-    assert not host.is_ready(slow)
-    assert not host.is_ready(quick)
-    gate.touch()
-    assert wait_until(lambda: host.is_ready(quick))
-    assert host.is_ready(slow)
-    assert host.result(quick).rows == [2]
-    assert host.result(slow).rows == []
-
-
-def test_a_response_can_be_taken_once(host):
-    call = host.tell(double, 1)
-    host.result(call)
-    with pytest.raises(AssertionError, match="only one result"):
-        host.result(call)
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 70_000, 8 * MEGABYTE])
@@ -154,17 +134,6 @@ def test_calls_from_many_threads_get_their_own_responses(host):
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(talk, range(8))) == list(range(8))
     assert max(host.learn(hosts_share) for _ in range(5))[0] <= 20
-
-
-def test_threads_start_one_host(new_host):
-    host, barrier = new_host(), threading.Barrier(8)
-
-    def learn(_):
-        barrier.wait()
-        return host.learn(process)
-
-    with ThreadPoolExecutor(8) as pool:
-        assert len(Counter(pool.map(learn, range(8)))) == 1
 
 
 def test_any_number_of_requests_may_be_sent_before_a_response_is_taken(host):
@@ -249,14 +218,6 @@ def test_closing_does_not_wait_for_a_host_that_hangs(host, hang, wait_until):
     host.close()
     with pytest.raises(HostStartError, match="its owner has closed it"):
         host.result(call)
-
-
-def test_closing_during_a_request_logs_nothing(host, gate, caplog, wait_until, when_in):
-    call = host.tell(wait_for(gate))
-    assert wait_until(lambda: host._connections[0]._progress.read().call == call.number)
-    when_in(ModelHosts.stop_hosts, gate.touch)
-    host.close()
-    assert caplog.records == []
 
 
 def test_closing_wakes_waiting_threads(host, wait_until):

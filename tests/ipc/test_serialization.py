@@ -6,7 +6,6 @@ import importlib
 import pickle
 import subprocess
 import sys
-import threading
 
 import cloudpickle
 import numpy
@@ -21,15 +20,6 @@ def round_trip(rows, **options):
     content = bytearray(message.nbytes)
     message.write(memoryview(content))
     return decode(memoryview(content), own=True).rows
-
-
-def test_reducers_are_asked_by_name_and_by_value():
-    lock = threading.Lock()
-    reducers = {type(lock): lambda _: (str, ("a lock",))}
-    assert round_trip([lock], reducers=reducers) == ["a lock"]
-    stand_in, function = round_trip([[lock, numpy.zeros(3)], lambda: 7], reducers=reducers)
-    assert stand_in[0] == "a lock"
-    assert function() == 7
 
 
 def test_a_local_class_remains_itself_where_it_comes_from():

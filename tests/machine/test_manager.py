@@ -154,22 +154,6 @@ def test_a_load_without_waiting_clients_is_given_up(managers, lease_of, noted, l
     assert set(managers.models()) == {"another"}
 
 
-def test_a_load_goes_on_while_a_client_waits_for_it(managers, lease_of, noted, tmp_path, wait_until):
-    leaves, stays = lease_of(noted), lease_of(noted)
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(leaves.take)
-        assert wait_until(noted.all)
-        second = pool.submit(take, stays)
-        assert wait_until(lambda: managers.models()["key"]["clients"] == 2)
-        leaves.close()
-        assert wait_until(lambda: managers.models()["key"]["clients"] == 1)
-        (tmp_path / "go").touch()
-        assert second.result() == ("noted", False)
-        with pytest.raises(HostStartError):
-            first.result()
-    assert len(noted.all()) == 1
-
-
 def test_a_loaders_death_is_reported_to_all_waiting_clients(managers, lease_of):
     def dies(toy):
         os._exit(7)
@@ -245,16 +229,6 @@ def test_an_idle_model_makes_room(managers, clock, memory, lease_of, wait_until)
     take(lease_of(a_list, "5", at_least=5 * GB))
     assert set(managers.models()) == {"4", "5"}
     clock.advance(1000)
-
-
-def test_a_model_in_use_makes_no_room(managers, memory, lease_of):
-    used = lease_of(a_list, "6", at_least=6 * GB)
-    take(used)
-    with pytest.raises(ModelMemoryError, match=r"1 model in use hold 6\.0 GB"):
-        lease_of(a_list, "5", at_least=5 * GB).take()
-    assert set(managers.models()) == {"6"}
-    used.close()
-    assert take(lease_of(a_list, "5", at_least=5 * GB))[1]
 
 
 def test_a_client_is_not_refused_for_the_model_of_one_that_has_left(

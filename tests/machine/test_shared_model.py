@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import select
-import signal
 
 import cloudpickle
 import pytest
@@ -107,16 +106,6 @@ def test_a_client_that_loses_its_connection_ends_no_host(client_of, monkeypatch,
     assert (connection.pidfd is None) is forbids
     connection._channel.shut_down()
     assert one.where() == two.where() == host
-
-
-@pytest.mark.parametrize("signal_", [signal.SIGKILL, signal.SIGSEGV])
-def test_the_exit_of_a_host_is_known_without_pidfds(client_of, monkeypatch, signal_):
-    monkeypatch.setattr(os, "pidfd_open", forbidden)
-    one, two = client_of(), client_of()
-    assert one.where() == two.where()
-    host_failure = one.learn(lambda toy: signal.raise_signal(signal_))
-    assert (host_failure.exit_text, host_failure.out_of_memory) == (f"was killed by {signal_.name}", False)
-    assert one.where() == two.where()
 
 
 def test_a_late_host_is_ended_for_all(client_of):

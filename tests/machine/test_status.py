@@ -135,24 +135,6 @@ def test_status_shows_mapped_models_and_models_in_hosts(shared, classifier):
     assert (state.silent, state.stale) == ((), ())
 
 
-def test_status_shows_a_lingering_model(directory, wait_until):
-    placement = headrace.PlacementConfig("machine", linger_secs=1000)
-    predictions = headrace.predict(mappable(), [1], placement=placement)
-    assert len(list(predictions)) == 1
-    (manager,) = wait_until(lambda: [one for one in machine_status().managers if not one.clients])
-    (model,) = manager.models
-    assert (model.clients, model.linger_secs) == (0, 1000)
-    os.kill(manager.process.process, signal.SIGKILL)
-    assert wait_until(lambda: machine_status().stale)
-
-
-def test_status_shows_hosts_of_a_single_process(shared):
-    shared(unmappable(), 1, placement="process", isolate=True)
-    state = machine_status()
-    assert state.managers == ()
-    assert len(state.own_hosts[os.getpid()]) == 2  # the host, and what has forked it
-
-
 def test_leftovers_of_a_killed_manager_are_found_and_removed(shared, directory, wait_until):
     shared(mappable(), 1)
     (manager,) = machine_status().managers

@@ -18,10 +18,8 @@ from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, Hos
 from headrace.core.result import Stage
 from headrace.runtime.placement import HostedWorker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
-from headrace.runtime.worker import Worker
 from headrace.testing import (
     BrokenLoadHandler,
-    DoublingHandler,
     FaultyLoadHandler,
     PoisonHandler,
 )
@@ -47,15 +45,6 @@ class Where(ModelHandler):
 
 def hosted(handler, exceptions=(), **request):
     return catching(prepare(handler, InferenceRequest(isolate=True, **request)), exceptions)
-
-
-@pytest.fixture
-def where(opened):
-    return opened(hosted(Where(), batching=fixed(2)))
-
-
-def test_attributes_set_by_loading_stay_in_the_host(where):
-    assert not hasattr(where.plan.handler, "made")
 
 
 def test_threads_share_a_host(opened):
@@ -92,27 +81,6 @@ def test_host_ends_with_its_last_worker(opened):
     first.close()
     assert run(second, [1])[0][0] == host
     assert not has_ended(host)
-
-
-def test_lingering_host_serves_the_same_transform_and_ends_for_another():
-    spec = hosted(Where())
-    worker = HostedWorker(spec)
-    [(host, _)] = run(worker, [1])
-    worker.close(linger=True)
-    assert not has_ended(host)
-    worker = HostedWorker(spec)
-    assert run(worker, [1])[0][0] == host
-    worker.close(linger=True)
-    Worker(prepare(DoublingHandler(), InferenceRequest())).close()
-    assert has_ended(host)
-
-
-def test_next_bundle_works_after_an_abandoned_one(where):
-    """What the abandoned bundle left in the host belongs to no other bundle."""
-    given_up = where.bundle(Events())
-    for n in range(5):
-        given_up.add(n, n)
-    assert [batch for _, batch in run(where, [7, 8, 9])] == [[7, 8], [7, 8], [9]]
 
 
 def test_events_of_a_run(opened):

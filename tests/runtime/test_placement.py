@@ -164,23 +164,6 @@ def test_models_by_key_are_placed_separately(home):
 
 
 @pytest.mark.large
-@pytest.mark.parametrize("isolate", [False, True])
-def test_unmappable_models_by_key_live_in_hosts_on_the_machine(home, isolate):
-    mappings = [KeyModelMapping([key], home.handler(home.guarded, large_model=True)) for key in "ab"]
-    spec = home.spec(KeyedModelHandler(mappings), isolate=isolate)
-    outcomes, events = home.run(spec, [("a", 1), ("b", 1)])
-    hosts = [host for _, (_, host, _) in outcomes]
-    assert outcomes == [(key, (2, host, host)) for key, host in zip("ab", hosts, strict=True)]
-    assert len({HERE, *hosts}) == 3
-    assert len(of(ModelLoaded, events)) == 2
-    lines = [line for line in home.logged() if "lives in the machine's hosts, since it does not pickle" in line]
-    assert isolate or len(lines) == 2  # what a host says comes when it comes
-    same, events = home.elsewhere(spec, [("a", 1), ("b", 1)])
-    assert same == outcomes
-    assert not of(ModelLoaded, events)
-
-
-@pytest.mark.large
 def test_models_by_key_have_their_own_numbers_of_hosts(home):
     mappings = [KeyModelMapping([key], home.handler(model_copies=copies)) for key, copies in [("a", 2), ("b", 1)]]
     outcomes, _ = home.run(home.spec(KeyedModelHandler(mappings)), [("a", 1), ("b", 1)])

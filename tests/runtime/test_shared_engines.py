@@ -16,7 +16,7 @@ from headrace.core.events import HostLost, ModelLoaded
 from headrace.machine.status import machine_status
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
-from toy_engine import Engine, Together, die, double, exists, loads_once, where
+from toy_engine import Engine, die, double, exists, loads_once, where
 from toy_hosts import has_ended
 from toys import run
 from waiting import wait_until
@@ -88,14 +88,6 @@ def test_engine_of_a_machine_is_shared_by_placement(runtime):
     assert engine == host != os.getpid()
     assert list(predict(Engine(where, large_model=True), [1], placement="process")) == [(os.getpid(), os.getpid())]
     assert list(predict(Engine(where), [1], placement="auto")) == [(os.getpid(), os.getpid())]
-
-
-def test_requests_of_all_processes_are_with_the_engine_side_by_side(worker_process):
-    spec = spec_of(lambda example, engine: engine.double(example), partial(Together, 12))
-    workers = [worker_process(spec) for _ in range(2)]
-    for worker in workers:
-        worker.begin(range(6))
-    assert [worker.outcomes().good for worker in workers] == [[0, 2, 4, 6, 8, 10]] * 2
 
 
 @pytest.mark.large
