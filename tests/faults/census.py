@@ -32,7 +32,8 @@ class Census:
         return [process for process, command in self.processes().items() if "headrace.machine.manager" in command]
 
     def fork_servers(self, owner=None):
-        return [one for one in _children(owner or os.getpid()) if "headrace.hosts\0" in _read(one, "cmdline")]
+        module = "headrace.hosts.fork_server\0"
+        return [one for one in _children(owner or os.getpid()) if module in _read(one, "cmdline")]
 
     def hosts(self, owner=None):
         return [host for fork_server in self.fork_servers(owner) for host in _children(fork_server)]

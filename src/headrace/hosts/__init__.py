@@ -8,7 +8,7 @@ client.ModelHosts
   provider.HostProvider, one of:                                                 host.RequestHandler:
     machine/lease, for shared hosts                                              runtime/request_handler
     fork_server_client -------------------> fork_server ---------- fork -------> (inherits modules and weights)
-      fork_server_process, with __main__      preloads, forks, reaps
+      fork_server_process                     preloads, forks, reaps
       SPARE: one that imports ahead
 output.OutputReader <---------------------- output.redirect_output <------------ prints and log records
 

@@ -1,7 +1,7 @@
 """The fork server: a single-threaded process that imports the handler's modules once and forks hosts.
 
-The owner starts it with ``python -m headrace.hosts``. When the owner ends, the fork server exits and kills its hosts
-and every process that they started.
+The owner starts it with ``python -m headrace.hosts.fork_server``. When the owner ends, the fork server exits and kills
+its hosts and every process that they started.
 """
 
 from __future__ import annotations
@@ -291,3 +291,7 @@ def main() -> None:
     channel.send(answer)
     if answer is None:
         fork_server.run()
+
+
+if __name__ == "__main__":  # multiprocessing "spawn" children of a host import this module again
+    main()

@@ -192,7 +192,7 @@ def _spawned(environment: ProcessEnvironment, mark: str) -> tuple[subprocess.Pop
     mine, theirs = Channel.pair()
     try:
         process = subprocess.Popen(  # noqa: S603 - this Python, with our own module
-            [environment.executable, "-m", "headrace.hosts", str(os.getpid()), str(theirs.fileno())],
+            [environment.executable, "-m", "headrace.hosts.fork_server", str(os.getpid()), str(theirs.fileno())],
             env={**environment.variables, "PYTHONPATH": environment.python_path, MARK: mark},
             cwd=os.sep,  # "-m" puts the directory first on sys.path: files in the owner's may shadow our imports
             stdin=subprocess.DEVNULL,
