@@ -3,7 +3,7 @@
 client: worker process or manager           fork server (per session or model)  host (one per copy of the model)
 
 client.ModelHosts
-  connection.HostConnection <-- provider: requests, responses; progress page -----> host.serve
+  connection.HostConnection <-- ipc.channel.Link: frames; progress page ----------> host.serve
       |                                                                             |
   provider.HostProvider, one of:                                                 host.RequestHandler:
     machine/lease, for shared hosts                                              runtime/request_handler
