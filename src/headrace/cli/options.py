@@ -22,6 +22,7 @@ from headrace.cli.option import (
     share,
     use_settings,
 )
+from headrace.cli.report import ShownArgs
 
 _HANDLER_HELP = "An installed handler (sklearn-numpy, ...) or package.module:factory; by default the model decides."
 _OUTPUT_HELP = "The file for the predictions: .jsonl, .csv (both also .gz) or .parquet; - is standard output."
@@ -104,7 +105,7 @@ class FileArgs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobArgs(ModelArgs):
+class JobArgs(ModelArgs, ShownArgs):
     """Options of both ``headrace run`` and ``headrace retry``."""
 
     dead_letters: str | None = option(
@@ -146,17 +147,6 @@ class JobArgs(ModelArgs):
         "--verbose/--no-verbose",
         RUN,
         "Show the log, Beam's too, the traceback of a failure, and batch sizes and loading in the summary.",
-    )
-    report: str | None = option(
-        "--report",
-        RUN,
-        "Write a page about the run, what it took and what held it back: .html, with its figures beside it as .json.",
-        "FILE",
-    )
-    report_messages: bool = flag(
-        "--report-messages",
-        RUN,
-        "Let the report quote the messages of errors, which may hold values of rows.",
     )
     cache: str | None = option(
         "--cache", RUN, "A file of earlier predictions: rows that are in it are not predicted again.", "PATH"

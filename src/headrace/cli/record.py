@@ -115,16 +115,38 @@ class RunRecord:
         return code
 
     def _write_report(self, path: str, code: int) -> None:
-        from headrace.metrics.report import report_figures, write_report  # noqa: PLC0415 - only for this
+        from headrace.metrics.report import write_report  # noqa: PLC0415 - only for this
 
         facts = self._facts(code)
         if not self._quotes_messages:
             facts["causes"] = [{**cause, "message": ""} for cause in facts["causes"]]
             facts["error"] = facts["error"] and "The run ended with an error; --report-messages quotes it."
         try:
-            write_report(report_figures({**facts, **self.subject, "cores": allowed_cores()}, self.timeline), path)
+            write_report(self._figures(facts), path)
         except OSError as error:
             report_error(self.errors, f"--report: cannot write {path}: {error.strerror or error}.", "warning")
+
+    def live_figures(self) -> dict[str, Any]:
+        """The figures of a report, of a run that goes on."""
+        totals = self.totals
+        failures = totals.failures.copy()
+        causes = [
+            {"stage": stage, "error_type": kind, "message": "", "count": count}
+            for (stage, kind), count in failures.items()
+        ]
+        so_far = {
+            "exit_reason": "running",
+            "predictions": totals.predictions + totals.cached,
+            "failures": sum(failures.values()),
+            "skipped": totals.skipped,
+            "causes": causes,
+        }
+        return self._figures({**self._facts(0), **so_far})
+
+    def _figures(self, facts: dict[str, Any]) -> dict[str, Any]:
+        from headrace.metrics.report import report_figures  # noqa: PLC0415 - only for this
+
+        return report_figures({**facts, **self.subject, "cores": allowed_cores()}, self.timeline)
 
     def _facts(self, code: int) -> dict[str, Any]:
         """Plain values; None where a value is unknown."""

@@ -1,4 +1,4 @@
-"""``headrace report``: the page of a run, made again from its figures."""
+"""The page of a run: the options that ask for it, and ``headrace report``, which makes it again from its figures."""
 
 from __future__ import annotations
 
@@ -7,8 +7,28 @@ from dataclasses import dataclass
 
 import typer
 
-from headrace.cli.option import argument, option
+from headrace.cli.option import RUN, argument, flag, option
 from headrace.core.errors import ConfigurationError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownArgs:
+    """Options of a run that shows what it takes."""
+
+    report: str | None = option(
+        "--report",
+        RUN,
+        "Write a page about the run, what it took and what held it back: .html, with its figures beside it as .json.",
+        "FILE",
+    )
+    report_messages: bool = flag(
+        "--report-messages",
+        RUN,
+        "Let the report quote the messages of errors, which may hold values of rows.",
+    )
+    watch: int | None = option(
+        "--watch", RUN, "Serve the same page while the run goes on, on this port of 127.0.0.1; 0: any.", "PORT", min=0
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

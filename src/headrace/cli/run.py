@@ -162,7 +162,7 @@ def _run(run: Run, shell: _Shell) -> int:
         totals, run.share.at, started=shell.started, at_first=at_first, shares=shell.record.timeline.recent
     )
     timeline = shell.record.timeline
-    with subscribed(totals), subscribed(timeline), Sampler(timeline):
+    with subscribed(totals), subscribed(timeline), Sampler(timeline), _watched(args, shell.record):
         try:
             thread.start()
             wait(thread.done, progress, errors, show=not args.no_progress)
@@ -188,6 +188,19 @@ def _run(run: Run, shell: _Shell) -> int:
     shell.record.report, shell.record.totals = report, figures
     shell.record.seconds = phases(shell.started, begun, figures.load_seconds, report.publishing_seconds)
     return _conclude(run, report, shell)
+
+
+@contextmanager
+def _watched(args: RunArgs | RetryArgs, record: RunRecord) -> Iterator[None]:
+    """While the context is open, the page of the run is served, if that is wanted."""
+    if args.watch is None:
+        yield
+        return
+    from headrace.cli.watch import LivePage  # noqa: PLC0415 - only for this
+
+    with LivePage(record.live_figures, args.watch) as page:
+        say(record.errors, f"watch at {page.address}")
+        yield
 
 
 def _subject(run: Run, args: RunArgs | RetryArgs) -> dict[str, Any]:

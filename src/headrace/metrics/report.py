@@ -16,6 +16,8 @@ from headrace.metrics.timeline import Timeline
 from headrace.metrics.verdict import advice, verdict
 
 VERSION = 1
+RUNNING = "running"
+"""The ``exit_reason`` of a run that goes on."""
 _STARTING = (("imports", "start and imports"), ("loading", "loading the model"))
 _NOT_IN_LEDGER = ("done_before",)
 
@@ -120,6 +122,7 @@ def _context(figures: Figures, other: Figures | None) -> dict[str, Any]:
     return {
         "title": f"headrace {figures['command']}" + (f": {figures['handler']}" if figures["handler"] else ""),
         "subtitle": f"{figures['written']}, {figures['exit_reason'].replace('_', ' ')}, headrace {figures['headrace']}",
+        "is_live": figures["exit_reason"] == RUNNING,
         "notes": figures["notes"],
         "verdict": verdict(figures),
         "error": figures["error"],
@@ -144,8 +147,12 @@ def _ledger(figures: Figures) -> dict[str, Any]:
         if known.get(name) or (name == "predictions" and name in known)
     ]
     if figures["rows"] is None:
-        failed = "The run did not get to its end: no row is out."
-        return {"balance": failed if figures["exit_code"] else "How many rows came in is not known.", "rows": rows}
+        balance = "How many rows came in is not known."
+        if figures["exit_reason"] == RUNNING:
+            balance = "Until now."
+        elif figures["exit_code"]:
+            balance = "The run did not get to its end: no row is out."
+        return {"balance": balance, "rows": rows}
     total = sum(count for name, count in known.items() if name != "unread")
     sign = "=" if total == figures["rows"] else "is not"
     before = f" {figures['done_before']:,} of them were done before." if figures["done_before"] else ""

@@ -1,0 +1,85 @@
+"""``--watch``: the page of a run while it runs, for a browser on this machine."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from headrace.core.errors import ConfigurationError
+from headrace.metrics.report import render
+
+_KEPT_SECS = 2.0
+"""How long a page is shown to all: drawing one takes the run a few tenths of a second."""
+
+
+class LivePage:
+    """Serves the page on 127.0.0.1, to those who know the token in its address; a context.
+
+    Args:
+        figures: returns those of now.
+        port: to listen on; 0: any that is free.
+
+    Raises:
+        ConfigurationError: the port is taken, or the extra ``report`` is not installed.
+    """
+
+    def __init__(self, figures: Callable[[], dict[str, Any]], port: int) -> None:
+        token = secrets.token_urlsafe(16)
+        page = _Kept(lambda: render(figures()).encode())
+        page()  # a missing extra is found now
+        try:
+            self._server = ThreadingHTTPServer(("127.0.0.1", port), _handler(page, token))
+        except OSError as error:
+            raise ConfigurationError(f"--watch: cannot listen on port {port}: {error.strerror or error}.") from error
+        self.address = f"http://127.0.0.1:{self._server.server_port}/?token={token}"
+        self._thread = threading.Thread(target=self._server.serve_forever, name="headrace-watch", daemon=True)
+
+    def __enter__(self) -> LivePage:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Kept:
+    """A page that is made again only if the last one has become old."""
+
+    def __init__(self, make: Callable[[], bytes]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._page = b""
+        self._made: float | None = None
+
+    def __call__(self) -> bytes:
+        with self._lock:
+            if self._made is None or time.monotonic() - self._made > _KEPT_SECS:
+                self._page, self._made = self._make(), time.monotonic()
+            return self._page
+
+
+def _handler(page: Callable[[], bytes], token: str) -> type[BaseHTTPRequestHandler]:
+    class _Request(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            given = parse_qs(urlsplit(self.path).query).get("token", [""])[0]
+            is_known = secrets.compare_digest(given.encode(), token.encode())
+            content = page() if is_known else b"The address needs the token that the run has printed."
+            self.send_response(200 if is_known else 403)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.send_header("Content-Length", str(len(content)))
+            self.send_header("Cache-Control", "no-store")
+            self.send_header("Referrer-Policy", "no-referrer")
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing: standard error is the run's."""
+
+    return _Request

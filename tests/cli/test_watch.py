@@ -1,0 +1,64 @@
+"""``--watch``: the page while the run goes on, for those who know its address."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+
+import pytest
+
+from headrace.cli.watch import LivePage
+from headrace.core.errors import ConfigurationError
+from headrace.metrics.report import report_figures
+from headrace.metrics.timeline import Timeline
+
+pytest.importorskip("matplotlib")
+
+
+def got(address):
+    with urllib.request.urlopen(address, timeout=60) as answer:
+        return answer.read().decode()
+
+
+def figures():
+    return report_figures({"command": "run", "exit_code": 0, "exit_reason": "running", "predictions": 3}, Timeline())
+
+
+def test_the_page_is_for_those_who_know_the_token():
+    before = threading.active_count()
+    with LivePage(figures, 0) as page:
+        text = got(page.address)
+        assert "Until now." in text
+        assert '<meta http-equiv="refresh"' in text
+        for address in (page.address.partition("?")[0], page.address + "x"):
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                got(address)
+        port = int(page.address.partition("?")[0].rstrip("/").rpartition(":")[2])
+        with pytest.raises(ConfigurationError, match=f"cannot listen on port {port}"):
+            LivePage(figures, port)
+    with pytest.raises(urllib.error.URLError):
+        got(page.address)
+    assert threading.active_count() == before
+
+
+def test_a_run_is_watched_while_it_goes_on(folder, handlers, command):
+    folder.write("in.jsonl", [{"a": 1}, {"a": 2}])
+    process = command(
+        "run",
+        "in.jsonl",
+        "--handler",
+        f"{handlers}:Waiting",
+        "--output",
+        "p.jsonl",
+        "--watch",
+        "0",
+        stdin=subprocess.PIPE,
+    )
+    address = process.stderr.readline().removeprefix("watch at ").strip()
+    assert process.stdout.readline() == "at work\n"
+    assert "headrace run" in got(address)
+    out, errors = process.communicate(timeout=120)
+    assert (process.returncode, errors) == (0, "")
+    assert "predictions   2" in out
