@@ -195,7 +195,7 @@ def test_events_have_costs():
 
 
 def test_budget_that_is_none_is_refused_at_construction():
-    with pytest.raises(ConfigurationError, match=r"headrace\.Budget"):
+    with pytest.raises(ConfigurationError, match="budget must be a Budget, not 5"):
         predict(Metered(), [1], budget=5)
 
 
