@@ -153,6 +153,12 @@ def test_a_run_that_failed_at_once_has_a_page(timeline: Timeline) -> None:
         assert "It broke." in text
 
 
+@pytest.mark.parametrize("output", [None, "standard output", "/data/out/"])
+def test_dead_letters_that_cannot_be_put_back_have_no_command(timeline: Timeline, output: str | None) -> None:
+    facts = {**FACTS, "files": {"predictions": output, "dead_letters": "/data/letters.jsonl"}}
+    assert "headrace retry" not in render(report_figures(facts, timeline))
+
+
 def test_figures_come_back_from_their_file(figures: dict[str, Any], tmp_path: Path) -> None:
     write_report(figures, str(tmp_path / "run.html"))
     assert read_figures(str(tmp_path / "run.json")) == figures

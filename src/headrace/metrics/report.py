@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -167,7 +168,8 @@ def _failure(cause: Mapping[str, Any]) -> dict[str, str]:
 
 def _retry(figures: Figures) -> str:
     letters, output = figures["files"].get("dead_letters"), figures["files"].get("predictions")
-    return f"headrace retry {letters} --into {output}" if letters and output and not output.endswith("/") else ""
+    is_file = output and os.path.isabs(output) and not output.endswith("/")
+    return f"headrace retry {shlex.quote(letters)} --into {shlex.quote(output)}" if letters and is_file else ""
 
 
 def _time(figures: Figures) -> dict[str, Any]:
