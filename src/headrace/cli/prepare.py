@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from headrace.cli.columns import choose, one_of
 from headrace.cli.fallbacks import given_fallbacks, make_fallbacks
@@ -27,15 +27,8 @@ _NOWHERE = ".headrace-dry-run.jsonl"
 """The output of a dry run that names none; it is never written."""
 
 
-class Prepared(NamedTuple):
-    """A run, and what to say before it."""
-
-    run: Run
-    notes: list[str]
-
-
-def prepare(args: RunArgs | RetryArgs, known: Recognised | None) -> Prepared:
-    """Makes a run of options, and of what is known of the model's file.
+def prepare(args: RunArgs | RetryArgs, known: Recognised | None) -> tuple[Run, list[str]]:
+    """Makes a run of options, and of what is known of the model's file; and what to say before it.
 
     Raises:
         Exception: an option is wrong, or the handler or the runner refuses the job.
@@ -78,7 +71,7 @@ def prepare(args: RunArgs | RetryArgs, known: Recognised | None) -> Prepared:
             options=() if len(inputs) == len(args.arguments) else tuple(args.arguments),
         )
     )
-    return Prepared(run, [note for note in (known and known.line(args, columns), run.output.note) if note])
+    return run, [note for note in (known and known.line(args, columns), run.output.note) if note]
 
 
 def budget_of(args: RunArgs | RetryArgs) -> Budget | None:
