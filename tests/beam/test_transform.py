@@ -1,17 +1,25 @@
-"""The transform: Beam's arguments with Beam's meanings, and clear errors for wrong ones."""
+"""The transform: Beam's arguments with Beam's meanings, clear errors for wrong ones, and what it returns."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 
 import apache_beam as beam
 import apache_beam.ml.inference.base as incumbent
+import numpy
 import pytest
+from apache_beam.ml.inference import base
 from apache_beam.pipeline import PipelineVisitor
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from headrace import BatchingConfig, ConfigurationError, NotYetHonouredWarning
+import headrace.beam
+from headrace import BatchingConfig, ConfigurationError, NotYetHonouredWarning, PredictionCountError
 from headrace.beam import ModelHandler, PredictionResult, RunInference
+from headrace.testing import DoublingHandler
+from toys import Acting
 
 
 class Adder(ModelHandler):
@@ -213,3 +221,74 @@ def test_transform_applied_again_loads_its_model_again(make_run, tmp_path):
 def test_timeout_must_be_a_positive_number(timeout):
     with pytest.raises(ConfigurationError, match="timeout must be a positive number of seconds, not "):
         RunInference(Adder()).with_exception_handling(timeout=timeout)
+
+
+def results_of(transform):
+    return beam.Pipeline() | beam.Create([1]) | transform
+
+
+def test_dead_letters_are_of_headraces_class_and_of_beams():
+    _, dead = results_of(RunInference(DoublingHandler().with_preprocess_fn(int)).with_exception_handling())
+    assert isinstance(dead, headrace.beam.RunInferenceDLQ)
+    assert isinstance(dead, base.RunInferenceDLQ)
+    assert len(dead.failed_preprocessing) == 1
+    inference, before, after = dead
+    assert (inference, list(before), list(after)) == (dead.failed_inferences, list(dead.failed_preprocessing), [])
+
+
+@pytest.mark.large
+def test_dead_letters_do_not_load_beams_module():
+    code = """
+import sys
+import apache_beam as beam
+from headrace.beam import RunInference, RunInferenceDLQ
+from headrace.testing import DoublingHandler
+
+_, dead = beam.Pipeline() | beam.Create([1]) | RunInference(DoublingHandler()).with_exception_handling()
+assert type(dead) is RunInferenceDLQ
+assert "apache_beam.ml.inference.base" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+
+
+def test_error_of_a_pipeline_has_the_type_of_the_error():
+    def too_few(batch):
+        return []
+
+    with pytest.raises(
+        PredictionCountError, match=r"given 2 examples and returned 0 .*\[while running '.*RunInference"
+    ):
+        results_of_running(Acting(too_few, min_batch_size=2, max_batch_size=2))
+
+
+def results_of_running(handler):
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        _ = pipeline | beam.Create([1, 2]) | RunInference(handler)
+
+
+class Bits(ModelHandler):
+    """Predicts sums whose last bits depend on the size of the batch."""
+
+    def load_model(self):
+        return numpy.random.default_rng(1).normal(size=(37, 5)).astype("f4")
+
+    def run_inference(self, batch, model, inference_args=None):
+        logits = numpy.stack(batch) @ model
+        return list(logits + numpy.float32(1e-7) * len(batch))
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("options", [{}, {"batch_length_fn": numpy.count_nonzero}], ids=["as-they-come", "sorted"])
+def test_predictions_of_two_runs_are_byte_equal(make_run, options):
+    rows = numpy.random.default_rng(0).normal(size=(1000, 37)).astype("f4")
+    rows[numpy.random.default_rng(2).random(rows.shape) < 0.3] = 0
+
+    def answers(size):
+        run = make_run()
+        handler = Bits(min_batch_size=size, max_batch_size=size, **options)
+        return [answer.tobytes() for answer in run.values(answers=run.create(rows) | RunInference(handler))]
+
+    first = answers(48)
+    assert len(first) == 1000
+    assert answers(48) == first
+    assert answers(47) != first
