@@ -92,6 +92,11 @@ def handler_names() -> list[str]:
     return sorted({entry.name for entry in importlib.metadata.entry_points(group=GROUP)})
 
 
+def handlers_like(incomplete: str) -> list[str]:
+    """The names that a shell completes."""
+    return [name for name in handler_names() if name.startswith(incomplete)]
+
+
 def factory_place(name: str) -> tuple[str, str] | None:
     """The module and the name in it of the factory that a command line names; None if there is no such handler."""
     entries = [entry.value for entry in importlib.metadata.entry_points(group=GROUP) if entry.name == name]

@@ -20,9 +20,10 @@ from headrace.cli.console import report_error
 from headrace.cli.diff import DiffArgs, run_diff
 from headrace.cli.doctor import run_doctor
 from headrace.cli.fallbacks import FallbacksInOrder
+from headrace.cli.handlers import handlers_like
 from headrace.cli.migrate import MigrateArgs, run_migrate
 from headrace.cli.option import argument, command_of, flag
-from headrace.cli.options import DoctorArgs, RetryArgs, RunArgs, handlers_like
+from headrace.cli.options import DoctorArgs, RetryArgs, RunArgs
 from headrace.cli.report import ReportArgs, run_report
 from headrace.cli.run import INTERRUPTED, MISUSED, execute
 from headrace.core.errors import ConfigurationError

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from headrace.cli.handlers import handlers_like
 from headrace.cli.option import (
     INPUT,
     MODEL,
@@ -29,13 +30,6 @@ _OUTPUT_HELP = "The file for the predictions: .jsonl, .csv (both also .gz) or .p
 _FOLDER_HELP = "FOLDER/ gets a file for each input, and again only of those that are new or have changed."
 NAMED = ("url", "prompt", "method", "batch_directory")
 """Parameters of handlers that have an option of their own."""
-
-
-def handlers_like(incomplete: str) -> list[str]:
-    """The names that a shell completes."""
-    from headrace.cli.handlers import handler_names  # noqa: PLC0415 - only when a shell asks
-
-    return [name for name in handler_names() if name.startswith(incomplete)]
 
 
 def _config() -> Any:
