@@ -75,32 +75,29 @@ class SourceBundle:
 
     def batches(self, index: int, source: Source) -> Generator[None, None, None]:
         """As ``run``, pausing whenever outcomes were written; a caller that ends it then may throw a CancelledError."""
-        try:
-            yield from self._batches(index, source)
-        except CancelledError:
-            if self._writer.paid:
-                with suppress(BudgetError):  # of what was not sent
-                    self._writer.write(self._bundle.finish())
-            raise
-
-    def _batches(self, index: int, source: Source) -> Iterator[None]:
         add, writer, reader = self._bundle.add, self._writer, self._reader
         if writer.has_only_failed():
             self._is_cut = True
             return
-        with closing(reader.read(index, source)) as blocks:
-            elements = chain.from_iterable(map(reader.elements, blocks))
-            for element, place in elements:
-                if cancelled:
-                    refuse_if_cancelled(reader.folder)
-                if self._bundle.spent:
+        try:
+            with closing(reader.read(index, source)) as blocks:
+                elements = chain.from_iterable(map(reader.elements, blocks))
+                for element, place in elements:
+                    if cancelled:
+                        refuse_if_cancelled(reader.folder)
+                    if self._bundle.spent:
+                        writer.write(self._bundle.finish())
+                    if outcomes := add(element, place):
+                        writer.write(outcomes)
+                        if writer.has_only_failed():  # the next row of a pipe may be long in coming
+                            self._is_cut = is_pipe(source.path) or any(True for _ in elements)
+                            return
+                        yield
+        except CancelledError:
+            if writer.paid:
+                with suppress(BudgetError):  # of what was not sent
                     writer.write(self._bundle.finish())
-                if outcomes := add(element, place):
-                    writer.write(outcomes)
-                    if writer.has_only_failed():  # the next row of a pipe may be long in coming
-                        self._is_cut = is_pipe(source.path) or any(True for _ in elements)
-                        return
-                    yield
+            raise
 
     def finish(self) -> BundleParts:
         """Runs what still waits; returns the parts."""
