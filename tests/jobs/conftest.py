@@ -196,7 +196,7 @@ def written(tmp_path):
         output = Output(str(tmp_path / "out" / name), dead_letters and str(tmp_path / dead_letters))
         output.prepare()
         parts = [_part(output, rows, True) for rows in predictions] + [_part(output, rows, False) for rows in letters]
-        write_manifest(output.manifest, [BundleParts(parts)])
+        write_manifest(output.folder, [BundleParts(parts)])
         return output
 
     places = itertools.count()

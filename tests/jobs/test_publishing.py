@@ -263,7 +263,9 @@ def test_what_cannot_be_moved_stays_where_the_message_says(written, name):
 def test_parts_that_cannot_be_joined_stay(written):
     output = written("a.parquet", [[{"n": 0}], [{"n": 1}]])
     os.mkdir(os.path.join(output.folder, "joined-a.parquet"))
-    with pytest.raises(PublishError, match=f"The parts that {output.manifest} names have every row once"):
+    with pytest.raises(
+        PublishError, match=f"The parts in {output.folder} that manifest.json names have every row once"
+    ):
         output.publish()
     output.clean()
     parts = [os.path.join(output.folder, one) for one in os.listdir(output.folder) if one.endswith(".predictions")]

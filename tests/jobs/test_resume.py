@@ -49,7 +49,7 @@ def write(output, *numbers, kind="predictions"):
 
 def publish(output, threshold=None):
     """As a driver leaves it; gives the numbers of predictions, dead letters and skipped rows."""
-    write_manifest(output.manifest, [])
+    write_manifest(output.folder, [])
     report = output.publish(threshold=threshold)
     return report.predictions, report.failed, report.skipped
 

@@ -280,7 +280,7 @@ def test_an_input_is_never_overwritten(make, tmp_path, output):
 def test_what_is_wrong_is_said_at_construction(make):
     with pytest.raises(ValueError, match="NoRunner"):
         Run(make([0], runner="NoRunner"))
-    with pytest.raises(ConfigurationError, match="max_batch_size must be at least 1"):
+    with pytest.raises(ConfigurationError, match="batch_size must be at least 1"):
         Run(make([0], batch_sizes={"max_batch_size": 0}))
 
 

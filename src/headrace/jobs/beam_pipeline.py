@@ -44,18 +44,16 @@ class BeamPipeline:
     Args:
         job: what to run.
         steps: how to read, predict and write.
-        folder: of the parts.
-        manifest: the file that lists the parts at the end.
 
     Raises:
         ConfigurationError: the handler or one of its options is wrong.
         Exception: the runner refuses the pipeline.
     """
 
-    def __init__(self, job: Job, steps: RunSteps, folder: str, manifest: str) -> None:
+    def __init__(self, job: Job, steps: RunSteps) -> None:
         runner = FnApiRunner() if job.runner in _EMBEDDED else job.runner
         self._pipeline = beam.Pipeline(runner, _options_of(job))
-        _build(self._pipeline, job, steps, folder, manifest)
+        _build(self._pipeline, job, steps)
         self._result: Any = None
 
     def execute(self) -> Totals:
@@ -150,7 +148,7 @@ def _refuse_failed(state: Any) -> None:
         raise RuntimeError(f"the runner ended the pipeline as {state}")
 
 
-def _build(pipeline: beam.Pipeline, job: Job, steps: RunSteps, folder: str, manifest: str) -> None:
+def _build(pipeline: beam.Pipeline, job: Job, steps: RunSteps) -> None:
     """Builds the pipeline; a single worker reads the files in order, several read parts of them."""
     has_many = _has_many_workers(job)
     found = Splits(job.sources, _UNKNOWN_WORKERS) if has_many else enumerate(job.sources)
@@ -161,10 +159,10 @@ def _build(pipeline: beam.Pipeline, job: Job, steps: RunSteps, folder: str, mani
         | "Files" >> beam.Create(sources, reshuffle=has_many)
         | "Run" >> beam.ParDo(_RunSources(steps, spec)).with_resource_hints(**spec.resource_hints)
         | "Parts" >> beam.CombineGlobally(ToListCombineFn())
-        | "Manifest" >> beam.Map(_write_manifest, folder, manifest)
+        | "Manifest" >> beam.Map(_write_manifest, steps.folder)
     )
 
 
-def _write_manifest(parts: list[str], folder: str, path: str) -> None:
+def _write_manifest(parts: list[str], folder: str) -> None:
     refuse_if_cancelled(folder)
-    write_manifest(path, [BundleParts(*json.loads(part)) for part in parts])
+    write_manifest(folder, [BundleParts(*json.loads(part)) for part in parts])

@@ -19,7 +19,7 @@ from headrace.jobs.job import Inputs, Report
 from headrace.jobs.letters import completed
 from headrace.jobs.opening import create_compressed
 from headrace.jobs.parquet_tables import letter_types, write_parquet
-from headrace.jobs.parts import read_manifest
+from headrace.jobs.parts import MANIFEST, read_manifest
 from headrace.jobs.publishing import Move, PublishError, put_in_place
 from headrace.jobs.storage import prefetch
 from headrace.jobs.stored_rows import StoredOutput
@@ -105,11 +105,6 @@ class Output:
             )
 
     @property
-    def manifest(self) -> str:
-        """The file that lists the parts of successful bundles."""
-        return storage.join(self.folder, "manifest.json")
-
-    @property
     def csv_sources(self) -> Container[int]:
         """The numbers of the sources whose output is a CSV file."""
         return range(sys.maxsize) if self.format == "csv" else ()
@@ -170,7 +165,7 @@ class Output:
             PublishError: the files could not be joined or moved. Finished work remains in the folder.
         """
         try:
-            paths, is_cut = read_manifest(self.manifest)
+            paths, is_cut = read_manifest(self.folder)
             stored = self._stored(paths)
             if (gaps := stored.places.gaps()) and not is_cut:
                 raise RuntimeError(f"rows before {gaps[0]:#x} have no result; this is a bug, please report it")
@@ -206,8 +201,8 @@ class Output:
 
     def _where_parts_are(self) -> str:
         return (
-            f" The parts that {self.manifest} names have every row once, as record batches (Arrow streams), with its "
-            "place in the input; join them by hand."
+            f" The parts in {self.folder} that {MANIFEST} names have every row once, as record batches of Arrow, "
+            "with its place in the input; join them by hand."
         )
 
     def _joined(self, stored: StoredOutput, check: Callable[[], None]) -> list[Move]:

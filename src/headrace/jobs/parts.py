@@ -40,6 +40,7 @@ _SYNC_SECONDS = 1.0
 
 KINDS = ("predictions", "letters", "skipped")
 """The extensions of parts."""
+MANIFEST = "manifest.json"
 
 
 class BundleParts(NamedTuple):
@@ -286,14 +287,14 @@ def _records_of(rows: Iterable[BlockRow]) -> Iterator[Row]:
             yield from replace(block, batch=block.batch.take(array_of(places, pyarrow.int64()))).rows()
 
 
-def write_manifest(path: str, bundles: Iterable[BundleParts]) -> None:
-    """Lists the parts of the output."""
-    with storage.create(path) as file:
+def write_manifest(folder: str, bundles: Iterable[BundleParts]) -> None:
+    """Lists the parts of the output in a file of their folder."""
+    with storage.create(storage.join(folder, MANIFEST)) as file:
         file.write(json.dumps(list(bundles)).encode())
 
 
-def read_manifest(path: str) -> BundleParts:
-    """The parts that a manifest lists, together."""
-    with storage.open_file(path) as file:
+def read_manifest(folder: str) -> BundleParts:
+    """The parts of an output, together."""
+    with storage.open_file(storage.join(folder, MANIFEST)) as file:
         bundles = [BundleParts(*one) for one in json.load(file)]
     return BundleParts([path for one in bundles for path in one.paths], any(one.is_cut for one in bundles))

@@ -63,8 +63,7 @@ class Run:
         if job.explode:
             refuse_exploded(job.examples.all_columns if job.keep is None else job.keep)
             job = replace(job, handler=naming_outputs(job.handler), fallback=naming_outputs(job.fallback))
-        _refuse_no_share(job.threshold)
-        _refuse_limit(job)
+        _refuse_options(job)
         self.columns = job.examples.all_columns if job.examples.columns is None else job.examples.columns
         """What the model sees of a row, as far as is known."""
         order = LetterOrder(job.sources) if job.into else None
@@ -79,7 +78,7 @@ class Run:
         _refuse_pipes(job)
         self._spec = steps.spec
         splits = _splits(job, steps)
-        self._driver = _driver(job, steps, self.output, splits)
+        self._driver = _driver(job, steps, splits)
         self.share = splits or InputShare({source.path: known_size(source) for source in job.sources}, job.limit)
         """The share of the input that is done, where this process reads it."""
         self.runs_elsewhere = _runs_elsewhere(job)
@@ -142,16 +141,16 @@ def _splits(job: Job, steps: RunSteps) -> Splits | None:
     return Splits(job.sources, job.workers or 2)
 
 
-def _driver(job: Job, steps: RunSteps, output: Output, splits: Splits | None) -> Driver:
+def _driver(job: Job, steps: RunSteps, splits: Splits | None) -> Driver:
     if splits is not None:
         from headrace.jobs.workers import Workers  # noqa: PLC0415 - not every system has what this module needs
 
-        return Workers(steps, output.folder, output.manifest, splits, job.workers)
+        return Workers(steps, splits, job.workers)
     if not _needs_beam(job):
-        return Loop(job, steps, output.folder, output.manifest)
+        return Loop(job.sources, steps)
     from headrace.jobs.beam_pipeline import BeamPipeline  # noqa: PLC0415 - imports Beam, which takes seconds
 
-    return BeamPipeline(job, steps, output.folder, output.manifest)
+    return BeamPipeline(job, steps)
 
 
 def without_options(arguments: Sequence[str], known: Iterable[str] = ()) -> tuple[str, ...]:
@@ -184,12 +183,9 @@ def describe(error: BaseException) -> str:
     return f"{as_type_name(error)}: {line}" if line else as_type_name(error)
 
 
-def _refuse_no_share(threshold: float | None) -> None:
-    if threshold is not None and not 0 <= threshold <= 1:
-        raise ConfigurationError(f"--threshold is a share of the rows, from 0 to 1 or 0% to 100%, not {threshold}.")
-
-
-def _refuse_limit(job: Job) -> None:
+def _refuse_options(job: Job) -> None:
+    if job.threshold is not None and not 0 <= job.threshold <= 1:
+        raise ConfigurationError(f"--threshold is a share of the rows, from 0 to 1 or 0% to 100%, not {job.threshold}.")
     beam = "--runner and Beam's options" if _needs_beam(job) else None
     workers = "--workers" if job.workers != 1 else None
     folder = "an --output that is a folder" if job.folder is not None else None

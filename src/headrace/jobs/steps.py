@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from itertools import chain
 from typing import Any, NamedTuple
@@ -43,6 +43,11 @@ class RunSteps(NamedTuple):
     """Of the handler, wrapped for rows or blocks."""
     reader: BlockReader
     writer: OutcomeWriter
+
+    @property
+    def folder(self) -> str:
+        """The folder of the parts."""
+        return self.reader.folder
 
     def bundle(self, bundle: AnyBundle) -> SourceBundle:
         """Starts on a bundle of sources with a new bundle of the runtime."""
@@ -212,17 +217,13 @@ class Loop:
     """Feeds all rows to a single bundle; holds about a batch of rows in memory.
 
     Args:
-        job: what to run.
+        sources: what to run.
         steps: how to read, predict and write.
-        folder: of the parts.
-        manifest: the file that lists the parts at the end.
     """
 
-    def __init__(self, job: Job, steps: RunSteps, folder: str, manifest: str) -> None:
-        self._sources = job.sources
+    def __init__(self, sources: Sequence[Source], steps: RunSteps) -> None:
+        self._sources = sources
         self._steps = steps
-        self._folder = folder
-        self._manifest = manifest
 
     def execute(self) -> Totals:
         """Runs the job to the end; returns what it counted.
@@ -238,13 +239,13 @@ class Loop:
             stack.callback(end_budget, self._steps.spec)
             stack.callback(worker.close)
             stack.callback(self._steps.writer.abandon)
-            observers = [totals] if self._steps.writer.paid else [totals, _Cancellation(self._folder)]
+            observers = [totals] if self._steps.writer.paid else [totals, _Cancellation(self._steps.folder)]
             bundle = self._steps.bundle(worker.bundle(FanOut(*observers)))
             for index, source in enumerate(self._sources):
                 bundle.run(index, source)
             written = bundle.finish()
-        refuse_if_cancelled(self._folder)
-        write_manifest(self._manifest, [written])
+        refuse_if_cancelled(self._steps.folder)
+        write_manifest(self._steps.folder, [written])
         return totals
 
     def cancel(self) -> None:

@@ -174,8 +174,6 @@ class Workers:
 
     Args:
         steps: how to read, predict and write.
-        folder: of the parts of the output.
-        manifest: the file that lists them at the end.
         splits: the parts of the input.
         workers: how many; None: this process, and as many more as the cores have room for, which it measures.
 
@@ -184,14 +182,12 @@ class Workers:
         Exception: the handler cannot be pickled.
     """
 
-    def __init__(self, steps: RunSteps, folder: str, manifest: str, splits: Splits, workers: int | None) -> None:
+    def __init__(self, steps: RunSteps, splits: Splits, workers: int | None) -> None:
         if (reason := why_no_hosts()) is not None:
             raise ConfigurationError(f"--workers needs other processes: {reason}.")
         self._may_fail = steps.writer.all_may_fail  # which a worker does not look at
         # All workers are of one pipeline: they share the models that the machine has for it.
         self._steps = steps._replace(spec=replace(steps.spec, pipeline=uuid.uuid4().hex, linger_secs=0.0))
-        self._folder = folder
-        self._manifest = manifest
         self._splits = iter(splits)
         self._workers = workers
         self._hosts = _fork_server(self._steps, workers)
@@ -226,8 +222,8 @@ class Workers:
                 thread.join()
         if self._error is not None:
             raise self._error
-        refuse_if_cancelled(self._folder)
-        write_manifest(self._manifest, [part._replace(is_cut=self._is_cut) for part in self._parts])
+        refuse_if_cancelled(self._steps.folder)
+        write_manifest(self._steps.folder, [part._replace(is_cut=self._is_cut) for part in self._parts])
         return self._totals
 
     def cancel(self) -> None:
@@ -257,7 +253,7 @@ class Workers:
 
     def _next(self) -> Begin | None:
         with self._lock:
-            found = None if self._is_over or self._folder in cancelled else next(self._splits, None)
+            found = None if self._is_over or self._steps.folder in cancelled else next(self._splits, None)
             self._is_cut = self._is_cut or (found is not None and self._has_only_failed())
         return None if found is None or self._is_cut else Begin(*found)
 
@@ -284,7 +280,7 @@ class Workers:
                 return
             is_cut = self._has_only_failed()
             self._is_cut = self._is_cut or is_cut
-            head = Stop(keep=is_cut) if is_cut or self._is_over or self._folder in cancelled else GoOn()
+            head = Stop(keep=is_cut) if is_cut or self._is_over or self._steps.folder in cancelled else GoOn()
 
 
 def _fork_server(steps: RunSteps, workers: int | None) -> ForkServerClient:
