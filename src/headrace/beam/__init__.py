@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from apache_beam.ml.inference.utils import WatchFilePattern
 
     from headrace.beam.filesystems import ReadFiles
+    from headrace.beam.pipeline_report import report
     from headrace.beam.results import DeadLetterRows, RunInferenceDLQ
     from headrace.beam.transform import RunInference
 
