@@ -52,7 +52,17 @@ class ModelFileType(Enum):
 
 @with_beams_attributes
 class SklearnModelHandler(EstimatorHandler[ArrayT, BaseEstimator]):
-    """Loads the model from its file; subclasses know their examples."""
+    """Loads the model from its file; subclasses know their examples.
+
+    Args:
+        model_uri: path or URI of the model's file.
+        model_file_type: whether the file was written with pickle, joblib or skops.
+        inference_fn: in place of the call of the model.
+        method: what the model is asked for: ``"predict"``, ``"predict_proba"``, ``"decision_function"`` or
+            ``"transform"``.
+        trusted: of a file of skops, the types that may be loaded besides those that skops itself trusts.
+        options: those of ``headrace.ModelHandler``.
+    """
 
     mappable = True
 
