@@ -5,9 +5,11 @@ import os
 import tempfile
 
 import pyarrow
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.jobs import text_tables
 from headrace.jobs.files import match
 from headrace.jobs.parquet_tables import write_parquet
 from headrace.jobs.reading import infer_schema, read_rows
@@ -66,6 +68,18 @@ def test_headrace_reads_the_same_values_out_of_csv(data, delimiter):
         (source,) = match([path], delimiter=delimiter)
         found = list(read_rows(source, infer_schema([source]).csv))
     assert list(map(repr, found)) == list(map(repr, rows))
+
+
+@pytest.mark.parametrize("text", ["é", 'two\n"lines"'])
+def test_rows_that_arrow_writes_are_as_those_that_it_does_not(monkeypatch, text):
+    floats = [n + 0.5 for n in range(400)]
+    for place, value in {0: 1.0, 7: -0.0, 8: 1e300, 200: None, 399: 2.0}.items():
+        floats[place] = value
+    whole = [None, *map(float, range(399))]
+    rows = pyarrow.table({"x": floats, "w": whole, "n": range(400), "t": [text, None] * 200})
+    written = b"".join(csv_of(lambda: [rows], ","))
+    monkeypatch.setattr(text_tables, "_FEW", 10**9)
+    assert written == b"".join(csv_of(lambda: [rows], ","))
 
 
 def test_a_lonely_null_is_a_row(tmp_path):

@@ -24,8 +24,6 @@ from headrace.rows.blocks import BrokenLine, Row
 
 TEXT = "str"
 NESTED = "json"
-NUMERIC = ("int", "float", "bool")
-"""The types that a matrix of numbers takes."""
 EXACT = 2**53
 """The first whole number behind which a float has not all others."""
 TRUE, FALSE = ("True", "TRUE", "true"), ("False", "FALSE", "false")

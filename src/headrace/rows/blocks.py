@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from itertools import chain, repeat
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 from headrace.batching.columnar import rows_in, slice_rows
@@ -188,11 +187,6 @@ class BlockRow(NamedTuple):
     def row(self) -> Record:
         """The row as it was read."""
         return self.block[self.place - self.block.place]  # type: ignore[no-any-return]
-
-
-def blocks_of(rows: Iterable[BlockRow]) -> set[Block]:
-    """The blocks of rows."""
-    return set(map(itemgetter(0), rows))
 
 
 def with_lengths(rows: Iterable[tuple[Record, BlockRow]], column: str) -> Iterator[tuple[Record, BlockRow]]:

@@ -25,7 +25,6 @@ import pyarrow.parquet
 from headrace import SKIP
 from headrace.core.columns import Form, Takes
 from headrace.core.handler import ModelHandler
-from headrace.jobs.csv_records import NUMERIC
 from headrace.jobs.files import match
 from headrace.jobs.job import CancelledError, Job
 from headrace.jobs.run import Run
@@ -283,7 +282,7 @@ def _write_inputs(random: Random, folder: Path) -> Input:
     (folder / made.name).write_bytes(made.content)
     (folder / "delimiter").write_text(made.delimiter)
     csv_types = made.types if ".csv" in made.name else {}
-    numbers = tuple(name for name, kind in csv_types.items() if kind in NUMERIC)
+    numbers = tuple(name for name, kind in csv_types.items() if kind in ("int", "float", "bool"))
     return Input(made.columns, numbers, csv_types, made.records)
 
 
