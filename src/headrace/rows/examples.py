@@ -93,7 +93,7 @@ def batching_over_columns(config: BatchingConfig) -> BatchingConfig:
 def batching_over_rows(handler: Any, sizes: Mapping[str, int]) -> BatchingConfig:
     """The handler's batching options with ``sizes`` in place of its own; a maximum alone lowers its minimum."""
     own = make_plan(handler).batching
-    fewest = min(own.min_batch_size, sizes.get("max_batch_size", own.max_batch_size))
+    fewest = max(1, min(own.min_batch_size, sizes.get("max_batch_size", own.max_batch_size)))
     changes: dict[str, Any] = {"min_batch_size": fewest, **sizes}
     return replace(own, **changes)
 
