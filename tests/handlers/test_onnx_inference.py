@@ -130,13 +130,6 @@ def test_provider_outside_a_list_is_refused(product_uri):
         OnnxModelHandlerNumpy(product_uri, providers="CUDAExecutionProvider")
 
 
-def test_provider_options_go_to_the_session(product_uri, capsys):
-    OnnxModelHandlerNumpy(product_uri, providers=CPU, provider_options=[{}]).load_model()
-    assert capsys.readouterr().out == ""
-    OnnxModelHandlerNumpy(product_uri, providers=CPU, provider_options=[{}, {}]).load_model()
-    assert "'providers' and 'provider_options' should be the same length" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("options", [single_thread, single_thread()], ids=["made", "given"])
 def test_session_options_are_an_object_or_a_function(product_uri, options):
     handler = OnnxModelHandlerNumpy(product_uri, options)

@@ -178,15 +178,6 @@ class TestKeyedContract(KeyedTensorContract):
         return incumbent.PytorchModelHandlerKeyedTensor(pair_path, Pair)
 
 
-class TestKeyedMethodContract(KeyedTensorContract):
-    def handler(self, pair_path):
-        return PytorchModelHandlerKeyedTensor(pair_path, Pair, inference_fn=make_keyed_tensor_model_fn("both"))
-
-    def beams(self, pair_path):
-        both = incumbent.make_keyed_tensor_model_fn("both")
-        return incumbent.PytorchModelHandlerKeyedTensor(pair_path, Pair, inference_fn=both)
-
-
 def test_model_is_in_evaluation_mode(state_path):
     model = PytorchModelHandlerTensor(state_path, Scaled).load_model()
     assert not model.training

@@ -17,7 +17,6 @@ from headrace import ConfigurationError, predict
 from headrace.handlers.sentence_transformer_inference import SentenceTransformerModelHandler
 from headrace.runtime.plan import make_plan
 from headrace.testing import HandlerContract, nearly_equal
-from pipelines import through_pipeline
 
 pytestmark = pytest.mark.large
 
@@ -64,12 +63,6 @@ def test_embeddings_are_those_of_the_model_in_memory_of_their_own(folder, expect
         (numpy.ndarray, "float32", folder)
     }
     assert all(result.inference.base is None for result in results)
-
-
-def test_handler_runs_in_a_pipeline(folder, expected):
-    results = through_pipeline(SentenceTransformerModelHandler(folder), TEXTS)
-    found = {result.example: result.inference for result in results}  # longest first
-    assert nearly_equal([found[text] for text in TEXTS], expected)
 
 
 def test_weights_of_large_models_are_mapped(folder, expected, runtime, assert_mappable):

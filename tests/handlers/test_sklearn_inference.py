@@ -25,7 +25,7 @@ from beam_compat import BeamCompatContract
 from headrace import ConfigurationError, MissingExtraError, predict
 from headrace.handlers.sklearn_inference import ModelFileType, SklearnModelHandlerNumpy, SklearnModelHandlerPandas
 from headrace.rows.blocks import TypedRow
-from headrace.testing import HandlerContract, nearly_equal
+from headrace.testing import nearly_equal
 from toys import infer
 
 RNG = numpy.random.default_rng(7)
@@ -103,18 +103,6 @@ class TestNumpyContract(BeamCompatContract):
 
     def odd_examples(self):
         return ODD_ARRAYS
-
-
-class TestNumpyContractWithJoblib(HandlerContract):
-    def handler(self, folder):
-        uri = save(LinearRegression().fit(FEATURES, FEATURES[:, :2]), folder / "linear.joblib", joblib)
-        return SklearnModelHandlerNumpy(uri, ModelFileType.JOBLIB)
-
-    def examples(self):
-        return ARRAYS
-
-    def bad_example(self):
-        return numpy.array([0.0, numpy.nan, 0.0])
 
 
 class TestPandasContract(BeamCompatContract):

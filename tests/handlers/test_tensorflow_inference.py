@@ -312,11 +312,6 @@ def test_arguments_that_contradict_each_other_are_refused(handler_class, argumen
         handler_class("model.keras", **arguments)
 
 
-def test_missing_weights_file_is_named(folder):
-    with pytest.raises(FileNotFoundError, match=r"nothing\.weights\.h5"):
-        TFModelHandlerNumpy(folder / "nothing.weights.h5", ModelType.SAVED_WEIGHTS, dense).load_model()
-
-
 @pytest.mark.parametrize(
     "placement", [{"isolate": True}, {"placement": "machine"}, {"placement": "machine", "isolate": True}]
 )
