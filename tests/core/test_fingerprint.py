@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import enum
 import functools
 import os
 import re
@@ -96,6 +97,53 @@ def test_digests_are_the_same_in_every_process(monkeypatch):
         monkeypatch.setenv("PYTHONHASHSEED", seed)
         found.add(subprocess.run([sys.executable, "-c", OF_SETS], capture_output=True, check=True, text=True).stdout)
     assert len(found) == 1
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+class Marks(enum.Flag):
+    BOLD = 1
+    ITALIC = 2
+
+
+def counted(number):
+    return number and TOOLS["again"](number - 1)
+
+
+def again(number):
+    return TOOLS["counted"](number)
+
+
+TOOLS = {"counted": counted, "again": again}
+
+
+def deeper(levels, value):
+    return deeper(levels - 1, value) if levels else fingerprint(value)
+
+
+@pytest.mark.parametrize("value", [Colour.RED, [Point(Colour.BLUE)], counted, {counted, again}])
+def test_code_that_refers_to_itself_has_a_digest_at_any_depth(value):
+    assert deeper(0, value) == deeper(1, value) == deeper(50, value)
+    assert fingerprint(Colour.RED) != fingerprint(Colour.BLUE)
+
+
+def test_use_of_a_flag_changes_no_digest():
+    before = fingerprint(Marks.BOLD)
+    assert fingerprint(Marks.BOLD | Marks.ITALIC) != before
+    assert fingerprint(Marks.BOLD) == before
+
+
+def test_code_of_the_main_module_counts_in_workers_too(monkeypatch):
+    worker = SimpleNamespace(__file__=pytest.__file__)  # an installed program, which started the worker
+    monkeypatch.setitem(sys.modules, "__main__", worker)
+    digests = set()
+    for function in (lambda: 1, lambda: 2):
+        function.__module__ = "__main__"
+        digests.add(fingerprint(function))
+    assert len(digests) == 2
 
 
 def edited(function, **changed):

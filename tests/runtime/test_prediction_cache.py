@@ -36,6 +36,18 @@ pytestmark = pytest.mark.usefixtures("requests_end", "module_travels")
 BOTH = pytest.mark.parametrize("kind", [Metered, AsyncMetered])
 
 
+class OfTensors(LocalMetered):
+    """Adds up the numbers of each tensor, times weights of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = sys.modules["torch"].ones(3)
+
+    def run_inference(self, batch, model, inference_args=None):
+        ASKED.extend(batch)
+        return [int((one * self.weights).sum()) for one in batch]
+
+
 @pytest.fixture
 def ask(tmp_path):
     """What comes out for elements with a cache in a file of the test's; and what was asked for."""
@@ -115,6 +127,13 @@ def test_local_models_are_not_called_again_even_if_they_change_their_examples(as
     handler = LocalMetered(min_batch_size=2, max_batch_size=2)
     assert ask(handler, [{"n": 1}, {"n": 2}]) == ([2, 4], [{"n": 1}, {"n": 2}])
     assert ask(handler, [{"n": 2}, {"n": 1}, {"n": 3}]) == ([4, 2, 6], [{"n": 3}])
+
+
+def test_models_are_not_called_again_for_equal_tensors(ask):
+    torch = pytest.importorskip("torch")
+    rows = torch.arange(6).reshape(2, 3)
+    assert ask(OfTensors(), rows)[0] == [3, 12]
+    assert ask(OfTensors(), [rows[1].clone(), torch.arange(3)]) == ([12, 3], [])
 
 
 def test_isolated_models_are_not_called_again(ask):

@@ -7,13 +7,14 @@ belong to Python, Headrace or an installed package: of those, the name.
 
 from __future__ import annotations
 
+import copyreg
 import hashlib
 import os
 import pickle
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
@@ -35,21 +36,38 @@ _NO_MATTER = frozenset(
 _SECRET = re.compile(r"api_?key|(access|auth|bearer|hf|secret)_?(key|token)|password|secret|credential", re.IGNORECASE)
 _MOST_FILES = 10_000
 _SIZE = 32
+_GROWING = frozenset(("_value2member_map_",))
+"""Attributes of classes that change as they are used: an ``enum.Flag`` remembers the combinations that were made."""
 _DATA = frozenset((type(None), bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset))
+_PARTS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
+    MethodType: lambda method: ("method", method.__func__, method.__self__),
+    ModuleType: lambda module: ("module", module.__name__),
+    pickle.PickleBuffer: lambda buffer: ("buffer", bytes(buffer.raw())),
+}
+"""What is written in place of what does not pickle."""
 _OF_A_CLASS = (FunctionType, staticmethod, classmethod, property)
+_Reducers = Mapping[type, Callable[[Any], Any]]
 
 
-def fingerprint(value: Any) -> bytes:
+def fingerprint(value: Any, reducers: _Reducers = copyreg.dispatch_table) -> bytes:
     """A digest of 32 bytes.
+
+    Args:
+        value: any object.
+        reducers: a pickler's ``dispatch_table``.
 
     Raises:
         TypeError: the value, or a part of it, has no content that could be read: a lock, a socket, a generator, or
             anything else that does not pickle; or it contains itself.
         Exception: whatever the value's own ``__reduce__`` raises.
     """
+    return _digest(value, reducers, set())
+
+
+def _digest(value: Any, reducers: _Reducers, seen: set[int]) -> bytes:
     content = hashlib.blake2b(digest_size=_SIZE)
     try:
-        _Content(content.update).dump(value)
+        _Content(content.update, reducers, seen).dump(value)
     except RecursionError:
         raise TypeError(f"a {type(value).__qualname__} is nested too deeply to be told from others.") from None
     except ValueError as error:
@@ -60,62 +78,64 @@ def fingerprint(value: Any) -> bytes:
 
 
 class _Content(pickle.Pickler):
-    """Writes a value's pickle, with sets in one order, and with code in place of the names of functions and classes."""
+    """Writes a value's pickle, with sets in one order, and with code in place of the names of functions and classes.
 
-    def __init__(self, write: Callable[[bytes], object]) -> None:
+    Args:
+        seen: the ids of the functions and classes that have been written, also by a pickler that this one is a part of.
+    """
+
+    def __init__(self, write: Callable[[bytes], object], reducers: _Reducers, seen: set[int]) -> None:
         super().__init__(SimpleNamespace(write=write), protocol=4)
         self.fast = True  # equal parts are written alike, be they one object or two
-        self._seen: set[int] = set()
-        """The ids of the functions and classes that have been written."""
+        self.dispatch_table = reducers
+        self._seen = seen
 
     def persistent_id(self, value: Any) -> Any:
         kind = type(value)
         if kind in (set, frozenset):
-            return kind.__name__, sorted(map(fingerprint, value))
-        if kind is ModuleType:
-            return "module", value.__name__
-        if kind is MethodType:
-            return "method", value.__func__, value.__self__
+            return kind.__name__, sorted(self._digest(part, {*self._seen}) for part in value)  # in any order
+        if kind in _PARTS:
+            return _PARTS[kind](value)
         if kind is not FunctionType and not isinstance(value, type):
             return None
         if id(value) in self._seen or is_installed(value):
             return "name", _name(value)
         self._seen.add(id(value))
-        return "code", _name(value), _code_of_function(value) if kind is FunctionType else _code_of_class(value)
+        return "code", _name(value), self._function(value) if kind is FunctionType else self._class(value)
 
+    def _function(self, function: Any) -> list[Any]:
+        cells = [cell.cell_contents for cell in function.__closure__ or ()]
+        used = sorted(_names_in(function.__code__) & function.__globals__.keys())
+        values = [part for name in used for part in self._named(name, function.__globals__[name])]
+        return [function.__defaults__, function.__kwdefaults__, cells, _bytecode(function.__code__), values]
 
-def _code_of_function(function: Any) -> list[Any]:
-    cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    used = sorted(_names_in(function.__code__) & function.__globals__.keys())
-    values = [part for name in used for part in _content(name, function.__globals__[name])]
-    return [function.__defaults__, function.__kwdefaults__, cells, _bytecode(function.__code__), values]
+    def _class(self, cls: type) -> list[Any]:
+        parts: list[Any] = [*cls.__bases__]
+        for name, attribute in sorted(vars(cls).items()):
+            value = getattr(attribute, "__wrapped__", attribute)  # of a decorator, such as functools.cache
+            if isinstance(value, property):
+                parts += [name, *(one for one in (value.fget, value.fset) if one is not None)]
+            elif isinstance(value, _OF_A_CLASS):
+                parts += [name, getattr(value, "__func__", value)]
+            elif not name.startswith("__") and name not in _GROWING:
+                parts += self._named(name, value)
+        return parts
+
+    def _named(self, name: str, value: Any) -> list[Any]:
+        """The value of a name that a function or class uses, if it is plain data or other code."""
+        if isinstance(value, (FunctionType, type)):
+            return [name, value]
+        with suppress(TypeError):  # what it holds has no content: a lock, a client
+            return [name, self._digest(value, self._seen)] if type(value) in _DATA else []
+        return []
+
+    def _digest(self, part: Any, seen: set[int]) -> bytes:
+        return _digest(part, self.dispatch_table, seen)
 
 
 def _bytecode(code: CodeType) -> list[Any]:
     constants = [_bytecode(part) if isinstance(part, CodeType) else part for part in code.co_consts]
     return [code.co_code, constants, code.co_names, code.co_varnames]
-
-
-def _content(name: str, value: Any) -> list[Any]:
-    """The value of a name that a function or class uses, if it is plain data or other code."""
-    if isinstance(value, (FunctionType, type)):
-        return [name, value]
-    with suppress(TypeError):  # what it holds has no content: a lock, a client
-        return [name, fingerprint(value)] if type(value) in _DATA else []
-    return []
-
-
-def _code_of_class(cls: type) -> list[Any]:
-    parts: list[Any] = [*cls.__bases__]
-    for name, attribute in sorted(vars(cls).items()):
-        value = getattr(attribute, "__wrapped__", attribute)  # of a decorator, such as functools.cache
-        if isinstance(value, property):
-            parts += [name, *(one for one in (value.fget, value.fset) if one is not None)]
-        elif isinstance(value, _OF_A_CLASS):
-            parts += [name, getattr(value, "__func__", value)]
-        elif not name.startswith("__"):
-            parts += _content(name, value)
-    return parts
 
 
 def _names_in(code: CodeType) -> set[str]:
@@ -130,6 +150,8 @@ def is_installed(code: Any) -> bool:
     """Whether a function or a class belongs to Python, to Headrace or to an installed package."""
     name = getattr(code, "__module__", None) or ""
     package = name.partition(".")[0]
+    if name == "__main__":  # the user's, though in a worker another file has that name
+        return False
     if package == "headrace" or package in sys.stdlib_module_names:
         return True
     file = getattr(sys.modules.get(name), "__file__", None)
@@ -141,7 +163,7 @@ def _installed_folders() -> tuple[str, ...]:
     return tuple({sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")})
 
 
-def default_cache_key(handler: Any) -> list[Any]:
+def default_cache_key(handler: Any, reducers: _Reducers = copyreg.dispatch_table) -> list[Any]:
     """The handler's class and its attributes, without secrets and without those that decide no prediction.
 
     Of an attribute that names a local file or folder, sizes and times of the files count, too.
@@ -154,7 +176,7 @@ def default_cache_key(handler: Any) -> list[Any]:
         if name in _NO_MATTER or _SECRET.search(name):
             continue
         try:
-            key.append((name, fingerprint(value), file_stamps(value)))
+            key.append((name, fingerprint(value, reducers), file_stamps(value)))
         except Exception as error:
             cls = type(handler).__qualname__
             raise ConfigurationError(

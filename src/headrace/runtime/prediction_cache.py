@@ -21,6 +21,7 @@ from headrace.core.config import CacheConfig
 from headrace.core.errors import ConfigurationError
 from headrace.core.fingerprint import default_cache_key, file_stamps, fingerprint
 from headrace.core.keyed import NO_PAIRS, with_keys
+from headrace.ipc.serialization import all_reducers
 from headrace.runtime.plan import Plan
 from headrace.runtime.prediction_store import PredictionStore
 from headrace.runtime.spec import CacheSpec, SessionSpec
@@ -49,7 +50,7 @@ def cache_spec(plan: Plan, cache: str | CacheConfig | None, inference_args: dict
             "BatchingConfig(columnar=True), out."
         )
     try:
-        fingerprint(inference_args)
+        fingerprint(inference_args, all_reducers())
     except Exception as error:
         raise ConfigurationError(f"cache= cannot compare the inference_args ({error}); give plain values.") from error
     models = tuple((name, _identity(handler)) for name, handler in plan.models.items())
@@ -63,9 +64,9 @@ def cache_spec(plan: Plan, cache: str | CacheConfig | None, inference_args: dict
 def _identity(handler: Any) -> str:
     """What decides a handler's predictions, as a digest."""
     own = getattr(handler, "cache_key", None)
-    key = default_cache_key(handler) if own is None else own()
+    key = default_cache_key(handler, all_reducers()) if own is None else own()
     try:
-        return fingerprint(key).hex()
+        return fingerprint(key, all_reducers()).hex()
     except Exception as error:
         name = type(handler).__qualname__
         raise ConfigurationError(
@@ -93,7 +94,7 @@ class PredictionCache:
         self._plan = spec.plan
         paths = {name: (refreshed.path, file_stamps(refreshed.path)) for name, refreshed in spec.plan.refreshed.items()}
         self._models = {
-            name: fingerprint([_VERSION, identity, spec.inference_args, paths.get(name)])
+            name: fingerprint([_VERSION, identity, spec.inference_args, paths.get(name)], all_reducers())
             for name, identity in cache.models
         }
         self._store = PredictionStore(cache.path, cache.max_bytes)
@@ -144,7 +145,7 @@ class PredictionCache:
                 return None  # the call will say so
             element = element[1]
         try:
-            content = fingerprint(element)
+            content = fingerprint(element, all_reducers())
         except Exception as error:
             self._log_once("an element cannot be compared with others, and is not looked up", error)
             return None
