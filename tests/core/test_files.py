@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import os
 
 import pytest
 from apache_beam.io.localfilesystem import LocalFileSystem
 
-from headrace.core.files import open_uri
+from headrace.core import files
+from headrace.core.files import keep_copies, kept_copies, open_uri
 
 
 def test_local_paths_are_opened(tmp_path):
@@ -51,3 +53,38 @@ def test_other_uris_go_through_beams_filesystems_as_they_are(tmp_path):
 def test_unknown_scheme_is_refused():
     with pytest.raises(ValueError, match="nowhere"):
         open_uri("nowhere://model.bin")
+
+
+@pytest.fixture
+def copies(monkeypatch):
+    monkeypatch.setattr(files, "_copies", None)
+    keep_copies({})
+    yield
+    for file in kept_copies().values():
+        os.close(file)
+
+
+def test_a_remote_file_with_copies_is_opened_once(tmp_path, copies):
+    path = tmp_path / "model.bin"
+    path.write_bytes(b"abc")
+    uri = f"shelf:/{path}"
+    with open_uri(uri) as one, open_uri(uri) as two:
+        path.write_bytes(b"changed")
+        assert (one.read(2), two.read()) == (b"ab", b"abc")
+    with open_uri(uri) as three:
+        assert three.read() == b"abc"
+    assert list(kept_copies()) == [uri]
+
+
+def test_copies_can_be_handed_on(tmp_path, copies):
+    (tmp_path / "copy").write_bytes(b"abc")
+    keep_copies({"shelf://elsewhere": os.open(tmp_path / "copy", os.O_RDONLY)})
+    with open_uri("shelf://elsewhere") as file:
+        assert file.read() == b"abc"
+
+
+def test_local_files_are_not_copied(tmp_path, copies):
+    (tmp_path / "model.bin").write_bytes(b"abc")
+    with open_uri(str(tmp_path / "model.bin")) as file:
+        assert file.read() == b"abc"
+    assert kept_copies() == {}

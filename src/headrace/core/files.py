@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
-from collections.abc import Callable, Iterator
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import BinaryIO, NamedTuple, cast
 from urllib.parse import unquote, urlsplit
@@ -31,7 +34,7 @@ def open_uri(uri: str) -> BinaryIO:
     uri = _without_scheme(uri)
     if not is_uri(uri):
         return open(uri, "rb")
-    return _remote_opener()(uri)
+    return _remote_opener()(uri) if _copies is None else _open_copy(uri, _copies)
 
 
 def is_folder_name(name: str | None) -> bool:
@@ -40,8 +43,9 @@ def is_folder_name(name: str | None) -> bool:
 
 
 def read_file(uri: str) -> bytes:
-    """The content of a file. Argument and errors are those of ``open_uri``."""
-    with open_uri(uri) as file:
+    """The content of a file; no copy is kept. Argument and errors are those of ``open_uri``."""
+    uri = _without_scheme(uri)
+    with _remote_opener()(uri) if is_uri(uri) else open(uri, "rb") as file:
         return file.read()
 
 
@@ -111,6 +115,38 @@ def is_uri(path: str) -> bool:
 
 def _without_scheme(uri: str) -> str:
     return unquote(urlsplit(uri).path) if uri.startswith("file://") else uri
+
+
+_copies: dict[str, int] | None = None
+"""Descriptors of unnamed local copies of remote files, by URI; None: no copies are made."""
+_copying = threading.Lock()
+
+
+def keep_copies(copies: Mapping[str, int]) -> None:
+    """From now on, copies each remote file to an unnamed local file when it is first opened, and reads the copy.
+
+    For processes that load the same model repeatedly; they can pass the copies on.
+
+    Args:
+        copies: descriptors of existing copies, by URI.
+    """
+    global _copies  # noqa: PLW0603 - it concerns the process
+    _copies = dict(copies)
+
+
+def kept_copies() -> dict[str, int]:
+    """Descriptors of the existing copies, by URI."""
+    return dict(_copies or {})
+
+
+def _open_copy(uri: str, copies: dict[str, int]) -> BinaryIO:
+    with _copying:  # one at a time: two threads may want the same file
+        if uri not in copies:
+            with tempfile.TemporaryFile() as copy, _remote_opener()(uri) as remote:
+                shutil.copyfileobj(remote, copy, 1 << 22)
+                copy.flush()
+                copies[uri] = os.dup(copy.fileno())
+    return open(f"/dev/fd/{copies[uri]}", "rb")
 
 
 @cache

@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
+from headrace.core.files import keep_copies
 from headrace.hosts.environment import inherit_page, limit_threads
 from headrace.hosts.fork_server_process import (
     Failed,
@@ -120,6 +121,9 @@ class ForkServer:
     def _preload_model(self, request: Preload, files: list[int]) -> Failed | None:
         if request.page is not None:
             inherit_page(files.pop(0))
+        if request.layout is None:
+            keep_copies(dict(zip(request.copies, files, strict=True)))
+            return None
         if self._request_handler is None:
             self._model_for_hosts = request, files
             return None
@@ -228,6 +232,7 @@ def _lead_own_group(fork_server: int) -> None:
 
 
 def _preload_model(request_handler: Any, request: Preload, files: list[int]) -> None:
+    assert request.layout is not None
     request_handler.attach(pickle.loads(request.work), attach(files, request.layout))
 
 

@@ -246,13 +246,13 @@ class ForkServerClient:
 
 
 def _preload(fork_server: ForkServerProcess, preload: Preload, name: str) -> None:
-    """Has a fork server preload a model.
+    """Has a fork server preload a model, or copies of its files.
 
     Raises:
         HostStartError: the model cannot be unpickled there.
         EOFError, OSError: the fork server has died.
     """
     page = [] if preload.page is None else [preload.page]
-    answer = fork_server.ask(preload, *page, *preload.files)
+    answer = fork_server.ask(preload, *page, *preload.files, *preload.copies.values())
     if isinstance(answer, Failed):
         raise HostStartError(name, "the model cannot be unpickled there.", answer.lines)

@@ -57,16 +57,19 @@ class Failed(NamedTuple):
 class Preload(NamedTuple):
     """The owner's request to preload what future hosts inherit; the answer is None.
 
-    The descriptors remain the owner's. They are attached: first the page, then the files.
+    The descriptors remain the owner's. They are attached in this order: page, files, copies.
     """
 
     work: bytes
     """Pickled head of the request with which the model was loaded."""
-    files: Sequence[int]
+    files: Sequence[int] = ()
     """Descriptors of the files that ``layout`` describes."""
-    layout: WeightsLayout
+    layout: WeightsLayout | None = None
+    """Description of what to map; None: nothing."""
     page: int | None = None
     """Descriptor of the page of a ``ThreadBudget``."""
+    copies: Mapping[str, int] = {}
+    """Descriptors of local copies of the remote files that loading the model reads, by URI."""
 
 
 class Fork(NamedTuple):

@@ -6,8 +6,10 @@ import os
 import pickle
 import select
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
+from headrace.core.files import keep_copies, kept_copies
 from headrace.hosts.provider import ClientChannel
 from headrace.ipc.channel import LONGEST_INLINE, Channel, Content, Frame, Link, Outgoing
 from headrace.ipc.codec import Columns, Message, decode, encode
@@ -19,6 +21,8 @@ from headrace.models.memory import peak_bytes
 Send: TypeAlias = Callable[[int, Sequence[bytes | bytearray]], None]
 _LONGEST_STALL_SECS = 10.0
 """How long a client may be stopped in the middle of a message, while others wait; the owner may be for ever."""
+_MOST_COPIES = 4
+"""Limit of local copies of remote files sent with a message, which carries at most 8 descriptors in all."""
 
 
 class Export(NamedTuple):
@@ -41,6 +45,8 @@ class Exported(NamedTuple):
     """Why there is no weights file; empty if loading failed, which ``load_response`` explains."""
     peak: int | None = None
     """Peak memory of this process, in bytes; None: unknown."""
+    copies: Sequence[str] = ()
+    """URIs of remote files copied to this machine; the copies' descriptors are attached."""
 
 
 class Response(NamedTuple):
@@ -263,6 +269,7 @@ class _Client:
 
     def _export(self, request: Export) -> Response:
         work = pickle.loads(request.work)
+        keep_copies(kept_copies())
         answer = self._request_handler.answer(work, [], self._progress)
         load_response = encoded(answer)
         value = self._request_handler.exports(work)
@@ -273,7 +280,9 @@ class _Client:
                 raise NotMappableError(request.refusal)
             weights, layout = export(value, destroys=True)
         except NotMappableError as error:
-            return Response(Exported(load_response, None, str(error), peak_bytes()))
+            copies = dict(islice(kept_copies().items(), _MOST_COPIES))
+            files = [os.dup(copy) for copy in copies.values()]
+            return Response(Exported(load_response, None, str(error), peak_bytes(), tuple(copies)), files=files)
         self.has_exported = True
         return Response(Exported(load_response, layout, peak=peak_bytes()), files=weights)
 

@@ -45,7 +45,9 @@ class SharedModel:
         self.peak: int | None = None
         """Peak memory of the loader, in bytes."""
         self._files: list[int] = []
-        """The descriptors of the exported model."""
+        """The descriptors of the exported model, or of copies of files from afar, that hosts inherit."""
+        self._is_exported = False
+        """Whether they are those of the model."""
         self._sinks: dict[object, int] = {}
         """Descriptors, by client, to which the hosts' output may be written; the first client gets it."""
         self._writing = threading.Lock()
@@ -72,7 +74,7 @@ class SharedModel:
     @property
     def weights(self) -> Sequence[int]:
         """Descriptors of the weights file and the others of its layout, if clients map them themselves."""
-        return () if self.load_request.hosted else self._files
+        return self._files if self._is_exported and not self.load_request.hosted else ()
 
     @property
     def nbytes(self) -> int:
@@ -121,6 +123,7 @@ class SharedModel:
             outcome = self._load_in_host(free, at_client[0].reason if at_client else self.load_request.refusal)
         else:
             exported, self._files = at_client
+            self._is_exported = exported.layout is not None
             outcome = self._grant(exported, free)
         if isinstance(outcome, ModelGrant) and outcome.is_loaded:
             self._start_hosts(outcome, make_room)
@@ -196,7 +199,7 @@ class SharedModel:
         self._close_files()
 
     def _close_files(self) -> None:
-        files, self._files = self._files, []
+        files, self._files, self._is_exported = self._files, [], False
         for file in files:
             os.close(file)
 
@@ -207,14 +210,13 @@ class SharedModel:
         if isinstance(answer, HostFailure):
             return answer
         exported: Exported = answer.head
-        if exported.layout is not None:
-            self._files = call.files
-            self._hosts.stop_hosts()  # only the loader runs; it moved the model's memory into the file
-            try:
-                self._fork_server.preload(Preload(self.load_request.work, call.files, exported.layout))
-            except HostStartError as error:
-                self._close_files()  # the model pickles but does not unpickle: load it again, into hosts
-                return self._load_in_host(free, f"it does not unpickle ({str(error).splitlines()[-1]})")
+        try:
+            self._preload(exported, call.files)
+        except HostStartError as error:
+            if exported.layout is None:
+                raise
+            self._close_files()  # the model pickles but does not unpickle: load it again, into hosts
+            return self._load_in_host(free, f"it does not unpickle ({str(error).splitlines()[-1]})")
         return self._grant(exported, free)
 
     def _grant(self, exported: Exported, free: int) -> ModelGrant:
@@ -230,6 +232,17 @@ class SharedModel:
             peak=self.peak,
             file_bytes=self._file_size(exported.layout),
         )
+
+    def _preload(self, exported: Exported, files: list[int]) -> None:
+        """Gives the hosts to come what the loader exported: the weights, or copies of files from afar."""
+        work = self.load_request.work
+        if exported.layout is not None:
+            self._files, self._is_exported = files, True
+            self._hosts.stop_hosts()  # only the loader runs; it moved the model's memory into the file
+            self._fork_server.preload(Preload(work, files, exported.layout))
+        elif exported.copies:
+            self._files = files
+            self._fork_server.preload(Preload(work, copies=dict(zip(exported.copies, files, strict=True))))
 
     def _size(self, layout: WeightsLayout | None) -> int:
         """Bytes that the model takes; what hosts inherit from their fork server (imports) does not count."""

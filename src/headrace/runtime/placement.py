@@ -198,7 +198,7 @@ def _in_own_hosts(
     preload = None
     if acquired is not None:
         keeps.callback(acquired.give_back)
-    if acquired is not None and acquired.grant.layout is not None and spec.shared:
+    if acquired is not None and spec.shared:
         preload = Preload(work_of(ONLY), acquired.files, acquired.grant.layout, page=acquired.page)
     fork_server = ForkServerClient(
         pickle_or_explain(BatchRequestHandler(spec, source), spec.plan.name), spec.plan.name, preload=preload
