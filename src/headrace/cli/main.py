@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -20,10 +19,9 @@ from headrace.cli.console import report_error
 from headrace.cli.diff import DiffArgs, run_diff
 from headrace.cli.doctor import run_doctor
 from headrace.cli.fallbacks import FallbacksInOrder
-from headrace.cli.handlers import handlers_like
 from headrace.cli.migrate import MigrateArgs, run_migrate
-from headrace.cli.option import argument, command_of, flag
-from headrace.cli.options import DoctorArgs, RetryArgs, RunArgs
+from headrace.cli.option import command_of
+from headrace.cli.options import DoctorArgs, HandlersArgs, RetryArgs, RunArgs
 from headrace.cli.report import ReportArgs, run_report
 from headrace.cli.run import INTERRUPTED, MISUSED, execute
 from headrace.core.errors import ConfigurationError
@@ -47,20 +45,6 @@ def headrace(
         typer.echo(f"headrace {__version__}")
     elif context.invoked_subcommand is None:
         typer.echo(context.get_help())
-
-
-@dataclass(frozen=True, kw_only=True)
-class HandlersArgs:
-    """List the handlers that --handler knows by name: Headrace's, and those of other installed packages.
-
-    With NAME: what that one takes and predicts, its parameters, what to install, and an example.
-    """
-
-    name: str | None = argument(
-        "NAME", "Describe this one: its parameters, and an example.", is_needed=False, autocompletion=handlers_like
-    )
-    as_json: bool = flag("--json", None, "Print JSON: a list of objects.")
-    markdown: bool = flag("--markdown", None, "Print the whole table as Markdown.")
 
 
 def run_handlers(args: HandlersArgs) -> int:

@@ -333,3 +333,17 @@ class DoctorArgs(FileArgs, ModelArgs):
     clean: bool = flag("--clean", REPORT, "Remove files of managers, and end hosts, whose owner is gone.")
     as_json: bool = flag("--json", REPORT, "Print JSON: plain values, in bytes and seconds.")
     verbose: bool = flag("--verbose", REPORT, "Show the log, and the traceback of a failure.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HandlersArgs:
+    """List the handlers that --handler knows by name: Headrace's, and those of other installed packages.
+
+    With NAME: what that one takes and predicts, its parameters, what to install, and an example.
+    """
+
+    name: str | None = argument(
+        "NAME", "Describe this one: its parameters, and an example.", is_needed=False, autocompletion=handlers_like
+    )
+    as_json: bool = flag("--json", None, "Print JSON: a list of objects.")
+    markdown: bool = flag("--markdown", None, "Print the whole table as Markdown.")
