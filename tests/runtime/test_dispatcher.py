@@ -48,3 +48,15 @@ def test_loop_is_woken_only_for_what_would_leave_at_once(event_loop, monkeypatch
     assert len(woken) < 10
     EventLoop.call(event_loop, go_on.set)
     assert [inbox.get(timeout=_PATIENCE_SECS).predictions for _ in range(20)] == [[element] for element in range(20)]
+
+
+def test_answers_are_not_gathered_once_hardly_any_request_waits(event_loop, monkeypatch):
+    monkeypatch.setattr("headrace.runtime.dispatcher._TOGETHER_SECS", 2 * _PATIENCE_SECS)
+
+    async def send(examples, client):
+        return examples
+
+    endpoint, inbox = Dispatcher(event_loop, rules(send, max_concurrent=1)), Inbox()
+    for element in range(20):
+        endpoint.submit(call_for(element, inbox))
+    assert [inbox.get(timeout=_PATIENCE_SECS).predictions for _ in range(20)] == [[element] for element in range(20)]

@@ -333,10 +333,10 @@ class Dispatcher:
         call.client = None  # an error refers to the call, and whoever keeps it would keep the client
         self._calls.discard(call)
         self._delivered.append((call.inbox, delivery))
+        waits = len(self._waiting) > self._limit.in_flight
         if self._loop.is_closed():
             self._hand_over()
-        elif len(self._delivered) == 1:  # each time that a thread wakes costs both of them
-            waits = len(self._waiting) > self._limit.in_flight
+        elif len(self._delivered) == 1 or not waits:  # each time that a thread wakes costs both of them
             self._loop.call_later(_TOGETHER_SECS if waits else 0.0, self._hand_over)
 
     def _hand_over(self) -> None:
