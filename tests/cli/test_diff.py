@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from headrace.cli.main import main
@@ -36,6 +38,18 @@ def test_json_has_the_same_and_the_threshold_decides_the_exit_code(
     assert (found["matched"], found["changed"], found["share"]["value"]) == (4, 1, 0.25)
     assert found["columns"][0]["moves"] == [["a", "c", 1]]
     assert main(["diff", *outputs, "--threshold", "20%"]) == 3
+
+
+def test_json_is_json_of_any_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "old.csv").write_text("prediction\ninf\n1.5\n")
+    (tmp_path / "new.csv").write_text("prediction\n-inf\n1.5\n")
+    assert main(["diff", str(tmp_path / "old.csv"), str(tmp_path / "new.csv"), "--json"]) == 0
+    (column,) = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["columns"]
+    assert (column["changed"], column["mean"]["value"], column["absolute"]["maximum"]) == (1, None, None)
+    for name, value in (("old", b"a"), ("new", b"b")):
+        pyarrow.parquet.write_table(pyarrow.table({"prediction": [value]}), tmp_path / f"{name}.parquet")
+    assert main(["diff", str(tmp_path / "old.parquet"), str(tmp_path / "new.parquet"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["changed"] == 1
 
 
 def test_rows_go_to_a_file_and_mistakes_are_one_line(

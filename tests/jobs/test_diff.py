@@ -71,6 +71,34 @@ def test_rows_are_matched_by_place(tmp_path: Path, old: list[Any], new: list[Any
     assert found.changed_rows == len(changed)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "changed"),
+    [
+        ([{}, {}], [{}, {}], 0),
+        (["\ud83d"], ["\ud83d\ude00"], 1),
+        ([1e308, -1e308], [-1e308, 1e308], 2),
+    ],
+)
+def test_odd_predictions_are_compared(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder, old: list[Any], new: list[Any], changed: int
+) -> None:
+    paths = _written(tmp_path, "old.jsonl", _of(*old)), _written(tmp_path, "new.jsonl", _of(*new))
+    assert diff_outputs(*paths).changed_rows == changed
+    assert not recwarn.list
+
+
+def test_ids_may_have_any_name_and_an_output_no_rows(tmp_path: Path) -> None:
+    old = _written(tmp_path, "old.jsonl", [{"old": 1, "prediction": 1}])
+    new = _written(tmp_path, "new.csv", [{"old": 1, "prediction": 2}])
+    assert diff_outputs(old, new, ids=["old"]).changed_rows == 1
+    (tmp_path / "none.csv").write_text("old,prediction\n")
+    none = str(tmp_path / "none.csv")
+    assert diff_outputs(none, new, ids=["old"]).rows.to_pylist() == [
+        {"old": 1, "prediction_old": None, "prediction_new": 2}
+    ]
+    assert diff_outputs(old, none, ids=["old"]).only_old == 1
+
+
 def test_equal_outputs_of_no_rows(tmp_path: Path) -> None:
     empty = _written(tmp_path, "a.parquet", [{"prediction": 1}])
     pyarrow.parquet.write_table(pyarrow.parquet.read_table(empty).slice(0, 0), empty)
@@ -120,6 +148,7 @@ def test_columns_of_explode_are_compared_together(tmp_path: Path) -> None:
         (_of(1, 1), _of(1, 1), {"ids": ["prediction"]}, "2 rows with prediction = 1"),
         ([{"id": 1, "prediction": 1}], _of(1), {"ids": ["id"]}, "holds int64 in .* and string"),
         ([{"id": None, "prediction": 1}], _of(1), {"ids": ["id"]}, "rows without 'id'"),
+        ([{"id": [1], "prediction": 1}], _of(1), {"ids": ["id"]}, "lists or objects in 'id'"),
         ([{"id": 1}], [{"id": 1}], {}, "--columns"),
         (_of(1), _of(1), {"tolerance": -1}, "tolerance"),
     ],

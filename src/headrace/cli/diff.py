@@ -70,7 +70,8 @@ def run_diff(args: DiffArgs) -> int:
     if args.output:
         write_rows(found.rows, args.output)
     if args.as_json:
-        typer.echo(json.dumps(_facts(found)))
+        facts = json.dumps(_facts(found), default=str)
+        typer.echo(json.dumps(json.loads(facts, parse_constant=lambda _: None)))  # JSON has no NaN
     else:
         for line in _lines(found, args.output):
             typer.echo(line)

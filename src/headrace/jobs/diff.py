@@ -141,7 +141,7 @@ def _column_of(block: Any, name: str) -> Any:
     values = [record.get(name) for record in block.records]
     try:
         return pyarrow.array(values)
-    except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError):
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError, UnicodeEncodeError):  # a lone surrogate
         return values
 
 
@@ -159,7 +159,7 @@ def _joined(pieces: Sequence[Any]) -> Any:
 
 def _flattened(table: Table, ids: Sequence[str]) -> Iterator[tuple[str, Any]]:
     for name, array in table.items():
-        if _TYPES.is_struct(array.type) and name not in ids:
+        if _TYPES.is_struct(array.type) and array.type.num_fields and name not in ids:
             fields = {f"{name}.{field.name}": array.field(place) for place, field in enumerate(array.type)}
             yield from _flattened(fields, ())
         else:
@@ -179,15 +179,18 @@ def _by_place(tables: Sequence[Table], paths: Sequence[str]) -> tuple[Any, Any]:
 
 def _matched(tables: Sequence[Table], paths: Sequence[str], ids: Sequence[str]) -> tuple[Any, Any]:
     """For each row of either output its place in both, in the order of the old one; null: that one lacks it."""
+    for table, other in (tables, tables[::-1]):  # an output without rows has no types
+        table.update({name: table[name].cast(other[name].type) for name in ids if _TYPES.is_null(table[name].type)})
     keys = [pyarrow.table({name: table[name] for name in ids}) for table in tables]
     for key, path in zip(keys, paths, strict=True):
         _refuse_ambiguous(key, path)
     keys[1] = _as_types(keys[1], keys[0].schema, paths)
+    unnamed = [f"id {number}" for number in range(len(keys[0].schema))]  # which may be called old, or new
     numbered = [
-        key.append_column(side, pyarrow.array(numpy.arange(len(key))))
+        key.rename_columns(unnamed).append_column(side, pyarrow.array(numpy.arange(len(key))))
         for key, side in zip(keys, ("old", "new"), strict=True)
     ]
-    both = numbered[0].join(numbered[1], list(ids), join_type="full outer")
+    both = numbered[0].join(numbered[1], unnamed, join_type="full outer")
     both = both.sort_by([("old", "ascending"), ("new", "ascending")])
     return both.column("old").combine_chunks(), both.column("new").combine_chunks()
 
@@ -208,6 +211,8 @@ def _as_types(keys: Any, schema: Any, paths: Sequence[str]) -> Any:
 
 def _refuse_ambiguous(keys: Any, path: str) -> None:
     for name in keys.schema.names:
+        if _TYPES.is_nested(keys.schema.field(name).type):
+            raise ConfigurationError(f"{path} has lists or objects in {name!r}; --id takes columns of plain values.")
         if keys.column(name).null_count:
             raise ConfigurationError(f"{path} has rows without {name!r}, by which they are to be matched.")
     counts = keys.group_by(keys.schema.names, use_threads=False).aggregate([([], "count_all")])

@@ -52,10 +52,11 @@ def compare(name: str, old: Any, new: Any, tolerance: float) -> tuple[Any, Colum
     A null, or NaN, differs from anything else, and is equal to itself.
     """
     old, new = _of_one_type(old, new)
-    if _is_number(old):
-        return _compare_numbers(name, old, new, tolerance)
-    if _is_vectors(old) and _is_vectors(new) and (matrices := _as_matrices(old, new)) is not None:
-        return _compare_vectors(name, *matrices, tolerance)
+    with numpy.errstate(invalid="ignore", over="ignore"):  # of infinities
+        if _is_number(old):
+            return _compare_numbers(name, old, new, tolerance)
+        if _is_vectors(old) and _is_vectors(new) and (matrices := _as_matrices(old, new)) is not None:
+            return _compare_vectors(name, *matrices, tolerance)
     if _TYPES.is_nested(old.type):
         old, new = _as_text(old), _as_text(new)
     differs = _filled(pyarrow.compute.not_equal(old, new)) | _null_in_one(old, new)
@@ -97,8 +98,7 @@ def _is_vectors(array: Any) -> bool:
 
 def _compare_numbers(name: str, old: Any, new: Any, tolerance: float) -> tuple[Any, ColumnDiff]:
     a, b = (side.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False) for side in (old, new))
-    with numpy.errstate(invalid="ignore"):
-        delta = b - a
+    delta = b - a
     known = ~(numpy.isnan(a) | numpy.isnan(b))
     delta[a == b] = 0  # infinities
     exact = _TYPES.is_integer(old.type) and _TYPES.is_integer(new.type) and not tolerance
