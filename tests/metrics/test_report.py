@@ -175,6 +175,16 @@ def test_a_report_that_cannot_be_written_is_refused_before_the_run(path: str, me
         refuse_unwritable(path)
 
 
+def test_figures_replace_only_those_of_another_report(figures: dict[str, Any], tmp_path: Path) -> None:
+    """The model of ``--model churn.json --report churn.html`` is not to be lost."""
+    path = str(tmp_path / "churn.html")
+    write_report(figures, path)
+    refuse_unwritable(path)
+    (tmp_path / "churn.json").write_text('{"learner": {}}')
+    with pytest.raises(ConfigurationError, match=r"churn\.json, which is no report"):
+        refuse_unwritable(path)
+
+
 @pytest.mark.large
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
 @pytest.mark.parametrize("width", [360, 1200])

@@ -7,6 +7,7 @@ import math
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
@@ -17,6 +18,7 @@ from headrace.metrics.timeline import Timeline
 from headrace.metrics.verdict import advice, verdict
 
 VERSION = 1
+_BEGIN = b'{"report": '
 RUNNING = "running"
 """The ``exit_reason`` of a run that goes on."""
 _STARTING = (("imports", "start and imports"), ("loading", "loading the model"))
@@ -50,8 +52,19 @@ def refuse_unwritable(path: str) -> None:
         raise ConfigurationError(f"--report is a file that ends in .html or .json, not {path}.")
     if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
         raise ConfigurationError(f"--report: there is no folder {os.path.dirname(path)!r}.")
+    data = os.path.splitext(path)[0] + ".json"
+    if os.path.exists(data) and not _begins_as_report(data):
+        raise ConfigurationError(
+            f"--report writes its figures into {data}, which is no report and would be lost; choose another name."
+        )
     if path.endswith(".html"):
         _require_extra()
+
+
+def _begins_as_report(path: str) -> bool:
+    with suppress(OSError), open(path, "rb") as file:
+        return file.read(len(_BEGIN)) in (_BEGIN, b"")
+    return False
 
 
 def report_figures(facts: Figures, timeline: Timeline) -> dict[str, Any]:
