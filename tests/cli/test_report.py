@@ -30,6 +30,14 @@ def test_a_report_has_the_runs_figures_and_no_values_of_rows(run, folder):
     assert "secret" not in page + figures
 
 
+def test_causes_without_messages_are_one_for_each_kind_of_error(folder, headrace, handlers):
+    folder.write("in.jsonl", [{"a": 1}, *({"a": f"x{number}"} for number in range(9))])
+    arguments = ("run", "in.jsonl", "--output", "p.jsonl", "--handler", f"{handlers}:Vectors", "--report", "r.json")
+    assert headrace(*arguments).code == 0
+    (cause,) = json.loads((folder.path / "r.json").read_text())["causes"]
+    assert (cause["message"], cause["count"]) == ("", 9)
+
+
 def test_messages_are_quoted_on_request(run, folder):
     assert run("--report", "run.json", "--report-messages").code == 0
     assert "unsupported operand" in (folder.path / "run.json").read_text()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import subprocess
 import threading
 import urllib.error
@@ -41,6 +43,25 @@ def test_the_page_is_for_those_who_know_the_token():
     with pytest.raises(urllib.error.URLError):
         got(page.address)
     assert threading.active_count() == before
+
+
+def test_a_browser_that_leaves_early_is_no_news(capfd):
+    with LivePage(figures, 0) as page:
+        host, _, rest = page.address.removeprefix("http://").partition("/")
+        name, _, port = host.partition(":")
+        with socket.create_connection((name, int(port))) as browser:
+            browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # resets when it closes
+            browser.sendall(f"GET /{rest} HTTP/1.1\r\n\r\n".encode())
+        got(page.address)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_port_is_one(headrace, folder, handlers):
+    folder.write("in.jsonl", [{"a": 1}])
+    arguments = ("run", "in.jsonl", "--handler", f"{handlers}:Add", "--output", "p.jsonl", "--watch", "99999")
+    result = headrace(*arguments)
+    assert result.code == 2
+    assert "--watch" in result.error
 
 
 def test_a_run_is_watched_while_it_goes_on(folder, handlers, command):

@@ -119,7 +119,7 @@ class RunRecord:
 
         facts = self._facts(code)
         if not self._quotes_messages:
-            facts["causes"] = [{**cause, "message": ""} for cause in facts["causes"]]
+            facts["causes"] = _silent(self.report.dead_letters if self.report else {})
             facts["error"] = facts["error"] and "The run ended with an error; --report-messages quotes it."
         try:
             write_report(self._figures(facts), path)
@@ -130,16 +130,12 @@ class RunRecord:
         """The figures of a report, of a run that goes on."""
         totals = self.totals
         failures = totals.failures.copy()
-        causes = [
-            {"stage": stage, "error_type": kind, "message": "", "count": count}
-            for (stage, kind), count in failures.items()
-        ]
         so_far = {
             "exit_reason": "running",
             "predictions": totals.predictions + totals.cached,
             "failures": sum(failures.values()),
             "skipped": totals.skipped,
-            "causes": causes,
+            "causes": _silent(failures),
         }
         return self._figures({**self._facts(0), **so_far})
 
@@ -183,6 +179,14 @@ def _counts(report: Report | None) -> dict[str, Any]:
         "failures_by_stage": dict(by_stage),
         "causes": [_cause(what, count) for what, count in report.messages.items()],
     }
+
+
+def _silent(failures: Mapping[tuple[str, str], int]) -> list[dict[str, Any]]:
+    """The causes of dead letters, the most frequent first, without messages."""
+    return [
+        {"stage": stage, "error_type": kind, "message": "", "count": count}
+        for (stage, kind), count in Counter(failures).most_common()
+    ]
 
 
 def _cause(what: str, count: int) -> dict[str, Any]:

@@ -27,7 +27,12 @@ class ShownArgs:
         "Let the report quote the messages of errors, which may hold values of rows.",
     )
     watch: int | None = option(
-        "--watch", RUN, "Serve the same page while the run goes on, on this port of 127.0.0.1; 0: any.", "PORT", min=0
+        "--watch",
+        RUN,
+        "Serve the same page while the run goes on, on this port of 127.0.0.1; 0: any.",
+        "PORT",
+        min=0,
+        max=65_535,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -33,7 +34,7 @@ class LivePage:
         page = _Kept(lambda: render(figures()).encode())
         page()  # a missing extra is found now
         try:
-            self._server = ThreadingHTTPServer(("127.0.0.1", port), _handler(page, token))
+            self._server = _Server(("127.0.0.1", port), _handler(page, token))
         except OSError as error:
             raise ConfigurationError(f"--watch: cannot listen on port {port}: {error.strerror or error}.") from error
         self.address = f"http://127.0.0.1:{self._server.server_port}/?token={token}"
@@ -63,6 +64,13 @@ class _Kept:
             if self._made is None or time.monotonic() - self._made > _KEPT_SECS:
                 self._page, self._made = self._make(), time.monotonic()
             return self._page
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing about a browser that left early: standard error is the run's."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
 
 def _handler(page: Callable[[], bytes], token: str) -> type[BaseHTTPRequestHandler]:
