@@ -106,7 +106,7 @@ def test_load_that_failed_is_repeated_for_the_next_bundle(opened, tmp_path):
 
 @pytest.mark.parametrize("elements", [[], [1, 2]])
 def test_start_that_fails_is_raised_before_the_first_outcome(opened, new_module, elements):
-    code = "import sys; assert not sys.argv[0].endswith('hosts/__main__.py'), 'not in a fork server'"
+    code = "import sys; assert not sys.argv[0].endswith('hosts/fork_server.py'), 'not in a fork server'"
     worker = opened(hosted(Importing(new_module(code))))
     with pytest.raises(HostStartError, match="not in a fork server"):
         run(worker, elements)
@@ -126,7 +126,7 @@ class Importing(Acting):
 
 def hanging(new_module):
     """A handler whose import hangs in the fork server only."""
-    return Importing(new_module("import signal, sys\nif sys.argv[0].endswith('hosts/__main__.py'): signal.pause()"))
+    return Importing(new_module("import signal, sys\nif sys.argv[0].endswith('hosts/fork_server.py'): signal.pause()"))
 
 
 def test_too_many_threads_for_a_background_start_delay_the_opening(opened, monkeypatch):
@@ -172,7 +172,7 @@ def test_fork_server_killed_while_it_imports_is_replaced(opened, tmp_path, new_m
     code = f"""
 import pathlib, signal, sys
 tried = pathlib.Path({str(tmp_path / "tried")!r})
-if sys.argv[0].endswith('hosts/__main__.py') and not tried.exists():
+if sys.argv[0].endswith('hosts/fork_server.py') and not tried.exists():
     tried.touch()
     signal.pause()
 """

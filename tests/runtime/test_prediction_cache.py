@@ -129,8 +129,10 @@ def test_local_models_are_not_called_again_even_if_they_change_their_examples(as
     assert ask(handler, [{"n": 2}, {"n": 1}, {"n": 3}]) == ([4, 2, 6], [{"n": 3}])
 
 
+@pytest.mark.large
 def test_models_are_not_called_again_for_equal_tensors(ask):
-    torch = pytest.importorskip("torch")
+    import torch
+
     rows = torch.arange(6).reshape(2, 3)
     assert ask(OfTensors(), rows)[0] == [3, 12]
     assert ask(OfTensors(), [rows[1].clone(), torch.arange(3)]) == ([12, 3], [])

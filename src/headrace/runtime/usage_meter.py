@@ -151,7 +151,7 @@ def meter_of(spec: SessionSpec) -> UsageMeter | None:
     with _lock:
         if name not in _meters:
             _meters[name] = UsageMeter(budget, _file_of(budget, name))
-            if len(_meters) > _KEPT:
+            while len(_meters) > _KEPT:
                 del _meters[next(iter(_meters))]
         return _meters[name]
 
