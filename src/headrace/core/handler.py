@@ -61,7 +61,7 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
     Args:
         min_batch_size: a target for the number of examples in a batch; the last batch of a bundle may be smaller.
         max_batch_size: never exceeded.
-        max_batch_duration_secs: longest time, in seconds, that an element waits for others across bundles.
+        max_batch_duration_secs: longest time, in seconds, that an element of unbounded input waits for others.
         max_batch_weight: largest sum of ``element_size_fn`` in a batch; requires ``element_size_fn``.
         element_size_fn: the weight of an element.
         batch_length_fn: Beam's name for ``length_fn``.
