@@ -339,3 +339,25 @@ def test_predictions_of_a_fallback_are_kept_as_its_own(ask):
     assert ask(Metered("m"), [99, 1], fallback=Acting(lambda batch: [0 for _ in batch])) == ([0, 2], [99, 1])
     assert ask(Metered("m"), [99, 1]) == (["failed", 2], [99])
     assert ask(Metered("m"), [99, 1], fallback=Acting(lambda batch: 1 / 0)) == (["failed", 2], [99])
+
+
+class Breakable(ModelHandler):
+    """Adds 100; is broken for negative numbers."""
+
+    def load_model(self):
+        return None
+
+    def run_inference(self, batch, model, inference_args=None):
+        if min(batch) < 0:
+            raise ValueError("negative")
+        return [one + 100 for one in batch]
+
+
+@pytest.mark.parametrize("after", [int, str])
+@pytest.mark.parametrize("isolate", [False, True])
+def test_breaker_that_only_new_elements_have_opened_hides_nothing_that_is_in_the_cache(ask, isolate, after):
+    handler = Breakable(min_batch_size=1, max_batch_size=2).with_postprocess_fn(after)
+    bad, good = list(range(-20, 0)), list(range(11))
+    assert len(ask(handler, good, isolate=isolate)[0]) == 11
+    found, _ = ask(handler, [*bad, *good], isolate=isolate, fallback=Acting(max_batch_size=1))
+    assert found == [*map(after, bad), *(after(n + 100) for n in good)]

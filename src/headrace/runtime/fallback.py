@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from headrace.batching.batcher import Batch
 from headrace.core.answer import SKIP
 from headrace.core.config import BatchingConfig
 from headrace.core.errors import BudgetError, ConfigurationError, FallbackError
@@ -121,8 +122,9 @@ class FallbackBundle:
 class BypassExecutor:
     """An executor that passes batches on to another one, but for most of those whose model's circuit breaker is open.
 
-    Those fail at once, so that the fallback takes them, also what is in the cache; from time to time one is tried, to
-    see whether the model works again. Endpoints do the same for requests.
+    Those fail at once, so that the fallback takes them; from time to time one is tried, to see whether the model works
+    again. Endpoints do the same for requests. What is in the cache needs no model: all elements that a job's first run
+    has left out may be bad.
     """
 
     def __init__(self, executor: Executor, spec: SessionSpec, session: InferenceSession) -> None:
@@ -150,9 +152,17 @@ class BypassExecutor:
             model.probing.ended(self._now())
 
     def _passed_on(self, name: Any, batch: AnyBatch) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        if self._session.predictions is not None and isinstance(batch, Batch):
+            known, _, rest = self._session.predictions.look_up(name, batch)
+            if known:
+                outcomes += self._executor.submit(name, batch.pick(known)[0])
+            if rest is None:
+                return outcomes
+            batch = rest
         caught, pairs = Caught(_NOT_TRIED, []), zip(batch.elements, batch.tags, strict=True)
         failure = self._plan.failure
-        return [failure(tag, Stage.INFERENCE, 0, one, caught, model=name, attempts=0) for one, tag in pairs]
+        return outcomes + [failure(tag, Stage.INFERENCE, 0, one, caught, model=name, attempts=0) for one, tag in pairs]
 
     def _now(self) -> float:
         return self._clock.time_ns() / 1e9
