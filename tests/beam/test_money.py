@@ -10,7 +10,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from headrace import Budget, BudgetError, Price
 from headrace.beam import RunInference
 from headrace.beam.pipeline_report import totals_of
-from metered import ASKED, AsyncMetered, Metered
+from metered import ASKED, AsyncMetered, LocalMetered, Metered
 
 BOTH = pytest.mark.parametrize("kind", [Metered, AsyncMetered])
 PRICES = {"m": Price(input=1.0, output=2.0, request=0.5)}
@@ -51,11 +51,25 @@ def test_pipeline_asks_only_for_what_is_not_in_its_cache(tmp_path):
     assert totals_of(result).cached == 3
 
 
-def test_pipeline_whose_budget_is_spent_fails_with_one_error_whatever_is_caught():
+READ: list = []
+
+
+def read(start, stop):
+    for n in range(start, stop):
+        READ.append(n)
+        yield n
+
+
+@BOTH
+@pytest.mark.parametrize("fallback", [None, LocalMetered()])
+def test_pipeline_whose_budget_is_spent_fails_at_once_with_one_error_whatever_is_caught(kind, fallback):
     ASKED.clear()
+    READ.clear()
     pipeline = beam.Pipeline(FnApiRunner())
-    inference = RunInference(Metered(), budget=Budget(5.0, prices=PRICES)).with_exception_handling()
-    _ = pipeline | beam.Create(range(100, 1000)) | inference
+    budget = Budget(5.0, prices=PRICES)
+    inference = RunInference(kind(), budget=budget, fallback=fallback).with_exception_handling()
+    _ = pipeline | beam.Create([(100, 100_000)]) | beam.FlatMapTuple(read) | inference
     with pytest.raises(BudgetError, match="the budget of 5 is spent"):
         pipeline.run().wait_until_finish()
     assert 4 <= len(ASKED) < 900
+    assert len(ASKED) <= len(READ) < 90_000

@@ -143,7 +143,7 @@ class InferenceDoFn(SessionDoFn):
         arguments: Any = None,
         updates: Iterable[tuple[int, Any]] | None = None,
     ) -> Iterable[Output]:
-        """Takes an element; emits the outcomes that are ready.
+        """Takes an element; emits the outcomes that are ready. Raises BudgetError at once if the budget is spent.
 
         ``arguments`` of the model's call and ``updates``, newer models with their timestamps in microseconds, are side
         inputs of the element's window.
@@ -161,7 +161,9 @@ class InferenceDoFn(SessionDoFn):
         if self._tally is not None:
             self._tally.count_element(self._tag)
         outcomes = self._bundle.add(element, self._tag)
-        return keep_windows(self._outputs(outcomes), windowed) if outcomes else ()
+        if outcomes:
+            return keep_windows(self._outputs(outcomes), windowed)
+        return self._outputs(self._bundle.finish()) if self._bundle.spent else ()
 
     def finish_bundle(self) -> Iterable[Output]:
         """Emits the remaining outcomes: no element outlives its bundle here."""
