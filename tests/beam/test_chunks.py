@@ -22,6 +22,7 @@ from headrace.beam.gather import _LONGEST_CHUNK, ChunkDoFn
 from headrace.core.config import BatchingConfig
 from headrace.runtime.plan import make_plan
 from headrace.testing import DoublingHandler, FakeClock
+from pipelines import by_second
 from toys import Acting, Unloadable, each
 
 WHERE = window.IntervalWindow(0, 10)
@@ -100,6 +101,22 @@ def test_uncodable_elements_leave_the_others_intact(element_type):
     assert "cannot be sent" in undumpable.problem
 
 
+class LenientCoder(beam.coders.Coder):
+    """Decodes whatever has a length."""
+
+    def encode(self, value):
+        return value.encode()
+
+    def decode(self, encoded):
+        return len(encoded)
+
+
+def test_uncodable_element_is_not_decoded_by_a_lenient_coder():
+    arrived = [WindowedValue(value, Timestamp(0), (WHERE,)) for value in ("abc", 5, "d")]
+    first, second, third = (one.value for one in round_trip(ChunkCoder(LenientCoder()), arrived))
+    assert (first, second.text, third) == (3, "5", 1)
+
+
 SORTED = Acting(lambda batch: [sorted(batch)] * len(batch))
 WAITING = BatchingConfig(min_batch_size=3, max_batch_size=3, max_batch_duration_secs=1000)
 
@@ -132,6 +149,15 @@ def test_uncodable_element_raises_an_error_that_names_type_and_cure(run):
     predictions = places | beam.Map(made) | RunInference(SORTED, batching=WAITING)
     with pytest.raises(TypeError, match=r"Unloadable cannot be decoded, .*no number.*make its class one that pickles"):
         run.values(out=predictions)
+
+
+def test_uncodable_element_counts_as_an_element_for_the_threshold(run):
+    places = by_second(run, "places", [(place, 1) for place in range(4)])
+    places.is_bounded = False
+    infer = RunInference(SORTED, batching=WAITING).with_exception_handling(threshold=0.2)
+    good, _ = places | beam.Map(made) | infer
+    with pytest.raises(Exception, match=r"exceeded threshold: 1 / 4 = 0.25 > 0.2"):
+        run.values(good=good)
 
 
 WINDOWS = [window.IntervalWindow(start, start + 10) for start in (0, 5, 10)]

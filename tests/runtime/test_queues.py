@@ -143,6 +143,15 @@ def test_bytes_limit_all_queues_together():
     assert [(name, batch.tags) for name, batch in queues.flush()] == [("a", [0, 2])]
 
 
+def test_largest_queue_leaves_after_that_of_the_model_which_makes_room_for_its():
+    plan, batching = make_plan(by_key("a", "b", "c"), fixed(100, lookahead_bytes=4000)), fixed(100)
+    queues = queues_for(plan, {name: size_controller(batching) for name in plan.models}, resident_of("a", count=1))
+    elements = [("a", b"x" * 100), ("b", b"x" * 1500), ("c", b"x" * 3000)]
+    leaving = [(name, batch.tags) for n, one in enumerate(elements) for name, batch in queues.add(one, n)]
+    assert leaving == [("a", [0]), ("c", [2])]
+    assert [(name, batch.tags) for name, batch in queues.flush()] == [("b", [1])]
+
+
 def test_weight_is_computed_once():
     asked = []
     cut(queues_of(DoublingHandler(), fixed(2, element_size_fn=lambda n: asked.append(n) or 1)), [1, 2, 3])

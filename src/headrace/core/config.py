@@ -36,8 +36,8 @@ class BatchingConfig:
     """Longest time for a batch in seconds, its fixed cost not counted; None: no such target."""
     target_batch_duration_secs_including_fixed_cost: float | None = None
     max_batch_duration_secs: float | None = None
-    """Longest time in seconds that an element of unbounded input waits for others across bundles; None or 0: it does not
-    wait. For unbounded input, ``clock`` must return seconds since 1970."""
+    """Longest time in seconds that an element of unbounded input waits for others across bundles; None or 0: none.
+    ``clock`` must then return seconds since 1970."""
     max_batch_weight: int | None = None
     """Largest weight of a batch: the number of elements times the largest ``element_size_fn``, or else ``length_fn``.
     Elements are sorted by it. A heavier element gets a batch of its own."""
