@@ -146,6 +146,13 @@ def test_code_of_the_main_module_counts_in_workers_too(monkeypatch):
     assert len(digests) == 2
 
 
+def test_what_an_installed_function_was_made_for_counts():
+    made = [adds(1), adds(2), adds(threading.Lock())]
+    for function in made:
+        function.__module__ = "headrace"
+    assert len({fingerprint(function) for function in made}) == 3
+
+
 def edited(function, **changed):
     """A function of the same name with other globals."""
     return FunctionType(function.__code__, {**function.__globals__, **changed}, function.__name__, closure=None)

@@ -2,7 +2,7 @@
 
 Equal digests mean that values cannot be told apart. Equal values may have different digests (1 and 1.0, dicts in
 another order). Of functions and classes, the code and the plain values of the names that it uses count, unless they
-belong to Python, Headrace or an installed package: of those, the name.
+belong to Python, Headrace or an installed package: of those, the name, and what a function was made for.
 """
 
 from __future__ import annotations
@@ -98,9 +98,12 @@ class _Content(pickle.Pickler):
             return _PARTS[kind](value)
         if kind is not FunctionType and not isinstance(value, type):
             return None
-        if id(value) in self._seen or is_installed(value):
+        closure = getattr(value, "__closure__", None) or ()
+        if id(value) in self._seen or (is_installed(value) and not closure):
             return "name", _name(value)
         self._seen.add(id(value))
+        if is_installed(value):
+            return "made", _name(value), [part for cell in closure for part in self._named("", cell.cell_contents)]
         return "code", _name(value), self._function(value) if kind is FunctionType else self._class(value)
 
     def _function(self, function: Any) -> list[Any]:
