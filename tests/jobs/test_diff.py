@@ -99,6 +99,15 @@ def test_ids_may_have_any_name_and_an_output_no_rows(tmp_path: Path) -> None:
     assert diff_outputs(old, none, ids=["old"]).only_old == 1
 
 
+def test_objects_may_have_other_fields_or_be_missing(tmp_path: Path) -> None:
+    old = _written(tmp_path, "old.jsonl", _of({"label": "a", "score": 0.5}, {"label": "b", "score": 0.5}))
+    new = _written(tmp_path, "new.parquet", _of({"label": "a"}, {"label": "c"}))
+    none = _written(tmp_path, "none.jsonl", _of(None, None))
+    counts = [(column.name, column.changed) for column in diff_outputs(old, new).columns]
+    assert counts == [("prediction.label", 1), ("prediction.score", 2)]
+    assert diff_outputs(none, old).changed_rows == 2
+
+
 def test_equal_outputs_of_no_rows(tmp_path: Path) -> None:
     empty = _written(tmp_path, "a.parquet", [{"prediction": 1}])
     pyarrow.parquet.write_table(pyarrow.parquet.read_table(empty).slice(0, 0), empty)

@@ -69,12 +69,16 @@ def diff_outputs(
     """
     if not (tolerance >= 0 and math.isfinite(tolerance)):
         raise ConfigurationError(f"the tolerance is a number from 0, not {tolerance}.")
-    tables = [_read(path, ids, columns) for path in (old, new)]
-    compared = [name for name in dict.fromkeys((*tables[0], *tables[1])) if name not in ids]
-    for path, table in zip((old, new), tables, strict=True):
-        for name in compared:
+    read = [_read(path, ids, columns) for path in (old, new)]
+    for path, table in zip((old, new), read, strict=True):
+        for name in {**read[0], **read[1]}:
             if name not in table:
                 raise ConfigurationError(f"{path} has no column {name!r}, which the other output has.")
+    tables = [dict(_flattened(table, ids)) for table in read]
+    compared = [name for name in dict.fromkeys((*tables[0], *tables[1])) if name not in ids]
+    for table in tables:
+        rows = len(next(iter(table.values())))
+        table.update({name: pyarrow.nulls(rows) for name in compared if name not in table})  # no object has this field
     places = _matched(tables, (old, new), ids) if ids else _by_place(tables, (old, new))
     return _compare(tables, places, ids, compared, tolerance)
 
@@ -109,7 +113,7 @@ Table = dict[str, Any]
 
 
 def _read(path: str, ids: Sequence[str], columns: Sequence[str]) -> Table:
-    """The columns that identify and that are compared; structs as a column for each field."""
+    """The columns that identify and that are compared."""
     sources = files.match([path])
     schema = reading.infer_schema(sources)
     wanted = list(columns) or _predicted(schema.columns)
@@ -123,7 +127,7 @@ def _read(path: str, ids: Sequence[str], columns: Sequence[str]) -> Table:
         for block in reading.read_blocks(source, 0, schema.csv, RowRanges()):
             for name, values in pieces.items():
                 values.append(_column_of(block, name))
-    return dict(_flattened({name: _joined(values) for name, values in pieces.items()}, ids))
+    return {name: _joined(values) for name, values in pieces.items()}
 
 
 def _predicted(names: Sequence[str]) -> list[str]:
@@ -158,6 +162,7 @@ def _joined(pieces: Sequence[Any]) -> Any:
 
 
 def _flattened(table: Table, ids: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """The columns; structs as one for each field."""
     for name, array in table.items():
         if _TYPES.is_struct(array.type) and array.type.num_fields and name not in ids:
             fields = {f"{name}.{field.name}": array.field(place) for place, field in enumerate(array.type)}
