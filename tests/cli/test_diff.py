@@ -60,3 +60,4 @@ def test_rows_go_to_a_file_and_mistakes_are_one_line(
     assert main(["diff", *outputs, "--id", "ids"]) == 2
     assert "no column 'ids'; did you mean 'id'?" in capsys.readouterr().err
     assert main(["diff", *outputs, "--output", str(tmp_path / "changes.txt")]) == 2
+    assert main(["diff", *outputs, "--output", outputs[0]]) == 2

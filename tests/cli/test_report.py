@@ -8,6 +8,18 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+ASKS = """
+import headrace
+
+
+class Asks(headrace.RemoteModelHandler):
+    def create_client(self):
+        return None
+
+    def request(self, batch, model, inference_args=None):
+        return [row["a"] for row in batch]
+"""
+
 
 @pytest.fixture
 def run(folder, headrace, handlers):
@@ -66,6 +78,19 @@ def test_pages_are_made_again_and_compared(run, headrace, folder):
     assert "2 dead letters" in result.out
     assert "Compared" in (folder.path / "both.html").read_text()
     assert headrace("report", "p.jsonl").code == 2
+
+
+def test_more_workers_are_no_advice_where_the_model_computes_elsewhere(folder, headrace, handlers):
+    folder.write("in.jsonl", [{"a": 1}, {"a": 2}])
+    folder.write("asks.py", ASKS)
+    arguments = ("run", "in.jsonl", "--output", "p.jsonl", "--report", "r.json", "--handler")
+    for more, is_elsewhere in (
+        ([f"{handlers}:Add"], False),
+        ([f"{handlers}:Add", "--isolate"], True),
+        (["asks:Asks"], True),
+    ):
+        assert headrace(*arguments, *more).code == 0
+        assert json.loads((folder.path / "r.json").read_text())["keeps_one_worker"] is is_elsewhere
 
 
 def test_samples_of_workers_come_along(folder, headrace, handlers):

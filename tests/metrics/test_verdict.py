@@ -19,6 +19,7 @@ def figures(**changes: Any) -> dict[str, Any]:
         "usage": {},
         "cores": 1,
         "workers": 1,
+        "keeps_one_worker": False,
         "formats": ["csv"],
         "columnar": False,
         "seconds": 12.0,
@@ -76,6 +77,7 @@ def test_idle_cores_ask_for_workers() -> None:
     assert one.option == "--workers 4"
     assert one.gain_seconds == pytest.approx(10 * 0.75 - 1.5)
     assert advice(figures(cores=4, workers=4)) == []
+    assert advice(figures(cores=4, keeps_one_worker=True)) == []
     assert advice(figures(cores=4, usage={"m": {}})) == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from headrace.cli.option import argument, flag, option, share
+from headrace.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from headrace.jobs.diff import Diff
@@ -64,6 +66,8 @@ def run_diff(args: DiffArgs) -> int:
     """
     from headrace.jobs.diff import diff_outputs, write_rows  # noqa: PLC0415 - needs pyarrow
 
+    if args.output and os.path.realpath(args.output) in map(os.path.realpath, (args.old, args.new)):
+        raise ConfigurationError(f"{args.output} is compared and would be overwritten; choose another --output.")
     found = diff_outputs(
         args.old, args.new, ids=_names(args.ids), columns=_names(args.columns), tolerance=args.tolerance
     )

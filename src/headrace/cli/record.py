@@ -64,13 +64,7 @@ class RunRecord:
         self._report_path = report
         self._quotes_messages = quotes_messages
         self.timeline = Timeline(began=started)
-        self.subject: dict[str, Any] = {
-            "command": "run",
-            "handler": None,
-            "workers": 1,
-            "formats": [],
-            "columnar": False,
-        }
+        self.subject = _NO_SUBJECT
         """What was run, for the report."""
         self.wanted = wanted
         self.kept = kept

@@ -209,6 +209,7 @@ def _subject(run: Run, args: RunArgs | RetryArgs) -> dict[str, Any]:
         "command": args.command,
         "handler": args.handler,
         "workers": args.workers,
+        "keeps_one_worker": run.keeps_one_worker,
         "formats": sorted({source.format for source in run.job.sources}),
         "columnar": run.is_columnar,
     }

@@ -33,6 +33,7 @@ from headrace.rows.examples import (
 )
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.queues import LengthOfTag
+from headrace.runtime.spec import SessionSpec
 from headrace.runtime.usage_meter import stop_requests, stoppable
 
 _WHERE = re.compile(r"\s*\[while running '[^']*'\]")
@@ -86,6 +87,8 @@ class Run:
         self.drains = steps.writer.paid and not self.runs_elsewhere
         """Whether a run that is cancelled waits for requests in flight."""
         self.has_cache = job.cache is not None
+        self.keeps_one_worker = _keeps_one_worker(job, steps.spec)
+        """Whether more workers would not help, since the model computes elsewhere, or cannot share a pipe."""
 
     def execute(self) -> Report:
         """Runs the job to the end; only then does the output replace any earlier one, all or nothing.
@@ -134,11 +137,14 @@ def _needs_beam(job: Job) -> bool:
 
 def _splits(job: Job, steps: RunSteps) -> Splits | None:
     """The parts of the input for several workers of this machine; None: there is one, or Beam has them."""
-    lives_elsewhere = steps.spec.is_hosted_or_shared or steps.spec.plan.concurrent
-    is_piped = any(is_pipe(source.path) for source in job.sources)
-    if job.workers == 1 or (job.workers is None and (lives_elsewhere or is_piped)):
+    if job.workers == 1 or (job.workers is None and _keeps_one_worker(job, steps.spec)):
         return None
     return Splits(job.sources, job.workers or 2)
+
+
+def _keeps_one_worker(job: Job, spec: SessionSpec) -> bool:
+    lives_elsewhere = spec.is_hosted_or_shared or bool(spec.plan.concurrent)
+    return lives_elsewhere or any(is_pipe(source.path) for source in job.sources)
 
 
 def _driver(job: Job, steps: RunSteps, splits: Splits | None) -> Driver:

@@ -34,6 +34,7 @@ _UNKNOWN: Figures = {
     "causes": [],
     "files": {},
     "workers": 1,
+    "keeps_one_worker": False,
     "formats": [],
     "columnar": False,
     "cores": 1,

@@ -110,7 +110,7 @@ def _workers(figures: Figures) -> Iterator[Advice]:
     cores, wall = figures["cores"], figures["wall"]["sampled_seconds"]
     busy = sum(figures["timeline"]["cpu_seconds"])
     phases = figures["phases"] or {}
-    if not wall or cores < 2 or figures["usage"] or figures["workers"] != 1:
+    if not wall or cores < 2 or figures["usage"] or figures["workers"] != 1 or figures["keeps_one_worker"]:
         return
     used = busy / wall
     workers = int(cores / max(1.0, used))
