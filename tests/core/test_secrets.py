@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -20,6 +21,11 @@ IN_PICKLE = pytest.mark.filterwarnings("ignore:.*in the pickle of the pipeline")
 class FakeRequest:
     def __init__(self):
         self.headers = {"authorization": f"Bearer {KEY}", "accept": "*/*"}
+
+
+class Asked(NamedTuple):
+    method: str
+    headers: Any
 
 
 class ServerError(Exception):
@@ -120,6 +126,15 @@ def test_errors_lose_the_key_everywhere(monkeypatch):
     assert (str(error), error.message, str(error.__cause__)) == ("wrong key: ***!", "wrong key: ***!", "***")
     assert error.body == {"error": {"message": "wrong key: ***!", "tried": ["***", 3]}, "code": 401}
     assert error.request.headers == {"authorization": "***", "accept": "*/*"}
+
+
+def test_errors_lose_the_key_in_headers_of_a_class_of_their_own(monkeypatch):
+    """As aiohttp's: a part of a named tuple, and read-only."""
+    key = from_environment(monkeypatch)
+    error = ServerError("the answer is none of HTTP")
+    error.args = (Asked("GET", MappingProxyType({"Authorization": f"Bearer {KEY}", "accept": "*/*"})),)
+    key.mask_error(error)
+    assert error.args == (Asked("GET", {"Authorization": "Bearer ***", "accept": "*/*"}),)
 
 
 def test_errors_without_the_key_keep_their_values(monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -154,6 +154,10 @@ class ApiKey:
 
     def _masked(self, value: Any) -> Any:
         """The value itself if the key is not in it."""
+        if isinstance(value, Mapping) and type(value) is not dict:  # a client's class of headers
+            parts = dict(value)
+            masked = with_parts(parts, self._masked)
+            return value if masked is parts else masked
         return self.mask(value) if isinstance(value, str) else with_parts(value, self._masked)
 
 
