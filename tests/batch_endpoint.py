@@ -226,6 +226,7 @@ def _anthropic(server, method, path, data, headers):
 def _anthropic_batch(server, batch):
     ended = batch.status in ENDED
     counts = dict.fromkeys(("processing", "succeeded", "errored", "canceled", "expired"), 0)
+    counts["total"] = len(batch.requests)  # which a later version of the API may say
     counts["succeeded" if ended else "processing"] = len(batch.requests)
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(batch.created))
     body = {"id": batch.id, "type": "message_batch", "created_at": at, "expires_at": at, "request_counts": counts}

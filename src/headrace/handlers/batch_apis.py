@@ -213,7 +213,7 @@ class AnthropicBatches:
         async for one in self._client.messages.batches.list(limit=100):  # the latest first
             if one.created_at.timestamp() < batch.at - _ANTHROPIC_EARLIER_SECS:
                 break
-            if one.id in batch.elsewhere or sum(one.request_counts.model_dump().values()) != len(batch.ids):
+            if one.id in batch.elsewhere or _size_of(one.request_counts) != len(batch.ids):
                 continue
             if one.processing_status != "ended":
                 undecided = True
@@ -247,6 +247,11 @@ class AnthropicBatches:
         except Exception as error:  # the HTTP client's
             raise ConnectionError(f"the answers broke off: {error}") from error
         return await asyncio.to_thread(_read_lines, content, _anthropic_line)
+
+
+def _size_of(counts: Any) -> int:
+    """How many requests a batch has; other counts may come to be among these."""
+    return int(counts.processing + counts.succeeded + counts.errored + counts.canceled + counts.expired)
 
 
 def _anthropic_line(said: dict[str, Any]) -> Line:
