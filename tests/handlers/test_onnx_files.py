@@ -61,3 +61,11 @@ def test_a_damaged_file_is_a_mistake(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(ConfigurationError, match="it cannot be read as ONNX: "):
         recognise(ModelFile(str(path)))
+
+
+def test_integers_have_an_end_in_a_file_of_another_format(tmp_path):
+    """Else the time for a large file is the square of its size."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"\x08" + b"\x80" * 10 + b"\x01")
+    with pytest.raises(ConfigurationError, match="it is damaged"):
+        recognise(ModelFile(str(path)))

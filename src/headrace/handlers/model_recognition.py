@@ -45,6 +45,7 @@ _ESTIMATOR = re.compile(rb'_estimator_type\\?": ?\\?"(\w+)')
 _WIDTH = re.compile(rb'num_feature(?:SL.{8}|" ?: ?")(\d+)', re.DOTALL)
 _NAMES = re.compile(rb'"feature_names" ?: ?(\[(?:"(?:[^"\\]|\\.)*",? ?)*\])')
 _NAMES_IN_UBJSON = re.compile(rb"feature_names\[(?:#L.{8})?", re.DOTALL)
+_MOST_BITS = 70
 _VARINT, _EIGHT_BYTES, _WITH_LENGTH, _FOUR_BYTES = 0, 1, 2, 5
 """The wire types of protocol buffers."""
 
@@ -337,9 +338,9 @@ def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
 
 
 def _varint(message: memoryview, place: int) -> tuple[int, int]:
-    """An integer, seven bits a byte, and where the next field begins."""
+    """An integer, seven bits a byte, at most ten of these; and where the next field begins."""
     value = shift = 0
-    while place < len(message):
+    while place < len(message) and shift < _MOST_BITS:
         byte = message[place]
         value |= (byte & 0x7F) << shift
         place, shift = place + 1, shift + 7
