@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import gc
 import re
+import subprocess
+import sys
 import weakref
 from collections import Counter
 from contextlib import nullcontext
@@ -313,3 +315,24 @@ def test_handler_runs_in_a_pipeline(transform):
     with beam.Pipeline() as pipeline:
         answers = pipeline | beam.Create(PROMPTS) | transform(CompletionsHere(MODEL)) | beam.Map(text_of)
         assert_that(answers, equal_to([prompt.upper() for prompt in PROMPTS]))
+
+
+IN_BEAMS = """
+import apache_beam as beam
+from apache_beam.ml.inference.base import RunInference
+from headrace.handlers.vllm_inference import VLLMCompletionsModelHandler
+
+def run(*prompts):
+    with beam.Pipeline() as pipeline:
+        answers = pipeline | beam.Create(prompts) | RunInference(VLLMCompletionsModelHandler("m"))
+        answers | beam.Map(lambda result: print("said", result.inference.choices[0].text))
+
+run("once", "upon")
+run("400")
+"""
+
+
+def test_server_of_beams_own_transform_lives_in_another_process():
+    done = subprocess.run([sys.executable, "-c", IN_BEAMS], capture_output=True, text=True, timeout=100, check=False)
+    assert re.findall("said (.*)", done.stdout) == ["ONCE", "UPON"], done.stderr
+    assert "VLLMServerError: openai.BadRequestError: Error code: 400 - '400' is refused" in done.stderr

@@ -6,7 +6,7 @@ import asyncio
 import os
 import ssl
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -101,6 +101,19 @@ class _VLLMModelHandler(UriModelHandler[ExampleT, Server], EngineModelHandler[Ex
         """
         answer = await model.ask(partial(self._answered, example=example, args=inference_args or {}))
         return PredictionResult(example, answer, self._model_uri)
+
+    def run_inference(
+        self, batch: Sequence[ExampleT], model: Any, inference_args: dict[str, Any] | None = None
+    ) -> Iterable[PredictionResult]:
+        """Submits a batch and waits for all predictions; Beam's own RunInference gives a proxy of the server.
+
+        Raises:
+            Exception: that of the first example that failed.
+        """
+        if isinstance(model, Server):
+            return super().run_inference(batch, model, inference_args)
+        answers: list[PredictionResult] = model.answers_to(self, batch, inference_args)
+        return answers
 
     async def _answered(self, server: ServerProcess, example: ExampleT, args: dict[str, Any]) -> Any:
         name = self._model_uri if self._model_uri in server.served else server.served[0]

@@ -15,12 +15,14 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headrace.core.errors import ConfigurationError, HeadraceError, MissingExtraError
+from headrace.core.engine import predict_each
+from headrace.core.errors import ConfigurationError, HeadraceError, MissingExtraError, as_type_name
+from headrace.core.event_loop import result_of
 from headrace.handlers.generation import EngineLostError, Restarted
 
 _LOGGER = logging.getLogger("headrace.vllm")
@@ -232,6 +234,18 @@ class Server(Restarted[ServerProcess]):
 
     def __init__(self, launch: Launch) -> None:
         super().__init__(partial(ServerProcess, launch), _obituary, ServerProcess.stop)
+
+    def answers_to(self, handler: Any, batch: Sequence[Any], inference_args: dict[str, Any] | None) -> list[Any]:
+        """The handler's predictions for a batch, called through a proxy in another process.
+
+        Raises:
+            VLLMServerError: an example failed; says why. The error itself might not travel.
+        """
+        try:
+            predictions: list[Any] = result_of(predict_each(handler, batch, self, inference_args))
+        except Exception as error:
+            raise VLLMServerError(f"{as_type_name(error)}: {error}") from None
+        return predictions
 
 
 def _obituary(process: ServerProcess) -> str | None:
