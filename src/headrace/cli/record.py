@@ -30,6 +30,8 @@ _NO_SUBJECT: dict[str, Any] = {"command": "run", "handler": None, "workers": 1, 
 STDOUT = "-"
 STDOUT_NAME = "standard output"
 
+_MAY_QUOTE_ROWS = (1, 2)
+"""The exit codes whose errors may hold values of rows."""
 _REASONS = {
     0: "done",
     1: "failed",
@@ -114,7 +116,8 @@ class RunRecord:
         facts = self._facts(code)
         if not self._quotes_messages:
             facts["causes"] = _silent(self.report.dead_letters if self.report else {})
-            facts["error"] = facts["error"] and "The run ended with an error; --report-messages quotes it."
+            if facts["error"] and code in _MAY_QUOTE_ROWS:
+                facts["error"] = "The run ended with an error; --report-messages quotes it."
         try:
             write_report(self._figures(facts), path)
         except OSError as error:
