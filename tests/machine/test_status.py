@@ -228,6 +228,13 @@ input()
     assert machine_status().stale == ("m",)
 
 
+def test_status_shows_hosts_of_a_single_process(shared):
+    shared(unmappable(), 1, placement="process", isolate=True)
+    state = machine_status()
+    assert state.managers == ()
+    assert len(state.own_hosts[os.getpid()]) == 2  # the host, and what has forked it
+
+
 def test_status_shows_hosts_whose_owner_was_killed(directory, orphan, wait_until):
     assert wait_until(lambda: orphan.pid in [one.process for one in machine_status().orphans])
     state = machine_status()
