@@ -37,6 +37,14 @@ def open_uri(uri: str) -> BinaryIO:
     return _remote_opener()(uri) if _copies is None else _open_copy(uri, _copies)
 
 
+def is_at(file: int, path: str) -> bool:
+    """Whether the path still names the open file."""
+    try:
+        return os.path.samestat(os.fstat(file), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
 def is_folder_name(name: str | None) -> bool:
     """Whether something is named as a folder: with a slash at its end."""
     return name is not None and name.endswith(("/", os.sep))

@@ -11,13 +11,13 @@ from contextlib import suppress
 from typing import Any, BinaryIO
 
 from headrace.core.errors import ConfigurationError, UnsupportedError
+from headrace.core.files import is_at
 from headrace.jobs.files import absolute, location
 from headrace.jobs.job import Report
 from headrace.jobs.output import Output
 from headrace.jobs.publishing import sync_folder
 from headrace.jobs.storage import is_remote
 from headrace.jobs.stored_rows import StoredOutput
-from headrace.machine.discovery import is_at
 
 try:
     import fcntl

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 
 from headrace.core.errors import ConfigurationError
+from headrace.core.files import is_at
 
 DIRECTORY_VARIABLE = "HEADRACE_RUNTIME_DIR"
 LONGEST_NAME = 32
@@ -339,11 +340,3 @@ def unusable(directory: str, reason: str, instead: str, cure: str = "") -> Confi
 def address(directory: str, name: str) -> str:
     """The path of an endpoint's socket."""
     return os.path.join(directory, name + SOCKET)
-
-
-def is_at(file: int, path: str) -> bool:
-    """Whether the path still names the open file."""
-    try:
-        return os.path.samestat(os.fstat(file), os.lstat(path))
-    except FileNotFoundError:
-        return False

@@ -19,10 +19,11 @@ from importlib.metadata import version
 
 from headrace.core.config import Spent
 from headrace.core.errors import ConfigurationError
+from headrace.core.files import is_at
 from headrace.core.registry import Registry
 from headrace.failures.endpoint_board import LAYOUT as LIMIT_LAYOUT
 from headrace.failures.endpoint_board import Board, Memory
-from headrace.machine.discovery import is_at, runtime_directory, secure_directory
+from headrace.machine.discovery import runtime_directory, secure_directory
 
 LIMIT, BUDGET = ".limit", ".budget"
 """The kinds of files, as the ends of their names."""
