@@ -31,8 +31,6 @@ class ShownArgs:
         RUN,
         "Serve the same page while the run goes on, on this port of 127.0.0.1; 0: any.",
         "PORT",
-        min=0,
-        max=65_535,
     )
 
 

@@ -35,8 +35,9 @@ class LivePage:
         page()  # a missing extra is found now
         try:
             self._server = _Server(("127.0.0.1", port), _handler(page, token))
-        except OSError as error:
-            raise ConfigurationError(f"--watch: cannot listen on port {port}: {error.strerror or error}.") from error
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or "ports are 0 to 65535"
+            raise ConfigurationError(f"--watch: cannot listen on port {port}: {reason}.") from error
         self.address = f"http://127.0.0.1:{self._server.server_port}/?token={token}"
         self._thread = threading.Thread(target=self._server.serve_forever, name="headrace-watch", daemon=True)
 
