@@ -119,13 +119,13 @@ class CompletedOutput(ResumableOutput):
         """The output comes first: killed behind that, a retry leaves letters that are not of it, and no row is lost."""
         return sorted(super()._joined(stored, check), key=lambda move: move.destination != self.path)
 
-    def _write_predictions(self, path: str, rows: StoredOutput, check: Callable[[], None]) -> None:
+    def _write_predictions(self, path: str, rows: StoredOutput, check: Callable[[], None]) -> str:
         new, done = rows.good.tables, rows.good.places
         befores = self._order.befores[done.have(numpy.arange(len(self._order.befores)))].tolist()
         if self.format == "parquet":
             with storage.create(path) as file:
                 write_parquet(file, lambda: self._merged(_old_tables(self._old), new(), befores), check)
-            return
+            return path
         old = _old_lines(self._old)
         with create_compressed(path) as file:
             if self.format == "csv":
@@ -137,6 +137,7 @@ class CompletedOutput(ResumableOutput):
             for lines in self._merged(old, added, befores):
                 check()
                 file.write(b"".join(lines))
+        return path
 
     def _merged(self, old: Iterable[Any], new: Iterable[Any], befores: list[int]) -> Iterator[Any]:
         """Pieces of the old rows, with the new ones behind as many of them as ``befores`` says."""

@@ -227,16 +227,19 @@ class Output:
             _write(bad, lambda: self._letters(rows), check, letter_types())
         if not self.accepted:
             return [Move("the dead letters", bad, files.failed_letters)] if has_letters else []
-        self._write_predictions(good, rows, check)
         moves = [
             Move("the dead letters", bad, files.dead_letters, removes=not has_letters),
-            Move("the predictions", good, files.path),
+            Move("the predictions", self._write_predictions(good, rows, check), files.path),
             Move("dead letters", old, files.failed_letters, removes=True),
         ]
         return [move for move in moves if not move.removes or storage.exists(move.destination)]
 
-    def _write_predictions(self, path: str, rows: StoredOutput, check: Callable[[], None]) -> None:
-        _write(path, rows.good.tables, check)
+    def _write_predictions(self, path: str, rows: StoredOutput, check: Callable[[], None]) -> str:
+        """Writes a file, or finds one that is written; returns its path."""
+        whole = rows.good.whole_file()
+        if whole is None:
+            _write(path, rows.good.tables, check)
+        return whole or path
 
     def _letters(self, rows: StoredOutput) -> Iterable[Any]:
         """The dead letters; they say where their rows belong in the output if there is one."""

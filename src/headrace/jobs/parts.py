@@ -24,6 +24,7 @@ import pyarrow.ipc
 from headrace.core.phases import Phase, during
 from headrace.core.result import DeadLetter, Failure, Outcome, Predictions
 from headrace.jobs import storage
+from headrace.jobs.direct import DirectParquet
 from headrace.jobs.job import FIRST_ROWS
 from headrace.jobs.json_lines import JsonEncodeError, as_line
 from headrace.jobs.letters import LetterLines, unwritten
@@ -62,6 +63,9 @@ class PartWriter:
         paid: whether durable rows do so at once.
     """
 
+    direct: DirectParquet | None = None
+    """The output's own file, which takes record batches as far as it can."""
+
     def __init__(self, folder: str, kind: str, *, durable: bool = False, paid: bool = False) -> None:
         self._folder = folder
         self._path = storage.join(folder, f"{uuid.uuid4().hex}.{kind}")
@@ -96,11 +100,16 @@ class PartWriter:
         """
         with self._adding():
             self._settle()  # rows before these
-            self._to_stream(numpy.arange(place, place + batch.num_rows), batch)
+            places = numpy.arange(place, place + batch.num_rows)
+            if self.direct is None or not self.direct.add(places, batch):
+                self._to_stream(places, batch)
 
     def finish(self) -> str | None:
         """Closes the part; returns its path, None if nothing was written."""
         with self._adding():
+            if self.direct is not None:
+                for places, reference in self.direct.finish():
+                    self._to_stream(places, reference)
             self._settle()
             self._end_stream()
             self._sync_at = 0.0
@@ -115,6 +124,8 @@ class PartWriter:
             if self._durable and not self._has_failed:
                 self.finish()
         with suppress(Exception):
+            if self.direct is not None:
+                self.direct.close()
             if self._file is not None:
                 self._file.close()
 
@@ -198,6 +209,8 @@ class OutcomeWriter:
         """How many of the bundle's rows are dead letters, and how many are not."""
         self._parts: list[PartWriter] = []
         self._lines = LetterLines()
+        self.is_direct = False
+        """Whether one bundle brings all rows of a Parquet file, which can be written at once."""
 
     def has_only_failed(self) -> bool:
         """Whether the bundle is to read no further: what fails a thousand times fails the rest, too."""
@@ -210,6 +223,8 @@ class OutcomeWriter:
         self._good, self._bad, self._skipped = self._parts = [
             PartWriter(self._folder, kind, durable=self._resume, paid=self.paid) for kind in KINDS
         ]
+        if self.is_direct:
+            self._good.direct = DirectParquet(storage.join(self._folder, "direct.parquet"))
 
     @during(Phase.WRITING)
     def write(self, outcomes: Iterable[Outcome]) -> None:

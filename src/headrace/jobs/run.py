@@ -21,6 +21,7 @@ from headrace.jobs.reading import fits_columns
 from headrace.jobs.resume import ResumableOutput
 from headrace.jobs.splits import Splits
 from headrace.jobs.steps import BlockReader, Loop, RunSteps
+from headrace.jobs.storage import is_remote
 from headrace.metrics.totals import Totals
 from headrace.rows.columns import Fit, over_blocks
 from headrace.rows.examples import (
@@ -79,7 +80,7 @@ class Run:
         _refuse_pipes(job)
         self._spec = steps.spec
         splits = _splits(job, steps)
-        self._driver = _driver(job, steps, splits)
+        self._driver = _driver(job, steps, self.output, splits)
         self.share = splits or InputShare({source.path: known_size(source) for source in job.sources}, job.limit)
         """The share of the input that is done, where this process reads it."""
         self.runs_elsewhere = _runs_elsewhere(job)
@@ -147,12 +148,13 @@ def _keeps_one_worker(job: Job, spec: SessionSpec) -> bool:
     return lives_elsewhere or any(is_pipe(source.path) for source in job.sources)
 
 
-def _driver(job: Job, steps: RunSteps, splits: Splits | None) -> Driver:
+def _driver(job: Job, steps: RunSteps, output: Output, splits: Splits | None) -> Driver:
     if splits is not None:
         from headrace.jobs.workers import Workers  # noqa: PLC0415 - not every system has what this module needs
 
         return Workers(steps, splits, job.workers)
     if not _needs_beam(job):
+        steps.writer.is_direct = type(output) is Output and output.format == "parquet" and not is_remote(output.path)
         return Loop(job.sources, steps)
     from headrace.jobs.beam_pipeline import BeamPipeline  # noqa: PLC0415 - imports Beam, which takes seconds
 

@@ -17,6 +17,7 @@ import pyarrow
 import pyarrow.ipc
 
 from headrace.jobs import storage
+from headrace.jobs.direct import RowGroup
 from headrace.jobs.job import Report
 from headrace.jobs.output_batches import lines_in
 from headrace.jobs.parts import KINDS
@@ -38,6 +39,10 @@ class _Stream(NamedTuple):
     """How many of them are whole."""
     rows: RowRanges
     """Their places."""
+    in_order: bool
+    """Whether they are stored in that order, each once."""
+    group: RowGroup | None
+    """The row group that has them; None: the stream has."""
 
 
 class StoredRows:
@@ -74,6 +79,15 @@ class StoredRows:
         low, high = place_at(source, 0), place_at(source + 1, 0)
         near = [one for one in self._streams if one.rows.starts[0] < high and one.rows.stops[-1] > low]
         return StoredRows(near, low, high, self._load)
+
+    def whole_file(self) -> str | None:
+        """The Parquet file that has all of them, and nothing else, in order; None if there is none."""
+        groups = [one.group for one in self._streams]
+        ends = [end for one in self._streams for end in (one.rows.starts[0], one.rows.stops[-1])]
+        if not groups or groups[0] is None or ends != sorted(ends) or not all(one.in_order for one in self._streams):
+            return None
+        path = groups[0].path
+        return path if groups == [RowGroup(path, number, True) for number in range(len(groups))] else None
 
     def pieces(self, without: RowRanges | None = None) -> Iterator[tuple[Any, Any]]:
         """The rows in input order as tables with their places, each row once; holds what overlaps.
@@ -196,7 +210,9 @@ def _streams_of(path: str) -> list[_Stream]:
             finally:
                 if places:
                     together = numpy.concatenate(places)
-                    found.append(_Stream(path, offset, len(places), RowRanges(together, together + 1)))
+                    in_order = bool((numpy.diff(together) > 0).all())
+                    rows = RowRanges(together, together + 1)
+                    found.append(_Stream(path, offset, len(places), rows, in_order, RowGroup.of(reader.schema)))
     return found
 
 
@@ -206,8 +222,8 @@ def _load(stream: _Stream) -> tuple[Any, Any]:
         file.seek(stream.offset)
         table = pyarrow.Table.from_batches(islice(pyarrow.ipc.open_stream(file), stream.batches))
     places = numbers_of(table.column(0).combine_chunks())
-    table = table.remove_column(0)
-    if (numpy.diff(places) > 0).all():
+    table = table.remove_column(0) if stream.group is None else stream.group.read()
+    if stream.in_order:
         return places, table
     order = numpy.argsort(places, kind="stable")
     return places[order], table.take(order)

@@ -1,0 +1,106 @@
+"""Predictions go into the output's Parquet file at once where they can, and no row depends on whether they do."""
+
+import json
+
+import numpy
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from headrace.jobs import direct, output
+from headrace.jobs.direct import DirectParquet
+from headrace.jobs.output_batches import OutputLine, lines_in
+from headrace.jobs.parquet_tables import write_parquet
+from headrace.jobs.parts import PartWriter
+from headrace.jobs.stored_rows import StoredRows
+
+
+@pytest.fixture
+def part(tmp_path, monkeypatch):
+    """A writer whose row groups are of four rows or more."""
+    monkeypatch.setattr(direct, "GROUP_ROWS", 4)
+    part = PartWriter(str(tmp_path), "predictions")
+    part.direct = DirectParquet(str(tmp_path / "direct.parquet"))
+    return part
+
+
+def block(*numbers, as_type="int64"):
+    values = [None if one is None else float(one) if as_type == "float64" else one for one in numbers]
+    return pyarrow.RecordBatch.from_pydict({"n": pyarrow.array(values, as_type)})
+
+
+def stored(part):
+    """The rows' numbers in order, and the name of the file that has just them."""
+    rows = StoredRows.of_parts([part.finish()])
+    numbers = []
+    for table in rows.tables():
+        lines = lines_in(table)
+        numbers += table["n"].to_pylist() if lines is None else [json.loads(line)["n"] for line in lines]
+    return numbers, rows.whole_file()
+
+
+def test_blocks_of_one_schema_are_one_file(part, tmp_path):
+    for place in (0, 3, 6, 20):
+        part.write_batch(place, block(place, place + 1, place + 2))
+    expected = [0, 1, 2, 3, 4, 5, 6, 7, 8, 20, 21, 22]
+    assert stored(part) == (expected, str(tmp_path / "direct.parquet"))
+    file = pyarrow.parquet.ParquetFile(tmp_path / "direct.parquet")
+    assert (file.num_row_groups, file.read()["n"].to_pylist()) == (2, expected)
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        pytest.param(lambda part: part.write_batch(6, block(6, 7, as_type="float64")), id="another type"),
+        pytest.param(lambda part: part.write_lines([OutputLine(n, f'{{"n": {n}}}') for n in (6, 7)]), id="lines"),
+    ],
+)
+def test_rows_that_do_not_fit_come_behind_those_of_the_file(part, later):
+    part.write_batch(0, block(0, 1))
+    part.write_batch(2, block(2, 3, 4, 5))
+    later(part)
+    part.write_batch(8, block(8, 9))
+    assert stored(part) == (list(range(10)), None)
+
+
+def test_rows_out_of_order_are_no_file_of_their_own(part):
+    for place in (4, 0, 8):
+        part.write_batch(place, block(*range(place, place + 4)))
+    assert stored(part) == (list(range(12)), None)
+
+
+def test_rows_out_of_order_within_a_row_group_are_no_file_of_their_own(part):
+    for place in (2, 0, 4, 6):
+        part.write_batch(place, block(place, place + 1))
+    assert stored(part) == (list(range(8)), None)
+
+
+def test_rows_that_came_twice_are_no_file_of_their_own(part):
+    for place in (0, 4, 4):
+        part.write_batch(place, block(*range(place, place + 4)))
+    assert stored(part) == (list(range(8)), None)
+
+
+def test_a_column_whose_type_is_not_known_yet_is_none_for_the_file(part, tmp_path):
+    part.write_batch(0, block(None, as_type="null"))
+    part.write_batch(1, block(1))
+    assert stored(part) == ([None, 1], None)
+    assert not (tmp_path / "direct.parquet").exists()
+
+
+def test_a_column_without_any_value_has_no_type(part):
+    part.write_batch(0, block(None, None, as_type="float64"))
+    assert stored(part) == ([None, None], None)
+
+
+def test_a_run_writes_its_rows_once(tmp_path, both_ways, monkeypatch):
+    """One row in the midst fails, and nothing joins the others afterwards."""
+    rows = numpy.random.default_rng(5).normal(size=(5000, 2)) * 20
+    rows[1234, 0] = 13
+    pyarrow.parquet.write_table(pyarrow.table({"a": rows[:, 0], "b": rows[:, 1]}), tmp_path / "in.parquet")
+    joined = []
+    monkeypatch.setattr(output, "write_parquet", lambda *given: joined.append(write_parquet(*given)))
+    (schema, found), letters, predictions, _ = both_ways(tmp_path / "in.parquet", output="out.parquet")
+    assert joined == [None]  # row by row
+    assert (schema.metadata, predictions, len(letters)) == (None, 4999, 1)
+    assert [row["a"] for row in found] == [*rows[:1234, 0], *rows[1235:, 0]]
