@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from apache_beam.metrics.cells import DistributionData, DistributionResult
@@ -11,7 +12,7 @@ from apache_beam.metrics.cells import DistributionData, DistributionResult
 from headrace.core.events import FALLBACK
 from headrace.metrics.report import refuse_unwritable, report_figures, write_report
 from headrace.metrics.timeline import Timeline
-from headrace.metrics.totals import Totals, usage_in
+from headrace.metrics.totals import Totals, usage_figures, usage_in
 
 _OF_FALLBACK = re.compile(rf"{FALLBACK}\d*(-.+)?-_num_inferences")
 _UNKNOWN = (
@@ -36,7 +37,8 @@ def report(result: Any, path: str) -> None:
         OSError: a file cannot be written.
     """
     refuse_unwritable(path)
-    totals, (_, distributions) = totals_of(result), _metrics_of(result)
+    counters, distributions = _metrics_of(result)
+    totals = _totals(counters, distributions)
     facts = {
         "command": "pipeline",
         "notes": [_UNKNOWN],
@@ -45,7 +47,7 @@ def report(result: Any, path: str) -> None:
         "predictions": totals.predictions,
         "skipped": totals.skipped,
         "from_cache": totals.cached,
-        "usage": {name: _usage(used) for name, used in totals.usage.items()},
+        "usage": usage_figures(totals.usage),
         "figures": {
             "batches": totals.batches,
             "failed batches": totals.failed_batches,
@@ -65,7 +67,10 @@ def report(result: Any, path: str) -> None:
 
 def totals_of(result: Any) -> Totals:
     """Totals from Beam's metrics, as far as the runner provides them."""
-    counters, figures = _metrics_of(result)
+    return _totals(*_metrics_of(result))
+
+
+def _totals(counters: Mapping[str, int], figures: Mapping[str, DistributionResult]) -> Totals:
     batches, loads = figures.get("inference_request_batch_size"), figures.get("load_model_latency_milli_secs")
     memory = figures.get("model_byte_size")
     return Totals(
@@ -103,7 +108,3 @@ def _added(one: DistributionResult, other: DistributionResult) -> DistributionRe
     sums = (sum(getattr(each, name) for each in both) for name in ("sum", "count"))
     ends = (min(each.min for each in both), max(each.max for each in both))
     return DistributionResult(DistributionData(*sums, *ends))
-
-
-def _usage(used: Any) -> dict[str, Any]:
-    return {name: getattr(used, name) for name in ("requests", "input_tokens", "output_tokens", "cost")}

@@ -20,13 +20,12 @@ from headrace.core.errors import ConfigurationError
 from headrace.core.files import is_folder_name
 from headrace.hosts.system import allowed_cores
 from headrace.metrics.timeline import Timeline
-from headrace.metrics.totals import Totals
+from headrace.metrics.totals import Totals, usage_figures
 
 if TYPE_CHECKING:
     from headrace.cli.options import RetryArgs, RunArgs
     from headrace.jobs.job import Report
 
-_NO_SUBJECT: dict[str, Any] = {"command": "run", "handler": None, "workers": 1, "formats": [], "columnar": False}
 STDOUT = "-"
 STDOUT_NAME = "standard output"
 
@@ -66,7 +65,7 @@ class RunRecord:
         self._report_path = report
         self._quotes_messages = quotes_messages
         self.timeline = Timeline(began=started)
-        self.subject = _NO_SUBJECT
+        self.subject: dict[str, Any] = {"command": "run"}
         """What was run, for the report."""
         self.wanted = wanted
         self.kept = kept
@@ -145,7 +144,6 @@ class RunRecord:
         """Plain values; None where a value is unknown."""
         ended, usage = self.report is not None, self.totals.usage.copy()
         phases = {name: round(seconds, 3) for name, seconds in self.seconds._asdict().items()}
-        fields = ("requests", "input_tokens", "output_tokens", "cost")
         return {
             "exit_code": code,
             "exit_reason": _REASONS.get(code, "interrupted"),
@@ -156,7 +154,7 @@ class RunRecord:
             "files": dict(self.files),
             "seconds": round(self.seconds.total, 3) if ended else None,
             "phases": phases if ended else None,
-            "usage": {model: {name: getattr(used, name) for name in fields} for model, used in usage.items()},
+            "usage": usage_figures(usage),
             "cost": cost_of(usage),
         }
 

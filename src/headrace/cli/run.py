@@ -211,7 +211,6 @@ def _subject(run: Run, args: RunArgs | RetryArgs) -> dict[str, Any]:
         "workers": args.workers,
         "keeps_one_worker": run.keeps_one_worker,
         "formats": sorted({source.format for source in run.job.sources}),
-        "columnar": run.is_columnar,
     }
 
 

@@ -34,7 +34,7 @@ class LivePage:
         page = _Kept(lambda: render(figures()).encode())
         page()  # a missing extra is found now
         try:
-            self._server = _Server(("127.0.0.1", port), _handler(page, token))
+            self._server = _PageServer(("127.0.0.1", port), _handler(page, token))
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or "ports are 0 to 65535"
             raise ConfigurationError(f"--watch: cannot listen on port {port}: {reason}.") from error
@@ -67,7 +67,7 @@ class _Kept:
             return self._page
 
 
-class _Server(ThreadingHTTPServer):
+class _PageServer(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Nothing about a browser that left early: standard error is the run's."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
@@ -75,7 +75,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def _handler(page: Callable[[], bytes], token: str) -> type[BaseHTTPRequestHandler]:
-    class _Request(BaseHTTPRequestHandler):
+    class _PageRequest(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             given = parse_qs(urlsplit(self.path).query).get("token", [""])[0]
             is_known = secrets.compare_digest(given.encode(), token.encode())
@@ -91,4 +91,4 @@ def _handler(page: Callable[[], bytes], token: str) -> type[BaseHTTPRequestHandl
         def log_message(self, *_: Any) -> None:
             """Nothing: standard error is the run's."""
 
-    return _Request
+    return _PageRequest

@@ -28,7 +28,7 @@ _marked: dict[CodeType, Phase] = {}
 
 
 def during(phase: Phase) -> Callable[[FunctionT], FunctionT]:
-    """Decorates a function or a generator function, which stays as it is: whoever runs it is in this phase."""
+    """Marks a function or a generator function, which it returns unchanged: a thread that runs it is in this phase."""
 
     def mark(function: FunctionT) -> FunctionT:
         _marked[function.__code__] = phase

@@ -16,14 +16,12 @@ from headrace.core.errors import ConfigurationError
 from headrace.core.spelling import did_you_mean
 from headrace.jobs import files, reading
 from headrace.jobs.differences import ColumnDiff, Interval, compare, texts_of, wilson
-from headrace.jobs.opening import create_compressed
+from headrace.jobs.output import write_tables
 from headrace.jobs.output_batches import batch_as_written
-from headrace.jobs.parquet_tables import write_parquet
 from headrace.jobs.row_ranges import RowRanges
-from headrace.jobs.text_tables import csv_of, lines_of
 from headrace.rows.blocks import BrokenLine
+from headrace.rows.examples import PREDICTION
 
-PREDICTION = "prediction"
 _PLACE = "row"
 """The column of a row's number, counted from 1, where no column identifies it."""
 _ROWS_AT_ONCE = 1 << 16
@@ -89,7 +87,7 @@ def write_rows(rows: Any, path: str) -> None:
     Raises:
         ConfigurationError: another extension, or the file cannot be written.
     """
-    kind = files.output_format(path)
+    files.output_format(path)  # refuses an ending under the name that the user gave
     part = os.path.join(os.path.dirname(path), f".part-{os.path.basename(path)}")
 
     def tables() -> Iterator[Any]:
@@ -97,12 +95,7 @@ def write_rows(rows: Any, path: str) -> None:
             yield pyarrow.Table.from_batches([batch_as_written(batch)])
 
     try:
-        with create_compressed(part) as file:
-            if kind == "parquet":
-                write_parquet(file, tables, lambda: None)
-            else:
-                for chunk in csv_of(tables, files.delimiter_of(path)) if kind == "csv" else lines_of(tables()):
-                    file.write(chunk)
+        write_tables(part, tables, lambda: None)
         os.replace(part, path)
     except OSError as error:
         raise ConfigurationError(f"--output: cannot write {path}: {error.strerror or error}.") from error

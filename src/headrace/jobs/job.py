@@ -13,7 +13,7 @@ from headrace.rows.examples import RESERVED, Examples
 from headrace.rows.files import Contents
 
 FIRST_ROWS = 1000
-"""If so many rows fail before any other has succeeded, the rest is not read."""
+"""A run ends once this many rows have failed and none has succeeded."""
 
 cancelled: set[str] = set()
 """The output folders of this process's cancelled jobs."""

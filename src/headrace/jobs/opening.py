@@ -63,7 +63,7 @@ class Position:
         self.stored = None if self.file is None else self.file.tell()
 
     def part(self, size: int) -> float:
-        """How much of the file, of so many bytes, has become rows: from 0 to 1."""
+        """The share of a file of this many bytes that has been read as rows, from 0 to 1."""
         stored = 1.0 if self.stored is None or not size else self.stored / size
         return min(1.0, self.done / max(1, self.read) * stored)
 

@@ -224,7 +224,7 @@ class Output:
         )
         has_letters = rows.letters > 0
         if has_letters:
-            _write(bad, lambda: self._letters(rows), check, letter_types())
+            write_tables(bad, lambda: self._letters(rows), check, letter_types())
         if not self.accepted:
             return [Move("the dead letters", bad, files.failed_letters)] if has_letters else []
         moves = [
@@ -238,7 +238,7 @@ class Output:
         """Writes a file, or finds one that is written; returns its path."""
         whole = rows.good.whole_file()
         if whole is None:
-            _write(path, rows.good.tables, check)
+            write_tables(path, rows.good.tables, check)
         return whole or path
 
     def _letters(self, rows: StoredOutput) -> Iterable[Any]:
@@ -253,7 +253,7 @@ class Output:
         return storage.join(folder, f"joined-{number}{storage.split(path)[1]}")
 
 
-def _write(
+def write_tables(
     path: str, tables: Callable[[], Iterable[Any]], check: Callable[[], None], types: dict[str, Any] | None = None
 ) -> None:
     """Writes tables into a file, whose extension tells how."""

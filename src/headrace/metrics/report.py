@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from headrace.core.errors import ConfigurationError, MissingExtraError
+from headrace.core.errors import ConfigurationError, extra_required
 from headrace.metrics.timeline import Timeline
 from headrace.metrics.verdict import advice, verdict
 
@@ -22,7 +22,6 @@ _BEGIN = b'{"report": '
 RUNNING = "running"
 """The ``exit_reason`` of a run that goes on."""
 _STARTING = (("imports", "start and imports"), ("loading", "loading the model"))
-_NOT_IN_LEDGER = ("done_before",)
 
 Figures = Mapping[str, Any]
 
@@ -36,7 +35,6 @@ _UNKNOWN: Figures = {
     "workers": 1,
     "keeps_one_worker": False,
     "formats": [],
-    "columnar": False,
     "cores": 1,
     "from_cache": 0,
     "usage": {},
@@ -81,7 +79,7 @@ def report_figures(facts: Figures, timeline: Timeline) -> dict[str, Any]:
     }
 
 
-def write_report(figures: Figures, path: str, other: Figures | None = None) -> None:
+def write_report(figures: Figures, path: str) -> None:
     """Writes the figures beside the page, as ``.json``; only them if the path has that ending.
 
     Raises:
@@ -90,7 +88,7 @@ def write_report(figures: Figures, path: str, other: Figures | None = None) -> N
     data, page = (os.path.splitext(path)[0] + ending for ending in (".json", ".html"))
     write_text(data, json.dumps(figures))
     if path.endswith(".html"):
-        write_text(page, render(figures, other))
+        write_text(page, render(figures))
 
 
 def read_figures(path: str) -> dict[str, Any]:
@@ -119,11 +117,9 @@ def render(figures: Figures, other: Figures | None = None) -> str:
 
 
 def _require_extra() -> None:
-    try:
+    with extra_required("report"):
         import jinja2  # noqa: F401, PLC0415 - of an extra
         import matplotlib  # noqa: F401, PLC0415 - as above
-    except ImportError as error:
-        raise MissingExtraError(error.name or "matplotlib", "report") from error
 
 
 def write_text(path: str, text: str) -> None:

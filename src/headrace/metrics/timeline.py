@@ -26,7 +26,7 @@ _RECENT = 10
 """Samples of one process: about five seconds."""
 _STEP = math.log(1.05)
 """Latencies are counted in steps of 5 %."""
-_SUMS = ("rows", "batches", "model_seconds", "failed", "throttled_seconds", "tokens", "cost", "cpu_seconds")
+_SUMS = ("rows", "batches", "failed", "throttled_seconds", "tokens", "cost", "cpu_seconds")
 
 
 class Timeline:
@@ -101,7 +101,6 @@ class Timeline:
     def _batch(self, event: BatchCompleted) -> None:
         self._add("rows", event.examples)
         self._add("batches", 1)
-        self._add("model_seconds", event.seconds)
         of_size = self._sizes.setdefault(_bucket(event.examples), [0.0, 0.0, 0.0])
         for place, amount in enumerate((1, event.examples, event.seconds)):
             of_size[place] += amount

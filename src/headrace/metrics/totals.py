@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from headrace.core.errors import as_type_name
 from headrace.core.events import (
@@ -220,6 +220,12 @@ class InferenceMetrics:
     def _names(self, model: str, name: str) -> list[str]:
         prefix = f"{model}-_" if model else self._prefix
         return [name, prefix + name] if prefix else [name]
+
+
+def usage_figures(usage: Mapping[str, UsageReported]) -> dict[str, dict[str, Any]]:
+    """What each model used, as plain values."""
+    names = ("requests", "input_tokens", "output_tokens", "cost")
+    return {model: {name: getattr(used, name) for name in names} for model, used in usage.items()}
 
 
 def usage_in(counters: Mapping[str, int]) -> dict[str, UsageReported]:
