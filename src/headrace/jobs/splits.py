@@ -27,6 +27,8 @@ _FEWEST_BYTES, _MOST_BYTES = 1 << 12, 1 << 26
 _PARTS_LEFT = 4
 """A part is so much of what is left that about this many follow for each worker: the last parts are small, so that all
 workers end at about the same time."""
+_EQUAL_SHARE = 32
+"""The last 32nd of the input is cut into equal parts: smaller ones would each cost a small batch."""
 _PIECE_BYTES, _SLOW_BYTES = 1 << 22, 1 << 16
 _QUOTE, _NEWLINE, _RETURN = b'"\n\r'
 _BLANK = re.compile(rb"(?<=\n)[ \t\r\x0b\x0c]*\n")
@@ -84,7 +86,7 @@ class Splits:
         return self._of_groups(source, size) if source.format == "parquet" else self._of_text(source, size)
 
     def _next_bytes(self) -> int:
-        return max(_FEWEST_BYTES, min(_MOST_BYTES, self._left // self._parts))
+        return max(_FEWEST_BYTES, min(_MOST_BYTES, max(self._left, self._total // _EQUAL_SHARE) // self._parts))
 
     def _of_files(self, source: Source, size: int) -> Iterator[Part]:
         before, row, total = self._left, 0, len(source.files)
