@@ -35,6 +35,8 @@ and backwards.
 
 _FORMATS = ("parquet", "csv", "jsonl")
 _SEEN = ("age", "income", "city", "zip", "score")
+_TURNS_IN_MEMORY = 5
+"""At least: the first call of each way is slower, and all take a second."""
 _FEW, _MANY = 300_000, 2_000_000
 _OURS, _BY_HAND, _PEERS = "headrace", "by hand", {"Daft": "daft", "Ray Data": "ray"}
 
@@ -73,7 +75,7 @@ def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]
         for kind in _FORMATS:
             runs = _of_files(folder, kind, model, _named(kind, count), repeats)
             yield from turns.facts(runs, count)
-    yield from _in_memory(model, 20_000 if quick else 1_000_000, repeats)
+    yield from _in_memory(model, 20_000 if quick else 1_000_000, repeats if quick else max(repeats, _TURNS_IN_MEMORY))
 
 
 def table(count: int, seed: int = 3) -> pandas.DataFrame:
