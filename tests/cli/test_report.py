@@ -102,3 +102,41 @@ def test_samples_of_workers_come_along(folder, headrace, handlers):
     facts = json.loads((folder.path / "r.json").read_text())
     assert sum(facts["timeline"]["rows"]) == 2000
     assert facts["workers"] == 2
+
+
+STEPS = """
+import time
+
+import headrace
+
+
+def busy(value):
+    end = time.process_time() + 0.2
+    while time.process_time() < end:
+        pass
+    return value
+
+
+class Adds(headrace.ModelHandler):
+    def load_model(self):
+        return sum
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [model(row.values()) for row in batch]
+
+
+def steps():
+    return Adds().with_preprocess_fn(busy).with_postprocess_fn(busy)
+"""
+
+
+def test_samples_tell_what_an_isolated_host_is_at(folder, headrace):
+    folder.write("in.jsonl", [{"a": number} for number in range(4)])
+    folder.write("steps.py", STEPS)
+    arguments = ("run", "in.jsonl", "--output", "p.jsonl", "--handler", "steps:steps", "--isolate", "--report")
+    assert headrace(*arguments, "r.json").code == 0
+    facts = json.loads((folder.path / "r.json").read_text())
+    spent = facts["wall"]["busy_seconds"]
+    assert spent["preprocessing"] > spent.get("model", 0)
+    assert spent["postprocessing"] > spent.get("model", 0)
+    assert sum(facts["timeline"]["cpu_seconds"]) > 1, "of the host"

@@ -81,7 +81,7 @@ def timeline() -> Timeline:
         now[0] = second / 2
         for size in (8, 64):
             timeline.on_event(BatchCompleted("", size, 0, size / 1000 + 0.01, useful=6, padded=8))
-        timeline.on_event(WorkSampled(1, 0.5, {"model": 0.4, "reading": 0.3}, 0.6, 1 << 28))
+        timeline.on_event(WorkSampled(1, 0.5, {"model": 0.4, "reading": 0.3}, 0.6, {"memory": 1 << 28}))
     timeline.on_event(UsageReported("gpt", 1000, 50, 10, 0.25))
     timeline.on_event(ElementFailed(Stage.INFERENCE, ValueError()))
     return timeline

@@ -53,12 +53,13 @@ def test_a_long_run_has_wider_bins_and_the_same_sums(clock: Clock) -> None:
 def test_samples_of_processes_add_up(clock: Clock) -> None:
     timeline = Timeline(clock)
     clock.now = 1.0
-    timeline.on_event(WorkSampled(1, 1.0, {"model": 0.8, "reading": 0.5}, 0.9, 100))
-    timeline.on_event(WorkSampled(2, 1.0, {"model": 0.4}, 0.6, 50))
+    timeline.on_event(WorkSampled(1, 1.0, {"model": 0.8, "reading": 0.5}, 0.9, {"memory": 100, "quota": 5.0}))
+    timeline.on_event(WorkSampled(2, 1.0, {"model": 0.4}, 0.6, {"memory": 50, "quota": 4.0, "in_flight": 3}))
     figures = timeline.figures()
     assert figures["wall"] == {"sampled_seconds": 2.0, "busy_seconds": {"model": 1.2, "reading": 0.5}}
     assert sum(figures["timeline"]["cpu_seconds"]) == pytest.approx(1.5, abs=1e-3)
-    assert max(figures["timeline"]["memory"]) == 150
+    line = figures["timeline"]
+    assert [max(line[name]) for name in ("memory", "quota", "in_flight")] == [150, 5.0, 3]
     assert timeline.recent() == pytest.approx({"model": 0.6, "reading": 0.25})
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
+from types import SimpleNamespace
+
+import pytest
 
 from headrace.core.events import Event, WorkSampled
-from headrace.core.phases import Phase, during
-from headrace.runtime.sampling import Sampler
+from headrace.core.phases import Look, Phase, during
+from headrace.runtime.sampling import Sampler, sample_also
 from waiting import wait_until
 
 
@@ -49,5 +54,61 @@ def test_phases_of_all_threads_are_reported_and_nothing_stays_behind() -> None:
     for event in samples.events:
         assert event.process == os.getpid()
         assert all(0 < spent <= event.seconds + 1e-6 for spent in event.phases.values())
-        assert event.memory > 0
+        assert event.gauges["memory"] > 0
     assert not [thread for thread in threading.enumerate() if thread.name == "headrace-samples"]
+
+
+class Remote:
+    """Something that is neither a thread nor here."""
+
+    def __init__(self, process: int, *phases: Phase) -> None:
+        self.phases, self.process = phases, process
+
+    def look(self) -> Look:
+        return Look(self.phases, {"in_flight": 7, "quota": 2.5}, [self.process])
+
+
+def test_what_works_elsewhere_is_sampled_as_long_as_it_is_there() -> None:
+    with subprocess.Popen([sys.executable, "-c", "import sys\nwhile True: sum(range(1000))"]) as busy:
+        one = sample_also(Remote(busy.pid, Phase.POSTPROCESSING, Phase.QUOTA))
+        samples, done = Samples(), threading.Event()
+        waiting = threading.Thread(target=wait_for_answers, args=(done,))
+        waiting.start()
+        try:
+            with Sampler(samples):
+                wait_until(lambda: sum(event.cpu_seconds for event in list(samples.events)) > 0.2)
+        finally:
+            busy.kill()
+            done.set()
+            waiting.join()
+    assert samples.spent(Phase.POSTPROCESSING) > 0
+    assert samples.spent(Phase.QUOTA) > 0
+    assert samples.spent(Phase.ANSWERS) == 0, "what waits for a quota waits for no answer"
+    assert samples.events[0].gauges["in_flight"] == 7
+    assert samples.events[0].gauges["quota"] == 2.5
+    del one
+    later = Samples()
+    with Sampler(later):
+        wait_until(lambda: len(later.events) > 0)
+    assert "quota" not in later.events[-1].gauges
+
+
+@during(Phase.ANSWERS)
+def wait_for_answers(done: threading.Event) -> None:
+    done.wait()
+
+
+def test_gpus_are_sampled_where_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda number: number,
+        nvmlDeviceGetUtilizationRates=lambda gpu: SimpleNamespace(gpu=50 + gpu),
+        nvmlDeviceGetMemoryInfo=lambda gpu: SimpleNamespace(used=1000),
+    )
+    for module, figures in ((nvml, {"gpu_busy": 1.01, "gpu_memory": 2000}), (None, {})):
+        monkeypatch.setitem(sys.modules, "pynvml", module)
+        samples = Samples()
+        with Sampler(samples, gpus=True):
+            pass
+        assert {name: value for name, value in samples.events[-1].gauges.items() if "gpu" in name} == figures

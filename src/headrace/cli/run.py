@@ -162,7 +162,7 @@ def _run(run: Run, shell: _Shell) -> int:
         totals, run.share.at, started=shell.started, at_first=at_first, shares=shell.record.timeline.recent
     )
     timeline = shell.record.timeline
-    with subscribed(totals), subscribed(timeline), Sampler(timeline), _watched(args, shell.record):
+    with subscribed(totals), subscribed(timeline), Sampler(timeline, gpus=True), _watched(args, shell.record):
         try:
             thread.start()
             wait(thread.done, progress, errors, show=not args.no_progress)

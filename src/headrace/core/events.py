@@ -157,8 +157,10 @@ class WorkSampled:
     phases: Mapping[str, float]
     """For each ``headrace.core.phases.Phase`` the seconds in which any thread was in it; they overlap."""
     cpu_seconds: float
-    memory: int
-    """Resident bytes at the end."""
+    """Of the process and its hosts."""
+    gauges: Mapping[str, float]
+    """At the end: resident bytes as ``memory``; where there are some, requests ``in_flight``, the ``quota`` found in
+    requests a second, and of the machine's GPUs ``gpu_busy``, how many, and ``gpu_memory``, bytes."""
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from types import CodeType, FrameType
-from typing import TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., object])
 
@@ -16,12 +16,35 @@ class Phase(str, Enum):
     LOADING = "loading"
     READING = "reading"
     PREPROCESSING = "preprocessing"
+    BATCH = "waiting for a batch"
+    """For rows that are being read: there is nothing else to do."""
     MODEL = "model"
     """In ``run_inference``, in this process or in a host."""
+    TRANSFER = "between processes"
+    """A host decodes a batch, or encodes its predictions."""
     ANSWERS = "waiting for answers"
-    """Of an endpoint; for its quota, too."""
+    """Of an endpoint."""
+    QUOTA = "waiting for the quota"
+    """Of an endpoint: requests wait that it would refuse now."""
     POSTPROCESSING = "postprocessing"
     WRITING = "writing"
+
+
+class Look(NamedTuple):
+    """What something besides this process's threads is at."""
+
+    phases: Sequence[Phase] = ()
+    gauges: Mapping[str, float] = {}
+    processes: Sequence[int] = ()
+    """Ids of those that work for this one."""
+
+
+class Sampled(Protocol):
+    """Something that a sampler looks at, on its own thread."""
+
+    def look(self) -> Look:
+        """What it is at now."""
+        ...
 
 
 _marked: dict[CodeType, Phase] = {}

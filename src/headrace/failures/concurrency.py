@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 
+from headrace.core.phases import Look, Phase
 from headrace.failures.endpoint_board import Board
 from headrace.failures.known_rates import Allowance, MinuteBudget
 from headrace.failures.latency import LatencyLimit
@@ -80,6 +81,14 @@ class ConcurrencyLimit:
         """Whether requests wait for this process to compute: then more in flight deliver no more."""
         self.in_flight = 0
         """How many requests are in flight, but for those that left before the last outage and may never end."""
+        self._is_paced = False
+        """Whether requests wait for their time, since there would be too many."""
+
+    def look(self) -> Look:
+        """What the requests are at."""
+        quota = self.board.state.quota
+        found = {"quota": quota} if 0 < quota < math.inf else {}
+        return Look([Phase.QUOTA] if self._is_paced else [], {"in_flight": self.in_flight, **found})
 
     @property
     def limit(self) -> int:
@@ -122,6 +131,7 @@ class ConcurrencyLimit:
         else:
             left, wait = self._take(now, waiting)
         self.board.show(now, self.in_flight, waiting - left)
+        self._is_paced = left < waiting and not self.is_down and self._pause(now) > 0
         return left, wait
 
     def _take(self, now: float, waiting: int) -> tuple[int, float]:
@@ -285,6 +295,10 @@ class FixedLimit:
         self.in_flight = 0
         self.board = Board(0.0)
         """Of nobody else."""
+
+    def look(self) -> Look:
+        """What the requests are at."""
+        return Look(gauges={"in_flight": self.in_flight})
 
     def take(self, now: float, waiting: int) -> tuple[int, float]:
         """How many of those that wait leave now; and infinity: the next one not before another is finished."""

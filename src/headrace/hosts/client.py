@@ -12,6 +12,7 @@ from headrace.hosts.connection import Call, HostConnection
 from headrace.hosts.provider import HostFailure, HostProvider
 from headrace.hosts.system import reset_in_forks
 from headrace.ipc.codec import Decoded, encode
+from headrace.ipc.progress import ActivitySnapshot
 
 _MOST_FAILED_STARTS = 5
 """After this many hosts in a row have exited before their first request, starting another is an error."""
@@ -127,6 +128,13 @@ class ModelHosts:
         return [
             connection.process for connection in self._connections if connection is not None and not connection.is_over
         ]
+
+    @property
+    def snapshots(self) -> list[ActivitySnapshot]:
+        """What the running hosts are doing; nothing of those that do many things at once."""
+        connections = [] if self._side_by_side else self._connections
+        found = [connection.snapshot() for connection in connections if connection is not None]
+        return [snapshot for snapshot in found if snapshot is not None]
 
     def hang_up(self) -> None:
         """As ``close``, without waiting; ``close`` is still necessary."""

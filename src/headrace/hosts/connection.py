@@ -111,6 +111,11 @@ class HostConnection:
         current = self._progress.read().call
         return len(self._pending) + (current not in self._pending and current not in (0, self._last_answered))
 
+    def snapshot(self) -> ActivitySnapshot | None:
+        """What the host is doing; None: it has exited."""
+        with self._lock:
+            return None if self.is_over else self._progress.read()
+
     def add_client(self, file: int) -> None:
         """Connects another client to the host; ``file`` is the host's end of that client's channel.
 

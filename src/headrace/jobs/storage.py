@@ -11,12 +11,13 @@ import importlib.metadata
 import os
 import shutil
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, wraps
 from typing import Any, BinaryIO, ParamSpec, TypeVar
 
 from headrace.core.errors import ConfigurationError
 from headrace.core.files import FileInfo, file_info, match_local
+from headrace.core.phases import Phase, during
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -131,9 +132,14 @@ def prefetch(items: Iterator[T]) -> Generator[T, None, None]:
     """
     with ThreadPoolExecutor(1, "headrace-reads-ahead") as thread:
         coming = thread.submit(next, items, None)
-        while (item := coming.result()) is not None:
+        while (item := _awaited(coming)) is not None:
             coming = thread.submit(next, items, None)
             yield item
+
+
+@during(Phase.BATCH)
+def _awaited(coming: Future[T]) -> T:
+    return coming.result()
 
 
 @cache

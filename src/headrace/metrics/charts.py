@@ -59,7 +59,7 @@ def timeline(rows: Sequence[tuple[str, Sequence[float]]], bin_seconds: float, de
 
 def batch_curve(sizes: Sequence[Mapping[str, Any]], described: str) -> str:
     """Rows a second by batch size; the larger a point, the more rows went that way."""
-    from matplotlib.ticker import EngFormatter  # noqa: PLC0415 - of an extra
+    from matplotlib.ticker import EngFormatter, LogLocator, NullLocator  # noqa: PLC0415 - of an extra
 
     with _figure(3.2) as figure:
         axis = figure.subplots()
@@ -68,7 +68,9 @@ def batch_curve(sizes: Sequence[Mapping[str, Any]], described: str) -> str:
         areas = [20 + 180 * one["rows"] / most for one in sizes]
         axis.scatter([one["size"] for one in sizes], rates, areas, color=_TWO, alpha=0.7)
         axis.set_xscale("log")
-        axis.set_ylim(bottom=0)
+        axis.set_ylim(0, 1.15 * max(rates))
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_minor_locator(NullLocator())
         axis.xaxis.set_major_formatter(EngFormatter(sep=""))
         axis.yaxis.set_major_formatter(EngFormatter(sep=""))
         axis.set_xlabel("rows in a batch")

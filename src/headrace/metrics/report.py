@@ -226,8 +226,11 @@ def _pictures(figures: Figures) -> Iterator[dict[str, str]]:
         "cores busy": [value / width for value in line["cpu_seconds"]],
         "dead letters/s": [value / width for value in line["failed"]],
         "tokens/s": [value / width for value in line["tokens"]],
-        "seconds held back by a quota": line["throttled_seconds"],
-        "memory, bytes": line["memory"],
+        "requests in flight": line.get("in_flight", []),
+        "quota found, requests/s": line.get("quota", []),
+        "memory, bytes": line.get("memory", []),
+        "GPUs busy": line.get("gpu_busy", []),
+        "memory of GPUs, bytes": line.get("gpu_memory", []),
     }
     rows = [(name, values) for name, values in wanted.items() if any(values)]
     if rows:

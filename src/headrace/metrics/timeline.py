@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from headrace.core.events import (
@@ -26,6 +26,7 @@ _RECENT = 10
 """Samples of one process: about five seconds."""
 _STEP = math.log(1.05)
 """Latencies are counted in steps of 5 %."""
+_OF_ALL = ("quota", "gpu_busy", "gpu_memory")
 _SUMS = ("rows", "batches", "failed", "throttled_seconds", "tokens", "cost", "cpu_seconds")
 
 
@@ -42,8 +43,9 @@ class Timeline:
         self._began = clock() if began is None else began
         self._bin_secs = _FIRST_BIN_SECS
         self._sums: dict[str, list[float]] = {name: [] for name in _SUMS}
-        self._memory: list[float] = []
-        self._memory_of: dict[int, int] = {}
+        self._gauges: dict[str, list[float]] = {}
+        """For each gauge the most of each bin, of all processes together."""
+        self._gauges_of: dict[int, Mapping[str, float]] = {}
         self._sizes: dict[int, list[float]] = {}
         """For each size of a batch: batches, rows, seconds."""
         self._latencies: Counter[int] = Counter()
@@ -88,7 +90,7 @@ class Timeline:
                 "timeline": {
                     "bin_seconds": self._bin_secs,
                     **{name: [round(value, 4) for value in values] for name, values in self._sums.items()},
-                    "memory": list(self._memory),
+                    **{name: [round(value, 4) for value in values] for name, values in self._gauges.items()},
                 },
                 "batch_sizes": [
                     {"size": size, "batches": int(batches), "rows": int(rows), "seconds": round(seconds, 6)}
@@ -117,11 +119,14 @@ class Timeline:
         self._recent.append(event)
         last = self._bin()
         bins = min(last, round(event.seconds / self._bin_secs)) + 1
-        self._memory_of[event.process] = event.memory
-        memory = sum(self._memory_of.values())
+        self._gauges_of[event.process] = event.gauges
+        now = {name: _together(name, self._gauges_of.values()) for name in event.gauges}
+        for name in now.keys() - self._gauges.keys():
+            self._gauges[name] = [0.0] * (last + 1)
         for place in range(last + 1 - bins, last + 1):
             self._sums["cpu_seconds"][place] += event.cpu_seconds / bins
-            self._memory[place] = max(self._memory[place], memory)
+            for name, value in now.items():
+                self._gauges[name][place] = max(self._gauges[name][place], value)
 
     def _add(self, name: str, amount: float) -> None:
         place = self._bin()  # first: it may replace the lists
@@ -135,8 +140,9 @@ class Timeline:
             place //= 2
             for name, values in self._sums.items():
                 self._sums[name] = [sum(values[start : start + 2]) for start in range(0, len(values), 2)]
-            self._memory = [max(self._memory[start : start + 2]) for start in range(0, len(self._memory), 2)]
-        for column in (*self._sums.values(), self._memory):
+            for name, values in self._gauges.items():
+                self._gauges[name] = [max(values[start : start + 2]) for start in range(0, len(values), 2)]
+        for column in (*self._sums.values(), *self._gauges.values()):
             column.extend([0.0] * (place + 1 - len(column)))
         return place
 
@@ -158,6 +164,12 @@ class Timeline:
 def _bucket(size: int) -> int:
     """A size, rounded to a step of the square root of two if it is large."""
     return size if size <= _EXACT_SIZES else round(2 ** (round(2 * math.log2(size)) / 2))
+
+
+def _together(name: str, gauges: Iterable[Mapping[str, float]]) -> float:
+    """A gauge of all processes: they share a quota, and the machine's GPUs."""
+    values = [one.get(name, 0.0) for one in gauges]
+    return max(values) if name in _OF_ALL else sum(values)
 
 
 def _rounded(values: dict[str, float]) -> dict[str, float]:

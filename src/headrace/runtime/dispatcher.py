@@ -17,6 +17,7 @@ from headrace.failures.outages import Verdict
 from headrace.failures.replies import EndpointLog, EndpointRecord, Judgement, concerns_all, judge, judge_element
 from headrace.failures.retry import RetryTokens
 from headrace.runtime.endpoint_calls import Delivery, EndpointCall, Inbox, RequestReport, Rules, Sender, WaitingCalls
+from headrace.runtime.sampling import sample_also
 
 _WAITING = 8
 """How many batches of a bundle may wait, besides one for each request in flight."""
@@ -51,7 +52,7 @@ class Dispatcher:
         self._event_loop = event_loop
         self._loop = event_loop.loop
         self.rules = rules
-        self._limit = rules.new_limit(self._loop.time(), board)
+        self._limit = sample_also(rules.new_limit(self._loop.time(), board))
         self._sender = Sender(event_loop, rules)
         self._tokens = RetryTokens()
         self._submitted: deque[EndpointCall] = deque()
@@ -155,9 +156,8 @@ class Dispatcher:
         if self.rules.usage is not None and self.rules.usage.error is not None:
             for call in self._waiting.remove_all():  # the budget is spent
                 self._deliver(Delivery(call, [], self.rules.usage.error, 0.0))
-        ready = self._waiting.ready()
         self._limit.client_is_busy = self._event_loop.is_busy()
-        left, wait = self._limit.take(now, ready)
+        left, wait = self._limit.take(now, ready := self._waiting.ready())
         for _ in range(left):
             call = self._waiting.take(newest=began is not None and self._limit.is_down)
             self._tasks[call] = call.context.run(self._loop.create_task, self._perform(call, now))

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from headrace.batching.size import BatchTime, Untimed
 from headrace.core.errors import HostDiedError
 from headrace.core.events import BatchFailed, Event, HostLost, Observer, UsageReported
-from headrace.core.phases import Phase, during
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
 from headrace.failures.breaker import HOSTS, TIMEOUTS, CircuitBreaker
 from headrace.failures.search import FailureSearch, InjectedFailure, LostBatch
@@ -146,7 +145,6 @@ class HostExecutor:
             outcomes += self._collect()
         return outcomes
 
-    @during(Phase.MODEL)
     def _collect(self) -> list[Outcome]:
         task = self._tasks.popleft()
         head, rows = self._models.answer(task.work, task.batch.elements, task.call)

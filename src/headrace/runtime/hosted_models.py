@@ -19,6 +19,7 @@ from headrace.batching.size import BatchTime, Untimed
 from headrace.core.answer import SKIP
 from headrace.core.errors import HostDiedError, HostError
 from headrace.core.events import BatchCompleted, BatchFailed, ElementsSkipped, Event, HostLost
+from headrace.core.phases import Look, Phase
 from headrace.core.result import Caught
 from headrace.failures.breaker import CircuitBreaker, LoadPolicy, survive_one_death
 from headrace.failures.recovery import overrun
@@ -31,9 +32,18 @@ from headrace.ipc.progress import Activity
 from headrace.runtime.messages import Done, Raised, Unreadable, Work
 from headrace.runtime.model_source import ModelProxy
 from headrace.runtime.request_handler import WaitContext
+from headrace.runtime.sampling import sample_also
 from headrace.runtime.spec import SessionSpec
 
 _LOGGER = logging.getLogger(__name__)
+_PHASES = {
+    Activity.DECODING: Phase.TRANSFER,
+    Activity.LOADING: Phase.LOADING,
+    Activity.PREPROCESSING: Phase.PREPROCESSING,
+    Activity.INFERENCE: Phase.MODEL,
+    Activity.POSTPROCESSING: Phase.POSTPROCESSING,
+    Activity.ANSWERING: Phase.TRANSFER,
+}
 
 T = TypeVar("T")
 Answer: TypeAlias = tuple[Done | Raised | Unreadable | HostFailure, list[Any]]
@@ -75,6 +85,12 @@ class HostedModels:
         """For preprocessing requests, which come before batching."""
         self._threads: WeakSet[threading.Thread] = WeakSet()
         """Those of ``in_background``."""
+        sample_also(self)
+
+    def look(self) -> Look:
+        """What the hosts are at, for samples."""
+        phases = [_PHASES[one.activity] for one in self._hosts.snapshots if one.activity in _PHASES]
+        return Look(phases, processes=self._hosts.processes)
 
     def submit(self, work: Work, rows: list[Any]) -> Call | Raised | Unreadable:
         """Sends a request; the response is known at once if rows cannot be pickled or the load has just failed."""

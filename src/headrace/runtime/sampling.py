@@ -1,21 +1,40 @@
-"""Samples what the threads of this process are at, and what the process uses."""
+"""Samples what the threads of this process are at, its hosts and its requests, and what they use."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+from weakref import WeakSet
 
 from headrace.core.events import Observer, WorkSampled
-from headrace.core.phases import phase_of
-from headrace.models.memory import resident_bytes
+from headrace.core.phases import Phase, Sampled, phase_of
+from headrace.models.memory import lines_of, resident_bytes
 
 _PERIOD_SECS = 0.04
 _REPORT_SECS = 0.5
 _REST = 100
 """How many times longer than a sample takes the thread waits for the next one, at least."""
+
+
+SampledT = TypeVar("SampledT", bound=Sampled)
+
+_sampled: WeakSet[Sampled] = WeakSet()
+_lock = threading.Lock()
+
+
+def sample_also(one: SampledT) -> SampledT:
+    """Has samplers look at something, which it returns, as long as anybody else keeps it."""
+    with _lock:
+        _sampled.add(one)
+    return one
 
 
 class Sampler:
@@ -24,11 +43,13 @@ class Sampler:
     Args:
         observer: receives the events, on that thread.
         clock: seconds.
+        gpus: whether to sample the machine's GPUs.
     """
 
-    def __init__(self, observer: Observer, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, observer: Observer, clock: Callable[[], float] = time.monotonic, *, gpus: bool = False) -> None:
         self._observer = observer
         self._clock = clock
+        self._gpus = gpus
         self._done: threading.Event | None = None
         self._thread: threading.Thread | None = None
 
@@ -36,7 +57,7 @@ class Sampler:
         """Starts the thread; only the first call does something."""
         if self._thread is None:
             self._done = threading.Event()
-            arguments = (self._observer, self._done, self._clock)
+            arguments = (self._observer, self._done, self._clock, _gpu_figures() if self._gpus else dict)
             self._thread = threading.Thread(target=_sample, args=arguments, name="headrace-samples", daemon=True)
             self._thread.start()
 
@@ -54,7 +75,12 @@ class Sampler:
         self.close()
 
 
-def _sample(observer: Observer, done: threading.Event, clock: Callable[[], float]) -> None:
+def _sample(
+    observer: Observer,
+    done: threading.Event,
+    clock: Callable[[], float],
+    gpu_figures: Callable[[], Mapping[str, float]],
+) -> None:
     """A phase gets the time since the last sample if any thread is in it.
 
     A call that holds the interpreter's lock delays the sample until it returns, in the function that made the call.
@@ -63,15 +89,57 @@ def _sample(observer: Observer, done: threading.Event, clock: Callable[[], float
     phases: dict[str, float] = {}
     began = last = clock()
     computed = time.process_time()
+    of_hosts: dict[int, float] = {}
     is_over, took = False, 0.0
     while not is_over:
         is_over = done.wait(max(_PERIOD_SECS, took * _REST))
         now, busy = clock(), time.thread_time()
-        for phase in {phase_of(frame) for frame in sys._current_frames().values()}:
+        with _lock:
+            looks = [one.look() for one in _sampled]
+        found = {phase_of(frame) for frame in sys._current_frames().values()}.union(*(look.phases for look in looks))
+        if Phase.QUOTA in found:
+            found.discard(Phase.ANSWERS)
+        for phase in found:
             if phase is not None:
                 phases[phase.value] = phases.get(phase.value, 0.0) + now - last
         last, took = now, time.thread_time() - busy
         if is_over or now - began >= _REPORT_SECS:
-            cpu = time.process_time()
-            observer.on_event(WorkSampled(os.getpid(), now - began, phases, cpu - computed, resident_bytes()))
+            cpu, memory = time.process_time(), resident_bytes()
+            hosts = {process: figures for look in looks for process in look.processes if (figures := _used(process))}
+            cpu_seconds = sum(max(0.0, secs - of_hosts.get(process, secs)) for process, (secs, _) in hosts.items())
+            memory += sum(resident for _, resident in hosts.values())
+            gauges = Counter[str]({"memory": memory, **gpu_figures()})
+            for look in looks:
+                gauges.update(look.gauges)
+            spent = cpu - computed + cpu_seconds
+            observer.on_event(WorkSampled(os.getpid(), now - began, phases, spent, dict(gauges)))
             began, computed, phases = now, cpu, {}
+            of_hosts = {process: secs for process, (secs, _) in hosts.items()}
+
+
+def _used(process: int) -> tuple[float, int] | None:
+    """What another process has computed, in seconds, and its resident bytes; None: nobody knows."""
+    fields = "".join(lines_of(Path(f"/proc/{process}/stat"))).rpartition(")")[2].split()
+    if len(fields) < 22:
+        return None
+    ticks = int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK"), int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _gpu_figures() -> Callable[[], dict[str, float]]:
+    """What tells how busy the machine's GPUs are, and their memory in use: nothing without NVIDIA's, or ``pynvml``."""
+    gpus: list[Any] = []
+    with suppress(Exception):  # there is no such package, driver or device
+        nvml = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+        gpus = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
+
+    def figures() -> dict[str, float]:
+        try:
+            busy = sum(nvml.nvmlDeviceGetUtilizationRates(gpu).gpu for gpu in gpus) / 100
+            memory = sum(nvml.nvmlDeviceGetMemoryInfo(gpu).used for gpu in gpus)
+        except Exception:  # parts of a divided one do not say
+            return {}
+        return {"gpu_busy": busy, "gpu_memory": memory} if gpus else {}
+
+    return figures
