@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.failures.outages import Verdict
-from simulated_endpoint import LATENCY, Simulation, SlidingWindow, TokenBucket, Windows, steps
+from headrace.testing.simulated_endpoint import LATENCY, SimulatedEndpoint, SlidingWindow, TokenBucket, Windows, steps
 
 
 def small_bucket(quota):
@@ -28,7 +28,7 @@ def small_bucket(quota):
 )
 def test_quota_is_used_although_some_are_refused_by_chance(quota, each, processes, used, refused, share):
     seconds = 60 if each == 200 else 40
-    found = Simulation(quota(steps((0, each))), processes=processes, at_random=share).run(seconds)
+    found = SimulatedEndpoint(quota(steps((0, each))), processes=processes, at_random=share).run(seconds)
     assert found.rate(0, seconds) >= used * each
     assert found.share_refused - share < refused
 
@@ -36,51 +36,51 @@ def test_quota_is_used_although_some_are_refused_by_chance(quota, each, processe
 @pytest.mark.parametrize("share", [0.02, 0.05])
 @pytest.mark.parametrize(("each", "used"), [(5, 0.8), (20, 0.93)])
 def test_quota_of_few_requests_is_used_although_some_are_refused_by_chance(each, used, share):
-    found = Simulation(TokenBucket(steps((0, each))), at_random=share).run(10_000 / each)
+    found = SimulatedEndpoint(TokenBucket(steps((0, each))), at_random=share).run(10_000 / each)
     assert found.rate(0, 10_000 / each) >= used * each
     assert found.share_refused - share < 0.045
 
 
 @pytest.mark.parametrize("share", [0.02, 0.05])
 def test_endpoint_that_refuses_by_chance_alone_is_used(share):
-    found = Simulation(at_random=share, most=100).run(30)
+    found = SimulatedEndpoint(at_random=share, most=100).run(30)
     assert found.rate(15, 30) >= 0.9 * 100 / LATENCY * (1 - share)
 
 
 @pytest.mark.parametrize("share", [0.02, 0.05])
 def test_endpoint_that_queues_and_refuses_by_chance_is_kept_busy(share):
-    found = Simulation(workers=20, at_random=share).run(60)
+    found = SimulatedEndpoint(workers=20, at_random=share).run(60)
     assert found.rate(20, 60) >= 0.9 * 20 / LATENCY
 
 
 @pytest.mark.parametrize("share", [0.02, 0.05])
 def test_quota_that_changes_is_followed_although_some_are_refused_by_chance(share):
-    found = Simulation(small_bucket(steps((0, 1000), (20, 200), (40, 1000))), at_random=share).run(60)
+    found = SimulatedEndpoint(small_bucket(steps((0, 1000), (20, 200), (40, 1000))), at_random=share).run(60)
     assert found.rate(10, 20) >= 0.9 * 1000
     assert 0.85 * 200 <= found.rate(30, 40) <= 1.05 * 200
     assert found.rate(50, 60) >= 0.85 * 1000
 
 
 def test_outage_is_over_although_some_are_refused_by_chance():
-    found = Simulation(TokenBucket(steps((0, 400))), outage=(10, 40), at_random=0.02).run(60)
+    found = SimulatedEndpoint(TokenBucket(steps((0, 400))), outage=(10, 40), at_random=0.02).run(60)
     assert found.rate(45, 60) >= 0.9 * 400
 
 
 @pytest.mark.parametrize("refused", [LATENCY, 1.0])
 def test_slow_answers_do_not_matter(refused):
-    found = Simulation(
+    found = SimulatedEndpoint(
         TokenBucket(steps((0, 200))), latency=lambda rng: 1.0, latency_refused=refused, at_random=0.02
     ).run(100)
     assert found.rate(40, 100) >= 0.9 * 200
 
 
 def test_length_of_answers_does_not_matter():
-    found = Simulation(
+    found = SimulatedEndpoint(
         small_bucket(steps((0, 200))), latency=lambda rng: LATENCY * rng.choice([1, 2, 4, 8, 16]), at_random=0.02
     ).run(90)
     assert found.rate(30, 90) >= 0.88 * 200
 
 
 def test_verdict_of_a_request_that_fails_by_itself_is_no_refusal():
-    found = Simulation(small_bucket(steps((0, 200))), bad=0.05, verdict=Verdict.FAILED, at_random=0.02).run(60)
+    found = SimulatedEndpoint(small_bucket(steps((0, 200))), bad=0.05, verdict=Verdict.FAILED, at_random=0.02).run(60)
     assert found.rate(0, 60) >= 0.93 * 200

@@ -12,7 +12,7 @@ from headrace.failures.concurrency import ConcurrencyLimit
 from headrace.failures.endpoint_board import Board, Memory
 from headrace.failures.known_rates import Allowance
 from headrace.failures.outages import Verdict
-from simulated_endpoint import LATENCY, Simulation, SlidingWindow, TokenBucket, Windows, steps
+from headrace.testing.simulated_endpoint import LATENCY, SimulatedEndpoint, SlidingWindow, TokenBucket, Windows, steps
 
 
 def quota_of(value):
@@ -35,7 +35,7 @@ def small_bucket(quota):
     ],
 )
 def test_quota_is_used_and_hardly_overrun(quota, each, clients, seconds, refused):
-    found = Simulation(quota(quota_of(each)), clients=clients).run(seconds)
+    found = SimulatedEndpoint(quota(quota_of(each)), clients=clients).run(seconds)
     assert found.rate(0, seconds) >= 0.95 * each
     assert found.share_refused < refused
 
@@ -43,7 +43,7 @@ def test_quota_is_used_and_hardly_overrun(quota, each, clients, seconds, refused
 @pytest.mark.parametrize("processes", [2, 4])
 @pytest.mark.parametrize(("quota", "each", "seconds"), [(small_bucket, 1000, 20), (small_bucket, 200, 40)])
 def test_quota_is_used_and_hardly_overrun_by_the_processes_of_a_machine(quota, each, seconds, processes):
-    found = Simulation(quota(quota_of(each)), processes=processes).run(seconds)
+    found = SimulatedEndpoint(quota(quota_of(each)), processes=processes).run(seconds)
     assert found.rate(0, seconds) >= 0.95 * each
     assert found.share_refused < 0.02
     assert min(found.by_client) > 0.9 * len(found.accepted) / processes
@@ -51,7 +51,7 @@ def test_quota_is_used_and_hardly_overrun_by_the_processes_of_a_machine(quota, e
 
 @pytest.mark.parametrize("processes", [1, 2, 4])
 def test_quota_is_found_in_the_first_second(processes):
-    found = Simulation(small_bucket(quota_of(1000)), processes=processes).run(1)
+    found = SimulatedEndpoint(small_bucket(quota_of(1000)), processes=processes).run(1)
     assert found.rate(0.7, 1) >= 0.85 * 1000
     assert found.share_refused < 0.1
 
@@ -59,7 +59,7 @@ def test_quota_is_found_in_the_first_second(processes):
 @pytest.mark.parametrize("processes", [2, 4])
 @pytest.mark.parametrize("quota", [200, 1000])
 def test_processes_get_equal_parts_of_a_quota_within_two_seconds(quota, processes):
-    found = Simulation(small_bucket(quota_of(quota)), processes=processes).run(2)
+    found = SimulatedEndpoint(small_bucket(quota_of(quota)), processes=processes).run(2)
     assert min(found.by_client) >= 0.8 * max(found.by_client)
 
 
@@ -72,13 +72,13 @@ def shifted_windows(quota):
 @pytest.mark.parametrize(("each", "seconds"), [(1000, 30), (200, 60)])
 def test_quota_of_a_second_is_used_and_hardly_overrun(quota, each, seconds, processes):
     """All that one accepts may leave before it refuses any; and what it frees later is what was accepted earlier."""
-    found = Simulation(quota(quota_of(each)), processes=processes).run(seconds)
+    found = SimulatedEndpoint(quota(quota_of(each)), processes=processes).run(seconds)
     assert found.rate(0, seconds) >= 0.95 * each
     assert found.share_refused < 0.02
 
 
 def test_quota_is_shared_by_machines_that_know_nothing_of_each_other():
-    found = Simulation(small_bucket(quota_of(200)), clients=2, joins=[0, 10]).run(100)
+    found = SimulatedEndpoint(small_bucket(quota_of(200)), clients=2, joins=[0, 10]).run(100)
     assert found.rate(0, 100) >= 0.95 * 200
     assert found.share_refused < 0.02
     assert min(found.by_client) >= 0.3 * len(found.accepted)
@@ -89,35 +89,35 @@ def test_quota_is_shared_by_machines_that_know_nothing_of_each_other():
     [(TokenBucket, 1, 0.06), (Windows, 1, 0.07), (small_bucket, 1, 0.025), (small_bucket, 2, 0.025)],
 )
 def test_quota_that_changes_is_followed_within_five_seconds(quota, processes, refused):
-    found = Simulation(quota(steps((0, 1000), (6, 200), (12, 1000))), processes=processes).run(19)
+    found = SimulatedEndpoint(quota(steps((0, 1000), (6, 200), (12, 1000))), processes=processes).run(19)
     assert 0.9 * 200 <= found.rate(11, 12) <= 1.1 * 200
     assert found.rate(17, 19) >= 0.9 * 1000
     assert found.share_refused < refused
 
 
 def test_process_that_is_killed_leaves_its_part_to_the_others():
-    found = Simulation(small_bucket(quota_of(200)), processes=2, dies=10).run(20)
+    found = SimulatedEndpoint(small_bucket(quota_of(200)), processes=2, dies=10).run(20)
     assert found.rate(10, 20) >= 0.95 * 200
-    found = Simulation(workers=16, processes=2, dies=10).run(20)
+    found = SimulatedEndpoint(workers=16, processes=2, dies=10).run(20)
     assert found.rate(13, 20) >= 0.95 * 16 / LATENCY
 
 
 def test_quota_of_a_few_requests_a_minute_is_used():
-    found = Simulation(TokenBucket(quota_of(1), burst=5), latency=lambda rng: 1.0).run(1200)
+    found = SimulatedEndpoint(TokenBucket(quota_of(1), burst=5), latency=lambda rng: 1.0).run(1200)
     assert found.rate(0, 1200) >= 0.95
     assert found.share_refused < 0.05
 
 
 @pytest.mark.parametrize("quota", [TokenBucket, Windows, SlidingWindow])
 def test_quota_that_names_its_delays_is_used(quota):
-    found = Simulation(quota(quota_of(200)), retry_after=1.0).run(60)
+    found = SimulatedEndpoint(quota(quota_of(200)), retry_after=1.0).run(60)
     assert found.rate(0, 60) >= 0.95 * 200
     assert found.share_refused < 0.02
 
 
 @pytest.mark.parametrize("verdict", [Verdict.DECLINED, Verdict.FAILED])
 def test_quota_is_used_although_many_requests_are_bad(verdict):
-    found = Simulation(small_bucket(quota_of(200)), bad=0.3, verdict=verdict).run(40)
+    found = SimulatedEndpoint(small_bucket(quota_of(200)), bad=0.3, verdict=verdict).run(40)
     assert found.rate(0, 40) >= 0.95 * 200
     assert found.share_refused < 0.02
 
@@ -135,7 +135,7 @@ def test_request_that_is_declined_ends_a_pause_after_refusals():
 
 @pytest.mark.parametrize("workers", [3, 16])
 def test_endpoint_that_queues_is_kept_busy_without_a_long_queue(workers):
-    found = Simulation(workers=workers).run(30)
+    found = SimulatedEndpoint(workers=workers).run(30)
     assert found.rate(0, 30) >= 0.95 * workers / LATENCY
     assert statistics.mean(found.latencies) < 2.5 * LATENCY
 
@@ -144,32 +144,34 @@ def test_endpoint_that_queues_is_kept_busy_without_a_long_queue(workers):
 @pytest.mark.parametrize("workers", [3, 16])
 def test_endpoint_that_queues_has_no_long_queue_of_several_processes(workers, processes):
     """Those that come later do not take its queue for its latency."""
-    found = Simulation(workers=workers, processes=processes, joins=[3.0 * each for each in range(processes)]).run(25)
+    found = SimulatedEndpoint(
+        workers=workers, processes=processes, joins=[3.0 * each for each in range(processes)]
+    ).run(25)
     assert found.rate(0, 25) >= 0.95 * workers / LATENCY
     assert statistics.mean(found.latencies) < 2.5 * LATENCY
 
 
 def test_endpoint_that_queues_has_no_long_queue_of_processes_that_begin_together():
     """Each of them has at least one request in flight; what they find out together they find out once."""
-    found = Simulation(workers=3, processes=4).run(25)
+    found = SimulatedEndpoint(workers=3, processes=4).run(25)
     assert statistics.mean(found.latencies) < 4 * LATENCY
 
 
 def test_endpoint_that_queues_and_answers_unevenly_is_kept_busy():
-    found = Simulation(workers=10, latency=lambda rng: rng.lognormvariate(-2, 1)).run(100)
+    found = SimulatedEndpoint(workers=10, latency=lambda rng: rng.lognormvariate(-2, 1)).run(100)
     alone = math.exp(-1.5)
     assert found.rate(0, 100) >= 0.95 * 10 / alone
     assert statistics.mean(found.latencies) < 2 * alone
 
 
 def test_latencies_that_only_differ_do_not_hold_back():
-    found = Simulation(latency=lambda rng: rng.lognormvariate(-2, 0.7), most=100).run(40)
+    found = SimulatedEndpoint(latency=lambda rng: rng.lognormvariate(-2, 0.7), most=100).run(40)
     assert found.limits[0].limit == 100
 
 
 @pytest.mark.parametrize("processes", [1, 4])
 def test_outage_is_probed_once_a_second_and_over_within_two(processes):
-    found = Simulation(TokenBucket(quota_of(1000)), outage=(4, 34), processes=processes).run(38)
+    found = SimulatedEndpoint(TokenBucket(quota_of(1000)), outage=(4, 34), processes=processes).run(38)
     gaps = [later - earlier for earlier, later in zip(found.unheard, found.unheard[1:], strict=False) if earlier > 5]
     assert min(gaps) >= 1
     assert found.rate(36, 38) >= 0.95 * 1000

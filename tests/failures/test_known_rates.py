@@ -8,7 +8,7 @@ import pytest
 
 from headrace.failures.endpoint_board import Board, Memory
 from headrace.failures.known_rates import Allowance, MinuteBudget, allowances
-from simulated_endpoint import Simulation
+from headrace.testing.simulated_endpoint import SimulatedEndpoint
 
 
 def most_in_a_minute(times, seconds):
@@ -18,19 +18,21 @@ def most_in_a_minute(times, seconds):
 @pytest.mark.parametrize("processes", [1, 2, 4])
 @pytest.mark.parametrize("rate", [60, 600])
 def test_requests_per_minute_are_used_up_and_not_overrun(rate, processes):
-    found = Simulation(processes=processes, requests_per_minute=rate).run(200)
+    found = SimulatedEndpoint(processes=processes, requests_per_minute=rate).run(200)
     assert most_in_a_minute(found.accepted, 200) <= rate
     assert len(found.accepted) >= 0.98 * rate * 200 / 60
 
 
 def test_processes_share_a_known_rate_fairly():
-    found = Simulation(processes=2, requests_per_minute=600).run(100)
+    found = SimulatedEndpoint(processes=2, requests_per_minute=600).run(100)
     assert min(found.by_client) >= 0.4 * len(found.accepted)
 
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_tokens_per_minute_are_used_up_and_not_overrun(processes):
-    found = Simulation(processes=processes, tokens_per_minute=6000, tokens=lambda rng: rng.randrange(5, 16)).run(300)
+    found = SimulatedEndpoint(processes=processes, tokens_per_minute=6000, tokens=lambda rng: rng.randrange(5, 16)).run(
+        300
+    )
     assert 0.95 * 600 <= most_in_a_minute(found.accepted, 300) <= 1.05 * 600
     assert found.rate(0, 300) == pytest.approx(10, rel=0.05)
 

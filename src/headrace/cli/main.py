@@ -24,6 +24,7 @@ from headrace.cli.option import command_of
 from headrace.cli.options import DoctorArgs, HandlersArgs, RetryArgs, RunArgs
 from headrace.cli.report import ReportArgs, run_report
 from headrace.cli.run import INTERRUPTED, MISUSED, execute
+from headrace.cli.simulate import SimulateArgs, run_simulate
 from headrace.core.errors import ConfigurationError
 
 app = typer.Typer(
@@ -69,6 +70,7 @@ _COMMANDS: dict[Any, Callable[[Any, float | None], int]] = {
     MigrateArgs: lambda args, _: run_migrate(args),
     DiffArgs: lambda args, _: run_diff(args),
     ReportArgs: lambda args, _: run_report(args),
+    SimulateArgs: lambda args, _: run_simulate(args),
 }
 """What runs each command, given its options and when it was called (None: with the process). To typer a command is the
 dataclass of its options, whose docstring is its help."""
@@ -80,6 +82,7 @@ app.command("doctor")(command_of(DoctorArgs))
 app.command("handlers")(command_of(HandlersArgs))
 app.command("report")(command_of(ReportArgs))
 app.command("diff")(command_of(DiffArgs))
+app.command("simulate")(command_of(SimulateArgs))
 app.command("migrate")(command_of(MigrateArgs))
 
 

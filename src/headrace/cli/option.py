@@ -18,7 +18,7 @@ from typing import Any, TypeVar, get_type_hints
 import typer
 
 from headrace.core.errors import ConfigurationError
-from headrace.core.spelling import did_you_mean
+from headrace.core.spelling import did_you_mean, no_file
 
 ArgsT = TypeVar("ArgsT")
 
@@ -142,7 +142,7 @@ def use_settings(context: typer.Context, config: str | None) -> str | None:
     path = config or (FILE if os.path.isfile(FILE) else None)
     if path is None or context.resilient_parsing:
         return path
-    tables = _read(path)
+    tables = read_toml(path)
     for name, table in tables.items():
         _refuse_stray(path, name, table)
     context.default_map = _defaults(context, path, tables.get(str(context.info_name), {}))
@@ -164,7 +164,12 @@ def _refuse_stray(path: str, name: str, table: Any) -> None:
         raise ConfigurationError(f"{path}: there is no table [{name}]; there are {tables}.")
 
 
-def _read(path: str) -> dict[str, Any]:
+def read_toml(path: str) -> dict[str, Any]:
+    """The tables of a TOML file.
+
+    Raises:
+        ConfigurationError: there is no such file, or it is no TOML.
+    """
     if sys.version_info >= (3, 11):
         import tomllib  # noqa: PLC0415 - only where there is a file
     else:
@@ -173,7 +178,7 @@ def _read(path: str) -> dict[str, Any]:
         with open(path, "rb") as file:
             return tomllib.load(file)
     except FileNotFoundError:
-        raise ConfigurationError(f"there is no file {path!r}, which --config names.") from None
+        raise ConfigurationError(no_file(path)) from None
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"cannot read {path}: {error}") from None
 

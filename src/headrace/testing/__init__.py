@@ -1,9 +1,10 @@
-"""For tests of handlers: a clock, fake and faulty handlers, and the suite that every handler passes.
+"""For tests of handlers: a clock, fake and faulty handlers, the suite that every handler passes, and simulated runs.
 
 ::
 
     fakes.py      FakeClock, and handlers that work; faults.py: what fails, hangs, or kills its process
     contract.py   HandlerContract, the suite (contract_tools.py: its parts)
+    simulation.py simulate, which predicts what a run will take
 
 Only ``HandlerContract`` needs pytest (the extra ``test``).
 """
@@ -35,6 +36,7 @@ from headrace.testing.faults import (
 
 if TYPE_CHECKING:
     from headrace.testing.contract import HandlerContract
+    from headrace.testing.simulation import simulate
 
 __all__ = [
     "BrokenGeneratorHandler",
@@ -59,10 +61,15 @@ __all__ = [
     "hang_in_c",
     "nearly_equal",
     "segfault",
+    "simulate",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "simulate":
+        from headrace.testing.simulation import simulate  # noqa: PLC0415 - tests of handlers need no runtime
+
+        return simulate
     if name != "HandlerContract":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from headrace.testing.contract import HandlerContract  # noqa: PLC0415 - only this part needs pytest

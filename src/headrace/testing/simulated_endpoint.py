@@ -8,17 +8,34 @@ import math
 import random
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from headrace.failures.concurrency import ConcurrencyLimit
 from headrace.failures.endpoint_board import Board, Memory
 from headrace.failures.outages import Verdict
 
 LATENCY = 0.05
+"""Seconds, by default."""
+_MOST = 1000
+"""How many requests a client has waiting."""
 _THERE = 0.0005
 """How long a refusal to connect takes."""
 
 
-def steps(*changes):
+OverTime = Callable[[float], float]
+"""A value by the time."""
+
+
+class Quota(Protocol):
+    """What counts requests."""
+
+    def accepts(self, now: float) -> bool:
+        """Whether it takes one more."""
+        ...
+
+
+def steps(*changes: tuple[float, float]) -> OverTime:
     """A value that changes: (from when, value), ..."""
     return lambda now: next(value for since, value in reversed(changes) if now >= since)
 
@@ -26,11 +43,12 @@ def steps(*changes):
 class TokenBucket:
     """Accepts so many requests a second, and as many more as have been left over in ``burst`` seconds."""
 
-    def __init__(self, quota, burst=1.0):
+    def __init__(self, quota: OverTime, burst: float = 1.0) -> None:
         self._quota, self._burst = quota, burst
         self._tokens, self._at = quota(0.0) * burst, 0.0
 
-    def accepts(self, now):
+    def accepts(self, now: float) -> bool:
+        """Whether a token is left."""
         quota = self._quota(now)
         self._tokens = min(quota * self._burst, self._tokens + (now - self._at) * quota)
         self._at = now
@@ -43,11 +61,12 @@ class TokenBucket:
 class Windows:
     """Accepts so many requests in each second of the clock, which begin that much earlier than the simulation's."""
 
-    def __init__(self, quota, earlier=0.0):
+    def __init__(self, quota: OverTime, earlier: float = 0.0) -> None:
         self._quota, self._earlier = quota, earlier
         self._window, self._used = -1, 0
 
-    def accepts(self, now):
+    def accepts(self, now: float) -> bool:
+        """Whether the second has one left."""
         if int(now + self._earlier) != self._window:
             self._window, self._used = int(now + self._earlier), 0
         self._used += 1
@@ -57,10 +76,12 @@ class Windows:
 class SlidingWindow:
     """Accepts a request if fewer have been accepted in the second before it."""
 
-    def __init__(self, quota):
-        self._quota, self._accepted = quota, deque()
+    def __init__(self, quota: OverTime) -> None:
+        self._quota = quota
+        self._accepted: deque[float] = deque()
 
-    def accepts(self, now):
+    def accepts(self, now: float) -> bool:
+        """Whether the second before has one left."""
         while self._accepted and self._accepted[0] <= now - 1:
             self._accepted.popleft()
         if len(self._accepted) >= self._quota(now):
@@ -69,8 +90,8 @@ class SlidingWindow:
         return True
 
 
-class Simulation:
-    """Clients with endless work at one endpoint.
+class SimulatedEndpoint:
+    """An endpoint, and clients with endless work for it, each with its own ``ConcurrencyLimit``.
 
     Args:
         quota: ``accepts(now)``; None: there is none.
@@ -86,74 +107,83 @@ class Simulation:
         verdict: what the endpoint says of a bad request.
         at_random: which part of the requests it refuses whatever they are, before it counts them.
         latency_refused: how long a refusal takes, in seconds.
+        most: how many requests a client may have in flight.
         tokens: what a request takes; takes a random generator.
+        options: those of ``ConcurrencyLimit``.
     """
 
     def __init__(
         self,
-        quota=None,
+        quota: Quota | None = None,
         *,
-        clients=1,
-        processes=1,
-        joins=(),
-        dies=math.inf,
-        latency=lambda rng: LATENCY,
-        workers=0,
-        outage=(0, 0),
-        retry_after=0.0,
-        bad=0.0,
-        verdict=Verdict.DECLINED,
-        at_random=0.0,
-        latency_refused=None,
-        most=1000,
-        tokens=lambda rng: 0,
-        **options,
-    ):
+        clients: int = 1,
+        processes: int = 1,
+        joins: Sequence[float] = (),
+        dies: float = math.inf,
+        latency: Callable[[random.Random], float] = lambda _: LATENCY,
+        workers: int = 0,
+        outage: tuple[float, float] = (0, 0),
+        retry_after: float = 0.0,
+        bad: float = 0.0,
+        verdict: Verdict = Verdict.DECLINED,
+        at_random: float = 0.0,
+        latency_refused: float | None = None,
+        most: int = _MOST,
+        tokens: Callable[[random.Random], int] = lambda _: 0,
+        **options: Any,
+    ) -> None:
         self._rng = random.Random(7)
         self._quota, self._latency, self._outage, self._retry_after = quota, latency, outage, retry_after
         self._tokens, self._bad, self._verdict, self._at_random = tokens, bad, verdict, at_random
         self._latency_refused = LATENCY if latency_refused is None else latency_refused
         self._free = [0.0] * workers
-        self._events, self._numbers = [], itertools.count()
+        self._events: list[tuple[float, int, int, Any]] = []
+        self._numbers = itertools.count()
         self._joins = joins or [0.0] * (clients * processes)
         self._dies = dies
         memories = [Memory() if processes > 1 else None for _ in range(clients)]
-        self._new = lambda client, now: ConcurrencyLimit(
+        self._new: Callable[[int, float], ConcurrencyLimit] = lambda client, now: ConcurrencyLimit(
             now, most=most, jitter=self._rng.random, board=Board(now, memories[client // processes]), **options
         )
-        self.limits = [None] * (clients * processes)
+        self.limits: dict[int, ConcurrencyLimit] = {}
         self._wakes = [math.inf] * (clients * processes)
         self.by_client = [0] * (clients * processes)
-        self.accepted, self.refused, self.unheard, self.latencies = [], [], [], []
+        self.accepted: list[float] = []
+        self.refused: list[float] = []
+        self.unheard: list[float] = []
+        self.latencies: list[float] = []
 
-    def run(self, seconds):
-        for client in range(len(self.limits)):
-            self._push(self._joins[client], client, None)
-        while self._events[0][0] < seconds:
+    def run(self, seconds: float, requests: float = math.inf) -> SimulatedEndpoint:
+        """Lets time pass, up to so many seconds or requests."""
+        for client, joins in enumerate(self._joins):
+            self._push(joins, client, None)
+        while self._events[0][0] < seconds and len(self.accepted) + len(self.refused) < requests:
             now, _, client, answer = heapq.heappop(self._events)
-            if client == len(self.limits) - 1 and now >= self._dies:
+            if client == len(self._joins) - 1 and now >= self._dies:
                 continue
-            self.limits[client] = self.limits[client] or self._new(client, now)
+            if client not in self.limits:
+                self.limits[client] = self._new(client, now)
             if answer is not None:
                 started, reply, retry_after, tokens = answer
                 self.limits[client].finished(now, started, reply, retry_after=retry_after, tokens=tokens)
             self._pump(client, now)
         return self
 
-    def rate(self, begin, end):
+    def rate(self, begin: float, end: float) -> float:
         """Requests accepted a second, between these times."""
         return (bisect_left(self.accepted, end) - bisect_left(self.accepted, begin)) / (end - begin)
 
     @property
-    def share_refused(self):
+    def share_refused(self) -> float:
+        """Of all requests that it heard."""
         return len(self.refused) / (len(self.accepted) + len(self.refused))
 
-    def _push(self, time, client, answer):
+    def _push(self, time: float, client: int, answer: Any) -> None:
         heapq.heappush(self._events, (time, next(self._numbers), client, answer))
 
-    def _pump(self, client, now):
+    def _pump(self, client: int, now: float) -> None:
         limit = self.limits[client]
-        left, wait = limit.take(now, 1000)
+        left, wait = limit.take(now, _MOST)
         for _ in range(left):
             self._request(client, now)
         wake = now + max(wait, 1e-4)
@@ -161,7 +191,7 @@ class Simulation:
             self._wakes[client] = wake
             self._push(wake, client, None)
 
-    def _request(self, client, now):
+    def _request(self, client: int, now: float) -> None:
         if self._outage[0] <= now < self._outage[1]:
             self.unheard.append(now)
             self._push(now + _THERE, client, (now, Verdict.UNAVAILABLE, 0.0, 0))
@@ -178,7 +208,7 @@ class Simulation:
             verdict = self._verdict if self._bad and self._rng.random() < self._bad else Verdict.ANSWERED
             self._push(end, client, (now, verdict, 0.0, self._tokens(self._rng)))
 
-    def _end(self, now, seconds):
+    def _end(self, now: float, seconds: float) -> float:
         if not self._free:
             return now + seconds
         end = max(now, heapq.heappop(self._free)) + seconds

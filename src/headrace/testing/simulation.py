@@ -1,0 +1,347 @@
+"""What a run will take, found by running it under a clock of its own, with the policies of real runs.
+
+::
+
+    simulation_plan.py      SimulatedRun: what is to be done, and with what
+    simulated_machine.py    what the workers of one machine do since its start: the real queues, sizes and caches
+    simulated_endpoint.py   what all workers together get out of an endpoint: the real limits
+    simulation.py           the run: workers take bundles, machines are preempted
+
+Machines are alike, so one of them is simulated for all; ``grouped=False`` simulates each. Once a worker has done so
+many rows that its batch sizes have settled, it does again what it did in the second half of them.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.core.errors import ConfigurationError
+from headrace.runtime.placement import choose
+from headrace.testing.simulated_endpoint import SimulatedEndpoint, TokenBucket
+from headrace.testing.simulated_machine import SimulatedBundle, SimulatedMachine
+from headrace.testing.simulation_plan import GB, SimulatedRun, parse_plan
+
+_BUNDLES = 16
+"""How many bundles each of several machines' workers takes, unless the plan says how large they are."""
+_PARTS_LEFT, _FEWEST_BYTES = 4, 1 << 12
+"""On one machine, `headrace run` cuts what is left into so many for each worker, but none smaller than that."""
+_MOST_ROWS = 2_000_000
+"""How many rows, times the models that they go through, the workers of a machine do one by one."""
+_FEWEST_BUNDLES = 8
+"""But at least so many each."""
+_MOST_REQUESTS, _EACH = 30_000, 100
+"""How many requests to an endpoint are sent one by one, and for each worker more; then it has settled."""
+_MOST_MACHINES = 16
+"""How many machines ask an endpoint, which has as large a part of its quota: more behave alike."""
+_COUNTED = ("loads", "evictions", "batches")
+_HOUR = 3600.0
+_ONCE, _AGAIN = -1, -2
+"""In place of a worker: a machine is preempted."""
+_MOST_PREEMPTIONS = 100
+_WAITS, _NEARLY = 0.01, 0.8
+"""Shares of the time that waiting takes, and of a quota that is used, if the quota holds the run back."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a run will take. Everything counts all machines and workers."""
+
+    rows: int
+    seconds: float
+    machines: int
+    workers: int
+    placement: str
+    """Where models live: in each process, or one copy for the machine's."""
+    shares: Mapping[str, float]
+    """Of the workers' time, by phase; they add up to 1."""
+    model_shares: Mapping[str, float]
+    """Of the time in models, by model."""
+    loads: Mapping[str, int]
+    evictions: Mapping[str, int]
+    batches: Mapping[str, int]
+    batch_rows: Mapping[str, float]
+    """Rows of a batch, on average."""
+    memory_bytes: int
+    """Of one machine, at most."""
+    preempted: int
+    """How often a machine was."""
+    requests: Mapping[str, int]
+    """Answered by each endpoint."""
+    refused: Mapping[str, int]
+    """And refused."""
+    cost: float | None
+    """Of machines and endpoints; None: the plan has no prices."""
+
+    @property
+    def rows_per_second(self) -> float:
+        """The throughput."""
+        return self.rows / self.seconds
+
+    @property
+    def binds(self) -> str:
+        """The phase that took most of the workers' time."""
+        phase = max(self.shares, key=lambda one: self.shares[one])
+        models = self.model_shares if phase == "model" else {}
+        most = max(models, key=lambda one: models[one], default="")
+        within = f", {models[most]:.0%} of it in {most}" if len(models) > 1 else ""
+        return f"{phase} {self.shares[phase]:.0%}{within}"
+
+
+def simulate(plan: Mapping[str, Any], *, grouped: bool = True) -> Forecast:
+    """Predicts what a run will take.
+
+    Args:
+        plan: what ``tomllib`` reads from the plan's file.
+        grouped: whether one machine is simulated for all, which are alike; else each has keys in an order of its own.
+
+    Raises:
+        ConfigurationError: the plan is wrong, or does not fit into memory; the message names the key.
+    """
+    return _Run(parse_plan(plan), grouped=grouped).forecast()
+
+
+class _Run:
+    def __init__(self, plan: SimulatedRun, *, grouped: bool) -> None:
+        self._plan = plan
+        self._rng = random.Random(7)
+        self._shares_models = _shares_models(plan)
+        self._memory = 0
+        self._histories: list[list[SimulatedBundle]] = []
+        """What each worker does since the start of its machine, of one machine or of all."""
+        for seed in range(1 if grouped else plan.machines.count):
+            machine = SimulatedMachine(plan, shares_models=self._shares_models, seed=seed)
+            self._histories += machine.run(_parts(plan))
+            self._memory = max(self._memory, machine.peak)
+        machines = min(plan.machines.count, _MOST_MACHINES) if grouped else plan.machines.count
+        self._endpoints = [_Endpoint(plan, name, machines) for name in plan.endpoints]
+        self._left = self._unfinished = plan.rows
+        """Rows that nobody has taken, and that nobody has finished."""
+        self._events: list[tuple[float, int, int]] = []
+        """When a worker has started or is done with its bundle, and which start that was; or when a machine goes."""
+        self._taken: dict[int, tuple[float, int]] = {}
+        """Since when workers are at a bundle, and of how many rows."""
+        self._waits: dict[int, tuple[str, float]] = {}
+        """For what, and for how long, they wait at its end."""
+        self._idle: set[int] = set()
+        self._ages = [0] * plan.workers
+        """How many bundles a worker has done since its machine started."""
+        self._starts = [0] * plan.machines.count
+        self._done: dict[tuple[int, int], float] = defaultdict(float)
+        """How often each bundle of the histories was done, by history and age; and, next, begun in vain."""
+        self._lost: dict[tuple[int, int], float] = defaultdict(float)
+        self._spent: dict[str, float] = defaultdict(float)
+        """Seconds of workers by phase."""
+        self.preempted = 0
+
+    def forecast(self) -> Forecast:
+        """Runs it."""
+        self._start()
+        while self._unfinished:
+            now, number, start = heapq.heappop(self._events)
+            if number < 0:
+                self._preempt(now, start)
+                if number == _AGAIN:
+                    self._preempt_later(now, start)
+            elif start == self._starts[self._machine_of(number)]:
+                self._finish(now, number)
+        return self._found(now)
+
+    def _machine_of(self, worker: int) -> int:
+        return worker // self._plan.machines.workers
+
+    def _local(self, worker: int) -> SimulatedBundle:
+        history, place = self._bundle(worker)
+        return self._histories[history][place]
+
+    def _bundle(self, worker: int) -> tuple[int, int]:
+        """Which bundle of which history a worker does next: after the last one, those of the second half again."""
+        history, age = worker % len(self._histories), self._ages[worker]
+        length = len(self._histories[history])
+        half = length // 2
+        return history, age if age < length else half + (age - half) % (length - half)
+
+    def _start(self) -> None:
+        plan, preemptions = self._plan, self._plan.preemptions
+        for worker in range(plan.workers):
+            heapq.heappush(self._events, (plan.machines.start_seconds, worker, 0))
+        self._spent["starting"] += plan.machines.start_seconds * plan.workers
+        for number, hour in enumerate(preemptions.at_hours):
+            heapq.heappush(self._events, (hour * _HOUR, _ONCE, number % plan.machines.count))
+        for machine in range(plan.machines.count if preemptions.per_hour else 0):
+            self._preempt_later(0.0, machine)
+
+    def _preempt_later(self, now: float, machine: int) -> None:
+        wait = self._rng.expovariate(self._plan.preemptions.per_hour) * _HOUR
+        heapq.heappush(self._events, (now + wait, _AGAIN, machine))
+
+    def _preempt(self, now: float, machine: int) -> None:
+        """A machine goes; another one comes in its place, and workers that are idle take its bundles."""
+        self.preempted += 1
+        if self.preempted > _MOST_PREEMPTIONS * (len(self._done) + self._plan.machines.count):
+            raise ConfigurationError(
+                "machines are preempted before they are done with a bundle: give rows_per_bundle a smaller number, or "
+                "preemptions.per_hour."
+            )
+        self._starts[machine] += 1
+        each, restart = self._plan.machines.workers, self._plan.preemptions.restart_seconds
+        for worker in range(machine * each, machine * each + each):
+            if worker in self._taken:
+                began, rows = self._taken.pop(worker)
+                self._left += rows
+                self._lost[self._bundle(worker)] += 1
+                self._spent["preempted"] += now - began
+            self._idle.discard(worker)
+            self._ages[worker] = 0
+            self._spent["preempted"] += restart
+            heapq.heappush(self._events, (now + restart, worker, self._starts[machine]))
+        while self._left and self._idle:
+            self._take(now, self._idle.pop())
+
+    def _take(self, now: float, worker: int) -> None:
+        """A worker takes the next bundle, if there is one."""
+        if not self._left:
+            self._idle.add(worker)
+            return
+        bundle = self._local(worker)
+        rows = min(bundle.rows, self._left)
+        self._left -= rows
+        self._taken[worker] = now, rows
+        end = local = now + bundle.seconds * rows / bundle.rows
+        for endpoint in self._endpoints:
+            answered = endpoint.answered(now - self._plan.machines.start_seconds, rows)
+            if now + answered > end:
+                end, phase = now + answered, endpoint.phase
+        if end > local:
+            self._waits[worker] = phase, end - local
+        heapq.heappush(self._events, (end, worker, self._starts[self._machine_of(worker)]))
+
+    def _finish(self, now: float, worker: int) -> None:
+        """A worker has started, or has done its bundle."""
+        if worker in self._taken:
+            _, rows = self._taken.pop(worker)
+            self._done[self._bundle(worker)] += rows / self._local(worker).rows
+            self._ages[worker] += 1
+            self._unfinished -= rows
+            phase, seconds = self._waits.pop(worker, ("", 0.0))
+            self._spent[phase] += seconds
+        self._take(now, worker)
+
+    def _found(self, seconds: float) -> Forecast:
+        plan = self._plan
+        in_models: dict[str, float] = defaultdict(float)
+        counts: dict[str, dict[str, float]] = {what: defaultdict(float) for what in (*_COUNTED, "rows")}
+        for times, what in ((self._done, counts), (self._lost, {"loads": counts["loads"]})):
+            for (history, age), number in times.items():
+                bundle = self._histories[history][age]
+                for (kind, model), count in bundle.counts.items():
+                    if kind in what:
+                        what[kind][model] += count * number
+        for (history, age), number in self._done.items():
+            for (phase, model), spent in self._histories[history][age].spent.items():
+                self._spent[phase] += spent * number
+                in_models[model] += spent * number * (phase == "model")
+        whole = max(seconds * plan.workers, sum(self._spent.values()))
+        self._spent["idle"] = whole - sum(self._spent.values())
+        waited = {endpoint.name: self._spent[endpoint.phase] > _WAITS * whole for endpoint in self._endpoints}
+        requests = {one.name: round(plan.rows * one.share) for one in self._endpoints}
+        return Forecast(
+            rows=plan.rows,
+            seconds=seconds,
+            machines=plan.machines.count,
+            workers=plan.workers,
+            placement="machine" if self._shares_models else "process",
+            shares={phase: spent / whole for phase, spent in _largest_first(self._spent)},
+            model_shares={name: spent / sum(in_models.values()) for name, spent in _largest_first(in_models)},
+            **{what: {name: round(one) for name, one in counts[what].items()} for what in _COUNTED},
+            batch_rows={name: counts["rows"][name] / number for name, number in counts["batches"].items()},
+            memory_bytes=self._memory,
+            preempted=self.preempted,
+            requests=requests,
+            refused={one.name: one.refused(requests[one.name], waited=waited[one.name]) for one in self._endpoints},
+            cost=self._cost(seconds, requests),
+        )
+
+    def _cost(self, seconds: float, requests: Mapping[str, int]) -> float | None:
+        machines, endpoints = self._plan.machines, self._plan.endpoints
+        per_row = {name: one.price_per_1000_rows / 1000 for name, one in endpoints.items()}
+        if not machines.price_per_hour and not any(per_row.values()):
+            return None
+        paid = sum(requests[name] * price for name, price in per_row.items())
+        return paid + machines.count * machines.price_per_hour * seconds / _HOUR
+
+
+class _Endpoint:
+    """What the workers of some machines get out of their part of an endpoint, if they always have requests for it."""
+
+    def __init__(self, plan: SimulatedRun, name: str, machines: int) -> None:
+        self.name, self.share = name, plan.shares[name]
+        service = self._service = plan.endpoints[name]
+        self._workers = machines * plan.machines.workers
+        part = machines / plan.machines.count
+        quota = service.quota_per_second * part
+        bucket = None if quota == math.inf else TokenBucket(lambda _: quota, burst=max(1.0, 1 / quota))
+        found = SimulatedEndpoint(
+            bucket,
+            clients=machines,
+            processes=plan.machines.workers,
+            latency=lambda _: service.latency_seconds,
+            workers=math.ceil(service.at_once * part),
+            at_random=service.refused_at_random,
+        ).run(math.inf, requests=_MOST_REQUESTS + _EACH * self._workers)
+        self._accepted = found.accepted
+        self._refused = len(found.refused) / len(found.accepted)
+        half = len(found.accepted) // 2
+        self._rate = (len(found.accepted) - 1 - half) / (found.accepted[-1] - found.accepted[half])
+        self.phase = "waiting for a quota" if self._rate > _NEARLY * quota else "waiting for an endpoint"
+
+    def answered(self, now: float, rows: int) -> float:
+        """In how many seconds a worker that begins with so many rows has their answers."""
+        accepted, last = self._accepted, self._accepted[-1]
+        before = bisect_left(accepted, now) if now < last else len(accepted) + (now - last) * self._rate
+        number = math.ceil(before + rows * self.share * self._workers) - 1
+        beyond = number - len(accepted) + 1
+        then = accepted[number] if beyond <= 0 else last + beyond / self._rate
+        return then - now + self._service.latency_seconds
+
+    def refused(self, requests: int, *, waited: bool) -> int:
+        """How many refusals there are before so many requests are answered; ``waited``: whether workers had to wait."""
+        at_random = self._service.refused_at_random
+        return round(requests * (self._refused if waited else at_random / (1 - at_random)))
+
+
+def _parts(plan: SimulatedRun) -> Iterator[int]:
+    """How many rows the bundles have that the workers of a machine take, one after the other."""
+    workers = plan.machines.workers
+    most = _MOST_ROWS // (max(1, len(plan.models)) if plan.route == "all" else 1)
+    longest = plan.rows_per_bundle or most
+    if plan.rows_per_bundle is None and plan.machines.count > 1:
+        longest = math.ceil(plan.rows / (plan.workers * _BUNDLES))
+    guided = plan.rows_per_bundle is None and plan.machines.count == 1 and workers > 1
+    longest = max(1, min(longest, most // (workers * _FEWEST_BUNDLES)))
+    left, done = math.ceil(1.25 * plan.rows / plan.machines.count) if plan.machines.count > 1 else plan.rows, 0
+    while left > 0 and done < most:
+        rows = max(left // (_PARTS_LEFT * workers), _FEWEST_BYTES // plan.bytes_per_row) if guided else longest
+        rows = max(1, min(rows, longest, left))
+        left, done = left - rows, done + rows
+        yield rows
+
+
+def _largest_first(spent: Mapping[str, float]) -> list[tuple[str, float]]:
+    return sorted(((name, seconds) for name, seconds in spent.items() if seconds > 0), key=lambda one: -one[1])
+
+
+def _shares_models(plan: SimulatedRun) -> bool:
+    """Whether the workers of a machine use one copy of each model."""
+    if plan.placement != "auto":
+        return plan.placement == "machine"
+    machines = plan.machines
+    nbytes = sum(model.nbytes for model in plan.models.values())
+    free = min(machines.memory_gb, 1e9) - machines.memory_per_worker_gb * machines.workers
+    return choose(nbytes, machines.workers, round(free * GB)).shares
