@@ -62,7 +62,7 @@ def test_json_has_the_same(plan, capsys):
     [
         ("rows = 1000", "neither models nor endpoints"),
         ("rows 1000", "cannot read"),
-        (PLAN.replace("load_seconds", "load_secs"), "there is no key 'models.m.load_secs'; did you mean 'load_seconds'?"),
+        (PLAN.replace("load_seconds", "load_secs"), "no key 'models.m.load_secs'; did you mean 'load_seconds'?"),
     ],
 )
 def test_a_wrong_plan_is_one_line(plan, text, says, capsys):
