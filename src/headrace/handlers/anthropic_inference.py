@@ -14,7 +14,6 @@ from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey, KeySource
 from headrace.handlers.batch_apis import AnthropicBatches
 from headrace.handlers.batch_jobs import MAX_WAIT_SECS
-from headrace.handlers.cards import CARDS
 from headrace.handlers.chat_endpoints import ChatHandler, ModelReply
 from headrace.handlers.client_errors import outcomes_of
 from headrace.handlers.json_answers import text_in
@@ -100,8 +99,6 @@ class AnthropicModelHandler(RemoteModelHandler[Any, PredictionResult, Anthropic]
         ConfigurationError: an argument is wrong.
     """
 
-    card = CARDS["anthropic_inference.AnthropicModelHandler"]
-
     def __init__(
         self,
         model_name: str,
@@ -182,7 +179,6 @@ class AnthropicChatModelHandler(ChatHandler[anthropic.AsyncAnthropic]):
         api_key: the key, or a function that returns it. None: ``ANTHROPIC_API_KEY`` in the worker's environment.
     """
 
-    card = CARDS["anthropic_inference.AnthropicChatModelHandler"]
     _extra = "anthropic"
     _client_error = anthropic.APIError
     _key_variable = _KEY

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace.core.columns import Form, Takes
@@ -15,8 +15,10 @@ from headrace.core.conversion import (
     predict_stacked,
     to_matrix,
     to_numbers,
+    to_results,
 )
 from headrace.core.errors import extra_required
+from headrace.core.result import PredictionResult
 
 with extra_required("onnx"):
     import numpy
@@ -34,15 +36,32 @@ class ArrayExamples:
         return sum(map(_nbytes, map(numpy.asarray, arrays_in(batch))))
 
 
+class ArrayPredictions(ArrayExamples):
+    """For such a handler whose ``inference_fn`` takes (model, batch, inference_args), and returns predictions."""
+
+    _inference_fn: Any
+    _model_uri: str
+
+    def _rows_of(self, columns: Any) -> Any:
+        raise NotImplementedError
+
+    def run_inference(
+        self, batch: Sequence[Any], model: Any, inference_args: dict[str, Any] | None = None
+    ) -> Iterable[PredictionResult]:
+        """Predicts; arrays of equal dtype and shape share a call."""
+        return to_results(batch, self._inference_fn(model, batch, inference_args), self._model_uri)
+
+    def run_columns(self, columns: Any, model: Any, inference_args: dict[str, Any] | None = None) -> PredictionResult:
+        """Predicts for all rows of columns, or of an array; an ``inference_fn`` gets what the model would."""
+        predictions = self._inference_fn(model, self._rows_of(columns), inference_args)
+        return PredictionResult(columns, predictions, self._model_uri)
+
+
 class Float32Rows(ArrayExamples):
     """For a handler whose examples are numpy arrays, and whose model takes 32-bit floats."""
 
     def example_from_row(self, row: Mapping[str, Any]) -> Array:
-        """A row's columns, in their order, as a 1-D array of 32-bit floats.
-
-        Raises:
-            ValueError: a value is not a finite 32-bit number; names the column and the value.
-        """
+        """A row's columns, in their order, as a 1-D array of 32-bit floats; ValueError names one that is none."""
         return numpy.array(to_numbers(row, FLOAT32_MAX), dtype=numpy.float32)
 
 
@@ -57,11 +76,7 @@ class InputRows(Float32Rows):
         return Takes(Form.ARRAYS if self._columns_are_inputs else Form.MATRIX)
 
     def example_from_row(self, row: Mapping[str, Any]) -> Any:
-        """A row's columns as a 1-D array of 32-bit floats; with ``columns_are_inputs`` as a dict of arrays.
-
-        Raises:
-            ValueError: a value is not a finite 32-bit number, and not a text for an input; names the column.
-        """
+        """A row's columns as a 1-D array of 32-bit floats; with ``columns_are_inputs`` as a dict of arrays."""
         if self._columns_are_inputs:
             return {name: _as_array(name, value) for name, value in row.items()}
         return super().example_from_row(row)

@@ -14,7 +14,6 @@ from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.remote import ElementFailure
 from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey, KeySource
-from headrace.handlers.cards import CARDS
 from headrace.handlers.json_answers import InvalidAnswerError
 from headrace.handlers.prompts import Prompts
 from headrace.handlers.text_endpoints import TextEndpointHandler, checked_url
@@ -108,7 +107,6 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
         ConfigurationError: neither a key nor a project with its location, or both; another argument is wrong.
     """
 
-    card = CARDS["gemini_inference.GeminiModelHandler"]
     model_parameter = "model_name"
     _url_variable = "GOOGLE_GEMINI_BASE_URL"
     _takes_conversations = False

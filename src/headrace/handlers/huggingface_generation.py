@@ -10,7 +10,6 @@ from typing import Any
 from headrace.core.errors import ConfigurationError, as_type_name, extra_required
 from headrace.core.request_context import report_generation
 from headrace.core.result import PredictionResult
-from headrace.handlers.cards import CARDS
 from headrace.handlers.generation import Generated, GenerationModelHandler, Prompt, as_messages
 
 with extra_required("huggingface"):
@@ -90,8 +89,6 @@ class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel]):
     Raises:
         ConfigurationError: an option cannot be used.
     """
-
-    card = CARDS["huggingface_generation.HuggingFaceGenerationModelHandler"]
 
     _metrics_namespace = "BeamML_HuggingFaceGenerationModelHandler"
 

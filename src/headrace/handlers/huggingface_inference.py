@@ -13,7 +13,6 @@ from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.lengths import text_length
 from headrace.core.result import PredictionResult
 from headrace.handlers.base import NoModelError, UriModelHandler
-from headrace.handlers.cards import CARDS
 
 with extra_required("huggingface"):
     import torch
@@ -192,8 +191,6 @@ class HuggingFaceModelHandlerKeyedTensor(KeyedTensorExamples, _HuggingFaceModelH
             missing (then it is also a RuntimeError).
     """
 
-    card = CARDS["huggingface_inference.HuggingFaceModelHandlerKeyedTensor"]
-
     _metrics_namespace = "BeamML_HuggingFaceModelHandler_KeyedTensor"
     _default_inference_fn = staticmethod(default_keyed_tensor_inference_fn)
 
@@ -237,8 +234,6 @@ class HuggingFaceModelHandlerTensor(TensorExamples, _HuggingFaceModelHandler[tor
             ``dtypes``.
     """
 
-    card = CARDS["huggingface_inference.HuggingFaceModelHandlerTensor"]
-
     _metrics_namespace = "BeamML_HuggingFaceModelHandler_Tensor"
     _default_inference_fn = staticmethod(default_tensor_inference_fn)
 
@@ -271,8 +266,6 @@ class HuggingFacePipelineModelHandler(UriModelHandler[Any, Any]):
         ConfigurationError: the device is unknown, or given twice; or there is neither a task nor a model (then it is
             also a RuntimeError).
     """
-
-    card = CARDS["huggingface_inference.HuggingFacePipelineModelHandler"]
 
     _ignored_arguments: ClassVar[Mapping[str, str]] = _OF_THE_TRANSFORM
     _framework = "pt"

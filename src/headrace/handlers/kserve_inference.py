@@ -11,7 +11,6 @@ from headrace.core.errors import ConfigurationError, EndpointAnswerError, Predic
 from headrace.core.remote import ElementFailure, RemoteModelHandler
 from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey, KeySource
-from headrace.handlers.cards import CARDS
 from headrace.handlers.client_errors import outcomes_of, settled
 
 with extra_required("kserve"):
@@ -68,7 +67,6 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
         ConfigurationError: an unfit URL, protocol or time limit.
     """
 
-    card = CARDS["kserve_inference.KServeModelHandler"]
     model_parameter = "model_name"
 
     def __init__(

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headrace.core.beam_compat import with_beams_attributes
-from headrace.core.conversion import to_results
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
-from headrace.core.result import PredictionResult
 from headrace.handlers.base import UriModelHandler
-from headrace.handlers.cards import CARDS
 
 with extra_required("onnx"):
     import numpy
     import onnxruntime
 
-from headrace.handlers.array_batches import InputRows, predict_arrays
+from headrace.handlers.array_batches import ArrayPredictions, InputRows, predict_arrays
 
 __all__ = ["OnnxModelHandlerNumpy", "default_numpy_inference_fn"]
 
@@ -69,7 +66,9 @@ def default_numpy_inference_fn(
 
 
 @with_beams_attributes
-class OnnxModelHandlerNumpy(InputRows, UriModelHandler["numpy.ndarray[Any, Any]", onnxruntime.InferenceSession]):
+class OnnxModelHandlerNumpy(
+    InputRows, ArrayPredictions, UriModelHandler["numpy.ndarray[Any, Any]", onnxruntime.InferenceSession]
+):
     """Predicts for numpy arrays: an example is an array of the model's input's shape without the batch dimension.
 
     Args:
@@ -90,8 +89,6 @@ class OnnxModelHandlerNumpy(InputRows, UriModelHandler["numpy.ndarray[Any, Any]"
     """
 
     mappable = False
-
-    card = CARDS["onnx_inference.OnnxModelHandlerNumpy"]
 
     _metrics_namespace = "BeamML_Onnx"
     _default_inference_fn = staticmethod(default_numpy_inference_fn)
@@ -124,22 +121,6 @@ class OnnxModelHandlerNumpy(InputRows, UriModelHandler["numpy.ndarray[Any, Any]"
             providers=self._usable_providers(),
             provider_options=self._provider_options,
         )
-
-    def run_inference(
-        self,
-        batch: Sequence[numpy.ndarray[Any, Any]],
-        model: onnxruntime.InferenceSession,
-        inference_args: dict[str, Any] | None = None,
-    ) -> Iterable[PredictionResult]:
-        """Predicts; arrays of equal shape go together."""
-        return to_results(batch, self._inference_fn(model, batch, inference_args), self._model_uri)
-
-    def run_columns(
-        self, columns: Any, model: onnxruntime.InferenceSession, inference_args: dict[str, Any] | None = None
-    ) -> PredictionResult:
-        """Predicts for all rows of an array, or of columns that make a matrix of 32-bit floats, or are the inputs."""
-        predictions = self._inference_fn(model, self._rows_of(columns), inference_args)
-        return PredictionResult(columns, predictions, self._model_uri)
 
     def _usable_providers(self) -> list[Any] | None:
         """The given providers; of the default ones only those available, since onnxruntime warns about the others."""

@@ -14,7 +14,6 @@ from headrace.core.result import PredictionResult
 from headrace.core.secrets import KeySource
 from headrace.handlers.batch_apis import OpenAIBatches
 from headrace.handlers.batch_jobs import MAX_WAIT_SECS
-from headrace.handlers.cards import CARDS
 from headrace.handlers.chat_endpoints import ChatHandler, ClientHandler, ModelReply, Steps
 from headrace.handlers.client_errors import NO_KEY, REFUSED, outcome_of, outcomes_of, status_of
 from headrace.handlers.json_answers import InvalidAnswerError, text_in
@@ -95,7 +94,6 @@ class OpenAIChatModelHandler(_OpenAIHandler, ChatHandler[openai.AsyncOpenAI]):
         OSError: the file of the schema cannot be opened.
     """
 
-    card = CARDS["openai_inference.OpenAIChatModelHandler"]
     _create = Chat.create
     _ours = ("model", "messages", "stream")
     _path = "/chat/completions"
@@ -147,7 +145,6 @@ class OpenAICompletionsModelHandler(_OpenAITextHandler):
     The arguments are those of ``OpenAIChatModelHandler``, but for ``system`` and ``json_schema``.
     """
 
-    card = CARDS["openai_inference.OpenAICompletionsModelHandler"]
     _create = Completions.create
     _ours = ("model", "prompt", "stream")
     _path = "/completions"
@@ -190,7 +187,6 @@ class OpenAIEmbeddingsModelHandler(_OpenAITextHandler):
     those of ``OpenAIChatModelHandler`` that are about prompts, the endpoint and batches.
     """
 
-    card = CARDS["openai_inference.OpenAIEmbeddingsModelHandler"]
     _create = Embeddings.create
     _ours = ("model", "input")
     _path = "/embeddings"

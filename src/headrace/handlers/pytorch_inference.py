@@ -16,7 +16,6 @@ from headrace.core.errors import extra_required
 from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
 from headrace.handlers.base import NoModelError, UriModelHandler
-from headrace.handlers.cards import CARDS
 from headrace.handlers.torch_models import (
     KeyedTensorExamples,
     TensorExamples,
@@ -243,7 +242,6 @@ class PytorchModelHandlerTensor(TensorExamples, _PytorchModelHandler[torch.Tenso
             a RuntimeError).
     """
 
-    card = CARDS["pytorch_inference.PytorchModelHandlerTensor"]
     takes = Takes()
 
     _default_inference_fn = staticmethod(default_tensor_inference_fn)
@@ -270,8 +268,6 @@ class PytorchModelHandlerKeyedTensor(KeyedTensorExamples, _PytorchModelHandler[d
     such as ``{"words": "int64"}``; by default columns named like token ids and masks are 64-bit integers, all others
     32-bit floats.
     """
-
-    card = CARDS["pytorch_inference.PytorchModelHandlerKeyedTensor"]
 
     _default_inference_fn = staticmethod(default_keyed_tensor_inference_fn)
 

@@ -13,7 +13,6 @@ from headrace.core.files import open_uri
 from headrace.core.lengths import text_length
 from headrace.core.result import PredictionResult
 from headrace.handlers.base import UriModelHandler
-from headrace.handlers.cards import CARDS
 
 with extra_required("sentence-transformers"):
     import numpy
@@ -51,8 +50,6 @@ class SentenceTransformerModelHandler(UriModelHandler[str, Any]):
         ConfigurationError: the name is missing, the device is unknown or given twice, or the ranges are not ranges.
         OSError: the file of the ranges cannot be opened.
     """
-
-    card = CARDS["sentence_transformer_inference.SentenceTransformerModelHandler"]
 
     _metrics_namespace = "BeamML_SentenceTransformer"
 

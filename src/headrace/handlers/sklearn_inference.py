@@ -20,14 +20,13 @@ from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
 from headrace.handlers.base import EstimatorHandler, as_member, refuse_lack_of
-from headrace.handlers.cards import CARDS
 
 with extra_required("sklearn"):
     import joblib
     import numpy
     from sklearn.base import BaseEstimator
 
-from headrace.handlers.array_batches import ArrayExamples, predict_arrays, with_names
+from headrace.handlers.array_batches import ArrayPredictions, predict_arrays, with_names
 
 if TYPE_CHECKING:
     import pandas
@@ -52,17 +51,7 @@ class ModelFileType(Enum):
 
 @with_beams_attributes
 class SklearnModelHandler(EstimatorHandler[ArrayT, BaseEstimator]):
-    """Loads the model from its file; subclasses know their examples.
-
-    Args:
-        model_uri: path or URI of the model's file.
-        model_file_type: whether the file was written with pickle, joblib or skops.
-        inference_fn: in place of the call of the model.
-        method: what the model is asked for: ``"predict"``, ``"predict_proba"``, ``"decision_function"`` or
-            ``"transform"``.
-        trusted: of a file of skops, the types that may be loaded besides those that skops itself trusts.
-        options: those of ``headrace.ModelHandler``.
-    """
+    """Loads the model from its file; subclasses know their examples."""
 
     mappable = True
 
@@ -85,12 +74,7 @@ class SklearnModelHandler(EstimatorHandler[ArrayT, BaseEstimator]):
             raise ConfigurationError("trusted goes with model_file_type=ModelFileType.SKOPS.")
 
     def load_model(self) -> BaseEstimator:
-        """The model in the file.
-
-        Raises:
-            ConfigurationError: it does not have the ``method``, or a file of skops has objects of types that are not
-                trusted.
-        """
+        """The model in the file; ConfigurationError if it lacks the ``method``, or has types that are not trusted."""
         with open_uri(self._model_uri) as file:
             model = self._in(file)
         if self._method != "predict":  # the user's inference_fn may need none
@@ -114,7 +98,7 @@ def _predict_arrays(
     return predict_arrays(batch, lambda rows: _asked(model, rows, inference_args, method, named=named))
 
 
-class SklearnModelHandlerNumpy(ArrayExamples, SklearnModelHandler["numpy.ndarray[Any, Any]"]):
+class SklearnModelHandlerNumpy(ArrayPredictions, SklearnModelHandler["numpy.ndarray[Any, Any]"]):
     """Predicts for numpy arrays: an example is an array of any shape (usually one row of features, 1-D).
 
     Args:
@@ -134,8 +118,6 @@ class SklearnModelHandlerNumpy(ArrayExamples, SklearnModelHandler["numpy.ndarray
         ConfigurationError: ``model_file_type`` is not a ModelFileType, or is not skops and types are ``trusted``;
             ``method`` is none of these, or goes with an ``inference_fn``.
     """
-
-    card = CARDS["sklearn_inference.SklearnModelHandlerNumpy"]
 
     _default_inference_fn = staticmethod(_predict_arrays)
     _takes_texts = False
@@ -161,31 +143,11 @@ class SklearnModelHandlerNumpy(ArrayExamples, SklearnModelHandler["numpy.ndarray
         """A matrix, or texts."""
         return Takes(Form.TEXTS if self._takes_texts else Form.MATRIX)
 
-    def run_inference(
-        self,
-        batch: Sequence[numpy.ndarray[Any, Any]],
-        model: BaseEstimator,
-        inference_args: dict[str, Any] | None = None,
-    ) -> Iterable[PredictionResult]:
-        """Predicts; arrays of equal dtype and shape share a call."""
-        return to_results(batch, self._inference_fn(model, batch, inference_args), self._model_uri)
-
-    def run_columns(
-        self, columns: Any, model: BaseEstimator, inference_args: dict[str, Any] | None = None
-    ) -> PredictionResult:
-        """Predicts for all rows of a matrix, or of columns that make one of 64-bit floats; or of an array of texts.
-
-        An ``inference_fn`` gets the matrix as its batch.
-        """
-        rows = columns if self._takes_texts else to_matrix(columns, numpy, "float64")
-        return PredictionResult(columns, self._inference_fn(model, rows, inference_args), self._model_uri)
+    def _rows_of(self, columns: Any) -> Any:
+        return columns if self._takes_texts else to_matrix(columns, numpy, "float64")
 
     def example_from_row(self, row: Mapping[str, Any]) -> numpy.ndarray[Any, Any]:
-        """A row's columns, in their order, as a 1-D array of 64-bit floats; or with ``takes_texts`` its text.
-
-        Raises:
-            ValueError: a value is not a finite number, or not a text; names the column and the value.
-        """
+        """A row's columns, in their order, as a 1-D array of 64-bit floats; or with ``takes_texts`` its text."""
         return numpy.array(only_text(row), dtype=object) if self._takes_texts else numpy.array(to_numbers(row))
 
 
@@ -219,32 +181,21 @@ class SklearnModelHandlerPandas(SklearnModelHandler["pandas.DataFrame"]):
         options: those of ``headrace.ModelHandler``. All others, and errors, are those of ``SklearnModelHandlerNumpy``.
     """
 
-    card = CARDS["sklearn_inference.SklearnModelHandlerPandas"]
-
     takes = Takes(Form.FRAME)
 
     _default_inference_fn = staticmethod(_predict_frames)
 
     def refuse_types(self, model: BaseEstimator, types: Mapping[str, Any]) -> None:
-        """Refuses columns that hold text where the model was fitted on numbers, or the other way round.
+        """Raises ConfigurationError for a column of text where an encoder was fitted on numbers, or the reverse.
 
-        Args:
-            model: the model, whose encoders know the categories that they were fitted on.
-            types: what the columns hold: names such as ``"str"`` and ``"int"``, or dtypes.
-
-        Raises:
-            ConfigurationError: such a column; names it.
+        ``types`` says what the columns hold: names such as ``"str"`` and ``"int"``, or dtypes.
         """
         _frames().refuse_other_kinds(model, types)
 
     def run_inference(
         self, batch: Sequence[Any], model: BaseEstimator, inference_args: dict[str, Any] | None = None
     ) -> Iterable[PredictionResult]:
-        """Predicts; frames of equal columns and dtypes share a call.
-
-        Raises:
-            ValueError: a frame does not have exactly one row.
-        """
+        """Predicts; frames of one row each, of equal columns and dtypes, share a call."""
         batch = _frames().examples_of(batch, rows_too=self.columns_equal_rows())
         predictions, examples = self._inference_fn(model, batch, inference_args)
         return to_results(examples, predictions, self._model_uri)

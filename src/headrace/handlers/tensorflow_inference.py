@@ -14,7 +14,6 @@ from headrace.core.conversion import arrays_in, predict_stacked, to_results
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.result import PredictionResult
 from headrace.handlers.base import UriModelHandler, as_member
-from headrace.handlers.cards import CARDS
 
 with extra_required("tensorflow"):
     import numpy
@@ -193,8 +192,6 @@ class TFModelHandlerNumpy(_TFModelHandler["numpy.ndarray[Any, Any]"]):
         ConfigurationError: ``model_type`` is not a ModelType, or contradicts the other arguments.
     """
 
-    card = CARDS["tensorflow_inference.TFModelHandlerNumpy"]
-
     _metrics_namespace = "BeamML_TF_Numpy"
     _default_inference_fn = staticmethod(default_numpy_inference_fn)
 
@@ -204,8 +201,6 @@ class TFModelHandlerTensor(_TFModelHandler[tensorflow.Tensor]):
 
     Args and errors are those of ``TFModelHandlerNumpy``.
     """
-
-    card = CARDS["tensorflow_inference.TFModelHandlerTensor"]
 
     _metrics_namespace = "BeamML_TF_Tensor"
     _default_inference_fn = staticmethod(default_tensor_inference_fn)

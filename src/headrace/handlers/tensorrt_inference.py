@@ -20,7 +20,6 @@ from headrace.core.errors import ConfigurationError, MissingExtraError, Predicti
 from headrace.core.files import open_uri
 from headrace.core.handler import ModelHandler
 from headrace.core.result import PredictionResult
-from headrace.handlers.cards import CARDS
 
 with extra_required("tensorrt"):
     import numpy
@@ -225,8 +224,6 @@ class TensorRTEngineHandlerNumPy(Float32Rows, ModelHandler[Array, PredictionResu
     """
 
     mappable = False
-
-    card = CARDS["tensorrt_inference.TensorRTEngineHandlerNumPy"]
 
     model_parameter: ClassVar[str] = "engine_path"
     """The parameter that ``--model`` on the command line sets."""

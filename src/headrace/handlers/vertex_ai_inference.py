@@ -13,7 +13,6 @@ from headrace.core.errors import ConfigurationError, EndpointAnswerError, extra_
 from headrace.core.remote import RemoteModelHandler
 from headrace.core.request_context import report_usage
 from headrace.core.result import PredictionResult
-from headrace.handlers.cards import CARDS
 
 with extra_required("vertex"):
     import google.cloud.aiplatform as aiplatform  # noqa: PLR0402 - the other form does not name the package
@@ -70,7 +69,6 @@ class VertexAIModelHandlerJSON(RemoteModelHandler[Any, PredictionResult, Any]):
         ConfigurationError: a private endpoint without a network, or the endpoint cannot be asked, or has no model.
     """
 
-    card = CARDS["vertex_ai_inference.VertexAIModelHandlerJSON"]
     model_parameter = "endpoint_id"
 
     def __init__(  # noqa: PLR0917 - Beam's

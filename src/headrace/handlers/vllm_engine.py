@@ -14,7 +14,6 @@ from typing import Any
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.request_context import report_generation
 from headrace.core.result import PredictionResult
-from headrace.handlers.cards import CARDS
 from headrace.handlers.generation import (
     EngineLostError,
     Generated,
@@ -115,8 +114,6 @@ class VLLMEngineModelHandler(GenerationModelHandler[VLLMEngine]):
     Raises:
         ConfigurationError: an option cannot be used.
     """
-
-    card = CARDS["vllm_engine.VLLMEngineModelHandler"]
 
     _metrics_namespace = "BeamML_vLLM"
 

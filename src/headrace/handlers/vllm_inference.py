@@ -17,7 +17,6 @@ from headrace.core.errors import ConfigurationError, UnsupportedError, extra_req
 from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
 from headrace.handlers.base import UriModelHandler
-from headrace.handlers.cards import CARDS
 from headrace.handlers.vllm_server import Launch, Server, ServerProcess, VLLMServerError, server_arguments
 
 with extra_required("vllm"):
@@ -156,8 +155,6 @@ class VLLMCompletionsModelHandler(_VLLMModelHandler[str]):
         ConfigurationError: an option of the server that Headrace sets itself.
     """
 
-    card = CARDS["vllm_inference.VLLMCompletionsModelHandler"]
-
     async def _request(self, client: openai.AsyncOpenAI, example: str, args: dict[str, Any]) -> Any:
         return await client.completions.create(prompt=example, **args)
 
@@ -177,8 +174,6 @@ class VLLMChatModelHandler(_VLLMModelHandler[Sequence[OpenAIChatMessage]]):
     Raises:
         ConfigurationError: an option of the server that Headrace sets itself.
     """
-
-    card = CARDS["vllm_inference.VLLMChatModelHandler"]
 
     def __init__(
         self,

@@ -17,7 +17,6 @@ from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
 from headrace.handlers.base import EstimatorHandler, refuse_lack_of
-from headrace.handlers.cards import CARDS
 
 with extra_required("xgboost"):
     import numpy
@@ -158,8 +157,6 @@ class XGBoostModelHandlerNumpy(ArrayExamples, XGBoostModelHandler["numpy.ndarray
     Args and errors are those of ``XGBoostModelHandler``.
     """
 
-    card = CARDS["xgboost_inference.XGBoostModelHandlerNumpy"]
-
     takes = Takes(missing=True)
 
     def run_columns(self, columns: Any, model: Any, inference_args: dict[str, Any] | None = None) -> PredictionResult:
@@ -183,8 +180,6 @@ class XGBoostModelHandlerPandas(XGBoostModelHandler[pandas.DataFrame]):
 
     Args and errors are those of ``XGBoostModelHandler``.
     """
-
-    card = CARDS["xgboost_inference.XGBoostModelHandlerPandas"]
 
     takes = Takes(missing=True)
 
@@ -216,8 +211,6 @@ class XGBoostModelHandlerSciPy(XGBoostModelHandler[Any]):
     Args and errors are those of ``XGBoostModelHandler``.
     """
 
-    card = CARDS["xgboost_inference.XGBoostModelHandlerSciPy"]
-
     def get_num_bytes(self, batch: Sequence[Any]) -> int:
         """Bytes of the stored elements and their indexes."""
         matrices = [scipy.sparse.csr_matrix(matrix) for matrix in batch]
@@ -233,8 +226,6 @@ class XGBoostModelHandlerDatatable(XGBoostModelHandler["datatable.Frame"]):
         MissingExtraError: datatable is not installed.
         ConfigurationError: as ``XGBoostModelHandler``.
     """
-
-    card = CARDS["xgboost_inference.XGBoostModelHandlerDatatable"]
 
     def get_num_bytes(self, batch: Sequence[datatable.Frame]) -> int:
         """Bytes of the frames."""
