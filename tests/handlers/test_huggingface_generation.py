@@ -147,7 +147,8 @@ def test_prompts_that_are_too_long_or_no_prompts_fail_alone(saved_llama, continu
     assert len(said) == 4
     assert "60 tokens and max_new_tokens is 12: together more than the 64" in said[0]
     assert "the prompt is empty" in said[1]
-    assert all("a prompt is a text, or a list of messages" in one for one in said[2:])
+    assert "a prompt is a text, or a list of messages" in said[2]
+    assert "a message must be a dict with 'role' and 'content'" in said[3]
 
 
 @BOTH

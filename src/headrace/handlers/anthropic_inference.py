@@ -43,16 +43,10 @@ def _retry_on_appropriate_error(exception: BaseException) -> bool:
 def message_from_string(
     model_name: str, batch: Sequence[str], client: Any, inference_args: dict[str, Any]
 ) -> list[Any]:
-    """Beam's function for prompts: the answer to each, asked for one after the other.
+    """Beam's function for prompts: asks for one after the other; returns Anthropic's ``Message`` for each.
 
-    Args:
-        model_name: of the model.
-        batch: prompts.
-        client: ``anthropic.Anthropic``.
-        inference_args: those of ``messages.create``; ``max_tokens`` is 1024 by default.
-
-    Returns:
-        Anthropic's ``Message`` for each; of several, an error in the place of one that failed.
+    Of several, an error is in the place of one that failed. ``client`` is ``anthropic.Anthropic``. ``inference_args``
+    are those of ``messages.create``, with 1024 ``max_tokens`` by default.
     """
     return _asked(model_name, [[{"role": "user", "content": prompt}] for prompt in batch], client, inference_args)
 
@@ -128,11 +122,7 @@ class AnthropicModelHandler(RemoteModelHandler[Any, PredictionResult, Anthropic]
         return self._api_key.given
 
     def create_client(self) -> Anthropic:
-        """Makes the client, which retries nothing: Headrace does.
-
-        Raises:
-            ConfigurationError: there is no key.
-        """
+        """Makes the client, which retries nothing: Headrace does; ConfigurationError if there is no key."""
         client = Anthropic(api_key=self._api_key.required()) if self._api_key.given is not None else Anthropic()
         client.max_retries = 0
         _refuse_anonymous(client, self._api_key)
@@ -141,11 +131,7 @@ class AnthropicModelHandler(RemoteModelHandler[Any, PredictionResult, Anthropic]
     def request(
         self, batch: Sequence[Any], model: Anthropic, inference_args: dict[str, Any] | None = None
     ) -> list[Any]:
-        """Calls ``request_fn``; what it returns for an example becomes its prediction.
-
-        Raises:
-            Exception: whatever ``request_fn`` raises, without the key.
-        """
+        """Calls ``request_fn``; what it returns for an example becomes its prediction."""
         ours = {"system": self.system, "output_config": self.output_config}
         args = {**{name: value for name, value in ours.items() if value is not None}, **(inference_args or {})}
         try:
@@ -166,17 +152,13 @@ class AnthropicModelHandler(RemoteModelHandler[Any, PredictionResult, Anthropic]
 
 
 class AnthropicChatModelHandler(ChatHandler[anthropic.AsyncAnthropic]):
-    """Asks Claude: an example is a prompt, a conversation or, with ``prompt``, a row; the answer is a text.
+    """Asks Claude; examples, predictions and arguments are those of ``OpenAIChatModelHandler``, and ``max_tokens``.
 
-    The arguments are those of ``OpenAIChatModelHandler``, and ``max_tokens``. ``inference_args`` are those of
-    Anthropic's ``messages.create``, such as ``thinking``; what only your endpoint knows goes into ``extra_body``.
+    ``inference_args`` are those of Anthropic's ``messages.create``, such as ``thinking``; what only your endpoint knows
+    goes into ``extra_body``.
 
     Args:
-        model_name: the name of the model, such as ``"claude-haiku-4-5"``.
         max_tokens: most tokens of an answer.
-        full_answer: whether predictions are Anthropic's ``Message``, with the reason of its end and tokens.
-        url: the API's address. None: ``ANTHROPIC_BASE_URL`` in the worker's environment, else Anthropic's.
-        api_key: the key, or a function that returns it. None: ``ANTHROPIC_API_KEY`` in the worker's environment.
     """
 
     _extra = "anthropic"
@@ -214,11 +196,7 @@ class AnthropicChatModelHandler(ChatHandler[anthropic.AsyncAnthropic]):
         super().__init__(model_name, prompt=prompt, system=system, **options)
 
     def create_client(self) -> anthropic.AsyncAnthropic:
-        """Makes the client, which retries nothing: Headrace does.
-
-        Raises:
-            ConfigurationError: there is no key.
-        """
+        """Makes the client, which retries nothing: Headrace does; ConfigurationError if there is no key."""
         key = None if self._api_key.given is None else self._api_key.required()
         client = anthropic.AsyncAnthropic(api_key=key, base_url=self._url, max_retries=0)
         _refuse_anonymous(client, self._api_key)

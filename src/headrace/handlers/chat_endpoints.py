@@ -46,14 +46,22 @@ class ClientHandler(TextEndpointHandler[ModelT]):
     """Makes requests with an official client, or batches of the same requests. Subclasses say which.
 
     Args:
-        model_name: the model's name, as the endpoint knows it.
+        model_name: the model's name, as the endpoint knows it, such as ``"gpt-4o-mini"``.
         prompt: the prompt of each row. Column names go in braces: ``"Classify: {text}"``. Write a literal brace
             twice: ``{{``.
-        url: the API's address. None: that in the worker's environment, else the provider's.
-        api_key: the key, or a function that returns it. None: that in the worker's environment.
-        batch_directory: a folder for what is sent with the provider's Batch API. None: each example is a request.
+        url: the API's address, up to ``/v1``. None: ``OPENAI_BASE_URL`` or ``ANTHROPIC_BASE_URL`` in the worker's
+            environment, else the provider's.
+        api_key: the key, or a function that returns it. None: ``OPENAI_API_KEY`` or ``ANTHROPIC_API_KEY`` in the
+            worker's environment. A server at another URL may need none.
+        batch_directory: a folder, made if it is missing: examples are sent in batches with the provider's Batch API,
+            and what was sent is kept there, so that nothing is paid twice. None: each is a request of its own.
         max_wait_secs: how long to wait for a batch.
         options: those of ``headrace.RemoteModelHandler`` and of ``headrace.ModelHandler``.
+
+    Raises:
+        ConfigurationError: an argument is wrong.
+        MissingExtraError: a schema needs the package jsonschema, batches the package filelock.
+        OSError: the file of the schema cannot be opened.
     """
 
     _extra: ClassVar[str]
@@ -112,11 +120,7 @@ class ClientHandler(TextEndpointHandler[ModelT]):
     def _batch_api(self, client: ModelT) -> BatchApi: ...
 
     def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
-        """Refuses arguments that the client does not know, or that the handler sets.
-
-        Raises:
-            ConfigurationError: names the argument, and the one that is most likely meant.
-        """
+        """Raises ConfigurationError for arguments that the client does not know, or that the handler sets."""
         who, known = f"{type(self).__qualname__}: inference_args", inspect.signature(self._create).parameters
         for name in inference_args or ():
             if name in self._ours:
@@ -132,12 +136,7 @@ class ClientHandler(TextEndpointHandler[ModelT]):
     async def request(
         self, batch: Sequence[Any], model: ModelT, inference_args: dict[str, Any] | None = None
     ) -> list[Any]:
-        """Asks for each example, perhaps in a batch; a wrong one costs the others nothing.
-
-        Raises:
-            EndpointError: no request can succeed.
-            Exception: whatever the client raises.
-        """
+        """Asks for each example, perhaps in a batch; a wrong one costs the others nothing."""
         if self._batches is None:
             return await super().request(batch, model, inference_args)
         try:
@@ -272,13 +271,17 @@ class ModelReply(NamedTuple):
 
 
 class ChatHandler(ClientHandler[ModelT]):
-    """Asks chat models: one request for each example, and another where an answer has to be repaired.
+    """Asks a chat model: an example is a prompt, a conversation or, with ``prompt``, a row; the answer is a text.
+
+    A conversation is a list of messages, ``{"role": "user", "content": "..."}``. With ``json_schema`` the prediction is
+    the value in the answer. An answer that does not fit is sent back once, with what is wrong.
 
     Args:
         model_name: this and all that are not here are those of ``ClientHandler``.
         system: the system message of conversations that do not begin with one of their own.
         json_schema: what answers must fit: a JSON schema, or the path or URI of a file with it.
-        full_answer: whether predictions are the client's objects.
+        full_answer: whether predictions are the client's objects, ``ChatCompletion`` or ``Message``, with the reason of
+            their end and tokens.
     """
 
     def __init__(

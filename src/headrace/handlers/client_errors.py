@@ -17,9 +17,6 @@ REFUSED = (*BAD, *WRONG)
 _OWN = (InvalidAnswerError, PredictionCountError, UnicodeError)
 """About what is in an answer, which was paid for, or about a prompt that cannot be sent."""
 
-NO_KEY = "none"
-"""What servers are sent that need no key, by clients that want one."""
-
 _PASSING = (408, 409, 425, 429)
 """Those of the statuses 400 to 499 that may pass."""
 
@@ -61,13 +58,8 @@ async def settled(examples: Sequence[Any], answer: Callable[[Any], Awaitable[Any
 def outcomes_of(found: Sequence[Any], *, others_are_accepted: bool = False) -> list[Any]:
     """What to answer for examples with a request each: their answers, and what stands for those that failed.
 
-    Args:
-        found: answers and errors.
-        others_are_accepted: by the endpoint. If that is not known, and all of these were refused with 401, 403 or 404,
-            every request may be.
-
-    Raises:
-        BaseException: the error of the only example, or one that concerns all.
+    Raises the error of the only example, and one that concerns all: unless ``others_are_accepted``, also 401, 403 and
+    404 for every one of these.
     """
     errors = [one for one in found if isinstance(one, BaseException)]
     if errors and len(errors) == len(found):
@@ -81,12 +73,7 @@ def outcomes_of(found: Sequence[Any], *, others_are_accepted: bool = False) -> l
 def outcome_of(answer: Any, *, may_pass: bool = True) -> Any:
     """What became of one of several examples: its answer, or what stands for it if its request failed.
 
-    Args:
-        answer: or an error.
-        may_pass: whether to send requests again whose errors may pass.
-
-    Raises:
-        BaseException: the error, if it concerns all of them.
+    Raises an error that concerns all. ``may_pass``: whether to send requests again whose errors may pass.
     """
     if not isinstance(answer, BaseException):
         return answer

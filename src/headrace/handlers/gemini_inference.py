@@ -52,16 +52,9 @@ def _retry_on_appropriate_service_error(exception: Exception) -> bool:
 
 
 def generate_from_string(model_name: str, batch: Sequence[str], model: Any, inference_args: dict[str, Any]) -> Any:
-    """Asks for an answer to the prompts of one request; as a handler's ``request_fn``, to each prompt.
+    """Asks a ``genai.Client`` for an answer to the prompts of one request; as a handler's ``request_fn``, to each.
 
-    Args:
-        model_name: of a model that generates text.
-        batch: the prompts; Gemini takes several as parts of one.
-        model: a ``genai.Client``.
-        inference_args: further arguments of ``generate_content``, such as ``{"config": {"temperature": 0}}``.
-
-    Returns:
-        Google's ``GenerateContentResponse``.
+    ``inference_args`` are further arguments of ``generate_content``. Returns Google's ``GenerateContentResponse``.
     """
     return model.models.generate_content(model=model_name, contents=batch, **inference_args)
 
@@ -156,11 +149,7 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
         return super().quota_name()
 
     def create_client(self) -> Any:
-        """Makes the ``genai.Client``, for the Gemini API or for Vertex AI.
-
-        Raises:
-            ConfigurationError: there is no key.
-        """
+        """Makes the ``genai.Client``, for the Gemini API or for Vertex AI; ConfigurationError if there is no key."""
         vertex = {"vertexai": True, "project": self.project, "location": self.location}
         place = vertex if self.use_vertex else {"api_key": self._api_key.required()}
         if self._credentials is not None:
@@ -232,17 +221,18 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
         self, batch: Sequence[Any], model: Any, inference_args: dict[str, Any] | None = None
     ) -> list[Any]:
         with self._explaining():
-            answer = await self.request_fn(
-                self.model_name, list(map(self._content, batch)), model, inference_args or {}
-            )
+            answer = await self._called(batch, model, inference_args)
         return self._predictions(batch, answer)
 
     def _request_on_thread(
         self, batch: Sequence[Any], model: Any, inference_args: dict[str, Any] | None = None
     ) -> list[Any]:
         with self._explaining():
-            answer = self.request_fn(self.model_name, list(map(self._content, batch)), model, inference_args or {})
+            answer = self._called(batch, model, inference_args)
         return self._predictions(batch, answer)
+
+    def _called(self, batch: Sequence[Any], client: Any, args: dict[str, Any] | None) -> Any:
+        return self.request_fn(self.model_name, list(map(self._content, batch)), client, args or {})
 
     def _content(self, example: Any) -> Any:
         is_row = self._prompts.template is not None and isinstance(example, Mapping)

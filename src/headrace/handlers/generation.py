@@ -16,9 +16,10 @@ from typing import Any, ClassVar, Generic, NoReturn, TypedDict, TypeVar
 from headrace.core.engine import EngineModelHandler
 from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ModelT
+from headrace.core.request_context import report_generation
 from headrace.core.result import PredictionResult
 from headrace.handlers.base import UriModelHandler
-from headrace.handlers.prompts import PromptRows, Prompts
+from headrace.handlers.prompts import PromptRows, Prompts, as_message
 
 RunningT = TypeVar("RunningT")
 AnswerT = TypeVar("AnswerT")
@@ -46,26 +47,23 @@ class Generated(TypedDict):
 
 
 def as_messages(prompt: Any) -> list[dict[str, Any]] | None:
-    """The messages of a conversation; None if the prompt is a text.
-
-    Raises:
-        TypeError: it is neither.
-    """
+    """The messages of a conversation; None if the prompt is a text. Raises TypeError if it is neither."""
     if isinstance(prompt, str):
         return None
-    is_list = isinstance(prompt, Sequence) and len(prompt) > 0
-    if not (is_list and all(isinstance(one, Mapping) and {"role", "content"} <= one.keys() for one in prompt)):
-        raise TypeError(
-            "a prompt is a text, or a list of messages such as {'role': 'user', 'content': 'Hello'}, not "
-            f"{prompt!r:.80}."
-        )
-    return [dict(one) for one in prompt]
+    if not (isinstance(prompt, Sequence) and prompt):
+        raise TypeError(f"a prompt is a text, or a list of messages, not {prompt!r:.80}.")
+    return list(map(as_message, prompt))
 
 
 class GenerationModelHandler(
     PromptRows, UriModelHandler[Prompt, ModelT], EngineModelHandler[Prompt, PredictionResult, ModelT]
 ):
-    """What the handlers of engines that generate text make of prompts and rows.
+    """Continues prompts and conversations with an engine in this process.
+
+    An example is a text, or a list of messages such as ``{"role": "user", "content": "Hello"}``, for models with a chat
+    template. Its prediction is a dict: ``text``, ``finish_reason`` (``"stop"``, or ``"length"`` if it was cut off),
+    ``input_tokens`` and ``output_tokens``. A prompt that the model cannot take, such as one that is too long, fails
+    alone.
 
     Args:
         model_uri: id of a model on the Hugging Face hub, or the folder of a saved one.
@@ -73,7 +71,7 @@ class GenerationModelHandler(
         options: those of ``headrace.EngineModelHandler``.
 
     Raises:
-        ConfigurationError: there is no model, or the prompt names no column.
+        ConfigurationError: an option cannot be used.
     """
 
     models_have_ids: ClassVar[bool] = True
@@ -86,13 +84,16 @@ class GenerationModelHandler(
         self._prompts = Prompts(type(self).__qualname__, prompt)
 
     def asked(self, example: Any) -> Prompt:
-        """The prompt of an example, which may be a row if there is a ``prompt``.
-
-        Raises:
-            TypeError: the example is a row, and there is none.
-            ValueError: a column of it is missing, or empty.
-        """
+        """The prompt of an example, which may be a row if there is a ``prompt``; else raises as ``Prompts.text``."""
         return self._prompts.text(example) if isinstance(example, Mapping) else example
+
+    def _predicted(
+        self, example: Any, made: Generated, *, seconds: float, first_token_secs: float | None
+    ) -> PredictionResult:
+        """The prediction for an example; reports what it took."""
+        counts = {"input_tokens": made["input_tokens"], "output_tokens": made["output_tokens"]}
+        report_generation(self._model_uri, **counts, seconds=seconds, first_token_secs=first_token_secs)
+        return PredictionResult(example, made, self._model_uri)
 
     def prefix(self, example: Any) -> str | None:
         """The prompt, so that those that begin alike go together."""
@@ -110,9 +111,6 @@ class Restarted(Generic[RunningT]):
         start: starts it.
         why_ended: says how it ended; None: it runs.
         end: ends it, with all that it has started.
-
-    Raises:
-        Exception: whatever ``start`` raises.
     """
 
     def __init__(
@@ -135,11 +133,7 @@ class Restarted(Generic[RunningT]):
         raise TypeError(f"a {type(self).__name__} cannot be pickled: it lives in one process")
 
     def running(self) -> RunningT:
-        """What runs; another if the last one has ended.
-
-        Raises:
-            Exception: it does not start, or failed to start a short while ago.
-        """
+        """What runs; another if the last one has ended. Raises if that does not start, or did not a short while ago."""
         with self._lock:
             why = self._why_ended(self._now)
             if why is None:
@@ -158,12 +152,7 @@ class Restarted(Generic[RunningT]):
             return self._now
 
     async def ask(self, request: Callable[[RunningT], Awaitable[AnswerT]]) -> AnswerT:
-        """What a request returns, which raises EngineLostError if what runs ended over it.
-
-        Raises:
-            EngineLostError: it ended over this request, at last with no other beside it.
-            Exception: the request failed; or what has ended does not start again.
-        """
+        """What a request returns, which raises EngineLostError if what runs ended over it: at last alone, too."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._loop, self._turns = loop, _RequestTurns()

@@ -63,16 +63,7 @@ def why_not_continuous(model: Any, config: Any) -> str | None:
 
 
 class ContinuousEngine(Restarted[Any]):
-    """Requests join and leave the running batch one by one: the ``ContinuousBatchingManager`` of transformers.
-
-    Args:
-        model: a causal language model, on its device.
-        config: how it generates.
-        options: of ``transformers.ContinuousBatchingConfig``.
-
-    Raises:
-        Exception: the model, the device or the options do not allow it.
-    """
+    """Requests join and leave the running batch one by one: the ``ContinuousBatchingManager`` of transformers."""
 
     def __init__(self, model: Any, config: Any, options: Mapping[str, Any]) -> None:
         sizes = _CPU_SIZES if model.device.type == "cpu" else {}
@@ -83,12 +74,7 @@ class ContinuousEngine(Restarted[Any]):
         """How many tokens a prompt and its answer may have together, for the cache."""
 
     async def generate(self, ids: Sequence[int], max_new_tokens: int) -> Tokens:
-        """Generates up to ``max_new_tokens`` tokens.
-
-        Raises:
-            EngineLostError: the thread that generates ended over this request.
-            RuntimeError: the request failed.
-        """
+        """Generates up to ``max_new_tokens`` tokens; EngineLostError if the thread that generates ended over them."""
         name = f"headrace-{next(self._numbers)}"
         return await self.ask(partial(_generated, ids=list(ids), max_new_tokens=max_new_tokens, name=name))
 
@@ -178,16 +164,9 @@ class _Request:
 
 
 class BatchedEngine:
-    """Prompts that wait are sorted by length, and go through ``model.generate`` in batches.
+    """Prompts that wait are sorted by length, and go through ``model.generate`` in batches."""
 
-    Args:
-        model: a causal language model, on its device.
-        config: how it generates.
-        batch_size: how many prompts go together.
-    """
-
-    longest: int | None = None
-    """No cache limits it."""
+    longest: int | None = None  # no cache limits it
 
     def __init__(self, model: Any, config: Any, batch_size: int) -> None:
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
@@ -196,11 +175,7 @@ class BatchedEngine:
         weakref.finalize(self, self._requests.put, None)
 
     async def generate(self, ids: Sequence[int], max_new_tokens: int) -> Tokens:
-        """Generates up to ``max_new_tokens`` tokens.
-
-        Raises:
-            Exception: whatever ``model.generate`` raises for this prompt alone.
-        """
+        """Generates up to ``max_new_tokens`` tokens; raises what ``model.generate`` raises for this prompt alone."""
         request = _Request(list(ids), max_new_tokens)
         self._requests.put(request)
         return await asyncio.wrap_future(request.result)
@@ -287,11 +262,7 @@ class _Watch(transformers.StoppingCriteria):  # type: ignore[misc]
 
 
 def settings(base: Any, given: Mapping[str, Any], pad: int | None) -> Any:
-    """A configuration of generation: the model's own, changed.
-
-    Raises:
-        ConfigurationError: transformers does not know a setting.
-    """
+    """The model's own configuration of generation, changed; ConfigurationError for a setting that there is not."""
     config = transformers.GenerationConfig.from_dict(base.to_dict())
     unknown = config.update(**given)
     if unknown:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.core.errors import ConfigurationError, as_type_name, extra_required
-from headrace.core.request_context import report_generation
 from headrace.core.result import PredictionResult
 from headrace.handlers.generation import Generated, GenerationModelHandler, Prompt, as_messages
 
@@ -24,8 +23,6 @@ __all__ = ["HuggingFaceGenerationModelHandler"]
 _LOGGER = logging.getLogger(__name__)
 
 _MAX_NEW_TOKENS = 256
-_OF_A_REQUEST = {"max_new_tokens"}
-"""What ``inference_args`` may hold: the engine has one configuration for all else."""
 _SEVERAL = {"num_return_sequences", "num_beams", "num_beam_groups"}
 
 
@@ -60,21 +57,15 @@ class TextModel:
 
 
 class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel]):
-    """Continues prompts, and conversations, with a causal language model.
-
-    An example is a text, or a list of messages such as ``{"role": "user", "content": "Hello"}``, for models with a chat
-    template. Its prediction is a dict: ``text``, ``finish_reason`` (``"stop"``, or ``"length"`` if it was cut off),
-    ``input_tokens`` and ``output_tokens``. A prompt that is too long for the model fails alone.
+    """Continues prompts, and conversations, with a causal language model; for examples see ``GenerationModelHandler``.
 
     Requests join and leave the running batch one by one, where transformers has that for the model, the device and the
     settings (``ContinuousBatchingManager``); else prompts of similar length go through ``generate`` together.
 
     Args:
-        model_uri: id of a model on the Hugging Face hub, or the folder of a saved one.
-        prompt: the prompt of each row. Column names go in braces: ``"Classify: {text}"``.
+        model_uri: this, ``prompt``, ``options`` and errors are those of ``GenerationModelHandler``.
         device: ``"CPU"``, ``"GPU"`` (CUDA's), or one of PyTorch's, such as ``"cuda:1"``; if it cannot be used, the CPU,
-            with a warning in the log. None:
-            the GPU if there is one.
+            with a warning in the log. None: the GPU if there is one.
         generation_args: settings of ``transformers.GenerationConfig`` in place of the model's own, such as
             ``{"max_new_tokens": 100, "do_sample": False}``. ``max_new_tokens`` is 256 by default;
             ``RunInference(inference_args={"max_new_tokens": ...})`` overrides it.
@@ -84,10 +75,6 @@ class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel]):
         batch_size: how many prompts go together where batching is not continuous.
         load_model_args: keyword arguments for ``AutoModelForCausalLM.from_pretrained``; a ``device_map`` among them
             decides the device.
-        options: those of ``headrace.EngineModelHandler``.
-
-    Raises:
-        ConfigurationError: an option cannot be used.
     """
 
     _metrics_namespace = "BeamML_HuggingFaceGenerationModelHandler"
@@ -120,12 +107,7 @@ class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel]):
         self._placement = AutoPlacement(device, self._load_model_args, "load_model_args")
 
     def load_model(self) -> TextModel:
-        """Loads the model and its tokenizer, and starts the engine.
-
-        Raises:
-            ConfigurationError: ``continuous=True``, and transformers cannot do that.
-            Exception: the model cannot be loaded, or its cache does not fit into memory.
-        """
+        """Loads the model and its tokenizer, and starts the engine."""
         model = self._placement.load(self._load, self._load_model_args)
         tokenizer = transformers.AutoTokenizer.from_pretrained(self._model_uri)
         config = settings(model.generation_config, self._generation_args, tokenizer.pad_token_id)
@@ -135,39 +117,23 @@ class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel]):
     async def submit(
         self, example: Prompt, model: TextModel, inference_args: dict[str, Any] | None = None
     ) -> PredictionResult:
-        """Generates for one prompt.
-
-        Raises:
-            TypeError: the example is no prompt.
-            ValueError: the prompt is empty, or too long; or a column that it needs is missing.
-        """
+        """Generates for one prompt; ValueError if it is empty or too long."""
         limit = (inference_args or {}).get("max_new_tokens", model.max_new_tokens)
         ids = model.encoded(self.asked(example))
         model.refuse_long(len(ids), limit)
         tokens = await model.engine.generate(ids, limit)
-        report_generation(
-            self._model_uri,
-            input_tokens=len(ids),
-            output_tokens=len(tokens.ids),
-            seconds=tokens.seconds,
-            first_token_secs=tokens.first_token_secs,
-        )
         made = Generated(
             text=model.tokenizer.decode(tokens.ids, skip_special_tokens=True),
             finish_reason="stop" if tokens.ids and tokens.ids[-1] in model.ends else "length",
             input_tokens=len(ids),
             output_tokens=len(tokens.ids),
         )
-        return PredictionResult(example, made, self._model_uri)
+        return self._predicted(example, made, seconds=tokens.seconds, first_token_secs=tokens.first_token_secs)
 
     def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
-        """Only ``max_new_tokens`` may differ between transforms.
-
-        Raises:
-            ConfigurationError: there are others, or it is not a positive int.
-        """
+        """Raises ConfigurationError for all but a positive ``max_new_tokens``, which may differ between transforms."""
         given = inference_args or {}
-        others = sorted(given.keys() - _OF_A_REQUEST)
+        others = sorted(given.keys() - {"max_new_tokens"})
         if others:
             raise ConfigurationError(
                 f"inference_args may hold max_new_tokens, not {others}: the engine has one configuration for all "

@@ -238,11 +238,7 @@ class HuggingFaceModelHandlerTensor(TensorExamples, _HuggingFaceModelHandler[tor
     _default_inference_fn = staticmethod(default_tensor_inference_fn)
 
     def example_from_row(self, row: Mapping[str, Any]) -> torch.Tensor:
-        """A row's numbers as a 1-D tensor of 64-bit floats, which an ``inference_fn`` of your own has to convert.
-
-        Raises:
-            ValueError: a value is not a finite 32-bit number; names the column and the value.
-        """
+        """A row's numbers as a 1-D tensor of 64-bit floats, which an ``inference_fn`` of your own has to convert."""
         return torch.tensor(to_numbers(row, FLOAT32_MAX), dtype=torch.float64)
 
 

@@ -23,11 +23,7 @@ class InvalidAnswerError(ValueError):
 
 
 def text_in(content: Any) -> str:
-    """The text that an answer has, where there has to be one.
-
-    Raises:
-        InvalidAnswerError: it is something else.
-    """
+    """The text in an answer; InvalidAnswerError if it is something else."""
     if not isinstance(content, str):
         raise InvalidAnswerError(f"the answer's content is no text: {content!r:.200}")
     return content
@@ -76,12 +72,10 @@ class JsonSchema:
             if is_deep(value):
                 raise RecursionError
             worst = jsonschema.exceptions.best_match(validator.iter_errors(value))
-        except ValueError as error:
+        except (ValueError, ArithmeticError) as error:  # the latter of a number beyond any float
             raise InvalidAnswerError(f"the answer is no JSON: {error}") from None
         except RecursionError:
             raise InvalidAnswerError(f"the answer is nested too deeply: {answer[:300]!r}") from None
-        except ArithmeticError as error:  # of a number beyond any float
-            raise InvalidAnswerError(f"the answer does not fit the schema: {error}") from None
         except referencing.exceptions.Unresolvable as error:
             lost = f"json_schema refers to {error.ref!r}, which is not in it; put it under '$defs'."
             raise ConfigurationError(f"{self._who}: {lost}") from None
@@ -91,10 +85,8 @@ class JsonSchema:
 
     def complaint(self, error: BaseException) -> str:
         """What to tell a model whose answer was wrong."""
-        return (
-            f"This cannot be used: {error}. Answer again, with nothing but JSON that fits this schema: "
-            f"{json.dumps(self.schema)}"
-        )
+        wanted = f"nothing but JSON that fits this schema: {json.dumps(self.schema)}"
+        return f"This cannot be used: {error}. Answer again, with {wanted}"
 
 
 def _read(schema: Mapping[str, Any] | str | os.PathLike[str], who: str) -> dict[str, Any]:

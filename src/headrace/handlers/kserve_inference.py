@@ -239,11 +239,7 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
                 )
 
     def example_from_row(self, row: Mapping[str, Any]) -> Any:
-        """An array of the row's numbers; with ``columns_are_inputs`` a dict of its columns.
-
-        Raises:
-            ValueError: a value is not a finite number; names the column and the value.
-        """
+        """An array of the row's numbers; with ``columns_are_inputs`` a dict of its columns."""
         return dict(row) if self._columns_are_inputs else numpy.array(to_numbers(row))
 
 

@@ -15,7 +15,7 @@ from headrace.core.secrets import KeySource
 from headrace.handlers.batch_apis import OpenAIBatches
 from headrace.handlers.batch_jobs import MAX_WAIT_SECS
 from headrace.handlers.chat_endpoints import ChatHandler, ClientHandler, ModelReply, Steps
-from headrace.handlers.client_errors import NO_KEY, REFUSED, outcome_of, outcomes_of, status_of
+from headrace.handlers.client_errors import REFUSED, outcome_of, outcomes_of, status_of
 from headrace.handlers.json_answers import InvalidAnswerError, text_in
 
 with extra_required("openai"):
@@ -38,12 +38,9 @@ class _OpenAIHandler(ClientHandler[openai.AsyncOpenAI]):
     _url_variable = "OPENAI_BASE_URL"
 
     def create_client(self) -> openai.AsyncOpenAI:
-        """Makes the client, which retries nothing: Headrace does.
+        """Makes the client, which retries nothing: Headrace does; ConfigurationError if there is no key.
 
         A subclass may make another, such as ``openai.AsyncAzureOpenAI(max_retries=0)``.
-
-        Raises:
-            ConfigurationError: there is no key.
         """
         key = self._api_key
         if callable(key.given):
@@ -53,7 +50,7 @@ class _OpenAIHandler(ClientHandler[openai.AsyncOpenAI]):
 
             return openai.AsyncOpenAI(api_key=current, base_url=self._url, max_retries=0)
         needs_none = self._url or os.environ.get(self._url_variable)
-        value = key.value() or NO_KEY if needs_none else key.required()
+        value = key.value() or "none" if needs_none else key.required()
         return openai.AsyncOpenAI(api_key=value, base_url=self._url, max_retries=0)
 
     def _batch_api(self, client: openai.AsyncOpenAI) -> OpenAIBatches:
@@ -65,33 +62,11 @@ class _OpenAIHandler(ClientHandler[openai.AsyncOpenAI]):
 
 
 class OpenAIChatModelHandler(_OpenAIHandler, ChatHandler[openai.AsyncOpenAI]):
-    """Asks a chat model: an example is a prompt, a conversation or, with ``prompt``, a row; the answer is a text.
+    """Asks a chat model at OpenAI, or at any endpoint that is compatible.
 
-    A conversation is a list of messages, ``{"role": "user", "content": "..."}``. With ``json_schema`` the prediction is
-    the value in the answer. An answer that does not fit is sent back once, with what is wrong.
-
-    ``inference_args`` are those of OpenAI's ``chat.completions.create``: ``temperature``, ``max_completion_tokens``,
-    and what only your server knows in ``extra_body``. The endpoint may be any that is compatible.
-
-    Args:
-        model_name: the name of the model, such as ``"gpt-4o-mini"``.
-        prompt: the prompt of each row. Column names go in braces: ``"Classify: {text}"``. Write a literal brace
-            twice: ``{{``.
-        system: the first message of conversations that do not begin with one of their own.
-        json_schema: what answers must fit: a JSON schema, or the path or URI of a file with it.
-        full_answer: whether predictions are OpenAI's ``ChatCompletion``, with logprobs, finish reason and tokens.
-        url: the API's address, up to ``/v1``. None: ``OPENAI_BASE_URL`` in the worker's environment, else OpenAI's.
-        api_key: the key, or a function that returns it. None: ``OPENAI_API_KEY`` in the worker's environment. A server
-            at another URL may need none.
-        batch_directory: a folder, made if it is missing: examples are sent in batches with the provider's Batch API,
-            and what was sent is kept there, so that nothing is paid twice. None: each is a request of its own.
-        max_wait_secs: how long to wait for a batch.
-        options: those of ``headrace.RemoteModelHandler`` and of ``headrace.ModelHandler``.
-
-    Raises:
-        ConfigurationError: an argument is wrong.
-        MissingExtraError: a schema needs the package jsonschema.
-        OSError: the file of the schema cannot be opened.
+    Examples, predictions and arguments are those of ``ChatHandler`` and ``ClientHandler`` in
+    ``headrace.handlers.chat_endpoints``. ``inference_args`` are those of OpenAI's ``chat.completions.create``:
+    ``temperature``, ``max_completion_tokens``, and what only your server knows in ``extra_body``.
     """
 
     _create = Chat.create
@@ -197,12 +172,7 @@ class OpenAIEmbeddingsModelHandler(_OpenAITextHandler):
     async def request(
         self, batch: Sequence[Any], model: openai.AsyncOpenAI, inference_args: dict[str, Any] | None = None
     ) -> list[Any]:
-        """Embeds a batch with one request, if nothing in it is refused; with the Batch API with one for each text.
-
-        Raises:
-            EndpointError: no request can succeed.
-            openai.OpenAIError: this one failed.
-        """
+        """Embeds a batch with one request, if nothing in it is refused; with the Batch API with one for each text."""
         if self._batches is not None:
             return await super().request(batch, model, inference_args)
         found: list[Any] = [None] * len(batch)
@@ -263,10 +233,7 @@ def _first_choice(answer: Any) -> Any:
 
 
 def _in_order(items: list[Any], count: int, name: str) -> list[Any]:
-    """Items of an answer in the order of their indexes, which must be those of ``count`` items.
-
-    Some servers keep the order, and send no indexes.
-    """
+    """Items of an answer in the order of their indexes, which must be those of ``count`` items, or absent."""
     if not items or not isinstance(items, list):
         raise TypeError(f"there are no {name}")
     indexes = [one.index for one in items]

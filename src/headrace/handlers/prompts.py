@@ -96,7 +96,7 @@ class Prompts:
         """
         if isinstance(example, str | Mapping) or not isinstance(example, Sequence):
             return self.system, [{"role": "user", "content": self.text(example)}]
-        messages = [_as_message(one) for one in example]
+        messages = list(map(as_message, example))
         system = self.system
         if messages and messages[0]["role"] == "system":
             system = messages.pop(0)["content"]
@@ -180,8 +180,8 @@ def _as_text(column: Any, value: Any) -> str:
     return value
 
 
-def _as_message(message: Any) -> dict[str, Any]:
-    """A message as a dict, of a dict or of an object such as vLLM's ``OpenAIChatMessage``."""
+def as_message(message: Any) -> dict[str, Any]:
+    """A message as a dict, of a dict or an object such as ``OpenAIChatMessage``; TypeError if it has no role."""
     fields = {name: getattr(message, name) for name in ("role", "content") if hasattr(message, name)}
     plain = dict(message) if isinstance(message, Mapping) else fields
     if "role" not in plain:

@@ -104,10 +104,7 @@ class _PytorchModelHandler(UriModelHandler[TensorT, torch.nn.Module]):
     def run_columns(
         self, columns: Any, model: torch.nn.Module, inference_args: dict[str, Any] | None = None
     ) -> PredictionResult:
-        """Predicts for all rows of columns, in one call.
-
-        An ``inference_fn`` that is not from this module gets what the model would as its batch.
-        """
+        """Predicts for all rows of columns, in one call; an ``inference_fn`` gets what the model would."""
         device, path, inputs = device_of(model, self._device), self._model_uri or None, self._inputs_of(columns)
         if self.columns_equal_rows():
             options = getattr(self._inference_fn, "keywords", {})
@@ -136,15 +133,14 @@ class _PytorchModelHandler(UriModelHandler[TensorT, torch.nn.Module]):
 
     def _load(self, device: torch.device) -> torch.nn.Module:
         with open_uri(self._model_uri) as file:
-            if self._torch_script_model_path:
-                if self._torch_script_model_path.endswith(_EXPORTED):
-                    return _exported(file, device, self._load_model_args)
-                model: torch.nn.Module = torch.jit.load(file, map_location=device, **self._load_model_args)
-            else:
-                assert self._model_class
+            if self._model_class:
                 model = self._model_class(**self._model_params)
                 model.load_state_dict(self._state(file, device))
                 model.requires_grad_(requires_grad=False)
+            elif self._model_uri.endswith(".pt2"):
+                return _exported(file, device, self._load_model_args)
+            else:
+                model = torch.jit.load(file, map_location=device, **self._load_model_args)
         return model.to(device).eval()
 
     def _state(self, file: Any, device: torch.device) -> Any:
@@ -160,7 +156,6 @@ class _PytorchModelHandler(UriModelHandler[TensorT, torch.nn.Module]):
         return state
 
 
-_EXPORTED = ".pt2"
 _IS_SCRIPT = "is a TorchScript file: give it as torch_script_model_path."
 _NO_STATE = (
     "holds a whole module, or a state dict with objects of other classes: write torch.save(model.state_dict(), path). "
@@ -252,11 +247,7 @@ class PytorchModelHandlerTensor(TensorExamples, _PytorchModelHandler[torch.Tenso
         return torch.from_numpy(numpy.require(to_matrix(columns, numpy, "float32"), requirements="W"))
 
     def example_from_row(self, row: Mapping[str, Any]) -> torch.Tensor:
-        """A row's columns, in their order, as a 1-D tensor of 32-bit floats.
-
-        Raises:
-            ValueError: a value is not a finite 32-bit number; names the column and the value.
-        """
+        """A row's columns, in their order, as a 1-D tensor of 32-bit floats; ValueError names one that is none."""
         return torch.tensor(to_numbers(row, FLOAT32_MAX), dtype=torch.float32)
 
 

@@ -117,11 +117,7 @@ class SentenceTransformerModelHandler(UriModelHandler[str, Any]):
         return text_length if self._max_seq_length is None else partial(_length, self._max_seq_length)
 
     def example_from_row(self, row: Mapping[str, Any]) -> str:
-        """The text in a row's only column.
-
-        Raises:
-            ValueError: there are several columns, or the value is not a text.
-        """
+        """The text in a row's only column; ValueError if there are several, or it is no text."""
         return only_text(row)
 
     def _quantized(self, vectors: Any, precision: str) -> Any:

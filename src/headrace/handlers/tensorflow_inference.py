@@ -85,9 +85,8 @@ def default_tensor_inference_fn(
         return default_numpy_inference_fn(model, batch, inference_args, model_id)
     tensors = [one if tensorflow.is_tensor(one) else tensorflow.convert_to_tensor(one) for one in batch]
     ask = partial(answer_of, model, inference_args=inference_args)
-    return to_results(
-        batch, predict_stacked(tensors, tensorflow.stack, ask, lambda answer, _: rows_of(answer)), model_id
-    )
+    answers = predict_stacked(tensors, tensorflow.stack, ask, lambda answer, _: rows_of(answer))
+    return to_results(batch, answers, model_id)
 
 
 def _predicted(model: Any, batch: Any, inference_args: dict[str, Any] | None, rows: Callable[[Any], Any]) -> Any:
@@ -124,13 +123,7 @@ class _TFModelHandler(InputRows, UriModelHandler[ExampleT, Any]):
         self._check_arguments()
 
     def load_model(self) -> Any:
-        """Loads the model: Keras's own, or a wrapper that calls a SavedModel like one.
-
-        Raises:
-            ValueError: the file contains no model, or no weights.
-            OSError: it cannot be opened.
-            MissingExtraError: the model is on TensorFlow Hub, and its package is not installed.
-        """
+        """Loads the model: Keras's own, or a wrapper that calls a SavedModel like one."""
         if self._create_model_fn is not None:
             model = self._create_model_fn()
             load_weights(model, self._model_uri)
@@ -147,10 +140,7 @@ class _TFModelHandler(InputRows, UriModelHandler[ExampleT, Any]):
         return self._inference_fn(model, batch, inference_args or {}, self._model_uri)
 
     def run_columns(self, columns: Any, model: Any, inference_args: dict[str, Any] | None = None) -> PredictionResult:
-        """Predicts for all rows of an array, or of columns that make a matrix of 32-bit floats, or are the inputs.
-
-        An ``inference_fn`` of the user's gets the array, the tensor or the dict as its batch.
-        """
+        """Predicts for all rows of columns, or of an array; an ``inference_fn`` gets what the model would."""
         rows = self._rows_of(columns)
         if not self.columns_equal_rows():
             results = self._inference_fn(model, rows, inference_args or {}, self._model_uri)

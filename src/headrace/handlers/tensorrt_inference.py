@@ -18,8 +18,8 @@ from headrace.core.answer import predictions_of, with_model_id
 from headrace.core.conversion import to_results
 from headrace.core.errors import ConfigurationError, MissingExtraError, PredictionCountError, extra_required
 from headrace.core.files import open_uri
-from headrace.core.handler import ModelHandler
 from headrace.core.result import PredictionResult
+from headrace.handlers.base import UriModelHandler
 
 with extra_required("tensorrt"):
     import numpy
@@ -33,15 +33,7 @@ _OLDEST = 10
 
 
 class TensorRTEngine:
-    """An engine with its context, stream and buffers; they are freed with this object.
-
-    Args:
-        engine: a ``tensorrt.ICudaEngine``.
-
-    Raises:
-        MissingExtraError: TensorRT or cuda-python is not installed.
-        ConfigurationError: TensorRT is older than 10.
-    """
+    """A ``tensorrt.ICudaEngine`` with its context, stream and buffers; they are freed with this object."""
 
     def __init__(self, engine: Any) -> None:
         trt = _tensorrt()
@@ -59,9 +51,8 @@ class TensorRTEngine:
         for name in inputs:
             if -1 in tuple(engine.get_tensor_shape(name)):
                 self.context.set_input_shape(name, engine.get_tensor_profile_shape(name, 0)[2])
-        bindings = [
-            self._bound(index, name, trt.nptype(engine.get_tensor_dtype(name))) for index, name in enumerate(names)
-        ]
+        dtypes = [trt.nptype(engine.get_tensor_dtype(name)) for name in names]
+        bindings = [self._bound(index, *one) for index, one in enumerate(zip(names, dtypes, strict=True))]
         self.inputs = [binding for binding in bindings if binding["name"] in inputs]
         self.outputs = [binding for binding in bindings if binding["name"] not in inputs]
         self.gpu_allocations = [binding["allocation"] for binding in bindings]
@@ -77,15 +68,9 @@ class TensorRTEngine:
         )
 
     def run(self, batch: Sequence[Any]) -> list[list[Any]]:
-        """Runs a batch; returns the row of each output for each example.
-
-        Raises:
-            ValueError: the batch does not fit the input, or the engine has several inputs.
-            RuntimeError: CUDA or TensorRT fails.
-        """
+        """The row of each output for each example; ValueError if these do not fit the engine's only input."""
         if len(self.inputs) != 1:
-            message = f"the engine has {len(self.inputs)} inputs; give the handler an inference_fn that feeds them."
-            raise ValueError(message)
+            raise ValueError(f"the engine has {len(self.inputs)} inputs; give the handler an inference_fn for them.")
         (given,) = self.inputs
         declared = tuple(self.engine.get_tensor_shape(given["name"]))
         fed = to_feed(batch, given, declared)
@@ -120,12 +105,12 @@ class TensorRTEngine:
 
 
 def to_feed(batch: Sequence[Any], given: Mapping[str, Any], declared: Sequence[int]) -> Any:
-    """Stacks a batch into one array for an input.
+    """Stacks a batch into one array for an input; with rows of zeros, if its first dimension is fixed.
 
     Args:
         batch: arrays with the shape of the input without its first dimension.
         given: the input's name, its dtype, and the largest shape.
-        declared: the shape, -1 where it varies. If the first dimension is fixed, rows of zeros are added to fill it.
+        declared: the shape, -1 where it varies.
 
     Raises:
         ValueError: the batch, or an example, has a shape that the engine does not take.
@@ -208,7 +193,7 @@ TensorRTInferenceFn = Callable[
 ]
 
 
-class TensorRTEngineHandlerNumPy(Float32Rows, ModelHandler[Array, PredictionResult, TensorRTEngine]):
+class TensorRTEngineHandlerNumPy(Float32Rows, UriModelHandler[Array, TensorRTEngine]):
     """Predicts for numpy arrays: an example has the shape of the engine's input without the first dimension.
 
     Args:
@@ -227,6 +212,7 @@ class TensorRTEngineHandlerNumPy(Float32Rows, ModelHandler[Array, PredictionResu
 
     model_parameter: ClassVar[str] = "engine_path"
     """The parameter that ``--model`` on the command line sets."""
+    _metrics_namespace = "BeamML_TensorRT"
 
     def __init__(
         self,
@@ -238,7 +224,8 @@ class TensorRTEngineHandlerNumPy(Float32Rows, ModelHandler[Array, PredictionResu
         onnx_path: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(min_batch_size=min_batch_size, max_batch_size=max_batch_size, **options)
+        options |= {"min_batch_size": min_batch_size, "max_batch_size": max_batch_size}
+        super().__init__(engine_path or onnx_path or "", **options)
         if (engine_path is None) is (onnx_path is None):
             raise ConfigurationError(f"{type(self).__qualname__} needs either an engine_path or an onnx_path.")
         self.inference_fn = inference_fn
@@ -246,11 +233,7 @@ class TensorRTEngineHandlerNumPy(Float32Rows, ModelHandler[Array, PredictionResu
         self.onnx_path = None if onnx_path is None else os.fspath(onnx_path)
 
     def load_model(self) -> TensorRTEngine:
-        """Loads the engine in the file, or builds one from the ONNX model.
-
-        Raises:
-            RuntimeError: the engine was built by another version, or for another kind of GPU.
-        """
+        """Loads the engine in the file, or builds one from the ONNX model."""
         if self.engine_path is None:
             return self.build_engine(*self.load_onnx())
         _tensorrt()
@@ -258,11 +241,7 @@ class TensorRTEngineHandlerNumPy(Float32Rows, ModelHandler[Array, PredictionResu
             return self._engine(file.read())
 
     def load_onnx(self) -> tuple[Any, Any]:
-        """Parses the ONNX model; returns its network and the builder.
-
-        Raises:
-            ValueError: it cannot be parsed.
-        """
+        """Parses the ONNX model; returns its network and the builder."""
         trt = _tensorrt()
         builder = trt.Builder(_logger())
         network = builder.create_network()
@@ -275,11 +254,7 @@ class TensorRTEngineHandlerNumPy(Float32Rows, ModelHandler[Array, PredictionResu
         return network, builder
 
     def build_engine(self, network: Any, builder: Any) -> TensorRTEngine:
-        """Builds an engine for this device.
-
-        Raises:
-            RuntimeError: it cannot be built.
-        """
+        """Builds an engine for this device."""
         plan = builder.build_serialized_network(network, builder.create_builder_config())
         if plan is None:
             raise RuntimeError("TensorRT could not build an engine; its log says why.")
@@ -290,8 +265,8 @@ class TensorRTEngineHandlerNumPy(Float32Rows, ModelHandler[Array, PredictionResu
         engine = trt.Runtime(_logger()).deserialize_cuda_engine(plan)
         if engine is None:
             raise RuntimeError(
-                f"TensorRT {trt.__version__} cannot read the engine {self.engine_path or self.onnx_path}; it must have "
-                "been built by this version, for this kind of GPU."
+                f"TensorRT {trt.__version__} cannot read the engine {self._model_uri}; it must have been built by this "
+                "version, for this kind of GPU."
             )
         return TensorRTEngine(engine)
 
@@ -303,24 +278,17 @@ class TensorRTEngineHandlerNumPy(Float32Rows, ModelHandler[Array, PredictionResu
     ) -> Iterable[PredictionResult]:
         """Predicts for arrays of equal shape."""
         found = predictions_of(self.inference_fn(batch, model, inference_args), "inference_fn")
-        yield from with_model_id(found, self.engine_path or self.onnx_path)
+        yield from with_model_id(found, self._model_uri)
 
     def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
-        """Refuses all arguments.
-
-        Raises:
-            ValueError: there are some.
-        """
+        """Raises ValueError for any: there are none."""
         if inference_args:
             raise ValueError(f"TensorRT engines take no inference_args; leave {sorted(inference_args)} out.")
 
     def update_model_path(self, model_path: str | None = None) -> None:
         """Makes the next ``load_model`` read another file; ``None`` leaves it as it is."""
-        if model_path and self.engine_path is not None:
-            self.engine_path = model_path
-        elif model_path:
-            self.onnx_path = model_path
-
-    def get_metrics_namespace(self) -> str:
-        """Beam's for TensorRT."""
-        return "BeamML_TensorRT"
+        super().update_model_path(model_path)
+        if self.engine_path is not None:
+            self.engine_path = self._model_uri
+        else:
+            self.onnx_path = self._model_uri

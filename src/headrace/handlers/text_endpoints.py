@@ -15,7 +15,7 @@ from headrace.core.remote import RemoteModelHandler
 from headrace.core.request_context import report_usage
 from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey
-from headrace.handlers.client_errors import BAD, NO_KEY, REFUSED, WRONG, explain, outcomes_of, settled, status_of
+from headrace.handlers.client_errors import BAD, REFUSED, WRONG, explain, outcomes_of, settled, status_of
 from headrace.handlers.json_answers import InvalidAnswerError
 from headrace.handlers.prompts import PromptRows, Prompts
 
@@ -35,8 +35,6 @@ _READ, _SHOWN = 2_000, 200
 class TextEndpointHandler(PromptRows, RemoteModelHandler[Any, PredictionResult, ModelT]):
     """Asks for each example on its own; knows which errors concern one example, and which all of them.
 
-    A subclass sets ``_url_variable``, the environment variable with the URL of the API.
-
     Args:
         model_name: of the model, as the endpoint knows it.
         prompts: make the prompts of examples.
@@ -47,6 +45,7 @@ class TextEndpointHandler(PromptRows, RemoteModelHandler[Any, PredictionResult, 
     """
 
     _url_variable: ClassVar[str]
+    """The environment variable with the URL of the API."""
     _has_worked = False
     """Whether the endpoint has answered anything in this process."""
 
@@ -90,12 +89,7 @@ class TextEndpointHandler(PromptRows, RemoteModelHandler[Any, PredictionResult, 
     async def request(
         self, batch: Sequence[Any], model: ModelT, inference_args: dict[str, Any] | None = None
     ) -> list[Any]:
-        """Asks for each example; a wrong one costs the others nothing.
-
-        Raises:
-            EndpointError: no request can succeed.
-            Exception: whatever the client raises.
-        """
+        """Asks for each example; a wrong one costs the others nothing. EndpointError: no request can succeed."""
         args = inference_args or {}
         found = await settled(batch, lambda example: self._predict(example, model, args))
         await self._refuse_all_if_probe_fails(found, model, args)
@@ -126,23 +120,19 @@ class TextEndpointHandler(PromptRows, RemoteModelHandler[Any, PredictionResult, 
         return code in _CODES_OF_ACCOUNTS
 
     async def _refuse_all_if_probe_fails(self, found: Iterable[Any], client: ModelT, args: Mapping[str, Any]) -> None:
-        """While nothing has been accepted, tells refusals of single examples from that of every request.
-
-        If one of the answers and errors in ``found`` is a refusal, another request tells: raises EndpointError if that
-        is refused, too.
-        """
+        """Raises EndpointError if one is refused, nothing was ever accepted, and another request is refused, too."""
         error = next(filter(_is_refusal, found), None)
         if error is None or self._has_worked:
             return
         (again,) = await settled([client], lambda client: self._probe(client, args))
         self._has_worked |= not isinstance(again, BaseException)
         if not self._has_worked and _is_refusal(again):
-            raise self._refusal(error, without_key=_sent_no_key(again)) from error
+            raise self._refusal(error) from error
 
-    def _refusal(self, error: Exception, *, without_key: bool = False) -> EndpointError:
+    def _refusal(self, error: Exception) -> EndpointError:
         """That the endpoint refuses every request, and what may be wrong."""
         who, said = type(self).__qualname__, f"{as_type_name(error)}: {error}"
-        if without_key:
+        if status_of(error) == 401:
             try:
                 self._api_key.required()
             except ConfigurationError as missing:
@@ -151,10 +141,8 @@ class TextEndpointHandler(PromptRows, RemoteModelHandler[Any, PredictionResult, 
             said = f"{error}; its URL may lack an ending, such as /v1"
         elif status_of(error) in WRONG:
             return EndpointError(who, said)
-        return EndpointError(
-            f"{who}: the endpoint refuses every request: {said.rstrip('.')}. Check the arguments of the request, the "
-            "model's name, the URL and the account."
-        )
+        cure = "Check the arguments of the request, the model's name, the URL and the account."
+        return EndpointError(f"{who}: the endpoint refuses every request: {said.rstrip('.')}. {cure}")
 
     def _used(self, tokens_in: Any, tokens_out: Any = 0) -> None:
         """Reports tokens; some endpoints leave them out, or send nonsense."""
@@ -172,12 +160,6 @@ def _is_refusal(found: Any) -> bool:
     return isinstance(found, Exception) and (status_of(found) in REFUSED or getattr(found, "is_page", False))
 
 
-def _sent_no_key(error: Exception) -> bool:
-    """Whether an endpoint refused a request for want of a key, and none was sent."""
-    headers = getattr(getattr(error, "request", None), "headers", None) or {}
-    return status_of(error) == 401 and headers.get("authorization") == f"Bearer {NO_KEY}"
-
-
 def count_of(tokens: Any) -> int:
     """A number of tokens; 0 for what is none."""
     return int(tokens) if isinstance(tokens, int | float) and 0 < tokens < math.inf else 0
@@ -190,11 +172,7 @@ def _full_batches(size: int, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked_url(who: str, url: str | None, ending: str) -> str | None:
-    """The URL of an API, without the ending that requests append: people copy it, too.
-
-    Raises:
-        ConfigurationError: it is no URL of HTTP.
-    """
+    """The URL of an API, without the ending that requests append: people copy it, too."""
     if url is None:
         return None
     parts = urlsplit(url) if isinstance(url, str) else None

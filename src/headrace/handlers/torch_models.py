@@ -147,11 +147,7 @@ class KeyedTensorExamples(TensorExamples):
         return Takes(Form.ARRAYS, limits=partial(_limits, self._dtypes))
 
     def example_from_row(self, row: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        """A row's columns as tensors of the columns' dtypes: a number without dimensions, a list as a 1-D tensor.
-
-        Raises:
-            ValueError: the column's dtype cannot hold a value; names the column and the value.
-        """
+        """A row's columns as tensors of the columns' dtypes: a number without dimensions, a list as a 1-D tensor."""
         return {column: _tensor(column, value, _dtype_of(column, self._dtypes)) for column, value in row.items()}
 
     def _inputs_of(self, columns: Any) -> dict[str, torch.Tensor]:

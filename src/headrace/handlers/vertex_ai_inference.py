@@ -111,11 +111,7 @@ class VertexAIModelHandlerJSON(RemoteModelHandler[Any, PredictionResult, Any]):
         self.create_client()
 
     def create_client(self) -> Any:
-        """Finds the ``aiplatform.Endpoint``.
-
-        Raises:
-            ConfigurationError: it cannot be asked, or no longer has a model.
-        """
+        """Finds the ``aiplatform.Endpoint``; ConfigurationError if it cannot be asked, or has no model."""
         settings = {name: value for name, value in self._settings.items() if value is not None}
         if self._credentials is not None:
             settings["credentials"] = self._credentials()
@@ -136,13 +132,7 @@ class VertexAIModelHandlerJSON(RemoteModelHandler[Any, PredictionResult, Any]):
     def request(
         self, batch: Sequence[Any], model: Any, inference_args: dict[str, Any] | None = None
     ) -> Iterable[PredictionResult]:
-        """Sends one request for a batch.
-
-        Raises:
-            EndpointAnswerError: the endpoint answered with an error.
-            PredictionCountError: it did not answer with a prediction for each example.
-            Exception: whatever Google's client raises.
-        """
+        """Sends one request for a batch; raises EndpointAnswerError, and what Google's client raises."""
         with _statuses_found():
             if self._invoke_route:
                 return self._invoke(batch, model, inference_args)

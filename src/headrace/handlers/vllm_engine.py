@@ -12,7 +12,6 @@ from importlib.util import find_spec
 from typing import Any
 
 from headrace.core.errors import ConfigurationError, extra_required
-from headrace.core.request_context import report_generation
 from headrace.core.result import PredictionResult
 from headrace.handlers.generation import (
     EngineLostError,
@@ -42,12 +41,7 @@ class VLLMEngine(Restarted[Any]):
         self._tokenizer: Any = None
 
     async def generate(self, prompt: Any, params: Any) -> Any:
-        """The output for one prompt.
-
-        Raises:
-            EngineLostError: the engine died over it.
-            Exception: vLLM refuses it; or the engine died, and another one does not start.
-        """
+        """The output for one prompt; EngineLostError if the engine died over it."""
         return await self.ask(partial(_generated, prompt=prompt, params=params, name=f"headrace-{next(self._numbers)}"))
 
     def tokens_of(self, messages: Any) -> list[int]:
@@ -96,23 +90,14 @@ def _end(engine: Any) -> None:
 
 
 class VLLMEngineModelHandler(GenerationModelHandler[VLLMEngine]):
-    """Continues prompts, and conversations, with vLLM's engine.
-
-    An example is a text, or a list of messages such as ``{"role": "user", "content": "Hello"}``, for models with a chat
-    template. Its prediction is a dict: ``text``, ``finish_reason`` (``"stop"``, or ``"length"`` if it was cut off),
-    ``input_tokens`` and ``output_tokens``. A prompt that vLLM refuses, such as one that is too long, fails alone.
+    """Continues prompts, and conversations, with vLLM's engine; examples are those of ``GenerationModelHandler``.
 
     Args:
-        model_uri: id of a model on the Hugging Face hub, or the folder of a saved one.
-        prompt: the prompt of each row. Column names go in braces: ``"Classify: {text}"``.
+        model_uri: this, ``prompt``, ``options`` and errors are those of ``GenerationModelHandler``.
         engine_args: further arguments of ``vllm.AsyncEngineArgs``, such as ``{"max_model_len": 4096}``.
         sampling_args: arguments of ``vllm.SamplingParams``, such as ``{"max_tokens": 100, "temperature": 0.0}``;
             ``RunInference(inference_args={...})`` overrides them. ``max_tokens`` is 256 by default. A dict as
             ``structured_outputs`` has the arguments of ``StructuredOutputsParams``: ``{"json": schema}``.
-        options: those of ``headrace.EngineModelHandler``.
-
-    Raises:
-        ConfigurationError: an option cannot be used.
     """
 
     _metrics_namespace = "BeamML_vLLM"
@@ -134,12 +119,7 @@ class VLLMEngineModelHandler(GenerationModelHandler[VLLMEngine]):
         _refuse_wrong(self._sampling_args)
 
     def load_model(self) -> VLLMEngine:
-        """Starts the engine, in a process that ends with this one.
-
-        Raises:
-            ConfigurationError: vLLM refuses the ``sampling_args``.
-            MissingExtraError: vLLM is not installed here.
-        """
+        """Starts the engine, in a process that ends with this one; ConfigurationError for wrong ``sampling_args``."""
         with extra_required("vllm"):
             import vllm  # noqa: F401, PLC0415 - takes seconds, and a machine that makes pipelines may not have it
         _params(self._sampling_args)
@@ -148,12 +128,7 @@ class VLLMEngineModelHandler(GenerationModelHandler[VLLMEngine]):
     async def submit(
         self, example: Prompt, model: VLLMEngine, inference_args: dict[str, Any] | None = None
     ) -> PredictionResult:
-        """Generates for one prompt.
-
-        Raises:
-            TypeError: the example is no prompt.
-            Exception: vLLM refuses it.
-        """
+        """Generates for one prompt; raises what vLLM raises that refuses it."""
         asked = self.asked(example)
         messages = as_messages(asked)
         prompt = asked if messages is None else {"prompt_token_ids": model.tokens_of(messages)}
@@ -162,21 +137,17 @@ class VLLMEngineModelHandler(GenerationModelHandler[VLLMEngine]):
         output = await model.generate(prompt, params)
         seconds = time.perf_counter() - began
         (answer,) = output.outputs
-        given, made = len(output.prompt_token_ids), len(answer.token_ids)
-        first = getattr(output.metrics, "first_token_latency", None) or None
-        report_generation(
-            self._model_uri, input_tokens=given, output_tokens=made, seconds=seconds, first_token_secs=first
+        made = Generated(
+            text=answer.text,
+            finish_reason=str(answer.finish_reason),
+            input_tokens=len(output.prompt_token_ids),
+            output_tokens=len(answer.token_ids),
         )
-        reason = str(answer.finish_reason)
-        generated = Generated(text=answer.text, finish_reason=reason, input_tokens=given, output_tokens=made)
-        return PredictionResult(example, generated, self._model_uri)
+        first = getattr(output.metrics, "first_token_latency", None) or None
+        return self._predicted(example, made, seconds=seconds, first_token_secs=first)
 
     def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
-        """They are those of ``vllm.SamplingParams``.
-
-        Raises:
-            ConfigurationError: vLLM, if it is installed, refuses them.
-        """
+        """Raises ConfigurationError if vLLM is installed, and refuses them for its ``SamplingParams``."""
         _refuse_wrong({**self._sampling_args, **(inference_args or {})})
 
 

@@ -92,23 +92,14 @@ class _VLLMModelHandler(UriModelHandler[ExampleT, Server], EngineModelHandler[Ex
     async def submit(
         self, example: ExampleT, model: Server, inference_args: dict[str, Any] | None = None
     ) -> PredictionResult:
-        """Sends one request; again if the server dies meanwhile.
-
-        Raises:
-            VLLMServerError: the server died over it, or does not restart.
-            openai.OpenAIError: the request failed.
-        """
+        """Sends one request; again if the server dies meanwhile. VLLMServerError: it died over this one."""
         answer = await model.ask(partial(self._answered, example=example, args=inference_args or {}))
         return PredictionResult(example, answer, self._model_uri)
 
     def run_inference(
         self, batch: Sequence[ExampleT], model: Any, inference_args: dict[str, Any] | None = None
     ) -> Iterable[PredictionResult]:
-        """Submits a batch and waits for all predictions; Beam's own RunInference gives a proxy of the server.
-
-        Raises:
-            Exception: that of the first example that failed.
-        """
+        """Submits a batch and waits for all predictions; Beam's own RunInference gives a proxy of the server."""
         if isinstance(model, Server):
             return super().run_inference(batch, model, inference_args)
         answers: list[PredictionResult] = model.answers_to(self, batch, inference_args)
@@ -163,16 +154,8 @@ class VLLMChatModelHandler(_VLLMModelHandler[Sequence[OpenAIChatMessage]]):
     """Continues conversations: an example is a sequence of messages, its prediction OpenAI's ``ChatCompletion``.
 
     Args:
-        model_name: id of a model on the Hugging Face hub, or a path.
-        chat_template_path: path or URI of a chat template, for models without one.
-        vllm_server_kwargs: this and the following arguments are those of ``VLLMCompletionsModelHandler``.
-        use_dynamo: must be False in this version.
-        dynamo_frontend_kwargs: has no effect in this version.
-        start_timeout_secs: how long the server may take until it answers, in seconds.
-        options: those of ``headrace.ModelHandler``.
-
-    Raises:
-        ConfigurationError: an option of the server that Headrace sets itself.
+        chat_template_path: path or URI of a chat template, for models without one. All other arguments, and errors, are
+            those of ``VLLMCompletionsModelHandler``.
     """
 
     def __init__(
@@ -206,11 +189,7 @@ class VLLMChatModelHandler(_VLLMModelHandler[Sequence[OpenAIChatMessage]]):
         return await client.chat.completions.create(messages=messages, **args)
 
     def example_from_row(self, row: Mapping[str, Any]) -> list[OpenAIChatMessage]:
-        """A conversation with a message for each column, whose name is the role; a single column may have any name.
-
-        Raises:
-            ValueError: there are several columns, and one is not named as a role.
-        """
+        """A conversation with a message for each column, whose name is the role; a single column may have any name."""
         if len(row) == 1:
             return [OpenAIChatMessage("user", str(text)) for text in row.values()]
         wrong = sorted(set(row) - set(_ROLES))

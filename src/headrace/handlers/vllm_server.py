@@ -98,15 +98,7 @@ def _values(value: Any) -> list[str]:
 
 
 class ServerProcess:
-    """One run of a server, from its start until it ends.
-
-    Args:
-        launch: how to start it.
-
-    Raises:
-        MissingExtraError: vLLM is not installed.
-        VLLMServerError: it ends before it answers, or takes too long.
-    """
+    """One run of a server, from its start until it ends; VLLMServerError if it does not come to answer."""
 
     def __init__(self, launch: Launch) -> None:
         self._model = launch.model
@@ -222,25 +214,13 @@ class ServerProcess:
 
 
 class Server(Restarted[ServerProcess]):
-    """A model's server.
-
-    Args:
-        launch: how to start it.
-
-    Raises:
-        MissingExtraError: vLLM is not installed.
-        VLLMServerError: it does not start.
-    """
+    """A model's server, which is restarted if it ends."""
 
     def __init__(self, launch: Launch) -> None:
         super().__init__(partial(ServerProcess, launch), _obituary, ServerProcess.stop)
 
     def answers_to(self, handler: Any, batch: Sequence[Any], inference_args: dict[str, Any] | None) -> list[Any]:
-        """The handler's predictions for a batch, called through a proxy in another process.
-
-        Raises:
-            VLLMServerError: an example failed; says why. The error itself might not travel.
-        """
+        """The handler's predictions for a batch, for a proxy elsewhere; errors travel as VLLMServerError."""
         try:
             predictions: list[Any] = result_of(predict_each(handler, batch, self, inference_args))
         except Exception as error:

@@ -124,11 +124,7 @@ class XGBoostModelHandler(EstimatorHandler[ExampleT, Any]):
             refuse_lack_of(method, self._model_class)
 
     def load_model(self) -> Any:
-        """Makes the model and loads its state from the file.
-
-        Raises:
-            ConfigurationError: it does not have the ``method``.
-        """
+        """Makes the model and loads its state from the file; ConfigurationError if it lacks the ``method``."""
         with open_uri(self._model_uri) as file:
             state = bytearray(file.read())
         model = self._model_class()
@@ -160,18 +156,11 @@ class XGBoostModelHandlerNumpy(ArrayExamples, XGBoostModelHandler["numpy.ndarray
     takes = Takes(missing=True)
 
     def run_columns(self, columns: Any, model: Any, inference_args: dict[str, Any] | None = None) -> PredictionResult:
-        """Predicts for all rows of a matrix, or of columns that make one of 32-bit floats, as XGBoost computes.
-
-        An ``inference_fn`` gets the matrix as the only example of its batch.
-        """
+        """Predicts for all rows of columns, as a matrix of 32-bit floats: an ``inference_fn``'s only example."""
         return self._columns_result(columns, to_matrix(columns, numpy, "float32"), model, inference_args)
 
     def example_from_row(self, row: Mapping[str, Any]) -> numpy.ndarray[Any, Any]:
-        """A row's columns, in their order, as a 1-D array of 64-bit floats; missing values are NaN.
-
-        Raises:
-            ValueError: a value is not a finite number; names the column and the value.
-        """
+        """A row's columns, in their order, as a 1-D array of 64-bit floats; missing values are NaN."""
         return numpy.array([number for column, value in row.items() for number in _numbers(column, value)])
 
 
@@ -193,11 +182,7 @@ class XGBoostModelHandlerPandas(XGBoostModelHandler[pandas.DataFrame]):
         return sum(int(numpy.sum(frame.memory_usage(deep=True))) for frame in batch)
 
     def example_from_row(self, row: Mapping[str, Any]) -> pandas.Series:
-        """A row as a Series of 64-bit floats by column; missing values are NaN.
-
-        Raises:
-            ValueError: a value is not a finite number; names the column and the value.
-        """
+        """A row as a Series of 64-bit floats by column, one of each; missing values are NaN."""
         numbers = {column: _numbers(column, value) for column, value in row.items()}
         for column, found in numbers.items():
             if len(found) != 1:
@@ -220,11 +205,7 @@ class XGBoostModelHandlerSciPy(XGBoostModelHandler[Any]):
 class XGBoostModelHandlerDatatable(XGBoostModelHandler["datatable.Frame"]):
     """Predicts for datatable's frames; XGBoost, which no longer knows them, gets pandas frames.
 
-    Args are those of ``XGBoostModelHandler``.
-
-    Raises:
-        MissingExtraError: datatable is not installed.
-        ConfigurationError: as ``XGBoostModelHandler``.
+    Args and errors are those of ``XGBoostModelHandler``; MissingExtraError if datatable is not installed.
     """
 
     def get_num_bytes(self, batch: Sequence[datatable.Frame]) -> int:
