@@ -7,7 +7,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from headrace.core.errors import EndpointError, HeadraceError
 from headrace.handlers.batch_store import Announced, Line
@@ -39,16 +39,10 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class BatchRefusedError(HeadraceError, RuntimeError):
-    """The provider refuses a whole batch: nothing of it is done.
+    """The provider refuses a whole batch: nothing of it is done."""
 
-    Args:
-        reason: the provider's.
-        is_for_now: whether the batch would be accepted when others have ended.
-    """
-
-    def __init__(self, reason: str, *, is_for_now: bool = False) -> None:
-        super().__init__(reason)
-        self.is_for_now = is_for_now
+    is_for_now = False
+    """Whether the batch would be accepted when others have ended."""
 
 
 class Request(NamedTuple):
@@ -68,31 +62,6 @@ class Collected(NamedTuple):
     """How it ended, in the provider's word."""
 
 
-class BatchApi(Protocol):
-    """A provider's Batch API."""
-
-    most_requests: int
-    """In a batch."""
-    most_bytes: int
-    """Of a batch."""
-
-    async def prepare(self, token: str, requests: Sequence[Request]) -> Any:
-        """Does what has to be done before there can be a batch; returns what ``send`` needs."""
-
-    async def send(self, token: str, prepared: Any) -> str:
-        """Sends a batch; returns its id."""
-
-    async def find(self, batch: Announced) -> str | None:
-        """The id of a batch that may have arrived; "" if it has not; None: that cannot be told yet."""
-
-    async def collect(self, remote: str) -> Collected | None:
-        """What a batch leaves behind; None while it runs.
-
-        Raises:
-            BatchRefusedError: the whole batch failed.
-        """
-
-
 class OpenAIBatches:
     """A file of requests goes up, a file of answers and one of errors come back.
 
@@ -102,14 +71,16 @@ class OpenAIBatches:
     """
 
     most_requests = 50_000
+    """In a batch."""
     most_bytes = 200_000_000
+    """Of a batch."""
 
     def __init__(self, client: Any, path: str) -> None:
         self._client = client
         self._path = path
 
     async def prepare(self, token: str, requests: Sequence[Request]) -> str:
-        """Uploads a file."""
+        """Does what has to be done before there can be a batch, uploads a file; returns what ``send`` needs."""
         lines = [
             json.dumps({"custom_id": one.id, "method": "POST", "url": self._path, "body": one.body}) for one in requests
         ]
@@ -121,14 +92,14 @@ class OpenAIBatches:
             raise
 
     async def send(self, token: str, prepared: str) -> str:
-        """Makes a batch of the file."""
+        """Makes a batch of the file; returns its id."""
         batch = await self._client.batches.create(
             completion_window="24h", endpoint=self._path, input_file_id=prepared, metadata={_OURS: token}
         )
         return str(batch.id)
 
     async def find(self, batch: Announced) -> str | None:
-        """The id of the batch with our token in its metadata; "" if there is none."""
+        """The id of a batch that may have arrived, by our token in its metadata; "" if there is none."""
         async for one in self._client.batches.list(limit=100):  # the latest first
             if one.created_at < batch.at - _OPENAI_EARLIER_SECS:
                 break
@@ -137,16 +108,13 @@ class OpenAIBatches:
         return ""
 
     async def collect(self, remote: str) -> Collected | None:
-        """Reads both files when the batch has ended.
-
-        Raises:
-            BatchRefusedError: it failed.
-        """
+        """What a batch leaves behind, in both files; None while it runs. BatchRefusedError: the whole batch failed."""
         batch = await self._client.batches.retrieve(remote)
         if batch.status == "failed":
             errors = (batch.errors and batch.errors.data) or []
-            reason = f"the endpoint refuses batch {remote}: {_reasons(errors)}"
-            raise BatchRefusedError(reason, is_for_now={one.code for one in errors} == {_FULL})
+            refused = BatchRefusedError(f"the endpoint refuses batch {remote}: {_reasons(errors)}")
+            refused.is_for_now = {one.code for one in errors} == {_FULL}
+            raise refused
         if batch.status not in ("completed", "expired", "cancelled"):
             return None
         if not batch.output_file_id and batch.request_counts is not None and batch.request_counts.completed:
@@ -204,7 +172,7 @@ class AnthropicBatches:
         return str((await self._client.messages.batches.create(requests=prepared)).id)
 
     async def find(self, batch: Announced) -> str | None:
-        """The id of the batch with our requests; "" if there is none.
+        """The id of the batch with our requests; "" if there is none; None: that cannot be told yet.
 
         Anthropic says which requests a batch has when it has ended: until then, one of as many might be it.
         """
@@ -224,11 +192,7 @@ class AnthropicBatches:
         return None if undecided else ""
 
     async def collect(self, remote: str) -> Collected | None:
-        """Reads the results when the batch has ended.
-
-        Raises:
-            EndpointError: Anthropic has them no longer.
-        """
+        """The results of a batch; None while it runs. EndpointError: Anthropic has them no longer."""
         self._renew()
         batch = await self._client.messages.batches.retrieve(remote)
         if batch.processing_status != "ended":
@@ -262,6 +226,10 @@ def _anthropic_line(said: dict[str, Any]) -> Line:
         status = _STATUSES.get(result["error"]["error"]["type"], 500)
         return Line(said["custom_id"], status, json.dumps(result["error"]))
     return Line(said["custom_id"], None, f"the request {'expired' if result['type'] == 'expired' else 'was cancelled'}")
+
+
+BatchApi = OpenAIBatches | AnthropicBatches
+"""A provider's Batch API."""
 
 
 def _read_lines(content: bytes, line_of: Callable[[Any], Line]) -> list[Line]:

@@ -76,12 +76,7 @@ _Outcome = BatchAnswer | BatchUnfinishedError
 def batch_options(
     who: str, extra: str, directory: str | os.PathLike[str] | None, max_wait_secs: float
 ) -> tuple[str, float] | None:
-    """The folder of a handler's batches, if it has one, and how long to wait for a batch.
-
-    Raises:
-        ConfigurationError: an argument is wrong.
-        MissingExtraError: the package filelock is not installed, which the extra brings.
-    """
+    """The folder of a handler's batches, if it has one, and how long to wait for a batch."""
     if directory is None:
         return None
     with extra_required(extra):
@@ -100,14 +95,11 @@ class BatchJobs:
 
     Args:
         who: the handler's class, for errors.
-        directory: in which is kept what was sent.
+        directory: in which is kept what was sent; ConfigurationError if it cannot be used.
         max_wait_secs: how long to wait for a batch.
         where: of the endpoint; the same body elsewhere is another request.
         api: the provider's.
         error: what the provider's client raises.
-
-    Raises:
-        ConfigurationError: the folder cannot be used.
     """
 
     def __init__(
@@ -122,12 +114,7 @@ class BatchJobs:
         self._store = BatchStore(directory)
 
     async def answers(self, bodies: Sequence[Mapping[str, Any]]) -> list[_Outcome]:
-        """The answers, in order; of equal requests only one is sent.
-
-        Raises:
-            EndpointError: the provider refuses a batch, or everything.
-            Exception: whatever the client raises where a batch could not be sent.
-        """
+        """The answers, in order; of equal requests only one is sent. EndpointError: the provider refuses a batch."""
         requests = await asyncio.to_thread(lambda: [Request(self._id_of(body), body) for body in bodies])
         found: dict[str, _Outcome] = {}
         deadline, tries = time.monotonic() + self._max_wait_secs, 0

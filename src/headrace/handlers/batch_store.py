@@ -6,6 +6,7 @@ provider's id follows, nobody knows whether it has arrived.
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import time
@@ -32,11 +33,6 @@ SELECT token, announced, remote, ended, status, body, counted_by FROM batches JO
 """
 """A number is never reused: a process may still wait for a batch that another has forgotten. The query checks that the
 tables are ours."""
-_WANTED = """
-CREATE TEMP TABLE wanted (id TEXT PRIMARY KEY);
-CREATE TEMP VIEW good AS SELECT * FROM requests JOIN wanted USING (id) WHERE status = 200;
-CREATE TEMP VIEW asked AS SELECT * FROM requests JOIN wanted USING (id) JOIN batches ON batch = number;
-"""
 
 
 class Line(NamedTuple):
@@ -127,25 +123,32 @@ class BatchStore:
             return [Line(*row) for row in rows]
 
     def look_up(self, ids: Iterable[str]) -> tuple[list[Line], list[Sent], set[str]]:
-        """What is known of requests.
-
-        Returns:
-            The good answers; the batches at the provider that hold other requests; and the ids of all these requests.
-        """
-        with self._wanting(ids) as database:
-            found = database.execute("SELECT id, status, coalesce(body, '') FROM good GROUP BY id")
+        """The good answers, the batches at the provider that hold other requests, and the ids of all these requests."""
+        wanted = set(ids)
+        with self._opened() as database:
+            found = database.execute(
+                "SELECT id, status, coalesce(body, '') FROM requests WHERE status = 200 "
+                "AND id IN (SELECT value FROM json_each(?)) GROUP BY id",
+                _as_json(wanted),
+            )
             lines = [Line(*row) for row in found]
-            database.executemany("DELETE FROM wanted WHERE id = ?", ((line.id,) for line in lines))
-            running = "SELECT id, number, remote FROM asked WHERE NOT ended AND remote NOT NULL"
-            pending = database.execute(running).fetchall()
-        known = {line.id for line in lines} | {row[0] for row in pending}
-        return lines, sorted({Sent(number, remote) for _, number, remote in pending}), known
+            known = {line.id for line in lines}
+            pending = database.execute(
+                "SELECT id, number, remote FROM requests JOIN batches ON batch = number "
+                "WHERE NOT ended AND remote NOT NULL AND id IN (SELECT value FROM json_each(?))",
+                _as_json(wanted - known),
+            ).fetchall()
+        batches = sorted({Sent(number, remote) for _, number, remote in pending})
+        return lines, batches, known.union(row[0] for row in pending)
 
     def announced(self, ids: Iterable[str]) -> list[Announced]:
         """The batches that may have been sent or not, as far as they have one of these requests."""
-        with self._wanting(ids) as database:
-            uncertain = "SELECT DISTINCT number, token, announced FROM asked WHERE remote IS NULL"
-            found = database.execute(uncertain).fetchall()
+        with self._opened() as database:
+            found = database.execute(
+                "SELECT DISTINCT number, token, announced FROM requests JOIN batches ON batch = number "
+                "WHERE remote IS NULL AND id IN (SELECT value FROM json_each(?))",
+                _as_json(ids),
+            ).fetchall()
             others = frozenset(one for (one,) in database.execute("SELECT remote FROM batches WHERE remote NOT NULL"))
             members = "SELECT id FROM requests WHERE batch = ?"
             return [
@@ -155,20 +158,23 @@ class BatchStore:
 
     def count(self, ids: Iterable[str]) -> set[str]:
         """Notes that answers to these requests are handed out; returns those that were not before."""
-        mine = uuid.uuid4().hex
-        with self._wanting(ids) as database:
+        mine, wanted = uuid.uuid4().hex, _as_json(ids)
+        with self._opened() as database:
             database.execute(
                 "UPDATE requests SET counted_by = ? "
-                "WHERE status = 200 AND counted_by IS NULL AND id IN (SELECT id FROM wanted)",
-                (mine,),
+                "WHERE status = 200 AND counted_by IS NULL AND id IN (SELECT value FROM json_each(?))",
+                (mine, *wanted),
             )
-            return {one for (one,) in database.execute("SELECT id FROM good WHERE counted_by = ?", (mine,))}
+            counted = "SELECT id FROM requests WHERE counted_by = ? AND id IN (SELECT value FROM json_each(?))"
+            return {one for (one,) in database.execute(counted, (mine, *wanted))}
 
     def refuse(self, ids: Iterable[str]) -> None:
         """Forgets answers that could not be used: the next one with the same request asks again."""
-        with self._wanting(ids) as database:
+        with self._opened() as database:
             database.execute(
-                "UPDATE requests SET status = NULL, body = NULL WHERE status = 200 AND id IN (SELECT id FROM wanted)"
+                "UPDATE requests SET status = NULL, body = NULL "
+                "WHERE status = 200 AND id IN (SELECT value FROM json_each(?))",
+                _as_json(ids),
             )
 
     @contextmanager
@@ -183,13 +189,10 @@ class BatchStore:
         except sqlite3.DatabaseError as error:
             raise unusable(self._directory, error) from error
 
-    @contextmanager
-    def _wanting(self, ids: Iterable[str]) -> Iterator[sqlite3.Connection]:
-        """A connection with a table of these ids."""
-        with self._opened() as database:
-            database.executescript(_WANTED)
-            database.executemany("INSERT OR IGNORE INTO wanted VALUES (?)", ((one,) for one in ids))
-            yield database
+
+def _as_json(ids: Iterable[str]) -> tuple[str]:
+    """Any number of ids as the only parameter of a query."""
+    return (json.dumps([*ids]),)
 
 
 def unusable(directory: str, error: Exception) -> ConfigurationError:

@@ -53,7 +53,6 @@ _STATUSES = {
     "DEADLINE_EXCEEDED": 504,
 }
 """HTTP's statuses for codes of gRPC."""
-_CONTENTS = {"BOOL": "bool", "FP32": "fp32", "FP64": "fp64", "INT64": "int64", "UINT64": "uint64", "BYTES": "bytes"}
 _UNREADABLE = (InferenceServerException, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What Triton's clients raise about an answer that does not follow the protocol."""
 
@@ -111,12 +110,7 @@ class KServeClient:
         self._loop: Any = None
 
     async def ask_for_inputs(self) -> tuple[TensorSpec, ...]:
-        """The inputs that the model's metadata name; empty: they name none.
-
-        Raises:
-            EndpointAnswerError: the server has no such model, or refuses to say.
-            Exception: it cannot be reached.
-        """
+        """The inputs that the model's metadata name; empty: they name none."""
         triton = self._connected()
         if self.binary is None and not self.over_grpc:
             self.binary = await _takes_binary(triton, self.headers())
@@ -135,18 +129,12 @@ class KServeClient:
     async def infer(
         self, tensors: Sequence[NamedTensor], outputs: Sequence[str], parameters: Mapping[str, Any]
     ) -> dict[str, Array]:
-        """Sends a request; returns the outputs by name.
-
-        Args:
-            tensors: the inputs.
-            outputs: names of those wanted; none: all.
-            parameters: of the request.
+        """Sends a request; returns the ``outputs`` wanted by name, or all.
 
         Raises:
             EndpointAnswerError: the server answered with an error.
             InvalidAnswerError: the answer was computed, and cannot be read.
             PredictionCountError: an output is there twice, or one of those wanted is missing.
-            Exception: it cannot be reached.
         """
         as_bytes = {} if self.over_grpc else {"binary_data": bool(self.binary)}
         inputs = [
@@ -267,8 +255,7 @@ def _outputs_over_grpc(result: Any) -> list[tuple[str, Array]]:
 
 
 def _typed(output: Any) -> Array:
-    field = _CONTENTS.get(output.datatype) or ("uint" if output.datatype.startswith("U") else "int")
-    values = list(getattr(output.contents, f"{field}_contents"))
+    values = [value for _, field in output.contents.ListFields() for value in field]  # there is one, if it is not empty
     array: Array = numpy.array(values, dtype=triton_to_np_dtype(output.datatype))
     return array.reshape(tuple(output.shape))
 

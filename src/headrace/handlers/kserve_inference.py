@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from headrace.core.conversion import to_numbers, to_results
+from headrace.core.conversion import places_by, to_numbers, to_results
 from headrace.core.errors import ConfigurationError, EndpointAnswerError, PredictionCountError, extra_required
 from headrace.core.remote import ElementFailure, RemoteModelHandler
 from headrace.core.result import PredictionResult
@@ -110,16 +110,9 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
 
     def create_client(self) -> KServeClient:
         """Makes a client; it connects with the first request."""
-        return KServeClient(
-            self._server,
-            self._secure,
-            self._protocol == "grpc",
-            self._model_name,
-            self._model_version,
-            self._current_headers,
-            self._timeout_secs,
-            self._binary,
-        )
+        model = self._model_name, self._model_version
+        sent = self._current_headers, self._timeout_secs, self._binary
+        return KServeClient(self._server, self._secure, self._protocol == "grpc", *model, *sent)
 
     def _current_headers(self) -> dict[str, str]:
         key = self._api_key.value()
@@ -129,13 +122,7 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
     async def request(
         self, batch: Sequence[Any], model: KServeClient, inference_args: dict[str, Any] | None = None
     ) -> list[Any]:
-        """Sends a request for the examples of each shape.
-
-        Raises:
-            EndpointAnswerError: the server answered with an error; 404 if it has no such model.
-            PredictionCountError: an output has not one row for each example.
-            Exception: the server cannot be reached.
-        """
+        """Sends a request for the examples of each shape."""
         try:
             inputs = await self._inputs_of(model)
         except Exception as error:
@@ -209,9 +196,8 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
         """Each example's part of the only output of a request, or a dict of its parts."""
         if not outputs:
             raise PredictionCountError("the model answered without outputs.")
-        rows = {
-            name: _rows(name, array, len(examples)) if self._batched else [array] for name, array in outputs.items()
-        }
+        count = len(examples)
+        rows = {name: _rows(name, array, count) if self._batched else [array] for name, array in outputs.items()}
         model_id = f"{self._model_name}/{self._model_version}" if self._model_version else self._model_name
         results = to_results(examples, rows if len(rows) > 1 else next(iter(rows.values())), model_id)
         return list(map(self._decoded, results))
@@ -226,11 +212,7 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
             return ElementFailure(ValueError(said))
 
     def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
-        """Refuses what cannot be a parameter of a request.
-
-        Raises:
-            ConfigurationError: a value is no number, text or boolean.
-        """
+        """Raises ConfigurationError for what cannot be a parameter of a request."""
         for name, value in (inference_args or {}).items():
             if not isinstance(value, bool | int | float | str):
                 raise ConfigurationError(
@@ -307,14 +289,10 @@ def _as_bytes(item: Any) -> Any:
 
 def _alike(tensors: Mapping[int, list[NamedTensor]], most: int | None) -> list[list[int]]:
     """Places of examples that go together in a request: of equal names, datatypes and shapes."""
-    groups: dict[Any, list[int]] = {}
-    for place, named in tensors.items():
-        groups.setdefault(tuple((name, datatype, array.shape) for name, datatype, array in named), []).append(place)
-    return [
-        places[start : start + (most or len(places))]
-        for places in groups.values()
-        for start in range(0, len(places), most or len(places))
-    ]
+    places, size = list(tensors), most or len(tensors)
+    kinds = [tuple((name, datatype, array.shape) for name, datatype, array in named) for named in tensors.values()]
+    groups = [[places[one] for one in alike] for alike in places_by(kinds).values()]
+    return [group[start : start + size] for group in groups for start in range(0, len(group), size)]
 
 
 def _server_of(url: Any, protocol: Any) -> tuple[str, bool]:
