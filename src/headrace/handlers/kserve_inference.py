@@ -110,9 +110,16 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
 
     def create_client(self) -> KServeClient:
         """Makes a client; it connects with the first request."""
-        model = self._model_name, self._model_version
-        sent = self._current_headers, self._timeout_secs, self._binary
-        return KServeClient(self._server, self._secure, self._protocol == "grpc", *model, *sent)
+        return KServeClient(
+            self._server,
+            self._secure,
+            self._protocol == "grpc",
+            self._model_name,
+            self._model_version,
+            self._current_headers,
+            self._timeout_secs,
+            self._binary,
+        )
 
     def _current_headers(self) -> dict[str, str]:
         key = self._api_key.value()
