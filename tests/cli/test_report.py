@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
+import shlex
 
 import pytest
+
+from full_disk import full_disk
+from headrace.cli.options import RunArgs
+from headrace.cli.retry_command import retry_options
 
 pytest.importorskip("matplotlib")
 
@@ -17,6 +24,10 @@ class Asks(headrace.RemoteModelHandler):
         return None
 
     def request(self, batch, model, inference_args=None):
+        for row in batch:
+            headrace.report_usage("m", input_tokens=row["a"], output_tokens=1)
+            if row["a"] == 13:
+                raise ValueError(13)
         return [row["a"] for row in batch]
 """
 
@@ -140,3 +151,60 @@ def test_samples_tell_what_an_isolated_host_is_at(folder, headrace):
     assert spent["preprocessing"] > spent.get("model", 0)
     assert spent["postprocessing"] > spent.get("model", 0)
     assert sum(facts["timeline"]["cpu_seconds"]) > 1, "of the host"
+
+
+def test_the_command_for_dead_letters_works_as_pasted(folder, headrace, handlers):
+    folder.write("in.jsonl", [{"a": 1}, {"a": "x"}, {"a": 2}])
+    options = ("--handler", f"{handlers}:Add", "--inference-arg", "times=3", "--max-batch-size", "2", "--json")
+    assert headrace("run", "in.jsonl", "--output", "an output.jsonl", *options, "--report", "r.html").code == 0
+    commands = re.findall("<code>(headrace retry.*?)</code>", (folder.path / "r.html").read_text())
+    command = shlex.split(html.unescape(commands[0]))
+    letters = folder.path / "an output.dead-letters.jsonl"
+    letters.write_text(letters.read_text().replace('"x"', "5"))  # the cause is mended
+    assert headrace(*command[1:]).code == 0
+    assert [row["prediction"] for row in folder.rows("an output.jsonl")] == [3, 15, 6]
+
+
+def test_keys_are_not_in_the_command():
+    secrets = ["api_key=sk-123", "headers={'Authorization': 'Bearer b-1'}", "url=https://me:pw1@host"]
+    args = RunArgs(arguments=[], url="https://me:pw2@host/?x=1", handler_args=[*secrets, "max_tokens=5"], isolate=True)
+    options = shlex.split(retry_options(args))
+    assert "--isolate" in options
+    assert "max_tokens=5" in options
+    assert "api_key=***" in options
+    assert not re.search("sk-123|b-1|pw1|pw2", " ".join(options))
+
+
+def test_rows_that_took_most_are_named_by_their_places(folder, headrace):
+    folder.write("in.jsonl", [{"a": 1}, {"a": 500}, {"a": 13}, {"a": 9}])
+    folder.write("asks.py", ASKS)
+    arguments = ("run", "in.jsonl", "--output", "p.jsonl", "--handler", "asks:Asks", "--max-batch-size", "1")
+    assert headrace(*arguments, "--price", "m=1,1", "--report", "r.html").code == 0
+    facts = json.loads((folder.path / "r.json").read_text())
+    tries = facts["dearest"][1]["requests"]
+    assert [(one["row"], one["input_tokens"]) for one in facts["dearest"]] == [
+        (2, 500),
+        (3, 13 * tries),
+        (4, 9),
+        (1, 1),
+    ]
+    assert {one["row"] for one in facts["slowest"]} == {1, 2, 4}
+    assert all(one["file"].endswith("in.jsonl") and one["rows"] == 1 for one in facts["slowest"])
+    assert "in.jsonl, row 2" in (folder.path / "r.html").read_text()
+
+
+def test_a_full_disk_costs_the_page_and_nothing_else(run, folder):
+    with full_disk(20_000):
+        result = run("--report", "run.html")
+    assert result.code == 0
+    assert "--report: cannot write run.html: File too large" in result.err
+    assert len(folder.rows("p.jsonl")) == 2
+    assert not list(folder.path.glob("run.html*"))
+
+
+@pytest.mark.parametrize("facts", ['{"report": 1}', '{"report": 1, "command": "run", "causes": 7}', "[1]"])
+def test_figures_made_by_hand_are_one_error(folder, headrace, facts):
+    (folder.path / "own.json").write_text(facts)
+    result = headrace("report", "own.json")
+    assert result.code == 2
+    assert re.search("own.json is no (whole )?report", result.error)

@@ -107,6 +107,19 @@ def test_page_holds_together(figures: dict[str, Any]) -> None:
     assert json.loads(data) == figures
 
 
+def test_a_forecast_stands_beside_what_came(timeline: Timeline) -> None:
+    quote = {"seconds": 10.0, "seconds_low": 9.0, "seconds_high": 12.0, "money": 0.2, "money_low": 0.1, "tokens_in": 9}
+    text = " ".join(Elements(render(report_figures({**FACTS, "quote": quote}, timeline))).texts)
+    found = text[text.index("What headrace quote said") :]
+    assert re.search(r"seconds\s+10\s+9 to 12\s+12.5\s+no\s", found)
+    assert re.search(r"tokens in\s+9\s+1,000\s", found)
+    assert re.search(r"money\s+0.2\s+0.25\s", found), "half an interval is none"
+
+
+def test_what_the_cache_gave_is_worth_what_the_others_cost(figures: dict[str, Any]) -> None:
+    assert "about 0.001269 saved" in render(figures)
+
+
 def test_page_is_for_those_who_listen_too(figures: dict[str, Any]) -> None:
     elements = Elements(render(figures))
     tags = [tag for tag, _ in elements.seen]

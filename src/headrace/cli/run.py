@@ -20,6 +20,7 @@ from headrace.cli.options import RetryArgs, RunArgs
 from headrace.cli.progress import STARTING, JobProgress, wait
 from headrace.cli.recognition import about_model, recognised
 from headrace.cli.record import STDOUT, STDOUT_NAME, RunRecord, output_in_file
+from headrace.cli.retry_command import retry_options
 from headrace.cli.summary import PROCESS_START, phases, show_run
 from headrace.core.errors import BudgetError, ConfigurationError, EndpointError, as_type_name
 from headrace.runtime.observers import subscribed
@@ -209,6 +210,7 @@ def _subject(run: Run, args: RunArgs | RetryArgs) -> dict[str, Any]:
         "command": args.command,
         "handler": args.handler,
         "workers": args.workers,
+        "retry_options": retry_options(args),
         "keeps_one_worker": run.keeps_one_worker,
         "formats": sorted({source.format for source in run.job.sources}),
     }

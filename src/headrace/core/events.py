@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from headrace.core.result import Stage
@@ -11,6 +11,11 @@ from headrace.core.result import Stage
 FALLBACK = "fallback"
 """The name of a fallback's only model, from the second fallback on with a number; those by key are called this, a dash,
 and their own name."""
+
+
+def where_of(tags: Sequence[Any]) -> tuple[str, int] | None:
+    """The file and the number of the first of some rows; None: their tags do not say where they are from."""
+    return getattr(tags[0], "where", None) if tags else None
 
 
 def is_fallback(model: str) -> bool:
@@ -43,6 +48,13 @@ class BatchCompleted:
     """Sum of the examples' lengths if they were sorted by length; else 0."""
     padded: float = 0
     """The same, with each example as long as the longest."""
+    where: tuple[str, int] | None = None
+    """The file and the number of the first row, counted from 1, if tags say that."""
+
+    def at(self, tags: Sequence[Any]) -> BatchCompleted:
+        """The event of the batch with these tags."""
+        where = where_of(tags)
+        return self if where is None else replace(self, where=where)
 
 
 @dataclass(frozen=True)
@@ -87,6 +99,8 @@ class UsageReported:
     """From when an engine in this process got the request to its last token; None: it was no such engine."""
     first_token_secs: float | None = None
     """From when it got the request to the first token; None: not known."""
+    where: tuple[str, int] | None = None
+    """As that of a batch, for a request."""
 
 
 @dataclass(frozen=True)

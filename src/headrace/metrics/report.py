@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from headrace.core.errors import ConfigurationError, extra_required
+from headrace.core.errors import ConfigurationError, MissingExtraError, as_type_name, extra_required
+from headrace.metrics.report_tables import seconds_text, tables
 from headrace.metrics.timeline import Timeline
 from headrace.metrics.verdict import advice, verdict
 
@@ -38,6 +38,8 @@ _UNKNOWN: Figures = {
     "cores": 1,
     "from_cache": 0,
     "usage": {},
+    "retry_options": "",
+    "quote": None,
     **dict.fromkeys(
         ("rows", "done_before", "predictions", "failures", "skipped", "unread", "seconds", "phases", "cost")
     ),
@@ -103,6 +105,13 @@ def read_figures(path: str) -> dict[str, Any]:
         raise ConfigurationError(f"{path} is no report of headrace run: {error}") from error
     if not isinstance(figures, dict) or figures.get("report") != VERSION:
         raise ConfigurationError(f"{path} is no report of this version of headrace run --report.")
+    figures = {**_UNKNOWN, **Timeline(lambda: 0.0).figures(), **figures}
+    try:
+        _context(figures, None)
+    except MissingExtraError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(f"{path} is no whole report: {as_type_name(error)}: {error}.") from error
     return figures
 
 
@@ -125,8 +134,13 @@ def _require_extra() -> None:
 def write_text(path: str, text: str) -> None:
     """Writes a file, or leaves the one that is there."""
     part = f"{path}.part"
-    Path(part).write_text(text, encoding="utf-8")
-    os.replace(part, path)
+    try:
+        Path(part).write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    except BaseException:
+        with suppress(OSError):
+            os.remove(part)
+        raise
 
 
 def _context(figures: Figures, other: Figures | None) -> dict[str, Any]:
@@ -137,13 +151,13 @@ def _context(figures: Figures, other: Figures | None) -> dict[str, Any]:
         "notes": figures["notes"],
         "verdict": verdict(figures),
         "error": figures["error"],
-        "advice": [{**one._asdict(), "gain": _seconds(one.gain_seconds)} for one in advice(figures)],
+        "advice": [{**one._asdict(), "gain": seconds_text(one.gain_seconds)} for one in advice(figures)],
         "ledger": _ledger(figures),
         "failures": [_failure(one) for one in figures["causes"]],
         "retry": _retry(figures),
         "time": _time(figures),
         "pictures": list(_pictures(figures)),
-        "tables": list(_tables(figures, other)),
+        "tables": list(tables(figures, other)),
         "data": json.dumps(figures).replace("<", "\\u003c"),
     }
 
@@ -179,7 +193,9 @@ def _failure(cause: Mapping[str, Any]) -> dict[str, str]:
 def _retry(figures: Figures) -> str:
     letters, output = figures["files"].get("dead_letters"), figures["files"].get("predictions")
     is_file = output and os.path.isabs(output) and not output.endswith("/")
-    return f"headrace retry {shlex.quote(letters)} --into {shlex.quote(output)}" if letters and is_file else ""
+    if not (letters and is_file):
+        return ""
+    return f"headrace retry {shlex.quote(letters)} --into {shlex.quote(output)} {figures['retry_options']}".rstrip()
 
 
 def _time(figures: Figures) -> dict[str, Any]:
@@ -242,69 +258,3 @@ def _pictures(figures: Figures) -> Iterator[dict[str, str]]:
         described = "; ".join(f"{one['size']:,} rows: {one['rows'] / one['seconds']:,.4g} rows/s" for one in sizes)
         caption = "Larger points are sizes by which more rows went."
         yield {"title": "Batch sizes", "svg": charts.batch_curve(sizes, described), "caption": caption}
-
-
-def _tables(figures: Figures, other: Figures | None) -> Iterator[dict[str, Any]]:
-    if other is not None:
-        yield _comparison(figures, other)
-    if figures["figures"]:
-        counts = [[name, _number(value)] for name, value in figures["figures"].items()]
-        yield {"title": "Counted", "caption": "", "columns": ["", "In all"], "rows": counts}
-    if figures["latency"]:
-        values = [[name, _seconds(value)] for name, value in figures["latency"].items()]
-        yield {"title": "Latency", "caption": "Of a batch or a request.", "columns": ["", "Time"], "rows": values}
-    if figures["padding"]["padded"]:
-        useful = figures["padding"]["useful"] / figures["padding"]["padded"]
-        rows = [["useful", f"{useful:.1%}"], ["padding", f"{1 - useful:.1%}"]]
-        yield {"title": "Padding", "caption": "", "columns": ["Of what the model computed", "Share"], "rows": rows}
-    if figures["usage"] or figures["from_cache"]:
-        yield _usage(figures)
-
-
-def _usage(figures: Figures) -> dict[str, Any]:
-    rows = [
-        [
-            model,
-            *(f"{used[name]:,}" for name in ("requests", "input_tokens", "output_tokens")),
-            "" if used["cost"] is None else f"{used['cost']:,.6g}",
-        ]
-        for model, used in figures["usage"].items()
-    ]
-    caption = f"{figures['from_cache']:,} predictions came from the cache." if figures["from_cache"] else ""
-    columns = ["Model", "Requests", "Tokens in", "Tokens out", "Cost"]
-    return {"title": "Tokens and money", "caption": caption, "columns": columns, "rows": rows}
-
-
-def _comparison(figures: Figures, other: Figures) -> dict[str, Any]:
-    rows = []
-    for name, unit in (("seconds", "s"), ("rows", ""), ("failures", ""), ("cost", "")):
-        one, before = figures[name], other[name]
-        if one is not None and before is not None:
-            rows.append([name, *(f"{_number(value)} {unit}" for value in (before, one, one - before))])
-    (mean, error), (mean_before, error_before) = _rate(figures), _rate(other)
-    margin = 1.96 * math.hypot(error, error_before)
-    difference = f"{_number(mean - mean_before)} ± {_number(margin)}"
-    rows.append(["rows/s", _number(mean_before), _number(mean), difference])
-    caption = f"Beside the run of {other['written']}. ± is a 95 % interval, from how much the rate varied over time."
-    return {"title": "Compared", "caption": caption, "columns": ["", "Before", "Now", "Difference"], "rows": rows}
-
-
-def _rate(figures: Figures) -> tuple[float, float]:
-    """Rows a second while rows came out, and its standard error."""
-    line = figures["timeline"]
-    values: Sequence[float] = [rows / line["bin_seconds"] for rows in line["rows"]]
-    working = [place for place, value in enumerate(values) if value]
-    if not working:
-        return 0.0, 0.0
-    some = values[working[0] : working[-1] + 1]
-    mean = sum(some) / len(some)
-    variance = sum((value - mean) ** 2 for value in some) / max(1, len(some) - 1)
-    return mean, math.sqrt(variance / len(some))
-
-
-def _number(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
-
-
-def _seconds(value: float) -> str:
-    return f"{value:,.2f} s" if value >= 1 else f"{value * 1e3:,.3g} ms"

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from headrace.core.events import (
     BatchCompleted,
@@ -18,16 +18,22 @@ from headrace.core.events import (
     UsageReported,
     WorkSampled,
 )
+from headrace.metrics.totals import added
 
 _MOST_BINS = 240
 _FIRST_BIN_SECS = 0.5
 _EXACT_SIZES = 32
 _RECENT = 10
 """Samples of one process: about five seconds."""
+_OF_USAGE = ("requests", "input_tokens", "output_tokens", "cost")
+_MOST_PLACES, _KEPT_PLACES = 10, 1000
 _STEP = math.log(1.05)
 """Latencies are counted in steps of 5 %."""
 _OF_ALL = ("quota", "gpu_busy", "gpu_memory")
 _SUMS = ("rows", "batches", "failed", "throttled_seconds", "tokens", "cost", "cpu_seconds")
+
+
+PlacedT = TypeVar("PlacedT", BatchCompleted, UsageReported)
 
 
 class Timeline:
@@ -54,6 +60,10 @@ class Timeline:
         self._sampled = 0.0
         self._recent: deque[WorkSampled] = deque(maxlen=_RECENT)
         self._padding = [0.0, 0.0]
+        self._slowest = _Most[BatchCompleted](_seconds_of_each, lambda *both: max(both, key=_seconds_of_each))
+        self._dearest = _Most[UsageReported](
+            lambda used: (used.cost or 0, used.input_tokens + used.output_tokens), added
+        )
         self._lock = threading.Lock()
 
     def on_event(self, event: Event) -> None:
@@ -72,6 +82,7 @@ class Timeline:
             elif isinstance(event, UsageReported):
                 self._add("tokens", event.input_tokens + event.output_tokens)
                 self._add("cost", event.cost or 0.0)
+                self._dearest.add(event)
 
     def recent(self) -> dict[str, float]:
         """Of the last few seconds, for each phase the share of the time in which any thread was in it."""
@@ -97,6 +108,14 @@ class Timeline:
                     for size, (batches, rows, seconds) in sorted(self._sizes.items())
                 ],
                 "latency": self._quantiles(),
+                "slowest": [
+                    {"file": file, "row": row, "rows": one.examples, "seconds": round(one.seconds, 6)}
+                    for (file, row), one in self._slowest.found()
+                ],
+                "dearest": [
+                    {"file": file, "row": row, **{name: getattr(one, name) for name in _OF_USAGE}}
+                    for (file, row), one in self._dearest.found()
+                ],
                 "padding": {"useful": self._padding[0], "padded": self._padding[1]},
             }
 
@@ -108,6 +127,7 @@ class Timeline:
             of_size[place] += amount
         self._latencies[round(math.log(max(event.seconds, 1e-7)) / _STEP)] += 1
         self._longest = max(self._longest, event.seconds)
+        self._slowest.add(event)
         if event.padded:
             self._padding[0] += event.useful
             self._padding[1] += event.padded
@@ -159,6 +179,37 @@ class Timeline:
                 if name not in found and seen >= share * count:
                     found[name] = round(min(math.exp(step * _STEP), self._longest), 6)
         return {**found, "longest": round(self._longest, 6)}
+
+
+class _Most(Generic[PlacedT]):
+    """The events of known places that have the most of something.
+
+    Args:
+        amount: of what.
+        together: makes one of two events of the same place.
+    """
+
+    def __init__(self, amount: Callable[[PlacedT], Any], together: Callable[[PlacedT, PlacedT], PlacedT]) -> None:
+        self._amount: Callable[[PlacedT], Any] = amount
+        self._together: Callable[[PlacedT, PlacedT], PlacedT] = together
+        self._of: dict[tuple[str, int], PlacedT] = {}
+
+    def add(self, event: PlacedT) -> None:
+        """Takes an event."""
+        if event.where is None:
+            return
+        before = self._of.get(event.where)
+        self._of[event.where] = event if before is None else self._together(before, event)
+        if len(self._of) > _KEPT_PLACES:
+            self._of = dict(self.found())
+
+    def found(self) -> list[tuple[tuple[str, int], PlacedT]]:
+        """Ten places with their events, the most first."""
+        return sorted(self._of.items(), key=lambda item: self._amount(item[1]), reverse=True)[:_MOST_PLACES]
+
+
+def _seconds_of_each(batch: BatchCompleted) -> float:
+    return batch.seconds / max(1, batch.examples)
 
 
 def _bucket(size: int) -> int:

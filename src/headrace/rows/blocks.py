@@ -188,6 +188,15 @@ class BlockRow(NamedTuple):
         """The row as it was read."""
         return self.block[self.place - self.block.place]  # type: ignore[no-any-return]
 
+    @property
+    def where(self) -> tuple[str, int]:
+        """The file, and the row's number in it, counted from 1; of a dead letter those of its row."""
+        block = self.block
+        position = getattr(self.row, "position", None) if block.batch is None else None
+        if position is not None:
+            return position["file"], position["row"]
+        return block.path, self.place - block.place + block.first + 1
+
 
 def with_lengths(rows: Iterable[tuple[Record, BlockRow]], column: str) -> Iterator[tuple[Record, BlockRow]]:
     """Rows whose places say how long they are, by a column of theirs."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from headrace.batching.size import BatchTime, Untimed
 from headrace.core.errors import HostDiedError
-from headrace.core.events import BatchFailed, Event, HostLost, Observer, UsageReported
+from headrace.core.events import BatchCompleted, BatchFailed, Event, HostLost, Observer, UsageReported
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
 from headrace.failures.breaker import HOSTS, TIMEOUTS, CircuitBreaker
 from headrace.failures.search import FailureSearch, InjectedFailure, LostBatch
@@ -170,7 +170,8 @@ class HostExecutor:
             yield from self._give_up(task, Stage.INFERENCE, head.caught)
 
     def _done(self, task: _Task, done: Done, rows: list[Any]) -> list[Outcome]:
-        self._report(done.events)
+        tags = task.batch.tags
+        self._report(event.at(tags) if isinstance(event, BatchCompleted) else event for event in done.events)
         for size, time in done.observations:
             self._session.models[task.work.model].sizes.observe(size, time)
             self._models.note_call(task.work.model, time)

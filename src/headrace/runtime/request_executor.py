@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from queue import Empty
 from typing import Any
 
 from headrace.batching.batcher import Batch
 from headrace.core.errors import BudgetError, EndpointError, HostStartError
-from headrace.core.events import BatchRetried, Observer, RequestsThrottled
+from headrace.core.events import BatchRetried, Observer, RequestsThrottled, where_of
 from headrace.core.phases import Phase, during
 from headrace.core.remote import ElementFailure
 from headrace.core.request_context import request_context
@@ -136,7 +137,8 @@ class RequestExecutor:
         except Exception as error:
             self._release(batch)
             return self._failed(name, batch, error, 1)
-        context = request_context(self._session.record_usage)
+        where = where_of(batch.tags)
+        context = request_context(partial(self._session.record_usage, where=where))
         call = EndpointCall(name, batch, keys, examples, client, self._inbox, context, prefix)
         self._calls.add(call)
         dispatcher.submit(call)
@@ -253,7 +255,7 @@ class RequestExecutor:
     def _delivered(self, call: EndpointCall, predictions: list[Any], seconds: float) -> list[Outcome]:
         elements = call.batch.elements
         predictions, event = self._worker.completed(call.name, elements, call.keys, predictions, seconds)
-        self._observer.on_event(event)
+        self._observer.on_event(event.at(call.batch.tags))
         return self._steps.settle(call.name, call.batch, predictions, call.tries)
 
     def _failed(self, name: Any, batch: Batch, error: BaseException, tries: int) -> list[Outcome]:

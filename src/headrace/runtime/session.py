@@ -9,6 +9,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -135,8 +136,9 @@ class InferenceSession:
                 self.source = self._shared if isinstance(self._shared, ModelSource) else None
             return self._shared
 
-    def record_usage(self, used: UsageReported) -> None:
-        """Counts what a request used; the next bundle that reports events reports it."""
+    def record_usage(self, used: UsageReported, where: tuple[str, int] | None = None) -> None:
+        """Counts what a request used, for a row; the next bundle that reports events reports it."""
+        used = used if where is None else replace(used, where=where)
         self.events.append(used if self.usage is None else self.usage.priced(used))
 
     def report_events(self, observer: Observer) -> None:

@@ -256,7 +256,7 @@ class Steps(Operations):
             event = replace(event, useful=batch.useful, padded=batch.weight)
         if self.session.events:
             self.report_load()
-        self._observer.on_event(event)
+        self._observer.on_event(event.at(batch.tags))
         self.learn(self.session.models[name], batch, seconds)
         return predictions
 

@@ -1,0 +1,42 @@
+"""The options with which ``headrace retry`` does what a run has done."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import fields
+from enum import Enum
+from typing import Any
+
+from headrace.cli.options import RetryArgs, RunArgs
+from headrace.core.secrets import MASK
+
+_OF_ONE_RUN = (
+    *("arguments", "output", "into", "dead_letters", "output_format", "report", "report_messages", "watch", "config"),
+    *("no_progress", "as_json", "verbose", "threshold", "resume", "runner"),
+)
+"""Options that a retry does not take over."""
+_SECRET = re.compile(
+    r"^[^=]*(api_?key|(access|auth|bearer|hf)_?(key|token)|password|secret|credential)[^=]*=|authorization|://[^/@\s]*@",
+    re.IGNORECASE,
+)
+
+
+def retry_options(args: RunArgs | RetryArgs) -> str:
+    """The options of a run with which its dead letters are retried, but for secrets, as a command line has them."""
+    return shlex.join(word for field in fields(RetryArgs) for word in _words(field, getattr(args, field.name, None)))
+
+
+def _words(field: Any, value: Any) -> Iterator[str]:
+    if field.name in _OF_ONE_RUN or value is None or value is False:
+        return
+    name = field.metadata["typer"].param_decls[0].partition("/")[0]
+    if value is True:
+        yield name
+        return
+    for one in value if isinstance(value, list | tuple) else [value]:
+        text = str(one.value if isinstance(one, Enum) else one)
+        key = text.partition("=")[0]
+        masked = f"{key}={MASK}" if key.isidentifier() else MASK
+        yield from (name, masked if _SECRET.search(text) else text)

@@ -1,0 +1,136 @@
+"""The tables of a report, as texts: counts, latencies, tokens and money, the forecast, and rows by their places."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+Figures = Mapping[str, Any]
+
+
+def tables(figures: Figures, other: Figures | None) -> Iterator[dict[str, Any]]:
+    """The tables at the end of a report, with another run's figures beside: title, caption, columns, rows."""
+    if other is not None:
+        yield _comparison(figures, other)
+    if figures["figures"]:
+        counts = [[name, _number(value)] for name, value in figures["figures"].items()]
+        yield {"title": "Counted", "caption": "", "columns": ["", "In all"], "rows": counts}
+    if figures["latency"]:
+        values = [[name, seconds_text(value)] for name, value in figures["latency"].items()]
+        yield {"title": "Latency", "caption": "Of a batch or a request.", "columns": ["", "Time"], "rows": values}
+    if figures["padding"]["padded"]:
+        useful = figures["padding"]["useful"] / figures["padding"]["padded"]
+        rows = [["useful", f"{useful:.1%}"], ["padding", f"{1 - useful:.1%}"]]
+        yield {"title": "Padding", "caption": "", "columns": ["Of what the model computed", "Share"], "rows": rows}
+    if figures["usage"] or figures["from_cache"]:
+        yield _usage(figures)
+    if figures["quote"]:
+        yield _forecast(figures)
+    yield from _rows_by_place(figures)
+
+
+def _usage(figures: Figures) -> dict[str, Any]:
+    rows = [
+        [
+            model,
+            *(f"{used[name]:,}" for name in ("requests", "input_tokens", "output_tokens")),
+            _cost(used["cost"]),
+        ]
+        for model, used in figures["usage"].items()
+    ]
+    columns = ["Model", "Requests", "Tokens in", "Tokens out", "Cost"]
+    return {"title": "Tokens and money", "caption": _saved(figures), "columns": columns, "rows": rows}
+
+
+def _saved(figures: Figures) -> str:
+    """What the cache gave, and what that would have cost, if it is like the rest."""
+    known, cost = figures["from_cache"], figures["cost"]
+    if not known:
+        return ""
+    asked = (figures["predictions"] or 0) - known
+    saved = f": about {known * cost / asked:,.4g} saved, at the mean cost of the others" if cost and asked > 0 else ""
+    return f"{known:,} predictions came from the cache{saved}."
+
+
+def _forecast(figures: Figures) -> dict[str, Any]:
+    quote, used = figures["quote"], figures["usage"].values()
+    came = {
+        "rows": figures["rows"],
+        "seconds": figures["seconds"],
+        **{f"tokens_{way}": sum(one[f"{way}put_tokens"] for one in used) for way in ("in", "out")},
+        "money": figures["cost"],
+    }
+    rows = []
+    for name in [name for name in came if quote.get(name) is not None and came[name] is not None]:
+        ends = [quote.get(f"{name}_{end}") for end in ("low", "high")]
+        is_known = None not in ends
+        within = ("yes" if ends[0] <= came[name] <= ends[1] else "no") if is_known else ""
+        between = f"{_number(ends[0])} to {_number(ends[1])}" if is_known else ""
+        rows.append([name.replace("_", " "), _number(quote[name]), between, _number(came[name]), within])
+    caption = "What headrace quote said before, and what came."
+    columns = ["", "Forecast", "Interval", "Came", "Within"]
+    return {"title": "Forecast", "caption": caption, "columns": columns, "rows": rows}
+
+
+def _rows_by_place(figures: Figures) -> Iterator[dict[str, Any]]:
+    def place(one: Mapping[str, Any]) -> str:
+        more = f" and {one['rows'] - 1:,} more" if one.get("rows", 1) > 1 else ""
+        return f"{one['file']}, row {one['row']:,}{more}"
+
+    slow, dear = figures["slowest"], figures["dearest"]
+    if slow:
+        rows = [[place(one), seconds_text(one["seconds"])] for one in slow]
+        caption = "Batches and requests that took longest for each of their rows."
+        yield {"title": "Slowest rows", "caption": caption, "columns": ["Row", "Time"], "rows": rows}
+    if dear:
+        rows = [
+            [
+                place(one),
+                *(f"{one[name]:,}" for name in ("requests", "input_tokens", "output_tokens")),
+                _cost(one["cost"]),
+            ]
+            for one in dear
+        ]
+        columns = ["Row", "Requests", "Tokens in", "Tokens out", "Cost"]
+        yield {"title": "Dearest rows", "caption": "", "columns": columns, "rows": rows}
+
+
+def _cost(cost: float | None) -> str:
+    return "" if cost is None else f"{cost:,.6g}"
+
+
+def _comparison(figures: Figures, other: Figures) -> dict[str, Any]:
+    rows = []
+    for name, unit in (("seconds", "s"), ("rows", ""), ("failures", ""), ("cost", "")):
+        one, before = figures[name], other[name]
+        if one is not None and before is not None:
+            rows.append([name, *(f"{_number(value)} {unit}" for value in (before, one, one - before))])
+    (mean, error), (mean_before, error_before) = _rate(figures), _rate(other)
+    margin = 1.96 * math.hypot(error, error_before)
+    difference = f"{_number(mean - mean_before)} ± {_number(margin)}"
+    rows.append(["rows/s", _number(mean_before), _number(mean), difference])
+    caption = f"Beside the run of {other['written']}. ± is a 95 % interval, from how much the rate varied over time."
+    return {"title": "Compared", "caption": caption, "columns": ["", "Before", "Now", "Difference"], "rows": rows}
+
+
+def _rate(figures: Figures) -> tuple[float, float]:
+    """Rows a second while rows came out, and its standard error."""
+    line = figures["timeline"]
+    values: Sequence[float] = [rows / line["bin_seconds"] for rows in line["rows"]]
+    working = [place for place, value in enumerate(values) if value]
+    if not working:
+        return 0.0, 0.0
+    some = values[working[0] : working[-1] + 1]
+    mean = sum(some) / len(some)
+    variance = sum((value - mean) ** 2 for value in some) / max(1, len(some) - 1)
+    return mean, math.sqrt(variance / len(some))
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+
+
+def seconds_text(value: float) -> str:
+    """A time, in two digits or three."""
+    return f"{value:,.2f} s" if value >= 1 else f"{value * 1e3:,.3g} ms"
