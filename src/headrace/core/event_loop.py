@@ -175,7 +175,7 @@ async def _for_a_while(*ending: Awaitable[Any]) -> None:
     await asyncio.wait({asyncio.gather(*ending, return_exceptions=True)}, timeout=_CLOSING_SECS / 4)
 
 
-class _Call:
+class _BlockingCall:
     """A function that blocks."""
 
     def __init__(self, future: asyncio.Future[Ended], function: Callable[[], Any]) -> None:
@@ -185,7 +185,7 @@ class _Call:
         self.is_over = False
 
 
-_given_up: set[_Call] = set()
+_given_up: set[_BlockingCall] = set()
 """The calls of this process that still run although nobody waits for them any more."""
 
 
@@ -197,7 +197,7 @@ class _Threads:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._calls: SimpleQueue[_BlockingCall | None] = SimpleQueue()
         self._count = 0
         self._idle = 0
         """How many threads have nothing to do; negative: so many calls wait for one."""
@@ -211,7 +211,7 @@ class _Threads:
         if self._idle <= 0:
             self._add_thread()
         self._idle -= 1
-        call = _Call(self._loop.create_future(), function)
+        call = _BlockingCall(self._loop.create_future(), function)
         self._calls.put(call)
         try:
             return await call.future

@@ -150,7 +150,7 @@ def _stop(manager: Any) -> None:
 
 
 @dataclass(eq=False)
-class _Request:
+class _Prompt:
     ids: list[int]
     max_new_tokens: int
     result: Future[Tokens] = field(default_factory=Future)
@@ -169,20 +169,20 @@ class BatchedEngine:
     longest: int | None = None  # no cache limits it
 
     def __init__(self, model: Any, config: Any, batch_size: int) -> None:
-        self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[_Prompt | None] = queue.SimpleQueue()
         run = partial(_run_batches, self._requests, partial(_generate, model, config), batch_size)
         threading.Thread(target=run, name="headrace-generation", daemon=True).start()
         weakref.finalize(self, self._requests.put, None)
 
     async def generate(self, ids: Sequence[int], max_new_tokens: int) -> Tokens:
         """Generates up to ``max_new_tokens`` tokens; raises what ``model.generate`` raises for this prompt alone."""
-        request = _Request(list(ids), max_new_tokens)
+        request = _Prompt(list(ids), max_new_tokens)
         self._requests.put(request)
         return await asyncio.wrap_future(request.result)
 
 
 def _run_batches(
-    requests: queue.SimpleQueue[_Request | None], generate: Callable[[Sequence[_Request]], None], size: int
+    requests: queue.SimpleQueue[_Prompt | None], generate: Callable[[Sequence[_Prompt]], None], size: int
 ) -> None:
     while (first := requests.get()) is not None:
         time.sleep(_GATHER_SECS)  # nothing tells that no other is about to come
@@ -195,7 +195,7 @@ def _run_batches(
             _try(batch, generate)
 
 
-def _batches(waiting: Sequence[_Request], size: int) -> Iterator[list[_Request]]:
+def _batches(waiting: Sequence[_Prompt], size: int) -> Iterator[list[_Prompt]]:
     """Requests of one limit, in the order of their lengths."""
     ordered = sorted(waiting, key=lambda one: (one.max_new_tokens, len(one.ids)))
     for _, group in itertools.groupby(ordered, key=lambda one: one.max_new_tokens):
@@ -203,7 +203,7 @@ def _batches(waiting: Sequence[_Request], size: int) -> Iterator[list[_Request]]
             yield batch
 
 
-def _try(batch: Sequence[_Request], generate: Callable[[Sequence[_Request]], None]) -> None:
+def _try(batch: Sequence[_Prompt], generate: Callable[[Sequence[_Prompt]], None]) -> None:
     """Generates; if that fails, each half on its own, until only what is at fault fails."""
     batch = [one for one in batch if not one.result.cancelled()]
     if not batch:
@@ -220,7 +220,7 @@ def _try(batch: Sequence[_Request], generate: Callable[[Sequence[_Request]], Non
 
 
 @torch.inference_mode()
-def _generate(model: Any, config: Any, batch: Sequence[_Request]) -> None:
+def _generate(model: Any, config: Any, batch: Sequence[_Prompt]) -> None:
     longest = max(len(one.ids) for one in batch)
     pad = config.pad_token_id
     ids = torch.tensor([[pad] * (longest - len(one.ids)) + one.ids for one in batch], device=model.device)
@@ -251,7 +251,7 @@ def _up_to(ids: list[int], ends: set[int]) -> list[int]:
 class _Watch(transformers.StoppingCriteria):  # type: ignore[misc]
     """Sees when the first token comes, and ends what nobody waits for any longer."""
 
-    def __init__(self, batch: Sequence[_Request]) -> None:
+    def __init__(self, batch: Sequence[_Prompt]) -> None:
         self._batch = batch
         self.first: float | None = None
 

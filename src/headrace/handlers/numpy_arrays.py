@@ -192,7 +192,7 @@ def _export(array: Array) -> Any:
     """An array as the memory from its first byte to its last, and its layout there."""
     if array.dtype.hasobject or not array.nbytes:
         return array.__reduce_ex__(5)
-    memory = _Memory(array)
+    memory = _Extent(array)
     buffer = PickleBuffer(numpy.asarray(memory))  # type: ignore[arg-type]
     make = numpy.ndarray if type(array) is numpy.ndarray else _memmap
     return make, (array.shape, array.dtype, buffer, memory.start, array.strides)
@@ -202,7 +202,7 @@ def _memmap(*place: Any) -> Array:
     return numpy.ndarray(*place).view(numpy.memmap)
 
 
-class _Memory:
+class _Extent:
     """The memory from an array's first byte to its last, whatever the strides, as a 1-D array of bytes.
 
     Attributes:

@@ -170,10 +170,10 @@ def _exported(file: Any, device: torch.device, arguments: dict[str, Any]) -> tor
     if device.type != "cpu":
         program = importlib.import_module("torch.export.passes").move_to_device_pass(program, device)
     by_place, _ = tree_unflatten(list(program.graph_signature.user_inputs), program.call_spec.in_spec)
-    return _Exported(program.module(), by_place).requires_grad_(requires_grad=False)
+    return _NamedInputs(program.module(), by_place).requires_grad_(requires_grad=False)
 
 
-class _Exported(torch.nn.Module):
+class _NamedInputs(torch.nn.Module):
     """Takes all inputs by name as well, which a program does only with those that were named when it was exported."""
 
     def __init__(self, module: torch.nn.Module, names: Sequence[str]) -> None:

@@ -170,7 +170,7 @@ def profile_handler(spec: SessionSpec, rows: Iterable[Any] | None = None, proces
     """
     plan, available = spec.plan, memory_available()
     plan.handler.set_environment_vars()  # as a worker does first
-    elements = None if rows is None else _Elements(spec, rows)
+    elements = None if rows is None else _Samples(spec, rows)
     models = tuple(_profiled(spec, name, elements) for name in plan.models)
     cross_bundle = any(model.share_model_across_processes() for model in plan.models.values())
     return Profile(
@@ -189,7 +189,7 @@ def profile_handler(spec: SessionSpec, rows: Iterable[Any] | None = None, proces
     )
 
 
-def _profiled(spec: SessionSpec, name: Any, elements: _Elements | None) -> ModelFindings:
+def _profiled(spec: SessionSpec, name: Any, elements: _Samples | None) -> ModelFindings:
     """Measures one model, which is released afterwards."""
     spec = replace(spec, copies=1)
     events: list[Event] = []
@@ -249,7 +249,7 @@ def _in_hosts(spec: SessionSpec, name: Any, acquired: AcquiredModel) -> Iterator
         yield run
 
 
-class _Elements:
+class _Samples:
     """Preprocessed elements by model, read only as far as they are needed."""
 
     def __init__(self, spec: SessionSpec, rows: Iterable[Any]) -> None:
@@ -290,7 +290,7 @@ class _Elements:
 
 
 def _measured(
-    findings: ModelFindings, model: AbstractContextManager[Call], name: Any, elements: _Elements | None
+    findings: ModelFindings, model: AbstractContextManager[Call], name: Any, elements: _Samples | None
 ) -> ModelFindings:
     """The findings with what batches cost; a batch that fails ends the measurements."""
     costs: list[Cost] = []
