@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import json
 
 import pytest
 
 from headrace.core.errors import MissingExtraError, extra_required, install_command, requirements
-from headrace.migrate.names import address
 
 
 @pytest.fixture
@@ -16,11 +14,9 @@ def install(tmp_path, monkeypatch):
     """Installs a distribution ``words``, which only has metadata."""
     monkeypatch.syspath_prepend(tmp_path)
 
-    def build(*requires, origin=None):
+    def build(*requires):
         folder = tmp_path / "words-1.0.dist-info"
         folder.mkdir()
-        if origin is not None:
-            (folder / "direct_url.json").write_text(json.dumps(origin))
         lines = ["Metadata-Version: 2.1", "Name: words", "Version: 1.0", *(f"Requires-Dist: {one}" for one in requires)]
         (folder / "METADATA").write_text("\n".join(lines))
         importlib.invalidate_caches()
@@ -42,30 +38,6 @@ def test_command_installs_the_requirements_and_not_the_distribution(install):
 
 def test_command_without_metadata_installs_the_package():
     assert install_command("a", "x", "words-that-nobody-installed") == 'pip install "a"'
-
-
-@pytest.mark.parametrize(
-    ("origin", "expected"),
-    [
-        (None, ""),
-        ({"url": "file:///home/words", "dir_info": {"editable": True}}, "file:///home/words"),
-        (
-            {"url": "https://host/words.whl", "archive_info": {}},
-            "https://host/words.whl",
-        ),
-        (
-            {"url": "https://host/w.git", "vcs_info": {"vcs": "git", "commit_id": "c0ffee"}, "subdirectory": "python"},
-            "git+https://host/w.git@c0ffee#subdirectory=python",
-        ),
-    ],
-)
-def test_address_is_what_pip_was_given(install, origin, expected):
-    install(origin=origin)
-    assert address("words") == expected
-
-
-def test_address_of_what_is_not_installed_is_unknown():
-    assert address("words-that-nobody-installed") is None
 
 
 def test_our_own_extras_have_requirements():

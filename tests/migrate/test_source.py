@@ -63,12 +63,7 @@ MOVES = {
     ),
     "attributes of apache_beam, which is used": (
         "import apache_beam.ml.inference.base\n\nx = apache_beam.Map(apache_beam.ml.inference.base.RunInference)\n",
-        "import apache_beam\nimport headrace.beam\n\nx = apache_beam.Map(headrace.beam.RunInference)\n",
-    ),
-    "attributes of apache_beam, which is imported elsewhere": (
-        "import apache_beam\nimport apache_beam.ml.inference.base\n\n"
-        "x = apache_beam.Map(apache_beam.ml.inference.base.RunInference)\n",
-        "import apache_beam\nimport headrace.beam\n\nx = apache_beam.Map(headrace.beam.RunInference)\n",
+        "import apache_beam.ml.inference.base\nimport headrace.beam\n\nx = apache_beam.Map(headrace.beam.RunInference)\n",
     ),
     "an import that only loads the package for beam": (
         "import apache_beam as beam\nimport apache_beam.ml.inference.base\n\n"

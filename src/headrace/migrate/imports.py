@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -66,11 +66,6 @@ class Binding:
     """What the name stands for: ``import a.b`` binds ``a``, which stands for ``a``."""
     imported: tuple[str, ...]
     """What is imported: ``import a.b`` imports ``a.b``."""
-
-    @property
-    def is_inference(self) -> bool:
-        """Whether Beam's inference package, or something in it, is imported."""
-        return self.imported[:3] == INFERENCE
 
     @property
     def leads_there(self) -> bool:
@@ -142,13 +137,9 @@ class FileImports:
         ]
 
     def is_taken(self, name: str) -> bool:
-        """Whether the file gives a name to anything but a module of that name."""
-        return any(
-            not (isinstance(one, ImportAssignment) and name in {b.local for b in _named_itself(one.node)})
-            for scope in self.scopes
-            for one in scope.assignments
-            if one.name == name
-        )
+        """Whether the file assigns anything to a name, other than by an import."""
+        assignments = (one for scope in self.scopes for one in scope.assignments if one.name == name)
+        return not all(isinstance(one, ImportAssignment) for one in assignments)
 
     def _uses(self) -> Iterator[Use]:
         by_statement: dict[libcst.CSTNode, list[Binding]] = {}
@@ -204,18 +195,8 @@ def bindings_of(statement: Statement) -> list[Binding]:
 
 def _bound(statement: Statement, alias: libcst.ImportAlias, prefix: str) -> Binding:
     imported = tuple((prefix + alias.evaluated_name).split("."))
-    if alias.asname is not None:
-        return Binding(statement, alias, str(alias.evaluated_alias), imported, imported)
-    is_plain = isinstance(statement, libcst.Import)
-    return Binding(
-        statement, alias, imported[0] if is_plain else imported[-1], imported[:1] if is_plain else imported, imported
-    )
-
-
-def _named_itself(statement: libcst.CSTNode) -> Iterable[Binding]:
-    """What a statement binds to the name that it has as a top-level package."""
-    assert isinstance(statement, Statement)
-    return [binding for binding in bindings_of(statement) if binding.path == (binding.local,)]
+    path = imported[:1] if isinstance(statement, libcst.Import) and alias.asname is None else imported
+    return Binding(statement, alias, alias.evaluated_alias or path[-1], path, imported)
 
 
 def _module_of(statement: libcst.ImportFrom) -> str:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ast
 import functools
-import json
 import re
 from collections.abc import Iterator, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +21,6 @@ _OF_BASE = ("", "base", "utils")
 
 BEAM_PACKAGE = re.compile(r"apache[-_]beam\b")
 _HEADRACE = re.compile(r"\bheadrace\b(?:\[([\w\s,.-]*)\])?")
-_ELSEWHERE = "the URL of a wheel, or of a Git repository: git+https://..."
 
 REMOTE = "RemoteModelHandler"
 """Stays Beam's: Headrace's calls the client from several threads, and only a person can tell whether that is safe."""
@@ -134,34 +131,5 @@ def missing_requirement(text: str, needed: set[str]) -> str | None:
     missing = ",".join(sorted(needed - there))
     if named:
         return f"lists headrace without extras that the moved code needs: headrace[{missing}]." if missing else None
-    requirement = _with_address(f"headrace[{missing}]" if missing else "headrace")
-    return f"lists apache-beam: add {requirement}; the moved code imports it."
-
-
-def _with_address(requirement: str) -> str:
-    """The requirement as pip can resolve it: Headrace is on no public package index."""
-    where = address()
-    if where is None:
-        return f"'{requirement} @ ADDRESS', where ADDRESS is {_ELSEWHERE}"
-    if not where:
-        return requirement
-    return f"'{requirement} @ {where}'" + (f" (on other machines: {_ELSEWHERE})" if where.startswith("file:") else "")
-
-
-def address(distribution: str = "headrace") -> str | None:
-    """Where an installed distribution came from, as ``pip install "NAME @ ADDRESS"`` takes it.
-
-    Such as ``git+https://host/headrace.git@commit``, or the URL of a wheel or a folder. Empty if pip found it in an
-    index, by its name; None if it is not installed.
-    """
-    try:
-        text = metadata.distribution(distribution).read_text("direct_url.json")
-    except metadata.PackageNotFoundError:
-        return None
-    if not text:
-        return ""
-    origin = json.loads(text)
-    vcs = origin.get("vcs_info")
-    url = f"{vcs['vcs']}+{origin['url']}@{vcs['commit_id']}" if vcs else str(origin["url"])
-    folder = origin.get("subdirectory")
-    return f"{url}#subdirectory={folder}" if folder else url
+    requirement = f"headrace[{missing}]" if missing else "headrace"
+    return f"lists apache-beam: add {requirement}, with the address that you install it from; the moved code imports it."

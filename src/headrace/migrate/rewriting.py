@@ -33,10 +33,10 @@ class Fate:
         """Whether the import statement has to change."""
         return not self.keep or bool(self.adds)
 
-    def add(self, module: str, place: int | None = None) -> None:
+    def add(self, module: str) -> None:
         """Adds a module once."""
         if module not in self.adds:
-            self.adds.insert(len(self.adds) if place is None else place, module)
+            self.adds.append(module)
 
 
 class Rewriting:
@@ -55,8 +55,6 @@ class Rewriting:
         self.chains: dict[Use, Counterpart] = {}
         """The uses whose text changes."""
         self.fates = {binding: self._decide(binding) for binding in imports.bindings}
-        for use in imports.uses:
-            self._keep_the_package(use)
 
     def stays(self, use: Use) -> bool:
         """Whether a use still means something in Beam's package, or may."""
@@ -87,21 +85,11 @@ class Rewriting:
                 self.chains[use] = target
                 fate.add(target.module)
         left = [use for use in self._uses[binding] if use not in self.chains]
-        if binding.path == binding.imported:
-            fate.keep = bool(left) or not fate.adds
-            return fate
-        # import apache_beam.ml.inference..., which binds apache_beam
-        fate.keep = not binding.is_inference or any(use.path[:2] == INFERENCE[:2] for use in left)
-        if not fate.keep and not fate.adds:
-            own = module_for(binding.imported[3] if len(binding.imported) > 3 else "")
-            fate = Fate(keep=own is None, adds=[own] if own else [])
+        loads = module_for(binding.imported[3]) if len(binding.imported) > 3 else None
+        if not left and not fate.adds and loads and binding.path != binding.imported:
+            fate.add(loads)  # an import that is there only to load the module
+        fate.keep = bool(left) or not fate.adds
         return fate
-
-    def _keep_the_package(self, use: Use) -> None:
-        """``import apache_beam`` in place of ``import apache_beam.ml.inference``, where nothing else binds the name."""
-        gone = [one for one in use.bindings if not self.fates[one].keep and one.path == INFERENCE[:1]]
-        if use not in self.chains and gone and len(gone) == len(use.bindings):
-            self.fates[gone[0]].add(INFERENCE[0], 0)
 
 
 @dataclass(frozen=True, order=True)

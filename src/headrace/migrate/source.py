@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import libcst
@@ -32,11 +31,10 @@ def migrate_source(text: str) -> MigratedSource:
     if "inference" not in text or "apache_beam" not in text:
         return MigratedSource(text, extras=extras_in(text))
     try:
-        body, blank = _without_blank_end(text)
-        module = libcst.parse_module(body)
-        if module.code != body:
+        module = libcst.parse_module(text)
+        if not text.startswith(module.code.rstrip()):  # LibCST loses spaces at the end
             raise ValueError("its text would not stay the same")
-        return _migrate_module(module, body, blank)
+        return _migrate_module(module, text)
     except libcst.ParserSyntaxError as error:
         finding = Finding(error.raw_line, 0, "cannot be parsed as Python; nothing is changed.")
     except Exception as error:  # one odd file must not stop the others
@@ -53,17 +51,7 @@ def is_python(text: str) -> bool:
     return True
 
 
-def _without_blank_end(text: str) -> tuple[str, str]:
-    """The text up to the end of its last line that is not blank, and the blank lines: LibCST loses their spaces."""
-    code = text.rstrip(" \t\f\r\n")
-    if code.endswith("\\"):
-        return text, ""
-    end = re.compile(r"[ \t\f]*(?:\r\n?|\n)?").match(text, len(code))
-    assert end
-    return text[: end.end()], text[end.end() :]
-
-
-def _migrate_module(module: libcst.Module, text: str, blank: str) -> MigratedSource:
+def _migrate_module(module: libcst.Module, text: str) -> MigratedSource:
     imports = FileImports(module)
     content = text.encode()
     rewriting = Rewriting(imports)
@@ -71,4 +59,4 @@ def _migrate_module(module: libcst.Module, text: str, blank: str) -> MigratedSou
     new = apply_edits(content, edits).decode()
     libcst.parse_module(new)  # raises if an edit went wrong
     findings = sorted(set(advice_findings(imports, rewriting)), key=lambda one: (one.line, one.column, one.message))
-    return MigratedSource(new + blank, tuple(findings), beam_stays(imports, rewriting), extras_in(new))
+    return MigratedSource(new, tuple(findings), beam_stays(imports, rewriting), extras_in(new))
