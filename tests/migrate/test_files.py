@@ -152,13 +152,20 @@ def test_lists_of_dependencies_lack_what_the_code_needs(put, name):
     put(name, BEAM)
     (finding,) = next(file.findings for file in migrate_files(["."]) if str(file.path) == name)
     assert (finding.line, finding.needs_person) == (2, True)
-    assert finding.message == "lists apache-beam: add headrace[onnx,sklearn], with the address that you install it from; the moved code imports it."
+    assert (
+        finding.message
+        == "lists apache-beam: add headrace[onnx,sklearn], with the address that you install it from; the moved code imports it."
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "extras", "message"),
     [
-        (BEAM, set(), "lists apache-beam: add headrace, with the address that you install it from; the moved code imports it."),
+        (
+            BEAM,
+            set(),
+            "lists apache-beam: add headrace, with the address that you install it from; the moved code imports it.",
+        ),
         (f"{BEAM}headrace\n", set(), None),
         (f"{BEAM}headrace[onnx, sklearn]>=0.1\n", {"sklearn"}, None),
         (f"{BEAM}headrace[onnx] @ git+https://host/headrace.git\n", {"onnx"}, None),

@@ -108,10 +108,7 @@ class InferenceDoFn(SessionDoFn):
     An element in several windows (sliding ones) is inferred once and comes out in all of them: unlike ``WindowParam``,
     ``WindowedValueParam`` does not make Beam call ``process`` once per window.
 
-    Args:
-        spec, namespace: as for ``SessionDoFn``.
-        switching: how models or arguments change; None: they never do.
-        counts: whether to emit counts for a threshold.
+    ``switching`` says how models or arguments change; with ``counts`` it emits counts for a threshold.
     """
 
     def __init__(

@@ -77,11 +77,6 @@ getattr(typehints.typehints, "_KNOWN_PRIMITIVE_TYPES", {})[ErrorRecord] = ErrorE
 def infer_element_types(plan: Plan, given: beam.PCollection, fallbacks: Sequence[Plan] = ()) -> ElementTypes:
     """The element types of a plan's inputs and outputs; pre- and postprocessing functions count as ``beam.Map`` does.
 
-    Args:
-        plan: what runs.
-        given: its input.
-        fallbacks: what runs where that fails.
-
     Raises:
         TypeCheckError: a function is annotated for other elements than those that come to it. What the handler declares
             is not held against the first postprocessing function, since Beam does not know it.

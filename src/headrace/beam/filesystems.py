@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from io import UnsupportedOperation
 from typing import Any, BinaryIO, cast
@@ -27,11 +28,7 @@ _FILES_AT_ONCE = 100
 
 
 def open_uri(uri: str) -> BinaryIO:
-    """Opens a file of any filesystem that Beam knows, and reads its bytes unchanged.
-
-    Raises:
-        OSError: it cannot be opened; where Beam lacks a library for its scheme, the message names the extra.
-    """
+    """Opens a file of any filesystem that Beam knows, and reads its bytes unchanged; raises OSError if it cannot."""
     _refuse_unknown(uri)
     return cast(BinaryIO, FileSystems.open(uri, compression_type=CompressionTypes.UNCOMPRESSED))
 
@@ -57,8 +54,7 @@ class BeamStorage:
     def split(path: str) -> tuple[str, str]:
         """The folder and the name."""
         _refuse_unknown(path)
-        folder, name = FileSystems.split(path)
-        return folder, name
+        return cast(tuple[str, str], FileSystems.split(path))
 
     @staticmethod
     def join(folder: str, name: str) -> str:
@@ -97,9 +93,12 @@ class BeamStorage:
 def _refuse_unknown(uri: str) -> None:
     """Raises an error with the cure (an OSError and a ValueError) where Beam's would have none, or the wrong one."""
     scheme = FileSystems.get_scheme(uri)
-    store, extra, module = _EXTRAS.get(scheme, ("", "", ""))
     known = {kind.scheme() for kind in FileSystem.get_all_subclasses()}
-    if store and (scheme not in known or not _is_installed(module)):
+    if scheme in _EXTRAS:
+        store, extra, module = _EXTRAS[scheme]
+        with suppress(ImportError):  # not even its package is there
+            if scheme in known and find_spec(module) is not None:
+                return
         raise UnsupportedOperation(
             f"Beam's part for {store} is not installed; install it with: pip install 'apache-beam[{extra}]'"
         )
@@ -109,13 +108,6 @@ def _refuse_unknown(uri: str) -> None:
         raise UnsupportedOperation(
             f"Beam has no filesystem for {scheme}://; it has {', '.join(sorted(_EXTRAS))} and hdfs"
         )
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ImportError:  # not even its package is there
-        return False
 
 
 class ReadFiles(beam.PTransform):
@@ -159,7 +151,7 @@ def _lists(patterns: Sequence[str]) -> Iterator[Any]:
         some = BeamStorage.match(pattern) if is_uri(pattern) else match_local(pattern)
         if not some:
             raise ConfigurationError(f"no file matches {pattern!r}.")
-        found.update((path, (path, size, changed)) for path, size, changed in some)
+        found.update((file[0], file) for file in some)
     files = sorted(found.values())
     for start in range(0, len(files), _FILES_AT_ONCE):
         yield files[start : start + _FILES_AT_ONCE]

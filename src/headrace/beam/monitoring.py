@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -48,9 +47,7 @@ def carry_predictions(plan: Plan) -> Plan:
 def split_predictions(outputs: Outputs) -> tuple[Outputs, beam.PCollection]:
     """Undoes ``carry_predictions`` in the outputs of the plan.
 
-    Returns:
-        The outputs of the original plan, and all predictions, also those that failed in postprocessing or were skipped
-        there.
+    The second value has all predictions, also those that failed in postprocessing or were skipped there.
     """
     postprocessing = [operation for operation in outputs.failed if operation.stage is Stage.POSTPROCESSING]
     if not postprocessing:
@@ -91,10 +88,7 @@ class Tally:
     All counts of a window leave as one value: a failure is never compared with a total that does not include it yet.
 
     The unit is elements up to inference and predictions after it, since an element that is a batch has many. Inference
-    cuts columnar elements up, so from inference on their unit is rows.
-
-    Args:
-        columnar: whether elements are columnar.
+    cuts ``columnar`` elements up, so from inference on their unit is rows.
     """
 
     def __init__(self, *, columnar: bool) -> None:
@@ -120,20 +114,16 @@ class Tally:
             yield TaggedOutput(COUNTS, tag.with_value(dict(counts)))
 
     def _count_outcome(self, outcome: Outcome) -> None:
-        stage = Stage.POSTPROCESSING if isinstance(outcome, Predictions) else outcome.stage
         if isinstance(outcome, Predictions):
-            name, tags, values = _PREDICTIONS, outcome.tags, outcome.values
+            stage, name, tags, values = Stage.POSTPROCESSING, _PREDICTIONS, outcome.tags, outcome.values
         elif isinstance(outcome, Skipped):
-            name, tags, values = Operation(stage, outcome.index).skipped_tag, outcome.tags, outcome.elements
+            stage, operation = outcome.stage, Operation(outcome.stage, outcome.index)
+            name, tags, values = operation.skipped_tag, outcome.tags, outcome.elements
         else:
-            name, tags, values = Operation(stage, outcome.index).failed_tag, [outcome.tag], [outcome.element]
-        for tag, size in zip(tags, self._sizes(stage, values), strict=False):
-            self._of(tag)[name] += size
-
-    def _sizes(self, stage: Stage, values: Sequence[Any]) -> Iterable[int]:
-        if not self._columnar or stage is Stage.PREPROCESSING:
-            return repeat(1)
-        return map(_rows if stage is Stage.INFERENCE else _rows_of_prediction, values)
+            stage, operation = outcome.stage, Operation(outcome.stage, outcome.index)
+            name, tags, values = operation.failed_tag, [outcome.tag], [outcome.element]
+        for tag, value in zip(tags, values, strict=True):
+            self._of(tag)[name] += _size(stage, value) if self._columnar else 1
 
     def _of(self, tag: WindowedValue) -> Counter[str]:
         """The counts of the tag's windows; neighbours often share a tag."""
@@ -143,30 +133,22 @@ class Tally:
         return self._latest
 
 
-def _rows(element: Any) -> int:
-    """An element that has no rows, which is why it failed, counts as one."""
+def _size(stage: Stage, value: Any) -> int:
+    """How many rows an outcome of columnar elements counts for; a failed element without rows for 1."""
+    if stage is Stage.POSTPROCESSING:
+        return rows_in(prediction_of(value).example)
     try:
-        return rows_in(element)
+        return rows_in(value) if stage is Stage.INFERENCE else 1
     except (TypeError, ValueError):
         return 1
-
-
-def _rows_of_prediction(given: Any) -> int:
-    return rows_in(prediction_of(given).example)
 
 
 def check_threshold(outputs: Outputs, threshold: float, *, columnar: bool = False) -> None:
     """Compares, for each operation and window, how much failed with how much reached the operation.
 
-    Whenever the window's trigger fires, for late elements, too, everything in the window so far is compared.
-
-    Args:
-        outputs: of a DoFn with a tally; with columnar elements, of a plan with ``carry_predictions``.
-        threshold: the largest share that may fail.
-        columnar: whether elements are columnar.
-
-    Raises:
-        ValueError: within the pipeline, if a larger share failed.
+    Whenever the window's trigger fires, for late elements, too, everything in the window so far is compared. If a
+    larger share than ``threshold`` failed, the pipeline does, with a ValueError. The outputs are those of a DoFn with a
+    tally; with columnar elements, of a plan with ``carry_predictions``.
     """
     given = outputs.counts.windowing
     so_far = Windowing(

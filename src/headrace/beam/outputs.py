@@ -199,13 +199,7 @@ def _are_rows(element_type: Any) -> bool:
 
 
 class ParDoInto(LastInBundle):
-    """A ParDo whose DoFn puts its outputs into windows itself.
-
-    Args:
-        dofn: emits ``WindowedValue``.
-        windowing: of the outputs.
-        side: side inputs; None in place of one that is not given.
-    """
+    """A ParDo whose DoFn puts its outputs into windows itself; ``side`` inputs that are not given are None."""
 
     def __init__(self, dofn: beam.DoFn, windowing: Windowing, *side: AsSideInput | None) -> None:
         super().__init__(dofn, *side)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from apache_beam.metrics.cells import DistributionData, DistributionResult
+from apache_beam.metrics.cells import DistributionResult
 
 from headrace.core.events import FALLBACK
 from headrace.metrics.report import refuse_unwritable, report_figures, write_report
@@ -71,8 +71,8 @@ def totals_of(result: Any) -> Totals:
 
 
 def _totals(counters: Mapping[str, int], figures: Mapping[str, DistributionResult]) -> Totals:
-    batches, loads = figures.get("inference_request_batch_size"), figures.get("load_model_latency_milli_secs")
-    memory = figures.get("model_byte_size")
+    names = ("inference_request_batch_size", "load_model_latency_milli_secs", "model_byte_size")
+    batches, loads, memory = map(figures.get, names)
     return Totals(
         predictions=counters.get("num_inferences", 0),
         from_fallback=sum(count for name, count in counters.items() if _OF_FALLBACK.fullmatch(name)),
@@ -98,13 +98,7 @@ def _metrics_of(result: Any) -> tuple[dict[str, int], dict[str, DistributionResu
     for counter in found["counters"]:
         counters[counter.key.metric.name] += counter.result
     for one in found["distributions"]:
-        before = distributions.get(one.key.metric.name)
-        distributions[one.key.metric.name] = one.result if before is None else _added(before, one.result)
+        name, data = one.key.metric.name, one.result.data
+        before = distributions.get(name)
+        distributions[name] = one.result if before is None else DistributionResult(before.data.combine(data))
     return counters, distributions
-
-
-def _added(one: DistributionResult, other: DistributionResult) -> DistributionResult:
-    both = (one, other)
-    sums = (sum(getattr(each, name) for each in both) for name in ("sum", "count"))
-    ends = (min(each.min for each in both), max(each.max for each in both))
-    return DistributionResult(DistributionData(*sums, *ends))

@@ -23,11 +23,10 @@ class BeamRecorder:
 
     @contextmanager
     def recording(self, *, process_wide: bool = True) -> Iterator[list[HandlerMetric]]:
-        """While the context is open, records this thread's updates as a bundle would.
+        """While it is open, records this thread's updates as a bundle would, in a list that is filled at its end.
 
-        The list is filled when the context ends, also by an exception. With ``process_wide`` it includes metrics that
-        count for the whole process, from all threads, and empties Beam's container of them: in a model host nothing
-        else reads it.
+        With ``process_wide`` also metrics that count for the whole process, from all threads: it empties Beam's
+        container of them, which in a model host nothing else reads.
         """
         records: list[HandlerMetric] = []
         container = self._thread.container
@@ -55,30 +54,20 @@ class _ThreadState(threading.local):
         state.__enter__()  # never exited: it applies while its sampler is the thread's
 
 
-def _distribution(cell: Any) -> tuple[int, int, int, int] | None:
-    data = cell.get_cumulative()
-    return (data.count, data.sum, data.min, data.max) if data.count else None
-
-
-def _gauge(cell: Any) -> int | None:
-    data = cell.get_cumulative()
-    return data.value if data.timestamp else None
-
-
 _READERS: dict[type, tuple[Any, Callable[[Any], Any]]] = {
-    cells.CounterCell: ("counter", lambda cell: cell.get_cumulative()),
-    cells.DistributionCell: ("distribution", _distribution),
-    cells.GaugeCell: ("gauge", _gauge),
-    cells.StringSetCell: ("string_set", lambda cell: tuple(cell.get_cumulative().string_set)),
+    cells.CounterCell: ("counter", lambda data: data),
+    cells.DistributionCell: ("distribution", lambda at: (at.count, at.sum, at.min, at.max) if at.count else None),
+    cells.GaugeCell: ("gauge", lambda data: data.value if data.timestamp else None),
+    cells.StringSetCell: ("string_set", lambda data: tuple(data.string_set)),
 }
-"""By type of cell: the metric's kind, and a reader of its value, None if no update was accepted."""
+"""By type of cell: the metric's kind, and its value of what the cell has; None if no update was accepted."""
 
 
 def _drained(metrics: dict[Any, Any], *, process_wide: bool) -> Iterator[HandlerMetric]:
     for key in [key for key, cell in list(metrics.items()) if type(cell) in _READERS]:
         cell = metrics.pop(key)  # before it is read: another thread's next update then creates a new one
         kind, read = _READERS[type(cell)]
-        value, name = read(cell), key.metric_name
+        value, name = read(cell.get_cumulative()), key.metric_name
         if value is not None:
             labels = tuple(name.labels.items())
             yield HandlerMetric(kind, name.namespace, name.name, value, process_wide, name.urn, labels)

@@ -41,11 +41,7 @@ def latest_update(updates: Iterable[tuple[int, Any]]) -> ModelUpdate:
 
 
 def watch_files(file_pattern: Any, interval: Any = 360, stop_timestamp: Any = MAX_TIMESTAMP) -> FileWatch:
-    """A watch that each worker process runs itself, without side input or source.
-
-    Raises:
-        ConfigurationError: an argument is wrong.
-    """
+    """A watch that each worker process runs itself, without side input or source."""
     if not isinstance(file_pattern, str | os.PathLike):
         raise ConfigurationError(f"watch_model_pattern must be a path or URI, not {file_pattern!r}.")
     if not isinstance(interval, numbers.Real) or not float(interval) > 0:
@@ -59,11 +55,7 @@ def watch_files(file_pattern: Any, interval: Any = 360, stop_timestamp: Any = MA
 
 
 def _newer_files(file_pattern: str, started: float, until: float) -> list[ModelUpdate]:
-    """Updates for the files modified between ``started`` and ``until`` (seconds since 1970), newest first.
-
-    Raises:
-        BeamIOError: no file matches, or the files cannot be listed.
-    """
+    """Updates for the files modified between ``started`` and ``until`` (seconds since 1970), newest first."""
     (match,) = FileSystems.match([file_pattern])
     if not match.metadata_list:
         raise BeamIOError(f"no file matches watch_model_pattern={file_pattern!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ from types import FrameType
 from typing import Any
 
 from rich.console import Console
+
+from headrace.core.errors import HeadraceError, as_type_name
 
 _NOISY = ("apache_beam", "apitools", "oauth2client")
 """Beam and its libraries: their log and warnings mean little to someone who runs files."""
@@ -31,6 +34,20 @@ def report_error(console: Console, message: str, level: str = "error") -> None:
         console.last_error = line
     console.print(f"[bold red]{level}:[/]", end=" ", soft_wrap=True)
     say(console, line)
+
+
+def fail(console: Console, code: int, message: str, error: BaseException, *, verbose: bool) -> int:
+    """Prints one line, and before it the traceback if that is wanted; returns the exit code."""
+    if verbose:
+        traceback.print_exception(error)
+    report_error(console, message)
+    return code
+
+
+def words_of(error: BaseException) -> str:
+    """What an error says; with its type, unless it is about something that the user gave."""
+    is_clear = isinstance(error, HeadraceError | ValueError) and str(error)
+    return str(error) if is_clear else f"{as_type_name(error)}: {error}"
 
 
 def say(console: Console, text: str) -> None:

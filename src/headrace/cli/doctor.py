@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, fields, replace
@@ -12,19 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from headrace.cli.console import Signals, console_logging, report_error, say
+from headrace.cli.console import Signals, console_logging, fail, report_error, say, words_of
 from headrace.cli.options import DoctorArgs
 from headrace.cli.summary import Line, rate_text
-from headrace.core.errors import ConfigurationError, HeadraceError, as_type_name
+from headrace.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from headrace.cli.recognition import Recognised
-    from headrace.machine.status import MachineState, ManagerState, ModelState, ProcessState
+    from headrace.machine.status import MachineState, ModelState, ProcessState
     from headrace.runtime.profiling import ModelFindings, Profile
 
 HEALTHY, FAILED, MISUSED = 0, 1, 2
-
-_CURE = "headrace doctor --clean removes stale files and ends hosts without an owner"
 
 
 def run_doctor(args: DoctorArgs) -> int:
@@ -40,7 +36,7 @@ def run_doctor(args: DoctorArgs) -> int:
             if signals.received:
                 report_error(errors, "interrupted.")
                 return signals.exit_code
-            return _fail(errors, MISUSED, error, verbose=args.verbose)
+            return fail(errors, MISUSED, words_of(error), error, verbose=args.verbose)
 
 
 def _refuse_stray_options(args: DoctorArgs) -> None:
@@ -91,15 +87,20 @@ def _report_profile(args: DoctorArgs, errors: Console, out: Console) -> int:
         arguments = parse_arguments("--handler-arg", args.handler_args)
         parameter = known.model.path_parameter if known else None
         made = make_handler(args.handler or "", arguments, args.model, model_parameter=parameter)
-        handler, batching, rows = _over_rows(made, args, known) if args.rows else (made, _batching(made, args), None)
+        from headrace.rows.examples import batching_over_rows  # noqa: PLC0415 - importing numpy takes a while
+
+        handler, rows = _over_rows(made, args, known) if args.rows else (made, None)
+        sizes = {} if args.max_batch_size is None else {"max_batch_size": args.max_batch_size}
+        batching = batching_over_rows(made, sizes) if sizes or args.rows else None
         from headrace.runtime.profiling import profile_handler, profiling_spec  # noqa: PLC0415 - not every system has what it needs
 
         spec = profiling_spec(handler, inference_args, batching)
         try:
             found = profile_handler(spec, rows, args.processes)
         except Exception as error:
-            hint = about_model(args.handler or "", args.model or "") if args.model else ""
-            return _fail(errors, FAILED, error, "the model cannot be loaded: ", hint, verbose=args.verbose)
+            hint = about_model(args.handler or "", args.model) if args.model else ""
+            said = f"the model cannot be loaded: {words_of(error).rstrip('.')}{hint}"
+            return fail(errors, FAILED, said, error, verbose=args.verbose)
     found = replace(found, handler=args.handler or "")  # not the wrapper for rows
     if args.as_json:
         say(out, json.dumps(_profile_as_json(found), indent=2))
@@ -111,39 +112,20 @@ def _report_profile(args: DoctorArgs, errors: Console, out: Console) -> int:
     return FAILED if troubles else HEALTHY
 
 
-def _batching(handler: Any, args: DoctorArgs) -> Any:
-    """The handler's batching with ``--max-batch-size``; None: the handler's own."""
-    if args.max_batch_size is None:
-        return None
-    from headrace.rows.examples import batching_over_rows  # noqa: PLC0415 - only where it is needed
-
-    return batching_over_rows(handler, {"max_batch_size": args.max_batch_size})
-
-
-def _over_rows(handler: Any, args: DoctorArgs, known: Recognised | None) -> tuple[Any, Any, Iterator[Any]]:
-    """A handler of rows, its batching, and the rows, as in ``headrace run``."""
+def _over_rows(handler: Any, args: DoctorArgs, known: Recognised | None) -> tuple[Any, Iterator[Any]]:
+    """A handler of rows, and the rows, as in ``headrace run``."""
     from headrace.cli.inputs import columns_of, contents_of, examples_of, schema_of  # noqa: PLC0415 - only where there are rows
     from headrace.jobs import files, reading  # noqa: PLC0415 - as above
-    from headrace.rows.examples import batching_over_rows, over_rows  # noqa: PLC0415 - as above
+    from headrace.rows.examples import over_rows  # noqa: PLC0415 - as above
 
     assert args.rows is not None
     sources = files.match([args.rows], args.file_format and args.file_format.value, args.delimiter)
     head = schema_of(args, sources)
     columns = columns_of(args, handler, head, known)
     contents = contents_of(args, head, columns)
-    sizes = {} if args.max_batch_size is None else {"max_batch_size": args.max_batch_size}
     rows = (row for source in sources for row in reading.read_rows(source, head.csv))
     rows = rows if contents is None else (row for row, _ in contents.of((row, None) for row in rows))
-    return over_rows(handler, examples_of(args, head, columns)), batching_over_rows(handler, sizes), rows
-
-
-def _fail(console: Console, code: int, error: BaseException, what: str = "", hint: str = "", *, verbose: bool) -> int:
-    if verbose:
-        traceback.print_exception(error, file=sys.stderr)
-    own_words = isinstance(error, HeadraceError) or (code == MISUSED and isinstance(error, ValueError) and str(error))
-    said = str(error) if own_words else f"{as_type_name(error)}: {error}"
-    report_error(console, f"{what}{said.rstrip('.') if hint else said}{hint}")
-    return code
+    return over_rows(handler, examples_of(args, head, columns)), rows
 
 
 def _status_as_json(state: MachineState, cleaned: MachineState | None = None) -> dict[str, Any]:
@@ -188,47 +170,34 @@ def _status_lines(state: MachineState, cleaned: MachineState | None) -> Iterator
         yield "managers", "none; one starts when a pipeline shares a model, and ends with the last of them"
     for manager in state.managers:
         yield "", ""
-        yield from _manager_lines(manager)
-    for silent in state.silent:
-        yield f"endpoint {silent.endpoint}", silent.problem
+        yield "manager", f"{_described(manager.process)}; {_counted(manager.clients, 'client')}"
+        yield "  endpoint", manager.endpoint
+        yield from (("  forks hosts", _described(helper)) for helper in manager.helpers)
+        for model in manager.models:
+            yield from _model_lines(model)
+        if not manager.models:
+            yield "  models", "none"
+    yield from ((f"endpoint {silent.endpoint}", silent.problem) for silent in state.silent)
     for owner, hosts in state.own_hosts.items():
-        whose = f"hosts of process {owner}" if owner else "hosts of others"
-        yield whose, ", ".join(_described(host) for host in hosts)
-    if state.managers:
-        yield "", ""
+        yield f"hosts of {f'process {owner}' if owner else 'others'}", ", ".join(map(_described, hosts))
+    yield "", ""
     if cleaned is not None:
-        removed = [
-            *(f"endpoint {name}" for name in cleaned.stale),
-            *(f"process {one.process}" for one in cleaned.orphans),
-            *(f"file {name}" for name in cleaned.abandoned),
-        ]
-        yield "cleaned", ", ".join(removed) or "nothing"
-    yield from _leftover_lines(state)
+        removed = [(cleaned.stale, "endpoint"), ([one.process for one in cleaned.orphans], "process")]
+        names = [f"{kind} {name}" for some, kind in [*removed, (cleaned.abandoned, "file")] for name in some]
+        yield "cleaned", ", ".join(names) or "nothing"
+    for leftover in _leftovers(state) or ["nothing"]:
+        yield "left over", leftover
+    if state.leftovers:
+        yield "cure", "headrace doctor --clean removes stale files and ends hosts without an owner"
 
 
-def _leftover_lines(state: MachineState) -> Iterator[Line]:
-    if not state.leftovers:
-        yield "left over", "nothing"
-        return
-    for name in state.stale:
-        yield "left over", f"files of endpoint {name}, whose manager is gone"
-    for orphan in state.orphans:
-        yield "left over", f"host {_described(orphan)}, whose owner is gone"
-    for name in state.abandoned:
-        what = "what was spent of a budget" if name.endswith(".budget") else "the limit of an endpoint"
-        yield "left over", f"file {name}, {what}, whose processes were killed"
-    yield "cure", _CURE
-
-
-def _manager_lines(manager: ManagerState) -> Iterator[Line]:
-    yield "manager", f"{_described(manager.process)}; {_counted(manager.clients, 'client')}"
-    yield "  endpoint", manager.endpoint
-    for helper in manager.helpers:
-        yield "  forks hosts", _described(helper)
-    for model in manager.models:
-        yield from _model_lines(model)
-    if not manager.models:
-        yield "  models", "none"
+def _leftovers(state: MachineState) -> list[str]:
+    of = {True: "what was spent of a budget", False: "the limit of an endpoint"}
+    return [
+        *(f"files of endpoint {name}, whose manager is gone" for name in state.stale),
+        *(f"host {_described(orphan)}, whose owner is gone" for orphan in state.orphans),
+        *(f"file {name}, {of[name.endswith('.budget')]}, whose processes were killed" for name in state.abandoned),
+    ]
 
 
 def _model_lines(model: ModelState) -> Iterator[Line]:
@@ -236,8 +205,7 @@ def _model_lines(model: ModelState) -> Iterator[Line]:
     yield "  model", f"{model.name}: {model.state}, {_bytes(model.nbytes)}, {_counted(model.clients, 'client')}{stays}"
     if model.state == "ready":
         yield "    weights", "mapped" if model.mapped else f"in hosts, since {model.reason}"
-    for host in model.hosts:
-        yield "    host", _described(host)
+    yield from (("    host", _described(host)) for host in model.hosts)
 
 
 def _described(process: ProcessState) -> str:
@@ -247,35 +215,36 @@ def _described(process: ProcessState) -> str:
 
 
 def _profile_lines(found: Profile) -> Iterator[Line]:
-    yield "handler", f"{found.handler}; asks for placement={found.default!r}{_copies(found)}"
+    copies = f", {found.copies} copies in hosts" if found.copies > 1 else ""
+    yield "handler", f"{found.handler}; asks for placement={found.default!r}{copies}"
     available, limit = _bytes(found.memory_available), _bytes(found.memory_limit)
     yield "machine", f"{_counted(found.cores, 'core')}; {available} of {limit} of memory available"
     for model in found.models:
+        yield "", ""
         yield from _model_findings(model)
     if found.bad_rows:
         yield "bad rows", f"{found.bad_rows:,} left out; the first: {' '.join(found.bad_row.split())}"
     yield "", ""
-    yield f"for {_counted(found.processes, 'process', 'processes')}", ""
+    yield f"for {found.processes:,} process{'es' * (found.processes != 1)}", ""
     yield "  a copy each", _bytes(found.copy_each)
-    yield "  shared", f"{_bytes(found.copy_per_machine)}{_saving(found)}"
+    saving = "" if found.copy_per_machine < found.copy_each else "; sharing saves no memory"
+    yield "  shared", f"{_bytes(found.copy_per_machine)}{saving}"
     yield "placement='auto'", f"would choose {_automatic(found)!r}: {_why(found)}"
     if found.processes != found.cores and not found.routed:
-        asked = found.asked_choice.placement
-        yield "", f"for {_counted(found.processes, 'process', 'processes')} the same rule says {asked!r}"
+        yield "", f"for as many processes as above the same rule says {found.asked_choice.placement!r}"
 
 
 def _model_findings(model: ModelFindings) -> Iterator[Line]:
-    yield "", ""
     if model.name:
         yield "model", model.name
     within = "" if model.load_seconds is None else f"{_seconds(model.load_seconds)} in load_model; "
     yield "loading", f"{within}{_seconds(model.ready_seconds)} in all, with starting processes and imports"
     if model.peak is not None:
         yield "  peak", f"{_bytes(model.peak)} in the process that loads, imports included"
-    if model.mapped:
-        yield "weights", f"can be mapped: {_weights(model)}"
-    else:
-        yield "weights", f"cannot be mapped, since {model.reason}; {_weights(model, 'a host')}"
+    place = "shared memory" if model.mapped else "a host"
+    of_files = f", and {_bytes(model.file_bytes)} in the model's own files" if model.file_bytes else ""
+    how = "can be mapped: " if model.mapped else f"cannot be mapped, since {model.reason}; "
+    yield "weights", f"{how}{_bytes(model.nbytes)} in {place}{of_files}"
     if model.attach_seconds is not None and model.first_attach_seconds is not None:
         first = _seconds(model.first_attach_seconds)
         yield "  attaching", f"{_seconds(model.attach_seconds)} in each process; {first} with this process's imports"
@@ -283,18 +252,7 @@ def _model_findings(model: ModelFindings) -> Iterator[Line]:
         yield "  private", f"{_bytes(model.private)} in each process"
     for cost in model.costs:
         rate = f"{rate_text(cost.size / cost.seconds)} rows/s" if cost.seconds else ""
-        yield f"batches of {cost.size:,}", f"{_milliseconds(cost.seconds):>14}{rate:>20}"
-
-
-def _weights(model: ModelFindings, place: str = "shared memory") -> str:
-    if not model.file_bytes:
-        return f"{_bytes(model.nbytes)} in {place}"
-    whole, of_files = _bytes(model.nbytes + model.file_bytes), _bytes(model.file_bytes)
-    return f"{whole} ({of_files} in the model's own files, {_bytes(model.nbytes)} in {place})"
-
-
-def _copies(found: Profile) -> str:
-    return f", {found.copies} copies in hosts" if found.copies > 1 else ""
+        yield f"batches of {cost.size:,}", f"{_seconds(cost.seconds):>14}{rate:>20}"
 
 
 def _automatic(found: Profile) -> str:
@@ -306,12 +264,8 @@ def _why(found: Profile) -> str:
     return "models by key are shared, each for itself" if found.routed else f"{found.choice.why}{files}"
 
 
-def _saving(found: Profile) -> str:
-    return "" if found.copy_per_machine < found.copy_each else "; sharing saves no memory"
-
-
-def _counted(count: int, one: str, many: str = "") -> str:
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def _bytes(count: int) -> str:
@@ -322,8 +276,6 @@ def _bytes(count: int) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    return f"{seconds:,.1f} s" if seconds >= 1 else _milliseconds(seconds)
-
-
-def _milliseconds(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:,.1f} s"
     return f"{seconds * 1e3:,.2f} ms" if seconds < 0.01 else f"{seconds * 1e3:,.0f} ms"

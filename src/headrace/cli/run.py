@@ -6,7 +6,6 @@ import os
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.console import Console
 
 from headrace.cli.columns import about_failures
-from headrace.cli.console import Signals, console_logging, report_error, say
+from headrace.cli.console import Signals, console_logging, fail, report_error, say, words_of
 from headrace.cli.handlers import factory_place, search_here
 from headrace.cli.options import RetryArgs, RunArgs
 from headrace.cli.progress import STARTING, JobProgress, wait
@@ -119,9 +118,7 @@ def _execute(args: RunArgs | RetryArgs, started: float, record: RunRecord) -> in
                 return _run(run, _Shell(args, record, signals, started))
         except (KeyboardInterrupt, Exception) as error:  # what is found before anything runs is the user's to correct
             if not signals.received:
-                own_words = isinstance(error, ValueError) and str(error)
-                message = str(error) if own_words else f"{as_type_name(error)}: {error}"
-                return _fail(errors, _code_of(error), message, error, verbose=args.verbose)
+                return fail(errors, _code_of(error), words_of(error), error, verbose=args.verbose)
         return _interrupted(errors, signals)
 
 
@@ -178,11 +175,11 @@ def _run(run: Run, shell: _Shell) -> int:
     if thread.error is not None:
         if (spent := _spent(thread.error)) is not None:
             after = _kept(run) or (f" Nothing was written;{_FROM_CACHE}" if run.has_cache else "")
-            return _fail(errors, SPENT, f"{spent}{after}", thread.error, verbose=args.verbose)
+            return fail(errors, SPENT, f"{spent}{after}", thread.error, verbose=args.verbose)
         code = FAILED if _code_of(thread.error.__cause__) == MISUSED else REFUSED
         unloaded = not (totals.loads or totals.batches) and code == FAILED
         message = _why(run, thread.error, args if unloaded else None)
-        return _fail(errors, code, message, thread.error, verbose=args.verbose)
+        return fail(errors, code, message, thread.error, verbose=args.verbose)
     report = thread.report
     assert report is not None
     figures = totals if totals.batches else report.totals
@@ -327,10 +324,3 @@ def _leave(code: int) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def _fail(console: Console, code: int, message: str, error: BaseException, *, verbose: bool) -> int:
-    if verbose:
-        traceback.print_exception(error)
-    report_error(console, message)
-    return code

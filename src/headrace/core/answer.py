@@ -8,7 +8,7 @@ from operator import attrgetter
 from types import GeneratorType
 from typing import Any, Final
 
-from headrace.core.errors import PredictionCountError
+from headrace.core.errors import PredictionCountError, as_type_name
 
 _RULE = (
     "it must return one prediction for each example, in their order, and headrace.SKIP for one that has none. "
@@ -57,10 +57,7 @@ def mark_skips(predictions: list[Any]) -> list[Any]:
 
 
 def with_model_id(predictions: list[Any], model_id: str | None) -> list[Any]:
-    """Predictions with this ``model_id``, where they are Headrace's or Beam's results without one.
-
-    That includes results with a key, from a handler that pairs them itself.
-    """
+    """Predictions with this ``model_id``, where they are Headrace's or Beam's results without one, maybe with a key."""
     kinds: set[Any] = set(map(type, predictions))
     if tuple not in kinds and not any(map(_is_result, kinds)):
         return predictions
@@ -82,17 +79,12 @@ def _is_result(kind: Any) -> bool:
 
 
 def predictions_of(answer: Any, who: object, examples: int | None = None) -> list[Any]:
-    """The predictions in an answer; consumes a lazy one.
+    """The predictions in an answer of a handler, or of a function that a text names; consumes a lazy one.
 
     The type is checked before the length: a dict of one array would pass for the predictions of a batch of one.
 
-    Args:
-        answer: what a handler, or a function, returned.
-        who: the handler, or text that names the function.
-        examples: how many predictions there must be, one for each; None: any number.
-
     Raises:
-        PredictionCountError: the answer is not such a list of predictions; the message says what to do.
+        PredictionCountError: the answer is no list of predictions, or not one for each of so many ``examples``.
         Exception: whatever a lazy answer raises.
     """
     if type(answer) not in _LISTS and (found := _no_list(answer)) is not None:
@@ -104,23 +96,12 @@ def predictions_of(answer: Any, who: object, examples: int | None = None) -> lis
 
 
 def predictions_for(handler: Any, examples: Sequence[Any], model: Any, args: dict[str, Any] | None) -> list[Any]:
-    """One prediction of the handler's for each example: pairing others with keys would lose some.
-
-    Raises:
-        PredictionCountError: there are more, or fewer.
-        Exception: whatever the handler raises.
-    """
+    """One prediction of the handler's for each example: to pair others with keys would lose some."""
     return predictions_of(handler.run_inference(examples, model, args), handler, len(examples))
 
 
 def wrong_count(who: object, examples: int, found: int) -> PredictionCountError:
-    """The error for too few or too many predictions.
-
-    Args:
-        who: a handler, or text that names a function.
-        examples: how many there were.
-        found: how many predictions there are.
-    """
+    """The error for too few or too many predictions."""
     return PredictionCountError(f"{_described(who, examples)} returned {_counted(found, 'prediction')}; {_RULE}")
 
 
@@ -157,7 +138,7 @@ def is_of_columns(answer: Any) -> bool:
 def _no_list(answer: Any) -> str | None:
     """What an answer is that is no list of predictions, though it may be iterable; None: it is one."""
     cls = type(answer)
-    name = f"a {cls.__qualname__}" if cls.__module__ == "builtins" else f"a {cls.__module__}.{cls.__qualname__}"
+    name = f"a {as_type_name(cls)}"
     if answer is None:
         return "None"
     if isinstance(answer, Mapping):

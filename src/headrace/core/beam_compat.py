@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from headrace.core.errors import level_of_the_user
 
 ClassT = TypeVar("ClassT", bound=type)
+ChangedT = TypeVar("ChangedT")
 
 
 class Alias:
@@ -68,9 +69,12 @@ def warn_of_beams_transform(handler: object) -> None:
     global _warned  # noqa: PLW0603 - once in this process
     if _warned or _BEAMS not in sys.modules:
         return
-    callers = _modules_above(sys._getframe(2))
-    nearest = callers[:_NEAR]
-    if (_BEAMS, "expand") not in nearest or any(module.startswith(_NO_CHOICE) for module, _ in callers):
+    frame: FrameType | None = sys._getframe(2)
+    callers = []
+    while frame is not None:
+        callers.append((str(frame.f_globals.get("__name__", "")), frame.f_code.co_name))
+        frame = frame.f_back
+    if (_BEAMS, "expand") not in callers[:_NEAR] or any(module.startswith(_NO_CHOICE) for module, _ in callers):
         return
     _warned = True
     warnings.warn(
@@ -82,15 +86,6 @@ def warn_of_beams_transform(handler: object) -> None:
     )
 
 
-def _modules_above(frame: FrameType | None) -> list[tuple[str, str]]:
-    """The module and the function of a frame and of all that called it."""
-    found = []
-    while frame is not None:
-        found.append((str(frame.f_globals.get("__name__", "")), frame.f_code.co_name))
-        frame = frame.f_back
-    return found
-
-
 def constructed(handler: Any) -> Any:
     """The handler; calls its constructor if that was put off."""
     if getattr(handler, "_initialized", True) is False:
@@ -98,12 +93,13 @@ def constructed(handler: Any) -> Any:
     return handler
 
 
-def describe_as(changed: Any, handler: Any, method: str, *functions: Callable[..., Any]) -> None:
+def describe_as(changed: ChangedT, handler: Any, method: str, *functions: Callable[..., Any]) -> ChangedT:
     """Makes the spec of ``changed``, if its class has specs, say that it is ``handler.method(*functions)``."""
     if hasattr(type(handler), "spec_type"):
         arguments = {"make": changed_handler, "handler": handler, "method": method, "functions": [*functions]}
         for name, value in {"init_kwargs": arguments, "spec_type": partial(str, changed_handler.__name__)}.items():
             object.__setattr__(changed, name, value)  # works for frozen dataclasses, too
+    return changed
 
 
 def changed_handler(

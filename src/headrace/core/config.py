@@ -68,26 +68,22 @@ class BatchingConfig:
 
     def __post_init__(self) -> None:
         for name in ("min_batch_size", "max_batch_size", "lookahead", "lookahead_bytes"):
-            self._require_type(name, Integral, "an int")
-            _require(getattr(self, name) >= 1, f"{name} must be at least 1, not {getattr(self, name)}.")
-        if self.max_batch_duration_secs is not None:
-            self._require_type("max_batch_duration_secs", Real, "a number")
+            value = getattr(self, name)
+            _require(isinstance(value, Integral), f"{name} must be an int, not {value!r}.")
+            _require(value >= 1, f"{name} must be at least 1, not {value}.")
         for name in ("element_size_fn", "length_fn", "clock"):
-            function = getattr(self, name)
-            _require(function is None or callable(function), f"{name} must be callable, not {function!r}.")
+            value = getattr(self, name)
+            _require(value is None or callable(value), f"{name} must be callable, not {value!r}.")
         self._require_consistent_sizes()
         self._require_consistent_targets()
 
     @classmethod
     def from_kwargs(cls, kwargs: Mapping[str, Any], owner: object) -> BatchingConfig:
         """Parses what ``owner.batch_elements_kwargs()`` returned; raises for an option that Beam does not know."""
-        known = {field.name for field in fields(cls)}
-        unknown = sorted(set(kwargs) - known)
-        if unknown:
-            raise ConfigurationError(
-                f"{type(owner).__qualname__}.batch_elements_kwargs() returned unknown options {unknown}; "
-                f"known are {sorted(known)}."
-            )
+        known = sorted(field.name for field in fields(cls))
+        unknown = sorted(set(kwargs).difference(known))
+        where = f"{type(owner).__qualname__}.batch_elements_kwargs()"
+        _require(not unknown, f"{where} returned unknown options {unknown}; known are {known}.")
         return cls(**kwargs)
 
     def sorted_by(self, length_fn: Callable[[Any], Any], lookahead: int | None = None) -> BatchingConfig:
@@ -127,10 +123,6 @@ class BatchingConfig:
         """Whether every full batch has the same size, which makes runs reproducible."""
         return self.min_batch_size == self.max_batch_size
 
-    def _require_type(self, name: str, kind: type, said: str) -> None:
-        value = getattr(self, name)
-        _require(isinstance(value, kind), f"{name} must be {said}, not {value!r}.")
-
     def _require_consistent_sizes(self) -> None:
         smallest, largest = self.min_batch_size, self.max_batch_size
         _require(smallest <= largest, f"Minimum ({smallest}) must not be greater than maximum ({largest}) batch size.")
@@ -154,9 +146,12 @@ class BatchingConfig:
         )
 
     def _require_consistent_targets(self) -> None:
-        overhead, wait, durations = self.target_batch_overhead, self.max_batch_duration_secs, self._durations()
+        overhead, wait = self.target_batch_overhead, self.max_batch_duration_secs or 0
+        both = (self.target_batch_duration_secs, self.target_batch_duration_secs_including_fixed_cost)
+        durations = [seconds for seconds in both if seconds]
         _require(not overhead or 0 < overhead <= 1, f"target_batch_overhead must be between 0 and 1, not {overhead}.")
-        _require(0 <= (wait or 0) < math.inf, f"max_batch_duration_secs must be finite and at least 0, not {wait}.")
+        _require(isinstance(wait, Real), f"max_batch_duration_secs must be a number, not {wait!r}.")
+        _require(0 <= wait < math.inf, f"max_batch_duration_secs must be finite and at least 0, not {wait}.")
         _require(self.variance >= 0, f"variance must be at least 0, not {self.variance}.")
         _require(
             bool(overhead or durations),
@@ -164,10 +159,6 @@ class BatchingConfig:
             "target_batch_duration_secs_including_fixed_cost must be positive.",
         )
         _require(all(seconds > 0 for seconds in durations), "Target batch durations must be positive.")
-
-    def _durations(self) -> list[float]:
-        both = (self.target_batch_duration_secs, self.target_batch_duration_secs_including_fixed_cost)
-        return [seconds for seconds in both if seconds]
 
 
 def _require(is_right: bool, problem: str) -> None:
@@ -199,12 +190,10 @@ class PlacementConfig:
 
     def __post_init__(self) -> None:
         scope, linger = self.scope, self.linger_secs
-        known = (None, "process", "machine", "auto")
-        _require(scope in known, f"placement must be 'process', 'machine' or 'auto', not {scope!r}.")
-        _require(
-            linger is None or _is_amount(linger),
-            f"linger_secs must be a number of seconds, at least 0, not {linger!r}.",
-        )
+        is_known = scope in (None, "process", "machine", "auto")
+        _require(is_known, f"placement must be 'process', 'machine' or 'auto', not {scope!r}.")
+        is_right = linger is None or _is_amount(linger)
+        _require(is_right, f"linger_secs must be a number of seconds, at least 0, not {linger!r}.")
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ _as_result: Callable[[tuple[Any, Any, str | None]], PredictionResult] = partial(
 
 
 def to_results(batch: Iterable[Any], predictions: Any, model_id: str | None = None) -> list[PredictionResult]:
-    """Pairs each example with its prediction.
+    """Pairs each example of a batch with its prediction.
 
     Args:
         batch: the examples.
@@ -43,8 +43,7 @@ def to_results(batch: Iterable[Any], predictions: Any, model_id: str | None = No
         model_id: the model that answered.
 
     Returns:
-        As many results as there are predictions. Surplus ones have ``None`` as their example, for a later count to
-        detect.
+        A result for each prediction. Surplus ones have the example ``None``, for a later count to detect.
 
     Raises:
         PredictionCountError: it is not a list of predictions, or a mapping's lists differ in length.
@@ -62,14 +61,10 @@ def predict_stacked(
     """Predicts for arrays or tensors, or for dicts of them by name, with one call for those of one dtype and shape.
 
     Args:
-        batch: the examples.
+        batch: the examples; anything else raises a TypeError.
         stack: makes one array of several.
         ask: calls the model on a stack, or on a dict of stacks.
         rows: turns an answer for a number of examples into what ``to_results`` accepts.
-
-    Raises:
-        TypeError: an example is something else.
-        PredictionCountError: as ``predict_by_kind``.
     """
 
     def call(alike: Sequence[Any]) -> Any:
@@ -98,17 +93,10 @@ def arrays_in(batch: Sequence[Any]) -> list[Any]:
 
 
 def predict_by_kind(batch: Sequence[Any], kinds: Iterable[Hashable], predict: Callable[[Sequence[Any]], Any]) -> Any:
-    """Predicts a batch group by group, where only examples of one kind may share a call of the model.
+    """Predicts a batch group by group, where only examples of one kind (dtype and shape, say) may share a call.
 
     Stacking examples of different kinds converts them to a common type: predictions would depend on their neighbours.
-
-    Args:
-        batch: the examples.
-        kinds: the kind of each, such as its dtype and shape.
-        predict: predicts examples of one kind; returns what ``to_results`` accepts.
-
-    Returns:
-        What ``predict`` returned if there is one kind; else a list in the order of the batch.
+    ``predict`` returns what ``to_results`` accepts for examples of one kind; so does this function.
 
     Raises:
         PredictionCountError: there are several kinds, and ``predict`` returned a wrong number of predictions for one.
@@ -134,15 +122,12 @@ def places_by(kinds: Iterable[Hashable]) -> dict[Any, list[int]]:
 
 
 def _with_rows(call: Callable[[Sequence[Any]], Any], examples: Sequence[Any]) -> Any:
-    """The answer for examples; with a first dimension, which a model that ends with ``squeeze()`` drops for only one.
-
-    To detect that, a single example is passed twice.
-    """
+    """The answer; with a first dimension, which a model that ends with ``squeeze()`` drops for a single example."""
     answer = call(examples)
     shape = getattr(answer, "shape", None)
     if len(examples) != 1 or shape is None or tuple(shape)[:1] == (1,):
         return answer
-    twice = call([*examples, *examples])
+    twice = call([*examples, *examples])  # shows whether it was dropped
     count, *row = tuple(getattr(twice, "shape", ())) or (0,)
     is_squeezed = count == 2 and _without_ones(row) == _without_ones(shape)
     return twice[:1] if is_squeezed else answer
@@ -153,14 +138,7 @@ def _without_ones(shape: Iterable[int]) -> list[int]:
 
 
 def single_output(answer: Any) -> Any:
-    """A model's answer; refuses a tuple.
-
-    Models return tuples of outputs, each for the whole batch. As predictions, a pair of outputs would pass for those of
-    any batch of two.
-
-    Raises:
-        PredictionCountError: the answer is a tuple; the message says what to do.
-    """
+    """A model's answer; refuses a tuple of outputs, which would pass for the predictions of a batch of as many."""
     if isinstance(answer, tuple):
         raise PredictionCountError(
             f"the model returned a tuple of {len(answer)} outputs; give the handler an inference_fn that says which of "
@@ -177,7 +155,7 @@ def to_numbers(row: Mapping[str, Any], largest: float = sys.float_info.max) -> l
         largest: the largest magnitude that the receiver can hold.
 
     Raises:
-        ValueError: the row is empty, or a value is not a finite number; the message names column and value.
+        ValueError: the row is empty, or a value is not a finite number.
     """
     if not row:
         raise ValueError("a row without columns makes no example; name at least one column.")
@@ -193,15 +171,13 @@ def to_numbers(row: Mapping[str, Any], largest: float = sys.float_info.max) -> l
 
 
 def to_matrix(columns: Any, numpy: Any, dtype: str | None = None) -> Any:
-    """A numpy array of rows by columns, in column order, of a ``dtype``; an array is returned unchanged.
+    """A numpy array of rows by columns, in column order, of a ``dtype`` (None: numpy decides).
 
     Args:
-        columns: an array, a mapping of names to arrays, an Arrow record batch or table, or a data frame.
+        columns: an array, which is returned unchanged, a mapping of names to arrays, an Arrow record batch or table, or
+            a data frame. One that does not hold numbers raises a ValueError.
         numpy: the module.
-        dtype: None: what numpy makes of the columns' types.
-
-    Raises:
-        ValueError: a column does not hold numbers.
+        dtype: of the result.
     """
     if isinstance(columns, numpy.ndarray):
         return columns
@@ -226,11 +202,7 @@ def by_name(columns: Any) -> dict[str, Any]:
 
 
 def only_text(row: Mapping[str, Any]) -> str:
-    """The text in a row's only column.
-
-    Raises:
-        ValueError: there are several columns, or the value is not a text.
-    """
+    """The text in a row's only column; raises ValueError if it has several columns, or no text."""
     if len(row) != 1:
         raise ValueError(
             f"choose one column with the text (--columns, in Python columns=), of {', '.join(map(str, row))}."
@@ -242,19 +214,14 @@ def only_text(row: Mapping[str, Any]) -> str:
 
 
 def column_numbers(column: str, value: Any, largest: float = sys.float_info.max) -> list[float]:
-    """The number, or list of numbers, in one column.
-
-    Raises:
-        ValueError: one is not a finite number; the message names column and value.
-    """
+    """The number, or list of numbers, in one column; raises ValueError if one is not a finite number."""
     return [_to_number(column, item, largest) for item in _items(value)]
 
 
 def column_integers(column: str, value: Any, hint: str = "") -> list[int]:
     """The whole number, or list of them, in one column: 64 bits, possibly written as floats.
 
-    Raises:
-        ValueError: one is not a whole number; the message names column and value, and ends with ``hint``.
+    Raises ValueError if one is not; the message ends with ``hint``.
     """
     found = []
     for item in _items(value):

@@ -30,38 +30,31 @@ class PredictingHandler(Protocol[ExampleT_contra, PredictionT_co]):
 
 
 def declared_prediction_type(handler: Any) -> Any:
-    """The type of one prediction, as the handler declares it; ``Any`` if it does not.
+    """The type of one prediction, as a handler, of any base, declares it; ``Any`` if it does not.
 
     Two declarations count: ``run_inference(...) -> Iterable[X]``, and ``class Mine(ModelHandler[Example, X, Model])``.
     One made by a base class says nothing of a ``run_inference`` that a subclass puts in its place, nor does it of an
     ``inference_fn`` of the user's. Type variables are followed through all generic bases.
-
-    Args:
-        handler: derived from Headrace's ``ModelHandler``, from Beam's, or from neither.
     """
     for function in map(getattr(handler, "__dict__", {}).get, (*_FUNCTIONS, "run_inference")):
         if callable(function) and not _is_ours(function):
-            return _closed(_item_type(function))
+            return _with_arguments(_item_type(function), {})
     cls = type(handler)
     owner = next((base for base in cls.__mro__ if "run_inference" in vars(base)), cls)
     declared = _item_type(vars(owner).get("run_inference"))
-    return _closed(_type_argument(cls, owner) if declared is Any else _seen_from(cls, owner, declared))
+    found = _type_argument(cls, owner) if declared is Any else _seen_from(cls, owner, declared)
+    return _with_arguments(found, {})
 
 
 def _type_argument(cls: type, owner: type) -> Any:
-    """What the classes from ``cls`` up to ``owner`` put in the place of the type variable for predictions."""
+    """What ``cls``, or a base of it up to ``owner``, puts in the place of the type variable for predictions."""
     for root in cls.__mro__[1:]:
         variable = _item_type(vars(root).get("run_inference"))
         if isinstance(variable, TypeVar):
-            declaring = cls.__mro__[: cls.__mro__.index(owner) + 1]
-            is_declared = any(_replaces(one, root, variable) for one in declaring)
-            return _seen_from(cls, root, variable) if is_declared else Any
+            bases = [base for one in cls.__mro__[: cls.__mro__.index(owner) + 1] for base in one.__bases__]
+            is_left_open = any(isinstance(_seen_from(base, root, variable), TypeVar) for base in bases)
+            return _seen_from(cls, root, variable) if is_left_open else Any
     return Any
-
-
-def _replaces(cls: type, root: type, variable: Any) -> bool:
-    """Whether ``cls`` puts something in the place of a type variable that its bases leave open."""
-    return any(isinstance(_seen_from(base, root, variable), TypeVar) for base in cls.__bases__)
 
 
 def _seen_from(cls: type, ancestor: type, declared: Any) -> Any:
@@ -79,16 +72,12 @@ def _seen_from(cls: type, ancestor: type, declared: Any) -> Any:
 
 
 def _with_arguments(declared: Any, given: Mapping[Any, Any]) -> Any:
+    """The type with arguments for its type variables; ``Any`` for those of which nothing is known."""
     if isinstance(declared, TypeVar):
         return given.get(declared, Any)
     if get_origin(declared) is None or not declared.__parameters__:
         return declared
     return declared[tuple(given.get(one, Any) for one in declared.__parameters__)]
-
-
-def _closed(declared: Any) -> Any:
-    """The type with ``Any`` for each type variable that nothing is known of."""
-    return _with_arguments(declared, {})
 
 
 def _item_type(function: Any) -> Any:

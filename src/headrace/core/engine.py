@@ -108,11 +108,7 @@ class EngineModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
 async def predict_each(
     handler: EngineModelHandler[Any, Any, Any], examples: Iterable[Any], engine: Any, inference_args: Any
 ) -> list[Any]:
-    """Submits examples and waits for all predictions.
-
-    Raises:
-        Exception: that of the first example that failed; nothing is left with the engine.
-    """
+    """Submits examples and waits for all predictions; raises the error of the first that failed."""
     tasks = [_predict(handler, example, engine, inference_args) for example in examples]
     found = await asyncio.gather(*tasks, return_exceptions=True)
     for one in found:

@@ -72,10 +72,7 @@ class MissingExtraError(ConfigurationError, ModuleNotFoundError):
 
 
 def requirements(extra: str, distribution: str = "headrace") -> list[str]:
-    """What an extra of an installed distribution requires, such as ``torch>=2.2``, without environment markers.
-
-    Empty if the distribution is not installed, or has no such extra.
-    """
+    """What an extra of an installed distribution requires, such as ``torch>=2.2``, without environment markers."""
     from importlib import metadata  # noqa: PLC0415 - takes a while to import, and only a missing extra needs it
 
     try:
@@ -106,11 +103,7 @@ _PACKAGES = {
 def extra_required(extra: str) -> Iterator[None]:
     """A context for imports of a framework: a ModuleNotFoundError becomes a MissingExtraError.
 
-    Of contexts within each other the outermost names the extra: a handler's, rather than that of what it imports. The
-    ImportError of a framework that is installed and broken is left as it is: it knows better what is missing.
-
-    Raises:
-        MissingExtraError: a module is not installed; names its package and the ``extra`` of Headrace that brings it.
+    Of contexts within each other the outermost names the extra: a handler's, rather than that of what it imports.
     """
     try:
         yield
@@ -275,18 +268,16 @@ def level_of_the_user() -> int:
     return level
 
 
-def as_type_name(error: BaseException | type[BaseException]) -> str:
-    """The name under which an error is reported: its class, qualified unless built in."""
-    cls = error if isinstance(error, type) else type(error)
+def as_type_name(value: object) -> str:
+    """The name of an object's class, or of a class, under which it is reported: qualified unless built in."""
+    cls = value if isinstance(value, type) else type(value)
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def causes(error: BaseException, *, suppressed: bool = False) -> Iterator[BaseException]:
     """The error, and those that led to it: causes, contexts, those of a group, and the reasons of urllib's.
 
-    Args:
-        error: of any library.
-        suppressed: whether to include contexts that ``raise ... from None`` hides.
+    With ``suppressed`` also contexts that ``raise ... from None`` hides.
     """
     left: list[object] = [error]
     seen: set[int] = set()
@@ -302,7 +293,7 @@ def causes(error: BaseException, *, suppressed: bool = False) -> Iterator[BaseEx
 
 
 def attribute(value: object, name: str) -> Any:
-    """An attribute of an object of any library; None if there is none, or reading it raises something."""
+    """An attribute of an object of any library; None if it has none, or reading it raises something."""
     try:
         return getattr(value, name, None)
     except Exception:

@@ -39,11 +39,7 @@ class Ended(NamedTuple):
 
 
 class EventLoop:
-    """An event loop that runs on a daemon thread: a request that hangs keeps no process alive.
-
-    Args:
-        name: of the thread.
-    """
+    """An event loop that runs on a daemon thread: a request that hangs keeps no process alive."""
 
     def __init__(self, name: str = "headrace-requests") -> None:
         self.loop = asyncio.new_event_loop()
@@ -112,10 +108,7 @@ class EventLoop:
         return True
 
     def close_at_end(self, client: Any) -> None:
-        """Closes a client with the loop, if it has an asynchronous method for that, as those of httpx and openai have.
-
-        It can't be used with another loop.
-        """
+        """Closes a client with the loop, which it belongs to, if it has an asynchronous method for that."""
         methods = (getattr(client, name, None) for name in ("aclose", "close"))
         self._closings += [method for method in methods if inspect.iscoroutinefunction(method)][:1]
 
@@ -190,10 +183,7 @@ _given_up: set[_BlockingCall] = set()
 
 
 class _Threads:
-    """Daemon threads, as many as there are calls at a time; those of ``concurrent.futures`` would delay the exit.
-
-    Only the loop's thread uses it.
-    """
+    """Daemon threads for the loop's thread, as many as there are calls; those of ``concurrent.futures`` delay exit."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -203,11 +193,7 @@ class _Threads:
         """How many threads have nothing to do; negative: so many calls wait for one."""
 
     async def run(self, function: Callable[[], Any]) -> Ended:
-        """Runs a call; if no further thread can be started, on the next one that is free.
-
-        Raises:
-            RuntimeError: there is none.
-        """
+        """Runs a call; if no further thread can be started, on the next one that is free."""
         if self._idle <= 0:
             self._add_thread()
         self._idle -= 1

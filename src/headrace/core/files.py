@@ -68,27 +68,18 @@ class FileInfo(NamedTuple):
 
 
 def file_info(path: str) -> FileInfo:
-    """A local file as it is now.
-
-    Raises:
-        OSError: there is none.
-    """
+    """A local file as it is now; raises OSError if there is none."""
     status = os.stat(path)
     return FileInfo(path, status.st_size, status.st_mtime)
 
 
 def match_local(pattern: str) -> list[FileInfo]:
-    """The local files that a path or a glob names, sorted by path.
-
-    Raises:
-        OSError: a folder cannot be read, or a link leads nowhere.
-    """
-    fixed = re.match(r"[^*?\[]*", pattern)
-    assert fixed is not None
-    if fixed[0] == pattern:
+    """The local files that a path or a glob names, sorted by path; raises OSError if one cannot be read."""
+    fixed = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
+    if fixed == pattern:
         return [file_info(pattern)] if os.path.exists(pattern) else []
     wanted = as_regex(pattern)
-    paths = files_below(os.path.dirname(fixed[0]) or os.curdir)
+    paths = files_below(os.path.dirname(fixed) or os.curdir)
     return sorted(file_info(path) for path in paths if wanted.fullmatch(path))
 
 
@@ -133,10 +124,7 @@ _copying = threading.Lock()
 def keep_copies(copies: Mapping[str, int]) -> None:
     """From now on, copies each remote file to an unnamed local file when it is first opened, and reads the copy.
 
-    For processes that load the same model repeatedly; they can pass the copies on.
-
-    Args:
-        copies: descriptors of existing copies, by URI.
+    For processes that load the same model repeatedly; they can pass on the descriptors of ``copies``, by URI.
     """
     global _copies  # noqa: PLW0603 - it concerns the process
     _copies = dict(copies)

@@ -14,13 +14,14 @@ import pickle
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 from headrace.core.errors import ConfigurationError
+from headrace.core.files import files_below
 
 _NO_MATTER = frozenset(
     (
@@ -50,15 +51,10 @@ _Reducers = Mapping[type, Callable[[Any], Any]]
 
 
 def fingerprint(value: Any, reducers: _Reducers = copyreg.dispatch_table) -> bytes:
-    """A digest of 32 bytes.
-
-    Args:
-        value: any object.
-        reducers: a pickler's ``dispatch_table``.
+    """A digest of 32 bytes; ``reducers`` are a pickler's ``dispatch_table``.
 
     Raises:
-        TypeError: the value, or a part of it, has no content that could be read: a lock, a socket, a generator, or
-            anything else that does not pickle; or it contains itself.
+        TypeError: a part of the value has no content that could be read, as a lock or a socket; or it contains itself.
         Exception: whatever the value's own ``__reduce__`` raises.
     """
     return _digest(value, reducers, set())
@@ -80,8 +76,7 @@ def _digest(value: Any, reducers: _Reducers, seen: set[int]) -> bytes:
 class _Content(pickle.Pickler):
     """Writes a value's pickle, with sets in one order, and with code in place of the names of functions and classes.
 
-    Args:
-        seen: the ids of the functions and classes that have been written, also by a pickler that this one is a part of.
+    ``seen`` has the ids of those that have been written, also by a pickler that this one is a part of.
     """
 
     def __init__(self, write: Callable[[bytes], object], reducers: _Reducers, seen: set[int]) -> None:
@@ -194,19 +189,10 @@ def file_stamps(value: Any) -> list[tuple[str, int, int]]:
     """If a text names a local file or folder: each file's path within it, size in bytes, and time in nanoseconds."""
     if not isinstance(value, str | os.PathLike) or not os.path.exists(value):
         return []
-    stamps: list[tuple[str, int, int]] = []
-    for path in _files(os.fspath(value)):
+    stamps = []
+    for path in files_below(os.fspath(value)) if os.path.isdir(value) else [os.fspath(value)]:
         found = os.stat(path)
         stamps.append((os.path.relpath(path, value), found.st_size, found.st_mtime_ns))
         if len(stamps) > _MOST_FILES:
             raise ValueError(f"{value} has more than {_MOST_FILES:,} files")
-    return stamps
-
-
-def _files(path: str) -> Iterator[str]:
-    if not os.path.isdir(path):
-        yield path
-        return
-    for folder, folders, names in os.walk(path):
-        folders.sort()
-        yield from (os.path.join(folder, name) for name in sorted(names))
+    return sorted(stamps)

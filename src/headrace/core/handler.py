@@ -198,11 +198,9 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
         Of several functions the last one added runs first: each maps to what the handler so far accepted. An element
         for which one returns ``headrace.SKIP`` goes no further, and has no output.
         """
-        wrapped: ModelHandler[PreProcessT, PredictionT, ModelT]
         _refuse_uncallable(fn)
-        wrapped = _answering(self, get_preprocess_fns=[fn, *self.get_preprocess_fns()])
-        describe_as(wrapped, self, "with_preprocess_fn", fn)
-        return wrapped
+        wrapped: Any = _answering(self, get_preprocess_fns=[fn, *self.get_preprocess_fns()])
+        return describe_as(wrapped, self, "with_preprocess_fn", fn)
 
     def with_postprocess_fn(
         self, fn: Callable[[PredictionT], PostProcessT]
@@ -211,21 +209,17 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
 
         A prediction for which it returns ``headrace.SKIP`` has no output.
         """
-        wrapped: ModelHandler[ExampleT, PostProcessT, ModelT]
         _refuse_uncallable(fn)
-        wrapped = _answering(self, get_postprocess_fns=[*self.get_postprocess_fns(), fn])
-        describe_as(wrapped, self, "with_postprocess_fn", fn)
-        return wrapped
+        wrapped: Any = _answering(self, get_postprocess_fns=[*self.get_postprocess_fns(), fn])
+        return describe_as(wrapped, self, "with_postprocess_fn", fn)
 
     def with_no_batching(self) -> ModelHandler[Any, PredictionT, ModelT]:
         """A copy of this handler whose elements are batches, passed to ``run_inference`` unchanged.
 
         Preprocessing functions then receive a batch. To get rid of only the batch dimension, use ``max_batch_size=1``.
         """
-        wrapped: ModelHandler[Any, PredictionT, ModelT]
-        wrapped = _answering(self, should_skip_batching=True)
-        describe_as(wrapped, self, "with_no_batching")
-        return wrapped
+        wrapped: Any = _answering(self, should_skip_batching=True)
+        return describe_as(wrapped, self, "with_no_batching")
 
     def share_model_across_processes(self) -> bool:
         """Whether one copy of the model should serve all worker processes of a machine."""

@@ -29,7 +29,7 @@ _MAKERS = ("_reconstructor", "__newobj__", "__newobj_ex__")
 
 
 class Inert:
-    """Stands in for an object of any class: keeps what it was made of, and its state."""
+    """Stands in for an object of any class: keeps what it was made of, and its state; not what it contains."""
 
     arguments: tuple[Any, ...]
     state: Any = None
@@ -43,11 +43,10 @@ class Inert:
     def __setstate__(self, state: Any) -> None:
         self.state = state
 
-    def __setitem__(self, key: Any, value: Any) -> None:
-        """Items of a dict's subclass are left out, as are those of lists and sets."""
+    def __setitem__(self, key: Any, value: Any) -> None: ...
 
     def append(self, _item: Any) -> None:
-        """As for ``__setitem__``."""
+        """Nothing."""
 
     extend = add = update = append
 
@@ -103,7 +102,6 @@ def _stand_in(module: str, name: str) -> type[Inert]:
 
 class _Plain(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """An inert class."""
         if module == "joblib.numpy_pickle":
             raise _OfJoblibError
         return _stand_in(module, name)
@@ -123,7 +121,6 @@ class _Joblib(_InPython):  # type: ignore[misc]
         self._file = file
 
     def find_class(self, module: str, name: str) -> Any:
-        """An inert class."""
         return _stand_in(module, name)
 
     def load_build(self) -> None:

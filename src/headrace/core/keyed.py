@@ -38,12 +38,7 @@ class KeyModelMapping(Generic[KeyT, ExampleT, PredictionT, ModelT]):
 
 
 def mappings_of(name_of: Mapping[Any, Any], handlers: Mapping[Any, Any]) -> list[KeyModelMapping[Any, Any, Any, Any]]:
-    """The mappings behind a keyed handler.
-
-    Args:
-        name_of: for each key, its model's name.
-        handlers: by the model's name.
-    """
+    """The mappings behind a keyed handler: of the model's name for each key, and of its handler by that name."""
     keys_of: dict[Any, list[Any]] = {}
     for key, name in name_of.items():
         keys_of.setdefault(name, []).append(key)
@@ -131,11 +126,7 @@ class KeyedModelHandler(
             self.unkeyed = unkeyed
 
     def cohort(self, key: Any) -> Any:
-        """The name of the key's model: the first key of its mapping.
-
-        Raises:
-            UnknownKeyError: no mapping contains ``key``.
-        """
+        """The name of the key's model: the first key of its mapping. Raises UnknownKeyError if there is none."""
         try:
             return self.cohort_of[key]
         except (KeyError, TypeError):
@@ -152,12 +143,11 @@ class KeyedModelHandler(
         keys = [key for key, _ in batch]
         if self.unkeyed is not None:
             return _pair(self.unkeyed, keys, [example for _, example in batch], model, inference_args)
-        predictions: list[Any] = [None] * len(batch)
-        for name, positions in places_by(map(self.cohort, keys)).items():
-            pairs = self._pairs_of(name, [batch[position] for position in positions], model, inference_args)
-            for position, pair in zip(positions, pairs, strict=True):
-                predictions[position] = pair
-        return predictions
+        predictions: dict[int, Any] = {}
+        for name, places in places_by(map(self.cohort, keys)).items():
+            pairs = self._pairs_of(name, [batch[place] for place in places], model, inference_args)
+            predictions.update(zip(places, pairs, strict=True))
+        return [predictions[place] for place in range(len(batch))]
 
     def update_model_paths(self, model: Any, model_paths: Any = None) -> None:
         """Refuses newer models, which only Beam's own transform passes on."""
@@ -187,11 +177,7 @@ class KeyedModelHandler(
             handler.validate_inference_args(inference_args)
 
     def model_copies(self) -> int:
-        """1 with mappings; otherwise what the one handler asks for.
-
-        Raises:
-            ConfigurationError: a mapping's handler asks for several copies.
-        """
+        """1 with mappings, whose handlers must not ask for more; otherwise what the one handler asks for."""
         if any(handler.model_copies() != 1 for handler in self.cohorts.values()):
             raise ConfigurationError(
                 "KeyedModelHandler cannot map keys to several models when one of their handlers asks for several "
@@ -326,16 +312,11 @@ def _refuse_processing(handler: Any) -> None:
 
 
 def _log_ignored(handler: Any) -> None:
-    batching = handler.batch_elements_kwargs()
-    ignored = {
-        "resource hints": handler.get_resource_hints(),
-        "batching options": {name: batching[name] for name in sorted(OF_THE_TRANSFORM & batching.keys())},
-    }
-    given = {name: value for name, value in ignored.items() if value}
-    if given:
+    batching = OF_THE_TRANSFORM & handler.batch_elements_kwargs().keys()
+    ignored = [*sorted(batching), *(f"resource hint {name}" for name in handler.get_resource_hints())]
+    if ignored:
         _LOGGER.warning(
-            "The %s of %s are ignored, since a KeyedModelHandler with mappings runs it; "
-            "override the methods of the KeyedModelHandler instead.",
-            given,
+            "%s of %s: ignored, since a KeyedModelHandler with mappings runs it; override that one's methods.",
+            ", ".join(ignored),
             type(handler).__qualname__,
         )

@@ -21,17 +21,13 @@ class Room(Protocol):
     def make(
         self, name: Any, at_least: int | None, held: Mapping[Any, int], loading: Sequence[Any]
     ) -> Sequence[Any] | None:
-        """Prepares the load of a model.
+        """The idle models to evict before a load; empty: it may begin; None: something has to change first.
 
         Args:
             name: the model's name.
             at_least: a lower bound for its size, in bytes; None: unknown.
             held: the number of users of each loaded model by name, least recently used first.
             loading: the names of the models being loaded.
-
-        Returns:
-            The idle models to evict before the cache asks again; empty: the load may begin; None: something has to
-            change first.
 
         Raises:
             ModelMemoryError: there is no room, although no other model is in use.
@@ -51,9 +47,6 @@ class Slot:
     """A model's place in the cache; the model is ready once it is loaded, and stays until its users have released it.
 
     It is a context as well: the model, released at the end.
-
-    Args:
-        changed: the cache's condition.
     """
 
     def __init__(self, changed: threading.Condition) -> None:
@@ -132,13 +125,8 @@ class ModelCache:
     def use(self, name: Any, load: Callable[[], Any], at_least: Callable[[], int | None] = lambda: None) -> Slot:
         """The model called ``name``, loaded with ``load`` if necessary; it stays until the slot is released.
 
-        Different models load concurrently. For one model, the first thread loads and the others wait. If ``load``
-        raises, that thread gets the exception, and the next one tries again.
-
-        Args:
-            name: the model's name.
-            load: loads the model.
-            at_least: a lower bound for its size, in bytes; None: unknown.
+        Different models load concurrently. For one model, of at least so many bytes, the first thread loads and the
+        others wait. If ``load`` raises, that thread gets the exception, and the next one tries again.
 
         Raises:
             ModelMemoryError: there is no room for it, although no other model is in use.
@@ -189,10 +177,7 @@ class ModelCache:
                 self._changed.notify_all()
 
     def _may_overtake(self) -> bool:
-        """Whether a thread whose model is loaded may overtake those that wait for room; at most ``_MAX_OVERTAKES`` do.
-
-        Not for a thread that itself waited for room, and whose model another thread has loaded meanwhile.
-        """
+        """Whether a thread whose model is loaded may overtake those that wait for room; some may."""
         if self._waiting and self._passed >= _MAX_OVERTAKES:
             return False
         self._passed += self._waiting > 0
@@ -238,7 +223,7 @@ class ResidentModels:
         self._taken: OrderedDict[Hashable, None] = OrderedDict()
 
     def __contains__(self, name: Hashable) -> bool:
-        """Whether a batch of that model evicts no other: the model is in memory, or there is room for it."""
+        """Whether a batch of that model evicts no other."""
         return name in self._taken or len(self._taken) < self._count
 
     def eviction_candidate(self, name: Hashable) -> Hashable | None:
@@ -260,10 +245,7 @@ class ResidentModels:
             self._evict()
 
     def flush_order(self, lengths: Mapping[Any, int]) -> list[Any]:
-        """The order in which all queues leave: those of models in memory first; within both groups the longest last.
-
-        The most frequent models are then in memory when the next bundle begins.
-        """
+        """The order in which all queues leave: models in memory first; the longest last, to stay there."""
         if self._count == math.inf:
             return list(lengths)
         return sorted(lengths, key=lambda name: (name not in self._taken, lengths[name]))
@@ -276,10 +258,7 @@ class ResidentModels:
 class ModelsOnDemand:
     """The models of a keyed handler that is called directly, by a user or a subclass: each loads on first use.
 
-    Args:
-        handlers: load the models; by the model's name.
-        limit: how many models to hold at a time; None: all. If all of them are in use, a caller that needs another
-            waits.
+    Of ``handlers``, by the model's name, so many models are in memory at a time (None: all); others wait for room.
     """
 
     def __init__(self, handlers: Mapping[Any, ModelHandler[Any, Any, Any]], limit: int | None = None) -> None:
@@ -291,10 +270,6 @@ class ModelsOnDemand:
         return self._cache.use(name, self._handlers[name].load_model)
 
     def predict(self, name: Any, examples: Sequence[Any], inference_args: dict[str, Any] | None = None) -> list[Any]:
-        """The named model's predictions, made in this process: for callers in another one, who have a proxy of this.
-
-        Raises:
-            PredictionCountError: the handler returned a wrong number of predictions.
-        """
+        """The named model's predictions, made in this process: for callers in another one, who have a proxy of this."""
         with self.use(name) as model:
             return predictions_for(self._handlers[name], examples, model, inference_args)

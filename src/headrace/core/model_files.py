@@ -109,10 +109,8 @@ class ModelFile:
 
     def settings(self, member: str) -> dict[str, Any]:
         """The object in a JSON file of the folder or the archive; empty if it has no such file, or that no object."""
-        if member not in self.members:
-            return {}
         with suppress(ValueError):
-            found = json.loads(self.read(member))
+            found = json.loads(self.read(member)) if member in self.members else None
             return found if isinstance(found, dict) else {}
         return {}
 

@@ -68,8 +68,7 @@ def report_generation(
         ConfigurationError: as ``report_usage``; or a time is no number of seconds.
     """
     used = _used(model, input_tokens, output_tokens)
-    times = {"seconds": seconds} | ({} if first_token_secs is None else {"first_token_secs": first_token_secs})
-    for name, given in times.items():
+    for name, given in (("seconds", seconds), ("first_token_secs", first_token_secs or 0.0)):
         if not isinstance(given, int | float) or not 0 <= given < math.inf:
             raise ConfigurationError(f"report_generation: {name} must be a number of at least 0, not {given!r:.80}.")
     report_used(replace(used, seconds=seconds, first_token_secs=first_token_secs))
@@ -126,11 +125,7 @@ def report_rate_limit(headers: Mapping[str, str]) -> None:
 
 
 def lower_case(headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers by their names in lower case.
-
-    Raises:
-        TypeError, ValueError: they are no mapping.
-    """
+    """Headers by their names in lower case; raises TypeError or ValueError if they are no mapping."""
     return {str(name).lower(): str(value) for name, value in dict(headers).items()}
 
 
@@ -154,9 +149,5 @@ def also_report_to(usage: UsageSink, headers: HeadersSink) -> None:
 
 
 def usage_was_paid_before(is_paid: bool) -> None:
-    """From now on, reports in the current context are of answers that an earlier request paid for: they count nothing.
-
-    Args:
-        is_paid: False: of answers that cost something, as always.
-    """
+    """From now on, reports in the current context are of answers that an earlier request paid for, or not."""
     current_request.set(replace(current_request.get(), is_paid=is_paid))

@@ -183,15 +183,8 @@ class Failure:
         in_batch = self.stage is Stage.INFERENCE and not self.whole_batch
         error, lines = self.caught
         triple = _importable(type(error)), _repr(error), lines
-        error_record = ErrorRecord(
-            triple,
-            attempts=self.attempts,
-            model_id=self.model_id,
-            key=self.key,
-            source=self.source,
-            wrapped=in_batch,
-        )
-        return ([self.element] if in_batch else self.element), error_record
+        more = {name: getattr(self, name) for name in ("attempts", "model_id", "key", "source")}
+        return ([self.element] if in_batch else self.element), ErrorRecord(triple, wrapped=in_batch, **more)
 
 
 @dataclass(frozen=True)
@@ -229,11 +222,8 @@ class DeadLetter:
 
 def _message(name: str, described: str, lines: list[str]) -> str:
     """The error's message, which only the traceback contains verbatim; else its repr."""
-    beginning = f"{name}: "
-    for line in reversed(lines):
-        if line.startswith(beginning):
-            return line.removeprefix(beginning).rstrip("\n")
-    return described
+    found = (line for line in reversed(lines) if line.startswith(f"{name}: "))
+    return next(found, described).removeprefix(f"{name}: ").rstrip("\n")
 
 
 def _repr(error: BaseException) -> str:

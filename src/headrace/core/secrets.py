@@ -63,23 +63,14 @@ class ApiKey:
         return self._given
 
     def value(self) -> str | None:
-        """The key; None if none was given and the environment variable is not set.
-
-        Raises:
-            ConfigurationError: it is no key.
-            Exception: whatever the function raises.
-        """
+        """The key; None if none was given and the environment variable is not set. Raises what the function does."""
         if callable(self._given):
             return self._called(self._given)
         key = self._given if self._given is not None else os.environ.get(self._variable) or None
         return None if key is None else self._noted(self._checked(key))
 
     def required(self) -> str:
-        """The key.
-
-        Raises:
-            ConfigurationError: there is none; the message says how to give one.
-        """
+        """The key; raises a ConfigurationError that says how to give one if there is none."""
         key = self.value()
         if key is None:
             raise ConfigurationError(
@@ -155,8 +146,7 @@ class ApiKey:
     def _masked(self, value: Any) -> Any:
         """The value itself if the key is not in it."""
         if isinstance(value, Mapping) and type(value) is not dict:  # a client's class of headers
-            parts = dict(value)
-            masked = with_parts(parts, self._masked)
+            masked = with_parts(parts := dict(value), self._masked)
             return value if masked is parts else masked
         return self.mask(value) if isinstance(value, str) else with_parts(value, self._masked)
 

@@ -63,13 +63,7 @@ _MEANT: Mapping[str, str] = {
 
 
 def unknown_arguments(who: str, given: Iterable[str], known: Iterable[str]) -> ConfigurationError:
-    """The error for keyword arguments that ``who`` does not have; says where each belongs, or how it is spelt.
-
-    Args:
-        who: the class.
-        given: the arguments' names, at least one.
-        known: the names that it has.
-    """
+    """The error for ``given`` keyword arguments that a class lacks; says where each belongs, or how it is spelt."""
     known = sorted(known)
     return ConfigurationError(" ".join(f"{who} has no argument {name!r}{_advice(name, known)}" for name in given))
 
@@ -110,13 +104,7 @@ def _advice(name: str, known: list[str]) -> str:
 
 
 def warn_ignored(made: object, name: str, cure: str) -> None:
-    """Warns, where the user makes an object, of an argument that Beam ignores and published pipelines give.
-
-    Args:
-        made: the object.
-        name: the argument's name.
-        cure: what to do instead.
-    """
+    """Warns, where the user makes an object, of an argument that Beam ignores and published pipelines give."""
     text = f"{type(made).__qualname__}({name}=...) has no effect, here or with Beam; {cure}."
     warnings.warn(text, NotYetHonouredWarning, stacklevel=level_of_the_user())
 
@@ -126,13 +114,7 @@ _LIKE_FILES = 0.75
 
 
 def nearest(name: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
-    """The one of the known names that is spelt most like ``name``, whatever its case; None if none is like it.
-
-    Args:
-        name: mistyped.
-        known: names that exist.
-        likeness: how much of both has to be the same, from 0 to 1.
-    """
+    """The known name most like a mistyped one, whatever its case; None if none has so much in common with it."""
     from difflib import get_close_matches  # noqa: PLC0415 - only where something is wrong
 
     by_lower = {one.lower(): one for one in known}

@@ -14,21 +14,13 @@ _CREATING = threading.Lock()
 
 
 def create_for_owner(path: str) -> None:
-    """Creates an empty file that nobody else may read, unless it is there.
-
-    Raises:
-        OSError: it cannot be created.
-    """
+    """Creates an empty file that nobody else may read, unless it is there."""
     with _CREATING, suppress(FileExistsError):  # to close a file that this process has open loses SQLite's locks on it
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def log_ahead(database: sqlite3.Connection, busy_secs: float) -> None:
-    """Has readers not wait for writers. If another process begins to write just then, SQLite does not wait for it.
-
-    Raises:
-        sqlite3.Error: the file cannot be used, or others have kept it busy for so long.
-    """
+    """Has readers not wait for writers. If another process begins to write just then, SQLite does not wait for it."""
     deadline = time.monotonic() + busy_secs
     while True:
         try:

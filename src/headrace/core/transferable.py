@@ -20,15 +20,9 @@ _DEEPEST = 10
 
 
 def transferable(value: Any, travels: Callable[[Any], bool], depth: int = _DEEPEST) -> Any:
-    """The value if it can be sent; else one of the same shape, with text for each part that cannot.
+    """The value if it ``travels``; else one of the same shape, with text for each part of a container that does not.
 
-    Tuples (also named ones), lists and dicts are searched; anything else is replaced as a whole. A string that cannot
-    be sent keeps everything except its surrogates, which are escaped.
-
-    Args:
-        value: anything.
-        travels: whether a value can be sent; also called for the parts of one that cannot.
-        depth: how many levels of containers to search.
+    A string that does not keeps everything except its surrogates, which are escaped.
     """
     if travels(value):
         return value

@@ -132,4 +132,6 @@ def missing_requirement(text: str, needed: set[str]) -> str | None:
     if named:
         return f"lists headrace without extras that the moved code needs: headrace[{missing}]." if missing else None
     requirement = f"headrace[{missing}]" if missing else "headrace"
-    return f"lists apache-beam: add {requirement}, with the address that you install it from; the moved code imports it."
+    return (
+        f"lists apache-beam: add {requirement}, with the address that you install it from; the moved code imports it."
+    )

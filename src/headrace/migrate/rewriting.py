@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import libcst
 
 from headrace.migrate.imports import Binding, FileImports, Statement, Use, bindings_of
-from headrace.migrate.names import INFERENCE, Counterpart, find_counterpart, is_inference, module_for, names_in
+from headrace.migrate.names import Counterpart, find_counterpart, is_inference, module_for, names_in
 
 _WIDTH = 88
 """Longer imports of several names become one name a line; in characters, without indentation."""
