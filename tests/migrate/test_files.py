@@ -140,6 +140,7 @@ def test_dependencies_are_those_of_the_code_below(put):
     assert {str(file.path) for file in migrate_files(["."]) if file.findings} == found.keys()
 
 
+ADDRESS = ", with the address that you install it from; the moved code imports it."
 BEAM = "numpy\napache-beam[gcp]==2.77.0\n"
 
 
@@ -152,10 +153,7 @@ def test_lists_of_dependencies_lack_what_the_code_needs(put, name):
     put(name, BEAM)
     (finding,) = next(file.findings for file in migrate_files(["."]) if str(file.path) == name)
     assert (finding.line, finding.needs_person) == (2, True)
-    assert (
-        finding.message
-        == "lists apache-beam: add headrace[onnx,sklearn], with the address that you install it from; the moved code imports it."
-    )
+    assert finding.message == f"lists apache-beam: add headrace[onnx,sklearn]{ADDRESS}"
 
 
 @pytest.mark.parametrize(
@@ -164,7 +162,7 @@ def test_lists_of_dependencies_lack_what_the_code_needs(put, name):
         (
             BEAM,
             set(),
-            "lists apache-beam: add headrace, with the address that you install it from; the moved code imports it.",
+            f"lists apache-beam: add headrace{ADDRESS}",
         ),
         (f"{BEAM}headrace\n", set(), None),
         (f"{BEAM}headrace[onnx, sklearn]>=0.1\n", {"sklearn"}, None),

@@ -63,7 +63,8 @@ MOVES = {
     ),
     "attributes of apache_beam, which is used": (
         "import apache_beam.ml.inference.base\n\nx = apache_beam.Map(apache_beam.ml.inference.base.RunInference)\n",
-        "import apache_beam.ml.inference.base\nimport headrace.beam\n\nx = apache_beam.Map(headrace.beam.RunInference)\n",
+        "import apache_beam.ml.inference.base\nimport headrace.beam\n\n"
+        "x = apache_beam.Map(headrace.beam.RunInference)\n",
     ),
     "an import that only loads the package for beam": (
         "import apache_beam as beam\nimport apache_beam.ml.inference.base\n\n"

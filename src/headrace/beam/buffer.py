@@ -245,7 +245,8 @@ class BufferDoFn(beam.DoFn):
         self, key: Any = beam.DoFn.KeyParam, bag: Any = _PARTS, state: Any = _GATHERED, due: Any = _DUE_TIMER
     ) -> Iterable[WindowedValue]:
         """No more elements can come in time."""
-        return self.on_due(key, bag, state, due)
+        batches: Iterable[WindowedValue] = self.on_due(key, bag, state, due)
+        return batches
 
     @on_timer(_DUE)
     def on_due(

@@ -20,11 +20,8 @@ def choose(option: str, asked: Iterable[str] | None, columns: Sequence[str]) -> 
 
     Args:
         option: for messages.
-        asked: each a list separated by commas; None: nothing was asked for.
+        asked: each a list separated by commas; None: nothing was asked for, and nothing is returned.
         columns: of the input; empty if it has no rows, and then any name is accepted.
-
-    Returns:
-        Each column once; None if nothing was asked for.
 
     Raises:
         ConfigurationError: a name or glob means none of the columns.
@@ -39,11 +36,7 @@ def choose(option: str, asked: Iterable[str] | None, columns: Sequence[str]) -> 
 
 
 def one_of(option: str, asked: str | None, columns: Sequence[str]) -> str | None:
-    """The one column that a name or glob means; None if nothing was asked for.
-
-    Raises:
-        ConfigurationError: it means none of the columns, or several.
-    """
+    """The one column that a name or glob means; None if nothing was asked for."""
     chosen = choose(option, None if asked is None else [asked], columns)
     if chosen is not None and len(chosen) != 1:
         raise ConfigurationError(f"{option} takes one column, not {asked!r}.")

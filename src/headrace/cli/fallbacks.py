@@ -49,11 +49,7 @@ class GivenFallback(NamedTuple):
 
 
 def given_fallbacks(args: RunArgs | RetryArgs) -> list[GivenFallback]:
-    """The fallbacks of a command line, in order.
-
-    Raises:
-        ConfigurationError: it is not known to which of them an option belongs, or an argument is wrong.
-    """
+    """The fallbacks of a command line, in order; raises ConfigurationError if an option may be of any of them."""
     names = args.fallback or []
     if not names and (args.fallback_model or args.fallback_args):
         raise ConfigurationError(f"{_MODEL} and {_ARGUMENT} go with {_NAME}, which names the handler.")
@@ -66,11 +62,7 @@ def given_fallbacks(args: RunArgs | RetryArgs) -> list[GivenFallback]:
 
 
 def make_fallbacks(args: RunArgs | RetryArgs) -> Any:
-    """The handlers of the fallbacks; None without one.
-
-    Raises:
-        ConfigurationError: one of them cannot be found or made.
-    """
+    """The handlers of the fallbacks; None without one."""
     given = given_fallbacks(args)
     return [_made(one, len(given)) for one in given] or None
 

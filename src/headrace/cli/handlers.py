@@ -39,8 +39,7 @@ def make_handler(
     Args:
         name: of an entry point, or ``package.module:factory``.
         arguments: for the factory, by name.
-        model: for ``model_parameter``, else for the parameter that the factory's ``model_parameter`` names, else
-            for ``model``, else for its first.
+        model: for ``model_parameter``, else for the parameter that ``parameter_of_model`` finds.
         named: arguments with an option of their own, by name; None: the command has no such options.
         model_parameter: a parameter's name, if it is known of the model's file.
 
@@ -50,7 +49,7 @@ def make_handler(
     factory = _Factory(name)
     if model is not None:
         taken = factory.parameters.get(model_parameter or "") or factory.of_model
-        arguments = {**arguments, **factory.model_argument(taken, model, arguments)}
+        arguments = {**arguments, factory.parameter_for(taken, model, arguments): model}
     for argument, value in (named or {}).items():
         factory.refuse_option(argument, arguments)
         arguments = {**arguments, argument: value}
@@ -68,11 +67,7 @@ def make_handler(
 
 
 def parse_arguments(option: str, pairs: Iterable[str] | None) -> dict[str, Any]:
-    """``key=value`` pairs; a value is JSON if it parses as such, else text.
-
-    Raises:
-        ConfigurationError: a pair has no ``=``, or a key is given twice.
-    """
+    """``key=value`` pairs, each key once; a value is JSON if it parses as such, else text."""
     arguments: dict[str, Any] = {}
     for pair in pairs or ():
         key, equals, value = pair.partition("=")
@@ -140,9 +135,7 @@ class _Factory:
         self.of_model = parameter_of_model(self.call, self.parameters)
         self.takes_any = any(one.kind is one.VAR_KEYWORD for one in self.parameters.values())
 
-    def model_argument(
-        self, taken: inspect.Parameter | None, model: str, arguments: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def parameter_for(self, taken: inspect.Parameter | None, model: str, arguments: Mapping[str, Any]) -> str:
         if taken is None or taken.kind in (*_VARIADIC, taken.POSITIONAL_ONLY):
             raise ConfigurationError(f"{self.name} has no parameter for --model; leave --model out.")
         if taken.name in arguments:
@@ -151,7 +144,7 @@ class _Factory:
         is_file = taken.name.endswith(("_uri", "_path", "_state")) and not has_ids
         if is_file and "://" not in model and not os.path.exists(model):
             raise ConfigurationError(f"--model: {no_file(model)}")
-        return {taken.name: model}
+        return taken.name
 
     def refuse_option(self, argument: str, arguments: Mapping[str, Any]) -> None:
         """Refuses an argument that has an option of its own, if the factory does not take it or it is given twice."""
@@ -230,9 +223,6 @@ def _with_objects(factory: Callable[..., Any], arguments: Mapping[str, Any]) -> 
     """Arguments for a factory, with objects in place of their names where its annotations ask for classes or functions.
 
     A parameter that takes functions as well as texts keeps the text.
-
-    Raises:
-        ConfigurationError: a class or a function is needed, and the text names none.
     """
     return {
         name: _object(f"--handler-arg {name}", value, _kinds(factory, name)) if isinstance(value, str) else value
@@ -241,11 +231,10 @@ def _with_objects(factory: Callable[..., Any], arguments: Mapping[str, Any]) -> 
 
 
 def _object(option: str, text: str, kinds: set[Any]) -> Any:
-    takes_class, takes_function, takes_text = type in kinds, Callable in kinds, str in kinds
-    if not (takes_class or (takes_function and not takes_text)):
+    if type not in kinds and (Callable not in kinds or str in kinds):
         return text
     if not _PLACE.fullmatch(text):
-        if takes_text:
+        if str in kinds:
             return text
         raise ConfigurationError(f"{option} takes a class or a function, as package.module:name, not {text!r}.")
     try:

@@ -33,11 +33,7 @@ def read_inputs(args: RunArgs | RetryArgs, paths: Sequence[str]) -> tuple[tuple[
 
 
 def schema_of(args: RunArgs | DoctorArgs, sources: Sequence[Source]) -> InputSchema:
-    """The columns of files, with the types that the options set.
-
-    Raises:
-        ConfigurationError: an option names no column, no type, or a column twice; or no input is a CSV file.
-    """
+    """The columns of files, with the types that the options set."""
     head = infer_schema(sources)
     if args.types and not any(source.format == "csv" for source in sources):
         raise ConfigurationError(
@@ -56,11 +52,7 @@ def schema_of(args: RunArgs | DoctorArgs, sources: Sequence[Source]) -> InputSch
 def columns_of(
     args: RunArgs | RetryArgs | DoctorArgs, handler: Any, head: InputSchema, known: Recognised | None
 ) -> tuple[str, ...] | None:
-    """The columns that the model sees; None: all, but for the content of files. The prompt's are among them.
-
-    Raises:
-        ConfigurationError: the options name none, or the input lacks one.
-    """
+    """The columns that the model sees; None: all, but for the content of files. The prompt's are among them."""
     every = (*head.columns, *head.content)
     columns = choose("--columns", args.columns, every)
     if columns == ():
@@ -88,11 +80,7 @@ def examples_of(args: ModelArgs, head: InputSchema, columns: tuple[str, ...] | N
 
 
 def contents_of(args: ModelArgs, head: InputSchema, columns: Sequence[str] | None) -> Contents | None:
-    """How the contents of files are read; None if the columns that the model is given have none.
-
-    Raises:
-        ConfigurationError: there are no contents to decode, or the function cannot be imported.
-    """
+    """How the contents of files are read; None if the columns that the model is given have none."""
     if not set(head.content) & set(columns or ()):
         if args.decode is not None:
             cure = "add --columns content" if head.content else "add --format files"
@@ -105,11 +93,9 @@ def contents_of(args: ModelArgs, head: InputSchema, columns: Sequence[str] | Non
 
 def refuse_reserved(columns: Sequence[str]) -> None:
     """Raises ConfigurationError if a column of the input is where the prediction goes."""
-    for name in RESERVED:
-        if name in columns:
-            raise ConfigurationError(
-                f"the input has a column {name!r}, where the prediction goes; name the columns to keep with --keep."
-            )
+    for name in set(columns).intersection(RESERVED):
+        cure = "name the columns to keep with --keep."
+        raise ConfigurationError(f"the input has a column {name!r}, where the prediction goes; {cure}")
 
 
 def _asked_types(asked: Iterable[str] | None, columns: Sequence[str]) -> dict[str, str]:

@@ -101,11 +101,7 @@ def option_names(args: type) -> list[str]:
 
 
 def share(text: str) -> float:
-    """A share of the rows, given as ``0.01`` or ``1%``.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """A share of the rows, given as ``0.01`` or ``1%``."""
     given = str(text).strip()
     value = given.removesuffix("%")
     try:
@@ -115,11 +111,7 @@ def share(text: str) -> float:
 
 
 def count(text: str) -> int | None:
-    """A number, given as ``4``; None for ``auto``.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """A number, given as ``4``; None for ``auto``."""
     try:
         return None if text == "auto" else int(text)
     except ValueError:
@@ -129,15 +121,7 @@ def count(text: str) -> int | None:
 def use_settings(context: typer.Context, config: str | None) -> str | None:
     """Takes a command's options from a file, where the command line does not give them; for ``typer`` to call.
 
-    Args:
-        context: of the command.
-        config: the file; None: ``headrace.toml`` of the current folder, if there is one.
-
-    Returns:
-        The file, if there is one.
-
-    Raises:
-        ConfigurationError: the file or one of its options is wrong; the message names both.
+    Without ``config`` the file is ``headrace.toml`` of the current folder. Returns the file, if there is one.
     """
     path = config or (FILE if os.path.isfile(FILE) else None)
     if path is None or context.resilient_parsing:

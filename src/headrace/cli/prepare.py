@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -28,11 +29,7 @@ _NOWHERE = ".headrace-dry-run.jsonl"
 
 
 def prepare(args: RunArgs | RetryArgs, known: Recognised | None) -> tuple[Run, list[str]]:
-    """Makes a run of options, and of what is known of the model's file; and what to say before it.
-
-    Raises:
-        Exception: an option is wrong, or the handler or the runner refuses the job.
-    """
+    """Makes a run of options, and of what is known of the model's file; and what to say before it."""
     inputs, output = _given_inputs(args), _output(args)
     handler = handler_of(args, known)
     sources, head = read_inputs(args, inputs)
@@ -75,11 +72,7 @@ def prepare(args: RunArgs | RetryArgs, known: Recognised | None) -> tuple[Run, l
 
 
 def budget_of(args: RunArgs | RetryArgs) -> Budget | None:
-    """The budget that a command line gives; None if it gives none.
-
-    Raises:
-        ConfigurationError: an option is wrong, or what the budget pays for would be lost when it is spent.
-    """
+    """The budget that a command line gives; None if it gives none."""
     has_limit = args.budget is not None or args.budget_tokens is not None
     if not has_limit and not args.prices:
         return None
@@ -132,12 +125,8 @@ def decisive(
 
 def _given_inputs(args: RunArgs | RetryArgs) -> tuple[str, ...]:
     inputs = without_options(args.arguments, option_names(type(args)))
-    for word in inputs:
-        name, equals, _ = word.partition("=")
-        if equals and name in SECRET_ARGUMENTS:
-            raise ConfigurationError(
-                f"there is no file '{name}={MASK}'; repeat the option: --handler-arg {name}={MASK}."
-            )
+    for name in SECRET_ARGUMENTS.intersection(word.partition("=")[0] for word in inputs if "=" in word):
+        raise ConfigurationError(f"there is no file '{name}={MASK}'; repeat the option: --handler-arg {name}={MASK}.")
     if not inputs:
         name = "DEAD_LETTERS" if isinstance(args, RetryArgs) else "INPUT"
         raise ConfigurationError(f"no {name} is given; name at least one file or glob.")
@@ -168,16 +157,15 @@ def _priced(pair: str) -> tuple[str, Price]:
     model, equals, given = pair.rpartition("=")
     amounts = given.strip("[] ").split(",")
     try:
-        if not (model and equals and len(amounts) in (2, 3)):
-            raise ValueError(pair)
-        return model, Price(*map(float, amounts))
-    except ConfigurationError:
-        raise
+        costs = [float(amount) for amount in amounts]
     except ValueError:
+        costs = []
+    if not (model and equals and len(costs) in (2, 3)):
         raise ConfigurationError(
             f"--price takes MODEL=INPUT,OUTPUT or MODEL=INPUT,OUTPUT,REQUEST: what a million tokens of prompts and of "
             f"answers cost, and a request; not {pair!r}."
-        ) from None
+        )
+    return model, Price(*costs)
 
 
 def _without_secrets(option: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,9 +177,6 @@ def _stamp(value: Any) -> Any:
 
     None for a folder, too: its time changes with whatever is cached there.
     """
-    if not isinstance(value, str) or os.path.isdir(value):
-        return None
-    try:
-        return stamp(value)
-    except (OSError, ValueError):
-        return None
+    with suppress(OSError, ValueError):
+        return stamp(value) if isinstance(value, str) and not os.path.isdir(value) else None
+    return None

@@ -137,11 +137,7 @@ class JobProgress:
 
 
 class _Rate:
-    """How many more of something there are a second: over the last seconds or, if more come seldom, the last two times.
-
-    Args:
-        now: when there were none.
-    """
+    """How many more of something there are a second: over the last seconds, or between the last two times."""
 
     def __init__(self, now: float) -> None:
         self._seen: deque[tuple[float, int]] = deque([(now, 0)])

@@ -37,11 +37,7 @@ class Recognised:
     """Whether the command line named the handler."""
 
     def columns(self, head: InputSchema) -> tuple[str, ...] | None:
-        """The columns of the input that the model wants; None: all.
-
-        Raises:
-            ConfigurationError: the input lacks one; or it is not clear which of them are meant.
-        """
+        """The columns of the input that the model wants; None: all. ConfigurationError: it is not clear which."""
         known, columns = self.model, head.columns
         if known.columns is not None:
             self._refuse_lack(known.columns, (*columns, *head.content))
@@ -91,9 +87,6 @@ def recognised(args: ArgsT) -> tuple[ArgsT, Recognised | None]:
 
     With a handler the file is read as well, if it is local: the handler that it would have been given gets the same
     columns.
-
-    Raises:
-        ConfigurationError: it cannot be known which handler runs the model; the message says what to give.
     """
     if args.handler is not None:
         return args, None if ":" in args.handler else _as_named(args)
@@ -107,11 +100,7 @@ def recognised(args: ArgsT) -> tuple[ArgsT, Recognised | None]:
 
 
 def handler_of(args: RunArgs | RetryArgs, known: Recognised | None) -> Any:
-    """The handler that the options name, or that was found.
-
-    Raises:
-        ConfigurationError: it cannot be made.
-    """
+    """The handler that the options name, or that was found."""
     named = {name: value for name in NAMED if (value := getattr(args, name)) is not None}
     arguments = parse_arguments("--handler-arg", args.handler_args)
     parameter = known.model.path_parameter if known else None

@@ -46,29 +46,20 @@ class RunRecord:
     """Collects what came of a run; a context, in which standard output is kept for it if that is wanted.
 
     Args:
-        wanted: whether to print it.
-        kept: whether standard output is kept for the predictions.
-        report: the file of the report, if one is wanted.
-        quotes_messages: whether the report has the messages of errors.
+        args: the options of the run.
         started: when the command did, on the clock of ``time.monotonic``; None: now.
     """
 
-    def __init__(
-        self,
-        *,
-        wanted: bool,
-        kept: bool = False,
-        report: str | None = None,
-        quotes_messages: bool = False,
-        started: float | None = None,
-    ) -> None:
-        self._report_path = report
-        self._quotes_messages = quotes_messages
+    def __init__(self, args: RunArgs | RetryArgs, started: float | None = None) -> None:
+        self._report_path = args.report
+        self._quotes_messages = args.report_messages
         self.timeline = Timeline(began=started)
-        self.subject: dict[str, Any] = {"command": "run"}
+        self.subject: dict[str, Any] = {"command": args.command}
         """What was run, for the report."""
-        self.wanted = wanted
-        self.kept = kept
+        self.wanted = args.as_json
+        """Whether it is printed."""
+        self.kept = args.output == STDOUT
+        """Whether standard output is kept for the predictions."""
         self.errors = ErrorConsole(stderr=True)
         self.totals = Totals()
         """What was counted, however the run ended."""

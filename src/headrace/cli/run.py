@@ -18,7 +18,7 @@ from headrace.cli.handlers import factory_place, search_here
 from headrace.cli.options import RetryArgs, RunArgs
 from headrace.cli.progress import STARTING, JobProgress, wait
 from headrace.cli.recognition import about_model, recognised
-from headrace.cli.record import STDOUT, STDOUT_NAME, RunRecord, output_in_file
+from headrace.cli.record import STDOUT_NAME, RunRecord, output_in_file
 from headrace.cli.retry_command import retry_options
 from headrace.cli.summary import PROCESS_START, phases, show_run
 from headrace.core.errors import BudgetError, ConfigurationError, EndpointError, as_type_name
@@ -70,28 +70,15 @@ class _RunThread(threading.Thread):
 
 
 def execute(args: RunArgs | RetryArgs, called: float | None = None) -> int:
-    """Runs; returns the exit code.
-
-    Args:
-        args: the options.
-        called: when, on the clock of ``time.monotonic``; None: with this process.
-    """
+    """Runs what was ``called`` on the clock of ``time.monotonic`` (None: with this process); returns the exit code."""
     started = PROCESS_START if called is None else called
-    is_stream = args.output == STDOUT
     if args.report is not None:
         from headrace.metrics.report import refuse_unwritable  # noqa: PLC0415 - only for this
 
         refuse_unwritable(args.report)
-    record = RunRecord(
-        wanted=args.as_json,
-        kept=is_stream,
-        report=args.report,
-        quotes_messages=args.report_messages,
-        started=started,
-    )
-    with record, output_in_file(args) as inner:
+    with RunRecord(args, started) as record, output_in_file(args) as inner:
         code = _execute(inner, started, record)
-        if code == 0 and is_stream and record.report is not None and not record.send(str(inner.output)):
+        if code == 0 and record.kept and record.report is not None and not record.send(str(inner.output)):
             code = FAILED
         return record.ended(code)
 

@@ -48,15 +48,9 @@ class Seconds(NamedTuple):
 
 
 def phases(started: float, begun: float, loading: float, writing: float) -> Seconds:
-    """What the time until now went to.
+    """What the time went to since the command ``started`` and its run had ``begun``, on ``time.monotonic``'s clock.
 
     A model that loads while rows are read, or in several processes, counts within the run.
-
-    Args:
-        started: when the command did, on the clock of ``time.monotonic``.
-        begun: when its run did.
-        loading: seconds of loading models, added up.
-        writing: seconds of writing the files at the end.
     """
     running = time.monotonic() - begun - writing
     loading = min(loading, running)
@@ -64,14 +58,7 @@ def phases(started: float, begun: float, loading: float, writing: float) -> Seco
 
 
 def summary(report: Report, totals: Totals, seconds: Seconds, *, verbose: bool = False) -> list[Line]:
-    """The lines of the summary.
-
-    Args:
-        report: of the run.
-        totals: what else was counted.
-        seconds: what the time went to. The rate is that of the rows, without start and loading.
-        verbose: whether to add what only those want to know who look into how fast a run is.
-    """
+    """The lines of the summary; ``verbose``: with what those want to know who look into how fast a run is."""
     working = seconds.rows + seconds.writing
     rate = rate_text((report.rows - report.earlier) / working) if working else ""
     return [

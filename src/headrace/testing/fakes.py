@@ -1,4 +1,7 @@
-"""A clock, and handlers that work, without a framework: small, exact, and picklable without cloudpickle."""
+"""A clock, and handlers that work, without a framework: small, exact, and picklable without cloudpickle.
+
+The handlers also take the options of ``headrace.ModelHandler``.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +42,7 @@ class FakeClock:
         return self._now_ns / 1e9
 
     def advance(self, seconds: float) -> None:
-        """Lets ``seconds`` pass.
-
-        Raises:
-            ValueError: ``seconds`` is negative.
-        """
+        """Lets ``seconds`` pass, at least 0."""
         if seconds < 0:
             raise ValueError(f"time does not run backwards: advance({seconds}).")
         with self._lock:
@@ -82,7 +81,6 @@ class SlowHandler(DoublingHandler):
         clock: the clock to advance: the one that measures batches, as in ``RunInference(clock=...)``.
         fixed: seconds for a batch.
         each: seconds for an example.
-        options: those of ``headrace.ModelHandler``.
     """
 
     def __init__(self, clock: FakeClock, fixed: float = 1.0, each: float = 0.1, **options: Any) -> None:
@@ -104,7 +102,6 @@ class LoadCountingHandler(DoublingHandler):
 
     Args:
         token: handlers with the same token share a count; by default each new handler has its own.
-        options: those of ``headrace.ModelHandler``.
     """
 
     def __init__(self, token: str | None = None, **options: Any) -> None:

@@ -2,6 +2,7 @@
 
 Most raise exceptions. A ``FaultyHandler`` ends or hangs its process, so it belongs in a model host
 (``predict(..., isolate=True, timeout=...)``). What it does is its *fault*: a function without arguments that pickles.
+All of them also take the options of ``headrace.ModelHandler``.
 Some faults are defined here, and the standard library has others::
 
     functools.partial(signal.raise_signal, signal.SIGKILL)  # killed by a signal; SIGSTOP: stopped until it is killed
@@ -16,7 +17,6 @@ import ctypes
 import os
 import threading
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn, TypeAlias
 
@@ -24,27 +24,29 @@ from headrace.core.result import PredictionResult
 from headrace.testing.fakes import Doubler, DoublingHandler
 
 
-class _CheckingHandler(DoublingHandler, ABC):
-    """Doubles, after a look at the batch."""
+class _FailingHandler(DoublingHandler):
+    """Doubles; a subclass looks at each batch before, or at its predictions afterwards."""
 
     def run_inference(
         self, batch: Sequence[Any], model: Doubler, inference_args: dict[str, Any] | None = None
     ) -> Iterable[PredictionResult]:
-        """Doubles the examples, unless ``_check`` raises or ends the process."""
+        """Doubles the examples, and fails as the class says."""
         self._check(batch)
-        return super().run_inference(batch, model, inference_args)
+        return self._changed([*super().run_inference(batch, model, inference_args)])
 
-    @abstractmethod
-    def _check(self, batch: Sequence[Any]) -> None: ...
+    def _check(self, batch: Sequence[Any]) -> None:
+        """Raises, or ends the process."""
+
+    def _changed(self, predictions: list[PredictionResult]) -> Iterable[PredictionResult]:
+        return predictions
 
 
-class PoisonHandler(_CheckingHandler):
+class PoisonHandler(_FailingHandler):
     """Doubles, but raises for any batch with a poisonous example.
 
     Args:
         poison: the poisonous examples.
         error: what to raise.
-        options: those of ``headrace.ModelHandler``.
     """
 
     def __init__(self, *poison: Any, error: type[Exception] = ValueError, **options: Any) -> None:
@@ -58,66 +60,51 @@ class PoisonHandler(_CheckingHandler):
             raise self._error(f"poisonous examples: {poisoned}")
 
 
-class MiscountingHandler(DoublingHandler):
-    """Doubles, but returns too few or too many predictions.
+class MiscountingHandler(_FailingHandler):
+    """Doubles, but returns too few or too many predictions: omits the last ones, or repeats the last one.
 
     Args:
         surplus: how many predictions to return beyond one for each example; negative: how many to omit.
-        options: those of ``headrace.ModelHandler``.
     """
 
     def __init__(self, surplus: int, **options: Any) -> None:
         super().__init__(**options)
         self._surplus = surplus
 
-    def run_inference(
-        self, batch: Sequence[Any], model: Doubler, inference_args: dict[str, Any] | None = None
-    ) -> Iterable[PredictionResult]:
-        """Omits the last predictions, or repeats the last one."""
-        predictions = list(super().run_inference(batch, model, inference_args))
+    def _changed(self, predictions: list[PredictionResult]) -> Iterable[PredictionResult]:
         kept = max(0, len(predictions) + min(0, self._surplus))
         return predictions[:kept] + predictions[-1:] * self._surplus
 
 
-class NoneHandler(DoublingHandler):
+class NoneHandler(_FailingHandler):
     """Forgets to return its predictions."""
 
-    def run_inference(
-        self, batch: Sequence[Any], model: Doubler, inference_args: dict[str, Any] | None = None
-    ) -> Iterable[PredictionResult]:
-        """Returns None."""
-        super().run_inference(batch, model, inference_args)
+    def _changed(self, predictions: list[PredictionResult]) -> Iterable[PredictionResult]:
         return None  # type: ignore[return-value]
 
 
-class BrokenGeneratorHandler(DoublingHandler):
-    """Returns its predictions lazily, and raises after its call has returned.
+class BrokenGeneratorHandler(_FailingHandler):
+    """Returns its predictions lazily, and raises a RuntimeError after its call has returned.
 
     Args:
         good: how many predictions precede the error; a batch of at most this size succeeds.
-        options: those of ``headrace.ModelHandler``.
     """
 
     def __init__(self, good: int = 1, **options: Any) -> None:
         super().__init__(**options)
         self._good = good
 
-    def run_inference(
-        self, batch: Sequence[Any], model: Doubler, inference_args: dict[str, Any] | None = None
-    ) -> Iterator[PredictionResult]:
-        """Yields ``good`` predictions; raises RuntimeError instead of the next."""
-        for place, prediction in enumerate(super().run_inference(batch, model, inference_args)):
-            if place >= self._good:
-                raise RuntimeError(f"broke after {self._good} predictions")
-            yield prediction
+    def _changed(self, predictions: list[PredictionResult]) -> Iterator[PredictionResult]:
+        yield from predictions[: self._good]
+        if len(predictions) > self._good:
+            raise RuntimeError(f"broke after {self._good} predictions")
 
 
-class MemoryHungryHandler(_CheckingHandler):
+class MemoryHungryHandler(_FailingHandler):
     """Doubles, but runs out of memory on large batches.
 
     Args:
         limit: the largest batch that fits, in examples.
-        options: those of ``headrace.ModelHandler``.
     """
 
     def __init__(self, limit: int, **options: Any) -> None:
@@ -127,23 +114,6 @@ class MemoryHungryHandler(_CheckingHandler):
     def _check(self, batch: Sequence[Any]) -> None:
         if len(batch) > self._limit:
             raise MemoryError(f"out of memory: {len(batch)} examples, of which {self._limit} fit")
-
-
-class BrokenLoadHandler(DoublingHandler):
-    """Has a model that cannot be loaded.
-
-    Args:
-        error: what to raise.
-        options: those of ``headrace.ModelHandler``.
-    """
-
-    def __init__(self, error: type[Exception] = OSError, **options: Any) -> None:
-        super().__init__(**options)
-        self._error = error
-
-    def load_model(self) -> Doubler:
-        """Raises ``error``."""
-        raise self._error("the model cannot be loaded")
 
 
 class FakeDevice:
@@ -178,13 +148,12 @@ _lost_devices: set[tuple[int, str]] = set()
 """Pairs of process and device, since forked processes have devices of their own."""
 
 
-class DeviceLosingHandler(_CheckingHandler):
-    """Doubles on a device, and loses it with any batch that has a poisonous example; later calls fail.
+class DeviceLosingHandler(_FailingHandler):
+    """Doubles on a device, and loses it with any batch that has a poisonous example; later calls and loads fail.
 
     Args:
         poison: the poisonous examples.
         device: the device; by default a new one.
-        options: those of ``headrace.ModelHandler``.
     """
 
     def __init__(self, *poison: Any, device: FakeDevice | None = None, **options: Any) -> None:
@@ -207,13 +176,12 @@ Fault: TypeAlias = Callable[[], Any]
 _MEGABYTE = 1 << 20
 
 
-class FaultyHandler(_CheckingHandler):
+class FaultyHandler(_FailingHandler):
     """Doubles, but commits a fault for any batch with one of certain examples.
 
     Args:
         fault: what it does then; if it returns, its result is ignored.
         examples: those that cause the fault.
-        options: those of ``headrace.ModelHandler``.
     """
 
     def __init__(self, fault: Fault, *examples: Any, **options: Any) -> None:
@@ -231,7 +199,6 @@ class FaultyLoadHandler(DoublingHandler):
 
     Args:
         fault: what it does; if it returns, the model is loaded.
-        options: those of ``headrace.ModelHandler``.
     """
 
     def __init__(self, fault: Fault, **options: Any) -> None:
@@ -242,6 +209,22 @@ class FaultyLoadHandler(DoublingHandler):
         """Commits the fault."""
         self._fault()
         return super().load_model()
+
+
+class BrokenLoadHandler(DoublingHandler):
+    """Has a model that cannot be loaded.
+
+    Args:
+        error: what to raise.
+    """
+
+    def __init__(self, error: type[Exception] = OSError, **options: Any) -> None:
+        super().__init__(**options)
+        self._error = error
+
+    def load_model(self) -> Doubler:
+        """Raises ``error``."""
+        raise self._error("the model cannot be loaded")
 
 
 class FaultyFunction:
