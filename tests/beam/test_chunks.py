@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 
 import apache_beam as beam
 import numpy as np
 import pytest
 from apache_beam.coders import registry
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms import window
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, PaneInfo, WindowedValue
@@ -23,7 +21,7 @@ from headrace.core.config import BatchingConfig
 from headrace.runtime.plan import make_plan
 from headrace.testing import DoublingHandler, FakeClock
 from pipelines import by_second
-from toys import Acting, Unloadable, each
+from toys import Acting, Unloadable
 
 WHERE = window.IntervalWindow(0, 10)
 PANE = PaneInfo(True, False, 1, 3, 2)
@@ -99,22 +97,6 @@ def test_uncodable_elements_leave_the_others_intact(element_type):
     assert undumpable.text.startswith("('d', <")
     assert "of type tuple cannot be encoded" in undumpable.problem
     assert "cannot be sent" in undumpable.problem
-
-
-class LenientCoder(beam.coders.Coder):
-    """Decodes whatever has a length."""
-
-    def encode(self, value):
-        return value.encode()
-
-    def decode(self, encoded):
-        return len(encoded)
-
-
-def test_uncodable_element_is_not_decoded_by_a_lenient_coder():
-    arrived = [WindowedValue(value, Timestamp(0), (WHERE,)) for value in ("abc", 5, "d")]
-    first, second, third = (one.value for one in round_trip(ChunkCoder(LenientCoder()), arrived))
-    assert (first, second.text, third) == (3, "5", 1)
 
 
 SORTED = Acting(lambda batch: [sorted(batch)] * len(batch))
@@ -214,30 +196,7 @@ def test_chunks_leave_before_a_long_bundle_ends():
     assert [len(chunk) for _, _, chunk, _ in chunks_of(elements)] == [_LONGEST_CHUNK, _LONGEST_CHUNK, 1]
 
 
-def test_chunks_of_large_elements_are_short():
-    elements = [(bytes(1000), 0, (WINDOWS[0],))] * 10
-    assert max(len(chunk) for _, _, chunk, _ in chunks_of(elements, lookahead_bytes=3000)) <= 4
-
-
 def test_elements_that_waited_long_leave_with_the_next_element():
     elements = [(n, n, (WINDOWS[0],)) for n in range(4)]
     left = chunks_of(elements, pauses=[0, 3, 3, 1])
     assert [[one.value for one in chunk] for _, _, chunk, _ in left] == [[0, 1, 2], [3]]
-
-
-def test_bundle_of_many_chunks_comes_out_in_all_windows():
-    count = 2 * _LONGEST_CHUNK + 7
-    handler = Acting(each(lambda n: -n), min_batch_size=700, max_batch_duration_secs=1000)
-    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
-        elements = pipeline | beam.Create([0]) | beam.FlatMap(lambda _: range(count))
-        elements.is_bounded = False
-        stamped = elements | beam.Map(lambda n: window.TimestampedValue(n, n % 20))
-        results = stamped | beam.WindowInto(window.SlidingWindows(10, 5)) | RunInference(handler)
-        seen = results | beam.Map(
-            lambda n, stamp=beam.DoFn.TimestampParam, where=beam.DoFn.WindowParam: (
-                -n % 20 == int(stamp),
-                int(where.start),
-            )
-        )
-        starts = Counter(start for n in range(count) for start in range(-5, 20, 5) if start <= n % 20 < start + 10)
-        assert_that(seen | beam.combiners.Count.PerElement(), equal_to([((True, s), n) for s, n in starts.items()]))

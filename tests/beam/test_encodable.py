@@ -105,11 +105,6 @@ class TestAcrossAShuffle:
         assert r"refused caf\udce9" in {row.message for row in rows}
 
 
-def test_encodable_record_is_returned_unchanged():
-    record = ([{"text": "caf\u00e9", "n": 2**70}], ErrorRecord((ValueError, "ValueError()", ["lines"]), key=("k", 1)))
-    assert encodable_record(record) is record
-
-
 def test_replaced_part_leaves_the_rest_of_the_record():
     source, triple = {"s": 1}, (KeyError, "KeyError('x')", ["one\n", "two\n"])
     error = ErrorRecord(triple, attempts=3, model_id="m", key="k", source=source, wrapped=True)

@@ -12,7 +12,6 @@ import apache_beam as beam
 import cloudpickle
 import pytest
 from apache_beam.pvalue import AsIter
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms import window
 from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from apache_beam.transforms.window import GlobalWindows
@@ -292,10 +291,3 @@ def test_side_input_is_read_once_per_window_and_bundle():
     finally:
         dofn.teardown()
     assert len(reads) == 4
-
-
-def test_side_input_and_files_together_are_refused():
-    pipeline = beam.Pipeline(runner=FnApiRunner())
-    newer = pipeline | beam.Create([metadata("v1")])
-    with pytest.raises(ConfigurationError, match="not both"):
-        RunInference(Versioned("v0"), model_metadata_pcoll=newer, watch_model_pattern="*")

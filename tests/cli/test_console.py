@@ -4,7 +4,6 @@ import io
 import logging
 import os
 import signal
-import threading
 import warnings
 
 import pytest
@@ -43,30 +42,6 @@ def test_warnings_are_short_and_beams_log_stays_away(console, screen):
     assert screen.getvalue() == "warning: shop: of the user\nUserWarning: have a care\n"
 
 
-def test_beams_log_comes_when_asked_for(console, screen):
-    with console_logging(console, verbose=True):
-        log_and_warn()
-    assert "error: apache_beam.runners: of Beam\n" in screen.getvalue()
-    assert "info: shop: details\n" in screen.getvalue()
-
-
-def test_warnings_of_beam_stay_away_unless_asked_for(console, screen):
-    for verbose in (False, True):
-        with console_logging(console, verbose=verbose):
-            warnings.showwarning("old Python", FutureWarning, "/env/apitools/base.py", 1)
-            warnings.showwarning("old model", UserWarning, "/home/shop/handlers.py", 1)
-    assert screen.getvalue() == "UserWarning: old model\nFutureWarning: old Python\nUserWarning: old model\n"
-
-
-def test_the_log_is_left_as_it_was(console):
-    root, shown = logging.getLogger(), warnings.showwarning
-    before = (root.level, list(root.handlers))
-    with pytest.raises(RuntimeError), console_logging(console, verbose=True):
-        raise RuntimeError
-    assert (root.level, list(root.handlers)) == before
-    assert warnings.showwarning is shown
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_interrupts_and_is_remembered(number, code):
     before = signal.getsignal(number)
@@ -75,13 +50,6 @@ def test_a_signal_interrupts_and_is_remembered(number, code):
             os.kill(os.getpid(), number)
         assert (signals.received, signals.exit_code) == ([number], code)
     assert signal.getsignal(number) is before
-
-
-def test_a_signal_that_is_not_heeded_is_only_recorded():
-    with Signals() as signals:
-        signals.heeded = False
-        os.kill(os.getpid(), signal.SIGINT)
-        assert signals.received == [signal.SIGINT]
 
 
 def test_a_signal_that_is_ignored_stays_ignored():
@@ -93,17 +61,3 @@ def test_a_signal_that_is_ignored_stays_ignored():
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def test_signals_are_unchanged_outside_the_main_thread():
-    seen = []
-
-    def run():
-        with Signals():
-            seen.append(signal.getsignal(signal.SIGTERM))
-
-    before = signal.getsignal(signal.SIGTERM)
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert seen == [before]

@@ -36,15 +36,6 @@ def test_a_dry_run_says_what_would_fail(folder, run):
     assert "row 3 of " in result.out
 
 
-def test_a_dry_run_shows_prompts(folder, headrace, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
-    folder.write("in.jsonl", [{"id": 7, "text": "a cat"}])
-    options = ("--handler", "openai", "--model", "m", "--prompt", "Classify: {text}", "--output", "p.jsonl")
-    result = headrace("run", "in.jsonl", *options, "--dry-run")
-    assert (result.code, result.out.startswith("1 row: 0 would fail\n")) == (0, True)
-    assert "\nexample 1\nClassify: a cat\n" in result.out
-
-
 def test_a_dry_run_needs_no_output(folder, headrace, handlers):
     folder.write("in.csv", "id\n1\n")
     result = headrace("run", "in.csv", "--dry-run", "--handler", f"{handlers}:bare")

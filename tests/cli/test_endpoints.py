@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-import anthropic_endpoint
 from http_endpoint import serving
 from openai_endpoint import prompts_of, refusing, speaking
 
@@ -43,26 +42,6 @@ def test_rows_of_every_format_are_asked_with_a_prompt(folder, headrace, server, 
     asked = [f"T{n}: X{n}" for n in range(5)]
     assert [row["prediction"] for row in folder.rows(output)] == asked
     assert [row["model_id"] for row in folder.rows(output)] == ["m"] * 5
-
-
-def test_one_column_is_the_prompt(folder, headrace, server):
-    folder.write("in.jsonl", ROWS)
-    result = run_openai(headrace, server, "in.jsonl", "--columns", "text", "--keep", "id", "--output", "p.jsonl")
-    assert result.code == 0
-    assert folder.rows("p.jsonl")[3] == {"id": 3, "prediction": "X3", "model_id": "m"}
-
-
-@pytest.mark.large
-def test_claude_is_asked(folder, headrace, monkeypatch):
-    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
-    folder.write("in.jsonl", ROWS)
-    with serving(anthropic_endpoint.speaking()) as server:
-        result = headrace(
-            "run", "in.jsonl", "--handler", "anthropic", "--model", "m", "--url", server.url, "--prompt", "{text}",
-            "--output", "p.jsonl",
-        )  # fmt: skip
-    assert result.code == 0
-    assert [row["prediction"] for row in folder.rows("p.jsonl")] == [f"X{n}" for n in range(5)]
 
 
 def test_schema_and_arguments_come_from_the_command_line(folder, headrace):
@@ -122,16 +101,6 @@ def test_key_out_of_place_is_not_repeated(folder, headrace):
     assert result.code == 2
     assert "repeat the option: --handler-arg api_key=***" in result.error
     assert KEY not in result.error
-
-
-def test_missing_key_is_one_error_with_the_cure(folder, headrace, monkeypatch):
-    monkeypatch.delenv("OPENAI_API_KEY")
-    folder.write("in.jsonl", ROWS)
-    result = headrace(
-        "run", "--handler", "openai", "--model", "m", "in.jsonl", "--columns", "text", "--output", "p.jsonl"
-    )
-    assert result.code != 0
-    assert "set OPENAI_API_KEY in the environment" in result.error
 
 
 @pytest.mark.parametrize(

@@ -31,13 +31,6 @@ def test_rows_that_fail_are_answered_by_the_fallback(folder, run):
     assert answered == [None, "fallback", None, "fallback"]
 
 
-def test_fallback_takes_a_model_of_its_own(folder, run, handlers):
-    result = run("late", "late", "--model", "first", "--fallback-model", "second")
-    assert result.code == 0
-    assert [row["prediction"] for row in folder.rows("p.jsonl")] == ["first"] * 2
-    assert result.summary["dead letters"] == "2"
-
-
 def test_mistakes_name_the_options_of_the_fallback(folder, headrace, run, handlers):
     assert "--fallback: " in run("Add", "late").error
     assert "needs --fallback-model" in run("Add", "late").error
@@ -111,11 +104,6 @@ def test_each_of_several_fallbacks_has_the_options_behind_it(folder, chain, more
     assert letter["message"].count("KeyError") == 3
 
 
-def test_options_of_a_lone_fallback_may_stand_before_it(folder, chain):
-    assert chain("--fallback-model", "m1", "--fallback-arg", "upto=9", "--fallback", "knows:Knows").code == 0
-    assert [row["prediction"] for row in folder.rows("p.jsonl")] == ["m0", "m1", "m1", "m1"]
-
-
 def test_dead_letters_are_retried_with_several_fallbacks(folder, chain):
     assert chain(*SECOND).code == 0
     source = ("retry", "p.dead-letters.jsonl", "--dead-letters", "left.jsonl")
@@ -142,12 +130,6 @@ def test_option_before_all_of_several_fallbacks_is_refused(chain):
         "there are 2 fallbacks; on the command line, put --fallback-model behind the --fallback that" in refused.error
     )
     assert "--fallback-model m1:" in refused.error
-
-
-def test_mistake_in_one_of_several_fallbacks_says_which(chain):
-    assert "--fallback knows:Knows: " in chain(*SECOND, "--fallback", "knows:Knows").error
-    assert "needs --fallback-model" in chain(*SECOND, "--fallback", "knows:Knows").error
-    assert "there is no handler 'nobody'" in chain(*SECOND, "--fallback", "nobody").error
 
 
 def test_file_of_options_describes_one_fallback(folder, chain):

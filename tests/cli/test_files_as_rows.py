@@ -105,11 +105,6 @@ def test_without_being_asked_for_no_content_is_read(files, run):
     assert {tuple(row["prediction"]) for row in files.rows("p.jsonl")} == {("modified", "path", "size")}
 
 
-def test_what_is_decoded_is_the_example(files, run):
-    assert run("Makes", "--decode", "own_files:text").code == 0
-    assert predictions(files) == LENGTHS | {"sub/b.txt": 3}
-
-
 def test_a_model_that_takes_columns_takes_files_as_rows(files, run):
     assert run("Makes", "--columns", "path,content").code == 0
     assert predictions(files) == LENGTHS | {"sub/b.txt": 3}
@@ -137,13 +132,6 @@ def test_a_file_that_is_gone_is_a_dead_letter_again(files, run, headrace):
     (letter,) = files.rows("q.dead-letters.failed.jsonl")
     assert (letter["error_type"], letter["attempts"], letter["row"]["size"]) == ("FileNotFoundError", 2, 3)
     assert (letter["position"]["file"], letter["position"]["row"]) == (str(files.path / "in/sub/b.txt"), None)
-
-
-def test_a_run_goes_on_where_another_one_ended(files, run):
-    assert run("length", "--columns", "content", "--resume", "--threshold", 0).code == 3
-    result = run("length", "--columns", "content", "--resume", "--threshold", 1)
-    assert (result.code, result.summary["done before"]) == (0, "4")
-    assert predictions(files) == LENGTHS
 
 
 def test_a_run_does_not_go_on_with_other_files(files, run):
@@ -191,9 +179,3 @@ def test_a_model_that_knows_no_columns_is_not_given_paths(files, headrace):
     result = headrace("run", "in/*.txt", "--format", "files", "--model", "m.pkl", "--output", "p.jsonl")
     assert result.code == 2
     assert "needs more of a file than path, size, modified: add --columns content, or --decode" in result.error
-
-
-def test_contents_of_rows_that_are_no_files_cannot_be_decoded(files, headrace):
-    files.write("rows.jsonl", [{"path": "in/a.txt"}])
-    own = ("--handler", "own_files:Length", "--output", "p.jsonl")
-    assert "add --format files" in headrace("run", "rows.jsonl", "--decode", "own_files:text", *own).error

@@ -75,14 +75,6 @@ def test_an_installed_handler_is_found_by_name():
     assert handler.batch_elements_kwargs() == {"max_batch_size": 7}
 
 
-def test_a_factory_is_found_by_path(module):
-    assert make_handler(f"{module}:plain", {}) == make_handler(f"{module}:inner.make", {}) == "made"
-
-
-def test_the_model_is_the_first_parameter(module):
-    assert make_handler(f"{module}:make", {"size": 2, "other": 3}, model="m") == ("m", Kind.PICKLE, 2, {"other": 3})
-
-
 def test_model_is_the_parameter_of_that_name_else_the_first(module):
     assert make_handler(f"{module}:of_two", {"task": "t"}, model="m") == ("t", "m")
     assert make_handler(f"{module}:OfTheHub", {}, model="bert-base-uncased").uri == "bert-base-uncased"
@@ -90,11 +82,6 @@ def test_model_is_the_parameter_of_that_name_else_the_first(module):
 
 def test_the_model_of_an_engine_may_be_an_id_of_a_hub():
     assert make_handler("vllm-engine", {}, model="some-one/model-1b")
-
-
-@pytest.mark.large
-def test_the_model_of_an_engine_of_transformers_may_be_an_id_of_a_hub():
-    assert make_handler("huggingface-generation", {}, model="some-one/model-1b")
 
 
 @pytest.mark.parametrize(
@@ -198,13 +185,6 @@ def test_arguments_that_a_factory_does_not_take_are_named(module):
     assert message.endswith("has no parameter 'taks'; did you mean 'task'? It takes task, model.")
     assert "has no parameter for --model" in error_of(f"{module}:plain", {}, model="m")
     assert "--model and --handler-arg path are the same" in error_of(f"{module}:make", {"path": "p"}, model="m")
-
-
-def test_a_module_that_fails_is_named(tmp_path, monkeypatch):
-    (tmp_path / "factories_that_fail.py").write_text("1 / 0")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    assert "cannot import factories_that_fail: ZeroDivisionError" in error_of("factories_that_fail:x", {})
 
 
 def test_values_are_json_or_text():

@@ -90,10 +90,6 @@ def test_a_text_stays_a_text(module, name):
     assert make_handler(f"{module}:make", {"either": "Net"})["either"] == "Net"
 
 
-def test_options_that_a_class_passes_on_are_those_of_its_base(module):
-    assert make_handler(f"{module}:Handler", {"size_fn": "builtins:len"}).size_fn is len
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -111,14 +107,6 @@ def test_a_name_that_leads_nowhere_is_explained(module, given, said):
     with pytest.raises(ConfigurationError) as caught:
         make_handler(f"{module}:make", {"model_class": given.replace("{}", module)})
     assert said.replace("{}", module) in str(caught.value)
-
-
-def test_the_option_of_a_fallback_is_named(module, headrace, folder, handlers):
-    folder.write("in.jsonl", [{"a": 1}])
-    fallback = ("--fallback", f"{module}:make", "--fallback-arg", f"function={module}:zzzz")
-    result = headrace("run", "in.jsonl", "--handler", f"{handlers}:Add", "--output", "p.jsonl", *fallback)
-    assert result.code == 2
-    assert f"--fallback-arg function={module}:zzzz: {module} has no 'zzzz'." in result.error
 
 
 @pytest.mark.large

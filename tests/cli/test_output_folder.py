@@ -272,13 +272,6 @@ def test_inputs_under_another_name_are_not_overwritten(work, output):
     assert work.names() == names
 
 
-def test_a_manifest_that_cannot_be_read_is_named(work):
-    work.run()
-    (work.path / "out/.headrace.json").write_text("{")
-    result, _ = work.run()
-    assert (result.code, "out/.headrace.json, which tells what the outputs" in result.error) == (2, True)
-
-
 def test_runs_of_one_folder_come_one_after_the_other(work, command):
     process = command(*RUN, PAUSE="60")
     scratch = work.path / "out"

@@ -59,12 +59,6 @@ def test_the_named_handler_gets_the_same_columns(folder, headrace, model):
     assert folder.rows("p.jsonl") == folder.rows("q.jsonl")
 
 
-def test_named_columns_are_taken(folder, headrace, model):
-    result = run(headrace, "--columns", "income,age,city")
-    assert (result.code, result.err) == (0, f"{LINE.partition(' --columns')[0]}\n")
-    assert len(folder.rows("p.jsonl")) == 2
-
-
 @pytest.mark.parametrize("options", [[], ["--handler", "sklearn-pandas"]])
 def test_a_column_that_the_input_lacks_is_one_error(folder, headrace, model, options):
     folder.write("in.csv", ROWS.replace("age", "Ages").replace("city", "town"))
@@ -163,13 +157,6 @@ def test_dead_letters_are_retried_without_a_handler(folder, headrace, model):
     result = headrace("retry", "p.dead-letters.jsonl", "--model", "model.pkl", "--into", "p.jsonl")
     assert (result.code, result.err) == (0, f"{LINE}\n")
     assert [row["id"] for row in folder.rows("p.jsonl")] == [1, 2, 3]
-
-
-@pytest.mark.large
-def test_doctor_takes_a_model_alone(folder, headrace, model):
-    result = headrace("doctor", "--model", "model.pkl", "--rows", "in.csv", "--json")
-    assert result.code == 0
-    assert '"handler": "sklearn-pandas"' in result.out
 
 
 def test_a_pipeline_of_texts_finds_its_column(folder, headrace):

@@ -69,12 +69,6 @@ def test_the_record_has_counts_causes_files_and_time(run, folder):
     }
 
 
-def test_retry_prints_the_record_too(run):
-    run()
-    _, found = run("--threshold", "1", words=("retry", "p.dead-letters.jsonl", "--output", "q.jsonl"))
-    assert (found["exit_code"], found["rows"], found["failures"]) == (0, 2, 2)
-
-
 @pytest.mark.parametrize(
     ("more", "name", "code", "reason", "said"),
     [

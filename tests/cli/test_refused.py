@@ -64,13 +64,6 @@ def test_a_run_with_more_failures_than_allowed_is_refused(folder, run, name, con
     assert folder.names() == sorted([name, *OLD])
 
 
-def test_all_rows_may_fail_if_allowed(folder, run):
-    folder.write("in.jsonl", BAD)
-    assert run("--threshold", 1).code == 0
-    assert folder.rows("p.jsonl") == []
-    assert [letter["row"] for letter in folder.rows("p.dead-letters.jsonl")] == BAD
-
-
 @pytest.mark.parametrize("threshold", [(), ("--threshold", 0)])
 def test_a_run_without_rows_succeeds_and_says_so(folder, run, threshold):
     folder.write("in.jsonl", "")

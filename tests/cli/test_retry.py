@@ -51,14 +51,6 @@ def test_rows_succeed_with_a_handler_that_can_predict_them(folder, call, first_r
     assert [{name: row[name] for name in row if name != "prediction"} for row in found] == [ROWS[1], ROWS[3]]
 
 
-def test_an_empty_file_of_dead_letters_gives_no_rows(folder, call):
-    for name in ("none.jsonl", "none.parquet"):
-        folder.write(name, [])
-        result = call("retry", "Add", name, "--output", "q.jsonl")
-        assert (result.code, result.summary["rows"]) == (0, "0")
-        assert result.err == "warning: there are no rows in the input.\n"
-
-
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

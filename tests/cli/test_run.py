@@ -75,12 +75,6 @@ def test_text_columns_stay_text(folder, run):
     assert folder.rows("p.jsonl") == [{"a": 1, "phone": "4412", "prediction": 1}]
 
 
-def test_one_column_is_a_bare_value(folder, run):
-    folder.write("in.jsonl", ROWS)
-    assert run("bare", "in.jsonl", "--columns", "b", "--keep", "a", "--output", "p.jsonl").code == 0
-    assert folder.rows("p.jsonl") == [{"a": n, "prediction": 10 * n} for n in range(5)]
-
-
 def test_a_handler_may_make_its_own_examples(folder, run):
     folder.write("in.jsonl", [{"a": 1, "b": "2.5"}, {"a": "smudge", "b": 0}, {"b": 3}])
     assert run("Vectors", "in.jsonl", "--columns", "b,a", "--output", "p.jsonl").code == 0
@@ -117,15 +111,6 @@ def test_beam_options_reach_beam(folder, run):
     result = run("Add", "in0.jsonl", *workers, "in1.jsonl", "--output", "p.jsonl", "in[23].jsonl")
     assert result.code == 0
     assert sorted(row["prediction"] for row in folder.rows("p.jsonl")) == [0, 1, 2, 3]
-
-
-@pytest.mark.filterwarnings("default::headrace.NotYetHonouredWarning")
-def test_a_warning_is_short(folder, run):
-    folder.write("in.jsonl", [{"a": 1}])
-    result = run("warns", "in.jsonl", "--output", "p.jsonl")
-    assert result.code == 0
-    (line,) = result.err.splitlines()
-    assert line == "NotYetHonouredWarning: a model may be slow"
 
 
 class TestColumnsThatAPredictionHas:

@@ -37,12 +37,6 @@ def test_the_command_line_wins(project, headrace):
     assert predictions(folder, "q.jsonl") == [23, 27]
 
 
-def test_a_text_that_looks_like_a_number_stays_text(project, headrace):
-    folder = project('handler-arg = { plus = "10" }\n')
-    assert headrace("run", "in.jsonl").code == 3
-    assert "unsupported operand" in folder.rows("p.dead-letters.failed.jsonl")[0]["message"]
-
-
 def test_paths_are_relative_to_the_file(project, folder, headrace, handlers):
     folder.write("shared/weights", "")
     folder.write(

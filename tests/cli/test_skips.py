@@ -89,7 +89,3 @@ def check(folder, result, **figures):
 def test_rows_in_equal_predictions_dead_letters_and_skips(work, headrace, options):
     check(work, headrace(*arguments("choosy", "--max-batch-size=7", *options)))
     assert not [n for n in map(int, (work.path / "log").read_text().split()) if n % 5 == 0]
-
-
-def test_keyed_models_may_skip_rows(work, headrace):
-    check(work, headrace(*arguments("keyed", "--key=key", "--columns=n,key", "--resume")))

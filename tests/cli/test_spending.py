@@ -115,9 +115,3 @@ def test_options_that_are_wrong_are_one_error(run, folder, options, said):
     assert result.code == 2
     assert said in result.error
     assert asked(folder) == []
-
-
-def test_model_without_a_price_ends_the_run(run):
-    result = run("--resume", "--budget", "5", "--price", "other=1,1")
-    assert result.code == 4
-    assert "no price for 'm'; give it with --price MODEL=INPUT,OUTPUT. (1 row is done and kept; " in result.error

@@ -47,12 +47,6 @@ def test_standard_output_has_the_rows_and_nothing_else(run, folder):
     assert folder.names() == ["d.jsonl", "in.jsonl", "prints.py"]
 
 
-def test_csv_through_a_pipe(run):
-    options = ("--format", "csv", "--output-format", "csv", "--max-batch-size", "1")
-    code, out, _ = run(*options, file="-", stdin='a,t\n1,"01"\n2,\n')
-    assert (code, out) == (0, 'a,t,prediction\n1,"01",2\n2,,3\n')
-
-
 def test_too_many_failures_write_nothing(run):
     code, out, err = run("--threshold", "1%", "--max-batch-size", "1")
     assert (code, out) == (3, "")

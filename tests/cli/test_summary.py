@@ -1,12 +1,10 @@
 """The summary reports the outcome of a run."""
 
 import dataclasses
-import io
 
 import pytest
-from rich.console import Console
 
-from headrace.cli.summary import Seconds, show, summary, usage_lines
+from headrace.cli.summary import Seconds, summary, usage_lines
 from headrace.core.events import UsageReported
 from headrace.jobs.job import Report
 from headrace.metrics.totals import Totals
@@ -29,13 +27,6 @@ DETAILS = [
     ("model load seconds", "0.50"),
     ("model bytes", "12,345,678"),
 ]
-PATH = "/a/[bold]" + "long" * 30 + ".jsonl"
-
-
-def shown(causes=(), **options):
-    screen = io.StringIO()
-    show(Console(file=screen, width=60, **options), [*LINES, ("written", PATH)], list(causes))
-    return screen.getvalue()
 
 
 def test_the_summary_has_a_line_for_each_count():
@@ -61,19 +52,6 @@ def test_the_rate_is_that_of_this_runs_rows_and_never_zero(earlier, seconds, sai
     lines = dict(summary(REPORT._replace(earlier=earlier), TOTALS, seconds))
     assert lines["seconds"] == said
     assert lines.get("  done before", "0") == f"{earlier:,}"
-
-
-@pytest.mark.parametrize("terminal", [False, True])
-def test_figures_and_files_stand_in_plain_lines(terminal):
-    text = shown(force_terminal=terminal)
-    assert set(text) - set(map(chr, range(32, 127))) == {"\n"}
-    assert "dead letters  2\nseconds       7.00 (500 " in text
-    assert text.endswith(f"written       {PATH}\n")
-
-
-def test_causes_follow_the_count_of_dead_letters():
-    text = shown(["  3 x b: y", "  and 1 more with other messages"])
-    assert "dead letters  2\n  3 x b: y\n  and 1 more with other messages\nseconds" in text
 
 
 def test_summary_of_several_models_has_lines_for_each():

@@ -132,9 +132,3 @@ def test_types_that_there_are_not(folder, headrace, handlers, asked, message):
     folder.write("in.csv", "n\n1\n")
     refused = headrace("run", "in.csv", "--handler", f"{handlers}:Add", "--output", "p.jsonl", "--types", asked)
     assert (refused.code, message in refused.err) == (2, True)
-
-
-def test_other_files_state_their_types(folder, headrace, handlers):
-    folder.write("in.jsonl", [{"n": 1}])
-    refused = headrace("run", "in.jsonl", "--handler", f"{handlers}:Add", "--output", "p.jsonl", "--types", "n=str")
-    assert (refused.code, "--types sets the types of CSV files" in refused.err) == (2, True)

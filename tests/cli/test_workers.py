@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 
 import pytest
 
@@ -181,11 +180,3 @@ def test_mistakes(work, headrace, arguments, said):
     result = headrace(*RUN, *arguments)
     assert result.code == 2
     assert said in " ".join(result.err.replace("│", " ").split())
-
-
-def test_a_pipe_is_read_by_one_process(work, command):
-    arguments = ("run", "-", "--format=jsonl", *RUN[2:])
-    process = command(*arguments, "--workers=2", stdin=subprocess.PIPE)
-    _, error = process.communicate('{"n": 1}\n')
-    assert process.returncode == 2
-    assert "leave --workers out" in error

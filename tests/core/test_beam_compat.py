@@ -34,11 +34,6 @@ def test_keyed_handlers_have_beams_attributes():
     assert list(predict(mapped, [("b", 2)])) == [("b", 4)]
 
 
-def test_what_a_class_lacks_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="max_models"):
-        _ = MaybeKeyedModelHandler(Times())._max_models_per_worker_hint
-
-
 @pytest.fixture(autouse=True)
 def _unwarned(monkeypatch):
     monkeypatch.setattr(beam_compat, "_warned", False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import pickle
 
 import apache_beam as beam
 import pytest
@@ -108,8 +107,3 @@ def test_price_of_a_model_is_its_own_or_that_of_all_others():
     assert budget.price_of("m") == Price(1.0)
     assert budget.price_of("n") == Price(2.0)
     assert Budget(prices={"m": Price()}).price_of("n") is None
-
-
-def test_budget_pickles():
-    budget = Budget(1.0, prices={"m": Price(1.0)})
-    assert pickle.loads(pickle.dumps(budget)) == budget

@@ -43,11 +43,6 @@ def test_a_call_has_examples_of_one_kind_only_and_each_gets_its_own_prediction(b
     )
 
 
-@given(st.lists(st.integers(), max_size=5), st.lists(st.integers(), max_size=5))
-def test_there_are_as_many_results_as_predictions(batch, predictions):
-    assert [result.inference for result in to_results(batch, predictions)] == predictions
-
-
 def test_a_mapping_becomes_one_dict_for_each_example():
     results = to_results("ab", {"logit": numpy.array([1.0, 2.0]), "label": ["x", "y"]})
     assert [result.inference for result in results] == [{"logit": 1.0, "label": "x"}, {"logit": 2.0, "label": "y"}]

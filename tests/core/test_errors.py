@@ -89,19 +89,6 @@ def test_beams_callers_may_catch_the_exceptions_they_used_to():
     assert issubclass(errors.RateLimitExceeded, RuntimeError)
 
 
-def test_type_names_are_qualified_unless_builtin():
-    assert errors.as_type_name(ValueError()) == "ValueError"
-    assert errors.as_type_name(errors.HeadraceError) == "headrace.core.errors.HeadraceError"
-
-
-class Odd(Exception):
-    """Cannot be made from its arguments."""
-
-    def __init__(self, number, *, name):
-        super().__init__(f"{name} {number}")
-        self.number = number
-
-
 class Attributed(ValueError):
     pass
 
@@ -131,13 +118,3 @@ def test_copy_of_an_error_has_the_one_that_it_was_raised_after():
     copied = errors.copy_of(error)
     assert isinstance(copied.__context__, ConnectionRefusedError)
     assert not copied.__suppress_context__
-
-
-class Speechless(ValueError):
-    def __str__(self):
-        raise KeyError("text")
-
-
-@pytest.mark.parametrize("error", [Odd(1, name="a"), Speechless()])
-def test_error_that_cannot_be_copied_is_its_own_copy(error):
-    assert errors.copy_of(error) is error

@@ -36,10 +36,6 @@ def test_command_installs_the_requirements_and_not_the_distribution(install):
     assert install_command("a", "x", "words") == 'pip install "a>=1,<2" "b"'
 
 
-def test_command_without_metadata_installs_the_package():
-    assert install_command("a", "x", "words-that-nobody-installed") == 'pip install "a"'
-
-
 def test_our_own_extras_have_requirements():
     assert any(one.startswith("torch>=") for one in requirements("pytorch"))
     assert not any(one.startswith("headrace") for one in requirements("sentence-transformers"))

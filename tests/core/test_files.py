@@ -19,11 +19,6 @@ def test_local_paths_are_opened(tmp_path):
         assert file.read() == b"abc"
 
 
-def test_missing_local_file_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        open_uri(str(tmp_path / "none"))
-
-
 def test_file_uris_are_opened(tmp_path):
     path = tmp_path / "my model.bin"
     path.write_bytes(b"abc")
@@ -81,10 +76,3 @@ def test_copies_can_be_handed_on(tmp_path, copies):
     keep_copies({"shelf://elsewhere": os.open(tmp_path / "copy", os.O_RDONLY)})
     with open_uri("shelf://elsewhere") as file:
         assert file.read() == b"abc"
-
-
-def test_local_files_are_not_copied(tmp_path, copies):
-    (tmp_path / "model.bin").write_bytes(b"abc")
-    with open_uri(str(tmp_path / "model.bin")) as file:
-        assert file.read() == b"abc"
-    assert kept_copies() == {}

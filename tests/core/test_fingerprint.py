@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import ConfigurationError, ModelHandler, RemoteModelHandler
-from headrace.core.fingerprint import default_cache_key, file_stamps, fingerprint
+from headrace.core.fingerprint import default_cache_key, fingerprint
 
 PROMPT = "Summarise: "
 
@@ -250,20 +250,8 @@ def test_folder_of_files_that_change_decides(tmp_path):
     assert key(Local(str(tmp_path))) != before
 
 
-def test_stamps_are_those_of_existing_files_only(tmp_path):
-    assert file_stamps(3) == file_stamps("no such file") == file_stamps("gs://bucket/model") == []
-    (tmp_path / "a").write_bytes(b"123")
-    assert [(name, size) for name, size, _ in file_stamps(tmp_path)] == [("a", 3)]
-
-
 def test_attribute_that_cannot_be_compared_is_an_error_with_its_cure():
     handler = Remote()
     handler.lock = threading.Lock()
     with pytest.raises(ConfigurationError, match=r"of Remote, .* 'lock' cannot be compared .* cache_key\(\)"):
         default_cache_key(handler)
-
-
-def test_how_many_requests_an_engine_is_given_does_not_decide():
-    handlers = [Local("m"), Local("m")]
-    handlers[1].max_concurrent = 3
-    assert key(handlers[0]) == key(handlers[1])

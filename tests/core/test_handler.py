@@ -7,7 +7,6 @@ import pickle
 from dataclasses import dataclass
 
 import apache_beam.ml.inference.base as beams_base
-import cloudpickle
 import numpy as np
 import pytest
 
@@ -130,12 +129,6 @@ def test_added_functions_extend_those_of_a_subclass():
     handler = Opinionated().with_preprocess_fn(str.strip).with_no_batching()
     assert handler.get_preprocess_fns() == [str.strip, int]
     assert handler.should_skip_batching()
-
-
-def test_composition_survives_pickling():
-    handler = cloudpickle.loads(cloudpickle.dumps(Adder().with_preprocess_fn(int).with_postprocess_fn(lambda x: -x)))
-    assert apply(handler.get_preprocess_fns(), "5") == 5
-    assert apply(handler.get_postprocess_fns(), 5) == -5
 
 
 @pytest.mark.parametrize("base", [Adder(), beams_base.ModelHandler()])

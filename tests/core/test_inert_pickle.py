@@ -68,11 +68,6 @@ def test_arrays_of_joblib_are_passed_over(tmp_path, compress):
     assert model.needs_joblib
 
 
-def test_a_file_of_joblib_without_arrays_is_a_pickle(tmp_path):
-    model = PickledModel(with_joblib({"a": 1}, tmp_path / "model"))
-    assert (model.content, model.needs_joblib) == ({"a": 1}, False)
-
-
 def test_nothing_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     harmful = [Harmful(), numpy.ones(3)]

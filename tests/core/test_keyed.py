@@ -6,7 +6,6 @@ import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
-import cloudpickle
 import pytest
 
 from headrace import (
@@ -56,10 +55,6 @@ def by_key():
 
 def run(handler, batch):
     return list(handler.run_inference(batch, handler.load_model()))
-
-
-def test_one_handler_serves_all_keys():
-    assert run(KeyedModelHandler(Adder()), [("x", 1), ("y", 2)]) == [("x", 2), ("y", 3)]
 
 
 def test_a_handler_for_each_set_of_keys_keeps_the_order_of_the_batch():
@@ -241,12 +236,6 @@ def test_a_tuple_that_is_no_pair_stays_whole():
     handler = MaybeKeyedModelHandler(Adder())
     with pytest.raises(TypeError, match=r"pairs, not \('a', 1, 2\)"):
         run(handler, [1, ("a", 1), ("a", 1, 2)])
-
-
-def test_keyed_handlers_survive_pickling():
-    for handler in (KeyedModelHandler(Adder()), by_key(), MaybeKeyedModelHandler(Adder())):
-        copy = cloudpickle.loads(cloudpickle.dumps(handler))
-        assert run(copy, [("a", 1)]) == run(handler, [("a", 1)])
 
 
 @pytest.mark.parametrize("limit", [0, 1.5, "2"])

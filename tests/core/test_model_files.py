@@ -116,8 +116,3 @@ def test_any_bytes_can_be_asked(file, content):
 def test_a_damaged_pickle_is_a_mistake(file):
     with pytest.raises(ConfigurationError, match="it cannot be read as a pickle: "):
         _ = file("m.pkl", pickle.dumps([1, 2, 3])[:-4]).pickled
-
-
-def test_a_file_that_is_not_there_is_an_error(tmp_path):
-    with pytest.raises(OSError, match="none"):
-        ModelFile(str(tmp_path / "none"))

@@ -17,15 +17,6 @@ class Echo(RemoteModelHandler):
         return batch
 
 
-def test_both_methods_are_required():
-    with pytest.raises(TypeError, match="create_client"):
-        RemoteModelHandler()
-
-
-def test_the_client_is_the_model():
-    assert Echo(namespace="n", num_retries=1).load_model() == "client"
-
-
 @pytest.mark.parametrize(("method", "instead"), [("load_model", "create_client"), ("run_inference", "request")])
 def test_methods_that_headrace_calls_cannot_be_overridden(method, instead):
     with pytest.raises(TypeError, match=f"Cannot override RemoteModelHandler.{method}, implement {instead}"):

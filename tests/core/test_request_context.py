@@ -14,9 +14,7 @@ from headrace.core.request_context import (
     RequestState,
     also_report_to,
     current_request,
-    kept_for_next_try,
     request_context,
-    usage_was_paid_before,
 )
 from http_endpoint import events_and_outcomes, failures_among
 from toys import Acting
@@ -174,14 +172,3 @@ def test_headers_go_to_the_request_of_their_context_and_usage_to_the_run_as_well
 def test_headers_that_are_no_mapping_are_refused(wrong):
     with pytest.raises(ConfigurationError, match="report_rate_limit needs an answer's headers"):
         report_rate_limit(wrong)
-
-
-def test_nothing_is_kept_outside_a_request():
-    def keep():
-        usage_was_paid_before(is_paid=True)
-        kept_for_next_try()["example"] = "reply"
-        return kept_for_next_try()
-
-    assert contextvars.copy_context().run(keep) == {}
-    assert request_context(list).run(keep) == {"example": "reply"}
-    assert request_context(list).run(kept_for_next_try) == {}

@@ -52,11 +52,6 @@ def test_a_failed_inference_is_a_batch_of_one_element():
     assert lines[-1] == "ValueError: no\n"
 
 
-def test_other_failures_hold_the_element_itself():
-    assert failure(ValueError(), Stage.PREPROCESSING).record[0] == "element"
-    assert failure(ValueError(), whole_batch=True).record[0] == "element"
-
-
 def test_a_printed_failure_says_which_element_failed_where_and_why():
     assert str(failure(ValueError("no"))) == "inference failed for 'element': ValueError: no"
     assert repr(failure(ValueError("no"))) == "<Failure: inference failed for 'element': ValueError: no>"

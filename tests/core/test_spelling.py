@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import ClassVar
 
 import pytest
@@ -62,11 +61,6 @@ def test_argument_that_beam_ignores_is_a_warning_where_the_user_makes_the_handle
     assert handler.batch_elements_kwargs() == {"max_batch_size": 3}
 
 
-def test_argument_that_one_handler_ignores_is_an_error_of_another():
-    with pytest.raises(ConfigurationError, match="no argument 'device'"):
-        ModelHandler(device="GPU")
-
-
 KNOWN = ("columns", "Keep", "text-columns", "model")
 
 
@@ -85,11 +79,3 @@ def test_a_file_that_is_not_there_is_answered_with_its_neighbour(tmp_path, monke
     assert no_file("data/chrun.pkl") == "there is no file 'data/chrun.pkl'; did you mean 'data/churn.pkl'?"
     assert no_file("data/other.pkl") == "there is no file 'data/other.pkl'."  # only the extension is alike
     assert no_file("date/churn.pkl") == "there is no file 'date/churn.pkl', nor a folder 'date'."
-
-
-def test_a_folder_that_may_not_be_listed_has_no_neighbours(tmp_path, monkeypatch):
-    def refuse(path):
-        raise PermissionError(path)
-
-    monkeypatch.setattr(os, "listdir", refuse)
-    assert no_file(str(tmp_path / "a.csv")).endswith("a.csv'.")

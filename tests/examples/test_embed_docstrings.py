@@ -36,18 +36,3 @@ def test_example_prints_the_docstrings_it_finds(example, capsys):
     assert searching.startswith("searching ")
     assert len(hits) == 3
     assert "statistics.mean: Return the sample arithmetic mean of data." in hits[0]
-
-
-@pytest.mark.parametrize("limit", [1, 5])
-def test_packages_take_turns_up_to_the_limit(example, limit):
-    found = example("embed_docstrings").find_docstrings(["csv", "statistics", "no_such_package"], limit)
-
-    assert len(found) == len({text for _, text in found}) == limit
-    assert {where.split(":")[0] for where, _ in found} == {"csv", "statistics"} if limit > 1 else {"csv"}
-
-
-def test_private_names_are_not_searched(example):
-    found = example("embed_docstrings").find_docstrings(["json"], 1000)
-
-    assert any(text.startswith("loads: ") for _, text in found)
-    assert not any(text.startswith("_") for _, text in found)

@@ -20,14 +20,6 @@ def test_every_key_is_answered_by_its_own_model(example, new_pipeline, tmp_path,
         )
 
 
-def test_a_key_may_occur_twice_in_one_mapping(example, tmp_path):
-    keyed = example("keyed_models")
-    handler = keyed.make_handler(keyed.train(tmp_path))
-
-    assert handler.cohort("clinic") == handler.cohort("practice")
-    assert handler.max_models == 2
-
-
 @pytest.mark.large
 def test_example_prints_counts_for_every_key(example, capsys):
     keyed = example("keyed_models")

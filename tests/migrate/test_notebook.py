@@ -75,28 +75,6 @@ def test_cell_that_is_no_python_does_not_stop_the_others():
 
 
 NOT_PYTHON = "this is not read as Python, and names Beam's package: write Headrace's."
-INSTALLS = [
-    "!pip install --quiet apache-beam[gcp]",
-    "x = 1\n%pip install --upgrade \\\n  torch 'apache_beam[gcp]>=2.50'",
-    "%%bash\ncd x && python3 -m pip install apache-beam",
-    "%%writefile setup.sh\npip install apache-beam",
-]
-ONNX = "from apache_beam.ml.inference.onnx_inference import OnnxModelHandlerNumpy"
-
-
-@pytest.mark.parametrize(("cell", "line"), list(zip(INSTALLS, [1, 2, 2, 2], strict=True)))
-def test_commands_that_install_beam_lack_headrace(cell, line):
-    moved = migrate_notebook(json.dumps(notebook(ONNX, cell)))
-    (finding,) = moved.findings
-    assert finding.message.startswith("lists apache-beam: add ")
-    assert "headrace[onnx]" in finding.message
-    assert (finding.place, finding.needs_person) == (f": code cell 2, line {line}", True)
-    assert migrate_notebook(moved.text).findings == (finding,)
-
-
-def test_commands_that_install_headrace_lack_nothing():
-    cells = [ONNX, INSTALLS[0], "%pip install 'headrace[onnx]'"]
-    assert migrate_notebook(json.dumps(notebook(*cells))).findings == ()
 
 
 @pytest.mark.parametrize("first", ["!pip list", "%%writefile main.py"])
@@ -112,9 +90,3 @@ def test_what_is_no_notebook_is_said(text):
     moved = migrate_notebook(text)
     assert moved.text == text
     assert moved.findings[0].needs_person
-
-
-def test_other_notebooks_are_left_alone():
-    for text in (json.dumps(notebook("x = !ls")), "{"):
-        assert migrate_notebook(text).text == text
-        assert migrate_notebook(text).findings == ()

@@ -87,18 +87,6 @@ def test_zero_tolerance_means_equality():
     assert nearly_equal([1.0], [1.0], relative=0, absolute=0)
 
 
-nested = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@given(nested)
-def test_everything_equals_itself(value):
-    assert nearly_equal(value, value, relative=0, absolute=0)
-
-
 @given(st.lists(st.floats(allow_nan=False, width=32), min_size=1, max_size=4))
 def test_arrays_are_compared_by_their_numbers(numbers):
     assert nearly_equal(numpy.array(numbers), numpy.array(numbers) + 1e-9)

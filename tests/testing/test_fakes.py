@@ -10,7 +10,7 @@ import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
 
-from headrace import BatchingConfig, PredictionResult, predict
+from headrace import PredictionResult, predict
 from headrace.beam import RunInference
 from headrace.testing import DoublingHandler, FakeClock, HandlerContract, LoadCountingHandler, SlowHandler
 
@@ -87,31 +87,6 @@ def test_clock_moves_only_when_advanced():
     assert clock.time_ns() - start == 1_500_000_000
 
 
-def test_seconds_serve_as_the_clock_of_batching():
-    clock = FakeClock()
-    config = BatchingConfig(clock=clock.seconds)
-    before = config.clock()
-    clock.advance(3)
-    assert config.clock() - before == 3
-
-
 def test_clock_does_not_run_backwards():
     with pytest.raises(ValueError, match=r"advance\(-1\)"):
         FakeClock().advance(-1)
-
-
-def test_advances_from_several_threads_add_up():
-    clock = FakeClock()
-    start = clock.time_ns()
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: clock.advance(0.001), range(400)))
-    assert clock.time_ns() - start == 400_000_000
-
-
-def test_a_pickled_copy_goes_on_by_itself():
-    clock = FakeClock()
-    clock.advance(5)
-    copied = pickle.loads(pickle.dumps(clock))
-    assert copied.time_ns() == clock.time_ns()
-    copied.advance(1)
-    assert copied.time_ns() - clock.time_ns() == 1_000_000_000

@@ -18,15 +18,12 @@ from headrace.testing import (
     BrokenLoadHandler,
     DeviceLosingHandler,
     DoublingHandler,
-    FakeDevice,
-    FaultyFunction,
     FaultyHandler,
     FaultyLoadHandler,
     MemoryHungryHandler,
     MiscountingHandler,
     NoneHandler,
     PoisonHandler,
-    eat_memory,
     hang,
 )
 
@@ -99,11 +96,6 @@ def test_a_lost_device_stays_lost_in_its_process_and_nowhere_else():
     subprocess.run([sys.executable, "-c", code], input=pickle.dumps(handler), check=True)
 
 
-def test_lost_device_error_can_be_chosen():
-    with pytest.raises(OSError, match="unplugged"):
-        FaultyFunction(FakeDevice(OSError, "unplugged").lose, 1)(1)
-
-
 def test_faults_occur_on_the_given_examples():
     committed = []
     handler = FaultyHandler(functools.partial(committed.append, "fault"), 13, 17)
@@ -117,13 +109,6 @@ def test_a_fault_may_occur_in_loading():
     committed = []
     assert infer(FaultyLoadHandler(functools.partial(committed.append, "fault")), [1]) == infer(DoublingHandler(), [1])
     assert committed == ["fault"]
-
-
-def test_a_fault_may_occur_in_a_function():
-    committed = []
-    function = FaultyFunction(functools.partial(committed.append, "fault"), 13)
-    assert [function(1), function("a"), committed] == [1, "a", []]
-    assert [function(13), committed] == [13, ["fault"]]
 
 
 def test_a_segmentation_fault_kills_the_process():
@@ -148,8 +133,3 @@ def test_a_hanging_handler_never_returns(name, others_go_on):
     finally:
         process.kill()
         process.communicate()
-
-
-def test_eating_memory_stops_where_memory_has_no_limit():
-    with pytest.raises(MemoryError, match="5,000,000 bytes were eaten"):
-        eat_memory(5_000_000)

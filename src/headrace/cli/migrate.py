@@ -47,6 +47,7 @@ def run_migrate(args: MigrateArgs) -> int:
     if args.write and args.check:
         raise ConfigurationError("--check changes nothing; leave it or --write out.")
     from headrace.migrate.files import migrate_files  # noqa: PLC0415 - needs an extra
+    from headrace.migrate.names import extras_in  # noqa: PLC0415 - only where there is something to move
 
     files = migrate_files(args.paths)
     changed = [file for file in files if file.is_changed]
@@ -54,7 +55,8 @@ def run_migrate(args: MigrateArgs) -> int:
     if not args.write:
         _show(changed, names_only=args.check)
     by_hand, notes = _report_findings(files)
-    typer.echo(_summary(args, len(changed) - failed, by_hand, notes), err=True)
+    extras = sorted(set().union(*(extras_in(file.new) for file in changed)))
+    typer.echo(_summary(args, len(changed) - failed, by_hand, notes, extras), err=True)
     if by_hand and not failed:
         return BY_HAND
     return FAILED if failed or (args.check and changed) else DONE
@@ -100,8 +102,10 @@ def _report_findings(files: Sequence[MigratedFile]) -> tuple[int, int]:
     return counts[True], counts[False]
 
 
-def _summary(args: MigrateArgs, changed: int, by_hand: int, notes: int) -> str:
+def _summary(args: MigrateArgs, changed: int, by_hand: int, notes: int, extras: Sequence[str]) -> str:
     verb = "changed" if args.write else "to change"
     left = f"{by_hand} place{'s' * (by_hand != 1)} left to do by hand, {notes} note{'s' * (notes != 1)}"
     hint = "" if args.write or args.check or not changed else " --write changes the files."
-    return f"{changed} file{'s' * (changed != 1)} {verb}, {left}.{hint}"
+    package = f"headrace[{','.join(extras)}]" if extras else "headrace"
+    needs = f" The code needs {package} wherever it runs." if changed else ""
+    return f"{changed} file{'s' * (changed != 1)} {verb}, {left}.{needs}{hint}"

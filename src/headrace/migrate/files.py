@@ -6,7 +6,6 @@ import codecs
 import difflib
 import io
 import os
-import re
 import shutil
 import tempfile
 import tokenize
@@ -16,17 +15,12 @@ from pathlib import Path
 
 from headrace.core.errors import ConfigurationError
 from headrace.migrate.imports import Finding
-from headrace.migrate.names import BEAM_PACKAGE, missing_requirement, uses_headrace
 from headrace.migrate.notebook import migrate_notebook
-from headrace.migrate.source import MigratedSource, migrate_source
+from headrace.migrate.source import migrate_source
 
 _PYTHON = (".py", ".pyi", ".pyw")
 _NOTEBOOK = ".ipynb"
 _LEFT_OUT = ("__pycache__", "node_modules", "site-packages")
-_DEPENDENCIES = re.compile(
-    r"(?:[\w.-]*requirements[\w.-]*\.(?:txt|in)|pyproject\.toml|setup\.(?:py|cfg)|Pipfile|environment[\w.-]*\.ya?ml"
-    r"|Dockerfile[\w.-]*)"
-)
 
 
 @dataclass(frozen=True)
@@ -80,38 +74,13 @@ def migrate_files(paths: Iterable[str | Path]) -> list[MigratedFile]:
         ConfigurationError: a path does not exist.
     """
     files = [_read(path) for path in sorted(set(_files_of(map(Path, paths))))]
-    sources = [(file, _migrate(file)) for file in files]
-    beam_stays = any(source.beam_stays for _, source in sources)
+    sources = [(migrate_notebook if file.path.suffix == _NOTEBOOK else migrate_source)(file.old) for file in files]
+    beam_stays = any(source.beam_stays for source in sources)
     done = []
-    for file, source in sources:
-        findings = [*file.findings, *(one for one in source.findings if beam_stays or not one.if_beam_stays)]
-        if lists_dependencies(file.path):
-            findings += _about_project(file, sources)
-        done.append(replace(file, new=source.text, findings=tuple(findings)))
+    for file, source in zip(files, sources, strict=True):
+        findings = (one for one in source.findings if beam_stays or not one.if_beam_stays)
+        done.append(replace(file, new=source.text, findings=(*file.findings, *findings)))
     return [file for file in done if file.is_changed or file.findings]
-
-
-def _about_project(file: MigratedFile, sources: list[tuple[MigratedFile, MigratedSource]]) -> list[Finding]:
-    """What a list of dependencies lacks for the code in its folder and below."""
-    below = [source for other, source in sources if other.path.is_relative_to(file.path.parent)]
-    beam = BEAM_PACKAGE.search(file.old)
-    if beam is None or not any(uses_headrace(source.text) for source in below):
-        return []
-    missing = missing_requirement(file.old, {extra for source in below for extra in source.extras})
-    return [Finding(file.old.count("\n", 0, beam.start()) + 1, 0, missing)] if missing else []
-
-
-def lists_dependencies(path: Path) -> bool:
-    """Whether a file does, by its name."""
-    return bool(_DEPENDENCIES.fullmatch(path.name))
-
-
-def _migrate(file: MigratedFile) -> MigratedSource:
-    if file.path.suffix == _NOTEBOOK:
-        return migrate_notebook(file.old)
-    if file.path.suffix in _PYTHON or not lists_dependencies(file.path):
-        return migrate_source(file.old)
-    return MigratedSource(file.old)
 
 
 def _files_of(paths: Iterable[Path]) -> Iterator[Path]:
@@ -131,7 +100,7 @@ def _is_left_out(folder: Path) -> bool:
 
 
 def _is_read(path: Path) -> bool:
-    return (path.suffix in (*_PYTHON, _NOTEBOOK) or lists_dependencies(path)) and path.is_file()
+    return path.suffix in (*_PYTHON, _NOTEBOOK) and path.is_file()
 
 
 def _read(path: Path) -> MigratedFile:

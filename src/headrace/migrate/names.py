@@ -19,9 +19,6 @@ _BASE = "headrace.beam"
 _OF_BASE = ("", "base", "utils")
 """Modules of Beam's package, and the package itself, whose public names ``headrace.beam`` has."""
 
-BEAM_PACKAGE = re.compile(r"apache[-_]beam\b")
-_HEADRACE = re.compile(r"\bheadrace\b(?:\[([\w\s,.-]*)\])?")
-
 REMOTE = "RemoteModelHandler"
 """Stays Beam's: Headrace's calls the client from several threads, and only a person can tell whether that is safe."""
 
@@ -111,27 +108,7 @@ def _parsed(file: Path) -> ast.Module:
     return ast.parse(file.read_text("utf-8"))
 
 
-def uses_headrace(text: str) -> bool:
-    """Whether code imports Headrace's counterparts."""
-    return "headrace.beam" in text or "headrace.handlers" in text or "from headrace import" in text
-
-
-def extras_in(text: str) -> frozenset[str]:
+def extras_in(text: str) -> set[str]:
     """The extras of Headrace that Python code needs, by the handlers it names."""
-    if "headrace.handlers" not in text:
-        return frozenset()
-    words = set(re.findall(r"\w+", text))
-    return frozenset(card.extra for path, card in CARDS.items() if words.issuperset(path.split(".")))
-
-
-def missing_requirement(text: str, needed: set[str]) -> str | None:
-    """What to say of a text that lists apache-beam, and lacks Headrace with the extras that the moved code needs."""
-    named = list(_HEADRACE.finditer(text))
-    there = {extra.strip() for found in named for extra in (found[1] or "").split(",")}
-    missing = ",".join(sorted(needed - there))
-    if named:
-        return f"lists headrace without extras that the moved code needs: headrace[{missing}]." if missing else None
-    requirement = f"headrace[{missing}]" if missing else "headrace"
-    return (
-        f"lists apache-beam: add {requirement}, with the address that you install it from; the moved code imports it."
-    )
+    words = set(re.findall(r"\w+", text)) if "headrace.handlers" in text else set()
+    return {card.extra for path, card in CARDS.items() if words.issuperset(path.split("."))}

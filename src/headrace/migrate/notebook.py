@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.migrate.imports import Finding
-from headrace.migrate.names import BEAM_PACKAGE, INFERENCE, extras_in, missing_requirement, uses_headrace
+from headrace.migrate.names import INFERENCE
 from headrace.migrate.source import MigratedSource, is_python, migrate_source
 
 _MARK = "# headrace: cell {}"
@@ -18,7 +18,6 @@ _HIDDEN = "pass  # headrace: hidden "
 _MAGIC = re.compile(r"([ \t]*)(?:[%!?]|[\w, ]+=\s*[%!]|[\w.]+\?{1,2}$)")
 """``%magic``, ``!command``, ``?help`` and ``help?``, and names for what they give."""
 _PYTHON_MAGICS = re.compile(r"%%(?:time|timeit|capture|prun)\b")
-_INSTALL = re.compile(r"^[^#\n]*\b(?:pip3?|conda|mamba)[ \t]+install\b(?:[^\\\n]|\\[^\n]|\\\n)*", re.MULTILINE)
 _LAYOUTS = [(indent, ascii_only) for indent in (1, 2, 4, None) for ascii_only in (False, True)]
 """How notebooks are written; the first is Jupyter's way."""
 _NOT_PYTHON = "this is not read as Python, and names Beam's package: write Headrace's."
@@ -37,15 +36,12 @@ def migrate_notebook(text: str) -> MigratedSource:
     findings: list[Finding] = []
     if "inference" in text and "apache_beam" in text:
         new, findings, beam_stays = _migrate_cells(sources)
-    extras = extras_in("\n".join(new))
-    if any(map(uses_headrace, new)):
-        findings += _about_installing(new, set(extras))
     for cell, old, source in zip(cells, sources, new, strict=True):
         if source != old:
             cell["source"] = source if isinstance(cell["source"], str) else source.splitlines(keepends=True)
     changed = _as_json(notebook, text) if new != sources else text
     findings.sort(key=lambda one: (one.cell, one.line))
-    return MigratedSource(changed, tuple(findings), beam_stays, extras)
+    return MigratedSource(changed, tuple(findings), beam_stays)
 
 
 def _migrate_cells(sources: list[str]) -> tuple[list[str], list[Finding], bool]:
@@ -66,14 +62,6 @@ def _migrate_cells(sources: list[str]) -> tuple[list[str], list[Finding], bool]:
         cell = max(bisect_right(starts, finding.line), 1)
         findings.append(replace(finding, line=finding.line - starts[cell - 1], column=0, cell=cell))
     return list(_split(moved.text, len(sources))), findings, moved.beam_stays
-
-
-def _about_installing(sources: list[str], extras: set[str]) -> Iterator[Finding]:
-    installed = [(number, source, one) for number, source in enumerate(sources, 1) for one in _INSTALL.finditer(source)]
-    message = missing_requirement("\n".join(found[0] for _, _, found in installed), extras)
-    for number, source, found in installed:
-        if message and BEAM_PACKAGE.search(found[0]):
-            yield Finding(source.count("\n", 0, found.start()) + 1, 0, message, cell=number)
 
 
 def _hide(source: str) -> str:

@@ -8,7 +8,6 @@ import libcst
 
 from headrace.migrate.advice import advice_findings, beam_stays
 from headrace.migrate.imports import FileImports, Finding
-from headrace.migrate.names import extras_in
 from headrace.migrate.rewriting import Editor, Rewriting, apply_edits
 
 
@@ -22,14 +21,12 @@ class MigratedSource:
     """In the order of the text."""
     beam_stays: bool = False
     """Whether a handler of Beam's is left."""
-    extras: frozenset[str] = frozenset()
-    """The extras of Headrace that the text needs."""
 
 
 def migrate_source(text: str) -> MigratedSource:
     """Moves the text of a Python file over, decoded and without a byte order mark. Never raises."""
     if "inference" not in text or "apache_beam" not in text:
-        return MigratedSource(text, extras=extras_in(text))
+        return MigratedSource(text)
     try:
         module = libcst.parse_module(text)
         if not text.startswith(module.code.rstrip()):  # LibCST loses spaces at the end
@@ -59,4 +56,4 @@ def _migrate_module(module: libcst.Module, text: str) -> MigratedSource:
     new = apply_edits(content, edits).decode()
     libcst.parse_module(new)  # raises if an edit went wrong
     findings = sorted(set(advice_findings(imports, rewriting)), key=lambda one: (one.line, one.column, one.message))
-    return MigratedSource(new, tuple(findings), beam_stays(imports, rewriting), extras_in(new))
+    return MigratedSource(new, tuple(findings), beam_stays(imports, rewriting))
