@@ -47,12 +47,12 @@ def functions(trees: Mapping[str, ast.Module]) -> list[Function]:
 
 
 def classes_defined_twice(trees: Mapping[str, ast.Module]) -> dict[str, list[str]]:
-    """The modules of top-level classes that share a name, but for an underscore, by that name."""
+    """The modules of top-level classes that share a name, by that name."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for module, tree in trees.items():
         for node in tree.body:
             if isinstance(node, ast.ClassDef):
-                found[node.name.lstrip("_")].append(module)
+                found[node.name].append(module)
     return {name: where for name, where in sorted(found.items()) if len(where) > 1}
 
 
