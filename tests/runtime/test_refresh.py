@@ -161,7 +161,7 @@ def serves(wait_until):
     """Waits until a version serves."""
 
     def wait(thread, path):
-        assert wait_until(lambda: path in str(thread.models.serving))
+        assert wait_until(lambda: path in str(thread.models.serving.version))
 
     return wait
 
@@ -322,8 +322,7 @@ def test_worker_opened_during_an_earlier_load_gets_that_model(thread, serves, tm
     (tmp_path / "v1").touch()
     serves(again, "v1")
     assert ids(again.ask(1)) == ["v1"]
-    for straggler in loading._threads:
-        straggler.join()
+    assert wait_until(lambda: loading._thread is None)
 
 
 def test_model_that_loads_when_the_transform_ends_is_released(tmp_path, thread, wait_until, when_in):

@@ -24,6 +24,8 @@ _LONGEST_LINE = 8 * _LONGEST_TEXT
 _LAST_READS = 9
 """How often a pipe is read at close: enough to drain it, on Linux."""
 _LAST_SECS = 0.5
+_TICK_MS = 200
+"""How soon the thread notices that it is to end."""
 
 
 class OutputReader:
@@ -44,13 +46,13 @@ class OutputReader:
         self.name = name
         self._log_here = log or self._log_to_logger
         self._process = os.getpid()
+        self._is_closing = False
         self._open: set[int] = set()
         """Open descriptors. Remove one before closing it, so that no thread closes a reused number."""
         self._thread = threading.Thread(target=self._run, name=f"headrace output of {name}", daemon=True)
         try:
             self._printed_read, self.printed = self._pipe()
             self._logged_read, self.logged = self._pipe()
-            self._wake_read, self._wake = self._pipe()
             self._thread.start()
         except BaseException:
             self._close(*self._open)
@@ -73,16 +75,12 @@ class OutputReader:
             self._close(*self._open)
             return
         self.release()
-        self._join(timeout_secs)
-        with suppress(OSError):  # the thread has ended
-            if self._wake in self._open:
-                os.write(self._wake, b"end")  # closing is not enough: forked children may have copies
-        self._close(self._wake)
-        self._join(_LAST_SECS)
-
-    def _join(self, timeout_secs: float) -> None:
-        if threading.current_thread() is not self._thread:  # a garbage collection may call close() on any thread
+        is_elsewhere = threading.current_thread() is not self._thread  # a garbage collection may close on any thread
+        if is_elsewhere:
             self._thread.join(timeout_secs)
+        self._is_closing = True
+        if is_elsewhere:
+            self._thread.join(_LAST_SECS)
 
     def _pipe(self) -> tuple[int, int]:
         read, write = os.pipe()
@@ -98,24 +96,22 @@ class OutputReader:
 
     def _run(self) -> None:
         streams = {
-            self._logged_read: _OutputPipe(self._logged_read, self._pass_on_record),
-            self._printed_read: _OutputPipe(self._printed_read, self._pass_on_print),
+            self._logged_read: _Lines(self._logged_read, self._pass_on_record),
+            self._printed_read: _Lines(self._printed_read, self._pass_on_print),
         }
         poll = select.poll()
-        for file in (*streams, self._wake_read):
+        for file in streams:
             poll.register(file, select.POLLIN)
-        while streams:
-            ready = {file for file, _ in poll.poll()}
-            is_closing = self._wake_read in ready
-            for file in [one for one in streams if is_closing or one in ready]:
-                if not streams[file].read(_LAST_READS if is_closing else 1):
+        is_last = False
+        while streams and not is_last:
+            is_last = self._is_closing
+            for file, _ in poll.poll(_TICK_MS):
+                if not streams[file].read(_LAST_READS if is_last else 1):
                     poll.unregister(file)
                     del streams[file]
-            if is_closing:
-                break
         for stream in streams.values():
             stream.end()
-        self._close(self._printed_read, self._logged_read, self._wake_read)
+        self._close(self._printed_read, self._logged_read)
 
     def _pass_on_print(self, line: bytes) -> None:
         last = line.rstrip(b"\r").rpartition(b"\r")[2]  # a progress bar's final state
@@ -140,13 +136,8 @@ class OutputReader:
                 traceback.print_exc()
 
 
-class _OutputPipe:
-    """Splits the bytes of one pipe into lines.
-
-    Args:
-        file: the pipe's descriptor, which does not block.
-        pass_on: called with each line, without the newline.
-    """
+class _Lines:
+    """Splits the bytes of one pipe, whose ``file`` does not block, into lines; ``pass_on`` gets each."""
 
     def __init__(self, file: int, pass_on: Callable[[bytes], None]) -> None:
         self._file = file
@@ -193,29 +184,25 @@ def redirect_output(printed: int, logged: int, level: int) -> None:
     JSON; child programs do not inherit that descriptor. Call it in a single-threaded process.
 
     Args:
-        printed: the reader's ``printed`` descriptor, or a copy of it; stays open.
-        logged: the reader's ``logged`` descriptor, or a copy of it; stays open.
+        printed: the reader's ``printed`` descriptor, or a copy of it; is closed.
+        logged: the reader's ``logged`` descriptor, or a copy of it; is closed.
         level: the root logger's new level.
     """
-    target, sink, nothing = (_lifted(number) for number in (printed, logged, os.open(os.devnull, os.O_RDONLY)))
+    target, sink = (fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3) for number in (printed, logged))
+    os.close(printed)
+    os.close(logged)
+    nothing = os.open(os.devnull, os.O_RDONLY)
     for number, source, name in ((0, nothing, "stdin"), (1, target, "stdout"), (2, target, "stderr")):
         os.dup2(source, number)
         mode, buffering = ("w", 1) if number else ("r", -1)
         stream = open(number, mode, buffering, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115 - stays open
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-    for copy in {nothing, target} - {printed}:
-        os.close(copy)
+    os.close(target)
+    if nothing > 2:
+        os.close(nothing)
     logging.root.handlers[:] = [_RecordSender(sink)]
     logging.root.setLevel(level)
-
-
-def _lifted(descriptor: int) -> int:
-    """The descriptor, or a duplicate above 2 if it is 0, 1 or 2; child programs do not inherit it."""
-    if descriptor > 2:
-        os.set_inheritable(descriptor, False)
-        return descriptor
-    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
 
 
 class _RecordSender(logging.Handler):

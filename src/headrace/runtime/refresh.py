@@ -19,11 +19,24 @@ _LONGEST_END_SECS = 30.0
 """Seconds for which the end of a transform waits for a load in progress, whose model is then dropped."""
 
 
+class Served:
+    """A version that serves, or did, with its preloader, which the last of its users closes.
+
+    The preloader, a worker that runs no bundles, keeps the version's session open, so that workers that join it need
+    not wait.
+    """
+
+    def __init__(self, version: Version, preloader: AnyWorker) -> None:
+        self.version = version
+        self.preloader = preloader
+        self.users = 1
+        """Threads that have a worker of it or are about to; and one for as long as it serves."""
+
+
 class VersionedModels:
     """The versions of one transform's models in this process, or in one thread of it; thread-safe.
 
-    Each version is a session. A *preloader*, a worker that runs no bundles, keeps the session open while the version
-    serves, so that workers that join it need not wait.
+    Each version is a session. A thread of this object's own loads newer models and looks for newer files.
 
     Args:
         waits: whether bundles wait for a newer model to load, as is right in batch pipelines.
@@ -46,16 +59,15 @@ class VersionedModels:
         self._clock = self.spec.clock
         self._watch = self.spec.watch
         self.policy = policy or RefreshPolicy(waits=waits)
-        self.serving: Version | None = None
-        """The version for new batches; any thread may read it."""
-        self._preloader: AnyWorker | None = None
+        self.serving: Served | None = None
+        """What new batches run on; any thread may read it."""
         self._changed = threading.Condition()
         self._starting = threading.Lock()
-        self._users: list[Callable[[], bool]] = []
-        """For each thread: releases an older version unless a bundle uses it; returns whether none is held any more."""
-        self._threads: list[threading.Thread] = []
+        self._users: list[Callable[[], None]] = []
+        """For each thread: has it release an older version, unless a bundle uses it."""
+        self._thread: threading.Thread | None = None
         self._early_events: list[Event] = []
-        self._is_loading = self._is_scanning = self._is_closed = False
+        self._is_closed = False
 
     def handle(self, update: ModelUpdate) -> None:
         """Handles an update that a thread received: starts to load a newer model if it names one.
@@ -71,50 +83,66 @@ class VersionedModels:
                     except BaseException:
                         self.policy.scan_due = None  # the next bundle looks again
                         raise
-        change = self._change(update)
+        self._request(update)
         with self._changed:
-            if change is not None:
-                self.policy.request(update, change)
-            self._begin_loading()
-            self._begin_scanning()
-            while self.waits and self._is_loading:
+            if self._thread is None and not self._is_closed and (self._is_scan_due() or self.policy.is_due(self._now())):
+                self._thread = threading.Thread(target=self._work, name="headrace-refresh", daemon=True)
+                self._thread.start()
+            while self.waits and self._thread is not None:
                 self._changed.wait()
 
     def open(self, version: Version) -> AnyWorker:
         """Opens a thread's own worker for a version that is kept open."""
         return open_worker(with_models(version, self._fresh), self._namespace)
 
-    def join(self, release_older: Callable[[], bool]) -> None:
+    def take(self) -> Served:
+        """The version that serves, which stays open until it is given back."""
+        with self._changed:
+            assert self.serving is not None
+            self.serving.users += 1
+            return self.serving
+
+    def give_back(self, served: Served, *, linger: bool = False) -> None:
+        """Ends one use of a version; the last one closes it."""
+        with self._changed:
+            served.users -= 1
+            is_last = not served.users
+        if is_last:
+            served.preloader.close(linger=linger)
+            if not linger:
+                trim_memory()  # models are often cyclic garbage, and the collector counts objects, not bytes
+
+    def join(self, release_older: Callable[[], None]) -> None:
         """Registers a thread, by what has it release an older version."""
         with self._changed:
             self._users.append(release_older)
 
-    def leave(self, release_older: Callable[[], bool]) -> None:
+    def leave(self, release_older: Callable[[], None]) -> None:
         """Unregisters a thread."""
         with self._changed:
             self._users.remove(release_older)
-            self._changed.notify_all()
-
-    def released(self) -> None:
-        """Called when a thread has released an older version: wakes the thread that waits to retire it."""
-        with self._changed:
-            self._changed.notify_all()
 
     def close(self, *, linger: bool = False) -> None:
         """Releases everything; a load in progress is given some time, and its model is dropped."""
         with self._changed:
             self._is_closed = True
-            preloader, self._preloader = self._preloader, None
-            threads = list(self._threads)
-        if preloader is not None:
-            preloader.close(linger=linger)
-        for thread in threads:
+            serving, self.serving = self.serving, None
+            thread = self._thread
+        if serving is not None:
+            self.give_back(serving, linger=linger)
+        if thread is not None:
             thread.join(_LONGEST_END_SECS)
 
     def successor(self) -> RefreshPolicy:
         """The policy's state for the next ``VersionedModels`` of this transform."""
         with self._changed:
             return self.policy.successor()
+
+    def _request(self, update: ModelUpdate) -> None:
+        change = self._change(update)
+        if change is not None:
+            with self._changed:
+                self.policy.request(update, change)
 
     def _change(self, update: ModelUpdate) -> Change | None:
         """The change that an update asks for. None: nothing new, or an invalid update, which is reported once."""
@@ -125,8 +153,9 @@ class VersionedModels:
             return change_in(update.value, self.plan)
         except Exception as error:
             with self._changed:
-                if self.policy.note(update):
-                    self._report_failure(str(update.value), error)
+                is_news = self.policy.note(update)
+            if is_news:
+                self._report_failure(str(update.value), error)
             return None
 
     def _start(self, update: ModelUpdate) -> None:
@@ -142,26 +171,25 @@ class VersionedModels:
         for version in dict.fromkeys((wanted, *others, self.policy.serving, own)):
             try:
                 preloader = self._open_preloader(version)
+                break
             except Exception as error:
                 if version == own:
                     raise
                 errors.append((version, error))
-                continue
-            break
         with self._changed:
             self.policy.started(version, update, change, self._now())
-            self._preloader, self.serving = preloader, version
+            self.serving = Served(version, preloader)
             preloader.session.events.extend(self._early_events)
             self._early_events = []
-            for failed, reason in errors:
-                self._report_failure(str(failed), reason)
+        for failed, reason in errors:
+            self._report_failure(str(failed), reason)
 
     def _open_preloader(self, version: Version) -> AnyWorker:
         preloader = self.open(version)
         try:
             preloader.ready()
             if version.models:
-                before = self._preloader
+                before = self.serving.preloader if self.serving else None
                 in_use = before.names_in_use() if before else set()
                 for name in names_to_load(preloader.plan, before.plan if before else self.plan, in_use):
                     preloader.load(name)
@@ -170,30 +198,33 @@ class VersionedModels:
             raise
         return preloader
 
-    def _begin_loading(self) -> None:
-        """Starts the loading thread if a version is due. The caller holds the lock."""
-        if not self._is_loading and not self._is_closed and self.policy.is_due(self._now()):
-            self._is_loading = True
-            self._start_thread(self._load_all)
+    def _is_scan_due(self) -> bool:
+        due = self.policy.scan_due
+        return self._watch is not None and due is not None and self._now() >= due
 
-    def _begin_scanning(self) -> None:
-        """Starts a look for newer files if one is due. The caller holds the lock."""
-        watch, due = self._watch, self.policy.scan_due
-        if watch is None or due is None or self._now() < due or self._is_scanning or self._is_closed:
-            return
-        self._is_scanning = True
-        self._start_thread(lambda: self._scan_again(watch))
+    def _work(self) -> None:
+        """Looks for newer files and loads versions, for as long as something is due."""
+        while True:
+            with self._changed:
+                scans = self._is_scan_due()
+                version = None if scans else self.policy.next(self._now())
+                if self._is_closed or not (scans or version):
+                    # Decided under the lock: a change that arrives now is seen here, or starts another thread.
+                    self._thread = None
+                    self._changed.notify_all()
+                    return
+            if version is None:
+                self._scan_again()
+            else:
+                self._load(version)
 
-    def _scan_again(self, watch: FileWatch) -> None:
+    def _scan_again(self) -> None:
+        assert self._watch is not None
         try:
-            for newest in self._scan(watch)[:1]:
-                self.handle(newest)
+            for newest in self._scan(self._watch)[:1]:
+                self._request(newest)
         except BaseException as error:  # a file system may raise anything; nothing else would report it
-            with self._changed:
-                self._report_failure(f"what matches {watch.pattern}", error)
-        finally:
-            with self._changed:
-                self._is_scanning = False
+            self._report_failure(f"what matches {self._watch.pattern}", error)
 
     def _scan(self, watch: FileWatch) -> Sequence[ModelUpdate]:
         try:
@@ -202,63 +233,39 @@ class VersionedModels:
             with self._changed:
                 self.policy.scan_due = self._now() + watch.interval_secs
 
-    def _start_thread(self, task: Callable[[], None]) -> None:
-        thread = threading.Thread(target=task, name="headrace-refresh", daemon=True)
-        self._threads = [one for one in self._threads if one.is_alive()]
-        self._threads.append(thread)
-        thread.start()
-
-    def _load_all(self) -> None:
-        while True:
+    def _load(self, version: Version) -> None:
+        """Loads a version, beside the serving one, and has new batches run on it."""
+        started = self._now()
+        try:
+            preloader = self._open_preloader(version)
+        except BaseException as error:  # a handler may raise anything; nothing else would report it
             with self._changed:
-                # The end is decided under the lock, so that a change that arrives now either is seen here or starts a
-                # thread.
-                version = None if self._is_closed else self.policy.next(self._now())
-                if version is None:
-                    self._is_loading = False
-                    self._changed.notify_all()
-                    return
-            started = self._clock.time_ns()
-            try:
-                preloader = self._open_preloader(version)
-            except BaseException as error:  # a handler may raise anything; nothing else would report it
-                with self._changed:
-                    self.policy.failed(self._now(), (self._clock.time_ns() - started) / 1e9)
-                    self._report_failure(str(version), error)
-            else:
-                self._swap(version, preloader, (self._clock.time_ns() - started) / 1e9)
-
-    def _swap(self, version: Version, preloader: AnyWorker, seconds: float) -> None:
+                self.policy.failed(self._now(), self._now() - started)
+            self._report_failure(str(version), error)
+            return
+        seconds = self._now() - started
         with self._changed:
             self.policy.loaded()
-            if not self._is_closed:
-                before, self._preloader, self.serving = self._preloader, preloader, version
-                _LOGGER.info("%s: refreshed to %s in %.1f s.", self.plan.name, version, seconds)
-                preloader.session.events.append(ModelRefreshed(str(version), seconds))
-                self._start_thread(lambda: self._retire(before))
-                # From here new batches go to the new version. Threads move over as their next element arrives; the old
-                # preloader closes once none of them holds the old version.
-                return
-        preloader.close()
-
-    def _retire(self, preloader: AnyWorker | None) -> None:
-        """Closes an older version's preloader once no thread uses that version; idle threads are made to release it."""
-        with self._changed:
-            while not all(release_older() for release_older in self._users):
-                self._changed.wait()
-        if preloader is not None:
+            before, users = self.serving, list(self._users)
+            if before is not None:
+                self.serving = Served(version, preloader)
+        if before is None:  # the transform has ended
             preloader.close()
-            del preloader
-        trim_memory()  # models are often cyclic garbage, and the collector counts objects, not bytes
+            return
+        _LOGGER.info("%s: refreshed to %s in %.1f s.", self.plan.name, version, seconds)
+        preloader.session.events.append(ModelRefreshed(str(version), seconds))
+        # Threads move over as their next element arrives; those that are idle release the older version now.
+        self.give_back(before)
+        for release_older in users:
+            release_older()
 
     def _report_failure(self, what: str, error: BaseException) -> None:
-        """Reports a failed refresh. The caller holds the lock."""
         event = RefreshFailed(what, Caught.of(error).error)
-        if self._preloader is None:
-            self._early_events.append(event)
-        else:
-            self._preloader.session.events.append(event)
-        goes_on = "" if self.serving is None else f"; {self.serving} goes on"
+        with self._changed:
+            serving = self.serving
+            events = self._early_events if serving is None else serving.preloader.session.events
+            events.append(event)
+        goes_on = "" if serving is None else f"; {serving.version} goes on"
         _LOGGER.warning("%s: the refresh to %s failed%s: %r", self.plan.name, what, goes_on, error)
 
     def _now(self) -> float:

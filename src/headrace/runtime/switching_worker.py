@@ -15,9 +15,9 @@ from headrace.core.events import Observer
 from headrace.core.registry import Registry
 from headrace.core.result import Outcome
 from headrace.runtime.bundle import AnyBundle
-from headrace.runtime.refresh import VersionedModels
+from headrace.runtime.refresh import Served, VersionedModels
 from headrace.runtime.spec import ModelUpdate, SessionSpec
-from headrace.runtime.versions import RefreshPolicy, Version
+from headrace.runtime.versions import RefreshPolicy
 from headrace.runtime.worker import AnyWorker
 
 Observe = Callable[[AnyWorker], Observer]
@@ -42,7 +42,8 @@ class SwitchingWorker:
         self._open_models = partial(_open_models, namespace=namespace, waits=waits)
         self._branch: str | None = None
         self._models: VersionedModels | None = None
-        self.version: Version | None = None
+        self._served: Served | None = None
+        """The version that the worker is of."""
         self._worker: AnyWorker | None = None
         self._lock = threading.Lock()
         self._is_busy = False
@@ -56,7 +57,7 @@ class SwitchingWorker:
     @property
     def is_current(self) -> bool:
         """Whether the thread has a worker, and no newer version serves than that worker's."""
-        return self.version is not None and self.version is self.models.serving
+        return self._served is not None and self._served is self.models.serving
 
     def bundle(self, observe: Observe) -> SwitchingBundle:
         """A new bundle."""
@@ -88,37 +89,35 @@ class SwitchingWorker:
             raise
         self.close()
         self._models, self._branch = models, branch
-        models.join(self.release_older)
+        models.join(self._release_older)
 
     def current(self) -> AnyWorker:
         """A worker for the serving version; releases the worker of the previous one."""
         with self._lock:
             self._is_busy = True
-        version = self.models.serving
-        assert version is not None
-        if self._worker is None or self.version is not version:
-            worker = self.models.open(version)
+        if self._worker is None or not self.is_current:
+            served = self.models.take()
+            try:
+                worker = self.models.open(served.version)
+            except BaseException:
+                self.models.give_back(served)
+                raise
             self._close_worker()
-            self._worker, self.version = worker, version
-            self.models.released()
+            self._worker, self._served = worker, served
         return self._worker
 
     def idle(self) -> None:
         """Marks the thread idle, after its bundle or when it ran out of elements."""
         with self._lock:
             self._is_busy = False
-        if self._models is not None and self.release_older():
-            self._models.released()
+        if self._models is not None:
+            self._release_older()
 
-    def release_older(self) -> bool:
-        """Releases an older version unless a bundle is using it; returns whether none is held. For other threads."""
+    def _release_older(self) -> None:
+        """Releases an older version unless a bundle is using it; any thread may call it."""
         with self._lock:
-            if self.is_current:
-                return True
-            if self._is_busy:  # the thread may be about to open the older version
-                return False
-            self._close_worker()
-            return True
+            if not (self._is_busy or self.is_current):
+                self._close_worker()
 
     def close(self, *, linger: bool = False) -> None:
         """Releases the worker and unregisters the thread; ``use`` may follow."""
@@ -127,13 +126,14 @@ class SwitchingWorker:
         with self._lock:
             self._close_worker(linger=linger and self.is_current)
         models, self._models, self._branch = self._models, None, None
-        models.leave(self.release_older)
+        models.leave(self._release_older)
         _close_models(models, linger=linger)
 
     def _close_worker(self, *, linger: bool = False) -> None:
-        worker, self._worker, self.version = self._worker, None, None
-        if worker is not None:
+        (worker, served), self._worker, self._served = (self._worker, self._served), None, None
+        if worker is not None and served is not None:
             worker.close(linger=linger)
+            self.models.give_back(served, linger=linger)
 
 
 class SwitchingBundle:
