@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import repeat
 from typing import Any, TypeAlias
@@ -31,47 +30,12 @@ class LengthOfTag:
         return length
 
 
-class _Queue(ABC):
-    """Preprocessed elements that wait for one model."""
-
-    def __init__(self, config: BatchingConfig) -> None:
-        self._size_fn = config.element_size_fn
-        self._length_fn = config.length_fn
-
-    @property
-    @abstractmethod
-    def bytes(self) -> float:
-        """Roughly how many bytes the waiting elements take; a single unsorted queue limits them itself."""
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @abstractmethod
-    def hold(self, element: Any, tag: Any) -> None:
-        """Queues an element whose model is not in memory.
-
-        Raises:
-            Exception: the element's weight cannot be determined; it is not queued.
-        """
-
-    @abstractmethod
-    def add(self, element: Any, tag: Any) -> Iterable[Batch]:
-        """Queues an element like ``hold``; returns the batches that are complete."""
-
-    @abstractmethod
-    def all(self) -> Iterator[Batch]:
-        """Empties the queue into batches."""
-
-    def _size(self, element: Any) -> float:
-        return _measure("element_size_fn", self._size_fn, element) if self._size_fn else 1
-
-
-class _InOrder(_Queue):
-    """Queues elements in order of arrival."""
+class _InOrder:
+    """Preprocessed elements that wait for one model, in order of arrival."""
 
     def __init__(self, config: BatchingConfig, target: Callable[[], int], *, among_others: bool) -> None:
-        super().__init__(config)
-        self.batcher = Batcher(
+        self._size_fn = config.element_size_fn
+        self._batcher = Batcher(
             target,
             math.inf if config.sizes_are_weights else config.max_batch_size,
             config.max_batch_size if config.sizes_are_weights else None,
@@ -86,125 +50,120 @@ class _InOrder(_Queue):
 
     @property
     def bytes(self) -> float:
+        """Roughly how many bytes the waiting elements take; a single unsorted queue limits them itself."""
         if len(self._held) >= self._waiting.next_measurement:
             self._waiting.measure(self._elements)
-        return self.batcher.bytes + self._waiting.bytes
+        return self._batcher.bytes + self._waiting.bytes
 
     def __len__(self) -> int:
-        return len(self.batcher) + len(self._held)
+        return len(self._batcher) + len(self._held)
 
     def hold(self, element: Any, tag: Any) -> None:
-        self._held.append((element, tag, self._size(element)))
+        """Queues an element whose model is not in memory; raises if its weight cannot be determined."""
+        self._held.append((element, tag, _size(self._size_fn, element)))
         self._elements.append(element)
 
     def add(self, element: Any, tag: Any) -> Iterable[Batch]:
+        """Queues an element like ``hold``; returns the batches that are complete."""
         if self._held:
             self.hold(element, tag)
             return self._release_held()
         if self._size_fn:
-            return self.batcher.add_weighed(element, tag, self._size(element))
-        batch = self.batcher.add(element, tag)
+            return self._batcher.add_weighed(element, tag, _size(self._size_fn, element))
+        batch = self._batcher.add(element, tag)
         return [batch] if batch else ()
 
     def all(self) -> Iterator[Batch]:
+        """Empties the queue into batches."""
         yield from self._release_held()
-        if len(self.batcher):
-            yield self.batcher.flush()
+        if len(self._batcher):
+            yield self._batcher.flush()
 
     def _release_held(self) -> Iterator[Batch]:
         """The batches that held elements complete; lazy, so that each size follows from the last batch's timing."""
         held, self._held, self._elements = self._held, [], []
         self._waiting.clear()
-        return (batch for one in held for batch in self.batcher.add_weighed(*one))
+        return (batch for one in held for batch in self._batcher.add_weighed(*one))
 
 
-class _Sorted(_Queue):
-    """Collects many elements and sorts them by length before it cuts batches."""
+class _Sorted:
+    """The same, sorted by length: many elements are collected before batches are cut."""
 
     def __init__(self, config: BatchingConfig, sizes: SizeController) -> None:
-        super().__init__(config)
+        self._size_fn, self._length_fn = config.element_size_fn, config.length_fn
         self._lookahead = lookahead_for(config, sizes)
         self._tags_have_lengths = isinstance(config.length_fn, LengthOfTag)
         self._enough = config.lookahead if config.sizes_are_weights else max(config.lookahead, config.min_batch_size)
-        self._bytes = 0.0
-
-    @property
-    def bytes(self) -> float:
-        return self._bytes
+        self.bytes = 0.0
 
     def __len__(self) -> int:
         return len(self._lookahead)
 
     def hold(self, element: Any, tag: Any) -> None:
-        size = self._size(element)
+        size = _size(self._size_fn, element)
         told = tag if self._tags_have_lengths else element
         length = _measure("length_fn", self._length_fn, told) if self._length_fn else size
         self._lookahead.add(Measured(element, tag, length, size if self._size_fn else length))
-        self._bytes += footprint(element)
+        self.bytes += footprint(element)
 
     def add(self, element: Any, tag: Any) -> Iterable[Batch]:
         self.hold(element, tag)
         return self.all() if len(self) >= self._enough else ()
 
     def all(self) -> Iterator[Batch]:
-        self._bytes = 0.0
+        self.bytes = 0.0
         return self._lookahead.cut()
 
 
-class Queues(ABC):
-    """Accepts preprocessed elements and returns batches with the names of their models; used by one thread."""
+class OneQueue:
+    """The usual case: one model, and batches that need only count their elements, or the rows of columnar ones.
 
-    direct: Batcher | None = None
-    """The only queue, if elements need no inspection: callers may use its ``add`` in place of this class's."""
-
-    @abstractmethod
-    def add(self, element: Any, tag: Any) -> Iterable[tuple[Any, AnyBatch]]:
-        """Accepts an element; returns complete batches with their models' names. Run each batch before taking the next.
-
-        Raises:
-            Exception: the element has no model or no weight; it is not queued.
-        """
-
-    @abstractmethod
-    def flush(self) -> Iterable[tuple[Any, AnyBatch]]:
-        """Empties all queues; lazy, so each is emptied only when the batches before it have run."""
-
-
-class _OneQueue(Queues):
-    """The usual case: one model, and batches that need only count their elements, or the rows of columnar ones."""
+    ``direct`` is the queue itself, if elements need no inspection: callers may use its ``add``.
+    """
 
     def __init__(self, batcher: Batcher | RowBatcher) -> None:
         self._batcher = batcher
         self.direct = batcher if isinstance(batcher, Batcher) else None
 
     def add(self, element: Any, tag: Any) -> Iterable[tuple[Any, AnyBatch]]:
+        """As ``ModelQueues.add``."""
         if isinstance(self._batcher, RowBatcher):
             return zip(repeat(ONLY), self._batcher.add(element, tag, rows_in(element)))
         batch = self._batcher.add(element, tag)
         return [(ONLY, batch)] if batch else ()
 
     def flush(self) -> Iterable[tuple[Any, AnyBatch]]:
+        """As ``ModelQueues.flush``."""
         return [(ONLY, self._batcher.flush())] if len(self._batcher) else ()
 
 
-class _ModelQueues(Queues):
+class ModelQueues:
     """One queue for each model, where the element decides which batch it joins: by its key, length or weight.
+
+    Used by one thread.
 
     Waiting bytes are limited to about ``lookahead_bytes``. A single queue then gives a batch that has reached its
     minimum size; of several queues that are too large together, one is emptied. If not all models fit into memory, the
     elements of an absent model wait until then, so that its load serves many.
     """
 
+    direct: Batcher | None = None
+
     def __init__(self, plan: Plan, sizes: Mapping[Any, SizeController], resident: ResidentModels) -> None:
         self._plan = plan
         self._sizes = sizes
         self._resident = resident
-        self._queues: dict[Any, _Queue] = {}
+        self._queues: dict[Any, _InOrder | _Sorted] = {}
         self._bytes: dict[Any, float] = {}
         self._total_bytes = 0.0
         self._most_bytes = plan.batching.lookahead_bytes
 
     def add(self, element: Any, tag: Any) -> Iterable[tuple[Any, AnyBatch]]:
+        """Accepts an element; returns complete batches with their models' names. Run each batch before taking the next.
+
+        Raises:
+            Exception: the element has no model or no weight; it is not queued.
+        """
         name = self._name(element) if self._plan.routed else ONLY
         queue = self._queues[name] if name in self._queues else self._queue(name)
         full: Iterable[Batch] = ()
@@ -217,6 +176,7 @@ class _ModelQueues(Queues):
         return self._leaving(name, queue, full)
 
     def flush(self) -> Iterator[tuple[Any, AnyBatch]]:
+        """Empties all queues; lazy, so each is emptied only when the batches before it have run."""
         lengths = {name: len(queue) for name, queue in self._queues.items()}
         for name in self._resident.flush_order(lengths):
             yield from self._flush_queue(name)
@@ -230,7 +190,7 @@ class _ModelQueues(Queues):
             raise not_pairs([pair]) from None
         return self._plan.handler.cohort(key)
 
-    def _leaving(self, name: Any, queue: _Queue, full: Iterable[Batch]) -> Iterator[tuple[Any, AnyBatch]]:
+    def _leaving(self, name: Any, queue: _InOrder | _Sorted, full: Iterable[Batch]) -> Iterator[tuple[Any, AnyBatch]]:
         for batch in full:
             yield self._leave(name, batch)
         if self._plan.routed or self._plan.batching.sorts:
@@ -273,9 +233,9 @@ class _ModelQueues(Queues):
         self._total_bytes += nbytes - self._bytes[name]
         self._bytes[name] = nbytes
 
-    def _queue(self, name: Any) -> _Queue:
+    def _queue(self, name: Any) -> _InOrder | _Sorted:
         config, sizes = self._plan.batching_of(name), self._sizes[name]
-        queue: _Queue
+        queue: _InOrder | _Sorted
         if config.sorts:
             queue = _Sorted(config, sizes)
         else:
@@ -285,19 +245,21 @@ class _ModelQueues(Queues):
         return queue
 
 
-def queues_for(plan: Plan, sizes: Mapping[Any, SizeController], resident: ResidentModels | None = None) -> Queues:
+def queues_for(
+    plan: Plan, sizes: Mapping[Any, SizeController], resident: ResidentModels | None = None
+) -> OneQueue | ModelQueues:
     """The queues that a plan needs."""
     config = plan.batching
     if plan.prebatched:
-        return _OneQueue(Batcher(lambda: 1, 1))
+        return OneQueue(Batcher(lambda: 1, 1))
     if config.columnar:
-        return _OneQueue(_row_batcher(config, sizes[ONLY]))
+        return OneQueue(_row_batcher(config, sizes[ONLY]))
     if plan.looks_at_elements:
-        return _ModelQueues(plan, sizes, ResidentModels(plan.model_limit) if resident is None else resident)
+        return ModelQueues(plan, sizes, ResidentModels(plan.model_limit) if resident is None else resident)
     batcher = Batcher(
         sizes[ONLY].target, config.max_batch_size, max_bytes=config.lookahead_bytes, min_size=config.min_batch_size
     )
-    return _OneQueue(batcher)
+    return OneQueue(batcher)
 
 
 def _row_batcher(config: BatchingConfig, sizes: SizeController) -> RowBatcher:
@@ -309,6 +271,10 @@ def _row_batcher(config: BatchingConfig, sizes: SizeController) -> RowBatcher:
         slack=0.0 if config.fixed_size else _SLACK,
         most=sizes.max_size,
     )
+
+
+def _size(size_fn: Callable[[Any], float] | None, element: Any) -> float:
+    return _measure("element_size_fn", size_fn, element) if size_fn else 1
 
 
 def _measure(name: str, function: Callable[[Any], float], element: Any) -> float:

@@ -85,7 +85,8 @@ class VersionedModels:
                         raise
         self._request(update)
         with self._changed:
-            if self._thread is None and not self._is_closed and (self._is_scan_due() or self.policy.is_due(self._now())):
+            is_due = self._is_scan_due() or self.policy.is_due(self._now())
+            if is_due and self._thread is None and not self._is_closed:
                 self._thread = threading.Thread(target=self._work, name="headrace-refresh", daemon=True)
                 self._thread.start()
             while self.waits and self._thread is not None:
