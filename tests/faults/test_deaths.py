@@ -127,19 +127,6 @@ def test_a_death_in_preprocessing_before_batching_fails_its_element_alone():
     }
 
 
-def test_an_outside_kill_fails_no_element(tmp_path):
-    """The host dies once, not because of an element."""
-    outcomes = run(FaultyHandler(functools.partial(die_once, tmp_path / "died"), 13))
-    assert [one.inference for one in outcomes] == [2 * n for n in range(64)]
-    assert (tmp_path / "died").exists()
-
-
-def die_once(path):
-    if not path.exists():
-        path.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
 def test_elements_that_are_all_lethal_cost_a_bounded_number_of_hosts(tmp_path):
     """Bounded: after 16 lethal elements in a row, unanswered elements fail with them, untried."""
     outcomes = run(FaultyHandler(functools.partial(die_counted, tmp_path / "deaths"), *range(64)))
@@ -170,10 +157,3 @@ def same(given, records):
     """Whether an operation's only dead letter holds its input; None: it must have no dead letter."""
     assert [element for element, _ in records] == ([] if given is None else [given])
     assert {(cls, "was killed by SIGKILL" in text) for _, (cls, text, _) in records} <= {(HostDiedError, True)}
-
-
-def test_a_pipeline_without_exception_handling_fails_with_the_one_error():
-    pipeline = beam.Pipeline(runner=FnApiRunner())
-    _ = pipeline | beam.Create([1, 2, 3]) | RunInference(FaultyHandler(KILL, 2, min_batch_size=3), isolate=True)
-    with pytest.raises(HostDiedError, match=r"killed by SIGKILL while it was running inference on element \d "):
-        pipeline.run()

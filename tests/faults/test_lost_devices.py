@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-import apache_beam as beam
 import numpy
 import pytest
 
@@ -16,8 +15,7 @@ from headrace import (
     Stage,
     predict,
 )
-from headrace.beam import RunInference
-from headrace.testing import DeviceLosingHandler, DoublingHandler, FakeDevice, FaultyFunction, FaultyLoadHandler
+from headrace.testing import DeviceLosingHandler, DoublingHandler, FakeDevice, FaultyFunction
 from toys import DeviceLosingColumns
 
 pytestmark = pytest.mark.large
@@ -134,13 +132,6 @@ def test_predictions_that_cannot_be_fetched():
     assert SAID in str(failure.error)
 
 
-def test_a_model_that_cannot_be_loaded_makes_no_dead_letters(place):
-    """A model of the session's own is loaded once more: the first device may have been a bad one."""
-    options, asked = at(place)
-    with pytest.raises(DeviceLostError, match=rf"the host lost its device \({SAID}\) while it was loading"):
-        list(predict(FaultyLoadHandler(FakeDevice().lose, **options), range(8), on_failure="yield", **asked))
-
-
 def test_a_device_loss_raised_by_the_handler_counts():
     class RaisesDeviceLost(DoublingHandler):
         def run_inference(self, batch, model, inference_args=None):
@@ -151,10 +142,3 @@ def test_a_device_loss_raised_by_the_handler_counts():
     good, [failure] = sorted_out(predict(RaisesDeviceLost(), range(8), isolate=True, on_failure="yield"))
     assert len(good) == 7
     assert "lost its device (headrace.core.errors.DeviceLostError: the stick does not answer)" in str(failure.error)
-
-
-def test_a_device_lost_by_a_pipelines_own_worker_is_raised():
-    pipeline = beam.Pipeline("FnApiRunner")
-    pipeline | beam.Create(range(8)) | RunInference(DeviceLosingHandler(5)).with_exception_handling()
-    with pytest.raises(Exception, match="isolate=True"):
-        pipeline.run()

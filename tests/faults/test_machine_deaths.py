@@ -20,14 +20,6 @@ def kill(*processes):
         os.kill(process, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_undisturbed_workers_leave_nothing(machine, kind):
-    machine.start(machine.spec(kind))
-    machine.end()
-    assert len(machine.notes("load")) == 1
-    machine.assert_vacated()
-
-
 @pytest.mark.parametrize("moment", HELD)
 @pytest.mark.parametrize("kind", ["mapped", "copies"])
 def test_a_killed_manager_fails_no_worker(machine, kind, moment):

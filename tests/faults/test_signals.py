@@ -16,10 +16,6 @@ def named(value):
     return getattr(value, "name", value)
 
 
-def test_an_undisturbed_owner_leaves_nothing(start_owner):
-    assert start_owner(servers=1).result() == EXPECTED
-
-
 @pytest.mark.large
 @pytest.mark.parametrize(
     ("moment", "number"), [*((moment, KILL) for moment in MOMENTS), ("start", TERM), ("batch", TERM)], ids=named
@@ -32,15 +28,6 @@ def test_a_killed_owner_takes_hosts_and_servers_with_it(start_owner, census, wai
     os.kill(owner.pid, number)
     owner.process.wait()
     assert wait_until(lambda: not census.processes()), census.processes()
-
-
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_a_killed_fork_server_is_replaced(start_owner, census, moment):
-    owner = start_owner(moment, servers=1).reached()
-    [fork_server] = census.fork_servers(owner.pid)
-    os.kill(fork_server, KILL)
-    owner.go()
-    assert owner.result() == EXPECTED
 
 
 @pytest.mark.parametrize(

@@ -133,18 +133,6 @@ def test_timeouts_in_pre_and_postprocessing_fail_their_elements_alone():
     assert str(outcomes[40].error).startswith("postprocessing element 40 (counted from 0) of a batch of 64 took longer")
 
 
-def test_a_host_stopped_from_outside_fails_no_element(tmp_path):
-    """The host is stopped once, through no element's fault: all are answered."""
-    outcomes = run(FaultyHandler(functools.partial(stop_once, tmp_path / "stopped"), 13))
-    assert [one.inference for one in outcomes] == [2 * n for n in range(64)]
-
-
-def stop_once(path):
-    if not path.exists():
-        path.touch()
-        os.kill(os.getpid(), signal.SIGSTOP)
-
-
 def test_a_load_that_times_out_fails_every_batch_at_once(counted):
     """The model is not loaded again for every batch: they fail at once."""
     outcomes = run(FaultyLoadHandler(counted.then(hang_holding_gil)), size=4)

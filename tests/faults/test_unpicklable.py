@@ -86,11 +86,6 @@ def test_a_prediction_that_cannot_travel_fails_its_element_alone(make):
     assert [one for one in outcomes if one is not failure] == [2 * n for n in range(64) if n != 13]
 
 
-def test_an_unpicklable_prediction_without_exception_handling_raises():
-    with pytest.raises(TypeError, match=r"cannot pickle '_thread\.lock' object"):
-        list(predict(predicting(threading.Lock), range(64), isolate=True, batching=BatchingConfig(64, 64)))
-
-
 class Unpicklable:
     """Refuses to be pickled."""
 

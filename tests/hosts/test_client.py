@@ -275,21 +275,3 @@ def test_hosts_that_exit_before_their_first_request_are_given_up(new_host, new_m
     for _ in range(2):
         with pytest.raises(HostStartError, match="it ended itself with exit code 7 before its first request, 5 times"):
             host.ask(double)
-
-
-def test_hosts_that_could_not_start_may_start_later(new_host, new_module, tmp_path):
-    code = f"""
-import os, pathlib
-os.register_at_fork(after_in_child=lambda: os._exit(7) if pathlib.Path({str(tmp_path)!r}, "ill").exists() else None)
-"""
-    host = new_host(imports=new_module(code))
-    (tmp_path / "ill").touch()
-    with pytest.raises(HostStartError):
-        host.ask(double)
-    (tmp_path / "ill").unlink()
-    assert host.ask(double, 1).rows == [2]
-
-
-def test_a_very_long_time_limit_is_accepted(new_host):
-    for seconds in (1e12, float("inf")):
-        assert new_host(timeout_secs=seconds).ask(double, 1).rows == [2]

@@ -73,18 +73,6 @@ def test_a_host_that_is_killed_while_idle_is_replaced(host, wait_until):
     assert same_fork_server == fork_server
 
 
-@pytest.mark.parametrize("position", range(4))
-def test_only_the_running_one_of_several_calls_is_lost(host, position):
-    calls = [host.tell(die if number == position else process) for number in range(4)]
-    results = [host.result(call) for call in calls]
-    assert [isinstance(result, HostFailure) for result in results] == [number == position for number in range(4)]
-    before = {result.rows[0] for result in results[:position]}
-    after = {result.rows[0] for result in results[position + 1 :]}
-    assert len(before) <= 1
-    assert len(after) <= 1
-    assert not before & after
-
-
 def test_only_the_running_one_of_several_threads_calls_is_lost(host):
     def talk(thread):
         return [host.ask(die if (thread, number) == (3, 5) else double, thread, number) for number in range(10)]

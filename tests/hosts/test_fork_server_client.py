@@ -13,7 +13,6 @@ import pytest
 from headrace.core.errors import HostStartError
 from headrace.hosts import fork_server_process as module
 from headrace.hosts.fork_server_client import ForkServerClient
-from headrace.hosts.provider import describe_exit
 from headrace.hosts.system import fields_of
 from headrace.ipc.channel import Channel
 from headrace.ipc.progress import Progress
@@ -21,8 +20,6 @@ from headrace.ipc.segment import Segment
 from toy_hosts import has_ended
 
 pytestmark = pytest.mark.usefixtures("census")
-
-LONG = 60
 
 
 @pytest.fixture
@@ -57,28 +54,6 @@ def fork_server_of(client):
     return client._fork_server._process.pid
 
 
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        (0, "ended itself with exit code 0"),
-        (3, "ended itself with exit code 3"),
-        (-9, "was killed by SIGKILL"),
-        (-11, "was killed by SIGSEGV"),
-        (-99, "was killed by signal 99"),
-        (None, "was killed together with the process that had started it"),
-    ],
-)
-def test_exit_codes_are_described(code, words):
-    assert describe_exit(code) == words
-
-
-def test_hosts_of_a_client_have_one_fork_server(client):
-    with files() as one, files() as other:
-        hosts = [client.fork(*one), client.fork(*other)]
-        assert len(set(hosts)) == 2
-        assert {fields_of(host)[1] for host in hosts} == {str(fork_server_of(client))}
-
-
 def test_a_host_is_reaped_once(client, born):
     host, fork_server = born
     client.reap(host)
@@ -87,14 +62,6 @@ def test_a_host_is_reaped_once(client, born):
     with files() as pair:
         client.fork(*pair)
     assert fork_server_of(client) == fork_server
-
-
-def test_the_exit_of_a_host_that_died_with_its_fork_server_is_unknown(client, born, wait_until):
-    host, fork_server = born
-    os.kill(fork_server, signal.SIGKILL)
-    assert client.reap(host) is None
-    assert client.reap(host) is None
-    assert wait_until(lambda: has_ended(host))
 
 
 def test_a_fork_server_that_dies_again_and_again_is_given_up(new_client, new_module):
@@ -108,17 +75,6 @@ def test_a_fork_server_that_cannot_fork_says_why(new_client, new_module):
     with files() as pair, pytest.raises(HostStartError, match="it cannot be forked") as caught:
         new_client(new_module(code)).fork(*pair)
     assert "no more processes" in str(caught.value)
-
-
-def test_a_fork_server_that_does_not_answer_is_replaced(client, born, monkeypatch):
-    host, fork_server = born
-    monkeypatch.setattr(module, "_LONGEST_ANSWER_SECS", 0.2)
-    os.kill(fork_server, signal.SIGSTOP)
-    assert client.reap(host) is None
-    assert has_ended(fork_server)
-    monkeypatch.setattr(module, "_LONGEST_ANSWER_SECS", LONG)
-    with files() as pair:
-        client.fork(*pair)
 
 
 def test_fork_servers_that_do_not_answer_are_given_up(client, monkeypatch):
@@ -217,14 +173,3 @@ def test_ctrl_c_ends_a_fork_server_that_has_not_answered(client, born, ctrl_c_in
     resumer.join()
     with files() as pair:
         assert fields_of(client.fork(*pair))[1] == str(fork_server_of(client)) != str(fork_server)
-
-
-def test_orphans_are_looked_for_once(client, monkeypatch):
-    looked = []
-    monkeypatch.setattr(module, "kill_orphans", lambda: looked.append(True))
-    module._kill_orphans_once.cache_clear()
-    for _ in range(2):
-        with files() as pair:
-            client.fork(*pair)
-        client._end_fork_server()
-    assert looked == [True]

@@ -66,21 +66,6 @@ print("undisturbed")
         assert owner.stderr == ""
 
 
-def test_a_fork_of_the_owner_can_repeat_its_parents_request(run_owner):
-    owner = run_owner(f"""{FORKS}
-call = host.tell(lambda rows, toy: [*wait_for(gate)(rows, toy), os.getpid()])
-def again():
-    gate.touch()
-    assert host.result(call).rows[0] not in before
-    host.close()
-assert in_child(again) == 0
-assert host.result(call).rows == [before[0]]
-host.close()
-print("undisturbed")
-""")
-    assert owner.stdout == "undisturbed\n", owner.stderr
-
-
 def test_a_fork_of_the_owner_that_lives_on_delays_no_exit(run_owner):
     """It has copies of every descriptor, so that no channel ends by being closed."""
     owner = run_owner(f"""{FORKS}

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextvars
-import os
 import threading
-import warnings
 from itertools import chain
 
 import pytest
@@ -173,26 +171,6 @@ def test_times_of_background_batches_are_not_learnt_from(worker, background, han
         bundle.add(1, 1)
         list(bundle.finish())
     assert seen == [True, False]
-
-
-def test_forked_process_has_a_background_thread_of_its_own(worker, handler, background):
-    handler.allow(1)
-    bundle = worker.bundle(Told())
-    assert [outcome.values for outcome in [*bundle.add(1, None), *bundle.finish()]] == [[1]]
-    reader, writer = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks where there are threads
-        child = os.fork()
-    if child == 0:
-        handler.allow(1)
-        bundle = worker.bundle(Told())
-        [outcome] = [*bundle.add(2, None), *bundle.finish()]
-        os.write(writer, bytes(outcome.values))
-        os._exit(0)
-    os.close(writer)
-    with open(reader, "rb") as answer:
-        assert answer.read() == bytes([2])
-    assert os.waitpid(child, 0)[1] == 0
 
 
 def simulate(batches, *, call=0.1, idle=0.1, gain=1.0, size=lambda n: 32):

@@ -5,23 +5,6 @@ from __future__ import annotations
 import threading
 
 from headrace import RemoteModelHandler, predict
-from headrace.batching.batcher import Batch
-from headrace.runtime.request_executor import InFlightDedup
-
-
-def batch_of(*keys):
-    return Batch([*map(str, keys)], [*range(len(keys))], cache_keys=keys)
-
-
-def test_duplicates_wait_until_the_first_is_back():
-    duplicates = InFlightDedup()
-    first = duplicates.defer("m", batch_of(b"a", b"b", b"a", None))
-    assert first.cache_keys == [b"a", b"b", None]
-    assert first.tags == [0, 1, 3]
-    assert duplicates.defer("m", batch_of(b"b", b"b")) is None
-    assert [(name, batch.tags) for name, batch in duplicates.resume([b"b", None])] == [("m", [0]), ("m", [1])]
-    assert [batch.tags for _, batch in duplicates.resume([b"a", b"b"])] == [[2]]
-    assert duplicates.defer("m", batch_of(b"a", b"b")).total == 2
 
 
 def test_elements_whose_equal_has_failed_are_asked_for_side_by_side(tmp_path):

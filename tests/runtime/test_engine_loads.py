@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from functools import partial
 
@@ -15,24 +14,6 @@ from toy_engine import Engine, dead, die, double, loads_once, outcomes_of
 from toys import Unloadable, with_attributes
 
 pytestmark = pytest.mark.usefixtures("census", "requests_end")
-
-
-def test_load_that_raises_is_raised_here():
-    def load():
-        raise LookupError("no such engine")
-
-    with pytest.raises(LookupError, match="no such engine"):
-        outcomes_of(double, [1], load)
-
-
-def test_engine_may_be_started_where_requests_run():
-    async def load():
-        return threading.current_thread().name
-
-    async def act(example, engine):
-        return engine
-
-    assert outcomes_of(act, [1], load) == ["headrace-requests"]
 
 
 def test_load_that_dies_is_tried_once_more(tmp_path):

@@ -7,8 +7,6 @@ import signal
 import threading
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from headrace import (
     SKIP,
@@ -260,40 +258,3 @@ def test_dead_letter_of_an_element_that_was_not_tried_says_so():
     (failure,) = [one for one in outcomes if isinstance(one, Failure)]
     assert failure.attempts == 1
     assert "not tried" in str(failure.error)
-
-
-def marks(length):
-    return st.lists(st.booleans(), min_size=length, max_size=length)
-
-
-@given(st.data(), st.lists(st.integers(1, 5), max_size=6), st.integers(1, 5), st.integers(1, 5))
-def test_nothing_is_lost_whatever_fails(data, bundles, size, fallback_size):
-    """Each element has one outcome, from whom it has to come: the model, the fallback, or nobody."""
-    count = sum(bundles)
-    bad, worse = (data.draw(marks(count)) for _ in range(2))
-
-    def refusing(marked, added):
-        def act(batch):
-            if any(marked[one] for one in batch):
-                raise ValueError("marked")
-            return [one + added for one in batch]
-
-        return act
-
-    handler = Acting(refusing(bad, 1000), min_batch_size=size, max_batch_size=size)
-    fallback = Acting(refusing(worse, 2000), min_batch_size=fallback_size, max_batch_size=fallback_size)
-    worker = open_worker(catching(prepare(handler, InferenceRequest(fallback=fallback)), Exception))
-    try:
-        elements, outcomes = iter(range(count)), []
-        for length in bundles:
-            outcomes += run(worker, [next(elements) for _ in range(length)])
-    finally:
-        worker.close()
-    found = {one.element if isinstance(one, Failure) else one % 1000: one for one in outcomes}
-    assert len(outcomes) == len(found) == count
-    for element, outcome in found.items():
-        if isinstance(outcome, Failure):
-            assert worse[element]
-            assert type(outcome.error) is FallbackError
-        else:
-            assert not (worse if outcome >= 2000 else bad)[element]

@@ -133,13 +133,6 @@ def test_rows_that_failed_together_do_not_share_the_fate_of_one(place):
     assert whose == {6: "fallback2", 7: None, 8: "fallback2"}
 
 
-def test_element_that_is_not_columnar_is_one_dead_letter():
-    elements = [numpy.arange(2), 5]
-    found = predict(Refusing(1, ()), elements, fallback=Refusing(2, ()), batching=in_rows(8), on_failure="yield")
-    (failure,) = [one for one in found if isinstance(one, Failure)]
-    assert (failure.element, type(failure.error)) == (5, FallbackError)
-
-
 @pytest.mark.large
 def test_rows_that_kill_the_model_are_answered_by_the_fallback():
     handler, fallback = Refusing(1000, {7, 30}, lambda: os._exit(3)), Refusing(2000, set())

@@ -54,25 +54,6 @@ def prepared(handler, fallback, **options) -> SessionSpec:
         (DeviceLosingColumns(), InColumns().with_postprocess_fn(abs), {"batching": COLUMNAR}, "functions of its own"),
         (HANDLER, Acting(act=(one for one in ())), {"isolate": True}, "act"),
     ],
-    ids=[
-        "itself",
-        "empty",
-        "twice",
-        "list",
-        "nested",
-        "class",
-        "size",
-        "keys",
-        "maybe",
-        "functions",
-        "batches",
-        "no-batches",
-        "rows",
-        "columns",
-        "functions-of-columns",
-        "functions-after-columns",
-        "file",
-    ],
 )
 def test_fallback_that_does_not_fit_is_refused(handler, fallback, options, said):
     with pytest.raises(ConfigurationError, match=r"^fallback: ") as caught:

@@ -108,18 +108,6 @@ def test_wrong_key_url_or_model_is_an_error_although_there_is_a_fallback(status)
             list(predict(Acting(each(refuse(1))), range(5), fallback=Remote(server.url), on_failure="yield"))
 
 
-def test_element_that_two_endpoints_fail_is_one_dead_letter(nobody):
-    with serving(for_example(3, Answer(400))) as server:
-        *good, failure = sorted(
-            predict(Remote(nobody), range(5), fallback=Remote(server.url), on_failure="yield"),
-            key=lambda one: isinstance(one, Failure),
-        )
-    assert sorted(good) == [0, 2, 4, 8]
-    assert type(failure.error) is FallbackError
-    assert "refused" in str(failure.error)
-    assert "status 400" in str(failure.error)
-
-
 def test_request_that_takes_too_long_is_answered_by_the_fallback():
     with serving(for_example(3, Answer(delay=120))) as server, serving() as other:
         handler, fallback = Remote(server.url), AsyncRemote(other.url).with_postprocess_fn(abs)

@@ -14,10 +14,8 @@ from functools import partial
 import pytest
 
 from headrace import (
-    SKIP,
     Budget,
     BudgetError,
-    ElementFailure,
     predict,
     report_generation,
 )
@@ -29,7 +27,7 @@ from headrace.runtime.placement import EngineSource
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, prepare
 from http_endpoint import events_and_outcomes, failures_among
-from toy_engine import Engine, Together, dead, die, double, exists, outcomes_of, where
+from toy_engine import Engine, Together, dead, die, double, outcomes_of, where
 from toy_hosts import has_ended
 from toys import Events, Unloadable, run
 from waiting import wait_until
@@ -45,34 +43,11 @@ def test_requests_are_with_the_engine_side_by_side():
     assert found == [2 * n for n in range(20)]
 
 
-def test_outcomes_leave_as_they_are_ready(tmp_path):
-    async def act(example, engine):
-        await exists(tmp_path / "gate" if example == 0 else tmp_path)
-        return example
-
-    predictions = predict(Engine(act), range(5), isolate=True, ordered=False)
-    assert sorted(next(predictions) for _ in range(4)) == [1, 2, 3, 4]
-    (tmp_path / "gate").touch()
-    assert list(predictions) == [0]
-
-
 def test_arguments_of_each_session_reach_the_engine():
     spec = prepare(Engine(double), InferenceRequest(isolate=True, inference_args={"plus": 1}))
     worker = open_worker(spec)
     assert run(worker, [1, 2]) == [3, 5]
     worker.close()
-
-
-def test_elements_that_fail_cost_the_others_nothing():
-    async def act(example, engine):
-        if example == 1:
-            raise KeyError("one")
-        return {2: ElementFailure(LookupError("two")), 3: SKIP}.get(example, example)
-
-    events, found = events_and_outcomes(Engine(act), range(5), isolate=True)
-    assert dead(found) == {1: KeyError, 2: LookupError}
-    assert sorted(one for one in found if isinstance(one, int)) == [0, 4]
-    assert not events.of(HostLost)
 
 
 def test_what_does_not_pickle_fails_alone():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from pathlib import Path
 
@@ -166,18 +165,3 @@ def test_ctrl_c_while_the_first_batch_waits_leaves_a_worker_that_can_be_used(ope
         run(worker, [1, 2])
     gate.open()
     assert run(worker, [1, 2]) == [2, 4]
-
-
-def test_fork_server_killed_while_it_imports_is_replaced(opened, tmp_path, new_module, marked):
-    code = f"""
-import pathlib, signal, sys
-tried = pathlib.Path({str(tmp_path / "tried")!r})
-if sys.argv[0].endswith('hosts/fork_server.py') and not tried.exists():
-    tried.touch()
-    signal.pause()
-"""
-    worker = opened(hosted(Importing(new_module(code))))
-    assert wait_until((tmp_path / "tried").exists)
-    [fork_server] = marked()
-    os.kill(fork_server, signal.SIGKILL)
-    assert run(worker, [1, 2]) == [1, 2]

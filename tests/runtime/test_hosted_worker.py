@@ -135,28 +135,6 @@ def test_hosts_that_die_while_loading_are_reported(opened):
     assert failed.error is failure.error
 
 
-def test_batches_are_not_searched_while_everything_dies(opened):
-    def sometimes(example):
-        return example if example >= 0 else os._exit(3)
-
-    worker, events = opened(hosted(Acting(each(sometimes)), Exception, batching=fixed(2))), Events()
-    assert len(run(worker, [-1] * 10, events)) == 10
-    searched = len(events.of(HostLost))
-    run(worker, [-1, -1], events)
-    assert len(events.of(HostLost)) == searched + 1 + 2  # the batch, and each of its elements alone
-    assert run(worker, [1, 2], events) == [1, 2]
-    _, good = sorted(run(worker, [-1, 3], events), key=lambda out: isinstance(out, int))
-    assert good == 3
-
-
-def test_elements_count_their_own_lost_hosts(opened):
-    """Of the elements given up, some were tried alone, others only with the whole batch."""
-    worker = opened(
-        hosted(Acting(lambda batch: threading.Event().wait()), Exception, batching=fixed(8), timeout_secs=0.1)
-    )
-    assert [failure.attempts for failure in run(worker, range(8), Events())] == [2] * 4 + [1] * 4
-
-
 def test_model_that_fails_to_load_does_not_affect_other_models(opened):
     """Not even if elements must be preprocessed before their model is known."""
 
@@ -182,6 +160,23 @@ def test_batches_are_the_same_as_in_process(opened, limit):
     elements, batching = list(range(700)), fixed(9, **limit)
     here = run(opened(prepare(handler, InferenceRequest(batching=batching))), elements)
     assert run(opened(hosted(handler, batching=batching)), elements) == here
+
+
+class Mute:
+    """Neither pickles nor has a repr."""
+
+    def __reduce__(self):
+        raise TypeError("mute")
+
+    def __repr__(self):
+        raise RuntimeError("mute")
+
+
+def test_dead_letter_that_cannot_leave_the_host_describes_its_element(opened):
+    keyed = KeyedModelHandler(Acting(refuse(None))).with_preprocess_fn(lambda pair: (pair[0], Mute()))
+    [failure] = run(opened(hosted(keyed, Exception)), [("k", 1)])
+    assert failure.element == ("k", "<Mute>")
+    assert failure.source == ("k", 1)
 
 
 def test_arrays_from_a_host_are_writable(opened):

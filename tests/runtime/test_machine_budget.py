@@ -166,18 +166,3 @@ def test_budgets_that_nobody_needs_any_more_are_given_up_in_the_end(directory, m
     assert len(list(Path(directory).glob("*.budget"))) == 3
     for spec in specs:
         end_budget(spec)
-
-
-def test_forked_child_counts_for_the_same_budget(directory):
-    spec = spec_with(Budget(3, prices=PRICES))
-    meter = meter_of(spec)
-    meter.priced(USED)
-    child = os.fork()
-    if not child:
-        theirs = meter_of(spec)
-        theirs.priced(USED)
-        os._exit(theirs is meter or theirs.error is not None)
-    assert os.waitpid(child, 0)[1] == 0
-    meter.priced(USED)
-    assert "3 requests" in str(meter.error)
-    end_budget(spec)

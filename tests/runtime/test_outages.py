@@ -164,19 +164,6 @@ def test_requests_that_are_bad_themselves_hold_up_nobody(every):
     assert max(found.failed.values()) in (5, 6)  # fewer once the tokens are spent
 
 
-def test_bad_requests_that_are_left_at_the_end_end_by_their_retries():
-    found = Scene(lambda element, now, before: Failed(500) if element % 10 == 9 else None).play(100)
-    assert set(found.failed.values()) == {6}
-    assert found.secs < 40
-
-
-def test_many_requests_that_all_fail_end_with_the_patience():
-    found = Scene(lambda element, now, before: Failed(500)).play(100)
-    assert len(found.failed) == 100
-    assert found.secs < 90
-    assert len(found.times(2, 40)) <= 38
-
-
 @pytest.mark.parametrize(("count", "secs"), [(300, 60), (1000, 400)])
 def test_bad_requests_that_follow_each_other_cost_no_others(count, secs):
     bad = set(range(2000, 2000 + count))

@@ -122,13 +122,6 @@ def test_unmappable_model_lives_in_one_host_for_all(home, isolate):
     assert "lock" in line
 
 
-def test_unmappable_model_is_loaded_by_each_host(home):
-    here, _ = home.run(home.spec(home.handler(home.guarded, model_copies=2, computers=2)), range(6))
-    assert all(loader == host for _, loader, host in here)
-    assert sorted(home.noted("loaded")) == sorted({host for _, _, host in here})
-    assert len(home.noted("loaded")) == 2
-
-
 @pytest.mark.large
 @pytest.mark.parametrize(
     ("options", "request_", "hosted"),
@@ -161,18 +154,6 @@ def test_models_by_key_are_placed_separately(home):
     assert same == first
     assert own == there != HERE
     assert len(of(ModelLoaded, events)) == 1
-
-
-@pytest.mark.large
-def test_models_by_key_have_their_own_numbers_of_hosts(home):
-    mappings = [KeyModelMapping([key], home.handler(model_copies=copies)) for key, copies in [("a", 2), ("b", 1)]]
-    outcomes, _ = home.run(home.spec(KeyedModelHandler(mappings)), [("a", 1), ("b", 1)])
-    (_, (_, loader, host)), (_, (_, _, computing)) = outcomes
-    assert len({loader, host, HERE}) == 3
-    assert computing == HERE
-    first, second = home.logged()
-    assert first == "a: the model lives in the machine's hosts, in 2 copies that map the same weights."
-    assert second.startswith("b: mapped ")
 
 
 @pytest.mark.large

@@ -36,18 +36,6 @@ pytestmark = pytest.mark.usefixtures("requests_end", "module_travels")
 BOTH = pytest.mark.parametrize("kind", [Metered, AsyncMetered])
 
 
-class OfTensors(LocalMetered):
-    """Adds up the numbers of each tensor, times weights of its own."""
-
-    def __init__(self):
-        super().__init__()
-        self.weights = sys.modules["torch"].ones(3)
-
-    def run_inference(self, batch, model, inference_args=None):
-        ASKED.extend(batch)
-        return [int((one * self.weights).sum()) for one in batch]
-
-
 @pytest.fixture
 def ask(tmp_path):
     """What comes out for elements with a cache in a file of the test's; and what was asked for."""
@@ -93,16 +81,6 @@ def test_elements_whose_equal_fails_are_asked_for_themselves(ask):
     assert sorted(asked) == [1] + [99] * 10
 
 
-def test_elements_whose_equal_is_not_kept_are_asked_for_themselves(ask):
-    class Unkept(Metered):
-        def request(self, batch, model, inference_args=None):
-            super().request(batch, model)
-            return [threading.Lock() for _ in batch]
-
-    found, asked = ask(Unkept(), [1] * 10)
-    assert (len(found), asked) == (10, [1] * 10)
-
-
 def test_key_is_the_example_after_preprocessing_and_the_prediction_that_before_postprocessing(ask):
     handler = Metered().with_preprocess_fn(int).with_postprocess_fn(str)
     assert ask(handler, ["1", "02"]) == (["2", "4"], [1, 2])
@@ -127,15 +105,6 @@ def test_local_models_are_not_called_again_even_if_they_change_their_examples(as
     handler = LocalMetered(min_batch_size=2, max_batch_size=2)
     assert ask(handler, [{"n": 1}, {"n": 2}]) == ([2, 4], [{"n": 1}, {"n": 2}])
     assert ask(handler, [{"n": 2}, {"n": 1}, {"n": 3}]) == ([4, 2, 6], [{"n": 3}])
-
-
-@pytest.mark.large
-def test_models_are_not_called_again_for_equal_tensors(ask):
-    import torch
-
-    rows = torch.arange(6).reshape(2, 3)
-    assert ask(OfTensors(), rows)[0] == [3, 12]
-    assert ask(OfTensors(), [rows[1].clone(), torch.arange(3)]) == ([12, 3], [])
 
 
 def test_isolated_models_are_not_called_again(ask):
@@ -212,16 +181,6 @@ def test_file_that_others_have_locked_for_too_long_is_used_again_when_they_let_g
     numbers, end = count(100), []
     ask(kind(), elements())
     assert ask(kind(), range(end[0], end[0] + 100))[1] == []
-
-
-def test_file_that_is_replaced_while_workers_run_costs_requests_and_no_outcome(tmp_path, caplog):
-    path = tmp_path / "cache"
-    with closing(open_worker(prepare(Metered(), InferenceRequest(cache=str(path))))) as worker:
-        assert run(worker, [1]) == [2]
-        worker.session.predictions.close()  # as in a forked child, which opens the file anew
-        path.write_text("no database " * 1000)
-        assert run(worker, [1, 2]) == [2, 4]
-    assert "requests are sent, and paid for, without it" in caplog.text
 
 
 def test_prediction_of_a_class_that_is_gone_is_asked_for_again(ask, tmp_path):

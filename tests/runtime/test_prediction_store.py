@@ -129,16 +129,6 @@ def test_what_is_no_store_is_one_clear_error(tmp_path, make, reason):
         PredictionStore(str(path), MANY).open()
 
 
-def test_value_that_was_damaged_is_not_there(open_store, tmp_path):
-    store = open_store()
-    store.put([(key_of(1), b"one"), (key_of(2), b"two")])
-    with sqlite3.connect(tmp_path / "deep" / "store") as database:
-        database.execute("UPDATE predictions SET value = substr(value, 1, 18) || x'00' WHERE key = ?", [key_of(1)])
-        database.execute("INSERT INTO predictions VALUES (?, 'text')", [key_of(3)])
-    database.close()
-    assert store.get([key_of(1), key_of(2), key_of(3)]) == {key_of(2): b"two"}
-
-
 def test_forked_child_opens_the_file_anew(open_store):
     store = open_store()
     store.put([(key_of(1), b"one")])

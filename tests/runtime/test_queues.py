@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import BatchingConfig, KeyedModelHandler, KeyModelMapping, ModelHandler, UnknownKeyError
-from headrace.batching.batcher import Batch
 from headrace.batching.size import size_controller
 from headrace.core.model_cache import ResidentModels
 from headrace.runtime.plan import ONLY, make_plan
@@ -46,12 +45,6 @@ def resident_of(*taken, count=2):
 
 def by_key(*keys):
     return KeyedModelHandler([KeyModelMapping([key], DoublingHandler()) for key in keys])
-
-
-def test_batch_leaves_when_full_and_the_rest_when_flushed():
-    queues = queues_of(DoublingHandler(), fixed(2))
-    assert cut(queues, [1, 2, 3]) == [(ONLY, [1, 2]), (ONLY, [3])]
-    assert list(queues.flush()) == []
 
 
 @given(st.lists(st.integers(), max_size=40), st.integers(1, 9))
@@ -105,22 +98,6 @@ def test_models_and_buckets_never_mix_and_none_starves(elements, size, options):
         assert [t for b in left for t in b.tags if elements[t][0] == key] == [
             place for place, (one, _) in enumerate(elements) if one == key
         ]
-
-
-def test_element_waits_for_others_of_its_model():
-    elements = [("a", 1), ("b", 1), ("b", 2), ("a", 2), ("b", 3)]
-    assert cut(queues_of(by_key("a", "b"), fixed(2)), elements) == [
-        ("b", [("b", 1), ("b", 2)]),
-        ("a", [("a", 1), ("a", 2)]),
-        ("b", [("b", 3)]),
-    ]
-
-
-def test_element_that_is_a_batch_leaves_at_once():
-    queues = queues_of(DoublingHandler().with_no_batching(), fixed(5))
-    for element in ([1, 2], [3], []):
-        assert queues.add(element, "tag") == [(ONLY, Batch([element], ["tag"]))]
-    assert list(queues.flush()) == []
 
 
 def test_sorted_elements_wait_for_the_lookahead():

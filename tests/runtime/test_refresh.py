@@ -263,27 +263,6 @@ def test_old_model_drains_and_is_freed(thread, serves, wait_until, tmp_path):
     assert new[0]() is not None
 
 
-def test_old_model_stays_for_a_thread_about_to_open_it(thread, serves, wait_until, tmp_path, monkeypatch):
-    one = thread(Versioned(tmp_path))
-    late = thread(one.spec)
-    one.ask(0)
-    (tmp_path / "v1").touch()
-    opens = one.models.open
-
-    def swapped_meanwhile(version):
-        monkeypatch.setattr(one.models, "open", opens)
-        one.told("v1")
-        serves(one, "v1")
-        one.finish()
-        wait_until(lambda: models("v0") == [], 0.2)
-        return opens(version)
-
-    monkeypatch.setattr(one.models, "open", swapped_meanwhile)
-    late.ask(1)
-    assert ids(late.ask(2)) == ["v1"]
-    assert (loads(tmp_path, "v0"), loads(tmp_path, "v1")) == (1, 1)
-
-
 def test_update_that_does_not_fit_the_handler_is_reported_once(thread, tmp_path):
     one = thread(Versioned(tmp_path))
     mappings = [KeyModelPathMapping(["a"], "v1")]

@@ -33,17 +33,6 @@ def load_all(policy, broken=(), now=NOW):
     return str(policy.serving)
 
 
-def test_latest_update_during_a_load_comes_next():
-    policy = wanting("a")
-    assert str(policy.next(NOW)) == "a"
-    wanting("b", "c", policy=policy)
-    policy.loaded()
-    assert str(policy.serving) == "a"
-    assert str(policy.next(NOW)) == "c"
-    policy.loaded()
-    assert policy.next(LATER) is None
-
-
 def test_updates_are_ordered_by_timestamp_unless_threads_wait():
     for waits, expected in ((False, "new"), (True, "old")):
         policy = RefreshPolicy(waits=waits)
@@ -67,14 +56,6 @@ def test_failed_load_is_retried_ever_more_rarely():
     policy.next(now)
     policy.failed(now, 1000)
     assert not policy.is_due(now + 9999)
-
-
-def test_failed_load_is_dropped_for_a_newer_update():
-    policy = wanting("broken")
-    load_all(policy, {"broken"})
-    policy.request(ModelUpdate(9, "good"), to("good"))
-    assert load_all(policy, {"broken"}) == "good"
-    assert not policy.is_due(LATER)
 
 
 def test_changes_of_other_keys_are_kept():

@@ -92,13 +92,6 @@ def test_delay_that_the_server_names_is_obeyed(kind):
 
 
 @BOTH
-def test_delay_of_years_costs_its_own_element_only(kind):
-    with serving(for_example(3, Answer(429, headers={"Retry-After": "99999999"}))) as server:
-        *others, failure = predict(kind(server.url), [*range(3), 4, 3], on_failure="yield")
-    assert (others, failure.element, failure.attempts) == ([0, 2, 4, 8], 3, 1)
-
-
-@BOTH
 def test_server_that_is_not_there_yet_is_waited_for(kind):
     with serving() as server:
         address = server.server_address
@@ -125,15 +118,6 @@ def test_retry_filter_decides_whether_a_server_that_is_not_there_is_waited_for()
     assert [type(one.error.reason) for one in failures_among(outcomes)] == [ConnectionRefusedError] * 3
 
 
-def test_requests_that_always_fail_cost_their_own_elements_only():
-    with serving(for_example(3, Answer(500))) as server:
-        _, outcomes = events_and_outcomes(Remote(server.url), range(5))
-        assert server.requests.count([3]) == 3
-    (failure,) = failures_among(outcomes)
-    assert (failure.element, failure.attempts, failure.error.status_code) == (3, 3, 500)
-    assert sorted(one for one in outcomes if one is not failure) == [0, 2, 4, 8]
-
-
 def test_plain_client_is_released_after_its_last_request_although_some_failed():
     clients = []
 
@@ -155,34 +139,6 @@ def test_plain_client_is_released_after_its_last_request_although_some_failed():
         assert wait_until(lambda: [client() for client in clients] == [None])
     finally:
         gc.enable()
-
-
-def failing_from(first, secs, answer):
-    """From this request on, all get this answer, for some seconds."""
-    began = []
-
-    def answered(examples, before):
-        if before < first:
-            return Answer()
-        began.append(time.monotonic())
-        return answer if time.monotonic() < began[0] + secs else Answer()
-
-    return answered
-
-
-@BOTH
-@pytest.mark.parametrize("answer", [Answer(500), Answer(502), Answer(cut=True)])
-def test_server_that_fails_everything_for_a_while_is_waited_for(kind, answer):
-    with serving(failing_from(100, 0.5, answer)) as server:
-        assert list(predict(kind(server.url, num_retries=20), range(500))) == [2 * n for n in range(500)]
-        assert len(server.requests) < 1000
-
-
-def test_server_that_fails_everything_fails_what_waited_for_too_long():
-    with serving(lambda examples, before: Answer(500)) as server:
-        _, outcomes = events_and_outcomes(Remote(server.url), range(8), retry=RetryConfig(timeout_secs=0.2))
-    assert {one.error.status_code for one in failures_among(outcomes)} == {500}
-    assert len(outcomes) == 8
 
 
 def test_bad_request_is_neither_retried_nor_bisected():
@@ -256,12 +212,6 @@ def run_alone(spec, element):
         return run(worker, [element])
     finally:
         worker.close()
-
-
-def test_model_not_found_later_is_that_elements_failure():
-    with serving(for_example(3, Answer(404))) as server:
-        _, outcomes = events_and_outcomes(Remote(server.url), range(5))
-    assert [one.element for one in failures_among(outcomes)] == [3]
 
 
 def test_retry_filter_decides_what_is_retried():

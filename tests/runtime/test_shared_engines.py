@@ -16,7 +16,7 @@ from headrace.core.events import HostLost, ModelLoaded
 from headrace.machine.status import machine_status
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
-from toy_engine import Engine, die, double, exists, loads_once, where
+from toy_engine import Engine, die, double, exists, where
 from toy_hosts import has_ended
 from toys import run
 from waiting import wait_until
@@ -135,27 +135,6 @@ def test_requests_of_a_killed_worker_are_dropped_and_others_go_on(tmp_path, work
 
 
 @pytest.mark.large
-def test_worker_that_is_killed_while_it_has_the_engine_alone_gives_it_back(tmp_path, worker_process):
-    async def act(example, engine):
-        if example == 13 and not (tmp_path / "died").exists():
-            engine.note("died")
-            die()
-        if example == 13:
-            engine.note("alone")
-            await asyncio.sleep(1000)
-        return example
-
-    spec = spec_of(act, partial(Noting, tmp_path))
-    victim, other = worker_process(spec), worker_process(spec)
-    assert other.run([1]).good == [1]
-    victim.begin([13])
-    assert wait_until((tmp_path / "alone").exists)
-    other.begin([2])
-    victim.process.kill()
-    assert other.outcomes().good == [2]
-
-
-@pytest.mark.large
 def test_worker_that_is_stopped_while_it_has_the_engine_alone_holds_up_nobody_for_long(tmp_path, worker_process):
     async def act(example, engine):
         if example == 13 and not (tmp_path / "died").exists():
@@ -205,26 +184,6 @@ def test_host_that_is_killed_costs_no_process_anything(tmp_path, worker_process)
     assert [len(one.good) for one in found] == [5, 5, 5]
     assert len({number for one in found for number in one.good} - {host}) == 1
     assert sum(len(one.of(ModelLoaded)) for one in found) == 2  # the first, and the one that replaced it
-
-
-@pytest.mark.large
-def test_element_that_kills_the_host_costs_other_processes_nothing(worker_process):
-    async def act(example, engine):
-        if example == 13:
-            die()
-        await asyncio.sleep(0.01)
-        return 2 * example
-
-    spec = spec_of(act)
-    guilty, *others = [worker_process(spec) for _ in range(3)]
-    for worker in (guilty, *others):
-        worker.run([1])
-    guilty.begin(range(20))
-    found = [other.run([place]) for place in range(100, 140) for other in others]
-    assert [one.dead for one in found] == [{}] * 80
-    died = guilty.outcomes()
-    assert died.dead == {13: HostDiedError}
-    assert died.good == [2 * n for n in range(20) if n != 13]
 
 
 @pytest.mark.large
@@ -288,15 +247,6 @@ def test_engine_that_cannot_be_loaded_is_an_error_of_its_own():
         list(predict(Engine(double, load, large_model=True), [1]))
 
 
-@pytest.mark.large
-def test_engine_that_cannot_be_loaded_again_fails_the_requests(tmp_path, worker_process):
-    async def act(example, engine):
-        die()
-
-    found = worker_process(spec_of(act, loads_once(tmp_path))).run([1, 2])
-    assert found.dead == {1: LookupError, 2: LookupError}
-
-
 def test_engine_runs_its_finalizers_when_its_last_user_leaves(tmp_path):
     class Model:
         def __init__(self):
@@ -321,22 +271,6 @@ def test_engine_that_lingers_ends_before_another_is_loaded():
         assert linger_secs or has_ended(found[0][0])
         worker.close()
     assert found[0] != found[1]
-
-
-def test_forked_child_uses_the_same_engine():
-    worker = open_worker(spec_of(where))
-    [(host, _)] = run(worker, [1])
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            code = int(run(worker, [1]) != [(host, host)])
-            worker.close()
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert run(worker, [1]) == [(host, host)]
-    worker.close()
 
 
 def test_handler_may_say_itself_that_processes_share_its_engine(runtime):

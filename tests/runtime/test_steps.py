@@ -1,8 +1,7 @@
-"""What operations do to an element, how their failures are handled, and what a listener learns."""
+"""What operations do to an element, and how their failures are handled."""
 
 from __future__ import annotations
 
-import itertools
 import threading
 
 import pytest
@@ -14,42 +13,19 @@ from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.steps import Steps
 from headrace.runtime.worker import Worker
-from headrace.testing import FakeClock
 from toys import Events, Poisoned
 
 BEFORE, MODEL, AFTER = Stage.PREPROCESSING, Stage.INFERENCE, Stage.POSTPROCESSING
 
 
-class Notes(list):
-    """A listener that keeps its notices, and raises for one operation."""
-
-    def __init__(self, forbidden=None):
-        super().__init__()
-        self._forbidden = forbidden
-
-    def loading(self, name):
-        self._note(("loading", name))
-
-    def operation(self, stage, tag, index):
-        self._note((stage, tag, index))
-
-    def waiting(self):
-        self._note("waiting")
-
-    def _note(self, what):
-        self.append(what)
-        if what == self._forbidden:
-            raise RuntimeError(what)
-
-
-def run(handler, *batches, name=ONLY, caught=(), seen=None, watch=None, clock=None):
+def run(handler, *batches, name=ONLY, caught=(), seen=None):
     """(tag, prediction) pairs and failures of batches; each element's tag is its place among all."""
-    spec = prepare(handler, InferenceRequest(clock=clock))
+    spec = prepare(handler, InferenceRequest())
     worker = Worker(catching(spec, caught) if caught else spec)
     for model in worker.session.models.values():
         model.breaker = CircuitBreaker(5)
     try:
-        steps = Steps(worker.access, Events() if seen is None else seen, watch)
+        steps = Steps(worker.access, Events() if seen is None else seen)
         return _sorted_out(_outcomes(steps, name, batches))
     finally:
         worker.close()
@@ -167,59 +143,6 @@ def test_observer_that_raises_leaves_the_model_free_to_be_evicted():
     load_other.join(60)
     assert worker.names_in_use() == {"b"}
     worker.close()
-
-
-def test_listener_learns_of_every_operation_in_advance():
-    watch = Notes()
-    handler = Poisoned().with_preprocess_fn(lambda n: watch.append("first") or n).with_postprocess_fn(same)
-    handler = handler.with_preprocess_fn(same).with_postprocess_fn(lambda n: watch.append("last") or n)
-    run(handler, [1, 2], watch=watch)
-    assert watch == [
-        *[(BEFORE, 0, 0), (BEFORE, 0, 1), "first", (BEFORE, 1, 0), (BEFORE, 1, 1), "first"],
-        *[("loading", ONLY), (MODEL, None, 0)],
-        *[(AFTER, 0, 0), (AFTER, 0, 1), "last", (AFTER, 1, 0), (AFTER, 1, 1), "last"],
-    ]
-
-
-@pytest.mark.parametrize(
-    ("forbidden", "failed", "calls"),
-    [
-        ((BEFORE, 1, 0), [(1, BEFORE)], 1),
-        (("loading", ONLY), [(0, MODEL), (1, MODEL)], 0),
-        ((MODEL, None, 0), [(0, MODEL), (1, MODEL)], 0),
-        ((AFTER, 0, 0), [(0, AFTER)], 1),
-    ],
-    ids=["preprocessing", "loading", "model", "postprocessing"],
-)
-def test_listener_that_raises_fails_the_operation(forbidden, failed, calls):
-    bare = Poisoned()
-    handler = bare.with_preprocess_fn(same).with_postprocess_fn(same)
-    _, bad = run(handler, [1, 2], caught=RuntimeError, watch=Notes(forbidden))
-    assert [(failure.tag, failure.stage) for failure in bad] == failed
-    assert len(bare.batches) == calls
-    with pytest.raises(RuntimeError):
-        run(handler, [1, 2], caught=ValueError, watch=Notes(forbidden))
-    with pytest.raises(RuntimeError):
-        run(handler, [1, 2], watch=Notes(forbidden))
-
-
-def test_listener_learns_of_a_pause_throughout():
-    class Lost(Poisoned):
-        def run_inference(self, batch, model, inference_args=None):
-            raise ConnectionError
-
-    class Clock(FakeClock):
-        def sleep(self, seconds):
-            watch.append(seconds)
-            super().sleep(seconds)
-
-    watch, clock = Notes(), Clock()
-    before = clock.seconds()
-    run(Lost(), [1], caught=Exception, watch=watch, clock=clock)
-    slept = [note for note in watch if isinstance(note, float)]
-    assert max(slept) <= 0.1
-    assert sum(slept) == pytest.approx(clock.seconds() - before)
-    assert all(note == "waiting" for note, after in itertools.pairwise(watch) if after == 0.1)
 
 
 @pytest.mark.large

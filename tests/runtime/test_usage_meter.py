@@ -11,7 +11,6 @@ from headrace import (
     BudgetError,
     ConfigurationError,
     ElementRetry,
-    Failure,
     KeyedModelHandler,
     KeyModelMapping,
     Price,
@@ -73,14 +72,6 @@ def test_what_was_requested_has_its_outcome_and_nothing_more_is_requested(kind):
     assert 20 <= len(ASKED) < 900
     assert found == [2 * n for n in range(100, 100 + len(ASKED))]
     assert list(range(100, 100 + len(ASKED))) == ASKED
-
-
-def test_requests_that_fail_are_paid_for():
-    found, error = spend(Metered(), [99] * 50, Budget(5 * A_REQUEST, prices=PRICES))
-    assert "is spent" in error
-    assert 5 <= len(ASKED) < 50
-    assert len(found) == len(ASKED)
-    assert all(isinstance(one, Failure) for one in found)
 
 
 def test_retries_are_paid_for_and_end_with_the_budget():
@@ -182,16 +173,6 @@ def test_bundle_that_is_tried_again_requests_nothing():
             worker.close()
         assert asked <= len(ASKED) < asked + 20
         assert bool(ASKED) is bool(asked)
-
-
-def test_events_have_costs():
-    events = Events()
-    worker = open_worker(prepare(Metered(), InferenceRequest(budget=Budget(prices=PRICES))))
-    try:
-        run(worker, [1], events)
-    finally:
-        worker.close()
-    assert events.of(UsageReported) == [UsageReported("m", 1_000_000, 1000, cost=A_REQUEST)]
 
 
 def test_budget_that_is_none_is_refused_at_construction():

@@ -27,7 +27,7 @@ from headrace.runtime.prediction_store import PredictionStore
 from headrace.runtime.spec import CacheSpec, SessionSpec
 
 _LOGGER = logging.getLogger(__name__)
-_VERSION = 2
+_VERSION = 3
 """Of the keys and values: others are not found."""
 _DUMPS: tuple[Callable[..., bytes], ...] = (pickle.dumps, cloudpickle.dumps)
 """The second, slower one takes objects of classes that cannot be imported, too."""

@@ -5,12 +5,11 @@ SQLite does the work: what is written is complete or not there at all, whichever
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sqlite3
 import stat
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 
@@ -25,7 +24,6 @@ _AT_ONCE = 500
 _LEAST_BYTES = 1 << 20
 _FREED = 0.1
 """The share of a full file that is freed at a time."""
-_CHECK_BYTES = 16
 _INHERITED: list[sqlite3.Connection | None] = []
 """Connections of the process that this one was forked from: closing them here would upset its own."""
 
@@ -53,7 +51,7 @@ class PredictionStore:
             pass
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """The values that are there, by key; one that does not match its checksum is not.
+        """The values that are there, by key.
 
         Raises:
             sqlite3.Error: the file cannot be read.
@@ -63,22 +61,20 @@ class PredictionStore:
         while some := list(islice(wanted, _AT_ONCE)):
             marks = ",".join("?" * len(some))
             with self._opened() as database:
-                rows = database.execute(f"SELECT key, value FROM predictions WHERE key IN ({marks})", some)  # noqa: S608 - marks are ?
-                found.update((key, value) for key, value in rows if _is_whole(key, value))
-        return {key: value[_CHECK_BYTES:] for key, value in found.items()}
+                found.update(database.execute(f"SELECT key, value FROM predictions WHERE key IN ({marks})", some))  # noqa: S608 - marks are ?
+        return found
 
-    def put(self, values: Iterable[tuple[bytes, bytes]]) -> None:
+    def put(self, values: Sequence[tuple[bytes, bytes]]) -> None:
         """Writes values, all or none.
 
         Raises:
             sqlite3.Error: the file cannot be written.
         """
-        rows = [(key, _checksum(key, value) + value) for key, value in values]
         with self._opened() as database:
             database.execute("BEGIN IMMEDIATE")
             try:
-                self._make_room(database, sum(len(key) + len(value) for key, value in rows))
-                database.executemany("INSERT OR REPLACE INTO predictions VALUES (?, ?)", rows)
+                self._make_room(database, sum(len(key) + len(value) for key, value in values))
+                database.executemany("INSERT OR REPLACE INTO predictions VALUES (?, ?)", values)
             except BaseException:
                 database.execute("ROLLBACK")
                 raise
@@ -134,14 +130,6 @@ def _used_bytes(database: sqlite3.Connection) -> int:
         database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
     )
     return int((pages - free) * size)
-
-
-def _checksum(key: bytes, value: bytes) -> bytes:
-    return hashlib.blake2b(value, key=key[:64], digest_size=_CHECK_BYTES).digest()
-
-
-def _is_whole(key: bytes, value: object) -> bool:
-    return isinstance(value, bytes) and value[:_CHECK_BYTES] == _checksum(key, value[_CHECK_BYTES:])
 
 
 def _open(path: str) -> sqlite3.Connection:
