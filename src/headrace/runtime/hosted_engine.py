@@ -98,10 +98,9 @@ class EngineHosts:
     def _begin(self) -> None:
         self._process = os.getpid()
         self._changed = threading.Condition()
-        self._in_flight: dict[int, EngineCall] = {}
-        """What the host has, by number."""
-        self._waiting: list[EngineCall] = []
-        self._takes_requests = False  # whether they go to the host at once
+        self._calls: dict[int, EngineCall] = {}
+        """What is not answered, by number."""
+        self._sends = False  # whether what comes goes to the host at once; else it waits
         self._is_closed = False
         self._thread: threading.Thread | None = None
 
@@ -138,10 +137,10 @@ class EngineHosts:
             self._begin()
         call = self._call(message)
         with self._changed:
-            if self._takes_requests:
+            self._calls[call.number] = call
+            if self._sends:
                 self._send([call])
             else:
-                self._waiting.append(call)
                 self._changed.notify()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="headrace waits for an engine", daemon=True)
@@ -151,7 +150,7 @@ class EngineHosts:
     def take_back(self, call: EngineCall) -> None:
         """Has the engine drop a request."""
         with self._changed:
-            if call.number in self._in_flight:
+            if self._calls.pop(call.number, None) is not None:
                 self._drop(call)
 
     def close(self) -> None:
@@ -173,41 +172,30 @@ class EngineHosts:
             try:
                 if self._connection is None:
                     self.load()
-                self._take_requests()
+                with self._changed:
+                    self._sends = True
+                    self._send(self._calls.values())
                 failure = self._await_answers(lambda: False)
                 if failure is not None and not self._is_closed:
                     # Not kept here: an error that was raised refers to whoever waited, and so to the HostedEngine.
-                    self._try_again(failure, self._stop_taking())
+                    self._try_again(failure, self._left())
             except BaseException as error:  # no other host can be started, or it cannot load the engine
-                self._fail([*self._stop_taking(), *self._taken_over()], error)
-        for call in [*self._stop_taking(), *self._taken_over()]:
+                self._fail(self._left(), error)
+        for call in self._left():
             call.answer.cancel()
         self._models.close()
 
     def _is_wanted(self) -> bool:
         """Waits until there is something to do; False: the engine is to end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._connection is not None or self._is_closed)
+            self._changed.wait_for(lambda: self._calls or self._connection is not None or self._is_closed)
             return not self._is_closed
 
-    def _take_requests(self) -> None:
-        """Sends what waits, and from now on all that comes."""
+    def _left(self) -> list[EngineCall]:
+        """The requests that are not answered; from now on what comes waits."""
         with self._changed:
-            self._takes_requests = True
-            self._send(self._taken_over())
-
-    def _taken_over(self) -> list[EngineCall]:
-        """Those that wait, and no longer do."""
-        with self._changed:
-            waiting, self._waiting = self._waiting, []
-            return waiting
-
-    def _stop_taking(self) -> list[EngineCall]:
-        """From now on what comes waits; returns the requests that the host has not answered."""
-        with self._changed:
-            self._takes_requests = False
-            left, self._in_flight = self._in_flight, {}
-            return [call for call in left.values() if not call.answer.done()]
+            self._sends = False
+            return list(self._calls.values())
 
     def _call(self, message: Message) -> EngineCall:
         return EngineCall(self._hosts.next_number(), message, self._accept)
@@ -215,9 +203,7 @@ class EngineHosts:
     def _send(self, calls: Iterable[EngineCall]) -> None:
         assert self._connection is not None
         for call in calls:
-            if not call.answer.done():
-                self._in_flight[call.number] = call
-                self._connection.send(call)  # a host that is gone does not get it: it is found when the loss is
+            self._connection.send(call)  # a host that is gone does not get it: it is found when the loss is
 
     def _drop(self, call: EngineCall) -> None:
         if self._connection is not None:
@@ -231,7 +217,7 @@ class EngineHosts:
         if not connection.is_over:
             return None
         with self._changed:
-            self._connection, self._takes_requests = None, False
+            self._connection, self._sends = None, False
         return None if is_settled() else connection.failure
 
     def _accept(self, call: EngineCall) -> None:
@@ -247,21 +233,22 @@ class EngineHosts:
                 return
             call.end(answer, rows)
         with self._changed:
-            self._in_flight.pop(call.number, None)
+            self._calls.pop(call.number, None)
 
-    def _try_again(self, failure: HostFailure, calls: list[EngineCall]) -> None:
-        """Tries again what was with a host that was lost; like new requests if it was not lost to this process's."""
-        if client_of(failure.snapshot.call) in (0, self._hosts.client):
-            self._recover(failure, calls)
-        else:
-            with self._changed:
-                self._waiting = calls + self._waiting
+    def _is_ours(self, failure: HostFailure) -> bool:
+        """Whether a host may have been lost to requests of this process."""
+        return client_of(failure.snapshot.call) in (0, self._hosts.client)
 
-    def _recover(self, failure: HostFailure, calls: Sequence[EngineCall]) -> None:
-        """Tries again what was with a host that was lost: all together, then parts, then one by one."""
+    def _try_again(self, failure: HostFailure, calls: Sequence[EngineCall]) -> None:
+        """Tries again what was with a host that was lost: all together, then parts, then one by one.
+
+        What is not to blame goes to the next host like new requests.
+        """
+        if not self._is_ours(failure):
+            return
 
         def attempt(positions: Sequence[int], _: Mapping[int, InjectedFailure]) -> Sequence[int] | LostBatch:
-            part = [calls[place] for place in positions if not calls[place].answer.done()]
+            part = [calls[place] for place in positions if calls[place].number in self._calls]
             failure = self._try(part) if part else None
             return positions if failure is None else self._lost(failure, len(part))
 
@@ -290,9 +277,8 @@ class EngineHosts:
                 self._send(calls)
             failure = self._await_answers(lambda: all(call.answer.done() for call in calls))
             with self._changed:
-                self._in_flight = {}
                 self._drop(turn)
-            if failure is None or not self._is_shared or client_of(failure.snapshot.call) in (0, self._hosts.client):
+            if failure is None or not self._is_shared or self._is_ours(failure):
                 return failure  # else this process had lost its turn, since it was idle or stopped, perhaps to another
 
     def _have_exclusively(self) -> EngineCall:
@@ -304,17 +290,16 @@ class EngineHosts:
             with self._changed:
                 self._send([turn])
             failure = self._await_answers(turn.answer.done)
-            with self._changed:
-                self._in_flight = {}
             if failure is None and self._connection is not None:
                 return turn
 
     def _parts(self, number: int) -> int:
         return parts_after_timeout(number, math.inf, self._timeout_secs or math.inf)
 
-    @staticmethod
-    def _fail(calls: Iterable[EngineCall], error: BaseException) -> None:
+    def _fail(self, calls: Iterable[EngineCall], error: BaseException) -> None:
         for call in calls:
+            with self._changed:
+                self._calls.pop(call.number, None)
             call.fail(error)
 
     def _lost(self, failure: HostFailure, number: int) -> LostBatch:
