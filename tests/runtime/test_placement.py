@@ -14,7 +14,7 @@ from headrace.core.errors import HostDiedError
 from headrace.core.events import BatchFailed, ElementFailed, HostLost, ModelLoaded
 from headrace.core.result import Failure
 from headrace.machine.status import machine_status
-from headrace.runtime.placement import choose
+from headrace.runtime.placement import Choice
 from headrace.runtime.prepare import catching
 
 HERE = os.getpid()
@@ -268,4 +268,4 @@ GB = 10**9
     ],
 )
 def test_choice_leaves_half_of_the_free_memory_unused(nbytes, processes, free, placement):
-    assert choose(nbytes, processes, free).placement == placement
+    assert Choice(nbytes, processes, free).placement == placement

@@ -15,7 +15,7 @@ import headrace
 from headrace.core.errors import ConfigurationError, HostDiedError
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
 from headrace.runtime import profiling
-from headrace.runtime.placement import choose
+from headrace.runtime.placement import Choice
 from headrace.runtime.profiling import Cost, ModelFindings, Profile, measure, profile_handler, profiling_spec
 from toy_engine import ToyEngineHandler
 from toys import Acting, each
@@ -56,7 +56,7 @@ def test_profile_of_a_linear_model(tmp_path):
     assert model.attach_seconds > 0
     assert [cost.size for cost in model.costs] == [1, 8, 64, 100]
     assert all(cost.seconds > 0 and cost.calls >= 1 for cost in model.costs)
-    assert found.choice == choose(model.nbytes, found.cores, found.memory_available)
+    assert found.choice == Choice(model.nbytes, found.cores, found.memory_available)
 
 
 def test_profile_of_a_model_in_a_host():
@@ -177,7 +177,7 @@ def test_batches_grow_until_one_takes_a_second(one_call, largest, sizes):
 )
 def test_memory_needed_for_sharing(copies, routed, reason, expected):
     model = ModelFindings("", 1.0, 2.0, 300, 100, reason, private=None if reason else 10, costs=(Cost(1, 1.0, 1),))
-    choice = choose(100, 2, 1000)
+    choice = Choice(100, 2, 1000)
     found = Profile("H", "process", copies, 2, 2000, 1000, (model,), 4, choice, routed)
     assert (found.copy_each, found.copy_per_machine) == (400, expected)
-    assert found.asked_choice == choose(100, 4, 1000)
+    assert found.asked_choice == Choice(100, 4, 1000)

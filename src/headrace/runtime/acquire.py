@@ -61,13 +61,15 @@ class AcquiredModel(NamedTuple):
             os.close(file)
 
 
-def acquire(
-    spec: SessionSpec, name: Any, report: Report, local: LocalLoad | None = None
-) -> AcquiredModel | HostFailure:
-    """Takes a lease on a model; returns the model, or the failure of the process that was to load it.
+def acquire(spec: SessionSpec, name: Any, report: Report, local: LocalLoad | None = None) -> AcquiredModel:
+    """Takes a lease on a model; ``local`` loads it in this process, should the manager ask for that.
 
-    A load whose process dies is repeated once: something external may have killed it. ``local`` loads the model in this
-    process, should the manager ask for that.
+    A load whose process dies is repeated once: something external may have killed it.
+
+    Raises:
+        HostDiedError: the process that was to load it died.
+        TimeoutError: loading took too long.
+        Exception: the model cannot be loaded.
     """
     lease = Lease(load_request_for(spec, name, spec.model_identifier))
 
@@ -79,14 +81,13 @@ def acquire(
         return taken
 
     try:
-        acquired = survive_one_death(take, died)
-        if not isinstance(acquired, HostFailure):
-            return _acquired(spec, lease, acquired, report, local)
+        granted = survive_one_death(take, died)
+        if isinstance(granted, HostFailure):
+            raise load_error(granted, spec.plan.name, spec.timeout_secs)
+        return _acquired(spec, lease, granted, report, local)
     except BaseException:
         lease.close()
         raise
-    lease.close()
-    return acquired
 
 
 def _acquired(

@@ -14,12 +14,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from headrace.batching.batcher import Batcher
+from headrace.core.errors import HostDiedError
 from headrace.core.events import Observer
 from headrace.hosts.client import ModelHosts
 from headrace.hosts.environment import ThreadBudget
 from headrace.hosts.fork_server_client import ForkServerClient
 from headrace.hosts.fork_server_process import Preload
-from headrace.hosts.provider import HostFailure, HostProvider, load_error
+from headrace.hosts.provider import HostFailure, HostProvider
 from headrace.hosts.system import allowed_cores
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.ipc.segment import Segment
@@ -68,32 +69,20 @@ def place_models(spec: SessionSpec, session: InferenceSession) -> HostedModels |
         return EngineSource(spec, report)
     if not spec.shared:
         return _in_own_hosts(spec, report)
-    if spec.plan.routed and spec.isolated:
-        return _in_own_hosts(spec, report, source=MappedModels)  # the host asks for each model when its key first comes
-    if spec.plan.routed:
-        return MappedModels(spec, report)
-    with local_load(spec, ONLY, lambda: session.load_for_all(ONLY, spec.plan.models[ONLY])) as local:
-        acquired = acquire(spec, ONLY, report, local)
-    if isinstance(acquired, HostFailure):
-        if spec.isolated:  # its own host will report this failure for each batch
-            return _in_own_hosts(spec, report)
-        raise load_error(acquired, spec.plan.name, spec.timeout_secs)
-    return _with_machine(spec, report, acquired)
-
-
-def _with_machine(spec: SessionSpec, report: Report, acquired: AcquiredModel) -> HostedModels | ModelSource:
+    if spec.plan.routed:  # whoever maps them asks for each model when its key first comes
+        return _in_own_hosts(spec, report, source=MappedModels) if spec.isolated else MappedModels(spec, report)
+    try:
+        with local_load(spec, ONLY, lambda: session.load_for_all(ONLY, spec.plan.models[ONLY])) as local:
+            acquired = acquire(spec, ONLY, report, local)
+    except (HostDiedError, TimeoutError):
+        if not spec.isolated:
+            raise
+        return _in_own_hosts(spec, report)  # which will report this failure for each batch
     if spec.automatic and not _needs_sharing(spec, acquired):  # keep the lease: others must choose alike
-        unshared, acquired = replace(spec, shared=frozenset()), acquired._replace(loaded=None)
-        return (
-            _in_own_hosts(unshared, report, acquired)
-            if spec.isolated
-            else MappedModels(unshared, report, acquired=acquired)
-        )
-    if not acquired.files:
+        spec, acquired = replace(spec, shared=frozenset()), acquired._replace(loaded=None)
+    elif not acquired.files:
         return connect_shared_hosts(spec, report, acquired)
-    if spec.isolated:
-        return _in_own_hosts(spec, report, acquired)
-    return MappedModels(spec, report, acquired=acquired)
+    return _in_own_hosts(spec, report, acquired) if spec.isolated else MappedModels(spec, report, acquired=acquired)
 
 
 class MappedModels(ModelSource):
@@ -121,8 +110,6 @@ class MappedModels(ModelSource):
         if name not in self._spec.shared:
             return None
         acquired = self._acquired.pop(name, None) or self._take(name, load_here)
-        if isinstance(acquired, HostFailure):
-            raise load_error(acquired, self._spec.plan.name, self._spec.timeout_secs)
         if not acquired.files:
             models = connect_shared_hosts(self._spec, self._report, acquired, name)
             model = HostedModelProxy(name, models, self._report, self._elsewhere)
@@ -137,7 +124,7 @@ class MappedModels(ModelSource):
             acquired.give_back()
         self._acquired.clear()
 
-    def _take(self, name: Any, load_here: LoadsOwn) -> AcquiredModel | HostFailure:
+    def _take(self, name: Any, load_here: LoadsOwn) -> AcquiredModel:
         if self._elsewhere is not nullcontext:  # in a host, which has a time limit
             with self._elsewhere():
                 return acquire(self._spec, name, self._report)
@@ -181,8 +168,6 @@ class EngineSource(ModelSource):
         if name not in self._spec.shared:
             return ForkServerClient(pickle_or_explain(EngineRequestHandler(self._spec, name), label), label)
         acquired = acquire(self._spec, name, self._report)
-        if isinstance(acquired, HostFailure):
-            raise load_error(acquired, label, self._spec.timeout_secs)
         _LOGGER.info("%s: the engine lives in a host of the machine, for all of its worker processes.", label)
         return _lease_for(self._spec, name, acquired)
 
@@ -234,42 +219,30 @@ def _attached(label: str, acquired: AcquiredModel) -> Loaded:
 
 
 def _needs_sharing(spec: SessionSpec, acquired: AcquiredModel) -> bool:
-    choice = choose(acquired.grant.nbytes, allowed_cores(), acquired.grant.free)
+    choice = Choice(acquired.grant.nbytes, allowed_cores(), acquired.grant.free)
     _LOGGER.info("%s: placement='auto' has chosen %r: %s.", spec.plan.name, choice.placement, choice.why)
-    return choice.shares
+    return choice.placement == "machine"
 
 
 class Choice(NamedTuple):
-    """Where a model should live, and why."""
+    """Where ``placement="auto"`` has a model live, and why."""
 
-    shares: bool
-    """Whether the machine's processes share one copy; if not, each has its own."""
     nbytes: int
     processes: int
     free: int
-    """Bytes available for models and everything else."""
+    """Bytes available for models and everything else, including those of the copy that is already loaded."""
 
     @property
     def placement(self) -> str:
-        """The value of ``placement`` that has this effect."""
-        return "machine" if self.shares else "process"
+        """All share one copy if a copy in each process would take more than half of the memory."""
+        return "machine" if self.nbytes * self.processes > self.free / 2 else "process"
 
     @property
     def why(self) -> str:
         """The figures behind the choice."""
-        return (
-            f"{format_bytes(self.nbytes)} for each of {self.processes} processes, one for each core, of "
-            f"{format_bytes(self.free)} that "
-            "are free for models and everything else"
-        )
-
-
-def choose(nbytes: int, processes: int, free: int) -> Choice:
-    """Shares one copy if a copy in each process would take more than half of the memory.
-
-    ``free`` bytes are available, including those of the copy that is already loaded.
-    """
-    return Choice(nbytes * processes > free / 2, nbytes, processes, free)
+        nbytes, free = format_bytes(self.nbytes), format_bytes(self.free)
+        each = f"{nbytes} for each of {self.processes} processes, one for each core"
+        return f"{each}, of {free} that are free for models and everything else"
 
 
 class HostedWorker(AnyWorker):

@@ -15,7 +15,7 @@ from headrace.core.config import BatchingConfig, PlacementConfig
 from headrace.core.errors import ConfigurationError, HostDiedError, as_type_name
 from headrace.core.events import Event, ModelLoaded
 from headrace.core.result import Skipped
-from headrace.hosts.provider import HostFailure, load_error
+from headrace.hosts.provider import HostFailure
 from headrace.hosts.system import allowed_cores
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.models.memory import memory_available, memory_limit
@@ -24,7 +24,7 @@ from headrace.runtime.messages import Done, Work
 from headrace.runtime.model_source import Loaded, LoadedModels
 from headrace.runtime.observers import FanOut
 from headrace.runtime.operations import Operations
-from headrace.runtime.placement import Choice, choose, connect_shared_hosts
+from headrace.runtime.placement import Choice, connect_shared_hosts
 from headrace.runtime.plan import Plan
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.session import close_session, open_session
@@ -135,7 +135,7 @@ class Profile:
     @property
     def asked_choice(self) -> Choice:
         """What ``placement="auto"`` would choose for ``processes`` processes."""
-        return choose(self.nbytes, self.processes, self.choice.free)
+        return Choice(self.nbytes, self.processes, self.choice.free)
 
     def _shared(self, model: ModelFindings) -> int:
         if model.mapped:
@@ -182,7 +182,7 @@ def profile_handler(spec: SessionSpec, rows: Iterable[Any] | None = None, proces
         available,
         models,
         processes or allowed_cores(),
-        choose(sum(model.nbytes for model in models), allowed_cores(), available),
+        Choice(sum(model.nbytes for model in models), allowed_cores(), available),
         plan.routed,
         elements.bad if elements is not None else 0,
         elements.trouble if elements is not None else "",
@@ -196,8 +196,6 @@ def _profiled(spec: SessionSpec, name: Any, elements: _Samples | None) -> ModelF
     started = time.perf_counter()
     acquired = acquire(spec, name, events.extend)
     ready_seconds = time.perf_counter() - started
-    if isinstance(acquired, HostFailure):
-        raise load_error(acquired, spec.plan.name, spec.timeout_secs)
     load_seconds = next((event.seconds for event in events if isinstance(event, ModelLoaded)), None)
     label, grant = spec.plan.label(name), acquired.grant
     findings = ModelFindings(
