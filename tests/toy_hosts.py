@@ -22,7 +22,7 @@ from headrace.hosts import system
 from headrace.hosts.client import ModelHosts
 from headrace.hosts.environment import ProcessEnvironment
 from headrace.hosts.fork_server_client import ForkServerClient
-from headrace.hosts.host import Response
+from headrace.hosts.host import RequestHandler, Response
 from headrace.hosts.system import children, fields_of, processes
 from headrace.machine import lease
 from headrace.machine.discovery import ManagerEndpoint
@@ -147,7 +147,7 @@ def _codes(frame):
         frame = frame.f_back
 
 
-class Toy:
+class Toy(RequestHandler):
     """A request handler that does as it is told: a request's head is a pickled function of its rows and the toy.
 
     Args:

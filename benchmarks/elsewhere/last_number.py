@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from headrace import ModelHandler, PredictionResult
-from headrace.hosts.host import Response
+from headrace.hosts.host import RequestHandler, Response
 
 
 class LastNumber:
@@ -37,7 +37,7 @@ class LastNumberHandler(ModelHandler[np.ndarray, PredictionResult, LastNumber]):
         return sum(one.nbytes for one in batch)
 
 
-class LastNumberRequestHandler:
+class LastNumberRequestHandler(RequestHandler):
     """Serves a bare host: only calls the handler."""
 
     def __init__(self) -> None:
@@ -55,6 +55,3 @@ class LastNumberRequestHandler:
     def unsendable(self, answer: Response, error: Exception) -> Response:
         """Never called here."""
         raise error
-
-    def close(self) -> None:
-        """Nothing to release."""

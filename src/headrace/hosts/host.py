@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import pickle
 import select
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, TypeAlias
 
 from headrace.core.files import keep_copies, kept_copies
 from headrace.hosts.provider import ClientChannel
@@ -66,45 +67,29 @@ class Response(NamedTuple):
     """Whether the host exits after this response, without processing further requests."""
 
 
-class RequestHandler(Protocol):
-    """Processes requests. Errors that a client should see are part of the response, not raised."""
+class RequestHandler(ABC):
+    """Processes requests: one at a time, unless it answers them side by side, as engines do.
 
+    Errors that a client should see are part of the response, not raised.
+    """
+
+    is_side_by_side = False
+    """Whether ``begin`` takes requests by now; then it also marks the progress page."""
+
+    @abstractmethod
     def answer(self, head: Any, rows: list[Any], progress: Progress) -> Response:
         """Processes one request; marks each operation on ``progress``."""
-        ...
 
+    @abstractmethod
     def unreadable(self, error: Exception) -> Response:
         """The response to a request that cannot be unpickled."""
-        ...
 
+    @abstractmethod
     def unsendable(self, answer: Response, error: Exception) -> Response:
         """A response to send instead of ``answer``, which cannot be pickled."""
-        ...
-
-    def exports(self, work: Any) -> Any:
-        """The model that ``work`` loaded, to be exported for ``attach`` in other processes; None if loading failed."""
-        ...
-
-    def attach(self, work: Any, value: Any) -> None:
-        """Takes a model that another process has exported, instead of loading it."""
-        ...
-
-    def close(self) -> None:
-        """Releases models and other resources before the host exits."""
-        ...
-
-
-@runtime_checkable
-class EngineHost(RequestHandler, Protocol):
-    """A request handler that loads an engine in turn, which then answers many requests of all clients side by side."""
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the engine is loaded; it then marks the progress page itself."""
-        ...
 
     def begin(self, number: int, content: memoryview, progress: Progress, send: Send) -> bool:
-        """Begins to answer a request, or returns False if it is to be answered in turn.
+        """Begins to answer a request side by side with others, or returns False if it is to be answered in turn.
 
         Args:
             number: of the call.
@@ -112,11 +97,20 @@ class EngineHost(RequestHandler, Protocol):
             progress: to mark from now on.
             send: sends the response, in pieces, with the call's number; any thread may.
         """
-        ...
+        return False
 
-    def leave(self, number: int) -> None:
+    def leave(self, number: int) -> None:  # noqa: B027 - there may be nothing to do
         """Drops the requests of the client that made this call, which has left."""
-        ...
+
+    def exports(self, work: Any) -> Any:
+        """The model that ``work`` loaded, to be exported for ``attach`` in other processes; None if loading failed."""
+        return None
+
+    def attach(self, work: Any, value: Any) -> None:  # noqa: B027 - as above
+        """Takes a model that another process has exported, instead of loading it."""
+
+    def close(self) -> None:  # noqa: B027 - as above
+        """Releases models and other resources before the host exits."""
 
 
 def serve(request_handler: RequestHandler, channel: Channel, progress_file: int) -> None:
@@ -155,9 +149,8 @@ class _Client:
 
     def __init__(self, request_handler: RequestHandler, progress: Progress, channel: Channel) -> None:
         self._request_handler = request_handler
-        self._engine = request_handler if isinstance(request_handler, EngineHost) else None
         self._outgoing: Outgoing | None = None
-        """What an engine sends."""
+        """What is sent side by side."""
         self._latest = 0
         """The number of the latest call."""
         self._progress = progress
@@ -183,37 +176,34 @@ class _Client:
             return files
         request = Frame(*received)
         self._latest = request.call
-        if self._is_in_turn:
+        if not self._request_handler.is_side_by_side:
             self._progress.begin(request.call)
         is_here = True
         try:
-            if not self._is_for_engine(request):
+            if not self._has_begun(request):
                 self._handle(request, files)
         except ConnectionError:  # the client left without waiting for the response
             is_here = False
-        if self._is_in_turn:
+        if not self._request_handler.is_side_by_side:
             self._progress.end()  # only now: if the host dies before it has responded, this request is at fault
         return [] if is_here else None
 
     def close(self) -> None:
         """Closes the connection."""
-        if self._engine is not None:
-            self._engine.leave(self._latest)
+        self._request_handler.leave(self._latest)
         if self._outgoing is not None:
             self._outgoing.end()
         self._channel.close()
 
-    @property
-    def _is_in_turn(self) -> bool:
-        return self._engine is None or not self._engine.is_running
-
-    def _is_for_engine(self, request: Frame) -> bool:
-        """Gives an engine a request that is for it."""
-        if self._engine is None or request.content is None:
+    def _has_begun(self, request: Frame) -> bool:
+        if request.content is None:
             return False
-        self._outgoing = self._outgoing or Outgoing(self._channel)
         content = memoryview(request.content)
-        return self._engine.begin(request.call, content, self._progress, self._outgoing.send)
+        return self._request_handler.begin(request.call, content, self._progress, self._send)
+
+    def _send(self, number: int, pieces: Sequence[bytes | bytearray]) -> None:
+        self._outgoing = self._outgoing or Outgoing(self._channel)
+        self._outgoing.send(number, pieces)
 
     def _handle(self, request: Frame, files: list[int]) -> None:
         if request.dropped:
@@ -257,7 +247,7 @@ class _Client:
             else:
                 answer = self._request_handler.answer(head, rows, self._progress)
             del rows
-        if self._is_in_turn:
+        if not self._request_handler.is_side_by_side:
             self._progress.mark(Activity.ANSWERING)
         try:
             message = _encode(answer, known)

@@ -19,7 +19,7 @@ from headrace.core.result import Caught
 from headrace.hosts.connection import Call, HostConnection
 from headrace.hosts.environment import ProcessEnvironment, gpu_of, has_accelerator, threads_of_each, visible_gpus
 from headrace.hosts.fork_server_client import ForkServerClient
-from headrace.hosts.host import Response
+from headrace.hosts.host import RequestHandler, Response
 from headrace.hosts.system import allowed_cores, why_no_hosts
 from headrace.ipc.codec import encode
 from headrace.ipc.exceptions import stand_ins
@@ -78,7 +78,7 @@ class PartProgress(NamedTuple):
     """How many rows of the part are dead letters, and how many are not."""
 
 
-class PartRunner:
+class PartRunner(RequestHandler):
     """A worker: a ``RequestHandler`` of hosts, pickled to them, or in this process.
 
     Args:
@@ -129,12 +129,6 @@ class PartRunner:
     def unsendable(self, answer: Response, error: Exception) -> Response:
         """The response in place of one that cannot be pickled."""
         return self.unreadable(error)
-
-    def exports(self, work: Any) -> None:
-        """Nothing: other processes load their own models."""
-
-    def attach(self, work: Any, value: Any) -> None:
-        """Nothing."""
 
     def close(self) -> None:
         """Releases the model."""

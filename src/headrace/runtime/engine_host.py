@@ -38,7 +38,7 @@ NOT_MAPPED = "it is an engine, which takes the requests of all processes itself"
 
 
 class EngineRequestHandler(BatchRequestHandler):
-    """Loads an engine in turn, as any model, and then gives it the requests of all clients; an ``EngineHost``.
+    """Loads an engine in turn, as any model, and then gives it the requests of all clients.
 
     Args:
         spec: of the session.
@@ -51,11 +51,6 @@ class EngineRequestHandler(BatchRequestHandler):
         self._slot: Slot | None = None
         self._engine: RunningEngine | None = None
 
-    @property
-    def is_running(self) -> bool:
-        """Whether the engine is loaded."""
-        return self._engine is not None
-
     def answer(self, head: Work, rows: list[Any], progress: Progress) -> Response:
         """Loads the engine, unless it is."""
         if self._engine is not None:
@@ -66,6 +61,7 @@ class EngineRequestHandler(BatchRequestHandler):
             self._slot = self._worker.access.borrow(self._name)
             handler, engine = self._worker.plan.models[self._name], self._slot.model.model
             self._engine = RunningEngine(handler, engine, progress, self._spec.timeout_secs)
+            self.is_side_by_side = True
         return response
 
     def begin(self, number: int, content: memoryview, progress: Progress, send: Send) -> bool:

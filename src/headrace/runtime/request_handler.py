@@ -19,7 +19,7 @@ from headrace.core.transferable import transferable
 from headrace.failures.device import device_loss, one_line
 from headrace.failures.search import InjectedFailure
 from headrace.hosts.environment import inherited_budget
-from headrace.hosts.host import Response
+from headrace.hosts.host import RequestHandler, Response
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.codec import encode
 from headrace.ipc.exceptions import stand_ins
@@ -47,7 +47,7 @@ WaitContext: TypeAlias = Callable[[], AbstractContextManager[None]]
 Source: TypeAlias = Callable[[SessionSpec, Callable[[Iterable[Event]], None], WaitContext], ModelSource]
 
 
-class BatchRequestHandler:
+class BatchRequestHandler(RequestHandler):
     """Holds the models and runs batches; pickled to the host.
 
     Args:
