@@ -8,7 +8,7 @@ import pytest
 
 from headrace.cli.run import importing_ahead
 from headrace.hosts.environment import threads_of_each
-from headrace.hosts.fork_server_process import SPARE, ForkServerProcess
+from headrace.hosts.fork_server_process import SPARE, ForkServerConfig, ForkServerProcess
 
 
 @pytest.fixture
@@ -29,13 +29,14 @@ def ahead(monkeypatch):
 def configured(monkeypatch):
     """The processes of the fork servers that were told their handler."""
     found = []
-    configure = ForkServerProcess.configure
+    ask = ForkServerProcess.ask
 
-    def configured(fork_server, *args, **options):
-        found.append(fork_server.process)
-        configure(fork_server, *args, **options)
+    def configured(fork_server, request, *files):
+        if isinstance(request, ForkServerConfig):
+            found.append(fork_server.process)
+        return ask(fork_server, request, *files)
 
-    monkeypatch.setattr(ForkServerProcess, "configure", configured)
+    monkeypatch.setattr(ForkServerProcess, "ask", configured)
     return found
 
 

@@ -43,7 +43,7 @@ def test_a_host_can_be_closed_after_ctrl_c(host, ctrl_c_in):
 
 def test_ctrl_c_in_a_start_ends_it(new_host, new_module, marked, ctrl_c_in):
     host = new_host(imports=new_module("import signal; signal.pause()"))
-    ctrl_c_in(ForkServerProcess.configure)
+    ctrl_c_in(ForkServerProcess.ask)
     with pytest.raises(KeyboardInterrupt):
         host.ask(double)
     assert marked() == []

@@ -79,18 +79,18 @@ def test_a_fork_server_that_cannot_fork_says_why(new_client, new_module):
 
 def test_fork_servers_that_do_not_answer_are_given_up(client, monkeypatch):
     monkeypatch.setattr(module, "_LONGEST_ANSWER_SECS", 0.2)
-    monkeypatch.setattr(module.ForkServerProcess, "configure", stopped(module.ForkServerProcess.configure))
+    monkeypatch.setattr(module.ForkServerProcess, "ask", stopped(module.ForkServerProcess.ask))
     with files() as pair, pytest.raises(HostStartError, match=r"that forks it did not answer for 0\.2 s, 3 times"):
         client.fork(*pair)
 
 
-def stopped(configure):
-    def configured_and_stopped(fork_server, config):
-        answer = configure(fork_server, config)
+def stopped(ask):
+    def asked_and_stopped(fork_server, request, *files):
+        answer = ask(fork_server, request, *files)
         os.kill(fork_server._process.pid, signal.SIGSTOP)
         return answer
 
-    return configured_and_stopped
+    return asked_and_stopped
 
 
 @pytest.mark.parametrize("executable", ["/not/there", "/dev/null"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any
 
 from headrace.core.errors import HostStartError
 from headrace.hosts.environment import ProcessEnvironment
@@ -29,8 +29,6 @@ _LOGGER = logging.getLogger(__name__)
 _EXIT_GRACE_SECS = 1
 """How long a fork server that cannot fork hosts may take to exit."""
 _TRIES = 3
-
-T = TypeVar("T")
 
 
 class ForkServerClient:
@@ -99,7 +97,7 @@ class ForkServerClient:
         """
         with self._lock:
             if self._fork_server is not None:
-                self._with_fork_server(lambda fork_server: _preload(fork_server, preload, self._name))
+                self._refuse(self._ask(preload, *preload.descriptors))
             self._preload_config = preload
 
     def fork(self, channel: int, progress: int, number: int = 0) -> int:
@@ -109,13 +107,12 @@ class ForkServerClient:
             HostStartError: it cannot be started.
         """
         with self._lock:
-            request = Fork(self._environment_of(number))
-            answer = self._with_fork_server(lambda fork_server: fork_server.ask(request, channel, progress))
+            answer = self._ask(Fork(self._environment_of(number)), channel, progress)
             if isinstance(answer, int):
                 return answer
             raise HostStartError(self._name, "it cannot be forked.", answer.lines if isinstance(answer, Failed) else ())
 
-    def _with_fork_server(self, ask: Callable[[ForkServerProcess], T]) -> T:
+    def _ask(self, request: Fork | Preload, *files: int) -> Any:
         """Asks the fork server, starting one if there is none; if it dies or hangs, asks another, up to 3 in all."""
         # Trying again is safe: a failed exchange ends the fork server, and every host that it forked with it.
         problem = ""
@@ -124,7 +121,7 @@ class ForkServerClient:
                 raise HostStartError(self._name, "its owner no longer wants one.")
             try:
                 self._fork_server = self._fork_server or self._new_fork_server()
-                return ask(self._fork_server)
+                return self._fork_server.ask(request, *files)
             except (EOFError, OSError) as error:
                 exit_text = self._end_fork_server(error)
                 problem = f"the process that forks it {exit_text}" if exit_text else str(error)
@@ -143,14 +140,14 @@ class ForkServerClient:
             if self._fork_server is None:
                 return None  # the host was killed together with its fork server
             try:
-                answer = self._fork_server.ask(Reap(host, only_if_exited))
+                answer: HostExit | None = self._fork_server.ask(Reap(host, only_if_exited))
+                return answer
             except (EOFError, OSError) as error:
                 self._end_fork_server(error)
                 return None
             except BaseException as error:
                 self._end_fork_server(error)
                 raise
-            return answer if isinstance(answer, HostExit) else None
 
     @property
     def fork_server(self) -> int | None:
@@ -206,9 +203,9 @@ class ForkServerClient:
         try:
             if self._is_closed:
                 raise EOFError
-            answer = fork_server.configure(ForkServerConfig(self._request_handler, environment, self._imports))
+            answer = fork_server.ask(ForkServerConfig(self._request_handler, environment, self._imports))
             if answer is None and self._preload_config is not None:
-                _preload(fork_server, self._preload_config, self._name)
+                self._refuse(fork_server.ask(self._preload_config, *self._preload_config.descriptors))
         except TimeoutError as error:
             fork_server.close(0)
             raise HostStartError(self._name, f"{error} {when}.") from None
@@ -244,15 +241,6 @@ class ForkServerClient:
         except (OSError, RuntimeError) as error:  # a limit on files, processes or threads is reached
             raise HostStartError(self._name, f"{error}.") from error
 
-
-def _preload(fork_server: ForkServerProcess, preload: Preload, name: str) -> None:
-    """Has a fork server preload a model, or copies of its files.
-
-    Raises:
-        HostStartError: the model cannot be unpickled there.
-        EOFError, OSError: the fork server has died.
-    """
-    page = [] if preload.page is None else [preload.page]
-    answer = fork_server.ask(preload, *page, *preload.files, *preload.copies.values())
-    if isinstance(answer, Failed):
-        raise HostStartError(name, "the model cannot be unpickled there.", answer.lines)
+    def _refuse(self, answer: Failed | None) -> None:
+        if answer is not None:
+            raise HostStartError(self._name, "the model cannot be unpickled there.", answer.lines)

@@ -71,6 +71,11 @@ class Preload(NamedTuple):
     copies: Mapping[str, int] = {}
     """Descriptors of local copies of the remote files that loading the model reads, by URI."""
 
+    @property
+    def descriptors(self) -> list[int]:
+        """All of them, in that order."""
+        return [*([] if self.page is None else [self.page]), *self.files, *self.copies.values()]
+
 
 class Fork(NamedTuple):
     """The owner's request for a host; the answer is its process id. Attached: its channel, and its progress page."""
@@ -123,31 +128,20 @@ class ForkServerProcess:
         """Names the model whose hosts it is going to fork, for the log."""
         self._output.name = name
 
-    def configure(self, config: ForkServerConfig) -> HasThreads | Failed | None:
-        """Sends the configuration, and waits until everything is imported.
-
-        Raises:
-            EOFError, OSError: it has died.
-            TimeoutError: it takes longer than 600 s.
-        """
-        self._channel.send(config)
-        answer: HasThreads | Failed | None = self._receive(_LONGEST_IMPORT_SECS, "its imports took")
-        return answer
-
-    def ask(self, request: Fork | Reap | Preload, *files: int) -> Any:
-        """Returns the answer to a request; for ``Reap``, None if the host still runs or is not this fork server's.
+    def ask(self, request: ForkServerConfig | Fork | Reap | Preload, *files: int) -> Any:
+        """Returns the answer to a request.
 
         Raises:
             EOFError: the fork server has died.
-            OSError: it cannot be reached, or does not answer within 60 s.
+            OSError: it cannot be reached, or does not answer within 60 s; its imports may take 600 s.
         """
         self._channel.send(request, files)
-        return self._receive(_LONGEST_ANSWER_SECS, "did not answer for")
-
-    def _receive(self, timeout_secs: float, problem: str) -> Any:
+        imports = isinstance(request, ForkServerConfig)
+        timeout_secs = _LONGEST_IMPORT_SECS if imports else _LONGEST_ANSWER_SECS
         try:
             return self._channel.receive(timeout_secs)[0]
         except TimeoutError:
+            problem = "its imports took" if imports else "did not answer for"
             raise TimeoutError(f"{problem} {timeout_secs:g} s") from None
 
     @property
@@ -183,10 +177,7 @@ class ForkServerProcess:
         return describe_exit(self._process.returncode)
 
 
-@cache
-def _kill_orphans_once() -> None:
-    """Before the first start, kills processes that killed owners have left behind."""
-    kill_orphans()
+_kill_orphans_once = cache(kill_orphans)  # before the first start: what killed owners have left behind
 
 
 def _spawned(environment: ProcessEnvironment, mark: str) -> tuple[subprocess.Popen[bytes], Channel]:
