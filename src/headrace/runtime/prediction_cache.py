@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import cloudpickle
 
@@ -25,6 +25,8 @@ from headrace.ipc.serialization import all_reducers
 from headrace.runtime.plan import Plan
 from headrace.runtime.prediction_store import PredictionStore
 from headrace.runtime.spec import CacheSpec, SessionSpec
+
+ValueT = TypeVar("ValueT")
 
 _LOGGER = logging.getLogger(__name__)
 _VERSION = 3
@@ -127,13 +129,8 @@ class PredictionCache:
             value = prediction[1] if self._plan.keyed and prediction is not SKIP else prediction
             if key is not None and (pickled := self._pickled(value)) is not None:
                 values.append((key, pickled))
-        store = self._opened()
-        if store is None or not values:
-            return
-        try:
-            store.put(values)
-        except (sqlite3.Error, ConfigurationError) as error:
-            self._break(error)
+        if values:
+            self._use(lambda store: store.put(values))
 
     def close(self) -> None:
         """Closes the file."""
@@ -152,16 +149,9 @@ class PredictionCache:
         return hashlib.blake2b(content, key=self._models[name], digest_size=32).digest()
 
     def _read(self, keys: Sequence[bytes]) -> dict[bytes | None, Any]:
-        store = self._opened()
-        if store is None or not keys:
-            return {}
-        try:
-            found = store.get(keys)
-        except (sqlite3.Error, ConfigurationError) as error:
-            self._break(error)
-            return {}
+        found = self._use(lambda store: store.get(keys)) if keys else None
         values: dict[bytes | None, Any] = {}
-        for key, pickled in found.items():
+        for key, pickled in (found or {}).items():
             try:
                 values[key] = pickle.loads(pickled)  # the file is this user's own
             except Exception as error:
@@ -177,25 +167,27 @@ class PredictionCache:
         self._log_once(f"a {type(value).__qualname__} cannot be pickled, and is not kept", failure)
         return None
 
-    def _opened(self) -> PredictionStore | None:
-        """The file; None if it has failed and it is not yet time to try again, or another thread does."""
+    def _use(self, use: Callable[[PredictionStore], ValueT]) -> ValueT | None:
+        """What ``use`` returns; None if the file fails, or has failed and it is not yet time to try again."""
         with self._lock:
-            if self._again_at is None:
-                return self._store
-            if time.monotonic() < self._again_at:
+            is_trial = self._again_at is not None
+            if self._again_at is not None and time.monotonic() < self._again_at:
                 return None
-            self._again_at = math.inf
+            self._again_at = math.inf if is_trial else None  # one thread tries for all
         began = time.monotonic()
         try:
-            self._store.check()
+            if is_trial:
+                self._store.check()
+            result = use(self._store)
         except (sqlite3.Error, ConfigurationError) as error:
-            self._break(error, time.monotonic() - began)
+            self._break(error, time.monotonic() - began if is_trial else 0.0)
             return None
-        self._again_at = None
-        _LOGGER.warning("The cache %s works again.", self._spec.path)
-        return self._store
+        if is_trial:
+            self._again_at = None
+            _LOGGER.warning("The cache %s works again.", self._spec.path)
+        return result
 
-    def _break(self, error: Exception, took_secs: float = 0.0) -> None:
+    def _break(self, error: Exception, took_secs: float) -> None:
         """Goes on without the file for a while."""
         if self._again_at is None:
             said = "The cache %s failed (%s): requests are sent, and paid for, without it until it can be used."
