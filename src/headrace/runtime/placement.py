@@ -41,7 +41,7 @@ from headrace.runtime.bundle import AnyBundle, Executor, PreprocessFirst
 from headrace.runtime.engine_host import EngineRequestHandler
 from headrace.runtime.host_executor import HostExecutor, preprocesses_first
 from headrace.runtime.hosted_engine import EngineHosts, HostedEngine
-from headrace.runtime.hosted_models import HostedModelProxy, HostedModels
+from headrace.runtime.hosted_models import Answer, HostedModelProxy, HostedModels
 from headrace.runtime.messages import Done, Work
 from headrace.runtime.model_source import Loaded, LoadsOwn, ModelSource
 from headrace.runtime.operations import check_device
@@ -280,20 +280,24 @@ class HostedWorker(AnyWorker):
     def _load_first(self) -> None:
         self._models: HostedModels = self.session.shared(lambda: place_models(self.spec, self.session))
         self._process = os.getpid()
-        self._begun: Callable[[], HostFailure | None] | None = None
+        self._begun: Callable[[], Answer] | None = None
         if not self.spec.isolated:
             self.ready()  # the machine has loaded the model already
         elif self.plan.routed:
             self._models.in_background(self._models.start)  # a failure is the first batch's, which tries again
         else:
-            self._begun = self._models.in_background(partial(self._load, ONLY))
+            self._begun = self._models.in_background(partial(self._models.ask, Work(ONLY), []))
 
     def _await_load(self, name: Any) -> None:
         begun, self._begun = self._begun, None
         if begun is None or os.getpid() != self._process:  # a fork does not have the thread that loads
-            self._load(name)
-        else:
-            begun()
+            begun = partial(self._models.ask, Work(name), [])
+        answer, _ = begun()
+        if isinstance(answer, HostFailure):
+            return  # perhaps it was not lost to the load: the first batch will tell
+        if not isinstance(answer, Done):
+            raise with_traceback_of(*answer.caught)
+        self.session.events.extend(answer.events)
 
     def _executor(self, observer: Observer, *, infers: bool = True) -> Executor:
         ready = None if self._is_ready else self.ready
@@ -306,13 +310,3 @@ class HostedWorker(AnyWorker):
     def names_in_use(self) -> set[Any]:
         """The names of the models that have been loaded."""
         return set(self._models.asked_for)
-
-    def _load(self, name: Any) -> HostFailure | None:
-        """Loads a model; returns the failure if its host was lost, which may have happened outside the load itself."""
-        answer, _ = self._models.ask(Work(name), [])
-        if isinstance(answer, HostFailure):
-            return answer
-        if not isinstance(answer, Done):
-            raise with_traceback_of(*answer.caught)
-        self.session.events.extend(answer.events)
-        return None
