@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.core.errors import ConfigurationError
-from headrace.runtime.placement import choose
+from headrace.runtime.placement import Choice
 from headrace.testing.simulated_endpoint import SimulatedEndpoint, TokenBucket
 from headrace.testing.simulated_machine import SimulatedBundle, SimulatedMachine
 from headrace.testing.simulation_plan import GB, SimulatedRun, parse_plan
@@ -344,4 +344,4 @@ def _shares_models(plan: SimulatedRun) -> bool:
     machines = plan.machines
     nbytes = sum(model.nbytes for model in plan.models.values())
     free = min(machines.memory_gb, 1e9) - machines.memory_per_worker_gb * machines.workers
-    return choose(nbytes, machines.workers, round(free * GB)).shares
+    return Choice(nbytes, machines.workers, round(free * GB)).placement == "machine"
