@@ -7,7 +7,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from headrace.jobs import direct, output
+from headrace.jobs import output, parts
 from headrace.jobs.direct import DirectParquet
 from headrace.jobs.output_batches import OutputLine, lines_in
 from headrace.jobs.parquet_tables import write_parquet
@@ -18,10 +18,8 @@ from headrace.jobs.stored_rows import StoredRows
 @pytest.fixture
 def part(tmp_path, monkeypatch):
     """A writer whose row groups are of four rows or more."""
-    monkeypatch.setattr(direct, "GROUP_ROWS", 4)
-    part = PartWriter(str(tmp_path), "predictions")
-    part.direct = DirectParquet(str(tmp_path / "direct.parquet"))
-    return part
+    monkeypatch.setattr(parts, "GROUP_ROWS", 4)
+    return PartWriter(str(tmp_path), "predictions", direct=DirectParquet(str(tmp_path / "direct.parquet")))
 
 
 def block(*numbers, as_type="int64"):

@@ -43,8 +43,8 @@ def places_in(tables):
 @MANY
 @given(PARTS, st.sampled_from([1, 3, 1 << 16]))
 def test_each_row_is_of_one_kind_and_one_source(tmp_path_factory, monkeypatch, parts, rows_in_stream):
-    monkeypatch.setattr(parts_module, "_ROWS", rows_in_stream)
-    monkeypatch.setattr(parts_module, "_WAITING", rows_in_stream)
+    monkeypatch.setattr(parts_module, "GROUP_ROWS", rows_in_stream)
+    monkeypatch.setattr(parts_module, "_LINES", rows_in_stream)
     folder = str(tmp_path_factory.mktemp("parts"))
     for kind, places in parts:
         writer = PartWriter(folder, kind, durable=True)
@@ -80,7 +80,7 @@ def write_blocks(folder, blocks):
 @MANY
 @given(st.lists(BLOCKS, min_size=1, max_size=4), st.sampled_from([1, 7, 1 << 16]))
 def test_each_row_of_blocks_comes_once_and_in_order(tmp_path_factory, monkeypatch, several, rows_in_stream):
-    monkeypatch.setattr(parts_module, "_ROWS", rows_in_stream)
+    monkeypatch.setattr(parts_module, "GROUP_ROWS", rows_in_stream)
     folder = tmp_path_factory.mktemp("parts")
     for blocks in several:
         write_blocks(folder, blocks)
@@ -160,6 +160,7 @@ def test_rows_that_a_process_adds_meanwhile_are_not_read(tmp_path):
 @pytest.mark.parametrize("most", [0, 5000, 15_000, 70_000, 200_000])
 def test_after_an_error_nothing_is_added_though_there_is_room_again(tmp_path, monkeypatch, most):
     """What is found is right, wherever in the lines the disk was full."""
+    monkeypatch.setattr(parts_module, "GROUP_BYTES", 10_000)
     monkeypatch.setattr(parts_module, "_BYTES", 10_000)
     writer = PartWriter(str(tmp_path), "predictions", durable=True)
 

@@ -1,7 +1,7 @@
 """Writes outcomes into parts: files of record batches, which become the output only if all bundles succeed.
 
-A part is a sequence of Arrow streams. The first column of each batch has the places of its rows in the input. What is
-whole at the beginning of a part counts: a process that was killed may have begun more.
+A part is a sequence of chunks: Arrow streams of one record batch each, whose first column has the places of its rows in
+the input. The whole chunks at the beginning of a part count: a process that was killed may have begun one more.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from headrace.jobs.job import FIRST_ROWS
 from headrace.jobs.json_lines import JsonEncodeError, as_line
 from headrace.jobs.letters import LetterLines, unwritten
 from headrace.jobs.output_batches import OutputLine, batch_of_block, batch_of_lines
+from headrace.jobs.parquet_tables import GROUP_BYTES, GROUP_ROWS
 from headrace.jobs.publishing import sync_folder
 from headrace.rows.blocks import BlockRow, Row
 from headrace.rows.examples import PREDICTION, answer_of, exploded
 from headrace.rows.values import array_of, numbers_as_array
 
-_ROWS = 1 << 16
-_BYTES = 1 << 24
-_WAITING = 1 << 12
+_LINES, _BYTES = 1 << 12, 1 << 24
+"""The most lines that are not yet a record batch."""
 _SYNC_SECONDS = 1.0
 
 KINDS = ("predictions", "letters", "skipped")
@@ -61,35 +61,41 @@ class PartWriter:
         kind: of ``KINDS``.
         durable: whether rows outlive the end of this process, but for those of the last second; the folder is local.
         paid: whether durable rows do so at once.
+        direct: the output's own file, which takes chunks of columns as long as they fit.
     """
 
-    direct: DirectParquet | None = None
-    """The output's own file, which takes record batches as far as it can."""
-
-    def __init__(self, folder: str, kind: str, *, durable: bool = False, paid: bool = False) -> None:
+    def __init__(
+        self,
+        folder: str,
+        kind: str,
+        *,
+        durable: bool = False,
+        paid: bool = False,
+        direct: DirectParquet | None = None,
+    ) -> None:
         self._folder = folder
         self._path = storage.join(folder, f"{uuid.uuid4().hex}.{kind}")
         self._durable, self._paid = durable, durable and paid
+        self._direct = direct
         self._sync_at = 0.0
         """When the next rows go to the disk."""
         self._has_failed = False
         """Whether rows are lacking: those that would follow are not added."""
         self._file: BinaryIO | None = None
-        self._stream: Any = None
-        """The stream that record batches of one schema are added to."""
-        self._schema: Any = None
+        self._lines: list[OutputLine] = []
+        self._bytes_of_lines = 0
+        self._chunk: list[tuple[Any, Any]] = []
+        """Record batches of one schema, with the places of their rows."""
         self._rows = self._bytes = 0
-        """Of the stream."""
-        self._waiting: list[OutputLine] = []
-        self._waiting_bytes = 0
+        """Of the chunk."""
 
     def write_lines(self, lines: Sequence[OutputLine]) -> None:
         """Adds rows."""
         with self._adding():
-            self._waiting += lines
-            self._waiting_bytes += sum(len(line.text) for line in lines)
-            if len(self._waiting) >= _WAITING or self._waiting_bytes >= _BYTES:
-                self._settle()
+            self._lines += lines
+            self._bytes_of_lines += sum(len(line.text) for line in lines)
+            if len(self._lines) >= _LINES or self._bytes_of_lines >= _BYTES:
+                self._end_lines()
 
     def write_batch(self, place: int, batch: Any) -> None:
         """Adds predictions of neighbouring rows as a record batch.
@@ -99,20 +105,16 @@ class PartWriter:
             batch: from ``batch_of_block``.
         """
         with self._adding():
-            self._settle()  # rows before these
-            places = numpy.arange(place, place + batch.num_rows)
-            if self.direct is None or not self.direct.add(places, batch):
-                self._to_stream(places, batch)
+            self._end_lines()  # rows before these
+            self._add(numpy.arange(place, place + batch.num_rows), batch)
 
     def finish(self) -> str | None:
         """Closes the part; returns its path, None if nothing was written."""
+        self._sync_at = 0.0
         with self._adding():
-            if self.direct is not None:
-                for places, reference in self.direct.finish():
-                    self._to_stream(places, reference)
-            self._settle()
-            self._end_stream()
-            self._sync_at = 0.0
+            self._end_chunk()
+            if self._direct is not None:
+                self._direct.close()
         if self._file is None:
             return None
         self._file.close()
@@ -124,8 +126,8 @@ class PartWriter:
             if self._durable and not self._has_failed:
                 self.finish()
         with suppress(Exception):
-            if self.direct is not None:
-                self.direct.close()
+            if self._direct is not None:
+                self._direct.close()
             if self._file is not None:
                 self._file.close()
 
@@ -133,10 +135,9 @@ class PartWriter:
     def _adding(self) -> Iterator[None]:
         try:
             yield
-            now = time.monotonic()
-            is_due = self._durable and now >= self._sync_at
+            is_due = self._durable and time.monotonic() >= self._sync_at
             if is_due or self._paid:
-                self._settle()
+                self._end_chunk()
             if self._file is not None and (is_due or self._paid):
                 self._file.flush()
             if self._file is not None and is_due:
@@ -146,33 +147,41 @@ class PartWriter:
             self._has_failed = True
             raise
 
-    def _settle(self) -> None:
-        """Makes a batch of the rows that wait."""
-        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        if waiting:
-            self._to_stream(*batch_of_lines(sorted(waiting, key=attrgetter("place"))))
+    def _end_lines(self) -> None:
+        """Makes a batch of the lines that wait."""
+        lines, self._lines, self._bytes_of_lines = self._lines, [], 0
+        if lines:
+            self._add(*batch_of_lines(sorted(lines, key=attrgetter("place"))))
 
-    def _to_stream(self, places: Any, batch: Any) -> None:
-        if self._stream is not None and not self._schema.equals(batch.schema, check_metadata=True):
-            self._end_stream()
+    def _add(self, places: Any, batch: Any) -> None:
+        if self._chunk and not self._chunk[0][1].schema.equals(batch.schema, check_metadata=True):
+            self._write_chunk()
+        self._chunk.append((places, batch))
+        self._rows += len(places)
+        self._bytes += batch.nbytes
+        if self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
+            self._write_chunk()
+
+    def _end_chunk(self) -> None:
+        self._end_lines()
+        if self._chunk:
+            self._write_chunk()
+
+    def _write_chunk(self) -> None:
+        some, batches = zip(*self._chunk, strict=True)
+        self._chunk, self._rows, self._bytes = [], 0, 0
+        (batch,) = pyarrow.Table.from_batches(batches).combine_chunks().to_batches()
+        if self._direct is not None:
+            batch = self._direct.add(batch)
         if self._file is None:
             self._file = storage.create(self._path)
             if self._durable:
                 sync_folder(self._folder)
         schema = batch.schema.insert(0, pyarrow.field("place", pyarrow.int64()))
-        if self._stream is None:
-            self._stream, self._schema = pyarrow.ipc.new_stream(self._file, schema), batch.schema
-        columns = [numbers_as_array(places), *batch.columns]
-        self._stream.write_batch(pyarrow.RecordBatch.from_arrays(columns, schema=schema))
-        self._rows += len(places)
-        self._bytes += batch.nbytes
-        if self._rows >= _ROWS or self._bytes >= _BYTES:
-            self._end_stream()
-
-    def _end_stream(self) -> None:
-        stream, self._stream, self._rows, self._bytes = self._stream, None, 0, 0
-        if stream is not None:
-            stream.close()
+        columns = [numbers_as_array(numpy.concatenate(some)), *batch.columns]
+        stream = pyarrow.ipc.new_stream(self._file, schema)
+        stream.write_batch(pyarrow.RecordBatch.from_arrays(columns, schema=schema))
+        stream.close()  # not after an error: it would add to what is not whole
 
 
 class OutcomeWriter:
@@ -220,11 +229,11 @@ class OutcomeWriter:
         """Starts a bundle's parts; those of a bundle that failed do not count."""
         self.abandon()
         self.failed = self.others = 0
+        direct = DirectParquet(storage.join(self._folder, "direct.parquet")) if self.is_direct else None
         self._good, self._bad, self._skipped = self._parts = [
-            PartWriter(self._folder, kind, durable=self._resume, paid=self.paid) for kind in KINDS
+            PartWriter(self._folder, kind, durable=self._resume, paid=self.paid, direct=one)
+            for kind, one in zip(KINDS, (direct, None, None), strict=True)
         ]
-        if self.is_direct:
-            self._good.direct = DirectParquet(storage.join(self._folder, "direct.parquet"))
 
     @during(Phase.WRITING)
     def write(self, outcomes: Iterable[Outcome]) -> None:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from itertools import chain, islice, pairwise
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy
@@ -25,45 +25,43 @@ from headrace.jobs.row_ranges import RowRanges
 from headrace.rows.blocks import place_at
 from headrace.rows.values import numbers_as_array, numbers_of
 
-_STREAMS_AT_ONCE = 4
+_CHUNKS_AT_ONCE = 4
 _DISTINCT_MESSAGES = 100
 _MESSAGE_CHARACTERS = 300
 
 
-class _Stream(NamedTuple):
-    """A stream of record batches in a part."""
+class _Chunk(NamedTuple):
+    """A chunk of a part."""
 
     path: str
     offset: int
-    batches: int
-    """How many of them are whole."""
     rows: RowRanges
-    """Their places."""
+    """The places of its rows."""
     in_order: bool
     """Whether they are stored in that order, each once."""
     group: RowGroup | None
-    """The row group that has them; None: the stream has."""
+    """The row group that has them; None: the chunk has."""
 
 
 class StoredRows:
     """The rows of one kind in some parts.
 
     Args:
-        streams: of the parts.
+        chunks: of the parts.
         low: the lowest place that counts.
         high: the place behind the last that counts.
-        load: reads a stream.
+        load: reads a chunk.
     """
 
     def __init__(
-        self, streams: Iterable[_Stream], low: int = 0, high: int = sys.maxsize, load: Callable[..., Any] | None = None
+        self, chunks: Iterable[_Chunk], low: int = 0, high: int = sys.maxsize, load: Callable[..., Any] | None = None
     ) -> None:
-        self._streams = sorted(streams, key=lambda stream: int(stream.rows.starts[0]))
+        self._chunks = sorted(chunks, key=lambda chunk: int(chunk.rows.starts[0]))
         self._low, self._high = low, high
-        self._load = load or lru_cache(_STREAMS_AT_ONCE)(_load)  # many small sources may be in one stream
+        self._load = load or lru_cache(_CHUNKS_AT_ONCE)(_load)  # many small sources may be in one chunk
         starts, stops = (
             numpy.concatenate([numpy.empty(0, numpy.int64), *ends])
-            for ends in ([one.rows.starts for one in self._streams], [one.rows.stops for one in self._streams])
+            for ends in ([one.rows.starts for one in self._chunks], [one.rows.stops for one in self._chunks])
         )
         counts = (starts >= low) & (starts < high)  # a range is of one source
         self.places = RowRanges(starts[counts], stops[counts])
@@ -72,22 +70,23 @@ class StoredRows:
     @classmethod
     def of_parts(cls, paths: Iterable[str]) -> StoredRows:
         """Those in part files."""
-        return cls(chain.from_iterable(map(_streams_of, paths)))
+        return cls(chain.from_iterable(map(_chunks_of, paths)))
 
     def of(self, source: int) -> StoredRows:
         """Those of one source."""
         low, high = place_at(source, 0), place_at(source + 1, 0)
-        near = [one for one in self._streams if one.rows.starts[0] < high and one.rows.stops[-1] > low]
+        near = [one for one in self._chunks if one.rows.starts[0] < high and one.rows.stops[-1] > low]
         return StoredRows(near, low, high, self._load)
 
     def whole_file(self) -> str | None:
         """The Parquet file that has all of them, and nothing else, in order; None if there is none."""
-        groups = [one.group for one in self._streams]
-        ends = [end for one in self._streams for end in (one.rows.starts[0], one.rows.stops[-1])]
-        if not groups or groups[0] is None or ends != sorted(ends) or not all(one.in_order for one in self._streams):
+        groups = [one.group for one in self._chunks]
+        ends = [end for one in self._chunks for end in (one.rows.starts[0], one.rows.stops[-1])]
+        if not groups or groups[0] is None or ends != sorted(ends) or not all(one.in_order for one in self._chunks):
             return None
         path = groups[0].path
-        return path if groups == [RowGroup(path, number, True) for number in range(len(groups))] else None
+        are_all = [group and group[:2] for group in groups] == [(path, number) for number in range(len(groups))]
+        return path if are_all and groups[-1].is_typed else None
 
     def pieces(self, without: RowRanges | None = None) -> Iterator[tuple[Any, Any]]:
         """The rows in input order as tables with their places, each row once; holds what overlaps.
@@ -96,9 +95,9 @@ class StoredRows:
             without: places of rows to leave out.
         """
         held: list[tuple[Any, Any]] = []
-        for stream in self._streams:
-            yield from _taken(held, int(stream.rows.starts[0]))
-            places, table = self._load(stream)
+        for chunk in self._chunks:
+            yield from _taken(held, int(chunk.rows.starts[0]))
+            places, table = self._load(chunk)
             first, last = numpy.searchsorted(places, [self._low, self._high])
             places, table = places[first:last], table.slice(first, last - first)
             if without is not None:
@@ -197,33 +196,28 @@ def _taken(held: list[tuple[Any, Any]], stop: int) -> Iterator[tuple[Any, Any]]:
         yield places[order[start:end]], heads[number][1].slice(begin, end - start)
 
 
-def _streams_of(path: str) -> list[_Stream]:
-    """The streams of a part, as far as they are whole."""
+def _chunks_of(path: str) -> list[_Chunk]:
+    """The chunks of a part, as far as they are whole."""
     found = []
-    ends = (pyarrow.ArrowInvalid, EOFError, *(() if storage.is_remote(path) else (OSError,)))
-    with _opened(path) as file, suppress(*ends):  # no further stream, or no whole batch
+    ends = (pyarrow.ArrowInvalid, EOFError, StopIteration, *(() if storage.is_remote(path) else (OSError,)))
+    with _opened(path) as file, suppress(*ends):
         while True:
-            offset, places = file.tell(), list[Any]()
-            reader = pyarrow.ipc.open_stream(file)
-            try:
-                places.extend(numbers_of(batch.column(0)) for batch in reader)
-            finally:
-                if places:
-                    together = numpy.concatenate(places)
-                    in_order = bool((numpy.diff(together) > 0).all())
-                    rows = RowRanges(together, together + 1)
-                    found.append(_Stream(path, offset, len(places), rows, in_order, RowGroup.of(reader.schema)))
+            offset, reader = file.tell(), pyarrow.ipc.open_stream(file)
+            places = numbers_of(reader.read_next_batch().column(0))
+            in_order = bool((numpy.diff(places) > 0).all())
+            found.append(_Chunk(path, offset, RowRanges(places, places + 1), in_order, RowGroup.of(reader.schema)))
+            reader.read_all()  # goes to the end of the stream
     return found
 
 
-def _load(stream: _Stream) -> tuple[Any, Any]:
-    """The rows of a stream, sorted, with their places."""
-    with _opened(stream.path) as file:
-        file.seek(stream.offset)
-        table = pyarrow.Table.from_batches(islice(pyarrow.ipc.open_stream(file), stream.batches))
+def _load(chunk: _Chunk) -> tuple[Any, Any]:
+    """The rows of a chunk, sorted, with their places."""
+    with _opened(chunk.path) as file:
+        file.seek(chunk.offset)
+        table = pyarrow.Table.from_batches([pyarrow.ipc.open_stream(file).read_next_batch()])
     places = numbers_of(table.column(0).combine_chunks())
-    table = table.remove_column(0) if stream.group is None else stream.group.read()
-    if stream.in_order:
+    table = table.remove_column(0) if chunk.group is None else chunk.group.read()
+    if chunk.in_order:
         return places, table
     order = numpy.argsort(places, kind="stable")
     return places[order], table.take(order)
