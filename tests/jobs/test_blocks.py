@@ -138,7 +138,7 @@ def assert_same_rows(path, numbers):
         place += len(block)
         rows += [block[index] for index in range(len(block))]
     assert list(map(repr, rows)) == list(map(repr, read_rows(source, numbers)))
-    with mock.patch.object(csv_blocks._ArrowParser, "read", return_value=None):
+    with mock.patch.object(csv_blocks._ArrowParser, "read", return_value=(b"", None)):
         assert list(map(repr, rows)) == list(map(repr, read_rows(source, numbers)))
     return rows
 

@@ -1,7 +1,7 @@
 """Reads CSV as Arrow columns where Arrow agrees with Python's ``csv`` module, and line by line elsewhere.
 
-A few megabytes of text are parsed at a time. A piece that Arrow refuses, or might read differently from Python, is
-halved until only few lines are left, which the ``csv`` module reads.
+A few megabytes of text are parsed at a time; of what Arrow refuses, or might read differently from Python, half as many,
+and so on, until only few lines are left, which the ``csv`` module reads.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import pyarrow.csv
 
 from headrace.jobs.csv_records import CELL_TYPES, EXACT, FALSE, NESTED, TEXT, TRUE, CsvRecords, value_of
 from headrace.jobs.files import Source
-from headrace.jobs.opening import TextFile, open_text, whole_lines
+from headrace.jobs.opening import LineBuffer, open_text
 from headrace.rows.blocks import Record
 from headrace.rows.values import ZERO, numbers_of
 
-_ARROW_BYTES = 1 << 18
+_MOST_BYTES, _ARROW_BYTES = 1 << 22, 1 << 18
 _FEW_LINES, _RECORDS = 64, 512
 _TYPES = {
     "int": pyarrow.int64(),
@@ -37,36 +37,32 @@ _QUOTE, _NEWLINE, _MINUS, _POINT, _ZERO, _NINE = b'"\n-.09'
 def read_csv_blocks(source: Source, types: Mapping[str, str]) -> Iterator[Any]:
     """The rows of a file, as record batches or, where Arrow might read them differently, as lists of records."""
     with open_text(source) as file:
-        text = _Text(file)
-        header = CsvRecords(text.lines(), source.delimiter, source.path).header()
+        lines = LineBuffer(file)
+        header = CsvRecords(lines, source.delimiter, source.path).header()
         if source.part is not None:
-            text = _Text(file, file.go_to(source.part))
-        fast = _ArrowParser(source.delimiter, header, types)
-        while piece := text.take():
-            lines = piece.count(b"\n")
-            batch = fast.read(piece)
+            lines = LineBuffer(file, file.go_to(source.part))
+        arrow, size = _ArrowParser(source.delimiter, header, types), _MOST_BYTES
+        while text := lines.ahead(size):
+            records, batch = arrow.read(text)
             if batch is not None:
-                text.line += lines
-                file.position.done = file.position.read - text.waiting
+                lines.take(records)
                 yield batch
-            elif lines > _FEW_LINES and fast.is_able:
-                text.give_back(*_halves(piece))
+                size = min(_MOST_BYTES, 2 * size)
+            elif arrow.is_able and text.count(b"\n") > _FEW_LINES:
+                size = min(size, len(text)) // 2
             else:
-                text.give_back(piece)
-                for records in _records(source, text, lines, header, types):
-                    file.position.done = file.position.read - text.waiting
-                    yield records
+                yield from _as_python_reads(source, lines, text.count(b"\n"), header, types)
 
 
-def _records(
-    source: Source, text: _Text, lines: int, header: list[str], types: Mapping[str, str]
+def _as_python_reads(
+    source: Source, lines: LineBuffer, count: int, header: list[str], types: Mapping[str, str]
 ) -> Iterator[list[Record]]:
-    """The rows that begin within the next ``lines`` lines; the last row may continue beyond them."""
-    stop = text.line + lines
-    found = CsvRecords(text.lines(), source.delimiter, source.path, before=text.line).rows(header, types)
+    """The rows that begin within the next ``count`` lines; the last row may continue beyond them."""
+    stop = lines.line + count
+    found = CsvRecords(lines, source.delimiter, source.path, before=lines.line).rows(header, types)
     records: list[Record] = []
     try:
-        while text.line < stop and (row := next(found, None)) is not None:
+        while lines.line < stop and (row := next(found, None)) is not None:
             records.append(row)
             if len(records) == _RECORDS:
                 yield records
@@ -75,46 +71,6 @@ def _records(
         yield records
         raise
     yield records
-
-
-class _Text:
-    """A file's text, available in pieces of whole lines or line by line, the first of which follows ``line`` others."""
-
-    def __init__(self, file: TextFile, line: int = 0) -> None:
-        self._coming = whole_lines(file)
-        self._pieces: list[bytes] = []
-        self._piece, self._place = b"", 0
-        self.line = line
-        """How many lines were read; callers of ``take`` add the lines of the piece themselves."""
-
-    @property
-    def waiting(self) -> int:
-        """How many bytes were read ahead."""
-        return len(self._piece) - self._place + sum(map(len, self._pieces))
-
-    def take(self) -> bytes:
-        """The next piece; empty at the end of the file."""
-        if self._place < len(self._piece):
-            self.give_back(self._piece[self._place :])
-        self._piece, self._place = b"", 0
-        return self._pieces.pop() if self._pieces else next(self._coming, b"")
-
-    def give_back(self, *pieces: bytes) -> None:
-        """Returns pieces; the next calls of ``take`` get them first."""
-        self._pieces += reversed(pieces)
-
-    def lines(self) -> Iterator[bytes]:
-        """Lines with their line ends."""
-        while True:
-            if self._place == len(self._piece):
-                self._piece = self.take()
-                if not self._piece:
-                    return
-            end = self._piece.index(b"\n", self._place) + 1
-            line = self._piece[self._place : end]
-            self._place = end
-            self.line += 1
-            yield line
 
 
 class _ArrowParser:
@@ -126,25 +82,30 @@ class _ArrowParser:
         self._kinds = [types.get(name, TEXT) for name in header]
         self._delimiter = delimiter
 
-    def read(self, text: bytes) -> Any:
-        """A record batch of the text; None if Python might read it differently."""
-        if not self.is_able or _is_ambiguous(text, self._delimiter):
-            return None
+    def read(self, text: bytes) -> tuple[bytes, Any]:
+        """The whole records at the beginning of a text, and their record batch: None if Python might read others."""
+        if not self.is_able or is_odd(text):
+            return text, None
+        has_long = False
+        if b'"' in text:
+            ends = record_ends(text, self._delimiter)
+            text = text[: ends[-1] + 1] if len(ends) else b""
+            has_long = len(ends) < text.count(b"\n")
         try:
-            batch = self._parsed(text)
+            batch = self._parsed(text, has_long=has_long)
             columns = list(map(_converted, batch.columns, self._kinds))
         except ValueError:  # of Arrow's, too
-            return None
-        return pyarrow.RecordBatch.from_arrays(columns, self._header)
+            return text, None
+        return text, pyarrow.RecordBatch.from_arrays(columns, self._header)
 
-    def _parsed(self, text: bytes) -> Any:
+    def _parsed(self, text: bytes, *, has_long: bool) -> Any:
         kinds = [pyarrow.bool_() if kind == "bool" else pyarrow.string() for kind in self._kinds]
         table = pyarrow.csv.read_csv(
             pyarrow.BufferReader(text),
             pyarrow.csv.ReadOptions(
                 column_names=self._header, block_size=_ARROW_BYTES, use_threads=len(text) > _ARROW_BYTES
             ),
-            pyarrow.csv.ParseOptions(delimiter=self._delimiter),
+            pyarrow.csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=has_long),
             pyarrow.csv.ConvertOptions(
                 column_types=dict(zip(self._header, kinds, strict=True)),
                 null_values=[""],
@@ -196,26 +157,28 @@ def _odd_numbers(texts: Any) -> Any:
     return numpy.union1d(numpy.flatnonzero(has_zero), numpy.searchsorted(ends, odd, "right") - 1)
 
 
-def _is_ambiguous(text: bytes, delimiter: str) -> bool:
-    """Whether Arrow and Python might disagree: byte-order marks, stray carriage returns, nulls, odd quotes."""
-    if text.startswith(codecs.BOM_UTF8):  # Arrow drops it
-        return True
-    if b"\0" in text or (b"\r" in text and text.count(b"\r") != text.count(b"\r\n")):
-        return True
-    return b'"' in text and not _is_well_quoted(text, delimiter)
+def is_odd(text: bytes) -> bool:
+    """Whether Arrow and Python might disagree on what a line is: byte-order marks, nulls, stray carriage returns."""
+    has_returns = b"\r" in text and text.count(b"\r") != text.count(b"\r\n")
+    return has_returns or b"\0" in text or text.startswith(codecs.BOM_UTF8)
 
 
-def _is_well_quoted(text: bytes, delimiter: str) -> bool:
-    """Whether each quote encloses a whole field on one line, or is doubled within such a field."""
-    characters = numpy.frombuffer(text, numpy.uint8)
-    quotes = numpy.flatnonzero(characters == _QUOTE)
-    if not encloses_fields(characters, quotes, delimiter):
-        return False
+def record_ends(text: bytes, delimiter: str) -> Any:
+    """The places of the line ends at which records of a text end, the first of which begins with it.
+
+    None at all if a quote neither encloses a field nor is doubled within one: only Python's reader knows what that is.
+    """
+    characters: Any = numpy.frombuffer(text, numpy.uint8)
     ends = numpy.flatnonzero(characters == _NEWLINE)
-    return bool((numpy.searchsorted(ends, quotes[0::2]) == numpy.searchsorted(ends, quotes[1::2])).all())
+    quotes = numpy.flatnonzero(characters == _QUOTE)
+    if not len(quotes):
+        return ends
+    ends = ends[numpy.searchsorted(quotes, ends) % 2 == 0]
+    inside = quotes[: numpy.searchsorted(quotes, ends[-1])] if len(ends) else quotes
+    return ends if _enclose_fields(characters, inside, delimiter) else ends[:0]
 
 
-def encloses_fields(characters: Any, quotes: Any, delimiter: str) -> bool:
+def _enclose_fields(characters: Any, quotes: Any, delimiter: str) -> bool:
     """Whether each two of the quotes, at these places, enclose a whole field, or are doubled within such a field."""
     opening, closing = quotes[0::2], quotes[1::2]
     if len(opening) != len(closing):
@@ -227,11 +190,3 @@ def encloses_fields(characters: Any, quotes: Any, delimiter: str) -> bool:
     starts_fields = (numpy.isin(before, outside) | doubled).all()
     ends_fields = (numpy.isin(after, [*outside, ord("\r")]) | numpy.append(doubled[1:], False)).all()
     return bool(starts_fields and ends_fields)
-
-
-def _halves(piece: bytes) -> tuple[bytes, bytes]:
-    """Splits a piece at the line end nearest to its middle."""
-    middle = piece.find(b"\n", len(piece) // 2) + 1
-    if middle == len(piece):
-        middle = piece.rfind(b"\n", 0, len(piece) - 1) + 1
-    return piece[:middle], piece[middle:]

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from headrace.core.spelling import type_option
 from headrace.jobs.json_lines import strict_json
-from headrace.jobs.opening import TextFile, not_utf8, whole_lines
+from headrace.jobs.opening import not_utf8
 from headrace.rows.blocks import BrokenLine, Row
 
 TEXT = "str"
@@ -157,11 +157,6 @@ def value_of(kind: str, text: str) -> Any:
     return cell_type.value(text)
 
 
-def csv_lines(file: TextFile) -> Iterator[bytes]:
-    """Lines with their line ends."""
-    return (line + b"\n" for text in whole_lines(file) for line in text.split(b"\n")[:-1])
-
-
 class CsvRecords:
     """The CSV records in a sequence of lines.
 
@@ -175,7 +170,7 @@ class CsvRecords:
         before: how many lines of the file precede these.
     """
 
-    def __init__(self, lines: Iterator[bytes], delimiter: str, path: str, before: int = 0) -> None:
+    def __init__(self, lines: Iterable[bytes], delimiter: str, path: str, before: int = 0) -> None:
         csv.field_size_limit(sys.maxsize)
         self._path = path
         self._delimiter = delimiter
@@ -273,7 +268,7 @@ class CsvRecords:
         self._record.clear()
         self._undecodable = None
 
-    def _decoded(self, lines: Iterator[bytes]) -> Iterator[str]:
+    def _decoded(self, lines: Iterable[bytes]) -> Iterator[str]:
         size = 0
         for line in lines:
             try:

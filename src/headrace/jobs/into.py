@@ -11,10 +11,10 @@ import pyarrow
 
 from headrace.core.errors import ConfigurationError
 from headrace.jobs import storage
-from headrace.jobs.csv_records import CsvRecords, csv_lines
+from headrace.jobs.csv_records import CsvRecords
 from headrace.jobs.files import Source, delimiter_of, location, stamp
 from headrace.jobs.letters import completed, position_in
-from headrace.jobs.opening import InputShare, create_compressed, open_source, open_text, whole_lines
+from headrace.jobs.opening import InputShare, LineBuffer, create_compressed, open_source, open_text, whole_lines
 from headrace.jobs.output_batches import batch_as_written
 from headrace.jobs.parquet_tables import write_parquet
 from headrace.jobs.publishing import Move
@@ -224,7 +224,7 @@ def _csv_records(pieces: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
 def _csv_lines(old: Source, new: Callable[[], Iterable[Any]]) -> tuple[bytes, Iterator[list[bytes]], bytes]:
     """A header for old and new rows, the records of the new ones, and the end of the old ones, which lack columns."""
     with open_text(old) as file:
-        known = CsvRecords(csv_lines(file), old.delimiter, old.path).header()
+        known = CsvRecords(LineBuffer(file), old.delimiter, old.path).header()
     columns = [*dict.fromkeys([*known, *columns_of(new())])]
     chunks = csv_of(new, old.delimiter, columns)
     return next(chunks, b""), _csv_records(map(_lines, chunks)), old.delimiter.encode() * (len(columns) - len(known))

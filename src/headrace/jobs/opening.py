@@ -156,8 +156,11 @@ class TextFile:
     def __init__(self, file: BinaryIO, position: Position | None = None) -> None:
         self._file = file
         self.position = position or Position()
-        self.beginning = _first_bytes(file).removeprefix(codecs.BOM_UTF8)
+        beginning = _first_bytes(file)
+        self.beginning = beginning.removeprefix(codecs.BOM_UTF8)
         """At least the first line, unless it is longer than a megabyte."""
+        self.start = len(beginning) - len(self.beginning)
+        """Where it begins in the file, in bytes."""
         self._rest = self.beginning
         self._left = sys.maxsize
         """Of the part that is read, in bytes."""
@@ -204,6 +207,44 @@ def whole_lines(file: TextFile) -> Iterator[bytes]:
     if rest := b"".join(parts):
         file.position.add(rest + b"\n")
         yield rest + b"\n"
+
+
+class LineBuffer:
+    """The lines of a text file, which can be looked at before they are taken; iterating takes one after the other.
+
+    Args:
+        file: at the beginning of a line.
+        line: how many lines come before it.
+    """
+
+    def __init__(self, file: TextFile, line: int = 0) -> None:
+        self._coming = whole_lines(file)
+        self._position = file.position
+        self._text, self._start = b"", 0
+        self.line = line
+        """How many lines were taken, and those before."""
+        self.bytes = 0
+        """How many were taken."""
+
+    def ahead(self, size: int) -> bytes:
+        """The next lines without taking them: about ``size`` bytes of what has been read; empty at the end."""
+        if self._start == len(self._text):
+            self._text, self._start = next(self._coming, b""), 0
+        end = self._text.find(b"\n", self._start + size - 1) + 1
+        return self._text[self._start : end or len(self._text)]
+
+    def take(self, text: bytes) -> None:
+        """Takes the lines of the text, which are the next ones."""
+        self._start += len(text)
+        self.bytes += len(text)
+        self.line += text.count(b"\n")
+        self._position.done = self._position.read - (len(self._text) - self._start)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Lines with their ends."""
+        while line := self.ahead(1):
+            self.take(line)
+            yield line
 
 
 def not_utf8(error: UnicodeDecodeError) -> UnicodeDecodeError:

@@ -13,10 +13,10 @@ import pyarrow
 from headrace.core.errors import ConfigurationError
 from headrace.jobs import pipes
 from headrace.jobs.csv_blocks import read_csv_blocks
-from headrace.jobs.csv_records import TEXT, CsvRecords, Quoted, csv_lines, types_of_sample
+from headrace.jobs.csv_records import TEXT, CsvRecords, Quoted, types_of_sample
 from headrace.jobs.files import Key, Part, Source
 from headrace.jobs.json_lines import read_json_blocks, read_json_records
-from headrace.jobs.opening import InputShare, Position, open_source, open_text, positions
+from headrace.jobs.opening import InputShare, LineBuffer, Position, open_source, open_text, positions
 from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.storage import is_remote
 from headrace.rows import files
@@ -133,7 +133,7 @@ def _head_of(source: Source, rows_of_csv: int) -> _Beginning:
 def _head_of_csv(source: Source, most: int) -> _Beginning:
     """Fields in quotes are ``Quoted``, unless all are, as some programs write files."""
     with open_text(source) as file:
-        records = CsvRecords(csv_lines(file), source.delimiter, source.path)
+        records = CsvRecords(LineBuffer(file), source.delimiter, source.path)
         header = records.header()
         names_are_quoted = all(islice(records.in_quotes(), len(header)))
         rows = _sample_of(records.sample(header), most) if most else []

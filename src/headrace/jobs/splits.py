@@ -6,20 +6,18 @@ To know them this process looks for line ends once, at a gigabyte or so a second
 
 from __future__ import annotations
 
-import codecs
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Any, BinaryIO, NamedTuple
 
 import numpy
 
 from headrace.jobs import pipes
-from headrace.jobs.csv_blocks import DELIMITERS, encloses_fields
+from headrace.jobs.csv_blocks import DELIMITERS, is_odd, record_ends
 from headrace.jobs.csv_records import CsvRecords
 from headrace.jobs.files import Part, Source, compression_of, known_size
-from headrace.jobs.opening import open_source
+from headrace.jobs.opening import LineBuffer, TextFile, open_source, open_text
 from headrace.jobs.reading import parquet_file
 from headrace.jobs.storage import is_remote
 
@@ -30,7 +28,7 @@ workers end at about the same time."""
 _EQUAL_SHARE = 32
 """The last 32nd of the input is cut into equal parts: smaller ones would each cost a small batch."""
 _PIECE_BYTES, _SLOW_BYTES = 1 << 22, 1 << 16
-_QUOTE, _NEWLINE, _RETURN = b'"\n\r'
+_RETURN = ord("\r")
 _BLANK = re.compile(rb"(?<=\n)[ \t\r\x0b\x0c]*\n")
 _BEFORE_BLANK = re.compile(rb"\n[ \t\r\n\x0b\x0c]")
 """How a line begins that may be blank: to look for that is ten times as fast."""
@@ -113,10 +111,10 @@ class Splits:
 
     def _of_text(self, source: Source, size: int) -> Iterator[Part]:
         before = self._left
-        with open(source.path, "rb") as file:
+        with open_text(source) as file:
             scan = _Scan(file, source)
             while (part := scan.next_part(self._next_bytes())).stop > part.start:
-                self._left = before - part.stop
+                self._left = before - min(size, part.stop)
                 yield part._replace(is_last=part.stop >= size)
 
 
@@ -130,95 +128,53 @@ def _can_cut(source: Source) -> bool:
     return source.format == "parquet" or not is_remote(source.path)
 
 
-class _Count(NamedTuple):
-    """What a text has, or a file up to some place."""
-
-    bytes: int
-    lines: int
-    rows: int
-
-    def plus(self, other: _Count) -> _Count:
-        return _Count(*map(sum, zip(self, other, strict=True)))
-
-
 class _Scan:
     """Finds where records of a text file end."""
 
-    def __init__(self, file: BinaryIO, source: Source) -> None:
-        self._file = file
+    def __init__(self, file: TextFile, source: Source) -> None:
+        self._lines = LineBuffer(file)
+        self._start = file.start
         self._source = source
+        self._row = 0
         self._most = _PIECE_BYTES
-        mark = len(codecs.BOM_UTF8) if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else 0
-        self._at = _Count(mark, 0, 0)
         if source.format == "csv":
-            file.seek(mark)
             self._as_python_reads().header()
-            self._at = self._at.plus(self._passed(0))
 
     def next_part(self, size: int) -> Part:
         """Whole records of at least ``size`` bytes, or the rest."""
-        start = self._at
-        while self._at.bytes - start.bytes < size and (found := self._records(min(size, self._most))) is not None:
-            self._at = self._at.plus(found)
-        return Part(start.rows, self._at.rows - start.rows, False, start.bytes, self._at.bytes, start.lines)
+        lines = self._lines
+        row, line, start = self._row, lines.line, lines.bytes
+        while lines.bytes - start < size and (text := lines.ahead(min(size, self._most))):
+            self._row += self._take_json(text) if self._source.format == "jsonl" else self._take_csv(text)
+        return Part(row, self._row - row, False, self._start + start, self._start + lines.bytes, line)
 
-    def _records(self, size: int) -> _Count | None:
-        """The next records, of about ``size`` bytes; None at the end of the file."""
-        self._file.seek(self._at.bytes)
-        text = self._file.read(size)
-        if text and not text.endswith(b"\n"):
-            text += self._file.readline()
-        if not text:
-            return None
-        if self._source.format != "csv":
-            return _json_lines(text)
-        found = _csv_records(text, self._source.delimiter)
-        if found is not None:
+    def _take_json(self, text: bytes) -> int:
+        """Takes the lines of a text; returns how many rows they are."""
+        self._lines.take(text)
+        may_be_blank = text[:1].isspace() or _BEFORE_BLANK.search(text)
+        return text.count(b"\n") - (len(_BLANK.findall(b"\n" + text)) if may_be_blank else 0)
+
+    def _take_csv(self, text: bytes) -> int:
+        """Takes the records of a text, but for those that need Python's reader: next time there are fewer."""
+        ends = record_ends(text, self._source.delimiter) if not is_odd(text) else ()
+        if len(ends):
             self._most = min(_PIECE_BYTES, self._most * 2)
-            return found
-        # Text with quotes in odd places is cut smaller, so that little is left to Python's reader.
-        self._most = max(_SLOW_BYTES, size // 4)
-        return self._records(self._most) if size > self._most else self._slowly()
+            self._lines.take(text[: ends[-1] + 1])
+            sizes = numpy.diff(ends, prepend=-1) - 1
+            blank = (sizes == 0) | ((sizes == 1) & (numpy.frombuffer(text, numpy.uint8)[ends - 1] == _RETURN))
+            return len(ends) - int(blank.sum())
+        if self._most > _SLOW_BYTES:
+            self._most = max(_SLOW_BYTES, min(self._most, len(text)) // 4)
+            return 0
+        return self._take_slowly(len(text))
 
-    def _slowly(self) -> _Count:
-        self._file.seek(self._at.bytes)
-        rows = 0
+    def _take_slowly(self, size: int) -> int:
+        stop, rows = self._lines.bytes + size, 0
         for is_row in self._as_python_reads().are_rows():
             rows += is_row
-            if self._file.tell() - self._at.bytes >= _SLOW_BYTES:
+            if self._lines.bytes >= stop:
                 break
-        return self._passed(rows)
+        return rows
 
     def _as_python_reads(self) -> CsvRecords:
-        return CsvRecords(iter(self._file.readline, b""), self._source.delimiter, self._source.path, self._at.lines)
-
-    def _passed(self, rows: int) -> _Count:
-        """What was read since the last records."""
-        size = self._file.tell() - self._at.bytes
-        self._file.seek(self._at.bytes)
-        return _Count(size, self._file.read(size).count(b"\n"), rows)
-
-
-def _json_lines(text: bytes) -> _Count:
-    whole = text if text.endswith(b"\n") else text + b"\n"
-    lines = whole.count(b"\n")
-    may_be_blank = text[:1].isspace() or _BEFORE_BLANK.search(text)
-    blank = len(_BLANK.findall(b"\n" + whole)) if may_be_blank else 0
-    return _Count(len(text), lines, lines - blank)
-
-
-def _csv_records(text: bytes, delimiter: str) -> _Count | None:
-    """The whole records of a text that begins with one; None if only Python's reader can tell them."""
-    if b"\0" in text or (b"\r" in text and text.count(b"\r") != text.count(b"\r\n")):
-        return None
-    characters: Any = numpy.frombuffer(text if text.endswith(b"\n") else text + b"\n", numpy.uint8)
-    newlines = ends = numpy.flatnonzero(characters == _NEWLINE)
-    if b'"' in text:
-        quotes = numpy.flatnonzero(characters == _QUOTE)
-        ends = newlines[numpy.searchsorted(quotes, newlines) % 2 == 0]
-        if not len(ends) or not encloses_fields(characters, quotes[: numpy.searchsorted(quotes, ends[-1])], delimiter):
-            return None
-    sizes = numpy.diff(ends, prepend=-1) - 1
-    blank = (sizes == 0) | ((sizes == 1) & (characters[ends - 1] == _RETURN))
-    stop = int(ends[-1]) + 1
-    return _Count(min(stop, len(text)), int(numpy.searchsorted(newlines, stop)), len(ends) - int(blank.sum()))
+        return CsvRecords(self._lines, self._source.delimiter, self._source.path, self._lines.line)

@@ -56,7 +56,7 @@ def check(folder: Path, made: Made, random: Random) -> None:
     (source,) = match([str(path)], delimiter=made.delimiter)
     assert infer_schema([source]).columns == made.columns
     expect(made, read_rows(source, made.types), source)
-    with mock.patch.object(csv_blocks._ArrowParser, "read", return_value=None):
+    with mock.patch.object(csv_blocks._ArrowParser, "read", return_value=(b"", None)):
         one_by_one = read_rows(source, made.types) if source.format == "csv" else read_json_records(source)
         expect(made, one_by_one, source)
     if 0 < len(made.content) < 1 << 15 and random.random() < 0.03 and made.name.count(".") == 1:  # none is refused
