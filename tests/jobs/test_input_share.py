@@ -71,15 +71,6 @@ def test_the_share_grows_with_the_rows(share_of, name, content):
     assert share.at(900) == 0.999  # while the run is at work
 
 
-def test_files_count_by_their_bytes(share_of):
-    share_of.write("small.jsonl", '{"a": 1}\n' * 100)
-    share_of.write("large.jsonl", ('{"a": "' + "x" * 992 + '"}\n') * 100)
-    share, rows = share_of("small.jsonl", "large.jsonl")
-    assert rows == 200
-    assert share.at(100) == pytest.approx(900 / 101_000, abs=1e-3)
-    assert share.at(150) == pytest.approx(0.504, abs=0.01)
-
-
 def test_rows_of_an_earlier_run_are_done_from_the_start(share_of):
     share_of.write("in.parquet", 900)
     done = RowRanges([0], [300])

@@ -1,7 +1,6 @@
 """Opens files, decompressed and read to their very end, and follows how much of the input a run has done.
 
-Files are read ahead of the model. So what counts is rows: each block notes how many it has and how far its file is
-read at its end, and the share grows with the rows that are answered in between.
+Files are read ahead of the model. So of the share that has been read, as much is done as of its rows is answered.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import lzma
 import re
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -293,40 +291,29 @@ class InputShare:
         self._total = sum(self._sizes.values())
         self._parts: dict[str, float] = {}
         self._lock = threading.Lock()
-        self._rows, self._share = 0, 0.0
-        """Up to the end of the last block."""
-        self._done = (0, 0.0)
-        """Up to the end of the last block whose rows are answered."""
-        self._ends: deque[tuple[int, float]] = deque()
-        """Up to the end of each block after that."""
+        self._rows, self._read = 0, 0.0
+        """Of the blocks that were made: their rows, and the share of the input that they are."""
+        self._skipped = 0.0
+        """The share of the rows that earlier runs did."""
 
     def add(self, path: str, rows: int) -> None:
         """Notes that a block of a file was made, with so many rows to answer."""
         size = self._sizes.get(path, 0)
         part = positions.get(path, Position()).part(size)
         with self._lock:
-            before = self._parts.get(path, 0.0)
-            self._parts[path] = max(before, part)
+            share = max(0.0, part - self._parts.get(path, 0.0)) * size / max(1, self._total)
+            self._parts[path] = max(self._parts.get(path, 0.0), part)
             self._rows += rows
-            self._share += max(0.0, part - before) * size / max(1, self._total)
-            self._ends.append((self._rows, self._share))
+            if rows:
+                self._read += share
+            else:
+                self._skipped += share
 
     def at(self, rows: int) -> float | None:
         """The share of the input, from 0 to 1, that the first ``rows`` rows are; None if nobody knows."""
-        of_files = self._of_files(rows)
-        if self._limit is None or (of_files is None and not rows):
-            return of_files
-        return min(max(of_files or 0.0, rows / self._limit), _ALMOST)
-
-    def _of_files(self, rows: int) -> float | None:
         with self._lock:
-            if not self._total or not self._rows:
-                return None
-            rows = max(rows, self._done[0])
-            while self._ends and self._ends[0][0] <= rows:
-                self._done = self._ends.popleft()
-            before, share = self._done
-            if self._ends:
-                end, share_at_end = self._ends[0]
-                share += (share_at_end - share) * (rows - before) / (end - before)
-            return min(share, _ALMOST)
+            is_known = self._total and self._rows
+            share = self._skipped + self._read * min(1.0, rows / self._rows) if is_known else None
+        if self._limit is not None and (share is not None or rows):
+            share = max(share or 0.0, rows / self._limit)
+        return share if share is None else min(share, _ALMOST)
