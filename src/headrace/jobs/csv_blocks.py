@@ -1,7 +1,7 @@
 """Reads CSV as Arrow columns where Arrow agrees with Python's ``csv`` module, and line by line elsewhere.
 
-A few megabytes of text are parsed at a time; of what Arrow refuses, or might read differently from Python, half as many,
-and so on, until only few lines are left, which the ``csv`` module reads.
+A few megabytes of text are parsed at a time. Of what Arrow refuses, or might read differently from Python, half as much
+is tried, and so on until only few lines are left, which the ``csv`` module reads.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class _ArrowParser:
 
     def read(self, text: bytes) -> tuple[bytes, Any]:
         """The whole records at the beginning of a text, and their record batch: None if Python might read others."""
-        if not self.is_able or is_odd(text):
+        if not self.is_able or _is_odd(text):
             return text, None
         has_long = False
         if b'"' in text:
@@ -157,7 +157,7 @@ def _odd_numbers(texts: Any) -> Any:
     return numpy.union1d(numpy.flatnonzero(has_zero), numpy.searchsorted(ends, odd, "right") - 1)
 
 
-def is_odd(text: bytes) -> bool:
+def _is_odd(text: bytes) -> bool:
     """Whether Arrow and Python might disagree on what a line is: byte-order marks, nulls, stray carriage returns."""
     has_returns = b"\r" in text and text.count(b"\r") != text.count(b"\r\n")
     return has_returns or b"\0" in text or text.startswith(codecs.BOM_UTF8)
@@ -166,10 +166,12 @@ def is_odd(text: bytes) -> bool:
 def record_ends(text: bytes, delimiter: str) -> Any:
     """The places of the line ends at which records of a text end, the first of which begins with it.
 
-    None at all if a quote neither encloses a field nor is doubled within one: only Python's reader knows what that is.
+    There are none if only Python's reader can tell.
     """
     characters: Any = numpy.frombuffer(text, numpy.uint8)
     ends = numpy.flatnonzero(characters == _NEWLINE)
+    if _is_odd(text):
+        return ends[:0]
     quotes = numpy.flatnonzero(characters == _QUOTE)
     if not len(quotes):
         return ends

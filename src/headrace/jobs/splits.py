@@ -14,7 +14,7 @@ from itertools import accumulate
 import numpy
 
 from headrace.jobs import pipes
-from headrace.jobs.csv_blocks import DELIMITERS, is_odd, record_ends
+from headrace.jobs.csv_blocks import DELIMITERS, record_ends
 from headrace.jobs.csv_records import CsvRecords
 from headrace.jobs.files import Part, Source, compression_of, known_size
 from headrace.jobs.opening import LineBuffer, TextFile, open_source, open_text
@@ -156,7 +156,7 @@ class _Scan:
 
     def _take_csv(self, text: bytes) -> int:
         """Takes the records of a text, but for those that need Python's reader: next time there are fewer."""
-        ends = record_ends(text, self._source.delimiter) if not is_odd(text) else ()
+        ends = record_ends(text, self._source.delimiter)
         if len(ends):
             self._most = min(_PIECE_BYTES, self._most * 2)
             self._lines.take(text[: ends[-1] + 1])

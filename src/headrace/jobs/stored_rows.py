@@ -80,13 +80,13 @@ class StoredRows:
 
     def whole_file(self) -> str | None:
         """The Parquet file that has all of them, and nothing else, in order; None if there is none."""
-        groups = [one.group for one in self._chunks]
+        groups = [one.group for one in self._chunks if one.group is not None]
         ends = [end for one in self._chunks for end in (one.rows.starts[0], one.rows.stops[-1])]
-        if not groups or groups[0] is None or ends != sorted(ends) or not all(one.in_order for one in self._chunks):
+        are_in_order = ends == sorted(ends) and all(one.in_order for one in self._chunks)
+        if not groups or len(groups) < len(self._chunks) or not are_in_order or not groups[-1].is_typed:
             return None
         path = groups[0].path
-        are_all = [group and group[:2] for group in groups] == [(path, number) for number in range(len(groups))]
-        return path if are_all and groups[-1].is_typed else None
+        return path if [one[:2] for one in groups] == [(path, number) for number in range(len(groups))] else None
 
     def pieces(self, without: RowRanges | None = None) -> Iterator[tuple[Any, Any]]:
         """The rows in input order as tables with their places, each row once; holds what overlaps.
