@@ -250,7 +250,7 @@ def test_a_run_killed_while_it_moves_files_leaves_whole_outputs(work, command, m
         (["in/a.csv", "--limit", "2"], "--limit is for a short run in this process; leave an --output that is"),
         (["out/x.csv"], "out/x.csv is an input, and in the folder of the outputs"),
         (["in/*", "--format", "files"], "with --format files all inputs cannot have one; name a file."),
-        (["in/a.csv", "--output", "gs://b/out/"], "gs://b/out/ is no local folder"),
+        (["in/a.csv", "--output", "gs://b/out/"], "--output as a folder works in local folders only, and --output is gs://b/out/"),
     ],
 )  # fmt: skip
 def test_what_cannot_have_an_output_each_is_refused(work, headrace, more, message):

@@ -229,5 +229,5 @@ def test_a_link_leads_to_the_same_folder(output, tmp_path):
 
 @pytest.mark.parametrize("paths", [("gs://bucket/p.jsonl", None), ("p.jsonl", "s3://bucket/q.jsonl")])
 def test_remote_files_are_refused(paths):
-    with pytest.raises(ConfigurationError, match=r"^--resume keeps parts in local folders only, and --"):
+    with pytest.raises(ConfigurationError, match=r"^--resume works in local folders only, and --"):
         ResumableOutput(*paths, {})

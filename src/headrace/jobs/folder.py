@@ -58,7 +58,11 @@ class FolderOutput(ResumableOutput):
         keeps: bool,
     ) -> None:
         self._root, self._letters_root = absolute(path), absolute(dead_letters or path)
-        _refuse_remote_folders(path, dead_letters)
+        self._refuse_remote("--output as a folder", path, dead_letters)
+        if not is_folder_name(dead_letters or path):
+            raise ConfigurationError(
+                f"--dead-letters: {dead_letters} is one file, and --output is a folder; name a folder: {dead_letters}/."
+            )
         self.refuse_inputs(sources)
         named = [(name_in_folder(source, file_format), source) for source in sources]
         _refuse_twice(named, letters_apart=self._letters_root != self._root)
@@ -214,16 +218,6 @@ class _Manifest:
 def _file_of(entry: Mapping[str, Any]) -> dict[str, Any]:
     """What a manifest says of an input, but for the job."""
     return {name: value for name, value in entry.items() if name != "job"}
-
-
-def _refuse_remote_folders(path: str, dead_letters: str | None) -> None:
-    for folder, option in ((path, "--output"), (dead_letters, "--dead-letters")):
-        if folder is not None and is_remote(folder):
-            raise ConfigurationError(f"{option}: {folder} is no local folder; write into a local one, and copy it.")
-        if folder is not None and not is_folder_name(folder):
-            raise ConfigurationError(
-                f"{option}: {folder} is one file, and --output is a folder; name a folder: {folder}/."
-            )
 
 
 def _refuse_twice(named: Iterable[tuple[str, Source]], *, letters_apart: bool) -> None:

@@ -24,12 +24,11 @@ import pyarrow.ipc
 from headrace.core.phases import Phase, during
 from headrace.core.result import DeadLetter, Failure, Outcome, Predictions
 from headrace.jobs import storage
-from headrace.jobs.direct import DirectParquet
 from headrace.jobs.job import FIRST_ROWS
 from headrace.jobs.json_lines import JsonEncodeError, as_line
 from headrace.jobs.letters import LetterLines, unwritten
 from headrace.jobs.output_batches import OutputLine, batch_of_block, batch_of_lines
-from headrace.jobs.parquet_tables import GROUP_BYTES, GROUP_ROWS
+from headrace.jobs.parquet_tables import GROUP_BYTES, GROUP_ROWS, DirectParquet
 from headrace.jobs.publishing import sync_folder
 from headrace.rows.blocks import BlockRow, Row
 from headrace.rows.examples import PREDICTION, answer_of, exploded
@@ -125,11 +124,10 @@ class PartWriter:
         with suppress(Exception):  # what failed the bundle is the error to report
             if self._durable and not self._has_failed:
                 self.finish()
-        with suppress(Exception):
-            if self._direct is not None:
-                self._direct.close()
-            if self._file is not None:
-                self._file.close()
+        for file in (self._direct, self._file):
+            with suppress(Exception):
+                if file is not None:
+                    file.close()
 
     @contextmanager
     def _adding(self) -> Iterator[None]:

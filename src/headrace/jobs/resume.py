@@ -29,8 +29,6 @@ except ImportError as error:  # Windows
 
 _VERSION = 4
 _LOCK = "lock"
-_in_use: set[str] = set()
-"""Folders in use by runs of this process: file locks exclude only other processes."""
 
 
 class ResumableOutput(Output):
@@ -64,8 +62,7 @@ class ResumableOutput(Output):
         for where, option in ((path, "--output"), (dead_letters or "", "--dead-letters")):
             if is_remote(absolute(where)):
                 raise ConfigurationError(
-                    f"{what} keeps parts in local folders only, and {option} is {where}; leave {what} out, or write a "
-                    "local file and copy it."
+                    f"{what} works in local folders only, and {option} is {where}; write local files and copy them."
                 )
 
     def publish(self, check: Callable[[], None] = lambda: None, threshold: float | None = None) -> Report:
@@ -88,7 +85,6 @@ class ResumableOutput(Output):
                 shutil.rmtree(self._letters_folder, ignore_errors=True)
             self._lock.close()
             self._lock = None
-            _in_use.discard(self.folder)
 
     @property
     def _job_path(self) -> str:
@@ -153,12 +149,7 @@ def changed(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def _locked(folder: str) -> BinaryIO:
-    """Creates and locks a folder until this process ends or closes the returned file.
-
-    A POSIX lock (``lockf``) belongs to the process: hosts forked from this one inherit the file, but not the lock.
-    """
-    if folder in _in_use:  # opening and closing the file again would release the lock
-        raise _busy(folder, os.getpid())
+    """Creates and locks a folder until this process ends or closes the returned file."""
     path = os.path.join(folder, _LOCK)
     while True:
         os.makedirs(folder, exist_ok=True)
@@ -167,22 +158,18 @@ def _locked(folder: str) -> BinaryIO:
         except FileNotFoundError:  # the run that used the folder has just removed it
             continue
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             with file:
                 file.seek(0)
-                raise _busy(folder, file.read().decode() or "unknown") from None
+                process = file.read().decode() or "unknown"
+            raise ConfigurationError(
+                f"another run (process {process}) is at work in {folder}; wait for its end, or choose another --output."
+            ) from None
         # Locked, but the folder may have been removed and created again in between: then lock the new file.
         if is_at(file.fileno(), path):
             with suppress(OSError):  # the process id is only for messages
                 os.ftruncate(file.fileno(), 0)
                 os.write(file.fileno(), str(os.getpid()).encode())
-            _in_use.add(folder)
             return file
         file.close()
-
-
-def _busy(folder: str, process: int | str) -> ConfigurationError:
-    return ConfigurationError(
-        f"another run (process {process}) is at work in {folder}; wait for its end, or choose another --output."
-    )
