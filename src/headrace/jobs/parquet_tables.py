@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from itertools import chain
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import pyarrow
 import pyarrow.compute
@@ -34,12 +34,6 @@ _GROUP = b"headrace.group"
 _TYPES = pyarrow.types
 
 
-class Scalar(NamedTuple):
-    """Null only, booleans, or strings."""
-
-    type: Any
-
-
 class Number(NamedTuple):
     """Integers in a range, and possibly floats."""
 
@@ -60,14 +54,12 @@ class Object(NamedTuple):
     fields: dict[str, Kind]
 
 
-class Mixed(NamedTuple):
-    """Values that no single type represents."""
+Kind: TypeAlias = Number | Array | Object | Any
+"""The kind of a column's values: null only, truths or texts have Arrow's type; None: no single type represents them.
 
-
-Kind = Scalar | Number | Array | Object | Mixed
-"""The kind of a column's values. ``either`` joins two; joining is commutative and associative."""
-NOTHING, TRUTH, STRING = (Scalar(kind) for kind in (pyarrow.null(), pyarrow.bool_(), pyarrow.string()))
-MIXED = Mixed()
+``either`` joins two kinds; joining is commutative and associative.
+"""
+NOTHING, TRUTH, STRING = pyarrow.null(), pyarrow.bool_(), pyarrow.string()
 
 
 def write_parquet(
@@ -200,13 +192,13 @@ def kind_of(values: Iterable[Any], levels: int = _LEVELS) -> Kind:
         return _kind_of_objects(values, levels - 1)
     if types == {str} and is_utf8("".join(values)):
         return STRING
-    return TRUTH if types == {bool} else MIXED
+    return TRUTH if types == {bool} else None
 
 
 def _kind_of_objects(values: list[dict[str, Any]], levels: int) -> Kind:
     names = dict.fromkeys(chain.from_iterable(values))
     if len(names) > _FIELDS or not is_utf8("".join(names)):
-        return MIXED
+        return None
     return Object({name: kind_of([value.get(name) for value in values], levels) for name in names})
 
 
@@ -226,7 +218,7 @@ def either(one: Kind, other: Kind) -> Kind:
             return Object(
                 {name: either(one.fields.get(name, NOTHING), other.fields.get(name, NOTHING)) for name in names}
             )
-    return MIXED
+    return None
 
 
 def type_of(kind: Kind) -> Any:
@@ -235,8 +227,6 @@ def type_of(kind: Kind) -> Any:
 
 
 def _exact_type(kind: Kind) -> Any:
-    if isinstance(kind, Scalar):
-        return kind.type
     if isinstance(kind, Number):
         return _type_of_numbers(kind)
     if isinstance(kind, Array):
@@ -245,7 +235,7 @@ def _exact_type(kind: Kind) -> Any:
     if isinstance(kind, Object) and kind.fields:  # Parquet has no objects without fields
         types = {name: _exact_type(field) for name, field in kind.fields.items()}
         return pyarrow.struct(list(types.items())) if all(types.values()) else None
-    return None
+    return None if isinstance(kind, Object) else kind
 
 
 def _type_of_numbers(kind: Number) -> Any:
@@ -309,7 +299,7 @@ def _kind_of_column(column: Any) -> Kind:
         return Number(ends["min"].as_py(), ends["max"].as_py())
     if _TYPES.is_floating(column.type):
         return Number(has_floats=True)
-    return Scalar(column.type) if column.type in CANONICAL else MIXED
+    return column.type if column.type in CANONICAL else None
 
 
 def _as_types(table: Any, types: dict[str, Any], schema: Any) -> Any:

@@ -169,41 +169,13 @@ def read_blocks(
         names: the columns that the model sees, if it sees columns.
         share: follows how much of the input is read.
     """
-    first, last = (source.part.row, sum(source.part[:2])) if source.part is not None else (0, sys.maxsize)
+    part = source.part
+    first, last = (0, sys.maxsize) if part is None else (part.row, part.row + part.rows)
 
     def is_done(start: int, stop: int) -> bool:
         return not any(done.missing(index, max(start, first), min(stop, last)))
 
-    pieces = _pieces_of(source, types, is_done)
-    if source.part is not None:
-        pieces = (_rows_of_group if source.format == "parquet" else _rows_of_text)(pieces, source.part)
-    pieces = _with_keys(pieces, source.keys) if source.keys else pieces
-    return placed(pieces, source, index, done, names, share=share)
-
-
-def _rows_of_text(pieces: Iterable[Any], part: Part) -> Iterator[Any]:
-    """The pieces of a part; a number stands for the rows before it."""
-    yield part.row
-    rows = 0
-    for piece in pieces:
-        rows += len(piece)
-        yield piece
-    if rows != part.rows:
-        raise ValueError(f"the file has changed during the run: {rows:,} rows are where {part.rows:,} were")
-
-
-def _rows_of_group(pieces: Iterable[Any], part: Part) -> Iterator[Any]:
-    """As ``_rows_of_text``, of pieces that begin with the file and go on behind the part."""
-    before, left = part.row, part.rows
-    for piece in pieces:
-        size = piece if isinstance(piece, int) else len(piece)
-        skipped = min(before, size)
-        some = min(size - skipped, left)
-        yield skipped
-        yield some if isinstance(piece, int) else piece.slice(skipped, some)
-        before, left = before - skipped, left - some
-        if not left:
-            return
+    return placed(_pieces_of(source, types, is_done), source, index, done, names, share=share)
 
 
 def placed(
@@ -216,32 +188,28 @@ def placed(
     share: InputShare | None = None,
 ) -> Iterator[Block]:
     """Record batches and lists of records, one after the other, as blocks; a number stands for rows that are done."""
-    first = 0
+    part = source.part or Part(0, sys.maxsize, is_last=True)
+    last = part.row + part.rows
+    row = 0 if source.format == "parquet" else part.row  # of a part of text there are only its own pieces
     for piece in pieces:
-        if isinstance(piece, int):
-            first += piece
-            if share is not None:
-                share.add(source.path, 0)
-            continue
-        if isinstance(piece, list):
-            block = Block(index, first, names, records=piece, path=source.path)
-        else:
-            block = Block(index, first, names, piece, path=source.path)
-        first += len(block)
-        missing = list(done.missing(index, block.first, first))
+        some = None if isinstance(piece, int) else _with_keys(piece, source.keys)
+        first, row = row, row + (piece if some is None else len(some))
+        missing = [] if some is None else list(done.missing(index, max(first, part.row), min(row, last)))
         if share is not None:
             share.add(source.path, sum(stop - start for start, stop in missing))
+        batch, records = (None, some) if isinstance(some, list) else (some, [])
+        block = Block(index, first, names, batch, records, path=source.path)
         for start, stop in missing:
-            yield block[start - block.first : stop - block.first]
+            yield block[start - first : stop - first]
+    if source.part is not None and source.format in ("csv", "jsonl") and row != last:
+        raise ValueError(f"the file has changed during the run: {row - part.row:,} rows are where {part.rows:,} were")
 
 
-def _with_keys(pieces: Iterable[Any], keys: tuple[Key, ...]) -> Iterator[Any]:
-    """The pieces of a file, as for ``placed``, with the columns of its folders, unless the file has such a column."""
-    for piece in pieces:
-        if isinstance(piece, int):
-            yield piece
-        else:
-            yield [_row_with(row, keys) for row in piece] if isinstance(piece, list) else _batch_with(piece, keys)
+def _with_keys(piece: Any, keys: tuple[Key, ...]) -> Any:
+    """Rows with the columns of the folders of their file, unless they have such a column."""
+    if not keys:
+        return piece
+    return [_row_with(row, keys) for row in piece] if isinstance(piece, list) else _batch_with(piece, keys)
 
 
 def _row_with(row: Record, keys: tuple[Key, ...]) -> Record:
@@ -252,13 +220,11 @@ def _row_with(row: Record, keys: tuple[Key, ...]) -> Record:
 
 
 def _batch_with(batch: Any, keys: tuple[Key, ...]) -> Any:
-    fields, columns = list(batch.schema), list(batch.columns)
     for name, value, kind in keys:
         if name not in batch.schema.names:
-            values = array_of([value], pyarrow.int64() if kind == "int" else pyarrow.string())
-            fields.append(pyarrow.field(name, values.type))
-            columns.append(pyarrow.repeat(values[0], batch.num_rows))
-    return pyarrow.RecordBatch.from_arrays(columns, schema=pyarrow.schema(fields, metadata=batch.schema.metadata))
+            (one,) = array_of([value], pyarrow.int64() if kind == "int" else pyarrow.string())
+            batch = batch.append_column(name, pyarrow.repeat(one, batch.num_rows))
+    return batch
 
 
 def read_rows(source: Source, types: Mapping[str, str]) -> Iterator[Record]:
