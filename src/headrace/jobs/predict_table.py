@@ -17,7 +17,7 @@ from headrace.core.result import DeadLetter, Failure, Outcome, PredictionResult,
 from headrace.core.spelling import refusing_unknown
 from headrace.local.predict import drained, opened, prepared
 from headrace.rows.examples import PREDICTION, RESERVED, answer_of, exploded_all, naming_outputs, refuse_exploded
-from headrace.rows.tables import elements_of, names_of
+from headrace.rows.tables import elements_of, names_of, results_of
 from headrace.runtime.prepare import InferenceRequest, Placement
 
 TableT = TypeVar("TableT")
@@ -103,7 +103,8 @@ def _opened(
                 raise
 
         def predicted(some: Any) -> Any:
-            found = _added(map(_named, outcomes_of(some)), rows_in(some), raises=raises)
+            outcomes = map(_named, outcomes_of(some))
+            found = _added(outcomes, rows_in(some), are_blocks=elements.example_of is not None, raises=raises)
             added = dict(zip(_ADDED, found, strict=True))
             if explode:
                 added = {**exploded_all(list(added.pop(PREDICTION))), **added}
@@ -167,54 +168,42 @@ def _nullable(predictions: list[Any]) -> Any:
     return found.reindex(range(len(predictions))).array
 
 
-def _added(outcomes: Iterable[Outcome], total: int, *, raises: bool) -> Sequence[Any]:
+def _added(outcomes: Iterable[Outcome], total: int, *, are_blocks: bool, raises: bool) -> Sequence[Any]:
     """The added columns: each a list of the rows' values, an array, or one value that all rows have.
 
     Args:
         outcomes: of the rows, or of blocks of them.
         total: how many rows there are.
+        are_blocks: whether they are of blocks.
         raises: whether rows without an outcome are an error.
     """
-    rows: dict[int, Any] = {}
-    blocks: list[Any] = []
+    found: list[Outcome] = []
     left_out: BudgetError | None = None
     try:
         for outcome in outcomes:
-            if isinstance(outcome, Failure):
-                places = _places_of(outcome.element) if outcome.tag is None else [outcome.tag]
-                rows.update(dict.fromkeys(places, _row(outcome)))
-            elif not isinstance(outcome, Predictions):
-                rows.update(dict.fromkeys(outcome.tags, _row(SKIP)))
-            elif outcome.tags[:1] == [None]:
-                blocks += outcome.values
-            else:
-                rows.update(zip(outcome.tags, map(_row, outcome.values), strict=True))
-    except BudgetError as error:  # what is there was paid for
+            found.append(outcome)  # noqa: PERF402 - what is there was paid for
+    except BudgetError as error:
         if raises:
             raise
         left_out = error
-    blocks.sort(key=lambda result: result.example.first)
-    column = None if rows else _one_array([result.inference for result in blocks])
-    if column is not None:
-        return column, blocks[0].model_id, "predicted", None
-    for block, predictions, model_id in blocks:
-        for place, prediction in zip(_places_of(block), predictions, strict=True):
-            value, own_id = answer_of(prediction)
-            rows[place] = value, own_id or model_id, "predicted", None
-    found = (rows[place] if place in rows else _row(left_out) for place in range(total))
-    return [list(values) for values in zip(*found, strict=True)] or [[] for _ in _ADDED]
+    if are_blocks and (column := _one_array(found)) is not None:
+        return column
+    results = results_of(found, example_of=(lambda _: None) if are_blocks else None)
+    rows = {place: _row(result) for place, result in results}
+    answers = (rows[place] if place in rows else _row(left_out) for place in range(total))
+    return [list(values) for values in zip(*answers, strict=True)] or [[] for _ in _ADDED]
 
 
-def _places_of(block: Any) -> range:
-    return range(block.first, block.first + len(block))
-
-
-def _one_array(arrays: list[Any]) -> Any:
-    """One array of arrays with a value for each row; None if they are none, or of several types."""
+def _one_array(outcomes: list[Any]) -> Sequence[Any] | None:
+    """The added columns with one array of predictions; None if blocks have none, or of several types."""
+    if not all(isinstance(outcome, Predictions) for outcome in outcomes):
+        return None
+    results = sorted((result for one in outcomes for result in one.values), key=lambda result: result.example.first)
+    arrays = [result.inference for result in results]
     kinds = {(getattr(one, "ndim", 0), getattr(one, "dtype", None)) for one in arrays}
     if len(kinds) != 1 or getattr(arrays[0], "ndim", 0) != 1 or arrays[0].dtype.kind not in "biufU":
         return None
-    return sys.modules["numpy"].concatenate(arrays)
+    return sys.modules["numpy"].concatenate(arrays), results[0].model_id, "predicted", None
 
 
 def _row(answer: Any) -> tuple[Any, str | None, str, str | None]:

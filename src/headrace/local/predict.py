@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 from headrace.core.answer import SKIP
@@ -13,9 +12,9 @@ from headrace.core.config import BatchingConfig, Budget, CacheConfig, RetryConfi
 from headrace.core.declared_type import PredictingHandler
 from headrace.core.errors import BudgetError, ConfigurationError
 from headrace.core.handler import ModelHandler, PredictionT
-from headrace.core.result import Failure, Outcome, Skipped
+from headrace.core.result import Failure, Outcome
 from headrace.core.spelling import refusing_unknown
-from headrace.rows.tables import elements_of, results_of_rows
+from headrace.rows.tables import elements_of, results_of
 from headrace.runtime.bundle import AnyBundle
 from headrace.runtime.observers import FanOut
 from headrace.runtime.open_worker import open_worker
@@ -140,9 +139,9 @@ def _predictions(
 ) -> Iterator[Any]:
     found = elements_of(handler, iterable, request, columns)
     spec, elements = prepared(found.handler, found.request, on_failure), found.of(iterable)
-    if found.example_of is not None:
-        return _results(spec, elements, partial(results_of_rows, found.example_of), ordered=True)
-    return _results(spec, elements, _tagged, ordered=ordered and not spec.plan.has_rows_in_elements)
+    are_blocks = found.example_of is not None
+    keeps_order = are_blocks or (ordered and not spec.plan.has_rows_in_elements)
+    return _results(spec, elements, partial(results_of, example_of=found.example_of), ordered=keeps_order)
 
 
 def prepared(handler: Any, request: InferenceRequest, on_failure: str) -> SessionSpec:
@@ -237,14 +236,3 @@ def _with_places(error: BudgetError, left_out: Sequence[int], read: int) -> Budg
         return error
     said = f"{len(left_out):,} of the {read:,} elements that were read have no outcome; the error's left_out lists them"
     return BudgetError(f"{error} {said}.", left_out, read)
-
-
-def _tagged(outcomes: Iterable[Outcome]) -> Iterator[tuple[Any, Any]]:
-    """Pairs of tag and result; ``SKIP`` for an element without output."""
-    for outcome in outcomes:
-        if isinstance(outcome, Failure):
-            yield outcome.tag, outcome
-        elif isinstance(outcome, Skipped):
-            yield from zip(outcome.tags, repeat(SKIP))
-        else:
-            yield from zip(outcome.tags, outcome.values, strict=True)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, count
+from itertools import chain, count, repeat
 from typing import Any, NamedTuple
 
 from headrace.batching.columnar import rows_in, slice_rows
-from headrace.core.answer import is_of_columns
+from headrace.core.answer import SKIP, is_of_columns
 from headrace.core.columns import Form
 from headrace.core.errors import ConfigurationError
-from headrace.core.result import Failure, Outcome, PredictionResult, Predictions
+from headrace.core.result import Failure, Outcome, PredictionResult, Skipped
 from headrace.core.spelling import nearest
 from headrace.rows.blocks import Block, Record, types_of_schema
 from headrace.rows.examples import (
@@ -135,13 +135,26 @@ def _of_arrays(block: Block) -> Block:
     return replace(block, batch=batch, records=() if batch is not None else replace(block, batch=seen).rows())
 
 
-def results_of_rows(example_of: Callable[[Any], Any], outcomes: Iterable[Outcome]) -> Iterator[tuple[int, Any]]:
-    """Pairs of a row's number and its result, of outcomes of blocks."""
+def results_of(
+    outcomes: Iterable[Outcome], example_of: Callable[[Any], Any] | None = None
+) -> Iterator[tuple[int, Any]]:
+    """Pairs of an element's position and its result: a prediction, a Failure or ``SKIP``.
+
+    Args:
+        outcomes: tagged with positions; or of blocks, whose elements are their rows.
+        example_of: the example of a row, if they are of blocks.
+    """
     for outcome in outcomes:
-        if isinstance(outcome, Failure):
+        if isinstance(outcome, Failure) and example_of is not None:
             for place, row in enumerate(outcome.element.rows(), outcome.element.first):
                 yield place, replace(outcome, tag=place, element=row)
-        elif isinstance(outcome, Predictions):
+        elif isinstance(outcome, Failure):
+            yield outcome.tag, outcome
+        elif isinstance(outcome, Skipped):
+            yield from zip(outcome.tags, repeat(SKIP))
+        elif example_of is None:
+            yield from zip(outcome.tags, outcome.values, strict=True)
+        else:
             for block, predictions, model_id in outcome.values:
                 rows = zip(count(block.first), map(example_of, block.rows()), predictions)
                 for place, example, prediction in rows:
