@@ -9,4 +9,4 @@ from headrace.jobs.output_batches import OutputLine, batch_of_lines
 def output_table(records):
     """Records as a run writes them that were predicted one by one."""
     lines = [OutputLine(place, as_line(record)[:-1].decode()) for place, record in enumerate(records)]
-    return pyarrow.Table.from_batches([batch_of_lines(lines)[1]])
+    return pyarrow.Table.from_batches([batch_of_lines(lines)])

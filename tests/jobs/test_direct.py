@@ -26,6 +26,10 @@ def block(*numbers, as_type="int64"):
     return pyarrow.RecordBatch.from_pydict({"n": pyarrow.array(values, as_type)})
 
 
+def put(part, place, batch):
+    part.write_batch(numpy.arange(place, place + batch.num_rows), batch)
+
+
 def stored(part):
     """The rows' numbers in order, and the name of the file that has just them."""
     rows = StoredRows.of_parts([part.finish()])
@@ -38,7 +42,7 @@ def stored(part):
 
 def test_blocks_of_one_schema_are_one_file(part, tmp_path):
     for place in (0, 3, 6, 20):
-        part.write_batch(place, block(place, place + 1, place + 2))
+        put(part, place, block(place, place + 1, place + 2))
     expected = [0, 1, 2, 3, 4, 5, 6, 7, 8, 20, 21, 22]
     assert stored(part) == (expected, str(tmp_path / "direct.parquet"))
     file = pyarrow.parquet.ParquetFile(tmp_path / "direct.parquet")
@@ -48,46 +52,46 @@ def test_blocks_of_one_schema_are_one_file(part, tmp_path):
 @pytest.mark.parametrize(
     "later",
     [
-        pytest.param(lambda part: part.write_batch(6, block(6, 7, as_type="float64")), id="another type"),
+        pytest.param(lambda part: put(part, 6, block(6, 7, as_type="float64")), id="another type"),
         pytest.param(lambda part: part.write_lines([OutputLine(n, f'{{"n": {n}}}') for n in (6, 7)]), id="lines"),
     ],
 )
 def test_rows_that_do_not_fit_come_behind_those_of_the_file(part, later):
-    part.write_batch(0, block(0, 1))
-    part.write_batch(2, block(2, 3, 4, 5))
+    put(part, 0, block(0, 1))
+    put(part, 2, block(2, 3, 4, 5))
     later(part)
-    part.write_batch(8, block(8, 9))
+    put(part, 8, block(8, 9))
     assert stored(part) == (list(range(10)), None)
 
 
 def test_rows_out_of_order_are_no_file_of_their_own(part):
     for place in (4, 0, 8):
-        part.write_batch(place, block(*range(place, place + 4)))
+        put(part, place, block(*range(place, place + 4)))
     assert stored(part) == (list(range(12)), None)
 
 
 def test_rows_out_of_order_within_a_row_group_are_no_file_of_their_own(part):
     for place in (2, 0, 4, 6):
-        part.write_batch(place, block(place, place + 1))
+        put(part, place, block(place, place + 1))
     assert stored(part) == (list(range(8)), None)
 
 
 def test_rows_that_came_twice_are_no_file_of_their_own(part):
     for place in (0, 4, 4):
-        part.write_batch(place, block(*range(place, place + 4)))
+        put(part, place, block(*range(place, place + 4)))
     assert stored(part) == (list(range(8)), None)
 
 
 def test_a_column_whose_type_is_not_known_yet_is_none_for_the_file(part, tmp_path):
-    part.write_batch(0, block(None, as_type="null"))
-    part.write_batch(1, block(1))
+    put(part, 0, block(None, as_type="null"))
+    put(part, 1, block(1))
     assert stored(part) == ([None, 1], None)
     assert not (tmp_path / "direct.parquet").exists()
 
 
-def test_a_column_without_any_value_has_no_type(part):
-    part.write_batch(0, block(None, None, as_type="float64"))
-    assert stored(part) == ([None, None], None)
+def test_a_column_without_any_value_keeps_its_type(part, tmp_path):
+    put(part, 0, block(None, None, as_type="float64"))
+    assert stored(part) == ([None, None], str(tmp_path / "direct.parquet"))
 
 
 def test_a_run_writes_its_rows_once(tmp_path, both_ways, monkeypatch):

@@ -3,6 +3,7 @@
 import json
 import pickle
 
+import numpy
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -92,8 +93,8 @@ def test_a_tried_row_is_a_row_wherever_it_goes():
 def test_letters_get_their_places_and_what_they_hold_stays():
     row = {"text": 'ends, "place": 7}}'}
     texts = [json.dumps({"row": row, "position": {"file": "a", "row": 4, "place": 3}}), json.dumps({"row": row})]
-    places, batch = batch_of_lines([OutputLine(3, text) for text in texts])
-    (done,) = completed([(places, pyarrow.Table.from_batches([batch]))], lambda places: places - 1, 3)
+    table = pyarrow.Table.from_batches([batch_of_lines([OutputLine(3, text) for text in texts])])
+    (done,) = completed([(numpy.array([3, 3]), table)], lambda places: places - 1, 3)
     letter, other = map(json.loads, lines_in(done))
     assert letter == {"row": row, "position": {"file": "a", "row": 4, "place": 3, "before": 2, "of": 3}}
     assert other == {"row": row}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from full_disk import full_disk
 from headrace.jobs import parts as parts_module
 from headrace.jobs import stored_rows
-from headrace.jobs.output_batches import OutputLine, batch_of_block
+from headrace.jobs.output_batches import OutputLine, batch_of_block, kept_columns
 from headrace.jobs.parts import KINDS, PartWriter
 from headrace.jobs.stored_rows import StoredOutput
 from headrace.jobs.text_tables import lines_of
@@ -73,7 +73,8 @@ def write_blocks(folder, blocks):
         numbers = numpy.arange(first, first + count)
         sources = numpy.full(count, source) if first % 3 else [f"s{source}"] * count
         block = Block(source, first, ("n",), pyarrow.record_batch({"source": sources, "n": numbers}))
-        writer.write_batch(block.place, batch_of_block(block, None, numbers / 2, "m"))
+        places = numpy.arange(block.place, block.place + count)
+        writer.write_batch(places, batch_of_block(kept_columns(block.batch, None), numbers / 2, "m"))
     writer.finish()
 
 

@@ -112,10 +112,9 @@ class FolderOutput(ResumableOutput):
                         "take them for inputs, too; choose another folder."
                     )
 
-    @property
-    def csv_sources(self) -> Container[int]:
-        """The numbers of the sources whose output is a CSV file."""
-        return frozenset(n for n, files in enumerate(self._files) if output_format(files.path) == "csv")
+    def sources_written_as(self, kind: str) -> Container[int]:
+        """The numbers of the sources whose output has a format."""
+        return frozenset(n for n, files in enumerate(self._files) if output_format(files.path) == kind)
 
     def _refuse_other_kinds(self, path: str, option: str) -> None:
         """Folders they may be."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy
@@ -15,7 +18,7 @@ from headrace.jobs.csv_records import CsvRecords
 from headrace.jobs.files import Source, delimiter_of, location, stamp
 from headrace.jobs.letters import completed, position_in
 from headrace.jobs.opening import InputShare, LineBuffer, create_compressed, open_source, open_text, whole_lines
-from headrace.jobs.output_batches import batch_as_written
+from headrace.jobs.output_batches import OutputLine, batch_of_lines, json_value, rows_in_lines
 from headrace.jobs.parquet_tables import write_parquet
 from headrace.jobs.publishing import Move
 from headrace.jobs.reading import parquet_file, read_parquet, read_rows
@@ -24,6 +27,7 @@ from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.stored_rows import StoredOutput
 from headrace.jobs.text_tables import columns_of, csv_of, lines_of
 from headrace.rows.blocks import Block, Record
+from headrace.rows.values import as_values
 
 _CURE = "name a new file with --output in place of --into"
 
@@ -123,8 +127,10 @@ class CompletedOutput(ResumableOutput):
         new, done = rows.good.tables, rows.good.places
         befores = self._order.befores[done.have(numpy.arange(len(self._order.befores)))].tolist()
         if self.format == "parquet":
+            with open_source(self._old) as old_file:
+                typed = partial(_in_columns_of, parquet_file(old_file).schema_arrow)
             with storage.create(path) as file:
-                write_parquet(file, lambda: self._merged(_old_tables(self._old), new(), befores), check)
+                write_parquet(file, lambda: self._merged(_old_tables(self._old), map(typed, new()), befores), check)
             return path
         old = _old_lines(self._old)
         with create_compressed(path) as file:
@@ -232,4 +238,28 @@ def _csv_lines(old: Source, new: Callable[[], Iterable[Any]]) -> tuple[bytes, It
 
 def _old_tables(source: Source) -> Iterator[Any]:
     for batch in read_parquet(source, lambda *_: False):
-        yield pyarrow.Table.from_batches([batch_as_written(batch)])
+        yield pyarrow.Table.from_batches([batch])
+
+
+def _in_columns_of(schema: Any, table: Any) -> Any:
+    """A table with lines of JSON, whose values are in columns of a schema where these hold them exactly."""
+    rows = rows_in_lines(table)
+    if rows is None:
+        return table
+    columns = {}
+    for field in schema:
+        column = _held_exactly([row.get(field.name) for row in rows], field.type)
+        if column is not None:
+            columns[field.name] = column
+            rows = [{name: value for name, value in row.items() if name != field.name} for row in rows]
+    return pyarrow.Table.from_batches([batch_of_lines([OutputLine(0, json.dumps(row)) for row in rows], columns)])
+
+
+def _held_exactly(values: list[Any], kind: Any) -> Any:
+    """JSON's values as an array of a type; None if they are not the same values there."""
+    for first in (kind, pyarrow.string()):  # times and decimals are texts
+        with suppress(pyarrow.ArrowException, TypeError, ValueError, OverflowError):
+            array = pyarrow.array(values, first).cast(kind)
+            if list(map(json_value, as_values(array))) == values:
+                return array
+    return None

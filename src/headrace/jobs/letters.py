@@ -50,7 +50,7 @@ def completed(pieces: Iterable[tuple[Any, Any]], before: Callable[[Any], Any], t
             _PLACE.sub(rf'\1, "before": {count}, "of": {total}}}}}', line)
             for line, count in zip(lines_in(table) or [], before(places).tolist(), strict=True)
         ]
-        yield pyarrow.Table.from_batches([batch_of_lines([OutputLine(0, text) for text in texts])[1]])
+        yield pyarrow.Table.from_batches([batch_of_lines([OutputLine(0, text) for text in texts])])
 
 
 def position_of(place: BlockRow) -> dict[str, Any]:

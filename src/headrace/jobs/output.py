@@ -104,10 +104,9 @@ class Output:
                 "--dead-letters."
             )
 
-    @property
-    def csv_sources(self) -> Container[int]:
-        """The numbers of the sources whose output is a CSV file."""
-        return range(sys.maxsize) if self.format == "csv" else ()
+    def sources_written_as(self, kind: str) -> Container[int]:
+        """The numbers of the sources whose output has a format."""
+        return range(sys.maxsize) if self.format == kind else ()
 
     def refuse_inputs(self, sources: Sequence[Source]) -> None:
         """Raises ConfigurationError if an input would be overwritten."""

@@ -1,15 +1,17 @@
 """Makes record batches of the rows of an output, each with the columns to keep and its prediction.
 
-Blocks keep their columns if JSON has types for them (null, bool, int64, double, string, lists of int64 or double);
-times and decimals are text. Other rows are lines of JSON, in a batch of one column, and its schema's metadata says so.
+Typed outputs keep their columns as they are. Others do if JSON has types for them (null, bool, int64, double, string,
+lists of int64 or double); times and decimals are text. What has no such type is in lines of JSON: in the batch's last
+column, which its schema's metadata says; of a typed output only the predictions.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy
@@ -53,23 +55,34 @@ def json_value(value: Any) -> Any:
     return value if is_plain else json.loads(as_line([value]))[0]
 
 
-def batch_of_lines(lines: Sequence[OutputLine]) -> tuple[Any, Any]:
-    """The places of lines of JSON, and the lines as a record batch."""
-    schema = pyarrow.schema([(_LINE, pyarrow.string())], metadata=_LINES)
+def kept_columns(batch: Any, keep: tuple[str, ...] | None, *, typed: bool = False) -> dict[str, Any]:
+    """The columns to keep of a record batch.
+
+    Args:
+        batch: of Arrow's.
+        keep: the names; None: all.
+        typed: whether they stay as they are; else None stands for a column that JSON has no type for.
+    """
+    names = batch.schema.names
+    missing = pyarrow.nulls(batch.num_rows)
+    columns = {name: batch.column(name) if name in names else missing for name in (names if keep is None else keep)}
+    return columns if typed else {name: _as_json_type(column) for name, column in columns.items()}
+
+
+def batch_of_lines(lines: Sequence[OutputLine], columns: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    """Lines of JSON as a record batch, behind columns that are not in them."""
     texts = array_of([line.text for line in lines], pyarrow.string())
-    places = numpy.array([line.place for line in lines], numpy.int64)
-    return places, pyarrow.RecordBatch.from_arrays([texts], schema=schema)
+    fields = [*((name, column.type) for name, column in columns.items()), (_LINE, pyarrow.string())]
+    return pyarrow.RecordBatch.from_arrays([*columns.values(), texts], schema=pyarrow.schema(fields, metadata=_LINES))
 
 
-def batch_of_block(
-    block: Block, keep: tuple[str, ...] | None, predictions: Any, model_id: str | None, *, explode: bool = False
-) -> Any:
-    """The output record batch of a block: with an array of predictions, or a list of results.
+def batch_of_block(columns: dict[str, Any], predictions: Any, model_id: str | None, *, explode: bool = False) -> Any:
+    """The output record batch of a block's columns, with an array of predictions or a list of results.
 
     Returns:
         None if it holds values that JSON has no types for: its rows have to be lines.
     """
-    columns = _kept(block.batch, keep)
+    rows = len(predictions)
     if isinstance(predictions, list):
         answers, model_ids = zip(*map(answer_of, predictions), strict=True)
         some: dict[str, Any] = exploded_all(answers) if explode else {PREDICTION: answers}
@@ -79,16 +92,16 @@ def batch_of_block(
         some = exploded_array(predictions) if explode else {PREDICTION: predictions}
     columns.update((name, column_of_predictions(values)) for name, values in some.items())
     if model_id is not None and not isinstance(predictions, list):
-        columns["model_id"] = array_of([model_id] * len(block), pyarrow.string())
+        columns["model_id"] = array_of([model_id] * rows, pyarrow.string())
     return _as_batch(columns)
 
 
 def batch_as_written(batch: Any) -> Any:
     """Rows of a finished output as a record batch of one that is being written."""
-    if (written := _as_batch(_kept(batch, None))) is not None:
+    if (written := _as_batch(kept_columns(batch, None))) is not None:
         return written
     lines = [OutputLine(place, as_line(row)[:-1].decode()) for place, row in enumerate(Block(0, 0, batch=batch).rows())]
-    return batch_of_lines(lines)[1]
+    return batch_of_lines(lines)
 
 
 def column_of_predictions(predictions: Any) -> Any:
@@ -119,12 +132,12 @@ def _plain(value: Any) -> Any:
 
 
 def lines_in(table: Any) -> list[str] | None:
-    """The lines of JSON that a table holds; None if it holds columns."""
-    return table.column(0).to_pylist() if table.schema.metadata == _LINES else None
+    """The lines of JSON that a table holds in its last column; None if it has none."""
+    return table.column(-1).to_pylist() if table.schema.metadata == _LINES else None
 
 
 def rows_in_lines(table: Any) -> list[dict[str, Any]] | None:
-    """The rows of a table that holds lines of JSON; None if it holds columns."""
+    """The rows of lines of JSON in a table; None if it has none."""
     lines = lines_in(table)
     return None if lines is None else list(map(json.loads, lines))
 
@@ -133,16 +146,6 @@ def _as_batch(columns: dict[str, Any]) -> Any:
     if any(column is None for column in columns.values()):
         return None
     return pyarrow.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-
-
-def _kept(batch: Any, keep: tuple[str, ...] | None) -> dict[str, Any]:
-    """The columns to keep; None for one that JSON has no type for."""
-    names = batch.schema.names
-    missing = pyarrow.nulls(batch.num_rows)
-    return {
-        name: _as_json_type(batch.column(name)) if name in names else missing
-        for name in (names if keep is None else keep)
-    }
 
 
 def _as_json_type(column: Any) -> Any:

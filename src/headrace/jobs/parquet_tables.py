@@ -1,7 +1,8 @@
 """Writes the record batches of an output as Parquet, each column with a type that represents all of its values exactly.
 
-The type follows from all values of a column, regardless of their order and of how they are cut into tables. A column
-without such a type (1 and "a", a 70-bit integer, [1] and {"a": 2}) becomes text: strings unchanged, all else as JSON.
+A column that has one type in all tables keeps it. Else the type follows from all values, regardless of their order and
+of how they are cut into tables. A column without such a type (1 and "a", a 70-bit integer, [1] and {"a": 2}) becomes
+text: strings unchanged, all else as JSON.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import pyarrow.compute
 import pyarrow.parquet
 
 from headrace.jobs.json_lines import is_utf8, utf8
-from headrace.jobs.output_batches import CANONICAL, rows_in_lines
+from headrace.jobs.output_batches import CANONICAL, json_value, rows_in_lines
 from headrace.jobs.storage import prefetch
 from headrace.jobs.text_tables import distinct
-from headrace.rows.values import is_vector
+from headrace.rows.values import as_values, is_number, is_vector
 
 GROUP_ROWS, GROUP_BYTES = 1 << 16, 1 << 24
 """The limits of a row group."""
@@ -54,7 +55,15 @@ class Object(NamedTuple):
     fields: dict[str, Kind]
 
 
-Kind: TypeAlias = Number | Array | Object | Any
+class Typed(NamedTuple):
+    """Columns of one Arrow type."""
+
+    type: Any
+    kind: Kind
+    """What they are beside columns of another type."""
+
+
+Kind: TypeAlias = Number | Array | Object | Typed | Any
 """The kind of a column's values: null only, truths or texts have Arrow's type; None: no single type represents them.
 
 ``either`` joins two kinds; joining is commutative and associative.
@@ -105,8 +114,6 @@ class RowGroup(NamedTuple):
 
     path: str
     number: int
-    is_typed: bool
-    """Whether each column has a value in this row group or one before it; the type of one without any is null."""
 
     @classmethod
     def of(cls, schema: Any) -> RowGroup | None:
@@ -134,8 +141,6 @@ class DirectParquet:
         self._path = path
         self._writer: Any = None
         self._groups = 0
-        self._untyped: set[str] | None = None
-        """The columns without a value so far; None: there is no row group yet."""
         self._is_over = False
 
     def add(self, batch: Any) -> Any:
@@ -147,10 +152,8 @@ class DirectParquet:
             self.close()
             return batch
         self._writer.write_batch(batch)
-        empty = {name for name, column in zip(batch.schema.names, batch.columns, strict=True) if _is_empty(column)}
-        self._untyped = empty if self._untyped is None else self._untyped & empty
         self._groups += 1
-        return RowGroup(self._path, self._groups - 1, not self._untyped).reference()
+        return RowGroup(self._path, self._groups - 1).reference()
 
     def close(self) -> None:
         """Ends the file; it takes no more rows."""
@@ -166,10 +169,6 @@ class DirectParquet:
             return False
         self._writer = open_parquet(self._path, schema)
         return True
-
-
-def _is_empty(column: Any) -> bool:
-    return bool(column.null_count == len(column))
 
 
 def letter_types() -> dict[str, Any]:
@@ -204,10 +203,12 @@ def _kind_of_objects(values: list[dict[str, Any]], levels: int) -> Kind:
 
 def either(one: Kind, other: Kind) -> Kind:
     """The kind that represents the values of both."""
-    if other in (one, NOTHING):
-        return one
-    if one == NOTHING:
-        return other
+    if one == other or NOTHING in (one, other):
+        return other if one == NOTHING else one
+    if isinstance(one, Typed) or isinstance(other, Typed):
+        types = {kind.type if isinstance(kind, Typed) else None for kind in (one, other)}
+        kind = either(*(kind.kind if isinstance(kind, Typed) else kind for kind in (one, other)))
+        return Typed(types.pop(), kind) if len(types) == 1 else kind
     if isinstance(one, Number) and isinstance(other, Number):
         return Number(min(one.least, other.least), max(one.most, other.most), one.has_floats or other.has_floats)
     if isinstance(one, Array) and isinstance(other, Array):
@@ -223,7 +224,7 @@ def either(one: Kind, other: Kind) -> Kind:
 
 def type_of(kind: Kind) -> Any:
     """Arrow's type for a column; text if no exact type exists."""
-    return _exact_type(kind) or pyarrow.string()
+    return kind.type if isinstance(kind, Typed) else _exact_type(kind) or pyarrow.string()
 
 
 def _exact_type(kind: Kind) -> Any:
@@ -254,6 +255,7 @@ def as_array(values: list[Any], kind: Any) -> Any:
 
 
 def _as_text(value: Any) -> str:
+    value = json_value(value)
     return utf8(value) if isinstance(value, str) else json.dumps(value)
 
 
@@ -282,11 +284,18 @@ def _regrouped(tables: Iterable[Any], rows: int) -> Iterator[Any]:
 
 
 def _kinds_of(table: Any) -> Iterator[tuple[str, Kind]]:
-    if (rows := rows_in_lines(table)) is not None:
-        for name in dict.fromkeys(chain.from_iterable(rows)):
-            yield name, kind_of([row.get(name) for row in rows])
-        return
-    yield from zip(table.schema.names, map(_kind_of_column, table.columns), strict=True)
+    columns, rows = _columns_and_rows(table)
+    for name, column in columns.items():
+        yield name, NOTHING if _TYPES.is_null(column.type) else Typed(column.type, _kind_of_column(column))
+    for name in dict.fromkeys(chain.from_iterable(rows)):
+        yield name, kind_of([row.get(name) for row in rows])
+
+
+def _columns_and_rows(table: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The columns of a table, and what lines of JSON add to them."""
+    rows = rows_in_lines(table)
+    columns = table.columns if rows is None else table.columns[:-1]
+    return dict(zip(table.schema.names, columns, strict=False)), rows or []
 
 
 def _kind_of_column(column: Any) -> Kind:
@@ -304,20 +313,21 @@ def _kind_of_column(column: Any) -> Kind:
 
 def _as_types(table: Any, types: dict[str, Any], schema: Any) -> Any:
     """A table with columns of these types, which fit all tables; missing columns are null."""
-    if (rows := rows_in_lines(table)) is not None:
-        columns = [as_array([row.get(name) for row in rows], kind) for name, kind in types.items()]
-    else:
-        columns = [_as_type(table, *column) for column in types.items()]
-    return pyarrow.Table.from_arrays(columns, schema=schema)
+    columns, rows = _columns_and_rows(table)
+    found = [
+        as_array([row.get(name) for row in rows], kind)
+        if rows and name not in columns
+        else _as_type(columns.get(name), kind, table.num_rows)
+        for name, kind in types.items()
+    ]
+    return pyarrow.Table.from_arrays(found, schema=schema)
 
 
-def _as_type(table: Any, name: str, kind: Any) -> Any:
-    place = table.schema.get_field_index(name)
-    if place < 0 or table.column(place).null_count == table.num_rows:
-        return pyarrow.nulls(table.num_rows, kind)
-    column = table.column(place)
+def _as_type(column: Any, kind: Any, rows: int) -> Any:
+    if column is None or column.null_count == rows:
+        return pyarrow.nulls(rows, kind)
     if column.type == kind:
         return column
-    if (_TYPES.is_floating(kind) and _TYPES.is_integer(column.type)) or (is_vector(kind) and is_vector(column.type)):
+    if (is_number(kind) and is_number(column.type)) or (is_vector(kind) and is_vector(column.type)):
         return column.cast(kind, safe=False)
-    return as_array(column.to_pylist(), kind)
+    return as_array(as_values(column.combine_chunks()), kind)

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, repeat
 from operator import attrgetter, itemgetter
 from typing import Any, BinaryIO, NamedTuple
 
@@ -27,12 +27,12 @@ from headrace.jobs import storage
 from headrace.jobs.job import FIRST_ROWS
 from headrace.jobs.json_lines import JsonEncodeError, as_line
 from headrace.jobs.letters import LetterLines, unwritten
-from headrace.jobs.output_batches import OutputLine, batch_of_block, batch_of_lines
+from headrace.jobs.output_batches import OutputLine, batch_of_block, batch_of_lines, kept_columns
 from headrace.jobs.parquet_tables import GROUP_BYTES, GROUP_ROWS, DirectParquet
 from headrace.jobs.publishing import sync_folder
-from headrace.rows.blocks import BlockRow, Row
+from headrace.rows.blocks import Block, BlockRow, Row
 from headrace.rows.examples import PREDICTION, answer_of, exploded
-from headrace.rows.values import array_of, numbers_as_array
+from headrace.rows.values import numbers_as_array
 
 _LINES, _BYTES = 1 << 12, 1 << 24
 """The most lines that are not yet a record batch."""
@@ -96,16 +96,11 @@ class PartWriter:
             if len(self._lines) >= _LINES or self._bytes_of_lines >= _BYTES:
                 self._end_lines()
 
-    def write_batch(self, place: int, batch: Any) -> None:
-        """Adds predictions of neighbouring rows as a record batch.
-
-        Args:
-            place: of the first row.
-            batch: from ``batch_of_block``.
-        """
+    def write_batch(self, places: Any, batch: Any) -> None:
+        """Adds rows as a record batch, with an array of their places."""
         with self._adding():
             self._end_lines()  # rows before these
-            self._add(numpy.arange(place, place + batch.num_rows), batch)
+            self._add(places, batch)
 
     def finish(self) -> str | None:
         """Closes the part; returns its path, None if nothing was written."""
@@ -149,7 +144,8 @@ class PartWriter:
         """Makes a batch of the lines that wait."""
         lines, self._lines, self._bytes_of_lines = self._lines, [], 0
         if lines:
-            self._add(*batch_of_lines(sorted(lines, key=attrgetter("place"))))
+            lines = sorted(lines, key=attrgetter("place"))
+            self._add(numpy.array([line.place for line in lines], numpy.int64), batch_of_lines(lines))
 
     def _add(self, places: Any, batch: Any) -> None:
         if self._chunk and not self._chunk[0][1].schema.equals(batch.schema, check_metadata=True):
@@ -192,6 +188,7 @@ class OutcomeWriter:
         all_may_fail: whether a bundle whose first rows all fail goes on.
         paid: whether predictions are paid for: durable parts write each at once, and interrupts wait for requests.
         no_bytes: numbers of the sources whose output cannot hold bytes: rows with them become dead letters.
+        typed: numbers of the sources whose output keeps the types of the input's columns.
         explode: whether predictions of several values become several columns.
     """
 
@@ -204,10 +201,11 @@ class OutcomeWriter:
         all_may_fail: bool = False,
         paid: bool = False,
         no_bytes: Container[int] = (),
+        typed: Container[int] = (),
         explode: bool = False,
     ) -> None:
         self._explode = explode
-        self._no_bytes = no_bytes
+        self._no_bytes, self._typed = no_bytes, typed
         self._folder, self._keep = folder, keep
         self._resume = resume
         self.all_may_fail = all_may_fail
@@ -267,46 +265,67 @@ class OutcomeWriter:
         for block, predictions, model_id in values:
             batch = block.batch
             if batch is not None:
-                batch = batch_of_block(block, self._keep, predictions, model_id, explode=self._explode)
+                kept = kept_columns(batch, self._keep, typed=block.source in self._typed)
+                batch = batch_of_block(kept, predictions, model_id, explode=self._explode)
             if batch is None:
                 self._write_rows(list(block.places()), predictions, model_id or fallback)
             else:
                 self.others += len(block)
-                self._good.write_batch(block.place, batch)
+                self._good.write_batch(numpy.arange(block.place, block.place + len(block)), batch)
 
     def _write_rows(self, rows: list[BlockRow], values: list[Any], fallback: str | None) -> None:
         """Writes rows as lines of JSON; those that cannot be written become dead letters."""
+        answers = iter(values)
+        for block, some in groupby(rows, itemgetter(0)):
+            of_block = list(some)
+            batch = block.typed if block.batch is None else block.batch
+            if batch is None or block.source not in self._typed:
+                records = map(self._kept, _records_of(block, of_block))
+                self._good.write_lines(self._lines_of(of_block, records, answers, fallback))
+            elif lines := self._lines_of(of_block, repeat({}), answers, fallback):
+                places = numpy.array([line.place for line in lines], numpy.int64)
+                kept = kept_columns(_taken(batch, places - block.place), self._keep, typed=True)
+                self._good.write_batch(places, batch_of_lines(lines, kept))
+
+    def _kept(self, record: Row) -> Row:
+        return record if self._keep is None else {name: record.get(name) for name in self._keep}
+
+    def _lines_of(
+        self, rows: list[BlockRow], records: Iterable[Row], values: Iterator[Any], fallback: str | None
+    ) -> list[OutputLine]:
         lines = []
-        for row, record, value in zip(rows, _records_of(rows), values, strict=True):
+        for row, record, value in zip(rows, records, values):  # noqa: B905 - the values go on after these rows
             prediction, model_id = answer_of(value)
             model_id = fallback if model_id is None else model_id
-            kept = record if self._keep is None else {name: record.get(name) for name in self._keep}
             try:
                 some = exploded(prediction) if self._explode else {PREDICTION: prediction}
                 more = {} if model_id is None else {"model_id": model_id}
-                line = as_line({**kept, **some, **more}, bytes_too=row.block.source not in self._no_bytes)
+                line = as_line({**record, **some, **more}, bytes_too=row.block.source not in self._no_bytes)
             except JsonEncodeError as error:
                 self._write_letter(row, unwritten(error, model_id))
             else:
                 lines.append(OutputLine(row.place, line[:-1].decode()))
         self.others += len(lines)
-        self._good.write_lines(lines)
+        return lines
 
     def _write_letter(self, place: BlockRow, letter: DeadLetter) -> None:
         self.failed += 1
         self._bad.write_lines([self._lines.line_of(place, letter)])
 
 
-def _records_of(rows: Iterable[BlockRow]) -> Iterator[Row]:
-    """The rows as they were read."""
-    for block, some in groupby(rows, itemgetter(0)):
-        places = [row.place - block.place for row in some]
-        if block.batch is None:
-            yield from (block.records[place] for place in places)
-        elif places == list(range(places[0], places[0] + len(places))):
-            yield from block[places[0] : places[-1] + 1].rows()
-        else:
-            yield from replace(block, batch=block.batch.take(array_of(places, pyarrow.int64()))).rows()
+def _records_of(block: Block, rows: Sequence[BlockRow]) -> Sequence[Any]:
+    """Rows of a block as they were read."""
+    if block.batch is None:
+        return [block.records[row.place - block.place] for row in rows]
+    numbers = numpy.array([row.place for row in rows], numpy.int64) - block.place
+    return replace(block, batch=_taken(block.batch, numbers)).rows()
+
+
+def _taken(batch: Any, numbers: Any) -> Any:
+    """The rows of a record batch with these numbers."""
+    if (numpy.diff(numbers) == 1).all():
+        return batch.slice(numbers[0], len(numbers))
+    return batch.take(numbers_as_array(numbers))
 
 
 def write_manifest(folder: str, bundles: Iterable[BundleParts]) -> None:

@@ -276,7 +276,8 @@ def _steps(job: Job, output: Output, order: LetterOrder | None) -> tuple[RunStep
             resume=resume,
             all_may_fail=job.threshold == 1,
             paid=spec.budget is not None,
-            no_bytes=output.csv_sources,
+            no_bytes=output.sources_written_as("csv"),
+            typed=output.sources_written_as("parquet"),
             explode=job.explode,
         ),
     )

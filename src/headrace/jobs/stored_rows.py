@@ -83,10 +83,10 @@ class StoredRows:
         groups = [one.group for one in self._chunks if one.group is not None]
         ends = [end for one in self._chunks for end in (one.rows.starts[0], one.rows.stops[-1])]
         are_in_order = ends == sorted(ends) and all(one.in_order for one in self._chunks)
-        if not groups or len(groups) < len(self._chunks) or not are_in_order or not groups[-1].is_typed:
+        if not groups or len(groups) < len(self._chunks) or not are_in_order:
             return None
         path = groups[0].path
-        return path if [one[:2] for one in groups] == [(path, number) for number in range(len(groups))] else None
+        return path if groups == [RowGroup(path, number) for number in range(len(groups))] else None
 
     def pieces(self, without: RowRanges | None = None) -> Iterator[tuple[Any, Any]]:
         """The rows in input order as tables with their places, each row once; holds what overlaps.

@@ -97,6 +97,8 @@ class Block:
     """An Arrow record batch, or a data frame, of all columns."""
     records: Sequence[Record] = ()
     """The rows, if there is no batch: where Arrow's values would not be exact."""
+    typed: Any = None
+    """The record batch that a single record comes from, if it does."""
     example: Any = None
     """The example made from a single record."""
     path: str = ""

@@ -94,7 +94,7 @@ def fitted(blocks: Iterable[Block], fit: Fit) -> Iterator[Block]:
                 yield block[start:place]
             if place < len(block):
                 one = block[place : place + 1]
-                yield one if block.batch is None else replace(one, batch=None, records=one.rows())
+                yield one if block.batch is None else replace(one, batch=None, records=one.rows(), typed=one.batch)
             start = place + 1
 
 
