@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import subprocess
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from headrace.core.config import Spent
-from headrace.machine import shared_file
 from headrace.machine.shared_file import close_budget_file, open_budget_file, shared_board
 
 MEMBER = """
@@ -237,16 +235,7 @@ def test_file_of_a_killed_run_stays_for_an_hour(spender, directory):
     assert not os.path.exists(directory)
 
 
-def test_more_processes_than_rows_are_refused(opened, spender, monkeypatch):
-    monkeypatch.setattr(shared_file, "ROWS", 1)
-    process = spender()
-    with pytest.raises(OSError, match="1 processes spend this budget") as error:
-        opened()
-    assert error.value.errno == errno.EUSERS
-    process.communicate()
-
-
-def test_forked_child_has_a_row_of_its_own(opened):
+def test_forked_child_spends_of_the_same_budget(opened):
     mine = opened()
     mine.add(Spent(1, 1, 1))
     child = os.fork()

@@ -27,8 +27,6 @@ from headrace.machine.discovery import runtime_directory, secure_directory
 
 LIMIT, BUDGET = ".limit", ".budget"
 """The kinds of files, as the ends of their names."""
-OWN = 2
-"""The first byte whose lock is for the file's kind to use."""
 _USED = 1
 """The byte that is locked by all who use the file."""
 _TRIES = 200
@@ -37,12 +35,9 @@ _KEPT_SECS = {LIMIT: 0.0, BUDGET: 3600.0}
 """How long a file without a user is kept: a worker process that was killed is started anew, and counts on."""
 _LIMIT_SIZE = ctypes.sizeof(Memory)
 _TURN = 0
-"""The byte of a limit's file that is locked by whom it is the turn of."""
-ROWS = 255
-"""How many processes may spend of a budget together at a time."""
-_ROW = struct.Struct(f"{len(Spent._fields)}d")
-_BUDGET_LAYOUT = f"{_ROW.format} {ROWS}"
-_BUDGET_SIZE = _ROW.size * (ROWS + 1)
+"""The byte that is locked by whom it is the turn of: to send the next request, or to add to what was spent."""
+_FLAG_BYTES = 8
+_SPENT = struct.Struct(f"{len(Spent._fields)}d")
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -223,36 +218,29 @@ def shared_board(quota_name: str) -> Board:
 
 
 class BudgetFile(SharedFile):
-    """A shared file with a flag, that the budget is spent, and a row for each process, which alone writes it.
-
-    A process locks a byte for its row. When it ends, however that is, the next one that comes takes the row, and adds
-    to what is there: nothing that was spent is forgotten for as long as the file is there.
+    """A shared file with a flag, that the budget is spent, and with what all processes have spent.
 
     Args:
         path: of the file; made if it is missing.
 
     Raises:
-        OSError: it cannot be made or read, or too many processes use it.
+        OSError: it cannot be made.
     """
 
     def __init__(self, path: str) -> None:
-        super().__init__(path, _BUDGET_SIZE)
-        try:
-            self._offset = _ROW.size * self._free_row()
-            self._row = Spent(*_ROW.unpack(self._read(_ROW.size, self._offset)))
-        except OSError:
-            self.close()
-            raise
+        super().__init__(path, _FLAG_BYTES + _SPENT.size)
 
     def add(self, spent: Spent) -> None:
-        """Adds to what this process has spent; call it from one thread at a time."""
-        self._row = self._row.plus(spent)
-        os.pwrite(self.file, _ROW.pack(*self._row), self._offset)
+        """Adds to what has been spent; call it from one thread at a time."""
+        fcntl.lockf(self.file, fcntl.LOCK_EX, 1, _TURN)  # held for microseconds, and not by a process that is killed
+        try:
+            os.pwrite(self.file, _SPENT.pack(*self.total().plus(spent)), _FLAG_BYTES)
+        finally:
+            self.unlock(_TURN)
 
     def total(self) -> Spent:
         """What all processes have spent."""
-        rows = _ROW.iter_unpack(self._read(_BUDGET_SIZE - _ROW.size, _ROW.size))
-        return Spent(*map(sum, zip(*rows, strict=True)))
+        return Spent(*_SPENT.unpack(self._read(_SPENT.size, _FLAG_BYTES)))
 
     def mark_spent(self) -> None:
         """Tells all that the budget is spent."""
@@ -262,12 +250,6 @@ class BudgetFile(SharedFile):
     def is_spent(self) -> bool:
         """Whether a process has said so."""
         return self._read(1, 0) != b"\0"
-
-    def _free_row(self) -> int:
-        for row in range(1, ROWS + 1):
-            if self.lock(OWN + row):
-                return row
-        raise OSError(errno.EUSERS, f"{ROWS} processes spend this budget already")
 
     def _read(self, size: int, offset: int) -> bytes:
         found = os.pread(self.file, size, offset)
@@ -283,7 +265,7 @@ def open_budget_file(name: str) -> BudgetFile:
         OSError: it cannot be used.
         ConfigurationError: the runtime directory cannot be used.
     """
-    path = path_of(BUDGET, _BUDGET_LAYOUT, name)
+    path = path_of(BUDGET, _SPENT.format, name)
     with FILES.lock:
         sweep(but=path)
         file = FILES.open(path, lambda: BudgetFile(path))
