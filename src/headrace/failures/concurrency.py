@@ -49,8 +49,6 @@ class ConcurrencyLimit:
     """This many refusals in a row, and a delay that the endpoint names is one for all requests."""
     _LOOK_SECS = 0.004
     """How soon to look again for what other processes have left; 20 ms later it would be lost."""
-    _OUTAGE_LOOK_SECS = 0.25
-    """How soon to look again whether another process has found that an outage is over."""
 
     def __init__(
         self,
@@ -70,10 +68,7 @@ class ConcurrencyLimit:
         self._budget: MinuteBudget | None = None
         if requests_per_minute is not None or tokens_per_minute is not None:
             self._budget = MinuteBudget(self.board, requests_per_minute, tokens_per_minute)
-        self._breaker = RefusalBreaker(self.board, jitter)
-        self._own = Board(now)
-        """For outages that others do not have: of this process's connection."""
-        self._own_breaker = RefusalBreaker(self._own, jitter)
+        self._breaker = RefusalBreaker(jitter)
         self._streak = FailureStreak(patience_secs)
         self._restarted = -math.inf
         self._turns_missed = 0
@@ -98,13 +93,13 @@ class ConcurrencyLimit:
     @property
     def outage_began(self) -> float | None:
         """Since when the endpoint has answered nothing; None: it answers."""
-        opened = self.board.breaker.opened_at, self._own.breaker.opened_at
-        return min(filter(None, (*opened, self._streak.began))) if any(opened) else None
+        opened, began = self._breaker.opened_at, self._streak.began
+        return opened if opened is None or began is None else min(opened, began)
 
     @property
     def is_down(self) -> bool:
         """Whether the endpoint answers nothing because it does not work, rather than since it refuses all."""
-        return any(0 < one.opened_at <= one.down_at for one in (self.board.breaker, self._own.breaker))
+        return self._breaker.is_down
 
     def take(self, now: float, waiting: int) -> tuple[int, float]:
         """Lets requests leave.
@@ -117,14 +112,11 @@ class ConcurrencyLimit:
             How many of them leave now, and seconds until the next one may; infinite: not before another is finished.
         """
         self.board.look(now)
-        down_at = self.board.breaker.down_at
-        if 0 < down_at > self._restarted:  # requests that left before may never end
-            self._restarted, self.in_flight = down_at, 0
         left, wait = 0, math.inf
         if not waiting:
             self.board.wait_for_turn(now, waits=False)
         elif self._streak.is_outage and self._streak.doubts(now, waiting):
-            self._end_outage()
+            self._breaker.answered()
             self._restarted, self.in_flight, wait = now, 0, self._LOOK_SECS
         elif now <= self._restarted:  # what left now would be forgotten, too
             wait = self._LOOK_SECS
@@ -150,10 +142,8 @@ class ConcurrencyLimit:
                     board.own.turns += 1
                     left += 1
                     wait = self._wait(now, part)
-        if not board.others:
+        if not board.others or self.outage_began is not None:
             return left, wait
-        if self.outage_began is not None:
-            return left, min(wait, self._OUTAGE_LOOK_SECS)
         return left, max(self._pause(now), self._LOOK_SECS)  # they tell nobody what they leave
 
     def wait(self, now: float) -> float:
@@ -166,7 +156,7 @@ class ConcurrencyLimit:
         return math.inf if self.in_flight >= part else self._pause(now)
 
     def _probes_wait(self, now: float) -> float:
-        wait = max(self._breaker.wait(now), self._own_breaker.wait(now))
+        wait = self._breaker.wait(now)
         return wait if self._budget is None else max(wait, self._budget.wait(now))
 
     def _pause(self, now: float) -> float:
@@ -184,10 +174,6 @@ class ConcurrencyLimit:
             limit = max(1, fair, limit - wanted)
         return min(self._most, int(limit))
 
-    def _end_outage(self) -> None:
-        self._breaker.answered()
-        self._own_breaker.answered()
-
     def is_throttled(self, now: float) -> bool:
         """Whether a request would have to wait because the endpoint refuses some, not because many are in flight."""
         return max(self._probes_wait(now), self._pause(now)) > 0
@@ -199,9 +185,7 @@ class ConcurrencyLimit:
         self._quota.started(now)
         if self._budget is not None:
             self._budget.started(now)
-        if self.outage_began is not None:
-            self._breaker.started(now)
-            self._own_breaker.started(now)
+        self._breaker.started(now)
 
     def finished(
         self,
@@ -233,8 +217,7 @@ class ConcurrencyLimit:
             self._latency.answered(now, started, size, client_is_busy=self.client_is_busy)
             self._quota.answered(now, started)
             self._streak.answered()
-            if self.board.breaker.in_a_row or self._own.breaker.in_a_row:
-                self._end_outage()
+            self._breaker.answered()
         elif reply is Verdict.DECLINED:
             self._quota.answered(now, started)
             if not self.is_down:
@@ -262,20 +245,21 @@ class ConcurrencyLimit:
     def _refused(
         self, now: float, started: float, reply: Verdict, retry_after: float, *, is_known: bool = False
     ) -> None:
-        was_open = bool(self.board.breaker.opened_at)
+        was_open = self._breaker.opened_at is not None
         if reply is Verdict.REFUSED:
             self._quota.refused(now, started)
-            is_new = self.board.breaker.in_a_row + 1 < self._ROUND_TRIP
+            is_new = self._breaker.in_a_row + 1 < self._ROUND_TRIP
             if is_new or now - self._quota.accepted_at < self._WINDOW_SECS:
                 retry_after = 0.0  # only this request waits so long: others may be accepted sooner
-        elif self._own_breaker.refused(now, started, reply, retry_after, is_known=is_known):
-            self._restarted, self.in_flight = now, 0
-        if self._breaker.refused(now, started, reply, retry_after):
-            if reply is Verdict.REFUSED:
-                self._quota.all_refused(now, started)
-            self._quota.hold()
-            if reply is Verdict.UNAVAILABLE and not was_open:
+        if not self._breaker.refused(now, started, reply, retry_after, is_known=is_known):
+            return
+        if reply is Verdict.REFUSED:
+            self._quota.all_refused(now, started)
+        else:
+            self._restarted, self.in_flight = now, 0  # requests that left before may never end
+            if not was_open and not self.board.others:
                 self._latency.restart(now)
+        self._quota.hold()
 
 
 class FixedLimit:

@@ -34,23 +34,6 @@ def _of_numbers(cls: type[StructureT]) -> type[StructureT]:
 
 
 @_of_numbers
-class BreakerState(ctypes.Structure):
-    """How an endpoint that answers nothing is probed. Times are in seconds."""
-
-    in_a_row: float
-    """How many requests in a row nobody took."""
-    pauses: float
-    """How many pauses there have been since it answered."""
-    paused_at: float
-    """When the current pause began."""
-    paused_until: float
-    opened_at: float
-    """Since when the endpoint has answered nothing; 0: it answers."""
-    down_at: float
-    """When it was last found not to work at all; 0: never."""
-
-
-@_of_numbers
 class EndpointState(ctypes.Structure):
     """What was found out about the endpoint. Times are in seconds, of a clock that all members share."""
 
@@ -132,14 +115,13 @@ class Member(ctypes.Structure):
 class Memory(ctypes.Structure):
     """Everything on a board; at first all 0."""
 
-    _fields_: ClassVar = [("state", EndpointState), ("breaker", BreakerState), ("members", Member * MEMBERS)]
+    _fields_: ClassVar = [("state", EndpointState), ("members", Member * MEMBERS)]
 
     state: EndpointState
-    breaker: BreakerState
     members: Sequence[Member]
 
 
-LAYOUT = repr([BreakerState._fields_, EndpointState._fields_, Member._fields_, MEMBERS])
+LAYOUT = repr([EndpointState._fields_, Member._fields_, MEMBERS])
 """Processes with another one cannot share a board."""
 
 
@@ -220,7 +202,7 @@ class Board:
 
     def _attach(self, memory: Memory) -> None:
         self._memory = memory
-        self.state, self.breaker = memory.state, memory.breaker
+        self.state = memory.state
 
     def _join(self, now: float) -> None:
         with self.turn():
@@ -237,8 +219,7 @@ class Board:
     def _forget(self) -> None:
         """Forgets what was found out, but not the rows of members."""
         state, members = self.state, self.state.members
-        for whole in (state, self.breaker):
-            ctypes.memset(ctypes.byref(whole), 0, ctypes.sizeof(whole))
+        ctypes.memset(ctypes.byref(state), 0, ctypes.sizeof(state))
         state.members, state.is_known = members, 1.0
         state.quota, state.cut_at, state.known_since = math.inf, -math.inf, -math.inf
         state.first_cut_at = -math.inf

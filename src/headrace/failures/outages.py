@@ -7,7 +7,6 @@ from collections.abc import Callable
 from enum import Enum, auto
 
 from headrace.core.clock import backoff
-from headrace.failures.endpoint_board import Board
 
 
 class Verdict(Enum):
@@ -34,7 +33,6 @@ class RefusalBreaker:
     double up to a second. A pause lasts as long as the endpoint asks for (Retry-After). The first answer ends it.
 
     Args:
-        board: has what it knows; processes that share it probe an outage together.
         jitter: returns random numbers in [0, 1), so that the clients of an endpoint do not return all at once.
     """
 
@@ -42,25 +40,30 @@ class RefusalBreaker:
     _FIRST_SECS = 0.03
     _LONGEST_SECS = 1.0
 
-    def __init__(self, board: Board, jitter: Callable[[], float]) -> None:
-        self._board = board
+    def __init__(self, jitter: Callable[[], float]) -> None:
         self._jitter = jitter
+        self.in_a_row = 0
+        """How many requests in a row nobody took."""
+        self._pauses = 0
+        """How many pauses there have been since it answered."""
+        self._paused_at = self._paused_until = 0.0
+        self.opened_at: float | None = None
+        """Since when the endpoint has answered nothing; None: it answers."""
+        self.is_down = False
+        """Whether it answers nothing because it does not work, rather than since it refuses all."""
 
     def wait(self, now: float) -> float:
         """Seconds until the next request may leave."""
-        state = self._board.breaker
-        return max(0.0, state.paused_until - now) if state.opened_at else 0.0
+        return 0.0 if self.opened_at is None else max(0.0, self._paused_until - now)
 
     def started(self, now: float) -> None:
         """A request has left; if it is a probe, the next one waits, even if this one is never answered."""
-        state = self._board.breaker
-        if state.opened_at:
-            state.paused_until = now + self._jittered(self._LONGEST_SECS)
+        if self.opened_at is not None:
+            self._paused_until = now + self._jittered(self._LONGEST_SECS)
 
     def answered(self) -> None:
         """The endpoint works, or may work."""
-        state = self._board.breaker
-        state.in_a_row = state.pauses = state.opened_at = 0.0
+        self.in_a_row, self._pauses, self.opened_at, self.is_down = 0, 0, None, False
 
     def refused(
         self, now: float, started: float, reply: Verdict, retry_after: float, *, is_known: bool = False
@@ -74,16 +77,16 @@ class RefusalBreaker:
             retry_after: how long the endpoint asked to wait, in seconds.
             is_known: nothing need be counted: the endpoint is known to answer nothing.
         """
-        state = self._board.breaker
-        state.in_a_row = max(state.in_a_row + 1, self._IN_A_ROW if is_known else 0)
-        if state.in_a_row < self._IN_A_ROW or (state.opened_at and started < state.paused_at):
+        self.in_a_row = max(self.in_a_row + 1, self._IN_A_ROW if is_known else 0)
+        if self.in_a_row < self._IN_A_ROW or (self.opened_at is not None and started < self._paused_at):
             return False
-        state.pauses += 1
-        secs = backoff(int(state.pauses), self._FIRST_SECS, self._LONGEST_SECS)
-        if reply is Verdict.UNAVAILABLE:
-            secs, state.down_at = self._LONGEST_SECS, now
-        state.paused_at, state.paused_until = now, now + max(retry_after, self._jittered(secs))
-        state.opened_at = state.opened_at or now
+        self._pauses += 1
+        self.is_down = self.is_down or reply is Verdict.UNAVAILABLE
+        secs = self._LONGEST_SECS
+        if reply is Verdict.REFUSED:
+            secs = backoff(self._pauses, self._FIRST_SECS, self._LONGEST_SECS)
+        self._paused_at, self._paused_until = now, now + max(retry_after, self._jittered(secs))
+        self.opened_at = now if self.opened_at is None else self.opened_at
         return True
 
     def _jittered(self, secs: float) -> float:
