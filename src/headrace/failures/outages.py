@@ -83,7 +83,7 @@ class RefusalBreaker:
         self._pauses += 1
         self.is_down = self.is_down or reply is Verdict.UNAVAILABLE
         secs = self._LONGEST_SECS
-        if reply is Verdict.REFUSED:
+        if not self.is_down:
             secs = backoff(self._pauses, self._FIRST_SECS, self._LONGEST_SECS)
         self._paused_at, self._paused_until = now, now + max(retry_after, self._jittered(secs))
         self.opened_at = now if self.opened_at is None else self.opened_at
