@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from headrace.beam import KeyedModelHandler, KeyModelMapping, RunInference
 from headrace.beam.buffer import Chunk, ChunkCoder
-from headrace.beam.gather import _LONGEST_CHUNK, ChunkDoFn
+from headrace.beam.gather import ChunkDoFn
 from headrace.core.config import BatchingConfig
 from headrace.runtime.plan import make_plan
 from headrace.testing import DoublingHandler, FakeClock
@@ -189,11 +189,6 @@ def test_chunk_is_for_one_buffer_and_keeps_the_order(elements):
         for where in windows:
             given_[value[0], value[1] >= 5, where].append((value, float(stamp), (where,)))
     assert sorted(map(repr, found.values())) == sorted(map(repr, given_.values()))
-
-
-def test_chunks_leave_before_a_long_bundle_ends():
-    elements = [(n, n, (WINDOWS[0],)) for n in range(2 * _LONGEST_CHUNK + 1)]
-    assert [len(chunk) for _, _, chunk, _ in chunks_of(elements)] == [_LONGEST_CHUNK, _LONGEST_CHUNK, 1]
 
 
 def test_elements_that_waited_long_leave_with_the_next_element():

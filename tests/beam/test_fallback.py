@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import apache_beam as beam
-import numpy
 import pytest
 from apache_beam import typehints
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
@@ -91,40 +90,6 @@ def test_fallback_stays_when_the_model_is_refreshed(run):
     infer = RunInference(Squares(3), fallback=Squares(5), model_metadata_pcoll=updates)
     found = run.values(good=run.create(range(1, 5)) | infer)
     assert sorted(found) == [(1, 1, "new"), (2, 4, "new"), (3, 9, "old"), (4, 16, "new")]
-
-
-class SquaresOfColumns(Squares):
-    """The same of columnar elements."""
-
-    def run_columns(self, columns, model, inference_args=None):
-        if (columns % self.no_multiples_of == 0).any():
-            raise ValueError("a multiple")
-        return columns**2
-
-
-def test_rows_of_columnar_elements_keep_their_windows(run):
-    elements = by_second(run, "Elements", [(numpy.arange(n, n + 5), n) for n in range(1, 31, 5)])
-    infer = RunInference(
-        SquaresOfColumns(3), fallback=SquaresOfColumns(5), batching=BatchingConfig(8, 8, columnar=True)
-    )
-    good, bad = elements | infer.with_exception_handling(threshold=0.2)
-    letters = bad.failed_inferences | beam.MapTuple(lambda rows, error: (rows, error[1]))
-    found, failed = run.collect(good=good, letters=letters)
-    rows = [
-        (*map(int, pair), one.model_id, time, span[0])
-        for one, time, span in found
-        for pair in zip(one.example, one.inference, strict=True)
-    ]
-    times = {n: (n - 1) // 5 * 5 + 1 for n in range(1, 31)}
-    expected = [
-        (n, n**2, "SquaresOfColumns" if n % 3 else "fallback", times[n], times[n] // 10 * 10)
-        for n in range(1, 31)
-        if n % 15
-    ]
-    assert sorted(rows) == expected
-    assert sorted((rows.tolist(), time) for (rows, _), time, _ in failed) == [([15], 11), ([30], 26)]
-    assert all("the fallback failed, too" in error for (_, error), _, _ in failed)
-    assert run.metrics()["RunInference", "fallback-_num_inferences"] == 8
 
 
 class Words(ModelHandler[int, str, None]):

@@ -269,25 +269,3 @@ def test_files_after_the_stop_timestamp_are_ignored(run, tmp_path):
     watching = {"watch_model_pattern": tmp_path / "*.bin", "stop_timestamp": Timestamp.now() + 300}
     values = run.values(out=run.create([1]) | RunInference(Versioned("v0"), **watching))
     assert [value.model_id for value in values] == [str(tmp_path / "1.bin")]
-
-
-def test_side_input_is_read_once_per_window_and_bundle():
-    reads = []
-
-    class Pairs:
-        def __iter__(self):
-            reads.append(self)
-            return iter([(1, metadata("v1"))])
-
-    sides = [AsIter._from_runtime_iterable(Pairs(), {}) for _ in range(2)]
-    dofn = InferenceDoFn(prepare(Versioned("v0"), InferenceRequest()), switching=Switching())
-    dofn.setup()
-    try:
-        for _ in range(2):
-            dofn.start_bundle()
-            for number in range(4):
-                list(dofn.process(number, GlobalWindows.windowed_value(number), None, sides[number % 2]))
-            list(dofn.finish_bundle())
-    finally:
-        dofn.teardown()
-    assert len(reads) == 4

@@ -77,13 +77,6 @@ def test_mistaken_run_leaves_no_fork_server(run, ahead, processes, handler):
     assert processes() == []
 
 
-def test_handler_that_nobody_knows_starts_no_fork_server(folder, headrace, ahead):
-    folder.write("in.jsonl", [{"a": 1}])
-    result = headrace("run", "--handler", "no-such", "in.jsonl", "--output", "p.jsonl", "--isolate")
-    assert "there is no handler 'no-such'" in result.error
-    assert ahead == []
-
-
 def test_workers_import_ahead_with_their_share_of_the_cores(run, handlers, folder, ahead, configured):
     result = run("--workers", "2")
     assert result.code == 0, result.err

@@ -55,12 +55,6 @@ def test_a_limit_holds_for_all_files(folder, run, headrace, handlers):
     assert [row["id"] for row in folder.rows("p.jsonl")] == [1]
 
 
-@pytest.mark.parametrize("wrong", [("--resume",), ("--runner", "FnApiRunner"), ("--direct_num_workers=2",)])
-def test_a_limit_is_for_a_short_run_in_this_process(run, wrong):
-    refused = run("bare", "--limit", 5, *wrong)
-    assert (refused.code, "--limit is for a short run" in refused.err) == (2, True)
-
-
 def test_a_share_may_be_a_percentage(folder, run):
     folder.write("in.csv", "id,text\n" + "".join(f"{n},{n}\n" for n in range(99)) + "x,1\n")
     options = ("--columns", "id", "--types", "id=int")

@@ -85,15 +85,6 @@ def test_wrong_key_is_one_error_without_the_key(folder, headrace):
     assert "Incorrect API key provided: ***. Check the key" in result.error
 
 
-def test_largest_batch_may_be_smaller_than_the_handlers_smallest(folder, headrace):
-    folder.write("in.jsonl", ROWS)
-    asks = ("--handler", "openai-embeddings", "--model", "m", "--columns", "text", "--max-batch-size", "2")
-    with serving(speaking()) as server:
-        result = headrace("run", *asks, "--url", f"{server.url}v1", "in.jsonl", "--output", "p.jsonl")
-        assert [len(prompts_of(asked)) for asked in server.requests] == [2, 2, 1]
-    assert (result.code, result.summary["predictions"]) == (0, "5")
-
-
 def test_key_out_of_place_is_not_repeated(folder, headrace):
     folder.write("in.jsonl", ROWS)
     pairs = ["--handler-arg", "system=short", f"api_key={KEY}"]

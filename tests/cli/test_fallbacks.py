@@ -104,15 +104,6 @@ def test_each_of_several_fallbacks_has_the_options_behind_it(folder, chain, more
     assert letter["message"].count("KeyError") == 3
 
 
-def test_dead_letters_are_retried_with_several_fallbacks(folder, chain):
-    assert chain(*SECOND).code == 0
-    source = ("retry", "p.dead-letters.jsonl", "--dead-letters", "left.jsonl")
-    assert chain(*SECOND, *THIRD, source=source).code == 0
-    assert [row["prediction"] for row in folder.rows("p.jsonl")] == ["m2"]
-    (letter,) = folder.rows("left.jsonl")
-    assert (letter["row"], letter["attempts"] >= 4) == ({"a": 4}, True)
-
-
 @pytest.mark.parametrize("other", [(*THIRD, *SECOND), SECOND, (*SECOND, *THIRD[:1], *THIRD[2:])], ids=str)
 def test_resumed_run_needs_the_same_fallbacks_in_the_same_order(chain, other):
     kept = ("--resume", "--threshold", "0")

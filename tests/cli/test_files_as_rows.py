@@ -140,14 +140,6 @@ def test_a_run_does_not_go_on_with_other_files(files, run):
     assert "these have changed since: the file" in run("length", "--columns", "content", "--resume").error
 
 
-def test_a_prompt_gets_text(files, headrace):
-    result = headrace(
-        *("run", "in/*.txt", "--format", "files", "--handler", "openai", "--model", "m", "--dry-run"),
-        *("--prompt", "Sum up: {content}"),
-    )
-    assert (result.code, "Sum up: 12" in result.out) == (0, True)
-
-
 def test_a_dry_run_shows_contents_and_names_files(files, run):
     result = run("length", "--columns", "content", "--dry-run")
     assert "b'1234'" in result.out

@@ -180,15 +180,6 @@ def test_workers_write_the_same(work, headrace):
     assert rows["w1.dead-letters.jsonl"] == [{"n": n} for n in range(1107, 1190, 10)]
 
 
-def test_a_dry_run_says_what_is_due(work):
-    work.run()
-    work.write("in/e.csv", 9)
-    result, predicted = work.run("--dry-run")
-    assert (result.code, predicted) == (0, [])
-    assert result.out.startswith("inputs: 1 to predict, 4 unchanged\n")
-    assert "e.csv" not in work.outputs()
-
-
 @pytest.mark.large
 @pytest.mark.parametrize("more", [(), ("--workers=2",)])
 def test_a_killed_run_goes_on_also_when_there_are_more_inputs(work, command, resumable, more):

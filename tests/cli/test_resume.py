@@ -76,20 +76,6 @@ def test_a_run_killed_repeatedly_resumes(work, undisturbed, headrace, command, r
     assert work.names() == ["a.jsonl", "b.jsonl", "log", "logged.py", "p.dead-letters.jsonl", "p.jsonl"]
 
 
-@pytest.mark.large
-def test_a_run_killed_with_its_workers_resumes(work, undisturbed, headrace, command, runs):
-    """Another number of workers goes on."""
-    arguments = ("run", "[ab].jsonl", *ARGUMENTS, "--output", "p.jsonl.gz", "--dead-letters=bad/q.jsonl")
-    workers = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
-    done = runs.kill(command(*arguments, *workers, PAUSE="0.01"), "p.jsonl.gz", 100)
-    logged = len(runs.log())
-    assert headrace(*arguments).code == 0
-    assert not done & set(runs.log()[logged:])
-    assert gzip.decompress((work.path / "p.jsonl.gz").read_bytes()) == undisturbed[0]
-    assert len(work.rows("bad/q.jsonl")) == COUNT - len(undisturbed[0].splitlines())
-    assert not [name for name in work.names() if "headrace-" in name]
-
-
 def test_a_run_killed_while_publishing_its_files_resumes(work, undisturbed, headrace, command, runs):
     """Dead letters are there already, predictions are not."""
     arguments = ("run", "[ab].jsonl", *ARGUMENTS, "--output", "p.jsonl")

@@ -43,14 +43,6 @@ def test_failed_rows_are_retried_and_attempts_add_up(folder, call, first_run, na
     assert folder.names() == sorted(["in.jsonl", "p.jsonl", name, "r/q.failed.parquet"])
 
 
-def test_rows_succeed_with_a_handler_that_can_predict_them(folder, call, first_run):
-    first_run()
-    result = call("retry", "size", "p.dead-letters.jsonl", "--output", "q.jsonl")
-    assert (result.code, result.summary["predictions"], result.summary["dead letters"]) == (0, "2", "0")
-    found = sorted(folder.rows("q.jsonl"), key=lambda row: row["b"])
-    assert [{name: row[name] for name in row if name != "prediction"} for row in found] == [ROWS[1], ROWS[3]]
-
-
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

@@ -88,14 +88,6 @@ def test_budget_ends_the_run_which_a_cache_takes_up(run, folder):
     assert result.summary["from the cache"]
 
 
-def test_cache_is_for_another_run_too(run, folder):
-    assert run("--cache", "cache").code == 0
-    result = run("--cache", "cache", "--keep", "")
-    assert result.summary["from the cache"] == "60"
-    assert len(asked(folder)) == ROWS
-    assert [row["prediction"] for row in folder.rows("out.jsonl")] == [2 * n for n in range(ROWS)]
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [

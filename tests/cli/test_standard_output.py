@@ -47,12 +47,6 @@ def test_standard_output_has_the_rows_and_nothing_else(run, folder):
     assert folder.names() == ["d.jsonl", "in.jsonl", "prints.py"]
 
 
-def test_too_many_failures_write_nothing(run):
-    code, out, err = run("--threshold", "1%", "--max-batch-size", "1")
-    assert (code, out) == (3, "")
-    assert "standard output was not written" in err
-
-
 def test_a_reader_that_ends_is_an_error(run, folder, command):
     folder.write("many.jsonl", [{"a": number} for number in range(20_000)])
     process = command(

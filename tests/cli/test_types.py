@@ -4,15 +4,11 @@ import pickle
 import shlex
 
 import pandas
-import pyarrow
 import pytest
 from sklearn.compose import make_column_transformer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
-
-from headrace import ConfigurationError, predict_table
-from headrace.handlers.sklearn_inference import SklearnModelHandlerPandas
 
 ZIPS = ["00501", "10001", "2024", "1E5", "94110", "60601"]
 FRAME = pandas.DataFrame(
@@ -53,14 +49,6 @@ def test_texts_of_digits_stay_texts_in_files(folder, run, model, name):
     rows = folder.rows("p.jsonl")
     assert [row["prediction"] for row in rows] == model.predict(FRAME).tolist()
     assert [(row["zip"], row["active"]) for row in rows] == list(zip(FRAME["zip"], FRAME["active"], strict=True))
-
-
-@pytest.mark.parametrize("kind", [lambda frame: frame, pyarrow.Table.from_pandas], ids=["frame", "arrow"])
-def test_texts_of_digits_stay_texts_in_tables(folder, run, model, kind):
-    handler = SklearnModelHandlerPandas(folder.path / "model.pkl")
-    scored = predict_table(handler, kind(FRAME))
-    scored = scored if kind(FRAME) is FRAME else scored.to_pandas()
-    assert scored["prediction"].tolist() == model.predict(FRAME).tolist()
 
 
 def test_retry_reads_lines_with_other_types(folder, headrace, handlers):
@@ -107,16 +95,6 @@ def test_a_model_of_texts_refuses_a_column_of_numbers(folder, run, isolate):
     assert "column 'zip' holds numbers, and the model was fitted on text there ('00501', " in refused.err
     assert "add --types zip=str" in refused.err
     assert run("in.csv", "--types", "zip=str", *isolate).code == 0
-
-
-def test_a_table_of_another_kind_is_refused(folder, run):
-    handler = SklearnModelHandlerPandas(folder.path / "model.pkl")
-    with pytest.raises(ConfigurationError, match="column 'zip' holds numbers"):
-        predict_table(handler, FRAME.assign(zip=range(60)))
-    with pytest.raises(ConfigurationError, match="column 'zip' holds numbers"):
-        predict_table(handler, FRAME.assign(zip=pandas.Series(range(60), dtype=object)))
-    scored = predict_table(handler, FRAME.astype({"zip": object}))
-    assert scored["prediction"].tolist() == predict_table(handler, FRAME)["prediction"].tolist()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ import pandas
 import pyarrow
 import pydantic
 import pytest
-import scipy.sparse
 from apache_beam.ml.inference.base import PredictionResult as BeamsResult
 
 from headrace import SKIP, PredictionCountError, PredictionResult
@@ -28,15 +27,6 @@ class Handler:
 
 class Completion(pydantic.BaseModel):
     text: str
-
-
-class Lazy:
-    """Of the old protocol of iteration."""
-
-    def __getitem__(self, place):
-        if place > 2:
-            raise IndexError
-        return place
 
 
 class Pair(NamedTuple):
@@ -96,12 +86,6 @@ if torch:
 @pytest.mark.parametrize("answer", LISTS.values(), ids=LISTS)
 def test_answers_that_are_a_list_are_accepted(answer):
     assert [int(getattr(one, "as_py", lambda one=one: one)()) for one in predictions_of(answer, Handler(), 2)] == [1, 2]
-
-
-def test_rows_of_matrices_are_predictions():
-    assert len(predictions_of(numpy.zeros((3, 2)), Handler())) == 3
-    assert len(predictions_of(scipy.sparse.csr_matrix(numpy.eye(3)), Handler())) == 3
-    assert predictions_of(Lazy(), Handler()) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

@@ -33,11 +33,6 @@ def test_calls_of_all_threads_run_in_one_loop():
     assert len(loops) == 1
 
 
-def test_errors_are_the_callers():
-    with pytest.raises(ValueError, match="no"):
-        result_of(fail())
-
-
 def test_caller_may_have_a_loop_of_its_own():
     async def within():
         return double(4)

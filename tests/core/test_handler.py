@@ -22,14 +22,6 @@ class Adder(ModelHandler):
         return [example + model for example in batch]
 
 
-class Opinionated(Adder):
-    def get_preprocess_fns(self):
-        return [int]
-
-    def should_skip_batching(self):
-        return False
-
-
 def apply(fns, value):
     for fn in fns:
         value = fn(value)
@@ -123,12 +115,6 @@ def test_the_original_is_unchanged_and_the_copy_is_of_its_class():
     assert not original.should_skip_batching()
     assert changed.should_skip_batching()
     assert isinstance(changed, Adder)
-
-
-def test_added_functions_extend_those_of_a_subclass():
-    handler = Opinionated().with_preprocess_fn(str.strip).with_no_batching()
-    assert handler.get_preprocess_fns() == [str.strip, int]
-    assert handler.should_skip_batching()
 
 
 @pytest.mark.parametrize("base", [Adder(), beams_base.ModelHandler()])

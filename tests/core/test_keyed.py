@@ -112,24 +112,6 @@ def test_a_subclass_of_the_keyed_handler_keeps_its_own_answers():
     assert Mine(Adder()).get_metrics_namespace() == "Mine"
 
 
-@pytest.mark.parametrize("keyed", [KeyedModelHandler, MaybeKeyedModelHandler])
-def test_a_subclass_may_ask_its_base(keyed):
-    class Mine(keyed):
-        def load_model(self):
-            return -super().load_model()
-
-        def batch_elements_kwargs(self):
-            return {**super().batch_elements_kwargs(), "max_batch_size": 9}
-
-        def get_metrics_namespace(self):
-            return f"My{super().get_metrics_namespace()}"
-
-    handler = Mine(Adder(5, min_batch_size=3))
-    assert handler.load_model() == -5
-    assert handler.batch_elements_kwargs() == {"min_batch_size": 3, "max_batch_size": 9}
-    assert handler.get_metrics_namespace() == "MyAdder"
-
-
 def model_of(models, name):
     with models.use(name) as model:
         return model

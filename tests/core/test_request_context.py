@@ -134,17 +134,6 @@ def test_request_that_is_given_up_is_counted_when_it_reports():
     assert used(events) == [UsageReported("m", 1, 10)] * 2
 
 
-def test_calls_of_a_local_model_are_counted_with_their_lazy_answers():
-    def act(batch):
-        report_usage("eager", input_tokens=1)
-        for one in batch:
-            report_usage("lazy", output_tokens=1)
-            yield one
-
-    events, _ = events_and_outcomes(Acting(act, min_batch_size=2, max_batch_size=2), [1, 2])
-    assert used(events) == [UsageReported("eager", 1, 0), *[UsageReported("lazy", 0, 1)] * 2]
-
-
 def test_calls_of_an_isolated_model_are_counted_by_its_owner():
     def act(batch):
         report_usage("local", input_tokens=len(batch))

@@ -7,7 +7,6 @@ from typing import ClassVar
 import pytest
 
 from headrace import BatchingConfig, ConfigurationError, ModelHandler
-from headrace.core.errors import NotYetHonouredWarning
 from headrace.core.spelling import did_you_mean, nearest, no_file, unknown_arguments
 
 
@@ -50,15 +49,6 @@ def test_every_option_of_a_configuration_has_a_place():
     for name in BatchingConfig.__dataclass_fields__:
         with pytest.raises(ConfigurationError, match=r"it belongs to (BatchingConfig|the model handler|RunIn)"):
             raise unknown_arguments("RunInference", [name], [])
-
-
-def test_argument_that_beam_ignores_is_a_warning_where_the_user_makes_the_handler():
-    with pytest.warns(NotYetHonouredWarning) as warned:
-        handler = Wrapped("path", device="GPU", max_batch_size=3)
-    (one,) = warned
-    assert str(one.message) == "Wrapped(device=...) has no effect, here or with Beam; the model chooses it."
-    assert one.filename == __file__
-    assert handler.batch_elements_kwargs() == {"max_batch_size": 3}
 
 
 KNOWN = ("columns", "Keep", "text-columns", "model")

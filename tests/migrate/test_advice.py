@@ -93,12 +93,6 @@ def test_advice_is_not_given_where_all_is_well(text):
     assert [one for one in migrate_source(text).findings if one.needs_person] == []
 
 
-@pytest.mark.since_beam("2.77", reason="Beam has no agents before")
-def test_class_of_a_handler_that_stays_may_be_compared():
-    text = "from apache_beam.ml.inference.agent_development_kit import ADKAgentModelHandler as A\nisinstance(x, A)\n"
-    assert [one for one in migrate_source(text).findings if one.needs_person] == []
-
-
 @pytest.mark.parametrize(
     ("code", "check"),
     [
@@ -140,14 +134,6 @@ def test_long_lists_that_are_taken_apart_keep_their_comments():
         f"if 1:\n    # runs\n    from apache_beam.ml.inference.base import (\n{kept}    )\n"
         "    from headrace.beam import RunInference  # why\n"
     )
-
-
-def test_chains_of_a_module_of_which_something_stays_move_one_by_one():
-    text = f"{BASE}base.RunInference(base._ModelStatus, base.RunInference)\n"
-    assert migrate_source(text).text == (
-        f"{BASE}import headrace.beam\nheadrace.beam.RunInference(base._ModelStatus, headrace.beam.RunInference)\n"
-    )
-    assert migrate_source(migrate_source(text).text).text == migrate_source(text).text
 
 
 RUN = "from apache_beam.ml.inference.base import RunInference"

@@ -245,10 +245,6 @@ def test_a_handler_fails_at_least_for_what_is_wrong_with_it(make, wrong):
     assert failing(HandlerContract(), make) >= wrong
 
 
-def test_a_suite_with_too_few_examples_fails():
-    assert failing(HandlerContract(), DoublingHandler, EXAMPLES[:3]) == {"test_four_examples_or_more"}
-
-
 def test_a_suite_may_define_equality():
     class Loose(HandlerContract):
         def equal(self, a, b):

@@ -85,8 +85,3 @@ def test_clock_moves_only_when_advanced():
     assert clock.time_ns() == start
     clock.advance(1.5)
     assert clock.time_ns() - start == 1_500_000_000
-
-
-def test_clock_does_not_run_backwards():
-    with pytest.raises(ValueError, match=r"advance\(-1\)"):
-        FakeClock().advance(-1)
