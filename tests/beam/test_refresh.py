@@ -114,23 +114,6 @@ def predicted(values):
     return sorted((value.example, value.model_id) for value in values)
 
 
-@pytest.mark.usefixtures("_module_travels")
-@pytest.mark.parametrize("place", [{}, {"isolate": True}])
-def test_first_model_comes_from_the_side_input(run, place):
-    newer = run.pipeline | "Newer" >> beam.Create([metadata("v1")])
-    values = run.values(out=run.create([1, 2]) | RunInference(Versioned("bad"), model_metadata_pcoll=newer, **place))
-    assert predicted(values) == [(1, "v1"), (2, "v1")]
-    metrics = run.metrics()
-    assert metrics["RunInference", "num_inferences"] == metrics["RunInference", "name of v1_num_inferences"] == 2
-
-
-def test_latest_of_several_updates_counts(run):
-    update = [window.TimestampedValue(metadata(f"v{n}"), n) for n in (1, 3, 2)]
-    newer = run.pipeline | "Newer" >> beam.Create(update) | "At" >> beam.Map(lambda one: one)
-    values = run.values(out=run.create([1]) | RunInference(Versioned("v0"), model_metadata_pcoll=newer))
-    assert predicted(values) == [(1, "v3")]
-
-
 @pytest.mark.large
 @pytest.mark.usefixtures("_module_travels")
 @pytest.mark.parametrize("place", [{}, {"isolate": True}])

@@ -44,18 +44,6 @@ def test_element_in_several_windows_is_inferred_once_and_comes_out_in_each(run, 
     assert run.metrics()["Echo", "num_inferences"] == len(elements)
 
 
-def test_dead_letters_keep_timestamps_and_windows(run):
-    pcoll = stamped([1, 3, 13, 5], run, window.SlidingWindows(4, 2))
-    _, dead = pcoll | RunInference(Echo(min_batch_size=2, max_batch_size=2)).with_exception_handling()
-    found = [(record[0], time, span) for record, time, span in run.collect(dead=dead.failed_inferences)]
-    assert sorted(found) == [
-        ([3], 3, (0, 4)),
-        ([3], 3, (2, 6)),
-        ([13], 13, (10, 14)),
-        ([13], 13, (12, 16)),
-    ]
-
-
 @settings(max_examples=8)
 @given(
     st.lists(st.integers(0, 30).filter(lambda n: n % 10 != 3), min_size=1, max_size=25),

@@ -25,7 +25,6 @@ HANDLERS = '''
 import os
 import sys
 import threading
-import warnings
 
 import numpy
 
@@ -135,11 +134,6 @@ def size(**options):
 
 def late(model_uri):
     return Add().with_postprocess_fn(lambda sum: model_uri)
-
-
-def warns():
-    warnings.warn("a model may be slow", headrace.NotYetHonouredWarning)
-    return Add()
 
 
 def fails():

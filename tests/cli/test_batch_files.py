@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 
 import pytest
 
@@ -87,27 +86,6 @@ def test_killed_run_collects_its_batch_when_it_is_run_again(folder, headrace, co
         assert headrace(*arguments(server, "in.jsonl", "p.jsonl", kind)).code == 0
         assert answers(folder, "p.jsonl") == ANSWERS
         assert len(server.batches) == 1
-
-
-@KINDS
-def test_run_that_is_killed_before_it_knows_its_batch_finds_it(folder, headrace, command, kind):
-    """The server has made the batch, and the process that sent it dies before the answer comes."""
-    folder.write("in.jsonl", ROWS)
-    processes, dead = [], threading.Event()
-
-    def fault(server, method, path):
-        if method == "POST" and path.endswith("/batches") and not dead.is_set():
-            os.killpg(processes[0].pid, signal.SIGKILL)
-            processes[0].communicate()
-            dead.set()
-
-    speak = speaking() if kind == "openai" else anthropic_endpoint.speaking()
-    with batching(speak, fault) as server:
-        processes.append(command(*arguments(server, "in.jsonl", "p.jsonl", kind)))
-        assert dead.wait(60)
-        assert headrace(*arguments(server, "in.jsonl", "p.jsonl", kind)).code == 0
-        assert answers(folder, "p.jsonl") == ANSWERS
-        assert [len(batch.requests) for batch in server.batches] == [6]
 
 
 def test_interrupted_run_says_that_its_batch_stays(folder, headrace, command):

@@ -2,7 +2,6 @@
 
 import sys
 
-import numpy
 import pytest
 
 from headrace.cli.handlers import make_handler
@@ -125,18 +124,3 @@ def test_a_state_dict_runs_from_the_command_line(headrace, folder, isolate):
     result = headrace("run", "in.csv", *words)
     assert (result.code, result.err) == (0, "")
     assert [row["prediction"] for row in folder.rows("p.jsonl")] == [[21.5], [43.5]]
-
-
-@pytest.mark.large
-@pytest.mark.parametrize("handler", ["xgboost-numpy", "xgboost-pandas"])
-@pytest.mark.parametrize("name", ["xgboost:XGBClassifier", "XGBClassifier"])
-def test_a_model_of_xgboost_runs_from_the_command_line(headrace, folder, handler, name):
-    import xgboost
-
-    rows = numpy.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]] * 10)
-    xgboost.XGBClassifier(n_estimators=5).fit(rows, rows[:, 0].astype(int)).save_model("model.ubj")
-    folder.write("in.csv", "a,b\n0,1\n1,1\n1,0\n")
-    words = ("--model", "model.ubj", "--handler-arg", f"model_class={name}", "--output", "p.jsonl")
-    result = headrace("run", "in.csv", "--handler", handler, *words)
-    assert (result.code, result.err) == (0, "")
-    assert [row["prediction"] for row in folder.rows("p.jsonl")] == [0, 1, 1]

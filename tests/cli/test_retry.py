@@ -149,16 +149,6 @@ def test_what_fails_again_stays_in_the_dead_letters_until_it_succeeds(folder, ca
     assert folder.names() == ["a.jsonl", "b.jsonl", "p.jsonl"]
 
 
-def test_what_failed_again_knows_its_place_in_the_output(folder, call, first_run):
-    first_run()
-    before = letters_at(folder)
-    assert call("retry", "Add", "p.dead-letters.jsonl", "--into", "p.jsonl", "--columns", "a,b").code == 3
-    assert sorted(letters_at(folder, "p.dead-letters.failed.jsonl")) == sorted(before)
-    (folder.path / "p.dead-letters.failed.jsonl").replace(folder.path / "p.dead-letters.jsonl")
-    assert call("retry", "size", "p.dead-letters.jsonl", "--into", "p.jsonl").code == 0
-    assert [row["b"] for row in folder.rows("p.jsonl")] == [2, 3, 5, 6]
-
-
 def without_positions(letters):
     return [{name: value for name, value in letter.items() if name != "position"} for letter in letters]
 

@@ -68,13 +68,6 @@ def test_mistaken_inputs_are_named(mistaken, inputs, error):
 @pytest.mark.parametrize(
     ("handler", "error"),
     [
-        ("sklearn", "there is no handler 'sklearn'; did you mean 'sklearn-"),
-        ("sklearn-numpy", "sklearn-numpy needs --model, where the model is (its parameter 'model_uri')."),
-        ("absent:Add", "cannot import absent: ModuleNotFoundError: No module named 'absent'"),
-        ("{}:Absent", "has no 'Absent'."),
-        ("{}:NOTHING", "is not callable"),
-        ("{}:fails", "fails cannot be made: RuntimeError: no luck"),
-        ("{}:late", "late needs --model, where the model is (its parameter 'model_uri')."),
         ("builtins:dict", "{{}} is no model handler"),
         ("{}:keyed", "KeyedModelHandler takes keys; name their column with --key (in Python, key=)."),
     ],
@@ -135,18 +128,6 @@ def test_mistaken_options_are_named(mistaken, arguments, error):
 )
 def test_mistaken_outputs_are_named(mistaken, output, error):
     assert error in mistaken(output=output)
-
-
-@pytest.mark.parametrize(("name", "output"), [("link.jsonl", "in.jsonl"), ("in.jsonl", "link/in.jsonl")])
-def test_an_input_under_another_name_is_not_overwritten(headrace, handlers, folder, name, output):
-    """By the name of a link to it, or to its folder."""
-    folder.write("in.jsonl", ROWS)
-    (folder.path / "link.jsonl").symlink_to("in.jsonl")
-    (folder.path / "link").symlink_to(".")
-    result = headrace("run", name, "--handler", f"{handlers}:Add", "--output", output)
-    assert result.code == 2
-    assert f"{output} is among the inputs and would be overwritten" in result.error
-    assert folder.rows("in.jsonl") == ROWS
 
 
 @pytest.mark.parametrize(

@@ -34,28 +34,14 @@ def before(row):
 
 
 def after(result):
-    result = result[1] if type(result) is tuple else result
     return headrace.SKIP if result.inference % 4 == 0 else result.inference
 
 
 def choosy():
     return Choosy().with_preprocess_fn(before).with_postprocess_fn(after)
-
-
-def key_before(pair):
-    return headrace.SKIP if before(pair[1]) is headrace.SKIP else pair
-
-
-def keyed():
-    models = [headrace.KeyModelMapping(["x"], Choosy()), headrace.KeyModelMapping(["y"], Choosy())]
-    return headrace.KeyedModelHandler(models).with_preprocess_fn(key_before).with_postprocess_fn(after)
-
-
-def nothing():
-    return Choosy().with_preprocess_fn(lambda row: headrace.SKIP)
 '''
 COUNT = 300
-ROWS = [{"n": n, "key": "xy"[n % 2]} for n in range(COUNT)]
+ROWS = [{"n": n} for n in range(COUNT)]
 MODEL = [n for n in range(COUNT) if n % 5]
 BAD = [n for n in MODEL if n % 13 == 7]
 GOOD = [n for n in MODEL if n not in BAD and n % 3 and n % 4]

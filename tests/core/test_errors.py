@@ -105,16 +105,3 @@ def test_copy_of_an_error_has_all_but_its_traceback():
     copied = errors.copy_of(error)
     assert (type(copied), copied.args, copied.code) == (Attributed, ("no", 7), 5)
     assert (copied is not error, copied.__cause__ is error.__cause__, copied.__traceback__) == (True, True, None)
-
-
-def test_copy_of_an_error_has_the_one_that_it_was_raised_after():
-    try:
-        try:
-            raise ConnectionRefusedError("nobody")
-        except OSError:
-            raise Attributed("no")
-    except ValueError as caught:
-        error = caught
-    copied = errors.copy_of(error)
-    assert isinstance(copied.__context__, ConnectionRefusedError)
-    assert not copied.__suppress_context__

@@ -224,22 +224,6 @@ def test_batch_sizes_and_functions_before_and_after_do_not_decide():
     assert key(changed) == key(Local("m"))
 
 
-def test_class_decides():
-    class Others(Remote):
-        pass
-
-    assert key(Others()) != key(Remote())
-
-
-def test_file_that_changes_decides(tmp_path):
-    path = tmp_path / "model.bin"
-    path.write_bytes(b"one")
-    before = key(Local(str(path)))
-    assert key(Local(str(path))) == before
-    path.write_bytes(b"other")
-    assert key(Local(str(path))) != before
-
-
 def test_folder_of_files_that_change_decides(tmp_path):
     (tmp_path / "deep").mkdir()
     weights = tmp_path / "deep" / "weights"

@@ -71,16 +71,6 @@ class Counting(Adder):
         return self.amount
 
 
-def test_models_load_when_first_needed_and_once():
-    loads = []
-    handler = KeyedModelHandler([KeyModelMapping([1], Counting(1, loads)), KeyModelMapping([2], Counting(2, loads))])
-    model = handler.load_model()
-    assert loads == []
-    for _ in range(2):
-        list(handler.run_inference([(2, 0)], model))
-    assert loads == [2]
-
-
 def test_unknown_key_is_named():
     with pytest.raises(UnknownKeyError, match="'d' belongs to no KeyModelMapping"):
         run(by_key(), [("d", 1)])

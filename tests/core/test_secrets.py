@@ -107,11 +107,6 @@ def test_unfit_keys_are_refused_at_construction(given, said):
         ApiKey(given, "SOME_API_KEY", "Some")
 
 
-def test_function_that_returns_no_text_is_an_error_when_called():
-    with pytest.raises(ConfigurationError, match="the API key is a NoneType, and must be a text"):
-        ApiKey(lambda: None, "SOME_API_KEY", "Some").value()
-
-
 def test_errors_lose_the_key_everywhere(monkeypatch):
     key = from_environment(monkeypatch)
     error = ServerError(f"wrong key: {KEY}!")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias
 
@@ -120,7 +120,10 @@ class ChunkCoder:
             types = chunk.types if len(chunk.types) > 1 else [*chunk.types] * len(chunk.elements)
             elements = list(map(self._decode_one, chunk.elements, types))
         panes = repeat(PANE_INFO_UNKNOWN) if chunk.panes is None else pickle.loads(chunk.panes)
-        return list(map(windowed_value.create, elements, chunk.micros, self._windows(chunk, window), panes))
+        windows: Iterable[tuple[Any]] = repeat((window,))
+        if self.window_coder is not None and chunk.windows is not None:
+            windows = [(self.window_coder.decode(own),) for own in chunk.windows]
+        return list(map(windowed_value.create, elements, chunk.micros, windows, panes))
 
     def _encode_all(self, values: Sequence[Any]) -> list[Any]:
         try:
@@ -150,11 +153,6 @@ class ChunkCoder:
             return self._coder.decode(content)
         except Exception as error:
             return Uncodable(f"<{type_name}>", _problem(type_name, "decoded", error))
-
-    def _windows(self, chunk: Chunk, window: Any) -> Iterator[tuple[Any]]:
-        if self.window_coder is None or chunk.windows is None:
-            return repeat((window,))
-        return ((self.window_coder.decode(own),) for own in chunk.windows)
 
 
 def _rows_of(arrays: Sequence[Any]) -> tuple[str, int, bytes] | None:
@@ -221,7 +219,8 @@ class BufferDoFn(beam.DoFn):
         parts: list[ChunkPart] = []
         start, end = 0, len(chunk.micros)
         while start < end:
-            gathered, count = self._take(gathered or self._begin(chunk, start), chunk, start)
+            sizes = None if chunk.sizes is None else chunk.sizes[start:]
+            gathered, count = self._policy.take(gathered or self._begin(chunk, start), chunk.micros[start:], sizes)
             if count:
                 parts.append((fields, start, start + count))
                 start += count
@@ -265,10 +264,6 @@ class BufferDoFn(beam.DoFn):
 
     def _window(self, key: BufferKey) -> Any:
         return GlobalWindow() if self._window_coder is None else self._window_coder.decode(key[1])
-
-    def _take(self, gathered: Gathered, chunk: Chunk, start: int) -> tuple[Gathered, int]:
-        sizes = None if chunk.sizes is None else chunk.sizes[start:]
-        return self._policy.take(gathered, chunk.micros[start:], sizes)
 
     def _begin(self, chunk: Chunk, start: int) -> Gathered:
         due = self._clock() - chunk.waited_secs + self._longest_wait_secs

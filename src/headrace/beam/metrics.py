@@ -28,6 +28,9 @@ def observer_of(worker: AnyWorker) -> FanOut:
     return FanOut(MetricReplay(), metrics)
 
 
+_counter, _distribution = cache(Metrics.counter), cache(Metrics.distribution)
+
+
 class BeamSink:
     """Beam's counters and distributions as a ``Sink``."""
 
@@ -38,16 +41,6 @@ class BeamSink:
     def update(self, namespace: str, name: str, value: int) -> None:
         """Adds a value to a distribution."""
         _distribution(namespace, name).update(value)
-
-
-@cache
-def _counter(namespace: str, name: str) -> Any:
-    return Metrics.counter(namespace, name)
-
-
-@cache
-def _distribution(namespace: str, name: str) -> Any:
-    return Metrics.distribution(namespace, name)
 
 
 class MetricReplay:

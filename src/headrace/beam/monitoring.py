@@ -16,7 +16,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 from headrace.batching.columnar import rows_in
 from headrace.beam.outputs import COUNTS, Operation, Outputs, ParDoInto, Unchanged
 from headrace.core.answer import SKIP
-from headrace.core.result import ErrorRecord, Outcome, Predictions, Skipped, Stage
+from headrace.core.result import Outcome, Predictions, Skipped, Stage
 from headrace.runtime.plan import Plan
 
 _ELEMENTS = "elements"
@@ -56,9 +56,10 @@ def split_predictions(outputs: Outputs) -> tuple[Outputs, beam.PCollection]:
     predictions = [outputs.values | "Predictions" >> beam.Map(prediction_of)]
     for operation in postprocessing:
         index, dead_letters, skips = operation.index, failed[operation], skipped[operation]
-        predictions.append(dead_letters | f"FailedPredictions{index}" >> beam.MapTuple(_prediction_of_dead_letter))
-        predictions.append(skips | f"SkippedPredictions{index}" >> beam.Map(prediction_of))
-        failed[operation] = dead_letters | f"DeadLetters{index}" >> beam.MapTuple(_without_prediction)
+        carried = dead_letters | f"FailedPredictions{index}" >> beam.MapTuple(lambda given, _: prediction_of(given))
+        predictions += [carried, skips | f"SkippedPredictions{index}" >> beam.Map(prediction_of)]
+        without = beam.MapTuple(lambda given, record: (value_of(given), record))
+        failed[operation] = dead_letters | f"DeadLetters{index}" >> without
         skipped[operation] = skips | f"Skipped{index}" >> beam.Map(value_of)
     values = outputs.values | "Values" >> beam.Map(value_of)
     return outputs._replace(values=values, failed=failed, skipped=skipped), predictions | beam.Flatten()
@@ -72,14 +73,6 @@ def prediction_of(given: Any) -> Any:
 def value_of(given: Any) -> Any:
     """The value in the input or result of a postprocessing function, without the prediction."""
     return given.value if type(given) is MonitoredValue else given
-
-
-def _prediction_of_dead_letter(element: Any, _: ErrorRecord) -> Any:
-    return prediction_of(element)
-
-
-def _without_prediction(element: Any, record: ErrorRecord) -> tuple[Any, ErrorRecord]:
-    return value_of(element), record
 
 
 class Tally:

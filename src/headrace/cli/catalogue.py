@@ -72,17 +72,16 @@ class Listed:
 def listed_handlers() -> list[Listed]:
     """The handlers of all installed packages, Headrace's own first, in the order of their modules and names."""
     ours = {f"{OURS}{path.replace('.', ':')}": (_UNSAID, "headrace") for path in CARDS}
-    named = {entry.value: (entry.name, _package(entry)) for entry in metadata.entry_points(group=GROUP)}
+    named = {
+        entry.value: (entry.name, entry.dist.name if entry.dist else entry.value.partition(".")[0])
+        for entry in metadata.entry_points(group=GROUP)
+    }
     handlers = [_listed(name, value, package) for value, (name, package) in (ours | named).items()]
     return sorted(handlers, key=lambda one: (not one.path.startswith(OURS), one.path.rpartition(".")[0], one.name))
 
 
 def handler_named(name: str) -> Listed:
-    """The handler that a command line names.
-
-    Raises:
-        ConfigurationError: there is none; the message has the nearest name.
-    """
+    """The handler that a command line names; the error for one that does not exist has the nearest name."""
     if factory_place(name) is None or ":" in name:
         raise ConfigurationError(no_handler(name))
     return next(one for one in listed_handlers() if one.name == name)
@@ -145,10 +144,6 @@ def _markdown_row(one: Listed) -> tuple[str, ...]:
     return "<br>".join(lines), *(word.replace("|", r"\|") for word in one.said[:3])
 
 
-def _package(entry: metadata.EntryPoint) -> str:
-    return (entry.dist and entry.dist.name) or entry.value.partition(".")[0]
-
-
 def _listed(command: str, value: str, distribution: str) -> Listed:
     path, trouble = value.replace(":", "."), ""
     card = CARDS.get(path.removeprefix(OURS))
@@ -164,7 +159,7 @@ def _listed(command: str, value: str, distribution: str) -> Listed:
     card = card if isinstance(card, HandlerCard) else None
     extra = card.extra if card else ""
     install = f"{distribution}[{extra}]" if extra else distribution
-    if extra and (missing := _missing(distribution, extra)):
+    if extra and (missing := [*_missing(distribution, extra)]):
         trouble = f"not installed ({', '.join(missing)}): {install_command(distribution, extra, distribution)}"
     return Listed(command, path, card, install, " ".join(trouble.split()))
 
@@ -177,18 +172,14 @@ def _imported(value: str) -> Any:
         return attrgetter(name)(importlib.import_module(module))
 
 
-def _missing(distribution: str, extra: str) -> list[str]:
+def _missing(distribution: str, extra: str) -> Iterator[str]:
     """The packages of an extra that are not installed; markers other than the extra's are ignored."""
-    names = [re.split(r"[^\w.-]", one, maxsplit=1)[0] for one in requirements(extra, distribution)]
-    return [name for name in names if not _is_installed(name)]
-
-
-def _is_installed(distribution: str) -> bool:
-    try:
-        metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
+    for requirement in requirements(extra, distribution):
+        name = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
+        try:
+            metadata.version(name)
+        except metadata.PackageNotFoundError:
+            yield name
 
 
 def _plain(words: str) -> str:

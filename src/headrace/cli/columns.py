@@ -62,12 +62,7 @@ def why_unexpected(columns: Sequence[str]) -> str:
 
 
 def about_failures(failures: Collection[tuple[str, str]], columns: Sequence[str]) -> str:
-    """A sentence about what is most likely wrong when every row failed; empty if it is not in the input.
-
-    Args:
-        failures: stages and types of errors.
-        columns: those that the model was given.
-    """
+    """What is most likely wrong when every row failed, by stages and types of errors; empty if not the input."""
     if all(stage == "reading" for stage, _ in failures):
         return (
             " No row could be read: say with --format and --delimiter what the files are, or correct the lines in the "

@@ -15,6 +15,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from headrace.core.declared_type import evaluated
 from headrace.core.errors import ConfigurationError, MissingExtraError, as_type_name
 from headrace.core.secrets import SECRET_ARGUMENTS
 from headrace.core.spelling import did_you_mean, no_file
@@ -251,7 +252,7 @@ def _kinds(factory: Callable[..., Any], name: str) -> set[Any]:
     for function in constructors(factory):
         parameter = inspect.signature(function).parameters.get(name)
         if parameter is not None:
-            hint = _evaluated(parameter.annotation, function)
+            hint = evaluated(parameter.annotation, function.__globals__)
             is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
             kinds = [typing.get_origin(one) or one for one in (typing.get_args(hint) if is_union else (hint,))]
             return {Callable if kind is typing.Callable else kind for kind in kinds}
@@ -265,14 +266,6 @@ def constructors(factory: Callable[..., Any]) -> Iterator[types.FunctionType]:
         function = inspect.unwrap(getattr(one, "__func__", one)) if one is not None else None
         if isinstance(function, types.FunctionType):
             yield function
-
-
-def _evaluated(annotation: Any, function: types.FunctionType) -> Any:
-    holder = types.SimpleNamespace(__annotations__={"it": annotation})
-    try:
-        return typing.get_type_hints(holder, function.__globals__)["it"]
-    except Exception:  # a name that only type checkers know, or anything that is no type
-        return None
 
 
 def _why_not_imported(module: str, name: str, option: str, error: Exception) -> str:

@@ -52,8 +52,8 @@ def run_migrate(args: MigrateArgs) -> int:
     files = migrate_files(args.paths)
     changed = [file for file in files if file.is_changed]
     failed = _write(changed) if args.write else 0
-    if not args.write:
-        _show(changed, names_only=args.check)
+    for file in () if args.write else changed:
+        typer.echo(f"would change {file.path}" if args.check else file.diff(), nl=args.check)
     by_hand, notes = _report_findings(files)
     extras = sorted(set().union(*(extras_in(file.new) for file in changed)))
     typer.echo(_summary(args, len(changed) - failed, by_hand, notes, extras), err=True)
@@ -75,11 +75,6 @@ def _write(files: Sequence[MigratedFile]) -> int:
         else:
             typer.echo(f"changed {file.path}")
     return failed
-
-
-def _show(files: Sequence[MigratedFile], *, names_only: bool) -> None:
-    for file in files:
-        typer.echo(f"would change {file.path}" if names_only else file.diff(), nl=names_only)
 
 
 def _report_findings(files: Sequence[MigratedFile]) -> tuple[int, int]:

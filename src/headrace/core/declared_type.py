@@ -65,7 +65,7 @@ def _seen_from(cls: type, ancestor: type, declared: Any) -> Any:
         origin = get_origin(base) or base
         if isinstance(origin, type) and issubclass(origin, ancestor):
             names = getattr(sys.modules.get(cls.__module__), "__dict__", {})
-            arguments = (_evaluated(one, names) for one in get_args(base))
+            arguments = (evaluated(one, names) for one in get_args(base))
             given = dict(zip(getattr(origin, "__parameters__", ()), arguments, strict=False))
             return _with_arguments(_seen_from(origin, ancestor, declared), given)
     return Any
@@ -87,13 +87,13 @@ def _item_type(function: Any) -> Any:
         annotation = function.__annotations__["return"]  # Python 3.14 evaluates it now, and so may fail
     except Exception:
         return Any
-    returned = _evaluated(annotation, getattr(function, "__globals__", {}))
+    returned = evaluated(annotation, getattr(function, "__globals__", {}))
     origin, arguments = get_origin(returned), get_args(returned)
     is_iterable = isinstance(origin, type) and issubclass(origin, Iterable) and not issubclass(origin, Mapping | tuple)
     return arguments[0] if is_iterable and arguments else Any
 
 
-def _evaluated(annotation: Any, names: Mapping[str, Any]) -> Any:
+def evaluated(annotation: Any, names: Mapping[str, Any]) -> Any:
     """An annotation, or type argument, that may be a string; ``Any`` if a name in it exists for type checkers only."""
     try:
         return get_type_hints(SimpleNamespace(__annotations__={"it": annotation}), dict(names))["it"]

@@ -64,13 +64,7 @@ class Inert:
 
 
 class PickledModel:
-    """What a pickle holds.
-
-    Args:
-        file: the pickle, which is read to its end.
-
-    Raises:
-        Exception: it is no pickle, or refers to what only its own code would know.
+    """What a file holds; raises an Exception if that is no pickle, or refers to what only its own code would know.
 
     Attributes:
         content: the object; Inert, unless it is a number, a text, a list, a tuple, a dict or None.

@@ -282,13 +282,7 @@ def not_pairs(elements: Iterable[Any]) -> TypeError:
     return TypeError(f"a keyed handler takes (key, example) pairs, not {wrong!r:.200}{why}.")
 
 
-def _pair(
-    handler: ModelHandler[Any, Any, Any],
-    keys: Sequence[Any],
-    examples: list[Any],
-    model: Any,
-    args: dict[str, Any] | None,
-) -> list[Any]:
+def _pair(handler: Any, keys: Sequence[Any], examples: list[Any], model: Any, args: Any) -> list[Any]:
     """Predictions paired with their keys."""
     return with_keys(keys, mark_skips(predictions_for(handler, examples, model, args)))
 

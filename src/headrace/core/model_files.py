@@ -56,14 +56,7 @@ Recogniser = Callable[["ModelFile"], "KnownModel | None"]
 
 
 class ModelFile:
-    """A model's file or folder; what a recogniser asks for is read once.
-
-    Args:
-        uri: a path, or a URI that ``headrace.core.files.open_uri`` opens.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """A model's file or folder, at a path or a URI; what a recogniser asks for is read once."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -116,11 +109,7 @@ class ModelFile:
 
     @cached_property
     def pickled(self) -> PickledModel | None:
-        """What the pickle, or the file of joblib, holds: its code does not run. None if it is neither.
-
-        Raises:
-            ConfigurationError: it ends too early, or cannot be read without running it.
-        """
+        """What the pickle, or the file of joblib, holds: its code does not run. None if it is neither."""
         if self.is_folder or not (self.head.startswith(_PICKLE) or _PICKLES.search(self.name)):
             return None
         try:

@@ -77,17 +77,10 @@ def report_generation(
 def _used(model: str, input_tokens: int, output_tokens: int) -> UsageReported:
     if not isinstance(model, str) or not model:
         raise ConfigurationError(f"report_usage needs the model's name, not {model!r:.80}.")
-    return UsageReported(model, _tokens("input_tokens", input_tokens), _tokens("output_tokens", output_tokens))
-
-
-def _tokens(name: str, given: int) -> int:
-    try:
-        tokens = index(given)
-    except TypeError:
-        tokens = -1
-    if tokens < 0:
-        raise ConfigurationError(f"report_usage: {name} must be an int of at least 0, not {given!r:.80}.")
-    return tokens
+    for name, given in (("input_tokens", input_tokens), ("output_tokens", output_tokens)):
+        if not hasattr(given, "__index__") or index(given) < 0:
+            raise ConfigurationError(f"report_usage: {name} must be an int of at least 0, not {given!r:.80}.")
+    return UsageReported(model, index(input_tokens), index(output_tokens))
 
 
 def report_used(used: UsageReported) -> None:

@@ -28,15 +28,8 @@ class ApiKey:
     """A handler's API key, which its repr does not show.
 
     A key that is given as text is in the pickle of the handler, and so in that of the pipeline: a warning says so. A
-    function is called where the key is needed, at most once a minute, so that keys may expire.
-
-    Args:
-        given: the key, a function without arguments that returns it, or None: the environment variable.
-        variable: the name of the environment variable, which is read where the key is needed.
-        who: the handler's class, for errors.
-
-    Raises:
-        ConfigurationError: the key is empty, or neither text nor a function.
+    function is called where the key is needed, at most once a minute, so that keys may expire. With None the
+    environment ``variable`` is read there. ``who`` is the handler's class, for errors.
     """
 
     def __init__(self, given: KeySource, variable: str, who: str) -> None:

@@ -88,7 +88,8 @@ def _files_of(paths: Iterable[Path]) -> Iterator[Path]:
         if path.is_dir():
             for folder, folders, names in os.walk(path):
                 folders[:] = [name for name in folders if not _is_left_out(Path(folder, name))]
-                yield from (file for name in names if _is_read(file := Path(folder, name)))
+                some = (Path(folder, name) for name in names)
+                yield from (file for file in some if file.suffix in (*_PYTHON, _NOTEBOOK) and file.is_file())
         elif path.exists():
             yield path
         else:
@@ -97,10 +98,6 @@ def _files_of(paths: Iterable[Path]) -> Iterator[Path]:
 
 def _is_left_out(folder: Path) -> bool:
     return folder.name.startswith(".") or folder.name in _LEFT_OUT or (folder / "pyvenv.cfg").exists()
-
-
-def _is_read(path: Path) -> bool:
-    return path.suffix in (*_PYTHON, _NOTEBOOK) and path.is_file()
 
 
 def _read(path: Path) -> MigratedFile:

@@ -84,7 +84,7 @@ def names_in(module: str) -> frozenset[str]:
 
 @functools.cache
 def _names_in(file: Path) -> frozenset[str]:
-    module = _parsed(file)
+    module = ast.parse(file.read_text("utf-8"))
     lists = (
         node.value for node in module.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
     )
@@ -102,10 +102,6 @@ def _bound_in(scope: ast.AST) -> Iterator[str]:
             yield node.id
         elif not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
             yield from _bound_in(node)
-
-
-def _parsed(file: Path) -> ast.Module:
-    return ast.parse(file.read_text("utf-8"))
 
 
 def extras_in(text: str) -> set[str]:

@@ -152,7 +152,7 @@ class Editor:
         separator = self._newline + indent if is_alone else "; "
         if all(fate.keep for fate in bound.values()):
             return self._insertion(span.start + span.length, separator, list(self._added(statement, bound)))
-        comments = self._comments_in(statement) if is_alone else []
+        comments = re.findall(r"#[^\r\n]*", self._imports.module.code_for_node(statement)) if is_alone else []
         text = "\n".join([*comments, *self._lines(statement, bound)]).replace("\n", separator)
         if is_alone and not text:
             after = self._content.find(b"\n", span.start) + 1 or len(self._content)
@@ -207,10 +207,6 @@ class Editor:
                 there.add(module)
                 is_renamed = self._is_taken and module.startswith("headrace.")
                 yield f"import {module} as {module.replace('.', '_')}" if is_renamed else f"import {module}"
-
-    def _comments_in(self, statement: Statement) -> list[str]:
-        """The comments within a list of names that is taken apart; they come before it."""
-        return re.findall(r"#[^\r\n]*", self._imports.module.code_for_node(statement))
 
 
 def _common_module(bound: Mapping[Binding, Fate]) -> str | None:
