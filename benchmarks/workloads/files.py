@@ -27,8 +27,9 @@ prediction. The loop by hand reads batches with pyarrow, calls `predict`, and wr
 runner, a class with a batch method, an environment of its own: `make daft`) takes part in the first three rounds.
 *Vectors*: a column of lists of 384 floats through logistic regression, JSON lines to JSON lines and Parquet to Parquet;
 the loop by hand reads with pyarrow, or line by line. *Rows*: JSON lines of text through a handler of one's own that
-does nothing, beside Beam's file reading, `json.loads`, RunInference and writing on the FnApiRunner. Each run is a
-process of its own, from its start to its end. Outputs are equal. The ways take turns, forwards and backwards.
+does nothing, beside Beam's file reading, `json.loads`, RunInference and writing on the FnApiRunner; it is of Headrace's
+`ModelHandler` and of Beam's, whose import takes three seconds here. Each run is a process of its own, from its start to
+its end. Outputs are equal. The ways take turns, forwards and backwards.
 
 {INTERVALS}"""
 
@@ -70,7 +71,7 @@ def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]
 
 def _ways(kind: str, source: Path, model: Path | None, outputs: Mapping[str, Path]) -> dict[str, turns.Command]:
     if model is None:
-        words = ["run", source, "--handler", "echo:Echo", "--columns", "text", "--output", outputs[_OURS]]
+        words = ["run", source, "--handler", "own_echo:Echo", "--columns", "text", "--output", outputs[_OURS]]
         return {_BEAM: turns.program("echo", source, outputs[_BEAM]), _OURS: turns.headrace(*words)}
     columns = ["--columns", "vector"] if kind == "vectors" else []
     words = ["run", source, "--handler", "sklearn-numpy", "--model", model, *columns, "--output", outputs[_OURS]]
