@@ -53,6 +53,8 @@ class UnpooledClaude(Unpooled, AnthropicChatModelHandler):
 
 class OnTexts(HandlerContract):
     pytestmark = pytest.mark.large
+    examples = ["a", "bb", "ccc", "dddd", "eeeee"]
+    bad_example = 13
 
     @pytest.fixture
     def server(self):
@@ -61,12 +63,6 @@ class OnTexts(HandlerContract):
 
     def handler(self, server):
         return self.api._replace(kind=self.kind).handler(server, num_retries=0)
-
-    def examples(self):
-        return ["a", "bb", "ccc", "dddd", "eeeee"]
-
-    def bad_example(self):
-        return 13
 
 
 class TestChat(OnTexts):

@@ -94,15 +94,11 @@ class Unpooled(GeminiModelHandler):
 
 class TestGemini(HandlerContract):
     pytestmark = pytest.mark.large
+    examples = ["a", "bb", "ccc", "dddd", "eeeee"]
+    bad_example = "bad"
 
     def handler(self, choosy_server):
         return Unpooled("m", url=choosy_server.url, num_retries=0)
-
-    def examples(self):
-        return ["a", "bb", "ccc", "dddd", "eeeee"]
-
-    def bad_example(self):
-        return "bad"
 
     def equal(self, a, b):
         return a.inference.text == b.inference.text

@@ -61,18 +61,12 @@ def alone(saved_llama):
 class Contract(HandlerContract):
     continuous = True
     bad_example = "a " * 60
+    examples = prompts(5)
+    inference_args = {"max_new_tokens": 5}
+    odd_examples = ["", 7, [], [{"role": "user"}], "unknown words", [{"role": "user", "content": "a b"}]]
 
     def handler(self, saved_llama):
         return make(saved_llama, continuous=self.continuous)
-
-    def examples(self):
-        return prompts(5)
-
-    def inference_args(self):
-        return {"max_new_tokens": 5}
-
-    def odd_examples(self):
-        return ["", 7, [], [{"role": "user"}], "unknown words", [{"role": "user", "content": "a b"}]]
 
 
 class TestContinuousContract(Contract):

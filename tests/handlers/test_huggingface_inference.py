@@ -46,38 +46,29 @@ def expected(classifier):
 
 class TestTensorContract(HandlerContract):
     bad_example = torch.tensor([99])
-
-    def inference_args(self):
-        return {"output_hidden_states": True}
+    inference_args = {"output_hidden_states": True}
+    odd_examples = [
+        *(torch.tensor([5, 6, 7], dtype=dtype) for dtype in (torch.int32, torch.uint8, torch.float32)),
+        torch.tensor([5.5, 6.0, 7.0]),
+        torch.tensor([True, False, True]),
+        torch.tensor([]),
+        torch.tensor([], dtype=torch.int64),
+        torch.tensor([[5, 6]]),
+        torch.tensor(5),
+        [5, 6, 7],
+    ]
+    examples = RAGGED[:3] + TENSORS[:2]
 
     def handler(self, classifier):
         return HuggingFaceModelHandlerTensor(classifier, CLASSIFIER, max_batch_size=4)
 
-    def odd_examples(self):
-        return [
-            *(torch.tensor([5, 6, 7], dtype=dtype) for dtype in (torch.int32, torch.uint8, torch.float32)),
-            torch.tensor([5.5, 6.0, 7.0]),
-            torch.tensor([True, False, True]),
-            torch.tensor([]),
-            torch.tensor([], dtype=torch.int64),
-            torch.tensor([[5, 6]]),
-            torch.tensor(5),
-            [5, 6, 7],
-        ]
-
-    def examples(self):
-        return RAGGED[:3] + TENSORS[:2]
-
 
 class TestKeyedTensorContract(HandlerContract):
+    examples = RAGGED_KEYED[:3] + KEYED[:2]
+    bad_example = {"input_ids": [5, 6]}
+
     def handler(self, classifier):
         return keyed_handler(classifier, "AutoModelForSequenceClassification")
-
-    def examples(self):
-        return RAGGED_KEYED[:3] + KEYED[:2]
-
-    def bad_example(self):
-        return {"input_ids": [5, 6]}
 
     def odd_examples(self):
         ids = torch.tensor([5, 6, 7])

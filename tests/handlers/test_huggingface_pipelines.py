@@ -51,25 +51,19 @@ def folders(classifier, save_bert, tmp_path_factory):
 
 class TestTextClassificationContract(HandlerContract):
     bad_example = 7
+    examples = TEXTS
+    inference_args = {"top_k": None}
 
     def handler(self, classifier):
         return HuggingFacePipelineModelHandler("text-classification", classifier, device="CPU", max_batch_size=4)
 
-    def examples(self):
-        return TEXTS
-
-    def inference_args(self):
-        return {"top_k": None}
-
 
 class TestFillMaskContract(HandlerContract):
     bad_example = "there is nothing to fill in"
+    examples = MASKED
 
     def handler(self, folders):
         return HuggingFacePipelineModelHandler(PipelineTask.FillMask, folders["fill-mask"])
-
-    def examples(self):
-        return MASKED
 
 
 class CountsCalls:

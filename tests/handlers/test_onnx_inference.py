@@ -79,6 +79,9 @@ def single_thread() -> onnxruntime.SessionOptions:
 class TestContract(BeamCompatContract):
     bad_example = numpy.zeros(2, dtype=numpy.float32)
     beams_model_id = False
+    odd_examples = ODD_ARRAYS
+    examples = ARRAYS
+    inference_args = {"scale": numpy.array([2], dtype=numpy.float32)}
 
     def handler(self, product_uri):
         return OnnxModelHandlerNumpy(product_uri, max_batch_size=4)
@@ -86,24 +89,13 @@ class TestContract(BeamCompatContract):
     def beams(self, product_uri):
         return incumbent.OnnxModelHandlerNumpy(product_uri, providers=CPU)
 
-    def odd_examples(self):
-        return ODD_ARRAYS
-
-    def examples(self):
-        return ARRAYS
-
-    def inference_args(self):
-        return {"scale": numpy.array([2], dtype=numpy.float32)}
-
 
 class TestContractWithOptions(HandlerContract):
     bad_example = "no array"
+    examples = ARRAYS
 
     def handler(self, classifier_uri):
         return OnnxModelHandlerNumpy(classifier_uri, single_thread, CPU, [{}], inference_fn=wide_batches)
-
-    def examples(self):
-        return ARRAYS
 
 
 def test_prediction_is_the_first_of_several_outputs(classifier_uri):

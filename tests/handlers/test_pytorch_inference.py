@@ -109,12 +109,8 @@ class TensorContract(BeamCompatContract):
         torch.tensor([]),
         [1.0, 2.0, 3.0],
     )
-
-    def examples(self):
-        return TENSORS
-
-    def inference_args(self):
-        return {"scale": 2.0}
+    examples = TENSORS
+    inference_args = {"scale": 2.0}
 
 
 class TestStateDictContract(TensorContract):
@@ -152,12 +148,8 @@ class TestUnusableGpuContract(HandlerContract):
 
 class KeyedTensorContract(BeamCompatContract):
     required = ()
-
-    def examples(self):
-        return KEYED
-
-    def bad_example(self):
-        return {"left": torch.zeros(3)}
+    examples = KEYED
+    bad_example = {"left": torch.zeros(3)}
 
     def odd_examples(self):
         odd = [torch.tensor([1, 0, 2]), torch.zeros(3).double(), torch.zeros(2), torch.tensor([float("nan")] * 3)]

@@ -39,15 +39,11 @@ def expected(folder):
 class TestSentenceTransformerContract(HandlerContract):
     bad_example = None
     odd_examples = ("film " * 60, "\n", "ü", "\ud800", 7, b"film", ["film", "good"])
+    examples = TEXTS
+    inference_args = {"normalize_embeddings": True}
 
     def handler(self, folder):
         return SentenceTransformerModelHandler(folder, max_batch_size=4)
-
-    def examples(self):
-        return TEXTS
-
-    def inference_args(self):
-        return {"normalize_embeddings": True}
 
 
 def embed(handler, texts, inference_args=None):
@@ -96,15 +92,11 @@ def ranges_of(embeddings):
 
 class TestQuantizedContract(HandlerContract):
     bad_example = None
+    examples = TEXTS
+    inference_args = {"precision": "uint8"}
 
     def handler(self, folder, expected):
         return SentenceTransformerModelHandler(folder, quantization_ranges=ranges_of(expected))
-
-    def examples(self):
-        return TEXTS
-
-    def inference_args(self):
-        return {"precision": "uint8"}
 
 
 @pytest.mark.parametrize("precision", ["int8", "uint8", "binary", "ubinary"])

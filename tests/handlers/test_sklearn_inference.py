@@ -89,37 +89,27 @@ def table_uri(table_model, folder):
 
 
 class TestNumpyContract(BeamCompatContract):
+    examples = ARRAYS
+    bad_example = numpy.zeros(2)
+    odd_examples = ODD_ARRAYS
+
     def handler(self, forest_uri):
         return SklearnModelHandlerNumpy(forest_uri, max_batch_size=4)
 
     def beams(self, forest_uri):
         return incumbent.SklearnModelHandlerNumpy(forest_uri)
 
-    def examples(self):
-        return ARRAYS
-
-    def bad_example(self):
-        return numpy.zeros(2)
-
-    def odd_examples(self):
-        return ODD_ARRAYS
-
 
 class TestPandasContract(BeamCompatContract):
+    examples = FRAMES
+    bad_example = TABLE.iloc[[0]].assign(height="tall")
+    odd_examples = ODD_FRAMES
+
     def handler(self, table_uri):
         return SklearnModelHandlerPandas(table_uri, ModelFileType.JOBLIB)
 
     def beams(self, table_uri):
         return incumbent.SklearnModelHandlerPandas(table_uri, incumbent.ModelFileType.JOBLIB)
-
-    def examples(self):
-        return FRAMES
-
-    def bad_example(self):
-        return TABLE.iloc[[0]].assign(height="tall")
-
-    def odd_examples(self):
-        return ODD_FRAMES
 
 
 @pytest.mark.parametrize("how", [pickle, joblib])

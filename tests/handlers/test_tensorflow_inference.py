@@ -117,6 +117,9 @@ def uri(folder):
 
 class TestNumpyContract(BeamCompatContract):
     bad_example = numpy.zeros(2, numpy.float32)
+    examples = ARRAYS
+    inference_args = {"training": False}
+    odd_examples = ODD_ARRAYS
 
     def handler(self, uri):
         return TFModelHandlerNumpy(uri, max_batch_size=4)
@@ -124,43 +127,26 @@ class TestNumpyContract(BeamCompatContract):
     def beams(self, incumbent, uri):
         return incumbent.TFModelHandlerNumpy(uri)
 
-    def examples(self):
-        return ARRAYS
-
-    def inference_args(self):
-        return {"training": False}
-
-    def odd_examples(self):
-        return ODD_ARRAYS
-
 
 class TestSavedModelContract(HandlerContract):
     bad_example = numpy.zeros(2, numpy.float32)
+    examples = ARRAYS
+    odd_examples = ODD_ARRAYS
 
     def handler(self, folder):
         return TFModelHandlerNumpy(str(folder / "callable"))
 
-    def examples(self):
-        return ARRAYS
-
-    def odd_examples(self):
-        return ODD_ARRAYS
-
 
 class TestTensorContract(BeamCompatContract):
     bad_example = "no tensor"
+    examples = tensorflow.unstack(FEATURES)
+    odd_examples = [tensorflow.convert_to_tensor(array) for array in ODD_ARRAYS if getattr(array, "dtype", "O") != "O"]
 
     def handler(self, uri):
         return TFModelHandlerTensor(uri)
 
     def beams(self, incumbent, uri):
         return incumbent.TFModelHandlerTensor(uri)
-
-    def examples(self):
-        return tensorflow.unstack(FEATURES)
-
-    def odd_examples(self):
-        return [tensorflow.convert_to_tensor(array) for array in ODD_ARRAYS if getattr(array, "dtype", "O") != "O"]
 
 
 def examples_of(handler_class):

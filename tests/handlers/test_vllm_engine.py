@@ -43,15 +43,11 @@ def texts(results):
 
 class TestContract(HandlerContract):
     bad_example = "too many words for the model " * 10
+    examples = PROMPTS
+    inference_args = {"max_tokens": 1}
 
     def handler(self):
         return handler()
-
-    def examples(self):
-        return PROMPTS
-
-    def inference_args(self):
-        return {"max_tokens": 1}
 
 
 def test_prompts_are_continued(engines):

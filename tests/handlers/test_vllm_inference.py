@@ -103,15 +103,11 @@ def texts(predictions):
 
 class TestCompletionsContract(HandlerContract):
     bad_example = "400"
+    examples = PROMPTS
+    inference_args = {"max_tokens": 6}
 
     def handler(self):
         return CompletionsHere(MODEL, {"max-num-seqs": 4}, max_batch_size=4)
-
-    def examples(self):
-        return PROMPTS
-
-    def inference_args(self):
-        return {"max_tokens": 6}
 
     def equal(self, a, b):
         return text_of(a) == text_of(b)
@@ -119,12 +115,10 @@ class TestCompletionsContract(HandlerContract):
 
 class TestChatContract(HandlerContract):
     bad_example = "no messages"
+    examples = CHATS
 
     def handler(self):
         return ChatHere(MODEL)
-
-    def examples(self):
-        return CHATS
 
     def equal(self, a, b):
         return a.inference.choices == b.inference.choices

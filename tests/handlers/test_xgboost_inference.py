@@ -83,31 +83,25 @@ def booster_path(booster, folder):
 @pytest.mark.filterwarnings("ignore:.*Empty dataset at worker:UserWarning")
 class TestRowsContract(HandlerContract):
     bad_example = "no array"
+    odd_examples = [
+        *(numpy.array([1, 0, 2], dtype) for dtype in ("int64", "bool", "float32", "float16", "object")),
+        numpy.array([1, None, 2.5], dtype=object),
+        numpy.array(["1", "0", "2"]),
+        numpy.array([0.0, numpy.nan, 0.0]),
+        numpy.zeros((2, 3)),
+        numpy.zeros((0, 3)),
+        numpy.zeros(2),
+        numpy.zeros(4),
+        [1, 0, 2],
+        [[1, 0, None]],
+        scipy.sparse.csr_matrix(FEATURES[:2]),
+        FRAME[:1],
+    ]
+    examples = ROWS
+    inference_args = {"output_margin": True}
 
     def handler(self, booster_path):
         return XGBoostModelHandlerNumpy(xgboost.Booster, booster_path, max_batch_size=4)
-
-    def odd_examples(self):
-        return [
-            *(numpy.array([1, 0, 2], dtype) for dtype in ("int64", "bool", "float32", "float16", "object")),
-            numpy.array([1, None, 2.5], dtype=object),
-            numpy.array(["1", "0", "2"]),
-            numpy.array([0.0, numpy.nan, 0.0]),
-            numpy.zeros((2, 3)),
-            numpy.zeros((0, 3)),
-            numpy.zeros(2),
-            numpy.zeros(4),
-            [1, 0, 2],
-            [[1, 0, None]],
-            scipy.sparse.csr_matrix(FEATURES[:2]),
-            FRAME[:1],
-        ]
-
-    def examples(self):
-        return ROWS
-
-    def inference_args(self):
-        return {"output_margin": True}
 
 
 class XGBoostContract(BeamCompatContract):
@@ -116,60 +110,54 @@ class XGBoostContract(BeamCompatContract):
 
 
 class TestNumpyContract(XGBoostContract):
+    examples = ARRAYS
+    bad_example = numpy.zeros((2, 4))
+
     def handler(self, classifier_path):
         return XGBoostModelHandlerNumpy(xgboost.XGBClassifier, classifier_path)
 
     def beams(self, incumbent, classifier_path):
         return incumbent.XGBoostModelHandlerNumpy(xgboost.XGBClassifier, classifier_path)
 
-    def examples(self):
-        return ARRAYS
-
-    def bad_example(self):
-        return numpy.zeros((2, 4))
-
 
 @pytest.mark.filterwarnings("ignore:.*Empty dataset at worker:UserWarning")
 class TestPandasContract(XGBoostContract):
+    examples = FRAMES
+    bad_example = FRAME[:1].assign(a="tall")
+    odd_examples = [
+        *(FRAME[:2].assign(a=a) for a in (1, True, numpy.float32(1), None, numpy.nan)),
+        *(FRAME[:2].astype({"a": kind}) for kind in ("category", object, "Float64")),
+        FRAME.iloc[0],
+        FRAME[:0],
+        FRAME[:2][["c", "b", "a"]],
+        FRAME[:2].assign(d=1.0),
+        FRAME[:2][["a", "b"]],
+    ]
+
     def handler(self, booster_path):
         return XGBoostModelHandlerPandas(xgboost.Booster, booster_path)
 
     def beams(self, incumbent, booster_path):
         return incumbent.XGBoostModelHandlerPandas(xgboost.Booster, booster_path)
 
-    def examples(self):
-        return FRAMES
-
-    def bad_example(self):
-        return FRAME[:1].assign(a="tall")
-
-    def odd_examples(self):
-        return [
-            *(FRAME[:2].assign(a=a) for a in (1, True, numpy.float32(1), None, numpy.nan)),
-            *(FRAME[:2].astype({"a": kind}) for kind in ("category", object, "Float64")),
-            FRAME.iloc[0],
-            FRAME[:0],
-            FRAME[:2][["c", "b", "a"]],
-            FRAME[:2].assign(d=1.0),
-            FRAME[:2][["a", "b"]],
-        ]
-
 
 @pytest.mark.filterwarnings("ignore:.*Empty dataset at worker:UserWarning")
 class TestSciPyContract(XGBoostContract):
     bad_example = scipy.sparse.csr_matrix(numpy.ones((2, 4)))
+    examples = SPARSE
+    odd_examples = [
+        SPARSE[0].astype("float32"),
+        SPARSE[0].astype(int),
+        SPARSE[0].tocsc(),
+        SPARSE[0][:, :2],
+        SPARSE[0][:0],
+    ]
 
     def handler(self, classifier_path):
         return XGBoostModelHandlerSciPy(xgboost.XGBClassifier, classifier_path)
 
     def beams(self, incumbent, classifier_path):
         return incumbent.XGBoostModelHandlerSciPy(xgboost.XGBClassifier, classifier_path)
-
-    def examples(self):
-        return SPARSE
-
-    def odd_examples(self):
-        return [SPARSE[0].astype("float32"), SPARSE[0].astype(int), SPARSE[0].tocsc(), SPARSE[0][:, :2], SPARSE[0][:0]]
 
 
 @needs_datatable

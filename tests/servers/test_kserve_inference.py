@@ -53,22 +53,17 @@ def grpc_server():
 
 
 class OnArrays(HandlerContract):
-    def examples(self):
-        return ROWS
-
-    def bad_example(self):
-        return numpy.zeros(4, numpy.float32)
-
-    def odd_examples(self):
-        return [
-            [1, 2, 3],
-            numpy.array([1.0, 2.0, 3.0]),
-            numpy.array([[1, 2, 3]]),
-            "text",
-            None,
-            [None] * 3,
-            [1e300] * 3,
-        ]
+    examples = ROWS
+    bad_example = numpy.zeros(4, numpy.float32)
+    odd_examples = [
+        [1, 2, 3],
+        numpy.array([1.0, 2.0, 3.0]),
+        numpy.array([[1, 2, 3]]),
+        "text",
+        None,
+        [None] * 3,
+        [1e300] * 3,
+    ]
 
 
 class TestOverHttp(OnArrays):

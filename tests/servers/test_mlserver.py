@@ -80,11 +80,8 @@ def make(request, ports):
 
 
 class OnRows(HandlerContract):
-    def examples(self):
-        return ROWS[:5]
-
-    def bad_example(self):
-        return numpy.zeros(5)
+    examples = ROWS[:5]
+    bad_example = numpy.zeros(5)
 
 
 class TestMLServerOverHttp(OnRows):

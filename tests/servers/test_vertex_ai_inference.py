@@ -77,12 +77,10 @@ def together(**options):
 
 class TestVertexAI(HandlerContract):
     test_a_bad_example_fails_alone = None  # a request has one status, and is billed
+    examples = [{"n": n} for n in range(5)]
 
     def handler(self, server):
         return asking(server, num_retries=0)
-
-    def examples(self):
-        return [{"n": n} for n in range(5)]
 
 
 def test_batch_is_a_request_and_each_example_has_its_prediction(server):

@@ -133,7 +133,8 @@ class _PytorchModelHandler(UriModelHandler[TensorT, torch.nn.Module]):
 
     def _load(self, device: torch.device) -> torch.nn.Module:
         with open_uri(self._model_uri) as file:
-            if self._model_class:
+            if not self._torch_script_model_path:
+                assert self._model_class
                 model = self._model_class(**self._model_params)
                 model.load_state_dict(self._state(file, device))
                 model.requires_grad_(requires_grad=False)
