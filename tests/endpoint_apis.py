@@ -28,7 +28,7 @@ class Api(NamedTuple):
     kind: Any
     endpoint: ModuleType
     path: str = ""
-    options: dict[str, Any] = {}  # noqa: RUF012 - nobody changes it
+    options: dict[str, Any] = {}
 
     def handler(self, server, **options):
         return self.kind("m", url=f"{server.url}{self.path}", **{**self.options, **options})

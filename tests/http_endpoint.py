@@ -26,7 +26,7 @@ class Answer(NamedTuple):
     status: int = 200
     body: Any = None
     """Sent as JSON; bytes as they are. None: each example, doubled."""
-    headers: dict[str, str] = {}  # noqa: RUF012 - nobody changes it
+    headers: dict[str, str] = {}
     delay: float = 0.0
     """Seconds before the first byte."""
     cut: bool = False

@@ -70,12 +70,6 @@ def test_texts_are_answered_in_their_order(server):
     assert server.paths[0] == "/v1/messages"
 
 
-def test_conversation_with_a_system_message_of_its_own(server):
-    system, user = {"role": "system", "content": "own"}, {"role": "user", "content": "b"}
-    list(predict(AnthropicChatModelHandler("m", url=server.url, system="be brief"), [[system, user]]))
-    assert (server.requests[0]["system"], server.requests[0]["messages"]) == ("own", [user])
-
-
 def test_answer_that_does_not_fit_its_schema_is_sent_back_once():
     with serving(speaking(lambda prompt: GOOD if "cannot be used" in prompt else "good")) as server:
         handler = AnthropicChatModelHandler("m", url=server.url, json_schema=SCHEMA)

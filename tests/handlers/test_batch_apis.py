@@ -9,7 +9,7 @@ import pytest
 
 import anthropic_endpoint
 from batch_endpoint import batching, once
-from headrace import ConfigurationError, EndpointError, Failure, RetryConfig, predict
+from headrace import ConfigurationError, EndpointError, Failure, predict
 from headrace.handlers import batch_jobs
 from headrace.handlers.anthropic_inference import AnthropicChatModelHandler
 from headrace.handlers.openai_inference import (
@@ -164,14 +164,6 @@ def test_upload_that_fails_is_repeated_and_no_batch_is_looked_for(answer, ask):
         assert "GET /v1/batches" not in server.paths
 
 
-def test_upload_that_always_fails_is_given_up_with_a_clear_error(ask):
-    fault = lambda server, method, path: refusing(503) if path == "/v1/files" else None  # noqa: E731
-    with batching(speaking(), fault) as server:
-        (said,) = outcomes(ask(server), ["a"], retry=RetryConfig(timeout_secs=1))
-        assert said == "the batch's file could not be uploaded: Error code: 503 - refused"
-        assert set(server.paths) == {"POST /v1/files"}
-
-
 def test_run_that_is_abandoned_says_how_to_collect_its_batch(ask, caplog):
     with batching(speaking()) as server, caplog.at_level(logging.WARNING):
         server.held = True
@@ -209,14 +201,6 @@ def keys_of(server):
     """The keys of all requests; the header depends on the client's version."""
     given = {headers.get("x-api-key") or headers["authorization"] for headers in server.headers}
     return {one.removeprefix("Bearer ") for one in given}
-
-
-def test_empty_account_is_one_error(claude):
-    fault = anthropic_endpoint.speaking(
-        fault=lambda asked, _: anthropic_endpoint.refusing(400, "Your credit balance is too low")
-    )
-    with batching(fault) as server, pytest.raises(EndpointError, match="credit balance"):
-        list(predict(claude(server), ["a", "b"], on_failure="yield"))
 
 
 def test_results_that_break_off_are_read_again_and_cost_no_retry(claude):

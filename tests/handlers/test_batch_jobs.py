@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from headrace import ConfigurationError
 from headrace.handlers import batch_jobs
 from headrace.handlers.batch_apis import Collected
 from headrace.handlers.batch_jobs import BatchAnswer, BatchJobs, BatchUnfinishedError
@@ -240,9 +239,3 @@ def test_whoever_opens_a_new_file_at_the_same_moment_can_use_it(tmp_path):
             for end in [threads.submit(use, tmp_path / str(number)) for _ in range(4)]:
                 end.result(60)
             assert len(BatchStore(str(tmp_path / str(number))).announced(["a"])) == 4
-
-
-def test_file_that_is_no_database_is_an_error(tmp_path):
-    (tmp_path / "batches.db").write_bytes(b"something else entirely, and long enough for a header" * 100)
-    with pytest.raises(ConfigurationError, match=r"batch_directory=.* cannot be used"):
-        BatchStore(str(tmp_path))

@@ -1,4 +1,4 @@
-"""What can go wrong between a remote handler and its endpoint, with OpenAI's client and with the HTTP client below it.
+"""What can go wrong between a remote handler and its endpoint, with OpenAI's client.
 
 A server on localhost does it; each element comes out once, as a prediction or as a dead letter.
 """
@@ -8,10 +8,9 @@ from __future__ import annotations
 import socket
 from concurrent.futures import ThreadPoolExecutor
 
-import openai
 import pytest
 
-from headrace import EndpointError, RemoteModelHandler, RetryConfig, predict
+from headrace import EndpointError, RetryConfig, predict
 from headrace.core.events import BatchRetried
 from headrace.handlers.openai_inference import OpenAIChatModelHandler
 from http_endpoint import Answer, events_and_outcomes, failures_among, serving
@@ -20,30 +19,6 @@ from openai_endpoint import completion, prompts_of, refusing, self_signed, speak
 pytestmark = pytest.mark.usefixtures("module_travels")
 
 LARGE = 100_000_000
-
-
-class HttpHandler(RemoteModelHandler):
-    """As users write it, with an asynchronous client of HTTP."""
-
-    def __init__(self, model_name, url, **options):
-        super().__init__(**options)
-        self.url = url
-
-    def create_client(self):
-        return openai.DefaultAsyncHttpxClient(timeout=60)
-
-    async def request(self, batch, model, inference_args=None):
-        (text,) = batch
-        asked = {"model": "m", "messages": [{"role": "user", "content": text}]}
-        answer = await model.post(f"{self.url}/chat/completions", json=asked)
-        answer.raise_for_status()
-        return [answer.json()["choices"][0]["message"]["content"]]
-
-    def batch_elements_kwargs(self):
-        return {"max_batch_size": 1}
-
-
-BOTH = pytest.mark.parametrize("kind", [OpenAIChatModelHandler, HttpHandler])
 
 
 @pytest.fixture(autouse=True)
@@ -73,11 +48,10 @@ def chain(error):
         error = error.__cause__ or error.__context__
 
 
-def asking(kind, url, examples, **options):
-    return events_and_outcomes(kind("m", url=f"{url}v1", num_retries=2), examples, **options)
+def asking(url, examples, **options):
+    return events_and_outcomes(OpenAIChatModelHandler("m", url=f"{url}v1", num_retries=2), examples, **options)
 
 
-@BOTH
 @pytest.mark.parametrize(
     "fault",
     [
@@ -93,24 +67,23 @@ def asking(kind, url, examples, **options):
     ],
     ids=["429-after", "429-after-ms", "429", "500", "503", "529", "503-html", "cut", "cut-body"],
 )
-def test_fault_that_passes_costs_a_retry_and_no_element(kind, fault):
+def test_fault_that_passes_costs_a_retry_and_no_element(fault):
     with serving(once(fault)) as server:
-        events, outcomes = asking(kind, server.url, ["a", "b", "c"])
+        events, outcomes = asking(server.url, ["a", "b", "c"])
         assert len(server.requests) == 4
     assert texts_of(outcomes) == ["A", "B", "C"]
     assert len(events.of(BatchRetried)) == 1
 
 
 @pytest.mark.large
-@BOTH
 @pytest.mark.parametrize(
     "slow",
     [Answer(delay=60), completion("b")._replace(pause=60)],
     ids=["first-byte", "body"],
 )
-def test_answer_that_is_too_slow_costs_its_element(kind, slow):
+def test_answer_that_is_too_slow_costs_its_element(slow):
     with serving(for_prompt("b", slow)) as server:
-        _, outcomes = asking(kind, server.url, ["a", "b", "c"], timeout_secs=3)
+        _, outcomes = asking(server.url, ["a", "b", "c"], timeout_secs=3)
     (failure,) = failures_among(outcomes)
     assert failure.element == "b"
     assert isinstance(failure.error, TimeoutError)
@@ -118,35 +91,31 @@ def test_answer_that_is_too_slow_costs_its_element(kind, slow):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-@BOTH
-def test_server_that_was_never_there_is_one_error(kind, host):
+def test_server_that_was_never_there_is_one_error(host):
     with serving() as server:
         url = server.url.replace("127.0.0.1", host)
     with pytest.raises(EndpointError, match=r"nobody has answered for 0\.2 s: .*Check the URL"):
-        asking(kind, url, ["a", "b"], retry=RetryConfig(timeout_secs=0.2))
+        asking(url, ["a", "b"], retry=RetryConfig(timeout_secs=0.2))
 
 
-@BOTH
-def test_server_that_comes_late_is_waited_for_by_a_name_of_several_addresses(kind):
+def test_server_that_comes_late_is_waited_for_by_a_name_of_several_addresses():
     with serving() as server:
         address, url = server.server_address, server.url.replace("127.0.0.1", "localhost")
-    handler = kind("m", url=f"{url}v1", num_retries=0)
+    handler = OpenAIChatModelHandler("m", url=f"{url}v1", num_retries=0)
     with ThreadPoolExecutor(1) as one:
         found = one.submit(list, predict(handler, ["a", "b"]))
         with serving(speaking(), address=address):
             assert texts_of(found.result(60)) == ["A", "B"]
 
 
-@BOTH
-def test_host_that_does_not_exist_is_one_error(kind):
+def test_host_that_does_not_exist_is_one_error():
     with pytest.raises(EndpointError) as caught:
-        asking(kind, "http://no-such-host.invalid/", ["a", "b"], retry=RetryConfig(timeout_secs=0.2))
+        asking("http://no-such-host.invalid/", ["a", "b"], retry=RetryConfig(timeout_secs=0.2))
     assert any(isinstance(link, socket.gaierror) for link in chain(caught.value))
 
 
-@BOTH
-def test_certificate_that_nobody_trusts_is_one_error(kind, tmp_path):
+def test_certificate_that_nobody_trusts_is_one_error(tmp_path):
     with serving(speaking(), tls=self_signed(tmp_path)) as server:
         with pytest.raises(EndpointError, match="CERTIFICATE_VERIFY_FAILED"):
-            list(predict(kind("m", url=f"{server.url}v1"), ["a"] * 9, on_failure="yield"))
+            list(predict(OpenAIChatModelHandler("m", url=f"{server.url}v1"), ["a"] * 9, on_failure="yield"))
         assert server.requests == []

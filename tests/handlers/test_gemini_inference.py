@@ -172,13 +172,6 @@ def test_answer_without_content_is_its_prompts_dead_letter(answer, said, size):
     assert type(found[1].error) is InvalidAnswerError
 
 
-def test_several_candidates_are_one_prediction():
-    with serving(lambda asked, before: response(candidate("one"), candidate(finish="SAFETY"))) as server:
-        (result,) = predict(asking(server), ["a"])
-    assert len(result.inference.candidates) == 2
-    assert result.inference.text == "one"
-
-
 def test_texts_are_predictions_if_that_is_asked_for(server):
     handler = asking(server, full_answer=False, prompt="Say {word}")
     (result,) = predict(handler, [{"word": "yes"}])
@@ -303,14 +296,6 @@ def test_wrong_arguments_are_refused(arguments, said):
 def test_options_may_be_googles_own(server):
     handler = asking(server, url=None, http_options=HttpOptions(base_url=server.url))
     assert texts(predict(pickle.loads(pickle.dumps(handler)), ["a"])) == ["A"]
-
-
-def test_options_of_the_client_are_kept_beside_those_of_flex():
-    options = {"headers": {"x-mine": "1"}, "timeout": 5}
-    handler = GeminiModelHandler("m", project="p", location="l", use_vertex_flex_api=True, http_options=options)
-    sent = handler._client_options()
-    assert sent.headers == {"X-Vertex-AI-LLM-Request-Type": "flex", "x-mine": "1"}
-    assert (sent.timeout, sent.retry_options.attempts, sent.api_version) == (5, 1, "v1")
 
 
 def test_handler_without_any_key_is_refused(monkeypatch):

@@ -153,28 +153,18 @@ def test_conversations_go_through_the_chat_template(saved_llama, alone, continuo
     assert found.example == chat
 
 
-def test_thread_that_ends_is_started_anew_and_only_the_one_at_fault_fails(saved_llama, alone, monkeypatch):
-    encoded = huggingface_engines.ContinuousEngine.generate
+@BOTH
+def test_whatever_fails_or_ends_over_a_prompt_costs_only_the_one_at_fault(saved_llama, alone, monkeypatch, continuous):
+    """The thread that batches continuously ends; a batch fails."""
+    engine = huggingface_engines.ContinuousEngine if continuous else huggingface_engines.BatchedEngine
+    encoded = engine.generate
 
     async def generate(self, ids, limit):
         return await encoded(self, [9999] if len(ids) == 1 else ids, limit)
 
-    monkeypatch.setattr(huggingface_engines.ContinuousEngine, "generate", generate)
+    monkeypatch.setattr(engine, "generate", generate)
     given = [one for one in prompts(12) if len(one.split()) > 1]
-    found = list(predict(make(saved_llama, continuous=True), [*given, "a"], on_failure="yield"))
-    assert [one.element for one in failures_among(found)] == ["a"]
-    assert texts(found[:-1]) == [alone(one)[0] for one in given]
-
-
-def test_batch_that_fails_costs_only_the_one_at_fault(saved_llama, alone, monkeypatch):
-    encoded = huggingface_engines.BatchedEngine.generate
-
-    async def generate(self, ids, limit):
-        return await encoded(self, [9999] if len(ids) == 1 else ids, limit)
-
-    monkeypatch.setattr(huggingface_engines.BatchedEngine, "generate", generate)
-    given = [one for one in prompts(12) if len(one.split()) > 1]
-    found = list(predict(make(saved_llama, continuous=False), [*given, "a"], on_failure="yield"))
+    found = list(predict(make(saved_llama, continuous=continuous), [*given, "a"], on_failure="yield"))
     assert [one.element for one in failures_among(found)] == ["a"]
     assert texts(found[:-1]) == [alone(one)[0] for one in given]
 

@@ -249,10 +249,7 @@ def test_examples_of_similar_length_share_a_call(make, classifier):
     ("model_class", "sorts"),
     [
         ("AutoModelForSequenceClassification", True),
-        (transformers.AutoModel, True),
-        (transformers.BertForMaskedLM, True),
         (transformers.AutoModelForMaskedLM, True),
-        ("AutoModelForImageClassification", False),
         (transformers.ViTModel, False),
         (transformers.AutoModelForAudioClassification, False),
     ],

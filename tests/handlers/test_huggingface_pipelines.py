@@ -261,9 +261,6 @@ def test_bad_arguments_are_refused_with_the_cure(arguments, error, complaint):
     [
         (PipelineTask.TextClassification, True),
         ("sentiment-analysis", True),
-        (PipelineTask.NER, True),
-        ("zero-shot-classification", True),
-        (PipelineTask.QuestionAnswering, True),
         (PipelineTask.ImageClassification, False),
         (PipelineTask.TextGeneration, False),
         ("", False),

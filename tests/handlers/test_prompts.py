@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.core.errors import ConfigurationError
-from headrace.handlers.prompts import Prompts
+from headrace.handlers.prompts import PromptRows, Prompts
 
 USER = {"role": "user", "content": "b"}
 
@@ -72,6 +72,11 @@ def test_what_is_no_example_is_named(example, error, said):
         Prompts("H").conversation(example)
 
 
+class Rows(PromptRows):
+    def __init__(self, template=None, *, takes_conversations=True):
+        self._prompts, self._takes_conversations = Prompts("H", template), takes_conversations
+
+
 @pytest.mark.parametrize(
     ("row", "example"),
     [
@@ -86,7 +91,7 @@ def test_what_is_no_example_is_named(example, error, said):
     ],
 )
 def test_rows_become_prompts_and_conversations(row, example):
-    assert Prompts("H").example_from_row(row) == example
+    assert Rows().example_from_row(row) == example
 
 
 @pytest.mark.parametrize(
@@ -100,7 +105,7 @@ def test_rows_become_prompts_and_conversations(row, example):
 )
 def test_rows_of_which_no_prompt_can_be_made_are_named(row, said):
     with pytest.raises(ValueError, match=said):
-        Prompts("H").example_from_row(row)
+        Rows().example_from_row(row)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +118,7 @@ def test_rows_of_which_no_prompt_can_be_made_are_named(row, said):
     ],
 )
 def test_columns_of_which_a_prompt_can_be_made_are_accepted(template, columns, is_conversation):
-    Prompts("H", template).refuse_columns(columns, may_be_conversation=is_conversation)
+    Rows(template, takes_conversations=is_conversation).refuse_columns(columns)
 
 
 @pytest.mark.parametrize(
@@ -121,4 +126,4 @@ def test_columns_of_which_a_prompt_can_be_made_are_accepted(template, columns, i
 )
 def test_columns_of_which_no_prompt_can_be_made_are_refused(columns, is_conversation):
     with pytest.raises(ConfigurationError, match=r"choose one column .*--columns.* of .*--prompt"):
-        Prompts("H").refuse_columns(columns, may_be_conversation=is_conversation)
+        Rows(takes_conversations=is_conversation).refuse_columns(columns)

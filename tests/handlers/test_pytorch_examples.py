@@ -45,15 +45,6 @@ def test_batches_may_be_tensors_already():
     assert [result.inference.tolist() for result in results] == [[1.0, 1.0, 1.0]] * 4
 
 
-def test_answer_that_is_no_tensor_is_passed_on_unchanged():
-    class Words(torch.nn.Module):
-        def forward(self, inputs):
-            return [f"{row.sum():.0f}" for row in inputs]
-
-    results = default_tensor_inference_fn([torch.ones(3), torch.ones(3) * 2], Words(), CPU)
-    assert [result.inference for result in results] == ["3", "6"]
-
-
 def test_list_has_a_prediction_for_each_example_in_memory_of_its_own():
     class Detector(torch.nn.Module):
         def forward(self, inputs):

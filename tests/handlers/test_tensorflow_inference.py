@@ -13,14 +13,14 @@ import pytest
 import tensorflow
 
 from beam_compat import BeamCompatContract
-from headrace import ConfigurationError, Failure, NotYetHonouredWarning, predict
+from headrace import ConfigurationError, NotYetHonouredWarning, predict
 from headrace.handlers.tensorflow_inference import (
     ModelType,
     TFModelHandlerNumpy,
     TFModelHandlerTensor,
     default_numpy_inference_fn,
 )
-from headrace.testing import HandlerContract, hang, nearly_equal
+from headrace.testing import HandlerContract, nearly_equal
 from toys import ODD_ARRAYS, infer, inferences
 
 pytestmark = [pytest.mark.large, pytest.mark.usefixtures("module_travels")]
@@ -185,11 +185,6 @@ def test_device_which_beam_ignores_is_a_warning_with_the_cure(handler_class):
         handler_class("model.keras", device="CPU")
 
 
-def test_beams_model_type_is_understood(incumbent, folder):
-    beams = incumbent.ModelType.SAVED_WEIGHTS
-    assert TFModelHandlerNumpy(folder / "dense.weights.h5", beams, dense).load_model()
-
-
 def test_named_outputs_make_a_dict_for_each_example(folder):
     (first, *_) = infer(TFModelHandlerNumpy(folder / "named.keras"), ARRAYS)
     assert {name: output.shape.as_list() for name, output in first.inference.items()} == {"one": [1], "two": [2]}
@@ -249,13 +244,6 @@ def test_keras_models_are_called_as_graphs_if_they_can_be(looks, run_eagerly, ex
     assert calls == expected
 
 
-def test_a_batch_that_fails_leaves_a_graph_in_use():
-    model = dense()
-    with pytest.raises(ValueError, match="incompatible"):
-        default_numpy_inference_fn(model, [numpy.zeros(7, numpy.float32)])
-    assert vars(model)["_headrace_graph"] is not model
-
-
 def only_first(model, batch, inference_args, model_id):
     return [(example[0], inference_args, model_id) for example in batch]
 
@@ -305,19 +293,6 @@ def test_arguments_that_contradict_each_other_are_refused(handler_class, argumen
 def test_model_predicts_the_same_in_every_placement(uri, handler_class, placement):
     results = list(predict(handler_class(uri), examples_of(handler_class), **placement))
     assert nearly_equal(inferences(results), list(EXPECTED))
-
-
-def hanging(model, batch, inference_args, model_id):
-    if any(float(example[0]) > 100 for example in batch):
-        hang()
-    return [float(model(example[None])[0, 0]) for example in batch]
-
-
-def test_timeout_ends_a_hanging_model(uri):
-    handler = TFModelHandlerNumpy(uri, inference_fn=hanging, max_batch_size=1)  # so that it hangs once
-    elements = [*ARRAYS[:2], numpy.full(3, 1000, numpy.float32), *ARRAYS[2:]]
-    outcomes = list(predict(handler, elements, timeout=8, on_failure="yield"))
-    assert [isinstance(outcome, Failure) for outcome in outcomes] == [False, False, True, *[False] * 4]
 
 
 @BOTH

@@ -53,16 +53,6 @@ def test_refusal_of_everything_is_one_error(api, status, size):
         assert len(server.requests) == size + 1
 
 
-@each("embeddings")
-def test_refusals_of_different_elements_are_each_its_own(api):
-    """Even of all in the first requests: something else is accepted."""
-    with api.refusing(api.refusal(403), *EIGHT) as server:
-        found = list(predict(api.handler(server, max_batch_size=8), [*EIGHT, "x"], on_failure="yield"))
-        assert api.asked(server).count("Hi") == 1
-    assert [failure.element for failure in failures_among(found)] == EIGHT
-    assert found[-1].inference == "X"
-
-
 @pytest.mark.parametrize(("status", "prompt"), [(400, "a"), (400, "f"), (401, "a"), (404, "f")])
 def test_texts_that_share_a_request_are_searched_for_the_one_that_is_refused(status, prompt):
     with EMBEDDINGS.refusing(EMBEDDINGS.refusal(status), prompt) as server:
@@ -182,16 +172,6 @@ def test_answer_that_is_none_is_paid_for_once(api, size):
     assert len(events.of(UsageReported)) == len(prompts)
 
 
-@each("embeddings")
-def test_first_answer_that_is_none_is_a_dead_letter_with_its_beginning(api):
-    with api.refusing(Answer(body=b'{"choices": [{"mess'), "a") as server:
-        events, outcomes = events_and_outcomes(api.handler(server), ["a", "b"])
-        assert api.asked(server) == ["a", "b"]
-    (failure,) = failures_among(outcomes)
-    assert """'{"choices": [{"mess'""" in str(failure.error)
-    assert len(events.of(UsageReported)) == 2
-
-
 def embeddings_of(*indexes, vector=lambda place: [float(place)]):
     """Embeddings with these indexes; None: without one."""
     data = [
@@ -244,15 +224,3 @@ def test_embeddings_that_the_user_wants_encoded_stay_so():
     (result,) = embedded(answer, ["a"], inference_args={"encoding_format": "base64"})
     assert result.inference == "AACAPw=="
     assert [one.inference for one in embedded(answer, ["a"])] == [[1.0]]
-
-
-@pytest.mark.parametrize("api", [APIS["chat"], APIS["completions"]], ids=["chat", "completions"])
-@pytest.mark.parametrize(
-    ("indexes", "text"), [((0,), "0"), ((None,), "0"), ((1, 0), "1"), ((1,), None), ((0, 0), None), ((None, 1), None)]
-)
-def test_choice_is_the_first_by_its_index(api, indexes, text):
-    choices = [{**with_text(api, str(place)).body["choices"][0], "index": index} for place, index in enumerate(indexes)]
-    with serving(lambda asked, before: changed(api, choices=choices)) as server:
-        _, (outcome,) = events_and_outcomes(api.handler(server), ["a"])
-        assert len(server.requests) == 1
-    assert getattr(outcome, "inference", None) == text

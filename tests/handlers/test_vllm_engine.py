@@ -75,11 +75,6 @@ def test_engine_may_live_in_a_host(engines):
     assert not engines
 
 
-def test_engine_is_kept_full(engines):
-    list(predict(handler(max_concurrent=20), [f"{n} words" for n in range(100)]))
-    assert engines[0].most == 20
-
-
 def test_prompts_that_vllm_refuses_fail_alone():
     found = list(predict(handler(engine_args={"max_model_len": 2}), ["a b c", "a b", 7, ""], on_failure="yield"))
     failed = failures_among(found)
@@ -108,14 +103,6 @@ def test_what_was_in_flight_is_repeated_together(engines):
     found = asyncio.run(_answers(handler().load_model(), ["die once", *PROMPTS]))
     assert [one.outputs[0].text for one in found] == ["DIE ONCE", *(prompt.upper() for prompt in PROMPTS)]
     assert [engine.most for engine in engines] == [5, 5]
-
-
-def test_only_prompts_at_fault_fail_if_there_are_several(engines):
-    prompts = ["a b c d e", "die", "f g h i j", "die now", *(f"a b c {n}" for n in range(20))]
-    found = list(predict(handler(), prompts, on_failure="yield"))
-    assert [one.element for one in failures_among(found)] == ["die", "die now"]
-    assert "vLLM's engine died over this prompt" in str(found[1].error)
-    assert len(engines) <= 1 + 2 * 3
 
 
 def test_engine_that_does_not_start_again_is_not_tried_by_each_request(engines, monkeypatch):

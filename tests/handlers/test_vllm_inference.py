@@ -205,19 +205,6 @@ def test_bad_prompt_fails_alone_and_no_good_one_is_sent_twice(log):
     assert asked == dict.fromkeys(PROMPTS, 2)
 
 
-def test_prompt_with_a_transient_error_is_sent_again_alone(log, tmp_path):
-    handler = VLLMCompletionsModelHandler(MODEL, {"log": str(log)}, **AT_ONCE)
-    busy = f"503 once {tmp_path / 'busy'}"
-    assert here(handler, [*PROMPTS, busy]) == [prompt.upper() for prompt in [*PROMPTS, busy]]
-    assert Counter(log.read_text().splitlines()) == {**dict.fromkeys(PROMPTS, 1), busy: 2}
-
-
-def test_inference_args_may_set_a_request_timeout():
-    outcomes = here(CompletionsHere(MODEL, **AT_ONCE), ["hello", "hang"], inference_args={"timeout": 0.5})
-    assert outcomes[0] == "HELLO"
-    assert isinstance(outcomes[1].error, openai.APITimeoutError)
-
-
 def test_server_that_dies_is_replaced_and_the_batch_repeated(tmp_path, starts, caplog):
     lethal = f"die once {tmp_path / 'died'}"
     prompts = [*PROMPTS, lethal]

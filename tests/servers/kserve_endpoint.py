@@ -32,7 +32,7 @@ class Refusal(NamedTuple):
 
     status: int
     code: str = "UNKNOWN"
-    headers: dict[str, str] = {}  # noqa: RUF012 - nobody changes it
+    headers: dict[str, str] = {}
     body: str | None = None
 
 

@@ -111,11 +111,7 @@ def refuse_lack_of(method: str, model: Any) -> None:
 
 
 def as_member(kind: type[EnumT], given: Any, argument: str) -> EnumT:
-    """A member of an enumeration, found by its name, so that a member of Beam's is understood, too.
-
-    Raises:
-        ConfigurationError: there is no member of that name; names the ``argument``.
-    """
+    """A member of an enumeration, found by its name, so that a member of Beam's is understood, too."""
     name: Any = getattr(given, "name", None)
     if name not in kind.__members__:
         members = " or ".join(map(str, kind))

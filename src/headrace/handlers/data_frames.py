@@ -40,11 +40,7 @@ def as_frame(columns: Any) -> pandas.DataFrame:
 
 
 def examples_of(batch: Sequence[Any], *, rows_too: bool) -> Sequence[Any]:
-    """A batch, in which rows (mappings, named tuples or Beam's) became frames unless the model takes ``rows_too``.
-
-    Raises:
-        ValueError: a frame does not have exactly one row.
-    """
+    """A batch of frames of one row each, as rows (mappings, named tuples or Beam's) become unless ``rows_too``."""
     for frame in batch:
         if isinstance(frame, pandas.DataFrame) and len(frame) != 1:
             raise ValueError(
@@ -181,14 +177,9 @@ def _in_order(groups: Sequence[Any], answers: Sequence[Any]) -> Any:
 
 
 def refuse_other_kinds(model: Any, types: Mapping[str, Any]) -> None:
-    """Refuses columns that hold text where an encoder within the model was fitted on numbers, or the other way round.
+    """Raises ConfigurationError for a column of text where an encoder was fitted on numbers, or the reverse.
 
-    Args:
-        model: a scikit-learn model.
-        types: what the columns hold: names such as ``"str"`` and ``"int"``, or dtypes; others are not judged.
-
-    Raises:
-        ConfigurationError: such a column; names it.
+    ``types`` says what the columns hold: names such as ``"str"`` and ``"int"``, or dtypes; others are not judged.
     """
     for column, categories in _categories(model, ()):
         fitted, given = _kind_of_values(categories), _kind_of_type(types.get(column))

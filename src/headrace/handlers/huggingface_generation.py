@@ -16,6 +16,7 @@ with extra_required("huggingface"):
     import transformers
 
     from headrace.handlers.huggingface_engines import BatchedEngine, ContinuousEngine, settings, why_not_continuous
+    from headrace.handlers.huggingface_models import pretrained
     from headrace.handlers.torch_models import AutoPlacement
 
 __all__ = ["HuggingFaceGenerationModelHandler"]
@@ -158,10 +159,7 @@ class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel]):
         return BatchedEngine(model, config, self._batch_size)
 
     def _load(self, device: torch.device | None = None) -> Any:
-        model = transformers.AutoModelForCausalLM.from_pretrained(self._model_uri, **self._load_model_args)
-        if device is not None and getattr(model, "hf_device_map", None) is None:
-            model = model.to(device)
-        return model.eval().requires_grad_(False)
+        return pretrained(transformers.AutoModelForCausalLM, self._model_uri, device, self._load_model_args)
 
 
 def _refuse_wrong(generation: Mapping[str, Any]) -> None:

@@ -25,6 +25,7 @@ with extra_required("huggingface"):
         by_example,
         most_numbers,
         no_tensorflow,
+        pretrained,
         reads_text,
         settled,
         takes_token_ids,
@@ -162,11 +163,7 @@ class _HuggingFaceModelHandler(UriModelHandler[TensorT, Any]):
         return most_numbers if takes_token_ids(self._model_class) else None
 
     def _load(self, device: torch.device | None) -> Any:
-        """Loads the model and moves it, unless accelerate has already placed it."""
-        model = self._model_class.from_pretrained(self._model_uri, **self._load_model_args)
-        if device is not None and getattr(model, "hf_device_map", None) is None:
-            model = model.to(device)
-        return model.eval().requires_grad_(False)
+        return pretrained(self._model_class, self._model_uri, device, self._load_model_args)
 
 
 class HuggingFaceModelHandlerKeyedTensor(KeyedTensorExamples, _HuggingFaceModelHandler[dict[str, torch.Tensor]]):

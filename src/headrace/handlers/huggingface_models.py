@@ -88,6 +88,14 @@ def as_class(model_class: Any) -> Any:
     return found
 
 
+def pretrained(model_class: Any, uri: str, device: torch.device | None, arguments: Mapping[str, Any]) -> Any:
+    """A model in evaluation mode; on the device, unless it is None or accelerate has placed the model already."""
+    model = model_class.from_pretrained(uri, **arguments)
+    if device is not None and getattr(model, "hf_device_map", None) is None:
+        model = model.to(device)
+    return model.eval().requires_grad_(False)
+
+
 def takes_token_ids(model_class: Any) -> bool:
     """Whether models of the class take token ids, as far as it, or its name, says."""
     takes = getattr(model_class, "main_input_name", "input_ids")
@@ -95,13 +103,10 @@ def takes_token_ids(model_class: Any) -> bool:
 
 
 def settled(batch: torch.Tensor, model: Any) -> torch.Tensor:
-    """Converts a batch to the dtype that the model's first argument takes.
+    """Converts a batch to the dtype that the model's first argument takes; ValueError for an id that is not whole.
 
     Token ids become 64-bit integers. Pixels, sounds and embeddings get the model's float dtype, and so do 64-bit floats
     if it is unknown what the argument takes.
-
-    Raises:
-        ValueError: an id is not a whole number.
     """
     wanted = _wanted(model) or (_float_of(model) if batch.dtype == torch.float64 else batch.dtype)
     converted = batch.to(wanted)  # itself, if it is of that dtype
@@ -132,9 +137,6 @@ def by_example(answer: Any, count: int, ignored: Sequence[str] = ()) -> list[Any
 
     A mapping loses the outputs that have no row for each example, such as a loss or a cache of the whole batch, and
     those named in ``ignored``, which may have as many rows as there are examples only by coincidence.
-
-    Raises:
-        PredictionCountError: no output has a row for each example.
     """
     if isinstance(answer, Mapping):
         answer = {name: output for name, output in answer.items() if name not in ignored}
@@ -182,10 +184,7 @@ def no_tensorflow(asked: str) -> UnsupportedError:
 
 
 def reads_text(task: str) -> bool:
-    """Whether the task takes texts and writes none: then the length of a text decides what it costs.
-
-    What a task costs that writes texts is decided by their length, and a first one may take minutes.
-    """
+    """Whether the task takes texts and writes none: then the length of a text decides what it costs."""
     return task in _TEXTS
 
 

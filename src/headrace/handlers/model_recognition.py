@@ -1,6 +1,7 @@
 """What a model's file says of itself, for every framework: which handler runs it, and which columns it wants.
 
-No framework is imported, and no code in a file runs.
+No framework is imported, and no code in a file runs. A file that is a framework's, and does not say enough, is a
+ConfigurationError with what to name.
 """
 
 from __future__ import annotations
@@ -51,11 +52,7 @@ _VARINT, _EIGHT_BYTES, _WITH_LENGTH, _FOUR_BYTES = 0, 1, 2, 5
 
 
 def onnx(model: ModelFile) -> KnownModel | None:
-    """The handler of arrays; the names of several inputs that each take one number of a row are the columns.
-
-    Raises:
-        ConfigurationError: the file is no ONNX model.
-    """
+    """The handler of arrays; the names of several inputs that each take one number of a row are the columns."""
     if model.suffix != ".onnx":
         return None
     try:
@@ -115,11 +112,7 @@ def _shape_at(value: memoryview, *path: int) -> list[int | None]:
 
 
 def pytorch(model: ModelFile) -> KnownModel | None:
-    """The handler of tensors; of an exported program with several inputs that of their names.
-
-    Raises:
-        ConfigurationError: the file holds no code, so that the model's class has to be named.
-    """
+    """The handler of tensors; of an exported program with several inputs that of their names."""
     tops = {name.partition("/")[2] for name in model.members}
     if "models/model.json" in tops:
         return _exported(model)
@@ -155,11 +148,7 @@ def _exported(model: ModelFile) -> KnownModel:
 
 
 def huggingface(model: ModelFile) -> KnownModel | None:
-    """The handler of embeddings, of a pipeline for the task that the architecture names, or of a writing model.
-
-    Raises:
-        ConfigurationError: the architecture names no task.
-    """
+    """The handler of embeddings, of a pipeline for the task that the architecture names, or of a writing model."""
     if "modules.json" in model.members:
         return KnownModel("sentence-transformer", "a sentence-transformers model", takes="text")
     settings = model.settings("config.json") if model.is_folder else {}
@@ -179,11 +168,7 @@ def huggingface(model: ModelFile) -> KnownModel | None:
 
 
 def sklearn(model: ModelFile) -> KnownModel | None:
-    """The handler of frames if the model was fitted on named columns, else that of arrays.
-
-    Raises:
-        ConfigurationError: the file holds no estimator, or one that does not say which of both it takes.
-    """
+    """The handler of frames if the model was fitted on named columns, else that of arrays."""
     arguments: dict[str, Any] = {}
     if "_skops_version" in (schema := model.settings("schema.json")):
         content, arguments = _of_skops(schema), {"model_file_type": "skops"}
@@ -317,11 +302,7 @@ def _texts_at(message: memoryview, *path: int) -> list[str]:
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Numbers and values of all fields: an integer, or the bytes of anything else.
-
-    Raises:
-        ValueError: it is no protocol buffer, or ends too early.
-    """
+    """Numbers and values of all fields: an integer, or the bytes of anything else; ValueError if it is damaged."""
     place = 0
     while place < len(message):
         tag, place = _varint(message, place)

@@ -87,7 +87,7 @@ class OpenAIChatModelHandler(_OpenAIHandler, ChatHandler[openai.AsyncOpenAI]):
         return asked
 
     def _reply_in(self, answer: Any, asked: Mapping[str, Any]) -> ModelReply:
-        choice = _first_choice(answer)
+        choice = answer.choices[0]
         content, refusal = choice.message.content, getattr(choice.message, "refusal", None)
         text, ended = None if content is None else text_in(content), choice.finish_reason
         why_none = f"the model refused: {refusal}" if refusal else f"the answer has no text; it ended with {ended!r}"
@@ -149,7 +149,7 @@ class OpenAICompletionsModelHandler(_OpenAITextHandler):
         return {"prompt": text}
 
     def _reply_in(self, answer: Any, asked: Mapping[str, Any]) -> list[Any]:
-        text = text_in(_first_choice(answer).text)
+        text = text_in(answer.choices[0].text)
         return [answer if self._full_answer else text]
 
 
@@ -217,7 +217,7 @@ class OpenAIEmbeddingsModelHandler(_OpenAITextHandler):
 
     def _reply_in(self, answer: Any, asked: Mapping[str, Any]) -> list[Any]:
         is_encoded = asked.get("encoding_format") == "base64"
-        found = [one.embedding for one in _in_order(answer.data, len(asked["input"]), "embeddings")]
+        found = [one.embedding for one in _in_order(answer.data, len(asked["input"]))]
         return [one if is_encoded and isinstance(one, str) else _vector(one) for one in found]
 
 
@@ -228,18 +228,14 @@ def _vector(found: Any) -> Any:
     return ElementFailure(InvalidAnswerError(f"the embedding is no list of numbers: {found!r:.200}"))
 
 
-def _first_choice(answer: Any) -> Any:
-    return _in_order(answer.choices, len(answer.choices), "choices")[0]
-
-
-def _in_order(items: list[Any], count: int, name: str) -> list[Any]:
-    """Items of an answer in the order of their indexes, which must be those of ``count`` items, or absent."""
+def _in_order(items: list[Any], count: int) -> list[Any]:
+    """Embeddings in the order of their indexes, which must be those of ``count`` texts, or absent."""
     if not items or not isinstance(items, list):
-        raise TypeError(f"there are no {name}")
+        raise TypeError("there are no embeddings")
     indexes = [one.index for one in items]
     if indexes == [None] * count:
         return items
     if len(items) != count or set(indexes) != set(range(count)):
-        said = f"the endpoint's {name} have the indexes {indexes!s:.200}"
+        said = f"the endpoint's embeddings have the indexes {indexes!s:.200}"
         raise PredictionCountError(f"{said}; they must be those from 0 to {count - 1}, each once.")
     return sorted(items, key=lambda one: one.index)

@@ -59,23 +59,8 @@ class Prompts:
             )
         return columns
 
-    def refuse_columns(self, columns: Sequence[str], *, may_be_conversation: bool = False) -> None:
-        """Refuses rows that have these columns, if no prompt can be made of them.
-
-        Raises:
-            ConfigurationError: there are several, and no template.
-        """
-        is_conversation = may_be_conversation and (_COLUMN in columns or set(columns) <= set(_ROLES))
-        if self.template is None and len(columns) > 1 and not is_conversation:
-            raise ConfigurationError(_which_column(columns))
-
     def text(self, example: Any) -> str:
-        """The prompt of an example: of a text itself, of a row what the template makes of it.
-
-        Raises:
-            TypeError: the example is neither, or a row and there is no template.
-            ValueError: a column of the template is missing, or empty.
-        """
+        """The prompt of an example: of a text itself, of a row what the template makes of it."""
         if isinstance(example, str):
             return example
         if not isinstance(example, Mapping):
@@ -85,15 +70,10 @@ class Prompts:
                 f"the example is a row ({', '.join(map(str, example))}); give {self.who} prompt='... {{column}} ...', "
                 "which makes a prompt of it."
             )
-        return self._rendered(example)
+        return self.rendered(example)
 
     def conversation(self, example: Any) -> tuple[str | None, list[dict[str, Any]]]:
-        """The system message, if there is one, and the other messages.
-
-        Raises:
-            TypeError: the example is no prompt, row or conversation.
-            ValueError: it has no messages, or as for ``text``.
-        """
+        """The system message, if there is one, and the other messages."""
         if isinstance(example, str | Mapping) or not isinstance(example, Sequence):
             return self.system, [{"role": "user", "content": self.text(example)}]
         messages = list(map(as_message, example))
@@ -104,27 +84,8 @@ class Prompts:
             raise ValueError("the conversation has no messages to answer.")
         return system, messages
 
-    def example_from_row(self, row: Mapping[str, Any], *, may_be_conversation: bool = True) -> Any:
-        """What the template makes of a row, else its only column; or a conversation.
-
-        A row is a conversation if it has a column for each message, named as its role, or one column "messages".
-
-        Raises:
-            ValueError: it is not clear which column is the prompt, or it is missing, empty or no text.
-        """
-        if self.template is not None:
-            return self._rendered(row)
-        if may_be_conversation and isinstance(row.get(_COLUMN), list):
-            return row[_COLUMN]
-        if may_be_conversation and len(row) > 1 and set(row) <= set(_ROLES):
-            said = {role: text for role, text in row.items() if text not in (None, "")}
-            return [{"role": role, "content": _as_text(role, text)} for role, text in said.items()]
-        if len(row) != 1:
-            raise ValueError(_which_column(row))
-        ((column, value),) = row.items()
-        return _as_text(column, value)
-
-    def _rendered(self, row: Mapping[str, Any]) -> str:
+    def rendered(self, row: Mapping[str, Any]) -> str:
+        """What the template makes of a row; ValueError if a column of it is missing, or empty."""
         for column in self.columns:
             if column not in row:
                 raise ValueError(f"the prompt needs a column {column!r}; the row has {', '.join(map(str, row))}.")
@@ -147,20 +108,27 @@ class PromptRows:
         return self._prompts.columns
 
     def refuse_columns(self, columns: Sequence[str]) -> None:
-        """Refuses rows of which no prompt can be made.
-
-        Raises:
-            ConfigurationError: it is not clear which of the columns is the prompt.
-        """
-        self._prompts.refuse_columns(columns, may_be_conversation=self._takes_conversations)
+        """Raises ConfigurationError if it is not clear which of the columns is the prompt."""
+        is_conversation = self._takes_conversations and (_COLUMN in columns or set(columns) <= set(_ROLES))
+        if self._prompts.template is None and len(columns) > 1 and not is_conversation:
+            raise ConfigurationError(_which_column(columns))
 
     def example_from_row(self, row: Mapping[str, Any]) -> Any:
         """The prompt of a row: what ``prompt`` makes of it, its only column, or a conversation.
 
-        Raises:
-            ValueError: it is not clear which column is the prompt, or it is missing or empty.
+        A row is a conversation if it has a column for each message, named as its role, or one column "messages".
         """
-        return self._prompts.example_from_row(row, may_be_conversation=self._takes_conversations)
+        if self._prompts.template is not None:
+            return self._prompts.rendered(row)
+        if self._takes_conversations and isinstance(row.get(_COLUMN), list):
+            return row[_COLUMN]
+        if self._takes_conversations and len(row) > 1 and set(row) <= set(_ROLES):
+            said = {role: text for role, text in row.items() if text not in (None, "")}
+            return [{"role": role, "content": _as_text(role, text)} for role, text in said.items()]
+        if len(row) != 1:
+            raise ValueError(_which_column(row))
+        ((column, value),) = row.items()
+        return _as_text(column, value)
 
 
 def _which_column(columns: Iterable[Any]) -> str:

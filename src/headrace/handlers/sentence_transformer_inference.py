@@ -78,12 +78,7 @@ class SentenceTransformerModelHandler(UriModelHandler[str, Any]):
     def run_inference(
         self, batch: Sequence[str], model: Any, inference_args: dict[str, Any] | None = None
     ) -> list[PredictionResult]:
-        """Embeds the texts, in one batch unless ``inference_args`` have a ``batch_size``.
-
-        Raises:
-            TypeError: an example is not a string.
-            ValueError: ``quantization_ranges`` are missing, or are for vectors of another length.
-        """
+        """Embeds the texts, in one batch unless ``inference_args`` have a ``batch_size``."""
         self.validate_inference_args(inference_args)
         for text in batch:
             if not isinstance(text, str):
@@ -98,11 +93,7 @@ class SentenceTransformerModelHandler(UriModelHandler[str, Any]):
         return to_results(batch, list(map(owned, vectors)), self._model_uri)
 
     def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
-        """Refuses a precision that needs ``quantization_ranges`` if there are none.
-
-        Raises:
-            ConfigurationError: ``inference_args`` ask for such a precision.
-        """
+        """Raises ConfigurationError for a precision that needs ``quantization_ranges`` if there are none."""
         precision = (inference_args or {}).get("precision")
         if precision in _CALIBRATED and self._ranges is None:
             raise ConfigurationError(

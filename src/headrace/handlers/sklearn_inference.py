@@ -203,10 +203,7 @@ class SklearnModelHandlerPandas(SklearnModelHandler["pandas.DataFrame"]):
     def run_columns(
         self, columns: Any, model: BaseEstimator, inference_args: dict[str, Any] | None = None
     ) -> PredictionResult:
-        """Predicts for all rows of a data frame, of an Arrow record batch, or of columns that make a frame.
-
-        An ``inference_fn`` gets one frame as the batch's only example.
-        """
+        """Predicts for all rows of a frame, a record batch, or columns: an ``inference_fn``'s only example."""
         is_batch = self.columns_equal_rows() and hasattr(columns, "num_rows")
         frame = columns if is_batch else _frames().as_frame(columns)
         predictions, _ = self._inference_fn(model, [frame], inference_args)

@@ -138,11 +138,7 @@ def _hub_path(uri: str) -> str:
 
 
 def answer_of(model: Any, rows: Any, inference_args: dict[str, Any] | None) -> Any:
-    """The model's answer for a batch, or for a dict of batches by the names of its inputs; no tuple.
-
-    Raises:
-        PredictionCountError: it is a tuple.
-    """
+    """The model's answer for a batch, or for a dict of batches by the names of its inputs; no tuple."""
     rows = {name: tensorflow.constant(one) for name, one in rows.items()} if isinstance(rows, Mapping) else rows
     return _single(_called(model, rows, inference_args or {}))
 

@@ -130,11 +130,7 @@ def to_feed(batch: Sequence[Any], given: Mapping[str, Any], declared: Sequence[i
 
 
 def to_rows(outputs: Sequence[Any], count: int) -> list[list[Any]]:
-    """The row of each output for each of the first ``count`` examples, in memory of its own.
-
-    Raises:
-        PredictionCountError: an output has no row for each example.
-    """
+    """The row of each output for each of the first ``count`` examples, in memory of its own."""
     for output in outputs:
         if output.ndim == 0 or len(output) < count:
             raise PredictionCountError(f"an output of shape {output.shape} has no row for each of {count} examples.")

@@ -35,11 +35,7 @@ _OF_DTYPES = re.compile("dtype|scalar type|data type", re.IGNORECASE)
 
 
 def device_named(name: str | torch.device) -> torch.device:
-    """The device of a name, in any case: ``"CPU"``, ``"GPU"`` (CUDA's), or one of PyTorch's, such as ``"cuda:1"``.
-
-    Raises:
-        ConfigurationError: it names no device.
-    """
+    """The device of a name, in any case: ``"CPU"``, ``"GPU"`` (CUDA's), or one of PyTorch's, such as ``"cuda:1"``."""
     try:
         return torch.device(re.sub("^gpu(?=:|$)", "cuda", str(name).lower()))
     except RuntimeError:
@@ -157,11 +153,7 @@ class KeyedTensorExamples(TensorExamples):
 
 
 def column_dtypes(given: Mapping[str, Any] | None) -> dict[str, torch.dtype]:
-    """The user's dtypes of columns, given as torch's own or by name.
-
-    Raises:
-        ConfigurationError: one is not a dtype of real numbers.
-    """
+    """The user's dtypes of columns, given as torch's own or by name; ConfigurationError for one of no real numbers."""
     dtypes: dict[str, torch.dtype] = {}
     for name, asked in (given or {}).items():
         dtype = getattr(torch, str(asked).removeprefix("torch."), None)
@@ -216,12 +208,7 @@ def call_model(
     inference_args: Mapping[str, Any] | None = None,
     model_fn: str = "__call__",
 ) -> Any:
-    """Calls the model, or its method ``model_fn``, on a batch: a tensor, or tensors by argument name.
-
-    Raises:
-        PredictionCountError: the model returns a tuple.
-        RuntimeError: it does not take these inputs.
-    """
+    """Calls the model, or its method ``model_fn``, on a batch: a tensor, or tensors by argument name."""
     positional: list[Any] = [inputs] if isinstance(inputs, torch.Tensor) else []
     named: Mapping[str, Any] = {} if isinstance(inputs, torch.Tensor) else inputs
     try:
@@ -245,11 +232,7 @@ def on_device(inputs: Any, device: torch.device) -> Any:
 
 
 def on_cpu(answer: Any) -> Any:
-    """Moves a tensor, or those in a mapping or list, to the CPU.
-
-    Raises:
-        PredictionCountError: a value of a mapping is a tuple.
-    """
+    """Moves a tensor, or those in a mapping or list, to the CPU; refuses a tuple in a mapping."""
     if isinstance(answer, Mapping):
         return {name: on_cpu(single_output(output)) for name, output in answer.items()}
     return answer.cpu() if isinstance(answer, torch.Tensor) else owned(answer)
@@ -259,9 +242,6 @@ def rows(answer: Any) -> Any:
     """A tensor's rows, each in memory of its own: the pickle of a view would contain the whole batch.
 
     A list counts as one prediction for each example, as detectors return it.
-
-    Raises:
-        PredictionCountError: an output in a mapping is a tuple.
     """
     if isinstance(answer, torch.Tensor):
         return [row.clone() for row in answer.cpu()] if answer.ndim else answer  # which is refused later

@@ -1,4 +1,7 @@
-"""What hosts must know about frameworks whose models cannot be mapped: the plug-ins in ``headrace.arrays``."""
+"""What hosts must know about frameworks whose models cannot be mapped: the plug-ins in ``headrace.arrays``.
+
+They allocate the memory of models themselves, so each process would have a copy.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,7 @@ class TensorflowArrays(NoArrays):
     """Tensors are pickled by TensorFlow itself, as numpy's arrays."""
 
     def exporters(self) -> Mapping[type, Callable[[Any], Any]]:
-        """Every variable, tensor and Keras layer or model is refused.
-
-        TensorFlow allocates their memory itself, so each process would have a copy; and it starts threads when it
-        unpickles the first of them, after which a fork of the process, such as a host, hangs.
-        """
+        """Refuses each variable, tensor, layer and model: the first to be unpickled starts threads, and forks hang."""
         import tensorflow  # noqa: PLC0415 - only where it is imported already
         from tensorflow.python.framework.ops import EagerTensor  # noqa: PLC0415 - as above
         from tensorflow.python.ops.resource_variable_ops import ResourceVariable  # noqa: PLC0415 - as above
@@ -43,11 +42,7 @@ class XGBoostArrays(NoArrays):
     """XGBoost has no arrays of its own, but models that must not be moved into shared memory."""
 
     def exporters(self) -> Mapping[type, Callable[[Any], Any]]:
-        """Every booster is refused, also within an estimator.
-
-        XGBoost allocates its trees itself, so each process would have a copy; and unpickling a booster starts OpenMP's
-        threads, after which a fork of the process, such as a host, hangs in its first prediction.
-        """
+        """Refuses each booster, also within an estimator: unpickling one starts OpenMP's threads, and forks hang."""
         import xgboost  # noqa: PLC0415 - only where it is imported already
 
         return {xgboost.Booster: _refuse_booster}

@@ -58,16 +58,9 @@ class Launch(NamedTuple):
 
 
 def server_arguments(kwargs: Mapping[str, Any]) -> tuple[tuple[str, ...], str | None]:
-    """A server's command line: ``{"max-num-seqs": 8, "enforce-eager": None}`` is ``--max-num-seqs 8 --enforce-eager``.
+    """A server's command line, without the API key, and that: ``{"enforce-eager": None}`` is ``--enforce-eager``.
 
-    Args:
-        kwargs: values by option. None and True: an option without a value; a list: several values; a mapping: JSON.
-
-    Returns:
-        The arguments without the API key, and the key, or None.
-
-    Raises:
-        ConfigurationError: an option that Headrace sets itself, or one given as False.
+    Of the values by option, None and True stand for an option without a value, a list for several, a mapping for JSON.
     """
     found: list[str] = []
     api_key: str | None = None
