@@ -186,7 +186,7 @@ def quantized_by_channel():
 UNUSUAL = {
     "sparse": torch.arange(4096.0).to_sparse,
     "conjugate": torch.arange(4096.0).type(torch.complex64).conj,
-    "computed": lambda: (torch.arange(4096.0, requires_grad=True) * 2).detach(),
+    "computed": (torch.arange(4096.0, requires_grad=True) * 2).detach,
     "expanded": lambda: torch.zeros(4096).expand(3, 4096),
     "parameter": lambda: nn.Parameter(torch.ones(4096), requires_grad=False),
     "quantized": lambda: torch.quantize_per_tensor(torch.rand(64, 64), 0.1, 3, torch.quint8),
