@@ -10,6 +10,11 @@ from headrace.handlers.prompts import PromptRows, Prompts
 USER = {"role": "user", "content": "b"}
 
 
+class Rows(PromptRows):
+    def __init__(self, template=None, *, takes_conversations=True):
+        self._prompts, self._takes_conversations = Prompts("H", template), takes_conversations
+
+
 @pytest.mark.parametrize(
     ("template", "row", "prompt"),
     [
@@ -20,8 +25,8 @@ USER = {"role": "user", "content": "b"}
 )
 def test_template_makes_the_prompt_of_a_row(template, row, prompt):
     assert Prompts("H", template).text(row) == prompt
-    assert Prompts("H", template).example_from_row(row) == prompt
-    assert Prompts("H", template).example_from_row(row, may_be_conversation=False) == prompt
+    assert Rows(template).example_from_row(row) == prompt
+    assert Rows(template, takes_conversations=False).example_from_row(row) == prompt
 
 
 @pytest.mark.parametrize(
@@ -70,11 +75,6 @@ def test_conversations_are_made_of_every_sort_of_example(example, conversation):
 def test_what_is_no_example_is_named(example, error, said):
     with pytest.raises(error, match=said):
         Prompts("H").conversation(example)
-
-
-class Rows(PromptRows):
-    def __init__(self, template=None, *, takes_conversations=True):
-        self._prompts, self._takes_conversations = Prompts("H", template), takes_conversations
 
 
 @pytest.mark.parametrize(
