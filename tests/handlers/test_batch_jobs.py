@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from headrace.handlers import batch_jobs
+from headrace.handlers import batch_jobs, batch_store
 from headrace.handlers.batch_apis import Collected
 from headrace.handlers.batch_jobs import BatchAnswer, BatchJobs, BatchUnfinishedError
 from headrace.handlers.batch_store import BatchStore, Line, Sent
@@ -214,6 +214,20 @@ def test_process_that_is_killed_anywhere_loses_nothing_and_pays_once(step, is_do
 @pytest.fixture
 def store(tmp_path):
     return BatchStore(str(tmp_path))
+
+
+def test_what_is_looked_up_is_of_one_moment(store, tmp_path, monkeypatch):
+    """A batch that ends meanwhile would be neither answered nor running, and its requests sent again."""
+    for name in "ab":
+        store.sent(store.announce("token", [name]), name)
+    store.end(1, [Line("a", 200, "of a")])
+
+    def read(*row):
+        BatchStore(str(tmp_path)).end(2, [Line("b", 200, "of b")])
+        return Line(*row)
+
+    monkeypatch.setattr(batch_store, "Line", read)
+    assert store.look_up(["a", "b"]) == ([Line("a", 200, "of a")], [Sent(2, "b")], {"a", "b"})
 
 
 def test_number_of_a_forgotten_batch_is_never_given_again(store):

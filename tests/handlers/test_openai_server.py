@@ -19,7 +19,7 @@ pytestmark = pytest.mark.large
 
 ARGS = {"max_tokens": 4, "temperature": 0}
 PROMPTS = ["a good film", "the film is bad", "film"]
-WORDS = set("[PAD] [UNK] [CLS] [SEP] [MASK] a b c d e good bad film the is".split())
+WORDS = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d", "e", "good", "bad", "film", "the", "is"}
 
 
 def free_port():

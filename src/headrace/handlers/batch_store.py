@@ -179,10 +179,11 @@ class BatchStore:
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
-        """A connection whose changes are made together."""
+        """A connection whose changes are made together, and that reads what is there at one moment."""
         try:
             with legible_errors(), closing(sqlite3.connect(self._path, _BUSY_SECS)) as database, database:
                 database.text_factory = lambda data: data.decode(errors="replace")  # damage concerns its request only
+                database.execute("BEGIN")  # else each query would begin when it runs
                 yield database
         except sqlite3.OperationalError:
             raise
