@@ -38,6 +38,7 @@ WORKLOADS = (
     "isolated",
     "isolated_process",
     "roundtrip",
+    "simulated",
     "recovery",
     "casualties",
     "bad_rows",

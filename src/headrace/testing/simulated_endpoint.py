@@ -14,11 +14,16 @@ from typing import Any, Protocol
 from headrace.failures.concurrency import ConcurrencyLimit
 from headrace.failures.endpoint_board import Board, Memory
 from headrace.failures.outages import Verdict
+from headrace.testing.simulation_plan import SimulatedRun
 
 LATENCY = 0.05
 """Seconds, by default."""
 _MOST = 1000
 """How many requests a client has waiting."""
+_REQUESTS, _REQUESTS_EACH = 30_000, 100
+"""How many requests are sent one by one, and for each worker more; by then an endpoint's rate has settled."""
+_NEARLY = 0.8
+"""The share of a quota that is used if the quota holds clients back."""
 _THERE = 0.0005
 """How long a refusal to connect takes."""
 
@@ -214,3 +219,52 @@ class SimulatedEndpoint:
         end = max(now, heapq.heappop(self._free)) + seconds
         heapq.heappush(self._free, end)
         return end
+
+
+class EndpointShare:
+    """What the workers of some machines get out of their part of an endpoint, if they always have requests for it.
+
+    Args:
+        plan: has the endpoint.
+        name: of the endpoint.
+        machines: how many of the plan's are simulated.
+    """
+
+    def __init__(self, plan: SimulatedRun, name: str, machines: int) -> None:
+        self.name, self.share = name, plan.shares[name]
+        service = self._service = plan.endpoints[name]
+        self._workers = machines * plan.machines.workers
+        part = machines / plan.machines.count
+        quota = service.quota_per_second * part
+        burst = max(service.burst_seconds, 1 / quota)
+        bucket = None if quota == math.inf else TokenBucket(lambda _: quota, burst)
+        at_once = service.at_once * part
+        side_by_side = math.ceil(at_once)  # which take as much longer as they are too many
+        latency = service.latency_seconds * (side_by_side / at_once if at_once else 1.0)
+        found = SimulatedEndpoint(
+            bucket,
+            clients=machines,
+            processes=plan.machines.workers,
+            latency=lambda _: latency,
+            workers=side_by_side,
+            at_random=service.refused_at_random,
+        ).run(math.inf, requests=_REQUESTS + _REQUESTS_EACH * self._workers)
+        self._accepted = found.accepted
+        self._refused = len(found.refused) / len(found.accepted)
+        half = len(found.accepted) // 2
+        self._rate = (len(found.accepted) - 1 - half) / (found.accepted[-1] - found.accepted[half])
+        self.phase = "waiting for a quota" if self._rate > _NEARLY * quota else "waiting for an endpoint"
+
+    def answered(self, now: float, rows: int) -> float:
+        """In how many seconds a worker that begins with so many rows has their answers."""
+        accepted, last = self._accepted, self._accepted[-1]
+        before = bisect_left(accepted, now) if now < last else len(accepted) + (now - last) * self._rate
+        number = math.ceil(before + rows * self.share * self._workers) - 1
+        beyond = number - len(accepted) + 1
+        then = accepted[number] if beyond <= 0 else last + beyond / self._rate
+        return then - now + self._service.latency_seconds
+
+    def refused(self, requests: int, *, waited: bool) -> int:
+        """How many refusals there are before so many requests are answered; ``waited``: whether workers had to wait."""
+        at_random = self._service.refused_at_random
+        return round(requests * (self._refused if waited else at_random / (1 - at_random)))

@@ -11,9 +11,10 @@ import itertools
 import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from headrace.batching.size import size_controller
@@ -25,9 +26,6 @@ from headrace.runtime.plan import ONLY, make_plan
 from headrace.runtime.queues import queues_for
 from headrace.testing.fakes import DoublingHandler
 from headrace.testing.simulation_plan import GB, SimulatedModel, SimulatedRun
-
-_LINGER_SECS = 60.0
-"""For how long a machine keeps a model that no worker of it uses."""
 
 Waits = Generator[float, None, None]
 """A worker: it yields when it goes on."""
@@ -45,13 +43,6 @@ class SimulatedBundle:
     """Loads, evictions, batches and rows by (what, model)."""
 
 
-class Row:
-    """Stands for every row."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.nbytes = nbytes
-
-
 class SimulatedMachine:
     """A machine with its workers, from its start on.
 
@@ -66,9 +57,10 @@ class SimulatedMachine:
         self.shared = _SharedModels(self) if shares_models else None
         machines = plan.machines
         self.limit = round(min(machines.memory_gb, 1e9) * GB)
-        self.used = self.peak = round(machines.memory_per_worker_gb * GB) * machines.workers
+        self.used = self.peak = 0
         self.slowdown = max(1.0, machines.workers / (machines.cores or math.inf))
         self.now = 0.0
+        self.grow(round(machines.memory_per_worker_gb * GB) * machines.workers)
 
     def run(self, parts: Iterator[int]) -> list[list[SimulatedBundle]]:
         """What each worker does until there are no more bundles, of so many rows each.
@@ -106,75 +98,56 @@ class SimulatedMachine:
             )
 
 
-class _SharedModels:
-    """The machine's table of shared models: one copy for all workers, admitted by bytes."""
-
-    def __init__(self, machine: SimulatedMachine) -> None:
-        self._machine = machine
-        self._models: dict[str, _Shared] = {}
-
-    def take(self, name: str, model: SimulatedModel, worker: _Worker) -> float:
-        """Leases a model; returns when it is ready."""
-        machine = self._machine
-        now = machine.now
-        self._drop([key for key, one in self._models.items() if one.is_over(now)])
-        while name not in self._models:
-            loading = [one for one in self._models.values() if one.ready_at > now]
-            held = [
-                Held(key, one.model.nbytes, one.leases, one.used_at)
-                for key, one in self._models.items()
-                if one.ready_at <= now
-            ]
-            free = machine.limit - machine.used + sum(one.model.nbytes for one in loading)
-            verdict = admit(model.nbytes, held, [one.model.nbytes for one in loading], free, machine.limit)
-            if isinstance(verdict, Admit):
-                machine.grow(model.nbytes)
-                self._models[name] = _Shared(model, now + model.load_seconds)
-                worker.count("loads", name)
-            elif isinstance(verdict, Evict):
-                self._drop(verdict.keys, worker)
-            elif isinstance(verdict, Refuse):
-                if not worker.drop_idle():
-                    raise ModelMemoryError(f"the model of {name!r}", verdict.reason)
-            else:
-                now = min(one.ready_at for one in loading)
-        self._models[name].leases += 1
-        return max(now, self._models[name].ready_at)
-
-    def give_back(self, name: str) -> None:
-        """Ends a lease."""
-        one = self._models[name]
-        one.leases, one.used_at = one.leases - 1, self._machine.now
-
-    def _drop(self, names: Sequence[str], worker: _Worker | None = None) -> None:
-        for name in names:
-            self._machine.grow(-self._models.pop(name).model.nbytes)
-            if worker is not None:
-                worker.count("evictions", name)
-
-
 @dataclass
 class _Shared:
-    model: SimulatedModel
+    """A model of which the machine has one copy."""
+
+    nbytes: int
     ready_at: float
     leases: int = 0
     used_at: float = 0.0
 
-    def is_over(self, now: float) -> bool:
-        return not self.leases and max(self.used_at, self.ready_at) + _LINGER_SECS <= now
+
+class _SharedModels(dict[str, _Shared]):
+    """The machine's table of shared models, which are admitted by bytes."""
+
+    def __init__(self, machine: SimulatedMachine) -> None:
+        super().__init__()
+        self._machine = machine
+
+    def take(self, name: str, model: SimulatedModel, worker: _Worker) -> float:
+        """Leases a model; returns when it is ready."""
+        machine, now = self._machine, self._machine.now
+        while name not in self:
+            loading = [one for one in self.values() if one.ready_at > now]
+            ready = [(key, one) for key, one in self.items() if one.ready_at <= now]
+            held = [Held(key, one.nbytes, one.leases, one.used_at) for key, one in ready]
+            needs = [one.nbytes for one in loading]
+            verdict = admit(model.nbytes, held, needs, machine.limit - machine.used + sum(needs), machine.limit)
+            if isinstance(verdict, Admit):
+                machine.grow(model.nbytes)
+                self[name] = _Shared(model.nbytes, now + model.load_seconds)
+                worker.bundle.counts["loads", name] += 1
+            elif isinstance(verdict, Evict):
+                for key in verdict.keys:
+                    machine.grow(-self.pop(key).nbytes)
+                    worker.bundle.counts["evictions", key] += 1
+            elif not isinstance(verdict, Refuse):
+                now = min(one.ready_at for one in loading)
+            elif not worker.cache.drop_idle():
+                raise ModelMemoryError(f"the model of {name!r}", verdict.reason)
+        self[name].leases += 1
+        return max(now, self[name].ready_at)
 
 
 class _Room(MemoryBudget):
-    """A worker's room for models; tells the worker what it drops.
+    """A worker's room for models. Memory is looked at only for keyed models that workers do not share."""
 
-    Args:
-        checks: whether memory is looked at, as it is for keyed models that workers do not share.
-    """
-
-    def __init__(self, worker: _Worker, *, checks: bool) -> None:
+    def __init__(self, worker: _Worker) -> None:
         machine = worker.machine
         super().__init__(lambda: machine.limit - machine.used, lambda: machine.limit, lambda: worker.held)
-        self._worker, self._checks = worker, checks
+        self._worker = worker
+        self._checks = machine.plan.route == "keyed" and machine.shared is None
 
     def make(
         self, name: Any, at_least: int | None, held: Mapping[Any, int], loading: Sequence[Any]
@@ -182,83 +155,75 @@ class _Room(MemoryBudget):
         return super().make(name, at_least, held, loading) if self._checks else ()
 
     def dropped(self, names: Sequence[Any]) -> None:
+        worker, shared = self._worker, self._worker.machine.shared
         for name in names:
-            self._worker.evicted(name)
+            if shared is not None:
+                shared[name].leases, shared[name].used_at = shared[name].leases - 1, worker.machine.now
+            else:
+                worker.grow(-worker.machine.plan.models[name].nbytes)
+                worker.bundle.counts["evictions", name] += 1
 
 
 class _Worker:
     """A worker process: what an ``InferenceSession`` and its bundles are made of, without the threads."""
 
     def __init__(self, machine: SimulatedMachine, number: int) -> None:
-        self.machine, self.plan = machine, machine.plan
+        self.machine = machine
         self.held = 0
         """Bytes of its own models."""
         self.done: list[SimulatedBundle] = []
-        self._bundle = SimulatedBundle()
+        self.bundle = SimulatedBundle()
+        """At which it is."""
+        self.cache = ModelCache(machine.plan.max_models, _Room(self))
         self._rng = random.Random(f"{machine.seed} {number}")
-        keyed = self.plan.route == "keyed"
-        room = _Room(self, checks=keyed and machine.shared is None)
-        self._cache = ModelCache(self.plan.max_models, room)
-        self._steps = [*_transforms(self.plan)]
+        self._steps = [*_transforms(machine.plan)]
 
     def work(self, parts: Iterator[int]) -> Waits:
         """Takes bundle after bundle."""
-        yield self.machine.plan.machines.start_seconds
+        machine, plan = self.machine, self.machine.plan
+        yield plan.machines.start_seconds
         for rows in parts:
-            began, self._bundle = self.machine.now, SimulatedBundle(rows)
-            beside = rows * self.plan.seconds_per_row * self.machine.slowdown
-            self._bundle.spent["rows", ""] += beside
-            yield self.machine.now + beside
+            began, self.bundle = machine.now, SimulatedBundle(rows)
+            yield self._spend("rows", "", rows * plan.seconds_per_row * machine.slowdown)
             for step in self._steps:
                 for name, batch in step.batches(rows, self._rng):
                     yield from self._run(step, name, batch)
-            self._bundle.seconds = self.machine.now - began
-            self.done.append(self._bundle)
+            self.bundle.seconds = machine.now - began
+            self.done.append(self.bundle)
 
-    def count(self, what: str, name: str, number: int = 1) -> None:
-        """Counts in the bundle at hand."""
-        self._bundle.counts[what, name] += number
+    def grow(self, nbytes: int) -> None:
+        """Takes memory for a model of its own, or gives it back."""
+        self.held += nbytes
+        self.machine.grow(nbytes)
 
-    def drop_idle(self) -> bool:
-        """Drops the model that has been idle longest, if there is one."""
-        return self._cache.drop_idle()
-
-    def evicted(self, name: str) -> None:
-        """A model has left the worker's cache."""
-        if self.machine.shared is not None:
-            self.machine.shared.give_back(name)
-            return
-        nbytes = self.plan.models[name].nbytes
-        self.held -= nbytes
-        self.machine.grow(-nbytes)
-        self.count("evictions", name)
+    def _spend(self, phase: str, name: str, seconds: float) -> float:
+        """Counts time; returns when it is over."""
+        self.bundle.spent[phase, name] += seconds
+        return self.machine.now + seconds
 
     def _run(self, step: _Transform, name: Any, batch: Any) -> Waits:
         label = step.label(name)
-        model = self.plan.models[label]
+        model = self.machine.plan.models[label]
         ready_at: list[float] = []
         load = partial(self._load, step, label, model)
-        slot = self._cache.use(label, lambda: ready_at.append(load()), lambda: model.nbytes)
+        slot = self.cache.use(label, lambda: ready_at.append(load()), lambda: model.nbytes)
         if ready_at:
-            self._bundle.spent["loading", label] += ready_at[0] - self.machine.now
-            yield ready_at[0]
+            yield self._spend("loading", label, ready_at[0] - self.machine.now)
         seconds = model.batch_seconds(batch.total) * self.machine.slowdown
-        yield self.machine.now + seconds
+        yield self._spend("model", label, seconds)
         slot.release()
-        step.sizes[name].observe(step.size_of(batch), seconds)
-        self._bundle.spent["model", label] += seconds
-        self.count("batches", label)
-        self.count("rows", label, batch.total)
+        step.sizes[name].observe(batch.total, seconds)
+        self.bundle.counts["batches", label] += 1
+        self.bundle.counts["rows", label] += batch.total
 
     def _load(self, step: _Transform, label: str, model: SimulatedModel) -> float:
         """Loads a model; returns when it is there."""
-        if self._cache.is_short:
-            step.resident.limit_to(len(self._cache))
+        if self.cache.is_short:
+            step.resident.limit_to(len(self.cache))
         if self.machine.shared is not None:
             return self.machine.shared.take(label, model, self)
-        self.held += model.nbytes
-        self.machine.grow(model.nbytes)
-        self.count("loads", label)
+        self.grow(model.nbytes)
+        self.bundle.counts["loads", label] += 1
         return self.machine.now + model.load_seconds
 
 
@@ -267,18 +232,17 @@ class _Transform:
 
     def __init__(self, run: SimulatedRun, names: Sequence[str], *, routed: bool) -> None:
         self._names = names
-        handlers = {name: _handler(run.models[name]) for name in names}
-        mappings = [KeyModelMapping([name], one) for name, one in handlers.items()]
-        handler: Any = KeyedModelHandler(mappings, run.max_models) if routed else handlers[names[0]]
+        handlers = [
+            DoublingHandler(min_batch_size=one.min_batch_size, max_batch_size=one.max_batch_size)
+            for one in map(run.models.__getitem__, names)
+        ]
+        mappings = [KeyModelMapping([name], one) for name, one in zip(names, handlers, strict=True)]
+        handler: Any = KeyedModelHandler(mappings, run.max_models) if routed else handlers[0]
         self._plan = make_plan(handler)
         self.sizes = {name: size_controller(self._plan.batching_of(name)) for name in self._plan.models}
         self.resident = ResidentModels(self._plan.model_limit)
-        self.size_of: Callable[[Any], float] = lambda batch: batch.total
-        self._row = Row(run.bytes_per_row)
-        shares = run.shares
-        self._weights = [shares[name] for name in names]
-        self._share = sum(self._weights)
-        """Of the rows; the others go to endpoints."""
+        self._row = SimpleNamespace(nbytes=run.bytes_per_row)
+        self._weights = [run.shares[name] for name in names]
 
     def label(self, name: Any) -> str:
         """The model's name in the plan."""
@@ -289,9 +253,8 @@ class _Transform:
         queues = queues_for(self._plan, self.sizes, self.resident)
         elements: Sequence[Any] = [self._row] * rows
         if self._plan.routed:
-            pairs = {name: (name, self._row) for name in self._names}
-            rows = round(rows * self._share)
-            elements = [pairs[name] for name in rng.choices(self._names, self._weights, k=rows)]
+            pairs = [(name, self._row) for name in self._names]
+            elements = rng.choices(pairs, self._weights, k=round(rows * sum(self._weights)))  # others ask endpoints
         for element in elements:
             yield from queues.add(element, None)
         yield from queues.flush()
@@ -299,12 +262,8 @@ class _Transform:
 
 def _transforms(run: SimulatedRun) -> Iterator[_Transform]:
     """One for all keyed models, or one for each model."""
-    make = partial(_Transform, run, routed=run.route == "keyed")
-    if run.route == "keyed" and run.models:
-        yield make([*run.models])
+    names = [name for name in run.models if run.shares[name]]
+    if run.route == "keyed" and names:
+        yield _Transform(run, names, routed=True)
     else:
-        yield from (make([name]) for name in run.models)
-
-
-def _handler(model: SimulatedModel) -> DoublingHandler:
-    return DoublingHandler(min_batch_size=model.min_batch_size, max_batch_size=model.max_batch_size)
+        yield from (_Transform(run, [name], routed=False) for name in names)

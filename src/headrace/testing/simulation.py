@@ -16,7 +16,6 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from typing import Any
 
 from headrace.core.errors import ConfigurationError
 from headrace.runtime.placement import Choice
-from headrace.testing.simulated_endpoint import SimulatedEndpoint, TokenBucket
+from headrace.testing.simulated_endpoint import EndpointShare
 from headrace.testing.simulated_machine import SimulatedBundle, SimulatedMachine
 from headrace.testing.simulation_plan import GB, SimulatedRun, parse_plan
 
@@ -36,8 +35,6 @@ _MOST_ROWS = 2_000_000
 """How many rows, times the models that they go through, the workers of a machine do one by one."""
 _FEWEST_BUNDLES = 8
 """But at least so many each."""
-_MOST_REQUESTS, _EACH = 30_000, 100
-"""How many requests to an endpoint are sent one by one, and for each worker more; then it has settled."""
 _MOST_MACHINES = 16
 """How many machines ask an endpoint, which has as large a part of its quota: more behave alike."""
 _COUNTED = ("loads", "evictions", "batches")
@@ -45,8 +42,8 @@ _HOUR = 3600.0
 _ONCE, _AGAIN = -1, -2
 """In place of a worker: a machine is preempted."""
 _MOST_PREEMPTIONS = 100
-_WAITS, _NEARLY = 0.01, 0.8
-"""Shares of the time that waiting takes, and of a quota that is used, if the quota holds the run back."""
+_WAITS = 0.01
+"""The share of the time that workers wait for an endpoint which holds them back."""
 
 
 @dataclass(frozen=True)
@@ -120,15 +117,13 @@ class _Run:
             self._histories += machine.run(_parts(plan))
             self._memory = max(self._memory, machine.peak)
         machines = min(plan.machines.count, _MOST_MACHINES) if grouped else plan.machines.count
-        self._endpoints = [_Endpoint(plan, name, machines) for name in plan.endpoints]
+        self._endpoints = [EndpointShare(plan, name, machines) for name in plan.endpoints if plan.shares[name]]
         self._left = self._unfinished = plan.rows
         """Rows that nobody has taken, and that nobody has finished."""
         self._events: list[tuple[float, int, int]] = []
         """When a worker has started or is done with its bundle, and which start that was; or when a machine goes."""
-        self._taken: dict[int, tuple[float, int]] = {}
-        """Since when workers are at a bundle, and of how many rows."""
-        self._waits: dict[int, tuple[str, float]] = {}
-        """For what, and for how long, they wait at its end."""
+        self._taken: dict[int, tuple[float, int, str, float]] = {}
+        """Since when workers are at a bundle, of how many rows; for what, and how long, they wait at its end."""
         self._idle: set[int] = set()
         self._ages = [0] * plan.workers
         """How many bundles a worker has done since its machine started."""
@@ -193,7 +188,7 @@ class _Run:
         each, restart = self._plan.machines.workers, self._plan.preemptions.restart_seconds
         for worker in range(machine * each, machine * each + each):
             if worker in self._taken:
-                began, rows = self._taken.pop(worker)
+                began, rows, *_ = self._taken.pop(worker)
                 self._left += rows
                 self._lost[self._bundle(worker)] += 1
                 self._spent["preempted"] += now - began
@@ -212,25 +207,22 @@ class _Run:
         bundle = self._local(worker)
         rows = min(bundle.rows, self._left)
         self._left -= rows
-        self._taken[worker] = now, rows
-        end = local = now + bundle.seconds * rows / bundle.rows
+        local, waits = bundle.seconds * rows / bundle.rows, [(0.0, "")]
         for endpoint in self._endpoints:
             answered = endpoint.answered(now - self._plan.machines.start_seconds, rows)
-            if now + answered > end:
-                end, phase = now + answered, endpoint.phase
-        if end > local:
-            self._waits[worker] = phase, end - local
-        heapq.heappush(self._events, (end, worker, self._starts[self._machine_of(worker)]))
+            waits.append((answered - local, endpoint.phase))
+        waited, phase = max(waits)
+        self._taken[worker] = now, rows, phase, waited
+        heapq.heappush(self._events, (now + local + waited, worker, self._starts[self._machine_of(worker)]))
 
     def _finish(self, now: float, worker: int) -> None:
         """A worker has started, or has done its bundle."""
         if worker in self._taken:
-            _, rows = self._taken.pop(worker)
+            _, rows, phase, waited = self._taken.pop(worker)
             self._done[self._bundle(worker)] += rows / self._local(worker).rows
             self._ages[worker] += 1
             self._unfinished -= rows
-            phase, seconds = self._waits.pop(worker, ("", 0.0))
-            self._spent[phase] += seconds
+            self._spent[phase] += waited
         self._take(now, worker)
 
     def _found(self, seconds: float) -> Forecast:
@@ -275,45 +267,6 @@ class _Run:
             return None
         paid = sum(requests[name] * price for name, price in per_row.items())
         return paid + machines.count * machines.price_per_hour * seconds / _HOUR
-
-
-class _Endpoint:
-    """What the workers of some machines get out of their part of an endpoint, if they always have requests for it."""
-
-    def __init__(self, plan: SimulatedRun, name: str, machines: int) -> None:
-        self.name, self.share = name, plan.shares[name]
-        service = self._service = plan.endpoints[name]
-        self._workers = machines * plan.machines.workers
-        part = machines / plan.machines.count
-        quota = service.quota_per_second * part
-        bucket = None if quota == math.inf else TokenBucket(lambda _: quota, burst=max(1.0, 1 / quota))
-        found = SimulatedEndpoint(
-            bucket,
-            clients=machines,
-            processes=plan.machines.workers,
-            latency=lambda _: service.latency_seconds,
-            workers=math.ceil(service.at_once * part),
-            at_random=service.refused_at_random,
-        ).run(math.inf, requests=_MOST_REQUESTS + _EACH * self._workers)
-        self._accepted = found.accepted
-        self._refused = len(found.refused) / len(found.accepted)
-        half = len(found.accepted) // 2
-        self._rate = (len(found.accepted) - 1 - half) / (found.accepted[-1] - found.accepted[half])
-        self.phase = "waiting for a quota" if self._rate > _NEARLY * quota else "waiting for an endpoint"
-
-    def answered(self, now: float, rows: int) -> float:
-        """In how many seconds a worker that begins with so many rows has their answers."""
-        accepted, last = self._accepted, self._accepted[-1]
-        before = bisect_left(accepted, now) if now < last else len(accepted) + (now - last) * self._rate
-        number = math.ceil(before + rows * self.share * self._workers) - 1
-        beyond = number - len(accepted) + 1
-        then = accepted[number] if beyond <= 0 else last + beyond / self._rate
-        return then - now + self._service.latency_seconds
-
-    def refused(self, requests: int, *, waited: bool) -> int:
-        """How many refusals there are before so many requests are answered; ``waited``: whether workers had to wait."""
-        at_random = self._service.refused_at_random
-        return round(requests * (self._refused if waited else at_random / (1 - at_random)))
 
 
 def _parts(plan: SimulatedRun) -> Iterator[int]:

@@ -95,6 +95,7 @@ class SimulatedService:
 
     latency_seconds: float = _number("seconds to answer a request", above=True)
     quota_per_second: float = _number("requests that it takes a second", math.inf, above=True)
+    burst_seconds: float = _number("for how many seconds what is left of the quota is kept", 1.0)
     refused_at_random: float = _number("the share of requests that it refuses whatever they are", 0.0)
     at_once: int = _number("requests that it works on at a time; 0: any number", 0, whole=True)
     price_per_1000_rows: float = _number("money for 1,000 answers", 0.0)
@@ -120,7 +121,7 @@ class Preemptions:
 
     per_hour: float = _number("how often that happens to a machine in an hour", 0.0)
     at_hours: tuple[float, ...] = _other("when it happens, to one machine after the other", _hours, ())
-    restart_seconds: float = _number("seconds until there is another machine", 60.0)
+    restart_seconds: float = _number("seconds until the workers of another machine begin", 60.0)
 
 
 @dataclass(frozen=True, kw_only=True)
