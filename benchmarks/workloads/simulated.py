@@ -22,7 +22,7 @@ ABOUT = """\
 Runs of `headrace run` over a file of JSON lines, with models that sleep, so that it is known what a batch and a load
 take; or with an endpoint of the quota server. Seconds are from the first load to the end of the last batch, or from the
 first request to the last answer: what the process takes to start is no question of the policies. The six models
-by key, of 100 MB each, have batches of 32 and a limit of 420 MB; their keys come in another order than in the
+by key, of 200 MB each, have batches of 32 and a limit of 800 MB; their keys come in another order than in the
 simulation."""
 
 _COUNTED = ("loads", "batches", "refused")
@@ -30,8 +30,8 @@ _MODELS = [f"m{number}" for number in range(6)]
 _LINE = {"fixed": 0.1, "per_row": 0.002}
 _MODEL = {"load_seconds": 1.0, "batch_seconds": _LINE}
 _KEYED = {
-    "load_seconds": 1.0,
-    "memory_gb": 0.1,
+    "load_seconds": 0.5,
+    "memory_gb": 0.2,
     "batch_seconds": _LINE,
     "min_batch_size": 32,
     "max_batch_size": 32,
@@ -46,10 +46,15 @@ _ENDPOINT = {
 _KEYS = {"route": "keyed", "zipf": 1.0, "models": dict.fromkeys(_MODELS, _KEYED)}
 PLANS: Mapping[str, Mapping[str, Any]] = {
     "one model": {"rows": 6_000, "models": {"m": _MODEL}},
-    "one model, two workers": {"rows": 12_000, "machines": {"workers": 2}, "models": {"m": _MODEL}},
+    "one model, two workers": {
+        "rows": 12_000,
+        "bytes_per_row": 24,
+        "machines": {"workers": 2},
+        "models": {"m": _MODEL},
+    },
     "six models by key, memory for three": {
-        "rows": 3_000,
-        "machines": {"memory_gb": 0.42, "memory_per_worker_gb": 0.02},
+        "rows": 4_000,
+        "machines": {"memory_gb": 0.8, "memory_per_worker_gb": 0.05},
         **_KEYS,
     },
     "a quota of 200/s": {"rows": 3_000, "endpoints": {"e": _ENDPOINT}},

@@ -131,7 +131,9 @@ class SimulatedRun:
     rows: int = _number("rows in all", least=1, whole=True)
     rows_per_bundle: int | None = _number("rows that a worker takes at a time", None, least=1, whole=True)
     seconds_per_row: float = _number("seconds a row takes beside the model: read, preprocess, write", 0.0)
-    bytes_per_row: int = _number("bytes that a row takes while it waits for its batch", 1000, least=1, whole=True)
+    bytes_per_row: int = _number(
+        "bytes of a row, in the file and while it waits for its batch", 1000, least=1, whole=True
+    )
     route: str = _choice("whether each row goes through every model, or to one of them by its key", "all", "keyed")
     zipf: float | None = _number("the model of rank r gets a share as 1 / r ** zipf", None)
     max_models: int | None = _number("models that a worker holds at a time", None, least=1, whole=True)
