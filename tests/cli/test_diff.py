@@ -10,6 +10,8 @@ import pyarrow.parquet
 import pytest
 
 from headrace.cli.main import main
+from headrace.metrics.report import report_figures, write_report
+from headrace.metrics.timeline import Timeline
 
 
 @pytest.fixture
@@ -61,3 +63,21 @@ def test_rows_go_to_a_file_and_mistakes_are_one_line(
     assert "no column 'ids'; did you mean 'id'?" in capsys.readouterr().err
     assert main(["diff", *outputs, "--output", str(tmp_path / "changes.txt")]) == 2
     assert main(["diff", *outputs, "--output", outputs[0]]) == 2
+
+
+def test_what_both_runs_took_stands_beside(
+    outputs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    phases = {"imports": 1.0, "loading": 1.0, "rows": 7.0, "writing": 1.0}
+    for output, seconds, cost in zip(outputs, (10.0, 5.0), (0.5, None), strict=True):
+        facts = {"command": "run", "exit_code": 0, "exit_reason": "done", "rows": 400, "seconds": seconds, "cost": cost}
+        facts |= {"files": {"predictions": output}, "phases": phases}
+        write_report(report_figures(facts, Timeline()), str(tmp_path / f"{seconds}.json"))
+    (tmp_path / "other.json").write_text("no report")
+    assert main(["diff", *outputs]) == 0
+    shown = capsys.readouterr().out
+    assert "seconds          10 -> 5\nrows/s           50 -> 50\n" in shown
+    assert "cost" not in shown, "of one of them nobody knows it"
+    assert main(["diff", *outputs, "--json"]) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert runs["old"] == {"seconds": 10.0, "rows_per_second": 50.0, "cost": 0.5}

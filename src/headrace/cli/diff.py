@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -73,13 +73,34 @@ def run_diff(args: DiffArgs) -> int:
     )
     if args.output:
         write_rows(found.rows, args.output)
+    runs = [_run_of(path) for path in (args.old, args.new)]
     if args.as_json:
-        facts = json.dumps(_facts(found), default=str)
+        facts = json.dumps({**_facts(found), "runs": dict(zip(("old", "new"), runs, strict=True))}, default=str)
         typer.echo(json.dumps(json.loads(facts, parse_constant=lambda _: None)))  # JSON has no NaN
     else:
-        for line in _lines(found, args.output):
+        for line in (*_run_lines(runs), *_lines(found, args.output)):
             typer.echo(line)
     return TOO_MUCH if args.threshold is not None and found.changed.value > args.threshold else SAME_ENOUGH
+
+
+def _run_of(output: str) -> dict[str, float | None] | None:
+    """What the run took that has written an output; None: no report beside it says."""
+    from headrace.metrics.report import report_of  # noqa: PLC0415 - only for this
+
+    figures = report_of(output)
+    if figures is None:
+        return None
+    working = (figures["phases"] or {}).get("rows", 0.0) + (figures["phases"] or {}).get("writing", 0.0)
+    rate = round(figures["rows"] / working, 2) if working and figures["rows"] else None
+    return {"seconds": figures["seconds"], "rows_per_second": rate, "cost": figures["cost"]}
+
+
+def _run_lines(runs: Sequence[Mapping[str, float | None] | None]) -> Iterator[str]:
+    """What both runs took, as far as their reports say."""
+    old, new = ({} if run is None else run for run in runs)
+    for name in [name for name in old if old[name] is not None and new.get(name) is not None]:
+        label = name.replace("_per_", "/").replace("/second", "/s")
+        yield f"{label:<17}{old[name]:,.6g} -> {new[name]:,.6g}"
 
 
 def _names(given: list[str] | None) -> list[str]:

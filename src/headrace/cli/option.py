@@ -28,7 +28,7 @@ INPUT, MODEL, OUTPUT, RUN, REPORT = "Input", "Model", "Output", "Running", "Repo
 FILE = "headrace.toml"
 
 _COMMANDS = ("run", "retry", "doctor")
-_PATHS = ("output", "report", "into", "dead-letters", "rows", "cache", "batch-directory")
+_PATHS = ("output", "report", "into", "dead-letters", "rows", "cache", "batch-directory", "changed-since")
 _MODELS = ("model", "fallback-model")
 """A path, or an id on a hub."""
 _PAIRS = ("handler-arg", "inference-arg", "fallback-arg", "price")

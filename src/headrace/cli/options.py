@@ -23,7 +23,7 @@ from headrace.cli.option import (
     share,
     use_settings,
 )
-from headrace.cli.report import ShownArgs
+from headrace.cli.report import ChangedArgs, ShownArgs
 
 _HANDLER_HELP = "An installed handler (sklearn-numpy, ...) or package.module:factory; by default the model decides."
 _OUTPUT_HELP = "The file for the predictions: .jsonl, .csv (both also .gz) or .parquet; - is standard output."
@@ -244,7 +244,7 @@ class JobArgs(ModelArgs, ShownArgs):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunArgs(FileArgs, JobArgs):
+class RunArgs(FileArgs, JobArgs, ChangedArgs):
     """Predict for every row of JSONL, CSV or Parquet files, or for files themselves (--format files).
 
     The model's file decides which handler runs it, and which columns it gets, unless --handler and --columns do.

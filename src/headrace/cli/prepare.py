@@ -24,6 +24,11 @@ from headrace.jobs.files import Source, stamp
 from headrace.jobs.job import Job
 from headrace.jobs.run import Run, without_options
 
+_AS_GIVEN = (
+    *("dead_letters", "explode", "isolate", "timeout", "cache", "threshold", "limit", "workers", "runner"),
+    "changed_since",
+)
+"""Options that a job has under the same name."""
 _NOWHERE = ".headrace-dry-run.jsonl"
 """The output of a dry run that names none; it is never written."""
 
@@ -37,38 +42,31 @@ def prepare(args: RunArgs | RetryArgs, known: Recognised | None) -> tuple[Run, l
     refuse_reserved(head.columns if keep is None else keep)
     columns = columns_of(args, handler, head, known)
     deciding = partial(decisive, args, columns=columns, keep=keep, types=head.csv)
+    given: dict[str, Any] = {name: getattr(args, name, None) for name in _AS_GIVEN}
     run = Run(
         Job(
+            **given,
             handler=handler,
             fallback=make_fallbacks(args),
             sources=sources,
             output=output,
             into=args.into is not None,
-            dead_letters=args.dead_letters,
             examples=examples_of(args, head, columns),
             types=head.csv,
             contents=contents_of(args, head, columns),
             keep=keep,
-            explode=args.explode,
             inference_args=parse_arguments("--inference-arg", args.inference_args) or None,
             batch_sizes=_batch_sizes(args),
             length_column=one_of("--length-column", args.length_column, head.columns),
             placement=args.placement.value if args.placement else None,
-            isolate=args.isolate,
-            timeout=args.timeout,
-            cache=args.cache,
             budget=budget_of(args),
-            threshold=args.threshold,
-            limit=args.limit,
-            workers=args.workers,
             resume=deciding(sources) if args.resume else None,
             folder=deciding(()) if isinstance(args, RunArgs) and is_folder_name(args.output) else None,
             output_format=args.output_format and args.output_format.value,
-            runner=args.runner,
             options=() if len(inputs) == len(args.arguments) else tuple(args.arguments),
         )
     )
-    return run, [note for note in (known and known.line(args, columns), run.output.note) if note]
+    return run, [note for note in (known and known.line(args, columns), *run.notes) if note]
 
 
 def budget_of(args: RunArgs | RetryArgs) -> Budget | None:

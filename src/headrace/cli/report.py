@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import typer
 
 from headrace.cli.option import RUN, argument, flag, option
-from headrace.core.errors import ConfigurationError
+from headrace.core.errors import ConfigurationError, as_type_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,19 @@ class ShownArgs:
         RUN,
         "Serve the same page while the run goes on, on this port of 127.0.0.1; 0: any.",
         "PORT",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangedArgs:
+    """The option of a run that takes predictions over."""
+
+    changed_since: str | None = option(
+        "--changed-since",
+        RUN,
+        "Predict only rows that are not in OUT, or that have changed, an earlier output with a --report beside it; "
+        "the others take its predictions. If the model has changed, all rows.",
+        "OUT",
     )
 
 
@@ -58,8 +71,15 @@ def run_report(args: ReportArgs) -> int:
     page = args.output or f"{os.path.splitext(args.run)[0]}.html"
     figures, other = read_figures(args.run), args.compare and read_figures(args.compare)
     try:
-        write_text(page, render(figures, other or None))
+        said, text = verdict(figures), render(figures, other or None)
+    except ConfigurationError:
+        raise
+    except Exception as error:  # of values that no report has
+        given = f"{args.run} or {args.compare}" if args.compare else args.run
+        raise ConfigurationError(f"{given} is no whole report: {as_type_name(error)}: {error}.") from error
+    try:
+        write_text(page, text)
     except OSError as error:
         raise ConfigurationError(f"cannot write {page}: {error.strerror or error}.") from error
-    typer.echo(f"{verdict(figures)}\nwritten  {page}")
+    typer.echo(f"{said}\nwritten  {page}")
     return 0

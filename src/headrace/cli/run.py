@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
@@ -141,7 +141,7 @@ def importing_ahead(args: RunArgs | RetryArgs) -> Iterator[None]:
 def _run(run: Run, shell: _Shell) -> int:
     args, errors, totals = shell.args, shell.record.errors, shell.record.totals
     thread, begun = _RunThread(run), time.monotonic()
-    shell.record.subject = _subject(run, args)
+    shell.record.subject = _subject(run, args) | ({"identity": _identity(run)} if args.report else {})
     at_first = _ELSEWHERE if run.runs_elsewhere else STARTING
     progress = JobProgress(
         totals, run.share.at, started=shell.started, at_first=at_first, shares=shell.record.timeline.recent
@@ -198,6 +198,15 @@ def _subject(run: Run, args: RunArgs | RetryArgs) -> dict[str, Any]:
         "keeps_one_worker": run.keeps_one_worker,
         "formats": sorted({source.format for source in run.job.sources}),
     }
+
+
+def _identity(run: Run) -> str | None:
+    """What decides the predictions, for a later ``--changed-since``; None: that cannot be told."""
+    from headrace.jobs.earlier import identity_of  # noqa: PLC0415 - importing numpy takes a while
+
+    with suppress(Exception):
+        return identity_of(run.job)
+    return None
 
 
 def _conclude(run: Run, report: Report, shell: _Shell) -> int:

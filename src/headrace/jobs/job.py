@@ -65,6 +65,8 @@ class Job:
     """How many processes of this machine run the rows, without Beam; None: as many as it turns out to have room for."""
     options: tuple[str, ...] = ()
     """Beam's pipeline options, as on the command line."""
+    changed_since: str | None = None
+    """An earlier output, whose predictions are those of rows that have not changed; None: all rows are predicted."""
     into: bool = False
     """Whether the rows of the sources, dead letters, are put into the output, which is there already."""
     dead_letters: str | None = None

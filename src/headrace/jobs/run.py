@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from headrace.core.errors import ConfigurationError, as_type_name
+from headrace.jobs.earlier import Earlier
 from headrace.jobs.files import known_size
 from headrace.jobs.folder import FolderOutput
 from headrace.jobs.into import CompletedOutput, LetterOrder
@@ -38,6 +39,7 @@ from headrace.runtime.spec import SessionSpec
 from headrace.runtime.usage_meter import stop_requests, stoppable
 
 _WHERE = re.compile(r"\s*\[while running '[^']*'\]")
+_CHANGED = "the model, its handler or an option has changed since {}: all rows are predicted."
 _TYPE = re.compile(r"[\w.]*(Error|Exception): ")
 
 
@@ -70,7 +72,12 @@ class Run:
         """What the model sees of a row, as far as is known."""
         order = LetterOrder(job.sources) if job.into else None
         self.output = _output(job, order)
-        steps, self.is_columnar = _steps(job, self.output, order)
+        self._earlier = Earlier.of(job, self.output.folder) if job.changed_since is not None else None
+        self.notes = [self.output.note] if self.output.note else []
+        """What is to be said before it runs."""
+        if job.changed_since is not None and self._earlier is None:
+            self.notes.append(_CHANGED.format(job.changed_since))
+        steps, self.is_columnar = _steps(job, self.output, order, self._earlier)
         """Whether rows are processed in columns."""
         if isinstance(self.output, FolderOutput):
             job = replace(job, sources=self.output.pending)
@@ -107,6 +114,8 @@ class Run:
             following[self.output.folder] = self.share
         try:
             self.output.prepare()
+            if self._earlier is not None:
+                self._earlier.fill(lambda: refuse_if_cancelled(self.output.folder))
             if self.job.folder is not None and not self.job.sources:
                 return Report(0, {}, Totals(), inputs=self.output.inputs)
             if isinstance(self.share, Splits):
@@ -239,14 +248,14 @@ def _runs_elsewhere(job: Job) -> bool:
     return runs_elsewhere(job)
 
 
-def _steps(job: Job, output: Output, order: LetterOrder | None) -> tuple[RunSteps, bool]:
+def _steps(job: Job, output: Output, order: LetterOrder | None, earlier: Earlier | None) -> tuple[RunSteps, bool]:
     """The steps, and whether they take blocks as columns: only if the results are the same as those of rows."""
     handler = over_rows(job.handler, job.examples, job.reserved)  # raises for handlers that cannot run over rows
     batching = batching_over_rows(job.handler, job.batch_sizes)
     examples, fit = job.examples, None
     if job.length_column is not None:
         batching = batching.sorted_by(LengthOfTag())
-    elif job.columnar and examples.key is None and job.fallback is job.cache is None:
+    elif job.columnar and examples.key is job.fallback is None and not (job.cache or earlier):
         takes = taken_of_blocks(job.handler)
         fit = takes and Fit(examples.seen, takes, job.reserved)
         fit = fit if fit and fits_columns(job.sources, job.types, examples.types, fit) else None
@@ -269,7 +278,7 @@ def _steps(job: Job, output: Output, order: LetterOrder | None) -> tuple[RunStep
     spec = stoppable(catching(prepare(handler, request), Exception))
     steps = RunSteps(
         spec,
-        BlockReader(job, folder, fit, order, resume=resume, reads_ahead=not spec.isolated),
+        BlockReader(job, folder, fit, order, resume=resume, reads_ahead=not spec.isolated, earlier=earlier),
         OutcomeWriter(
             folder,
             job.keep,

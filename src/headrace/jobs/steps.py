@@ -10,8 +10,10 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from headrace.core.errors import BudgetError
-from headrace.core.events import BatchCompleted, Event
+from headrace.core.events import BatchCompleted, CacheUsed, Event, Observer
 from headrace.core.phases import Phase, during
+from headrace.core.result import Predictions
+from headrace.jobs.earlier import Earlier
 from headrace.jobs.files import Source
 from headrace.jobs.into import LetterOrder
 from headrace.jobs.job import CancelledError, Job, cancelled, refuse_if_cancelled
@@ -49,16 +51,19 @@ class RunSteps(NamedTuple):
         """The folder of the parts."""
         return self.reader.folder
 
-    def bundle(self, bundle: AnyBundle) -> SourceBundle:
-        """Starts on a bundle of sources with a new bundle of the runtime."""
-        return SourceBundle(bundle, self.reader, self.writer)
+    def bundle(self, bundle: AnyBundle, observer: Observer | None = None) -> SourceBundle:
+        """Starts on a bundle of sources with a new bundle of the runtime, and that one's observer."""
+        return SourceBundle(bundle, self.reader, self.writer, observer)
 
 
 class SourceBundle:
     """Reads sources into a bundle of the runtime, and writes its outcomes into parts; used by one thread."""
 
-    def __init__(self, bundle: AnyBundle, reader: BlockReader, writer: OutcomeWriter) -> None:
+    def __init__(
+        self, bundle: AnyBundle, reader: BlockReader, writer: OutcomeWriter, observer: Observer | None = None
+    ) -> None:
         self._bundle = bundle
+        self._observer = observer
         self._reader = reader
         self._writer = writer
         self._is_cut = False
@@ -86,7 +91,7 @@ class SourceBundle:
             return
         try:
             with closing(reader.read(index, source)) as blocks:
-                elements = chain.from_iterable(map(reader.elements, blocks))
+                elements = chain.from_iterable(map(self._elements, blocks))
                 for element, place in elements:
                     if cancelled:
                         refuse_if_cancelled(reader.folder)
@@ -104,6 +109,16 @@ class SourceBundle:
                     writer.write(self._bundle.finish())
             raise
 
+    def _elements(self, block: Block) -> Iterable[tuple[Any, Any]]:
+        """What is to be predicted of a block; what an earlier output has of it is written."""
+        elements, earlier = self._reader.elements(block), self._reader.earlier
+        return elements if earlier is None else earlier.split(elements, self._take_over)
+
+    def _take_over(self, rows: list[BlockRow], values: list[Any]) -> None:
+        self._writer.write([Predictions(rows, values)])
+        if self._observer is not None:
+            self._observer.on_event(CacheUsed("", len(rows), 0))
+
     def finish(self) -> BundleParts:
         """Runs what still waits; returns the parts."""
         self._writer.write(self._bundle.finish())
@@ -120,6 +135,7 @@ class BlockReader:
         order: of dead letters, in which their places are counted; None: as they come.
         resume: whether to leave out the rows that earlier runs finished.
         reads_ahead: whether this process reads the contents of files that are rows.
+        earlier: the output whose predictions are taken over; None: none are.
     """
 
     def __init__(
@@ -131,7 +147,9 @@ class BlockReader:
         *,
         resume: bool,
         reads_ahead: bool = True,
+        earlier: Earlier | None = None,
     ) -> None:
+        self.earlier = earlier
         self._left = sys.maxsize if job.limit is None else job.limit
         self._types = dict(job.types)
         self.folder = folder
@@ -240,7 +258,8 @@ class Loop:
             stack.callback(worker.close)
             stack.callback(self._steps.writer.abandon)
             observers = [totals] if self._steps.writer.paid else [totals, _Cancellation(self._steps.folder)]
-            bundle = self._steps.bundle(worker.bundle(FanOut(*observers)))
+            observer = FanOut(*observers)
+            bundle = self._steps.bundle(worker.bundle(observer), observer)
             for index, source in enumerate(self._sources):
                 bundle.run(index, source)
             written = bundle.finish()

@@ -148,7 +148,8 @@ class PartRunner(RequestHandler):
             if "numpy" in sys.modules:
                 sys.modules["numpy"].random.seed()  # forked from one process, all workers would draw the same numbers
             self._worker = open_worker(self._steps.spec)
-        self._bundle = self._steps.bundle(self._worker.bundle(FanOut(self)))
+        observer = FanOut(self)
+        self._bundle = self._steps.bundle(self._worker.bundle(observer), observer)
         self._batches = self._bundle.batches(head.number, head.source)
 
     def _stop(self, *, keep: bool) -> BundleParts | None:

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from headrace.core.errors import ConfigurationError, MissingExtraError, as_type_name, extra_required
+from headrace.core.errors import ConfigurationError, extra_required
 from headrace.metrics.report_tables import seconds_text, tables
 from headrace.metrics.timeline import Timeline
 from headrace.metrics.verdict import advice, verdict
@@ -39,6 +39,7 @@ _UNKNOWN: Figures = {
     "from_cache": 0,
     "usage": {},
     "retry_options": "",
+    "identity": None,
     "quote": None,
     **dict.fromkeys(
         ("rows", "done_before", "predictions", "failures", "skipped", "unread", "seconds", "phases", "cost")
@@ -105,14 +106,26 @@ def read_figures(path: str) -> dict[str, Any]:
         raise ConfigurationError(f"{path} is no report of headrace run: {error}") from error
     if not isinstance(figures, dict) or figures.get("report") != VERSION:
         raise ConfigurationError(f"{path} is no report of this version of headrace run --report.")
-    figures = {**_UNKNOWN, **Timeline(lambda: 0.0).figures(), **figures}
-    try:
-        _context(figures, None)
-    except MissingExtraError:
-        raise
-    except Exception as error:
-        raise ConfigurationError(f"{path} is no whole report: {as_type_name(error)}: {error}.") from error
-    return figures
+    return {**_UNKNOWN, **Timeline(lambda: 0.0).figures(), **figures}
+
+
+def report_of(output: str) -> Figures | None:
+    """The figures of the run that has written a local output, from the newest report beside it; None: there is none.
+
+    A report that is older than the output is of an earlier run.
+    """
+    with suppress(OSError):
+        written = os.path.getmtime(output)
+        folder = os.path.dirname(os.path.abspath(output))
+        found = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".json")]
+        newer = [(when, path) for path in found if (when := os.path.getmtime(path)) >= written]
+        for _, path in sorted(newer, reverse=True):
+            with suppress(ConfigurationError):
+                figures = read_figures(path) if _begins_as_report(path) else {"files": {}}
+                wrote = figures["files"].get("predictions")
+                if wrote and os.path.realpath(wrote) == os.path.realpath(output) and not figures["exit_code"]:
+                    return figures
+    return None
 
 
 def render(figures: Figures, other: Figures | None = None) -> str:

@@ -1,0 +1,136 @@
+"""``headrace run --changed-since``: only what has changed is predicted, and the output is that of a whole run."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+ROWS = [{"a": number, "text": f"é{number}"} for number in range(50)]
+HANDLER = """
+import headrace
+
+
+class Twice(headrace.ModelHandler):
+    def __init__(self, plus=0, model_id=None):
+        super().__init__()
+        self.plus, self.model_id = plus, model_id
+
+    def load_model(self):
+        return None
+
+    def run_inference(self, batch, model, inference_args=None):
+        found = [{"twice": 2 * row["a"] + self.plus, "name": row["text"]} for row in batch]
+        return [headrace.PredictionResult(row, one, self.model_id) for row, one in zip(batch, found)]
+"""
+CHANGED = [{"a": -1, "text": "new"}, *ROWS[:10], {"a": 10, "text": "other"}, *ROWS[30:], ROWS[5]]
+"""All but two of them are among ``ROWS``."""
+
+
+@pytest.fixture
+def run(folder, headrace, monkeypatch):
+    folder.write("twice.py", HANDLER)
+    folder.write("monday.jsonl", ROWS)
+    folder.write("tuesday.jsonl", CHANGED)
+    monkeypatch.syspath_prepend(str(folder.path))
+
+    def call(source, output, *more):
+        return headrace("run", source, "--handler", "twice:Twice", "--output", output, "--json", *more)
+
+    return call
+
+
+def facts_of(result):
+    assert result.code == 0, result.err
+    return json.loads(result.out)
+
+
+@pytest.mark.parametrize("more", [(), ("--explode",), ("--handler-arg", "model_id=v1"), ("--columns", "text,a")])
+@pytest.mark.parametrize("old", ["old.jsonl", "old.parquet", "old.jsonl.gz"])
+def test_the_output_is_that_of_a_whole_run(run, folder, old, more):
+    facts_of(run("monday.jsonl", old, "--report", "monday.json", *more))
+    facts_of(run("tuesday.jsonl", "whole.jsonl", *more))
+    facts = facts_of(run("tuesday.jsonl", "new.jsonl", "--changed-since", old, *more))
+    assert (facts["rows"], facts["predictions"], facts["from_cache"]) == (len(CHANGED), len(CHANGED), len(CHANGED) - 2)
+    assert folder.rows("new.jsonl") == folder.rows("whole.jsonl")
+
+
+def test_workers_and_formats_take_over_as_well(run, folder):
+    folder.write("monday.parquet", ROWS)
+    facts_of(run("monday.parquet", "old.parquet", "--report", "monday.json"))
+    facts = facts_of(run("tuesday.jsonl", "new.parquet", "--changed-since", "old.parquet", "--workers", "2"))
+    assert facts["from_cache"] == len(CHANGED) - 2
+    facts_of(run("tuesday.jsonl", "whole.parquet"))
+    assert folder.rows("new.parquet") == folder.rows("whole.parquet")
+
+
+def test_days_follow_each_other(run, folder):
+    facts_of(run("monday.jsonl", "monday.out.jsonl", "--report", "monday.json"))
+    since = ("--changed-since", "monday.out.jsonl", "--report", "tuesday.json")
+    facts_of(run("tuesday.jsonl", "tuesday.out.jsonl", *since))
+    facts = facts_of(run("tuesday.jsonl", "again.jsonl", "--changed-since", "tuesday.out.jsonl"))
+    assert facts["from_cache"] == len(CHANGED)
+
+
+def test_rows_that_failed_are_predicted_again(run, folder):
+    folder.write("monday.jsonl", [{"a": 1, "text": "x"}, {"a": 2}, {"a": 3, "text": "y"}])
+    facts = facts_of(run("monday.jsonl", "old.jsonl", "--report", "monday.json"))
+    assert facts["failures"] == 1
+    facts = facts_of(run("monday.jsonl", "new.jsonl", "--changed-since", "old.jsonl"))
+    assert (facts["from_cache"], facts["predictions"], facts["failures"]) == (2, 2, 1)
+
+
+@pytest.mark.parametrize("change", ["option", "argument", "model"])
+def test_a_model_that_has_changed_predicts_all_rows(run, folder, change):
+    (folder.path / "weights").write_text("1")
+    more = ("--handler-arg", "model_id=weights")
+    facts_of(run("monday.jsonl", "old.jsonl", "--report", "monday.json", *more))
+    if change == "option":
+        more = (*more, "--handler-arg", "plus=1")
+    elif change == "model":
+        (folder.path / "weights").write_text("12")
+    else:
+        more = ("--handler-arg", "model_id=weights", "--inference-arg", "x=1")
+    result = run("tuesday.jsonl", "new.jsonl", "--changed-since", "old.jsonl", *more)
+    assert facts_of(result)["from_cache"] == 0
+    assert "has changed since old.jsonl: all rows are predicted" in result.err
+
+
+def test_what_cannot_be_compared_is_one_error_before_the_run(run, folder):
+    facts_of(run("monday.jsonl", "old.jsonl", "--report", "monday.json"))
+    facts_of(run("monday.jsonl", "kept.jsonl", "--keep", "a", "--columns", "a,text", "--report", "kept.json"))
+    facts_of(run("monday.jsonl", "bare.csv", "--report", "bare.json"))
+    (folder.path / "none").mkdir()
+    facts_of(run("monday.jsonl", "none/none.jsonl"))
+    for old, more, said in (
+        ("missing.jsonl", (), "there is no file 'missing.jsonl'"),
+        ("none/none.jsonl", (), "no report beside none/none.jsonl"),
+        ("bare.csv", (), "takes JSON lines or Parquet"),
+        ("kept.jsonl", ("--columns", "a,text"), "no column 'text'"),
+        ("old.jsonl", ("--runner", "DirectRunner"), "leave --runner"),
+    ):
+        result = run("tuesday.jsonl", "new.jsonl", "--changed-since", old, *more)
+        assert result.code == 2
+        assert said in result.err
+        assert not (folder.path / "new.jsonl").exists()
+
+
+def test_a_report_of_an_earlier_run_does_not_count(run, folder):
+    facts_of(run("monday.jsonl", "old.jsonl", "--report", "monday.json"))
+    facts_of(run("tuesday.jsonl", "old.jsonl", "--handler-arg", "plus=7"))
+    result = run("tuesday.jsonl", "new.jsonl", "--changed-since", "old.jsonl")
+    assert "no report beside old.jsonl" in result.err
+
+
+def test_a_broken_output_leaves_everything_as_it_was(run, folder):
+    facts_of(run("monday.jsonl", "old.jsonl", "--report", "monday.json"))
+    path = folder.path / "old.jsonl"
+    report = folder.path / "monday.json"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:7], lines[7][:9], *lines[8:], ""]))
+    report.write_text(report.read_text())  # is newer
+    before = folder.names()
+    result = run("tuesday.jsonl", "new.jsonl", "--changed-since", "old.jsonl")
+    assert result.code == 2
+    assert "line 8" in result.err
+    assert folder.names() == before
