@@ -47,33 +47,6 @@ def test_a_killed_loader_fails_no_worker(machine, census, kind, moment):
     machine.assert_vacated()
 
 
-@pytest.mark.parametrize("moment", ["load", "export"])
-def test_a_killed_worker_that_loads_fails_no_other(machine, census, moment):
-    """The next one loads."""
-    machine.start(machine.spec("mapped"), moment)
-    [loader] = machine.held()
-    assert loader in machine.pids()
-    assert census.hosts(machine.manager()) == []
-    kill(loader)
-    machine.go()
-    machine.end(killed=[loader])
-    assert len(machine.notes("load")) == 2
-    machine.assert_vacated()
-
-
-@pytest.mark.parametrize(
-    ("kind", "moment"), [("loader", "load"), ("copies", "export"), ("copies", "batch"), ("copies", "idle")]
-)
-def test_a_killed_fork_server_of_the_manager_fails_no_worker(machine, census, kind, moment):
-    machine.start(machine.spec(kind), moment)
-    machine.held(HELD[moment])
-    [fork_server] = census.fork_servers(machine.manager())
-    kill(fork_server)
-    machine.go()
-    machine.end()
-    machine.assert_vacated()
-
-
 @pytest.mark.parametrize("moment", ["batch", "idle"])
 def test_killed_machine_hosts_fail_no_worker(machine, census, moment):
     machine.start(machine.spec("copies"), moment)
@@ -117,16 +90,6 @@ def test_a_killed_worker_fails_no_other(machine, kind, moment):
     machine.end(killed=[victim])
     assert len(machine.notes("load")) == loads
     machine.assert_vacated()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_killed_workers_take_everything_with_them(machine, kind):
-    """The last worker's death ends everything, though none has closed its connection."""
-    machine.start(machine.spec(kind), "idle")
-    machine.held(WORKERS)
-    kill(*machine.pids())
-    machine.assert_vacated()
-    machine.end(killed=machine.pids())
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -16,7 +15,6 @@ import pytest
 from headrace.core.errors import HostStartError
 from toy_hosts import has_ended
 
-LONG = 60
 SLEEP = ["sleep", "1000"]
 THREAD = "import threading; threading.Thread(target=threading.Event().wait, daemon={daemon}, name='ticker').start()"
 
@@ -86,22 +84,6 @@ def test_a_removed_working_directory_does_no_harm(host, tmp_path, monkeypatch):
     (tmp_path / "removed").rmdir()
     assert host.learn(lambda rows, toy: os.getcwd()) == "/"
     monkeypatch.chdir(tmp_path)
-
-
-def test_an_owner_may_have_thousands_of_files_open(new_host):
-    """select() takes numbers up to 1,023 only."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, limits[1]), limits[1]))
-    files = [os.dup(0) for _ in range(1100)]
-    try:
-        host = new_host(timeout_secs=LONG)
-        os.kill(host.learn(lambda rows, toy: os.getpid()), signal.SIGKILL)
-        assert host.learn(lambda rows, toy: len(os.listdir("/proc/self/fd"))) < 100
-        host.close()
-    finally:
-        for file in files:
-            os.close(file)
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_a_host_has_only_what_it_needs_open_and_passes_none_of_it_on(host):

@@ -20,7 +20,7 @@ from headrace.core.errors import EndpointError
 from headrace.core.remote import ElementRetry
 from headrace.failures.endpoint_board import Board, Memory
 from headrace.runtime.dispatcher import Dispatcher
-from headrace.runtime.endpoint_calls import EndpointCall, Inbox, Rules, WaitingCalls
+from headrace.runtime.endpoint_calls import EndpointCall, Inbox, Rules
 from virtual_time import EventLoopInTurn, Stuck, Turns
 
 
@@ -234,29 +234,3 @@ def test_first_request_is_not_held_up_by_the_next_try_of_an_earlier_one():
     came = [element for element, inbox in inboxes.items() if not inbox.empty()]
     assert came == ["good", "earlier", "bad", "first"]
     assert tries["first"] == tries["earlier"] == 2
-
-
-def test_others_leave_although_what_follows_the_first_answer_raises(monkeypatch):
-    finish, bugs = WaitingCalls.finish_canary, [Bug("once")]
-
-    def finish_or_raise(calls):
-        if bugs:
-            raise bugs.pop()
-        finish(calls)
-
-    async def send(examples, client):
-        await asyncio.sleep(0.1)
-        return examples
-
-    monkeypatch.setattr(WaitingCalls, "finish_canary", finish_or_raise)
-    event_loop, inbox = EventLoopInTurn(Turns(random.Random(0))), Inbox()
-    endpoint = Dispatcher(event_loop, Rules("H.request", send, True, False, None, 2, lambda error: True, 60.0, None))
-    for number in range(3):
-        batch, context = Batch([number], [number], 1), contextvars.copy_context()
-        endpoint.submit(EndpointCall("", batch, None, [number], None, inbox, context))
-    with pytest.raises(Stuck):
-        event_loop.loop.run_forever()
-    event_loop.loop.close()
-    came = [inbox.get_nowait() for _ in range(3)]
-    assert [type(one.error) for one in came] == [Bug, type(None), type(None)]
-    assert inbox.empty()

@@ -16,7 +16,6 @@ from headrace import (
     ElementRetry,
     EndpointError,
     KeyedModelHandler,
-    KeyModelMapping,
     PredictionCountError,
     RemoteModelHandler,
     RetryConfig,
@@ -240,43 +239,6 @@ def test_timeout_costs_the_element_that_takes_too_long(kind):
     assert "took longer than 2 s" in str(failure.error)
 
 
-def _broken(*_, **__):
-    raise ArithmeticError("a bug")
-
-
-@BOTH
-@pytest.mark.parametrize(
-    "where",
-    [
-        "runtime.dispatcher.judge",
-        "failures.concurrency.ConcurrencyLimit.take",
-        "failures.concurrency.ConcurrencyLimit.finished",
-        "runtime.dispatcher.RequestReport.add_headers_of",
-        "failures.outages.RefusalBreaker.answered",
-    ],
-)
-def test_request_whose_answer_headrace_cannot_handle_ends_with_the_error(kind, where, monkeypatch):
-    with serving(for_example(3, Answer(400))) as server:
-        handler, elements = kind(server.url), [1, 2, 3]
-        assert list(predict(handler, [1])) == [2]
-        monkeypatch.setattr(f"headrace.{where}", _broken)
-        _, outcomes = events_and_outcomes(handler, elements)
-    assert ArithmeticError in {type(one.error) for one in failures_among(outcomes)}
-    assert len(outcomes) == 3
-
-
-def test_part_of_a_request_that_cannot_be_sent_again_ends_alone_with_the_error(monkeypatch):
-    class Again(Remote):
-        def request(self, batch, model, inference_args=None):
-            return [ElementRetry(ValueError("later")) if one == 2 else one for one in batch]
-
-    monkeypatch.setattr("headrace.runtime.dispatcher.Dispatcher._sends_again", _broken)
-    _, outcomes = events_and_outcomes(Again("http://localhost:1/", size=3), [1, 2, 3])
-    (failure,) = failures_among(outcomes)
-    assert (type(failure.error), failure.element) == (ArithmeticError, 2)
-    assert sorted(one for one in outcomes if one is not failure) == [1, 3]
-
-
 def test_delay_that_is_no_number_is_a_dead_letter_that_says_so():
     class Again(Remote):
         def request(self, batch, model, inference_args=None):
@@ -311,16 +273,6 @@ class OneOfTwo(RemoteModelHandler):
             await asyncio.sleep(0.002)
         OneOfTwo.is_refused.set()
         raise Refused if self.is_refused_first else KeyError(batch[0])
-
-
-def test_error_ends_the_bundles_requests_to_all_endpoints_of_the_same_namespace():
-    OneOfTwo.is_refused.clear()
-    pair = [KeyModelMapping([key], OneOfTwo(is_refused_first=key == "refused")) for key in ("failing", "refused")]
-    worker = open_worker(prepare(KeyedModelHandler(pair), InferenceRequest()))
-    with pytest.raises(KeyError):
-        run(worker, [("refused", 1), ("failing", 1)])
-    assert sorted(run(worker, [("refused", "end"), ("failing", "end")])) == [("failing", "end"), ("refused", "end")]
-    worker.close()
 
 
 @BOTH

@@ -10,7 +10,6 @@ import pytest
 from headrace import BatchingConfig, ModelHandler, RetryConfig
 from headrace.core.events import BatchFailed, BatchRetried, ElementFailed, ModelLoaded
 from headrace.core.result import Failure
-from headrace.metrics.totals import InferenceMetrics
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.testing import FakeClock
@@ -72,14 +71,6 @@ class Unsteady(ModelHandler):
             file.write("x")
         if path.stat().st_size <= times:
             raise self.error(what)
-
-
-class Counters(dict):
-    def increment(self, namespace, name, amount):
-        self[name] = self.get(name, 0) + amount
-
-    def update(self, namespace, name, value):
-        pass
 
 
 def counted(folder, what):
@@ -185,9 +176,3 @@ def test_retryable_that_raises_fails_only_the_row(tmp_path, where):
     handler, retry = Unsteady(tmp_path, poison=2), RetryConfig(retryable=broken)
     found = outcomes(handler, range(4), caught=Exception, retry=retry, **where)
     assert [type(out.error) if isinstance(out, Failure) else out for out in found] == [0, 2, ValueError, 6]
-
-
-def test_retried_calls_are_counted(tmp_path):
-    counters = Counters()
-    outcomes(Unsteady(tmp_path, calls=2), range(4), events=InferenceMetrics(counters, "n"))
-    assert counters == {"retried_batches_counter": 2, "num_inferences": 4}
