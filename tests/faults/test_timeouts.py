@@ -71,33 +71,6 @@ def test_elements_that_all_hang_fail_in_bounded_time(counted):
     assert counted.count() == 6
 
 
-class Crowded(DoublingHandler):
-    """Answers each example with the size of its batch, but hangs on batches that are too large."""
-
-    def __init__(self, fault, **options):
-        super().__init__(**options)
-        self._fault = fault
-
-    def run_inference(self, batch, model, inference_args=None):
-        if len(batch) > 8:
-            self._fault()
-        return [len(batch)] * len(batch)
-
-    def run_columns(self, columns, model, inference_args=None):
-        return self.run_inference(columns, model)
-
-
-@pytest.mark.large
-@pytest.mark.parametrize("options", [{}, {"length_fn": abs}, {"element_size_fn": bool}, {"min_batch_size": 16}])
-def test_batches_that_time_out_become_smaller(counted, options):
-    """Otherwise each of 64 batches would have been killed."""
-    handler = Crowded(counted.then(hang_holding_gil))
-    batching = BatchingConfig(**{"min_batch_size": 32, "max_batch_size": 32, **options})
-    sizes = list(predict(handler, range(1, 2049), timeout=TIMEOUT, on_failure="yield", batching=batching))
-    assert max(sizes) <= 8
-    assert counted.count() <= 12
-
-
 class Dilatory(DoublingHandler):
     """Answers with the size of the batch, which takes 50 seconds and two for each example by a fake clock."""
 

@@ -66,22 +66,6 @@ print("undisturbed")
         assert owner.stderr == ""
 
 
-def test_a_fork_of_the_owner_that_lives_on_delays_no_exit(run_owner):
-    """It has copies of every descriptor, so that no channel ends by being closed."""
-    owner = run_owner(f"""{FORKS}
-child = os.fork()
-if not child:
-    signal.pause()
-import headrace.hosts.fork_server_process
-headrace.hosts.fork_server_process._LONGEST_ANSWER_SECS = 10_000
-host.close()
-print("closed")
-os.kill(child, signal.SIGKILL)
-os.waitpid(child, 0)
-""")
-    assert owner.stdout == "closed\n", owner.stderr
-
-
 def test_an_owner_whose_fork_lives_on_leaves_nothing(run_owner, wait_until):
     owner = run_owner(f"""{FORKS}
 child = os.fork()

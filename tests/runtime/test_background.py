@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from itertools import chain
 
 import pytest
 from hypothesis import given
@@ -139,18 +138,6 @@ def test_next_bundle_drops_the_batches_of_a_failed_one(handler, when_in):
     assert values([*bundle.add(3, 3), *bundle.finish()]) == [3]
     assert handler.batches == [[1], [3]]
     worker.close()
-
-
-def test_uncaught_error_is_raised_and_leaves_no_thread(handler):
-    before = threading.active_count()
-    worker = Worker(prepare(handler, InferenceRequest(batching=BatchingConfig(1, 1))))
-    worker._background.policy = Always()
-    handler.allow(100)
-    bundle = worker.bundle(Told())
-    with pytest.raises(ValueError, match="-1"):
-        values(chain(bundle.add(-1, 1), bundle.finish()))
-    worker.close()
-    assert threading.active_count() == before
 
 
 def test_times_of_background_batches_are_not_learnt_from(worker, background, handler):

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from headrace import ConfigurationError, KeyedModelHandler, KeyModelMapping, ModelHandler, RemoteModelHandler
+from headrace import ConfigurationError, KeyedModelHandler, KeyModelMapping, RemoteModelHandler
 from headrace.runtime.prepare import InferenceRequest, prepare
 
 
@@ -35,14 +35,6 @@ class NamedToo(AskingElsewhere, Named):
     pass
 
 
-class Async(ModelHandler):
-    def load_model(self):
-        return None
-
-    async def run_inference(self, batch, model, inference_args=None):
-        return batch
-
-
 def name_of(handler):
     return dict(prepare(handler, InferenceRequest()).quota_names).get(None)
 
@@ -50,11 +42,6 @@ def name_of(handler):
 def test_handlers_that_differ_in_how_they_send_share_a_limit():
     options = {"namespace": "n", "num_retries": 1, "retry_filter": lambda _: False, "requests_per_minute": 5}
     assert name_of(Asking("a")) == name_of(Asking("a", **options)) is not None
-
-
-@pytest.mark.parametrize("other", [Asking("b"), AskingElsewhere("a"), Asking(lambda: "a"), Asking(["a"])])
-def test_handlers_with_other_attributes_have_limits_of_their_own(other):
-    assert name_of(other) != name_of(Asking("a"))
 
 
 def test_functions_are_told_apart_by_what_they_do():
@@ -68,10 +55,6 @@ def test_handler_names_its_quota():
 
 def test_handler_that_cannot_be_pickled_shares_with_nobody():
     assert name_of(Asking(threading.Lock())) is None
-
-
-def test_asynchronous_model_in_this_process_shares_with_nobody():
-    assert name_of(Async()) is None
 
 
 def test_each_keyed_model_has_its_quota():

@@ -50,14 +50,6 @@ def worker_of(opened):
     return lambda handler, **request: opened(prepare(handler, InferenceRequest(**request)))
 
 
-def test_model_loads_when_a_session_opens(opened):
-    loads = []
-    spec = prepare(Counting(loads), InferenceRequest())
-    assert loads == []
-    opened(spec)
-    assert len(loads) == 1
-
-
 def test_threads_share_a_session_and_its_model(opened):
     loads, together = [], threading.Barrier(6)
     spec = prepare(Counting(loads), InferenceRequest())
