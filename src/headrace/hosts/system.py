@@ -189,15 +189,13 @@ def new_mark() -> str:
 def kill_marked(mark: str) -> None:
     """Kills every process that carries the mark."""
     for process in processes():
-        if _mark_of(process) == mark:
-            kill(process, lambda process: _mark_of(process) == mark)
+        kill(process, lambda process: _mark_of(process) == mark)
 
 
 def kill_orphans() -> None:
     """Kills every process of this user whose mark names an owner that is no longer alive."""
-    for one in marked():
-        if one.is_orphan:
-            kill(one.process, lambda process: _is_orphan(_mark_of(process)))
+    for process in processes():
+        kill(process, lambda process: _is_orphan(_mark_of(process)))
 
 
 class Marked(NamedTuple):
