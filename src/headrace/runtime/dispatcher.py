@@ -283,14 +283,14 @@ class Dispatcher:
         is_part = not self.rules.prebatched and len(again) < len(predictions)
         works = worst.verdict in (Verdict.NOTHING, Verdict.DECLINED) or (is_part and worst.verdict is Verdict.FAILED)
         self._finish(call, started, worst._replace(verdict=Verdict.ANSWERED) if works else worst, report, error)
-        rest = call.part(again) if is_part else call
         if is_part:
             kept = sorted(set(range(len(predictions))) - set(again))
-            call.keep(kept)
-            self._calls.add(rest)
-            self._deliver(Delivery(call, [predictions[place] for place in kept], None, seconds, rest))
-        if not self._sends_again(rest, error, worst):
-            self._deliver(Delivery(rest, [], error, seconds))
+            answered = call.part(kept)
+            call.keep(again)
+            self._calls.add(answered)
+            self._deliver(Delivery(answered, [predictions[place] for place in kept], None, seconds))
+        if not self._sends_again(call, error, worst):
+            self._deliver(Delivery(call, [], error, seconds))
 
     def _sends_again(self, call: EndpointCall, error: BaseException, judgement: Judgement) -> bool:
         now = self._loop.time()

@@ -179,7 +179,6 @@ class Delivery(NamedTuple):
     predictions: list[Any]
     error: BaseException | None
     seconds: float
-    rest: EndpointCall | None = None
 
 
 class RequestReport:

@@ -209,8 +209,6 @@ class RequestExecutor:
         """The outcomes of a delivery; if an error is not caught, it is raised and everything else cancelled."""
         call = delivery.call
         self._calls.discard(call)
-        if delivery.rest is not None:
-            self._calls.add(delivery.rest)
         try:
             if self._session.events:
                 self._steps.report_load()
