@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from headrace.core.sources import with_sources
     from headrace.jobs.files import read_files
     from headrace.jobs.predict_table import predict_table
+    from headrace.jobs.quote import quote
     from headrace.local.predict import predict
 
 _HOME = {
@@ -69,6 +70,7 @@ _HOME = {
         "core.sources": "with_sources",
         "jobs.files": "read_files",
         "jobs.predict_table": "predict_table",
+        "jobs.quote": "quote",
         "local.predict": "predict",
     }.items()
     for name in names.split()
@@ -121,6 +123,7 @@ __all__ = [
     "UnsupportedError",
     "predict",
     "predict_table",
+    "quote",
     "read_files",
     "report_generation",
     "report_rate_limit",

@@ -47,7 +47,7 @@ def options(name):
     return {option for one in known for option in (*one.opts, *one.secondary_opts) if option.startswith("--")}
 
 
-@pytest.mark.parametrize("name", ["run", "retry", "doctor", "handlers", "migrate", "diff", "report"])
+@pytest.mark.parametrize("name", ["run", "retry", "doctor", "handlers", "migrate", "diff", "report", "quote"])
 def test_help_explains_every_option(headrace, monkeypatch, name):
     monkeypatch.setenv("TERMINAL_WIDTH", "100")
     result = headrace(name, "--help")
@@ -56,7 +56,7 @@ def test_help_explains_every_option(headrace, monkeypatch, name):
     assert options(name) <= set(words(result.out)) | {"--help"}
 
 
-@pytest.mark.parametrize("name", ["run", "retry", "doctor", "handlers", "migrate", "diff", "report"])
+@pytest.mark.parametrize("name", ["run", "retry", "doctor", "handlers", "migrate", "diff", "report", "quote"])
 def test_every_option_is_explained_in_the_guide(name):
     guide = GUIDE.read_text()
     assert {option for option in options(name) if f"`{option}" not in guide} <= {"--help"}

@@ -22,6 +22,7 @@ from headrace.cli.fallbacks import FallbacksInOrder
 from headrace.cli.migrate import MigrateArgs, run_migrate
 from headrace.cli.option import command_of
 from headrace.cli.options import DoctorArgs, HandlersArgs, RetryArgs, RunArgs
+from headrace.cli.quote import QuoteArgs, run_quote
 from headrace.cli.report import ReportArgs, run_report
 from headrace.cli.run import INTERRUPTED, MISUSED, execute
 from headrace.cli.simulate import SimulateArgs, run_simulate
@@ -71,6 +72,7 @@ _COMMANDS: dict[Any, Callable[[Any, float | None], int]] = {
     DiffArgs: lambda args, _: run_diff(args),
     ReportArgs: lambda args, _: run_report(args),
     SimulateArgs: lambda args, _: run_simulate(args),
+    QuoteArgs: lambda args, _: run_quote(args),
 }
 """What runs each command, given its options and when it was called (None: with the process). To typer a command is the
 dataclass of its options, whose docstring is its help."""
@@ -78,6 +80,7 @@ dataclass of its options, whose docstring is its help."""
 _WITH_OPTIONS_OF_BEAM = {"allow_extra_args": True, "ignore_unknown_options": True}
 app.command("run", cls=FallbacksInOrder, context_settings=_WITH_OPTIONS_OF_BEAM)(command_of(RunArgs))
 app.command("retry", cls=FallbacksInOrder, context_settings=_WITH_OPTIONS_OF_BEAM)(command_of(RetryArgs))
+app.command("quote", cls=FallbacksInOrder, context_settings=_WITH_OPTIONS_OF_BEAM)(command_of(QuoteArgs))
 app.command("doctor")(command_of(DoctorArgs))
 app.command("handlers")(command_of(HandlersArgs))
 app.command("report")(command_of(ReportArgs))

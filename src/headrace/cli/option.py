@@ -28,8 +28,10 @@ INPUT, MODEL, OUTPUT, RUN, REPORT = "Input", "Model", "Output", "Running", "Repo
 FILE = "headrace.toml"
 
 _COMMANDS = ("run", "retry", "doctor")
-_PATHS = ("output", "report", "into", "dead-letters", "rows", "cache", "batch-directory", "changed-since")
-_MODELS = ("model", "fallback-model")
+_TABLES = {"quote": "run"}
+"""The tables of commands that have none of their own name."""
+PATHS = ("output", "report", "into", "dead-letters", "rows", "cache", "batch-directory", "changed-since")
+MODELS = ("model", "fallback-model")
 """A path, or an id on a hub."""
 _PAIRS = ("handler-arg", "inference-arg", "fallback-arg", "price")
 
@@ -129,7 +131,8 @@ def use_settings(context: typer.Context, config: str | None) -> str | None:
     tables = read_toml(path)
     for name, table in tables.items():
         _refuse_stray(path, name, table)
-    context.default_map = _defaults(context, path, tables.get(str(context.info_name), {}))
+    name = str(context.info_name)
+    context.default_map = _defaults(context, path, tables.get(_TABLES.get(name, name), {}))
     return path
 
 
@@ -211,5 +214,5 @@ def _given(name: str, value: Any, folder: str, parameter: Any) -> Any:
 def _from_folder(name: str, value: str, folder: str) -> str:
     """A path relative to the folder of the file that holds it; any other value unchanged."""
     path = os.path.join(folder, value)
-    is_path = name in _PATHS or (name in _MODELS and os.path.exists(path))
+    is_path = name in PATHS or (name in MODELS and os.path.exists(path))
     return path if folder and is_path and "://" not in value and value != "-" else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -16,6 +17,7 @@ from headrace.cli.option import option_names
 from headrace.cli.options import NAMED, RetryArgs, RunArgs
 from headrace.cli.recognition import Recognised, handler_of
 from headrace.cli.record import refuse_misuse
+from headrace.cli.summary import PROCESS_START
 from headrace.core.config import Budget, Price
 from headrace.core.errors import ConfigurationError
 from headrace.core.files import is_folder_name
@@ -38,8 +40,7 @@ def prepare(args: RunArgs | RetryArgs, known: Recognised | None) -> tuple[Run, l
     inputs, output = _given_inputs(args), _output(args)
     handler = handler_of(args, known)
     sources, head = read_inputs(args, inputs)
-    keep = choose("--keep", args.keep, head.columns)
-    refuse_reserved(head.columns if keep is None else keep)
+    keep = _kept_columns(args, head.columns)
     columns = columns_of(args, handler, head, known)
     deciding = partial(decisive, args, columns=columns, keep=keep, types=head.csv)
     given: dict[str, Any] = {name: getattr(args, name, None) for name in _AS_GIVEN}
@@ -60,6 +61,7 @@ def prepare(args: RunArgs | RetryArgs, known: Recognised | None) -> tuple[Run, l
             length_column=one_of("--length-column", args.length_column, head.columns),
             placement=args.placement.value if args.placement else None,
             budget=budget_of(args),
+            stop_at=None if args.stop_after is None else max(PROCESS_START + args.stop_after, time.monotonic() + 1),
             resume=deciding(sources) if args.resume else None,
             folder=deciding(()) if isinstance(args, RunArgs) and is_folder_name(args.output) else None,
             output_format=args.output_format and args.output_format.value,
@@ -67,6 +69,12 @@ def prepare(args: RunArgs | RetryArgs, known: Recognised | None) -> tuple[Run, l
         )
     )
     return run, [note for note in (known and known.line(args, columns), *run.notes) if note]
+
+
+def _kept_columns(args: RunArgs | RetryArgs, columns: Sequence[str]) -> tuple[str, ...] | None:
+    keep = choose("--keep", args.keep, columns)
+    refuse_reserved(columns if keep is None else keep)
+    return keep
 
 
 def budget_of(args: RunArgs | RetryArgs) -> Budget | None:

@@ -53,6 +53,8 @@ class RunRecord:
     def __init__(self, args: RunArgs | RetryArgs, started: float | None = None) -> None:
         self._report_path = args.report
         self._quotes_messages = args.report_messages
+        self.quote: Mapping[str, Any] | None = None
+        """What was forecast."""
         self.timeline = Timeline(began=started)
         self.subject: dict[str, Any] = {"command": args.command}
         """What was run, for the report."""
@@ -147,6 +149,7 @@ class RunRecord:
             "phases": phases if ended else None,
             "usage": usage_figures(usage),
             "cost": cost_of(usage),
+            **({} if self.quote is None else {"quote": self.quote}),
         }
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import typer
 
-from headrace.cli.option import RUN, argument, flag, option
+from headrace.cli.option import INPUT, RUN, argument, flag, option
 from headrace.core.errors import ConfigurationError, as_type_name
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShownArgs:
-    """Options of a run that shows what it takes."""
+    """Options of a run that shows what it takes, or of which that was forecast."""
 
     report: str | None = option(
         "--report",
@@ -31,6 +31,19 @@ class ShownArgs:
         RUN,
         "Serve the same page while the run goes on, on this port of 127.0.0.1; 0: any.",
         "PORT",
+    )
+    stop_after: float | None = option(
+        "--stop-after",
+        INPUT,
+        "Read no more rows after so many seconds, for a trial: OUT has those that were read.",
+        "SECONDS",
+        min=0,
+    )
+    quote: str | None = option(
+        "--quote",
+        RUN,
+        "What headrace quote --json has printed: its money, at the most, is the budget, and the report shows both.",
+        "QUOTE.JSON",
     )
 
 

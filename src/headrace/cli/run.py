@@ -76,11 +76,21 @@ def execute(args: RunArgs | RetryArgs, called: float | None = None) -> int:
         from headrace.metrics.report import refuse_unwritable  # noqa: PLC0415 - only for this
 
         refuse_unwritable(args.report)
+    args, quote = _with_quote(args)
     with RunRecord(args, started) as record, output_in_file(args) as inner:
+        record.quote = quote
         code = _execute(inner, started, record)
         if code == 0 and record.kept and record.report is not None and not record.send(str(inner.output)):
             code = FAILED
         return record.ended(code)
+
+
+def _with_quote(args: RunArgs | RetryArgs) -> tuple[RunArgs | RetryArgs, dict[str, Any] | None]:
+    if args.quote is None:
+        return args, None
+    from headrace.cli.quote import take_quote  # noqa: PLC0415 - only for this
+
+    return take_quote(args, args.quote)
 
 
 def _execute(args: RunArgs | RetryArgs, started: float, record: RunRecord) -> int:

@@ -80,6 +80,8 @@ class Job:
     """Of the files of a folder; None: that of each source."""
     limit: int | None = None
     """How many rows to read; None: all."""
+    stop_at: float | None = None
+    """When to read no more rows, on this machine's clock of ``time.monotonic``; None: never."""
     threshold: float | None = None
     """The fraction of rows, 0 to 1, that may fail; beyond it the run is refused. None: only if all rows fail."""
     cache: str | None = None

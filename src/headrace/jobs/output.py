@@ -71,6 +71,8 @@ class Output:
     """Whether the parts were accepted as output."""
     keeps_parts = False
     """Whether finished parts or files remain in the folder, since they could not be moved into place."""
+    may_have_gaps = False
+    """Whether rows may be left out: several workers stopped to read, each at some place."""
     _has_folder = False
 
     def __init__(self, path: str, dead_letters: str | None = None, name: str | None = None) -> None:
@@ -166,7 +168,7 @@ class Output:
         try:
             paths, is_cut = read_manifest(self.folder)
             stored = self._stored(paths)
-            if (gaps := stored.places.gaps()) and not is_cut:
+            if (gaps := stored.places.gaps()) and not (is_cut or self.may_have_gaps):
                 raise RuntimeError(f"rows before {gaps[0]:#x} have no result; this is a bug, please report it")
             report = stored.counted(check)._replace(is_cut=is_cut)
             report = report._replace(refusal=report.why_refused(threshold))

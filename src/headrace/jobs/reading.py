@@ -192,7 +192,7 @@ def placed(
     last = part.row + part.rows
     row = 0 if source.format == "parquet" else part.row  # of a part of text there are only its own pieces
     for piece in pieces:
-        some = None if isinstance(piece, int) else _with_keys(piece, source.keys)
+        some = None if isinstance(piece, int) else with_keys(piece, source.keys)
         first, row = row, row + (piece if some is None else len(some))
         missing = [] if some is None else list(done.missing(index, max(first, part.row), min(row, last)))
         if share is not None:
@@ -205,7 +205,7 @@ def placed(
         raise ValueError(f"the file has changed during the run: {row - part.row:,} rows are where {part.rows:,} were")
 
 
-def _with_keys(piece: Any, keys: tuple[Key, ...]) -> Any:
+def with_keys(piece: Any, keys: tuple[Key, ...]) -> Any:
     """Rows with the columns of the folders of their file, unless they have such a column."""
     if not keys:
         return piece

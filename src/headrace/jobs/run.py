@@ -72,6 +72,7 @@ class Run:
         """What the model sees of a row, as far as is known."""
         order = LetterOrder(job.sources) if job.into else None
         self.output = _output(job, order)
+        self.output.may_have_gaps = job.stop_at is not None
         self._earlier = Earlier.of(job, self.output.folder) if job.changed_since is not None else None
         self.notes = [self.output.note] if self.output.note else []
         """What is to be said before it runs."""
@@ -209,6 +210,11 @@ def _refuse_options(job: Job) -> None:
     option = "--resume" if job.resume is not None else beam or workers or folder
     if job.limit is not None and option is not None:
         raise ConfigurationError(f"--limit is for a short run in this process; leave {option} out.")
+    if job.stop_at is not None and (job.resume is not None or beam or folder or job.into):
+        raise ConfigurationError(
+            "--stop-after is for a trial on this machine, into a new file; leave --resume, --into, a folder and Beam's "
+            "options out."
+        )
     if beam and workers:
         raise ConfigurationError(f"--workers are processes of this machine, without Beam; leave it or {beam} out.")
     if job.workers is not None and job.workers < 1:

@@ -6,8 +6,8 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
-from itertools import chain
-from typing import Any, NamedTuple
+from itertools import chain, islice, takewhile
+from typing import Any, NamedTuple, TypeVar
 
 from headrace.core.errors import BudgetError
 from headrace.core.events import BatchCompleted, CacheUsed, Event, Observer
@@ -36,6 +36,8 @@ from headrace.runtime.spec import SessionSpec
 from headrace.runtime.usage_meter import end_budget
 
 _PACE_SECONDS = 1.0
+
+ItemT = TypeVar("ItemT")
 
 
 class RunSteps(NamedTuple):
@@ -91,7 +93,7 @@ class SourceBundle:
             return
         try:
             with closing(reader.read(index, source)) as blocks:
-                elements = chain.from_iterable(map(self._elements, blocks))
+                elements = reader.in_time(chain.from_iterable(map(self._elements, blocks)))
                 for element, place in elements:
                     if cancelled:
                         refuse_if_cancelled(reader.folder)
@@ -151,6 +153,7 @@ class BlockReader:
     ) -> None:
         self.earlier = earlier
         self._left = sys.maxsize if job.limit is None else job.limit
+        self._stop_at = job.stop_at
         self._types = dict(job.types)
         self.folder = folder
         self._resume = resume
@@ -182,6 +185,12 @@ class BlockReader:
                 yield from cut_by_time(coming) if self._resume and self._fit is not None else coming
         except Exception as error:
             raise OSError(f"cannot read {as_name(source.path)} as {source.format}: {error}") from error
+
+    def in_time(self, elements: Iterator[ItemT]) -> Iterator[ItemT]:
+        """The first element, and those that are asked for before no more are to be read."""
+        if (until := self._stop_at) is None:
+            return elements
+        return chain(islice(elements, 1), takewhile(lambda _: time.monotonic() < until, elements))
 
     def elements(self, block: Block) -> Iterable[tuple[Any, BlockRow | None]]:
         """What the model's bundle takes of a block: its rows with their places, or the whole block."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import threading
 import time
 from collections import Counter, deque
@@ -23,6 +24,7 @@ from headrace.metrics.totals import added
 _MOST_BINS = 240
 _FIRST_BIN_SECS = 0.5
 _EXACT_SIZES = 32
+_MOST_REQUESTS = 512
 _RECENT = 10
 """Samples of one process: about five seconds."""
 _OF_USAGE = ("requests", "input_tokens", "output_tokens", "cost")
@@ -64,6 +66,10 @@ class Timeline:
         self._dearest = _Most[UsageReported](
             lambda used: (used.cost or 0, used.input_tokens + used.output_tokens), added
         )
+        self._requests: list[list[float]] = []
+        """Of a random sample of them: tokens of the prompt and of the answer, and cost."""
+        self._reports = 0
+        self._random = random.Random(0)  # noqa: S311 - keeps no secret
         self._lock = threading.Lock()
 
     def on_event(self, event: Event) -> None:
@@ -80,9 +86,8 @@ class Timeline:
             elif isinstance(event, RequestsThrottled):
                 self._add("throttled_seconds", event.seconds)
             elif isinstance(event, UsageReported):
-                self._add("tokens", event.input_tokens + event.output_tokens)
-                self._add("cost", event.cost or 0.0)
                 self._dearest.add(event)
+                self._request(event)
 
     def recent(self) -> dict[str, float]:
         """Of the last few seconds, for each phase the share of the time in which any thread was in it."""
@@ -117,6 +122,7 @@ class Timeline:
                     for (file, row), one in self._dearest.found()
                 ],
                 "padding": {"useful": self._padding[0], "padded": self._padding[1]},
+                "requests": list(self._requests),
             }
 
     def _batch(self, event: BatchCompleted) -> None:
@@ -131,6 +137,16 @@ class Timeline:
         if event.padded:
             self._padding[0] += event.useful
             self._padding[1] += event.padded
+
+    def _request(self, event: UsageReported) -> None:
+        self._add("tokens", event.input_tokens + event.output_tokens)
+        self._add("cost", event.cost or 0.0)
+        self._reports += 1
+        one = [event.input_tokens, event.output_tokens, event.cost or 0.0]
+        if len(self._requests) < _MOST_REQUESTS:
+            self._requests.append(one)
+        elif (place := self._random.randrange(self._reports)) < _MOST_REQUESTS:
+            self._requests[place] = one
 
     def _sample(self, event: WorkSampled) -> None:
         for name, seconds in event.phases.items():

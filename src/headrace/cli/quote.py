@@ -1,0 +1,199 @@
+"""``headrace quote``: what a run will take; and the quote that a run is given."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import typer
+from rich.console import Console
+
+from headrace.cli.console import ErrorConsole, report_error
+from headrace.cli.option import REPORT, flag, option
+from headrace.cli.options import RetryArgs, RunArgs
+from headrace.cli.summary import show
+from headrace.cli.words import plain, table_of, toml_of
+from headrace.core.errors import ConfigurationError, HeadraceError
+
+_MOST_SECS = 60.0
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
+
+
+def duration(text: str) -> float:
+    """Seconds, given as ``90``, ``30m``, ``6h`` or ``2d``.
+
+    Raises:
+        ValueError: it is none.
+    """
+    found = re.fullmatch(r"([0-9.]+)\s*([smhd]?)", str(text).strip())
+    try:
+        return float(found[1]) * _UNITS[found[2]] if found else float("x")
+    except ValueError:
+        raise ValueError(f"{text!r} is no time; give seconds, or 30m, 6h, 2d.") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuoteArgs(RunArgs):
+    """Say what headrace run would take with the same options: time, memory, tokens and money, with intervals.
+
+    A pilot runs a random sample of the rows, of all lengths, and forecasts the rest from its steady rate. Its
+    predictions are dropped; with --cache its answers are kept, so that nothing is paid twice.
+
+    Exit codes: 0 quoted, 1 the pilot failed, 2 a wrong argument or input, 130 interrupted.
+    """
+
+    command: ClassVar[str] = "quote"
+    alternatives: list[str] | None = option(
+        "--alternative",
+        REPORT,
+        "Quote this as well: options of headrace run in one word, in place of the others. Repeatable.",
+        "'--workers 2'",
+    )
+    pilot: float = option(
+        "--pilot",
+        REPORT,
+        "How long all pilots together may take.",
+        "SECONDS",
+        default=_MOST_SECS,
+        min=1,
+        max=_MOST_SECS,
+    )
+    deadline: float | None = option(
+        "--deadline",
+        REPORT,
+        "How long the run may take, as 30m, 6h or 2d: says how many machines.",
+        "TIME",
+        parser=duration,
+    )
+    config_out: str | None = option(
+        "--config-out", REPORT, "Write the recommended options into this new file, for run --config.", "FILE"
+    )
+    as_json: bool = flag("--json/--no-json", REPORT, "Print the quote as one JSON object, for run --quote.")
+
+
+def run_quote(args: QuoteArgs) -> int:
+    """Quotes and prints; returns the exit code.
+
+    Raises:
+        ConfigurationError: an option or an input is wrong.
+    """
+    errors = ErrorConsole(stderr=True)
+    _refuse_config_out(args)
+    try:
+        with errors.status("reading the input") as status:
+            found, recommended = _quoted(args, status.update)
+    except HeadraceError as error:
+        if isinstance(error, ConfigurationError):
+            raise
+        report_error(errors, str(error))
+        return 1
+    _write_config(args, recommended)
+    if args.as_json:
+        typer.echo(json.dumps(found))
+    else:
+        show(Console(), list(_lines(found, args)), [])
+    return 0
+
+
+def _refuse_config_out(args: QuoteArgs) -> None:
+    if (path := args.config_out) is None:
+        return
+    if os.path.lexists(path):
+        raise ConfigurationError(f"--config-out: {path} is there already, and would be lost; name a new file.")
+    if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+        raise ConfigurationError(f"--config-out: there is no folder {os.path.dirname(path)!r}.")
+    toml_of(plain(args), path)
+
+
+def _write_config(args: QuoteArgs, recommended: RunArgs) -> None:
+    if (path := args.config_out) is None:
+        return
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(toml_of(replace(recommended, output=args.output), path))
+    except OSError as error:
+        raise ConfigurationError(f"--config-out: cannot write {path}: {error.strerror or error}.") from error
+
+
+def _quoted(args: QuoteArgs, say: Callable[[str], object] = lambda _: None) -> tuple[dict[str, Any], RunArgs]:
+    from headrace.cli.pilots import Pilots  # noqa: PLC0415 - importing pyarrow takes a while
+
+    return Pilots(args, args.alternatives or (), args.pilot, args.deadline).quote(say)
+
+
+def _lines(found: Mapping[str, Any], args: QuoteArgs) -> Iterator[tuple[str, str]]:
+    yield "rows", f"{found['rows']:,}{'' if found['rows_are_exact'] else ' (estimated)'}"
+    yield "time", _interval(found, "seconds", _time)
+    yield "  start", f"{_time(found['start_seconds'])}, then {found['rows_per_second']:,.4g} rows/s"
+    if found["machines"] is not None:
+        yield "machines", f"{found['machines']:,} like this one for {_time(args.deadline or 0)}"
+    elif args.deadline is not None:
+        yield "machines", f"none is enough for {_time(args.deadline)}: {found['binds']} binds"
+    yield "memory", f"{found['memory_bytes'] / 1e6:,.0f} MB"
+    for name, label in (("tokens_in", "tokens in"), ("tokens_out", "tokens out"), ("money", "money")):
+        if found[name] is not None:
+            yield label, _interval(found, name, _amount)
+    if found["dead_letters"]:
+        yield "dead letters", f"{found['dead_letters']:.2%} of the rows"
+    yield "what binds", found["binds"]
+    if found["pilot_money"]:
+        kept = "its answers are in the cache" if args.cache else "--cache FILE would keep its answers for the run"
+        yield "the pilot", f"cost {_amount(found['pilot_money'])}; {kept}"
+    for one in found["alternatives"]:
+        yield "alternative", f"{one['alternative']}: {_alternative(one)}"
+    yield "recommended", found["recommended"] or "these options"
+    if args.config_out is not None:
+        yield "written", args.config_out
+
+
+def _alternative(one: Mapping[str, Any]) -> str:
+    if "error" in one:
+        return str(one["error"])
+    money = "" if one["money"] is None else f", money {_interval(one, 'money', _amount)}"
+    other = "" if one["predicts_the_same"] else "; its predictions may differ (headrace diff)"
+    return f"{_interval(one, 'seconds', _time)}{money}{other}"
+
+
+def _interval(found: Mapping[str, Any], name: str, text: Callable[[float], str]) -> str:
+    if found[name] is None:
+        return f"up to {text(found[f'{name}_high'])}"
+    return f"{text(found[name])} ({text(found[f'{name}_low'])} to {text(found[f'{name}_high'])})"
+
+
+def _amount(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1e4 else f"{value:,.4g}"
+
+
+def _time(seconds: float) -> str:
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:,.1f} s"
+
+
+def take_quote(args: RunArgs | RetryArgs, path: str) -> tuple[RunArgs | RetryArgs, dict[str, Any]]:
+    """The options of a run, with the budget of the quote in a file; and that quote, of the alternative that is run.
+
+    Raises:
+        ConfigurationError: the file holds none.
+    """
+    try:
+        found: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+        entries = [found, *found["alternatives"]]
+        options = table_of(plain(args)) if isinstance(args, RunArgs) else {}
+        found |= next((one for one in entries if one.get("options") == options), {})
+        money, *tokens = (found[f"{name}_high"] for name in ("money", "tokens_in", "tokens_out"))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(f"--quote: {path} is not what headrace quote --json prints: {error}") from error
+    if args.budget is None and args.budget_tokens is None:
+        if money:
+            args = replace(args, budget=money)
+        elif None not in tokens and sum(tokens):
+            args = replace(args, budget_tokens=math.ceil(sum(tokens)))
+    return args, found

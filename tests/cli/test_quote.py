@@ -1,0 +1,244 @@
+"""``headrace quote``, the options that it recommends, and a run that keeps to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import pytest
+
+import headrace as package
+from headrace.cli.options import RunArgs
+from headrace.cli.words import changed, parsed, plain, table_of, toml_of, words_of
+from headrace.core.errors import ConfigurationError
+
+PAID = '''
+import headrace
+
+
+class Asks(headrace.RemoteModelHandler):
+    """A request has a thousand input tokens, and as many output tokens as its number; notes what it is asked."""
+
+    def create_client(self):
+        return None
+
+    def request(self, batch, model, inference_args=None):
+        with open("asked", "a") as log:
+            log.writelines(f"{one['n']}\\n" for one in batch)
+        headrace.report_usage("m", input_tokens=1000, output_tokens=sum(one["n"] for one in batch))
+        return [2 * one["n"] for one in batch]
+
+    def batch_elements_kwargs(self):
+        return {"max_batch_size": 1}
+
+    def cache_key(self):
+        return ["asks"]
+'''
+
+
+@pytest.fixture
+def quote(headrace, folder, handlers):
+    folder.write("in.jsonl", [{"a": number, "b": 1} for number in range(200)])
+    return lambda *more, name="Add": headrace(
+        "quote", "in.jsonl", "--handler", f"{handlers}:{name}", "--pilot", "50", *more
+    )
+
+
+@pytest.fixture
+def paid(folder, tmp_path_factory, monkeypatch):
+    path = tmp_path_factory.mktemp("paid")
+    name = f"paid_{path.name}_{os.getpid()}"
+    (path / f"{name}.py").write_text(PAID)
+    monkeypatch.syspath_prepend(str(path))
+    monkeypatch.setenv("PYTHONPATH", str(path), prepend=os.pathsep)
+    folder.write("in.jsonl", [{"n": number} for number in range(100)])
+    yield f"{name}:Asks"
+    sys.modules.pop(name, None)
+
+
+def test_a_quote_is_a_forecast_for_the_input(quote, folder):
+    result = quote("--json")
+    assert result.code == 0
+    found = json.loads(result.out)
+    assert (found["rows"], found["rows_are_exact"], found["pilot_rows"]) == (200, True, 200)
+    assert 0 < found["seconds_low"] < found["seconds"] < found["seconds_high"]
+    assert found["memory_bytes"] > 1e7
+    assert found["money"] is found["tokens_in"] is None
+    assert (found["alternatives"], found["recommended"]) == ([], "")
+    assert folder.names() == ["in.jsonl"]
+
+
+def test_alternatives_are_piloted_and_the_best_is_written(quote, folder, headrace, handlers):
+    folder.write("in.jsonl", [{"a": number, "b": 1} for number in range(20)])
+    result = quote(
+        "--alternative",
+        "--workers 2",
+        "--alternative",
+        "--handler-arg plus=3",
+        "--config-out",
+        "best.toml",
+        "--deadline",
+        "1h",
+    )
+    assert result.code == 0
+    assert result.summary["machines"] == "1 like this one for 60.0 min"
+    lines = result.out.splitlines()
+    assert any("--handler-arg plus=3: " in line and "may differ" in line for line in lines)
+    assert any("--workers 2: " in line and "may differ" not in line for line in lines)
+    assert "[run]" in (folder.path / "best.toml").read_text()
+    done = headrace("run", "in.jsonl", "--config", "best.toml", "--output", "out.jsonl")
+    assert done.code == 0
+    assert [row["prediction"] for row in folder.rows("out.jsonl")] == [number + 1 for number in range(20)]
+
+
+def test_an_alternative_that_fails_is_said_and_one_that_is_wrong_refused(quote):
+    result = quote("--alternative", "--handler gone:make", "--json")
+    (one,) = json.loads(result.out)["alternatives"]
+    assert "gone" in one["error"]
+    assert json.loads(result.out)["recommended"] == ""
+    wrong = quote("--alternative", "--worker 2")
+    assert wrong.code == 2
+    assert "did you mean '--workers'?" in wrong.err
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--config-out", "in.jsonl"), "is there already"),
+        (("--config-out", "gone/h.toml"), "there is no folder"),
+        (("--runner", "FlinkRunner"), "a quote is of this machine"),
+        (("--batch-directory", "b"), "a Batch API may take a day"),
+        (("--pilot", "61"), "60"),
+        (("--deadline", "soon"), "is no time"),
+        (("--columns", "c"), "c"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_cure(quote, more, said):
+    result = quote(*more)
+    assert result.code == 2
+    assert said in result.err
+
+
+def test_a_pilot_that_fails_ends_the_quote_with_its_error(quote):
+    result = quote(name="Broken")
+    assert result.code == 1
+    assert "no such weights" in result.err
+
+
+def test_a_pilot_whose_rows_all_fail_is_no_quote(quote, folder):
+    folder.write("in.jsonl", [{"a": "x"}] * 5)
+    result = quote(name="Vectors")
+    assert result.code == 1
+    assert "every row of the pilot failed: ValueError" in result.err
+
+
+def test_money_is_quoted_and_what_was_paid_is_kept(paid, headrace, folder):
+    options = ("--handler", paid, "--price", "m=1,10", "--cache", "cache.sqlite")
+    result = headrace("quote", "in.jsonl", *options, "--alternative", "--batch-directory b", "--json", "--pilot", "50")
+    found = json.loads(result.out)
+    asked = (folder.path / "asked").read_text().split()
+    money = (len(asked) * 1000 + 10 * sum(map(int, asked))) / 1e6
+    assert found["rows"] == len(asked) == len(set(asked)) == 100
+    assert found["money"] == pytest.approx(money) == pytest.approx(found["pilot_money"])
+    assert found["money_low"] < money < found["money_high"]
+    assert (found["tokens_in"], found["tokens_in_low"], found["tokens_in_high"]) == (100_000, 100_000, 100_000)
+    (batches,) = found["alternatives"]
+    assert batches["money"] == pytest.approx(money / 2)
+    assert (batches["seconds"], batches["seconds_high"]) == (None, 24 * 3600)
+    folder.write("quote.json", result.out)
+    run = headrace("run", "in.jsonl", *options, "--output", "out.jsonl", "--quote", "quote.json", "--report", "r.json")
+    assert run.code == 0
+    assert run.summary["from the cache"] == "100"
+    assert json.loads((folder.path / "r.json").read_text())["quote"] == found
+    assert (folder.path / "asked").read_text().split() == asked
+
+
+def test_the_quote_is_the_runs_budget(paid, headrace, folder):
+    folder.write(
+        "quote.json", json.dumps({"money_high": 0.01, "tokens_in_high": 1, "tokens_out_high": 1, "alternatives": []})
+    )
+    options = ("--handler", paid, "--price", "m=1,10", "--cache", "cache.sqlite", "--output", "out.jsonl")
+    result = headrace("run", "in.jsonl", *options, "--quote", "quote.json")
+    assert result.code == 4
+    assert "the budget of 0.01 is spent" in result.err
+    wrong = headrace("run", "in.jsonl", *options, "--quote", "in.jsonl")
+    assert wrong.code == 2
+    assert "is not what headrace quote --json prints" in wrong.err
+
+
+def test_a_run_of_an_alternative_has_its_figures(headrace, folder, handlers):
+    folder.write("in.jsonl", [{"a": 1}])
+    base, other = {"handler": f"{handlers}:Add"}, {"handler": f"{handlers}:Add", "max-batch-size": "7"}
+    nothing = dict.fromkeys(("money_high", "tokens_in_high", "tokens_out_high"))
+    entries = [{"seconds": seconds, "options": options, **nothing} for seconds, options in ((1, base), (2, other))]
+    folder.write("quote.json", json.dumps({**entries[0], "alternatives": entries[1:]}))
+    run = ("run", "in.jsonl", "--handler", f"{handlers}:Add", "--output", "o.jsonl", "--quote", "quote.json", "--json")
+    assert json.loads(headrace(*run).out)["quote"]["seconds"] == 1
+    assert json.loads(headrace(*run, "--max-batch-size", "7").out)["quote"]["seconds"] == 2
+
+
+def test_a_run_that_stops_reading_has_what_it_read(headrace, folder, handlers):
+    folder.write("in.jsonl", [{"a": 1}] * 10)
+    run = ("run", "in.jsonl", "--handler", f"{handlers}:Add", "--output", "out.jsonl")
+    assert headrace(*run, "--stop-after", "0").code == 0
+    assert len(folder.rows("out.jsonl")) == 10  # it reads for a second at least
+    refused = headrace(*run, "--stop-after", "9", "--resume")
+    assert (refused.code, "leave --resume" in refused.err) == (2, True)
+
+
+def test_python_quotes_too(folder, handlers):
+    folder.write("in.jsonl", [{"a": number} for number in range(10)])
+    found = package.quote("in.jsonl", handler=f"{handlers}:Add", handler_arg={"plus": 2}, pilot=20, no_progress=True)
+    assert found["rows"] == 10
+    assert found["options"] == {"handler": f"{handlers}:Add", "handler-arg": "plus=2"}
+    with pytest.raises(ConfigurationError, match="gone"):
+        package.quote("gone.jsonl", handler=f"{handlers}:Add")
+
+
+def run_args(*words):
+    return plain(parsed([*words, "INPUT"], RunArgs))
+
+
+OPTIONS = (
+    *("--handler", "h:make", "--handler-arg", "a=1", "--handler-arg", "b=[2, 3]", "--columns", "x,'y z'", "--explode"),
+    *("--fallback", "one", "--fallback-model", "m1", "--fallback", "two", "--fallback-arg", "c=1", "--workers", "auto"),
+    *("--price", "m=1,2", "--isolate", "--max-batch-size", "8", "--placement", "machine"),
+)
+
+
+def test_options_as_words_are_the_same_options():
+    args = run_args(*OPTIONS)
+    assert run_args(*words_of(args)) == args
+
+
+def test_an_alternative_replaces_options():
+    one = changed(
+        run_args(*OPTIONS), "--workers 2 --handler-arg a=9 --columns z --no-isolate --fallback three --price n=3,4"
+    )
+    assert (one.workers, one.isolate, one.columns, one.explode) == (2, False, ["z"], True)
+    assert one.handler_args == ["b=[2, 3]", "a=9"]
+    assert one.prices == ["m=1,2", "n=3,4"]
+    assert (one.fallback, one.fallback_model, one.fallback_args) == (["three"], None, None)
+
+
+def test_a_file_of_options_has_no_secrets_and_paths_from_its_folder(folder):
+    folder.write("models/m.pkl", "")
+    (folder.path / "conf").mkdir()
+    args = run_args(
+        "--handler",
+        "h:make",
+        "--handler-arg",
+        "api_key=sk-1",
+        "--handler-arg",
+        "n=2",
+        "--model",
+        "models/m.pkl",
+        "--cache",
+        "c.db",
+    )
+    text = toml_of(args, "conf/h.toml")
+    assert text == '[run]\nhandler = "h:make"\nmodel = "../models/m.pkl"\nhandler-arg = "n=2"\ncache = "../c.db"\n'
+    assert "sk-1" not in json.dumps(table_of(args))
+    with pytest.raises(ConfigurationError, match="several"):
+        toml_of(run_args("--fallback", "one", "--fallback", "two"), "h.toml")
