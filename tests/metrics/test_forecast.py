@@ -63,7 +63,7 @@ def test_a_run_takes_its_start_and_its_rows() -> None:
     pilot = Pilot()
     pilot.now = 4.0
     pilot.work(20.0, 1000)
-    pilot.timeline.on_event(WorkSampled(1, 20.0, {"model": 15.0}, 20.0, 123))
+    pilot.timeline.on_event(WorkSampled(1, 20.0, {"model": 15.0}, 20.0, {"memory": 123}))
     found = forecast(pilot.figures(rows=20_000, failures=0, phases={"loading": 1.5, "writing": 0.2}), 1_000_000)
     assert found["seconds"] == pytest.approx(4 + 1000 + 10, rel=0.01)
     assert found["seconds_low"] < found["seconds"] < found["seconds_high"] < 1.1 * found["seconds"]
@@ -78,7 +78,7 @@ def test_a_run_takes_its_start_and_its_rows() -> None:
 def test_more_machines_do_not_help_against_a_quota() -> None:
     pilot = Pilot()
     pilot.work(10.0, 100)
-    pilot.timeline.on_event(WorkSampled(1, 10.0, {}, 1.0, 1))
+    pilot.timeline.on_event(WorkSampled(1, 10.0, {}, 1.0, {"memory": 1}))
     found = forecast(pilot.figures(), 10_000)
     assert found["binds"] != QUOTA
     assert machines(found, 20.0) == 5
