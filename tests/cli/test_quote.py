@@ -109,6 +109,7 @@ def test_an_alternative_that_fails_is_said_and_one_that_is_wrong_refused(quote):
         (("--config-out", "gone/h.toml"), "there is no folder"),
         (("--runner", "FlinkRunner"), "a quote is of this machine"),
         (("--batch-directory", "b"), "a Batch API may take a day"),
+        (("--changed-since", "o.jsonl"), "a quote is of all rows"),
         (("--pilot", "61"), "60"),
         (("--deadline", "soon"), "is no time"),
         (("--columns", "c"), "c"),

@@ -152,6 +152,8 @@ def _refuse(args: RunArgs) -> None:
     strange = [word for word in args.arguments if word.startswith("-") and word != "-"]
     if args.runner is not None or strange:
         raise ConfigurationError(f"a quote is of this machine; leave {strange[0] if strange else '--runner'} out.")
+    if args.changed_since is not None:
+        raise ConfigurationError("a quote is of all rows; leave --changed-since out.")
     if args.batch_directory is not None:
         raise ConfigurationError(
             "a Batch API may take a day: quote the run without --batch-directory, and that as an --alternative."

@@ -44,7 +44,7 @@ _BEHIND = "\0"
 _ABOUT_FILES = (
     *("output", "dead_letters", "output_format", "arguments", "limit", "stop_after", "dry_run", "resume", "threshold"),
     *("config", "no_progress", "as_json", "verbose", "report", "report_messages", "watch"),
-    *("quote", "budget", "budget_tokens"),
+    *("quote", "budget", "budget_tokens", "changed_since"),
 )
 """The options that say nothing about how a row is predicted."""
 
