@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import numpy
 import pandas
-import polars
 import pyarrow
 import pytest
 from sklearn.feature_extraction.text import CountVectorizer
@@ -123,17 +122,6 @@ MIXED = pandas.DataFrame(
     },
     index=range(100, 0, -1),
 )
-
-
-@pytest.mark.parametrize("make", [lambda frame: frame, pyarrow.Table.from_pandas, polars.from_pandas])
-def test_tables_in_memory(make):
-    alone, blocks = (
-        predict_table(Describing(**options), make(MIXED), columns=list("nxtvy"), on_failure="mark")
-        for options in ({"max_batch_size": 1, "length_fn": len}, {})
-    )
-    for name in ("prediction", "outcome", "error"):
-        assert list(map(str, blocks[name])) == list(map(str, alone[name]))
-    assert list(map(str, blocks["outcome"])).count("failed") == 2
 
 
 def test_objects_of_a_data_frame_that_are_no_column_of_arrows():

@@ -112,12 +112,6 @@ def test_jsonl_rows_and_the_lines_that_are_none(write):
     assert rows[1].row == {"line": "[1]", "file": absolute("a.jsonl"), "line_number": 3}
 
 
-def test_lines_longer_than_a_chunk(write):
-    text = "x" * 3_000_000
-    write("a.jsonl", "".join(json.dumps({"n": n, "text": text}) + "\n" for n in range(3)))
-    assert [(row["n"], len(row["text"])) for row in rows_of("a.jsonl")] == [(n, len(text)) for n in range(3)]
-
-
 def test_a_line_in_many_pieces():
     """Each is copied once; were it for each piece that comes after it, this would take longer than a test may."""
     pieces = iter([*[b"x" * 64] * 600_000, b"\ny"])
@@ -209,13 +203,6 @@ def test_a_byte_order_mark_is_one_only_at_the_start(write):
     row, wrong = read_rows(Source(path, "jsonl"), {})
     assert row == {"a": mark}
     assert (wrong.line, wrong.number) == (f'{mark}{{"a": 1}}', 2)
-
-
-def test_numbers_beside_fields_of_several_lines(write):
-    """An underscore makes a field no number, in whichever line of the record it is."""
-    path = write("a.csv", 'a,b\n1_0,"x\ny"\n')
-    [wrong] = read_rows(Source(path, "csv"), {"a": "int"})
-    assert (wrong.line, wrong.number) == ('1_0,"x\ny"', 2)
 
 
 def test_values_that_are_too_deep_within_each_other(write):

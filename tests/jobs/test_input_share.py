@@ -86,10 +86,6 @@ def test_nobody_knows_the_share_of_a_pipe():
     assert share.at(5) is None
 
 
-def test_nothing_is_known_before_anything_was_read():
-    assert InputShare({"a.csv": 100}).at(0) is None
-
-
 class Watching(ModelHandler):
     """Predicts the share of the input that is done before each batch."""
 

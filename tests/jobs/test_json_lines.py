@@ -83,10 +83,6 @@ def test_tensors_have_a_form_in_json():
     assert through_json(torch.tensor(0.5, requires_grad=True)) == 0.5
 
 
-def test_text_stays_readable():
-    assert as_line({"ä": "ö"}) == '{"ä": "ö"}\n'.encode()
-
-
 def itself():
     """A dict that contains itself, twice."""
     value = {}

@@ -52,11 +52,6 @@ def test_rows_come_back_as_they_were(write, name):
     assert dead_letter_columns([source], {}) == ("n", "deep")
 
 
-def test_letters_that_do_not_count_were_tried_once(write):
-    (source,) = write("a.jsonl", [{name: value for name, value in LETTER.items() if name != "attempts"}])
-    assert [row.attempts for row in rows_of(source)] == [1]
-
-
 def test_columns_are_those_of_the_first_row_that_could_be_read(write):
     assert dead_letter_columns(write("a.jsonl", [UNREAD, LETTER]), {}) == ("n", "deep")
     assert dead_letter_columns(write("b.jsonl", []), {}) == ()

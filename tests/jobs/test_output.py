@@ -40,22 +40,6 @@ def test_without_dead_letters_those_of_earlier_runs_are_gone(written, tmp_path, 
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["a.jsonl"]
 
 
-@pytest.mark.parametrize("parts", [[[{"n": 0}, {"n": 1}]], [[{"n": 0}], [{"n": 1}]]])
-def test_compressed_output(written, parts):
-    output = written("a.jsonl.gz", parts)
-    output.publish(threshold=1)
-    assert lines(output.path, gzip.open) == [{"n": 0}, {"n": 1}]
-
-
-def test_parquet_output(written):
-    output = written("a.parquet", [[{"n": 0, "x": "a"}], [{"n": 1.5, "y": [1]}]])
-    output.publish(threshold=1)
-    assert pyarrow.parquet.read_table(output.path).to_pylist() == [
-        {"n": 0.0, "x": "a", "y": None},
-        {"n": 1.5, "x": None, "y": [1]},
-    ]
-
-
 def test_parquet_output_without_rows(written):
     output = written("a.parquet", [])
     output.publish(threshold=1)

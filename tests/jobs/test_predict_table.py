@@ -218,14 +218,6 @@ def test_predictions_keep_their_kind_whichever_rows_fail(values, kind, arrow_kin
     assert predict_table(fails(1, 2, 3), TABLES[0], columns="n", on_failure="mark")["prediction"].isna().all()
 
 
-@pytest.mark.parametrize("none", [SKIP, None])
-def test_integers_stay_integers_beside_rows_without_a_prediction(none):
-    for on_failure in ("raise", "mark"):
-        handler = Acting(lambda batch: [none if n == 2 else n for n in batch])
-        found = predict_table(handler, TABLES[0], columns="n", on_failure=on_failure)["prediction"]
-        assert (found.dtype, found.dropna().tolist()) == ("Int64", [1, 3])
-
-
 def test_prediction_that_arrow_cannot_hold_fails_alone():
     endless = []
     endless.append(endless)

@@ -42,13 +42,6 @@ def test_an_error_comes_behind_the_items_before_it():
     assert threads() == []
 
 
-def test_who_leaves_early_leaves_no_thread():
-    with closing(prefetch(iter(range(10)))) as coming:
-        assert next(coming) == 0
-    assert threads() == []
-    assert list(prefetch(iter(()))) == []
-
-
 def block(rows, first=0):
     return Block(0, first, ("x",), pyarrow.record_batch({"x": range(first, first + rows)}))
 

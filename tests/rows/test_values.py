@@ -9,12 +9,11 @@ from pathlib import Path
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-import numpy
 import pyarrow
 import pyarrow.parquet
 import pytest
 
-from headrace.rows.values import array_of, as_rows, as_values, numbers_as_array, numbers_of, texts_of_times
+from headrace.rows.values import array_of, as_rows, as_values, texts_of_times
 
 BERLIN = ZoneInfo("Europe/Berlin")
 COUNT = 1_234_567_890_123_456_789
@@ -187,11 +186,6 @@ def test_array_of_refuses_what_arrow_cannot_hold():
         array_of(["\ud800"], pyarrow.string())
 
 
-def test_truths_of_a_slice():
-    truths = [True, False, True, True, False, False, True, False, True, True]
-    assert numbers_of(pyarrow.array(truths)[3:]).tolist() == truths[3:]
-
-
 @pytest.mark.parametrize("handler", [HANDLER, BY_NAME], ids=["rows", "columns"])
 @pytest.mark.parametrize(
     ("name", "text"),
@@ -208,12 +202,6 @@ def test_run_over_text_files_does_not_import_pandas(tmp_path: Path, name, text, 
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) > 100
-
-
-@pytest.mark.parametrize("kind", ["bool", "int8", "uint64", "float16", "float32", "float64"])
-def test_numbers_of_numpy_are_those_of_arrow(kind):
-    for numbers in (numpy.arange(9).astype(kind)[1::2], numpy.zeros(0, kind)):
-        assert numbers_as_array(numbers).equals(pyarrow.array(numbers))
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -284,16 +284,14 @@ def _base(pattern: str, path: str) -> str:
 
 def _keys_of(bases: Mapping[str, str]) -> list[tuple[Key, ...]]:
     """The keys of files, the same columns for all; ``bases`` has the folder below which names of folders are keys."""
-    found = [dict(_pairs(path[len(base) :])) for path, base in bases.items()]
+    found: list[dict[str, Any]] = [dict(_pairs(path[len(base) :])) for path, base in bases.items()]
     kinds: dict[str, str] = {}
-    for name in dict.fromkeys(name for pairs in found for name in pairs):
+    for name in dict.fromkeys(chain.from_iterable(found)):
         known = [value for pairs in found if (value := pairs.get(name)) is not None]
         kinds[name] = "int" if known and all(map(_WHOLE.fullmatch, known)) else "str"
-    return [tuple(_key(name, pairs.get(name), kind) for name, kind in kinds.items()) for pairs in found]
-
-
-def _key(name: str, value: str | None, kind: str) -> Key:
-    return Key(name, int(value) if value is not None and kind == "int" else value, kind)
+        if kinds[name] == "int":
+            found = [{**pairs, name: None if pairs.get(name) is None else int(pairs[name])} for pairs in found]
+    return [tuple(Key(name, pairs.get(name), kind) for name, kind in kinds.items()) for pairs in found]
 
 
 def _pairs(path: str) -> Iterator[tuple[str, str | None]]:

@@ -29,7 +29,7 @@ from headrace.jobs.json_lines import JsonEncodeError, as_line
 from headrace.jobs.letters import LetterLines, unwritten
 from headrace.jobs.output_batches import OutputLine, batch_of_block, batch_of_lines, kept_columns
 from headrace.jobs.parquet_tables import GROUP_BYTES, GROUP_ROWS, DirectParquet
-from headrace.jobs.publishing import sync_folder
+from headrace.jobs.publishing import sync
 from headrace.rows.blocks import Block, BlockRow, Row
 from headrace.rows.examples import PREDICTION, answer_of, exploded
 from headrace.rows.values import numbers_as_array
@@ -170,7 +170,7 @@ class PartWriter:
         if self._file is None:
             self._file = storage.create(self._path)
             if self._durable:
-                sync_folder(self._folder)
+                sync(self._folder)
         schema = batch.schema.insert(0, pyarrow.field("place", pyarrow.int64()))
         columns = [numbers_as_array(numpy.concatenate(some)), *batch.columns]
         stream = pyarrow.ipc.new_stream(self._file, schema)

@@ -51,7 +51,7 @@ def put_in_place(moves: Sequence[Move]) -> None:
     try:
         for move in moves:
             if not is_remote(move.source) and not move.removes:
-                _sync_file(move.source)
+                sync(move.source)
         for move in moves:
             begun.append(move)
             _keep_earlier(move)
@@ -67,14 +67,14 @@ def put_in_place(moves: Sequence[Move]) -> None:
         ) from error
     try:
         for folder in dict.fromkeys(os.path.dirname(move.destination) for move in moves if not is_remote(move.source)):
-            sync_folder(folder)
+            sync(folder)
     except OSError as error:
         places = " and ".join(move.destination for move in moves)
         raise PublishError(f"{places} are there, but the disk does not say that they are safe: {error}") from error
 
 
-def sync_folder(path: str) -> None:
-    """Makes file creations and renames in a local folder durable."""
+def sync(path: str) -> None:
+    """Makes the content of a local file durable; of a folder the names of its files."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -83,11 +83,6 @@ def sync_folder(path: str) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-def _sync_file(path: str) -> None:
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
 
 
 def _keep_earlier(move: Move) -> None:

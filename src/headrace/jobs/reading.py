@@ -62,18 +62,16 @@ def infer_schema(sources: Sequence[Source]) -> InputSchema:
     """
     if any(source.files for source in sources):
         return InputSchema(files.COLUMNS, {}, files.TYPES, (files.CONTENT,))
-    head, sample = _Beginning(), list[Row]()
+    columns, stated, sample = tuple[str, ...](), dict[str, str](), list[Row]()
     for source in sources:
         is_at_hand = not is_remote(source.path) and not pipes.is_pipe(source.path)
         try:
             is_csv = source.format == "csv"
             wanted = SAMPLED_ROWS - len(sample) if is_csv and (is_at_hand or not sample) else 0
-            if wanted or not head.columns or not (is_csv or head.types):
-                found = _head_of(source, wanted)
-                sample += found.sample
-                head = _Beginning(head.columns or found.columns, head.types or found.types)
-            elif is_at_hand and source.format == "parquet":
-                _head_of(source, 0)
+            is_checked = is_at_hand and source.format == "parquet"
+            if wanted or is_checked or not columns or not (is_csv or stated):
+                names, types, rows = _head_of(source, wanted)
+                columns, stated, sample = columns or names, stated or types, sample + rows
             elif is_at_hand:  # files of another kind are refused before the run
                 with open_text(source):
                     pass
@@ -81,8 +79,8 @@ def infer_schema(sources: Sequence[Source]) -> InputSchema:
             raise
         except Exception as error:
             raise ConfigurationError(f"cannot read {pipes.as_name(source.path)} as {source.format}: {error}") from error
-    keys = {key.name: key.type for source in sources for key in source.keys if key.name not in head.columns}
-    return InputSchema((*head.columns, *keys), types_of_sample(sample), {**keys, **head.types})
+    keys = {key.name: key.type for source in sources for key in source.keys if key.name not in columns}
+    return InputSchema((*columns, *keys), types_of_sample(sample), {**keys, **stated})
 
 
 def fits_columns(sources: Sequence[Source], types: Mapping[str, str], stated: Mapping[str, Any], fit: Fit) -> bool:
@@ -102,35 +100,27 @@ def fits_columns(sources: Sequence[Source], types: Mapping[str, str], stated: Ma
     return all(fit.has_types(of_csv if one.format == "csv" else stated) for one in sources)
 
 
-class _Beginning(NamedTuple):
-    """What the beginning of a file tells."""
-
-    columns: tuple[str, ...] = ()
-    types: Mapping[str, str] = {}
-    """Those that it states; of a pipe none."""
-    sample: Sequence[Row] = ()
-    """The first rows of a CSV file, as text."""
-
-
-def _head_of(source: Source, rows_of_csv: int) -> _Beginning:
+def _head_of(source: Source, rows_of_csv: int) -> tuple[tuple[str, ...], dict[str, str], list[Row]]:
+    """The columns of a file, the types that it states (of a pipe none), and the first rows of CSV, as text."""
     if source.format == "parquet":
         with open_source(source) as file:
             schema = parquet_file(file).schema_arrow
-        return _Beginning(tuple(schema.names), types_of_schema(schema))
+        return tuple(schema.names), types_of_schema(schema), []
     if source.format == "csv":
-        return _head_of_csv(source, rows_of_csv)
+        header, rows_of_text = _head_of_csv(source, rows_of_csv)
+        return tuple(header), {}, rows_of_text
     rows = read_json_records(source)
     first = next(rows, {})
     if isinstance(first, BrokenLine):
         raise ValueError(f"line {first.number}: {first.error}")
-    types: Mapping[str, str] = {}
+    types: dict[str, str] = {}
     if not pipes.is_pipe(source.path):
         with suppress(Exception):  # the run says what is wrong behind the first line
             types = types_of_values(_sample_of(chain([first], rows)))
-    return _Beginning(tuple(first), types)
+    return tuple(first), types, []
 
 
-def _head_of_csv(source: Source, most: int) -> _Beginning:
+def _head_of_csv(source: Source, most: int) -> tuple[list[str], list[Row]]:
     """Fields in quotes are ``Quoted``, unless all are, as some programs write files."""
     with open_text(source) as file:
         records = CsvRecords(LineBuffer(file), source.delimiter, source.path)
@@ -140,7 +130,7 @@ def _head_of_csv(source: Source, most: int) -> _Beginning:
     fields = (field for row in rows for field in row.values() if field is not None)
     if names_are_quoted and all(isinstance(field, Quoted) for field in fields):
         rows = [{name: field and str(field) for name, field in row.items()} for row in rows]
-    return _Beginning(tuple(header), {}, rows)
+    return header, rows
 
 
 def _sample_of(rows: Iterator[Record], most: int = SAMPLED_ROWS) -> list[Row]:

@@ -15,7 +15,7 @@ from headrace.core.files import is_at
 from headrace.jobs.files import absolute, location
 from headrace.jobs.job import Report
 from headrace.jobs.output import Output
-from headrace.jobs.publishing import sync_folder
+from headrace.jobs.publishing import sync
 from headrace.jobs.storage import is_remote
 from headrace.jobs.stored_rows import StoredOutput
 
@@ -123,7 +123,7 @@ class ResumableOutput(Output):
             file.flush()
             os.fsync(file.fileno())
         os.replace(path + ".new", path)
-        sync_folder(self.folder)
+        sync(self.folder)
 
     def _stored(self, paths: list[str]) -> StoredOutput:
         return StoredOutput.find(self.folder)
