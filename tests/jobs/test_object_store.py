@@ -1,12 +1,9 @@
 """Inputs and outputs may be on any of Beam's filesystems; here one like an object store, without folders."""
 
 import gzip
-import io
 import json
-import posixpath
 
 import pytest
-from apache_beam.io.filesystem import BeamIOError, CompressedFile, CompressionTypes, FileMetadata, FileSystem
 
 from headrace.core.handler import ModelHandler
 from headrace.jobs.files import match, read_files
@@ -14,78 +11,7 @@ from headrace.jobs.job import Job
 from headrace.jobs.reading import infer_schema
 from headrace.jobs.run import Run
 from headrace.rows.examples import Examples
-
-OBJECTS: dict[str, bytes] = {}
-
-
-class ObjectFile(io.BytesIO):
-    """An object that is there once it is closed."""
-
-    mode = "wb"
-
-    def __init__(self, path):
-        super().__init__()
-        self.path = path
-
-    def close(self):
-        if not self.closed:
-            OBJECTS[self.path] = self.getvalue()
-        super().close()
-
-
-class ObjectStore(FileSystem):
-    """Objects by their whole names, in this process's memory."""
-
-    @classmethod
-    def scheme(cls):
-        return "objects"
-
-    def join(self, basepath, *paths):
-        return "/".join([basepath.rstrip("/"), *paths])
-
-    def split(self, path):
-        return posixpath.split(path)
-
-    def mkdirs(self, path):
-        """There are no folders."""
-
-    def has_dirs(self):
-        return False
-
-    def _list(self, dir_or_prefix):
-        return [FileMetadata(path, len(data)) for path, data in OBJECTS.items() if path.startswith(dir_or_prefix)]
-
-    def create(self, path, mime_type="", compression_type=CompressionTypes.AUTO):
-        return self._compressed(ObjectFile(path), path, compression_type)
-
-    def open(self, path, mime_type="", compression_type=CompressionTypes.AUTO):
-        if path not in OBJECTS:
-            raise BeamIOError(f"no object {path}")
-        return self._compressed(io.BytesIO(OBJECTS[path]), path, compression_type)
-
-    def _compressed(self, file, path, compression):
-        compression = self._get_compression_type(path, compression)
-        if compression == CompressionTypes.UNCOMPRESSED:
-            return file
-        return CompressedFile(file, compression_type=compression)
-
-    def rename(self, source_file_names, destination_file_names):
-        for source, destination in zip(source_file_names, destination_file_names, strict=True):
-            if destination in OBJECTS:
-                raise BeamIOError(f"{destination} is there already")
-            OBJECTS[destination] = OBJECTS.pop(source)
-
-    def exists(self, path):
-        return path in OBJECTS
-
-    def delete(self, paths):
-        for path in paths:
-            del OBJECTS[path]
-
-    def copy(self, source_file_names, destination_file_names):
-        raise NotImplementedError
-
-    size = last_updated = checksum = metadata = copy
+from object_store import OBJECTS
 
 
 class Double(ModelHandler):

@@ -6,122 +6,38 @@ import re
 import shutil
 
 import pytest
-from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
-from apache_beam.io.localfilesystem import LocalFileSystem
 
 from headrace.jobs.output import Output
 from headrace.jobs.output_batches import lines_in
 from headrace.jobs.publishing import Move, PublishError, put_in_place
 from headrace.jobs.stored_rows import StoredRows
+from object_store import OBJECTS, ObjectStore
 
 OLD, NEW = {"p": b"old predictions", "q": b"old letters"}, {"p": b"new predictions", "q": b"letters that are new"}
 
 
-class FolderFileSystem(LocalFileSystem):
-    """A local folder under another scheme; how it moves files is the test's choice, and which calls fail."""
-
-    root = ""
-    moves = "replaces"
-    """Files onto others: ``replaces`` them, ``refuses``, or ``copies`` and then deletes, as object stores do."""
-    denied = ""
-    """The name of a finished file that cannot be moved, however often it is tried."""
-    calls = 0
-    failing = frozenset()
-    """Numbers of the calls that fail: before they do anything, or afterwards where the number is negative."""
-
-    @classmethod
-    def scheme(cls):
-        return "folder"
-
-    def _local(self, path):
-        return os.path.join(self.root, path.removeprefix("folder://"))
-
-    def _call(self, name, act):
-        cls = type(self)
-        cls.calls += 1
-        if cls.calls in self.failing:
-            raise BeamIOError(f"{name} failed")
-        act()
-        if -cls.calls in self.failing:
-            raise BeamIOError(f"{name} failed after it was done")
-
-    def join(self, basepath, *paths):
-        return "/".join([basepath.rstrip("/"), *paths])
-
-    def split(self, path):
-        folder, _, name = path.rpartition("/")
-        return folder, name
-
-    def mkdirs(self, path):
-        os.makedirs(self._local(path))
-
-    def create(self, path, mime_type="", compression_type=CompressionTypes.AUTO):
-        return super().create(self._local(path), mime_type, compression_type)
-
-    def open(self, path, mime_type="", compression_type=CompressionTypes.AUTO):
-        return super().open(self._local(path), mime_type, compression_type)
-
-    def exists(self, path):
-        return os.path.exists(self._local(path))
-
-    def size(self, path):
-        return os.path.getsize(self._local(path))
-
-    def match(self, patterns, limits=None):
-        found = super().match([self._local(pattern) for pattern in patterns], limits)
-        for one in found:
-            for file in one.metadata_list:
-                file.path = "folder://" + os.path.relpath(file.path, self.root)
-        return found
-
-    def rename(self, source_file_names, destination_file_names):
-        for source, destination in zip(source_file_names, destination_file_names, strict=True):
-            self._rename(self._local(source), self._local(destination))
-
-    def _rename(self, source, destination):
-        if self.denied and source.endswith(f"parts/{self.denied}"):
-            raise PermissionError(f"{destination} is not yours")
-        if self.moves == "copies":
-            self._call("copy", lambda: shutil.copyfile(source, destination))
-            self._call("delete", lambda: os.remove(source))
-        elif self.moves == "refuses" and os.path.exists(destination):
-            raise BeamIOError(f"{destination} is there already")
-        else:
-            self._call("rename", lambda: os.rename(source, destination))
-
-    def delete(self, paths):
-        for path in paths:
-            local = self._local(path)
-            self._call("delete", lambda: shutil.rmtree(local) if os.path.isdir(local) else os.remove(local))
-
-
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def place(monkeypatch):
     """Old and new files in a folder; gives a function that moves the new ones and says what is where afterwards."""
-    monkeypatch.setattr(FolderFileSystem, "root", str(tmp_path))
 
     def move(case, moves="replaces", *, old=OLD, failing=(), denied="", removing=False):
-        folder = tmp_path / f"case{case}"
-        (folder / "parts").mkdir(parents=True)
-        for name, content in old.items():
-            (folder / name).write_bytes(content)
-        for name, content in NEW.items():
-            (folder / "parts" / name).write_bytes(content)
+        base = f"objects://case{case}/"
+        OBJECTS.clear()
+        OBJECTS.update({f"{base}{name}": content for name, content in old.items()})
+        OBJECTS.update({f"{base}parts/{name}": content for name, content in NEW.items()})
         changes = {"moves": moves, "failing": frozenset(failing), "denied": denied, "calls": 0}
         for name, value in changes.items():
-            monkeypatch.setattr(FolderFileSystem, name, value)
-        base = f"folder://case{case}"
+            monkeypatch.setattr(ObjectStore, name, value)
         error = None
         try:
             some = [
-                Move("the " + name, f"{base}/parts/{name}", f"{base}/{name}", removing * name == "q") for name in "qp"
+                Move(f"the {name}", f"{base}parts/{name}", f"{base}{name}", removing * name == "q") for name in "qp"
             ]
             put_in_place(sorted(some, key=lambda one: one.removes))
         except PublishError as caught:
             error = caught
-        files = {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-        return files, error, f"{base}/"
+        return {path.removeprefix(base): content for path, content in OBJECTS.items()}, error, base
 
     return move
 
@@ -137,7 +53,7 @@ def test_one_call_fails(place, moves, old):
     files, error, _ = place("no failure", moves, old=old)
     assert error is None
     assert {name: files[name] for name in "pq"} == NEW
-    calls = FolderFileSystem.calls
+    calls = ObjectStore.calls
     for number in itertools.chain(range(1, calls + 1), range(-calls, 0)):
         files, error, _ = place(number, moves, old=old, failing=[number])
         there = {name: files[name] for name in "pq" if name in files}
@@ -152,7 +68,7 @@ def test_one_call_fails(place, moves, old):
 def test_one_call_fails_where_an_earlier_file_goes(place, moves):
     files, error, _ = place("no failure", moves, removing=True)
     assert (error, files["p"], "q" in files) == (None, NEW["p"], False)
-    calls = FolderFileSystem.calls
+    calls = ObjectStore.calls
     for number in itertools.chain(range(1, calls + 1), range(-calls, 0)):
         files, error, _ = place(number, moves, failing=[number], removing=True)
         there = {name: files[name] for name in "pq" if name in files}
@@ -177,7 +93,7 @@ def test_one_file_cannot_be_moved(place, moves, old, denied):
 def test_calls_fail_until_the_end(place, moves):
     """Taking back fails, too: every file, old or new, is somewhere whole, and the message names where."""
     place("no failure", moves)
-    calls = FolderFileSystem.calls
+    calls = ObjectStore.calls
     for start, side in itertools.product(range(1, calls + 1), (1, -1)):
         files, error, base = place(f"{start}{side}", moves, failing=[side * n for n in range(start, 99)])
         if error is None:
@@ -273,15 +189,15 @@ def test_parts_that_cannot_be_joined_stay(written):
     assert sorted(lines) == ['{"n": 0}', '{"n": 1}']
 
 
-def test_what_is_left_over_and_cannot_be_removed_is_no_failure(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(FolderFileSystem, "root", str(tmp_path))
-    output = Output("folder://a/b.jsonl")
+def test_what_is_left_over_and_cannot_be_removed_is_no_failure(monkeypatch, caplog):
+    output = Output("objects://a/b.jsonl")
     output.prepare()
+    OBJECTS[f"{output.folder}/part"] = b""
     output.published = True
 
     def refuse(self, paths):
         raise ConnectionError("out of reach")
 
-    monkeypatch.setattr(FolderFileSystem, "delete", refuse)
+    monkeypatch.setattr(ObjectStore, "delete", refuse)
     output.clean()
     assert f"cannot remove {output.folder}: out of reach" in caplog.text
