@@ -14,6 +14,7 @@ import pytest
 
 from headrace.core.errors import ConfigurationError
 from headrace.core.events import BatchCompleted, ElementFailed, UsageReported, WorkSampled
+from headrace.core.phases import Phase
 from headrace.core.result import Stage
 from headrace.metrics.report import read_figures, refuse_unwritable, render, report_figures, write_report
 from headrace.metrics.timeline import Timeline
@@ -105,6 +106,26 @@ def test_page_holds_together(figures: dict[str, Any]) -> None:
     assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", page), "asks for the network"
     data = next(one for one in elements.texts if one.startswith('{"report"'))
     assert json.loads(data) == figures
+
+
+def test_a_page_of_all_that_may_be_there_is_small() -> None:
+    now = [0.0]
+    timeline = Timeline(lambda: now[0])
+    gauges = {"memory": 1 << 30, "in_flight": 9, "quota": 40.5, "gpu_busy": 0.7, "gpu_memory": 1 << 34}
+    for place in range(2000):
+        now[0] = place / 3.0
+        varied = {name: value * (1 + place % 17 / 10) for name, value in gauges.items()}
+        timeline.on_event(WorkSampled(1, 0.5, {phase.value: 0.3 for phase in Phase}, place % 5, varied))
+        timeline.on_event(BatchCompleted("", 1 + place % 300, 0, 0.1 + place % 7, where=(f"/data/{place}.csv", place)))
+        timeline.on_event(UsageReported("gpt", place, 5, cost=place / 7, where=("/data/in.csv", place)))
+        timeline.on_event(ElementFailed(Stage.INFERENCE, ValueError()))
+    page = render(report_figures(FACTS, timeline))
+    assert len(page) < 300_000
+    text = "".join(Elements(page).texts)
+    for name in ("requests in flight", "quota found", "GPUs busy", "memory of GPUs", "Slowest rows", "Dearest rows"):
+        assert name in text
+    for phase in Phase:
+        assert phase is Phase.LOADING or phase.value in text
 
 
 def test_a_forecast_stands_beside_what_came(timeline: Timeline) -> None:

@@ -40,6 +40,14 @@ def size(size: int, batches: int, rate: float) -> dict[str, Any]:
         ({"failures": 1, "causes": [{"count": 1}]}, "Model-bound 80%; 1 dead letter."),
         ({"failures": None}, "Model-bound 80%."),
         (
+            {"wall": {"sampled_seconds": 10.0, "busy_seconds": {"waiting for a batch": 9.0, "reading": 8.9}}},
+            "Bound by reading 89%; no dead letters.",
+        ),
+        (
+            {"wall": {"sampled_seconds": 10.0, "busy_seconds": {"waiting for the quota": 9.0}}},
+            "Waiting for the quota 90%; no dead letters.",
+        ),
+        (
             {"phases": {"imports": 3.0, "loading": 4.0, "rows": 2.5, "writing": 0.5}},
             "Start and loading took 70%; no dead letters.",
         ),

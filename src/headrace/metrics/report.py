@@ -217,7 +217,7 @@ def _time(figures: Figures) -> dict[str, Any]:
         whole = figures["wall"]["sampled_seconds"]
         busy = figures["wall"]["busy_seconds"]
         return {
-            "caption": "Until the run ended.",
+            "caption": "Until now." if figures["exit_reason"] == RUNNING else "Until the run ended.",
             "rows": [_bar(name, seconds, 0.0, whole) for name, seconds in busy.items()],
         }
     whole = sum(phases.values())
@@ -227,7 +227,9 @@ def _time(figures: Figures) -> dict[str, Any]:
         began += phases[name]
     rows.append(_bar("rows", phases["rows"], began, whole))
     busy = figures["wall"]["busy_seconds"]
-    rows += [_bar(f"· {name}", seconds, began, whole) for name, seconds in busy.items() if name != "loading"]
+    rows += [
+        _bar(f"·\N{NO-BREAK SPACE}{name}", seconds, began, whole) for name, seconds in busy.items() if name != "loading"
+    ]
     rows.append(_bar("joining and moving files", phases["writing"], began + phases["rows"], whole))
     caption = "One after the other; what is within rows (·) is sampled, and overlaps where threads work side by side."
     return {"caption": caption, "rows": rows}

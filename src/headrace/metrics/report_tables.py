@@ -80,9 +80,9 @@ def _rows_by_place(figures: Figures) -> Iterator[dict[str, Any]]:
 
     slow, dear = figures["slowest"], figures["dearest"]
     if slow:
-        rows = [[place(one), seconds_text(one["seconds"])] for one in slow]
-        caption = "Batches and requests that took longest for each of their rows."
-        yield {"title": "Slowest rows", "caption": caption, "columns": ["Row", "Time"], "rows": rows}
+        rows = [[place(one), seconds_text(one["seconds"] / max(1, one["rows"]))] for one in slow]
+        caption = "The time of a batch or a request, divided by its rows."
+        yield {"title": "Slowest rows", "caption": caption, "columns": ["Rows", "Each"], "rows": rows}
     if dear:
         rows = [
             [

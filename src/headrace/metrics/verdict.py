@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from headrace.core.phases import Phase
+
 _BINDS = 0.5
 """The share of the time that a phase has to take to be what holds the run back."""
 _BOUND = {"model": "model-bound", "reading": "bound by reading", "writing": "bound by writing"}
@@ -37,8 +39,11 @@ def verdict(figures: Figures) -> str:
 
 
 def what_binds(shares: Mapping[str, float]) -> list[str]:
-    """What holds a run back, given each phase's share of the time: none, or one text, if a phase takes half of it."""
-    name = max(shares, key=lambda one: shares[one], default="")
+    """What holds a run back, given each phase's share of the time: none, or one text, if a phase takes half of it.
+
+    Who waits for a batch waits for what reads.
+    """
+    name = max(shares.keys() - {Phase.BATCH.value}, key=lambda one: shares[one], default="")
     if not name or shares[name] < _BINDS:
         return []
     return [f"{_BOUND.get(name, name)} {shares[name]:.0%}"]
