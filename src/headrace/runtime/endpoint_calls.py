@@ -7,8 +7,7 @@ import contextvars
 import inspect
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
@@ -224,48 +223,46 @@ class Sender:
         return ended, True
 
     async def _try(self, call: EndpointCall) -> Ended:
-        rules = self._rules
-        examples = call.examples if rules.prebatched else list(call.examples)
         try:
-            ended = Ended()
-            if self._needs_thread:
-                ended = await self._event_loop.in_thread(partial(self._in_thread, call, examples))
-            if rules.sends_async and ended.error is None:
-                ended = Ended(rules.send(examples, call.client))
-            if inspect.isawaitable(ended.result):
-                ended = Ended(await ended.result)
-            if ended.error is None:
-                ended = Ended(self._checked(ended.result, call))
-        except BaseException as error:
-            if call.inbox.abandoned and isinstance(error, asyncio.CancelledError):
+            return Ended(await self._predictions(call))
+        except asyncio.CancelledError as error:
+            if call.inbox.abandoned:
                 raise
-            ended = Ended(error=error)
-        if isinstance(ended.error, asyncio.CancelledError):  # by a client: this process has not cancelled it
-            failure = RuntimeError(f"{rules.caller} was cancelled by what it calls.")
-            failure.__cause__ = ended.error
+            failure = RuntimeError(f"{self._rules.caller} was cancelled by what it calls.")
+            failure.__cause__ = error
             return Ended(error=failure)
-        return ended
+        except BaseException as error:
+            return Ended(error=error)
+
+    async def _predictions(self, call: EndpointCall) -> list[Any]:
+        rules, answer = self._rules, None
+        examples = call.examples if rules.prebatched else list(call.examples)
+        if self._needs_thread:
+            ended = await self._event_loop.in_thread(partial(self._in_thread, call, examples))
+            if ended.error is not None:
+                raise ended.error
+            answer = ended.result
+        if rules.sends_async:
+            answer = rules.send(examples, call.client)
+        return self._checked(await answer if inspect.isawaitable(answer) else answer, call)
 
     def _in_thread(self, call: EndpointCall, examples: Any) -> Any:
-        """Asks the rate limiter, and sends a request that blocks, whose lazy answer is consumed here."""
-        rules = self._rules
-        with self._recording(call):
-            if rules.ask_rate_limiter is not None:
-                has_length = hasattr(examples, "__len__")  # an element that is a batch may have none
-                rules.ask_rate_limiter(len(examples) if has_length else 1)
-            if rules.sends_async:
-                return None
-            answer = rules.send(examples, call.client)
-            return answer if inspect.isawaitable(answer) else self._checked(answer, call)
+        """Asks the rate limiter, and sends a request that blocks, whose lazy answer is consumed here.
 
-    @contextmanager
-    def _recording(self, call: EndpointCall) -> Iterator[None]:
-        """Keeps what is counted with an engine's metrics on this thread: the bundle's thread counts it."""
+        What is counted with an engine's metrics on this thread is kept: the bundle's thread counts it.
+        """
         assert self._recorders is not None
+        rules = self._rules
         records: list[HandlerMetric] = []
         try:
             with self._recorders.recording(process_wide=False) as records:
-                yield
+                if rules.ask_rate_limiter is not None:
+                    has_length = hasattr(examples, "__len__")  # an element that is a batch may have none
+                    rules.ask_rate_limiter(len(examples) if has_length else 1)
+                if rules.sends_async:
+                    return None
+                answer = rules.send(examples, call.client)
+                return answer if inspect.isawaitable(answer) else self._checked(answer, call)
         finally:
             call.records += records
 

@@ -116,7 +116,7 @@ class RequestExecutor:
         client = held.model.model
         held.release()  # a call keeps the client alive: who waits for room in memory must not wait for requests
         if self._session.events:
-            self._steps.report_load()
+            self._session.report_events(self._observer)
         dispatcher = self._dispatcher(name)
         if not dispatcher.rules.one_by_one:
             return outcomes + self._send(name, dispatcher, rest, client)
@@ -211,7 +211,7 @@ class RequestExecutor:
         self._calls.discard(call)
         try:
             if self._session.events:
-                self._steps.report_load()
+                self._session.report_events(self._observer)
             for error in call.retried:
                 label = self._session.models[call.name].label
                 self._steps.report(BatchRetried(label, call.batch.total, Caught.of(error).error))

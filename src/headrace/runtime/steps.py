@@ -206,7 +206,7 @@ class Steps(Operations):
             return outcomes + held
         try:
             if self.session.events:
-                self.report_load()
+                self.session.report_events(self._observer)
             answer = self.attempt(name, held.model.model, batch)
             if isinstance(answer, Caught):
                 return outcomes + self._recovered(name, batch, held.model.model, answer)
@@ -231,11 +231,6 @@ class Steps(Operations):
             self.session.models[name].breaker.record(succeeded=False)
             return self.settle(name, batch, Caught.of(error), 1)
 
-    def report_load(self) -> None:
-        """Reports what happened outside bundles, such as a load, and what requests used."""
-        if self.session.events:
-            self.session.report_events(self._observer)
-
     def learn(self, model: SessionModel, batch: AnyBatch, time: BatchTime) -> None:
         """Reports to the size controller how a batch, or a part of one, went."""
         model.sizes.observe(model.size_of(batch), time)
@@ -255,7 +250,7 @@ class Steps(Operations):
         if batch.useful:
             event = replace(event, useful=batch.useful, padded=batch.weight)
         if self.session.events:
-            self.report_load()
+            self.session.report_events(self._observer)
         self._observer.on_event(event.at(batch.tags))
         self.learn(self.session.models[name], batch, seconds)
         return predictions
