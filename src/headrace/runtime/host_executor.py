@@ -147,8 +147,7 @@ class HostExecutor:
 
     def _collect(self) -> list[Outcome]:
         task = self._tasks.popleft()
-        head, rows = self._models.answer(task.work, task.batch.elements, task.call)
-        return self._done(task, head, rows) if isinstance(head, Done) else [*self._without_answer(task, head)]
+        return [*self._outcomes(task, self._models.answer(task.work, task.batch.elements, task.call))]
 
     def _outcomes(self, task: _Task, answer: Answer) -> Iterable[Outcome]:
         """Turns a response into outcomes; sends elements again if it leaves them open."""

@@ -169,7 +169,10 @@ class InferenceSession:
             raise standing
         started = clock.time_ns()
         try:
-            loaded = self._load_from_source(name, handler) or self._load_own(name, handler)
+            loaded = self._load_from_source(name, handler)
+            if loaded is None:
+                loaded, event = self._load_here(name, handler)
+                self.events.append(event)
         except self.spec.caught as error:  # an uncaught error ends the bundle, whose retry may load at once
             record.raised(error, (clock.time_ns() - started) / 1e9)
             raise
@@ -186,11 +189,6 @@ class InferenceSession:
                     raise
                 trim_memory()  # a model in a reference cycle is freed only by the garbage collector
         return None
-
-    def _load_own(self, name: Any, handler: Any) -> Loaded:
-        loaded, event = self._load_here(name, handler)
-        self.events.append(event)
-        return loaded
 
     def load_for_all(self, name: Any, handler: Any) -> tuple[Loaded, ModelLoaded]:
         """Has the handler load a model that processes share, in this one; returns the event to report, too.
