@@ -36,6 +36,8 @@ class InFlightDedup:
     def __init__(self) -> None:
         self._waiting: dict[bytes, list[NamedBatch]] = {}
         """What waits for elements that are on their way, by their keys in the cache."""
+        self.resumed: list[NamedBatch] = []
+        """What waited for an element that has come back: to be looked up again, or requested."""
 
     def defer(self, name: Any, batch: Batch) -> Batch | None:
         """Holds back the elements whose equal is on its way; returns the others, which now are. None if all wait."""
@@ -51,9 +53,11 @@ class InFlightDedup:
             return batch
         return batch.pick(first)[0] if first else None
 
-    def resume(self, keys: Sequence[bytes | None]) -> list[NamedBatch]:
-        """What waited for the elements with these keys, which have come back."""
-        return [batch for key in keys if key is not None for batch in self._waiting.pop(key, ())]
+    def resume(self, keys: Sequence[bytes | None]) -> None:
+        """Holds back no longer what waits for the elements with these keys, which have come back."""
+        for key in keys:
+            if key is not None:
+                self.resumed += self._waiting.pop(key, ())
 
 
 class RequestExecutor:
@@ -77,8 +81,6 @@ class RequestExecutor:
         self._inbox = Inbox()
         self._calls: set[EndpointCall] = set()
         self._dedup = InFlightDedup()
-        self._released: list[NamedBatch] = []
-        """What waited for an equal element that has come back."""
         self._unsent: BudgetError | None = None
         self._dispatchers: dict[Any, Dispatcher] = {}
 
@@ -91,8 +93,8 @@ class RequestExecutor:
             if delivery is None:
                 break
             outcomes += self._settle(delivery)
-            if self._released:
-                outcomes += self._start_released()
+            if self._dedup.resumed:
+                outcomes += self._start_resumed()
         return outcomes
 
     def _start(self, name: Any, batch: AnyBatch, *, waits: bool = True) -> list[Outcome]:
@@ -111,7 +113,7 @@ class RequestExecutor:
         assert isinstance(rest, Batch)
         held = self._steps.borrow(name, rest)
         if isinstance(held, list):
-            self._release(rest)
+            self._dedup.resume(rest.cache_keys)
             return outcomes + held
         client = held.model.model
         held.release()  # a call keeps the client alive: who waits for room in memory must not wait for requests
@@ -124,9 +126,9 @@ class RequestExecutor:
             outcomes += self._send(name, dispatcher, rest.pick([place])[0], client)
         return outcomes
 
-    def _start_released(self) -> list[Outcome]:
-        released, self._released = self._released, []
-        return [outcome for one in released for outcome in self._start(*one, waits=False)]
+    def _start_resumed(self) -> list[Outcome]:
+        resumed, self._dedup.resumed = self._dedup.resumed, []
+        return [outcome for one in resumed for outcome in self._start(*one, waits=False)]
 
     def _send(self, name: Any, dispatcher: Dispatcher, batch: Batch, client: Any) -> list[Outcome]:
         prefix = ""
@@ -135,7 +137,7 @@ class RequestExecutor:
             if dispatcher.rules.prefix is not None:
                 prefix = str(dispatcher.rules.prefix(examples[0]) or "")
         except Exception as error:
-            self._release(batch)
+            self._dedup.resume(batch.cache_keys)
             return self._failed(name, batch, error, 1)
         where = where_of(batch.tags)
         context = request_context(partial(self._session.record_usage, where=where))
@@ -144,18 +146,14 @@ class RequestExecutor:
         dispatcher.submit(call)
         return []
 
-    def _release(self, batch: Batch) -> None:
-        """Has what waited for elements of a batch looked up again, or requested."""
-        self._released += self._dedup.resume(batch.cache_keys)
-
     def collect(self) -> Iterator[Outcome]:
         """Waits for the requests on their way; yields their outcomes as they come.
 
         Raises:
             BudgetError: at the end, if the budget was spent before all were sent.
         """
-        while self._calls or self._released:
-            yield from self._start_released()
+        while self._calls or self._dedup.resumed:
+            yield from self._start_resumed()
             if self._calls:
                 delivery = self._next()
                 if delivery is None:
@@ -168,7 +166,7 @@ class RequestExecutor:
 
     def abandon(self) -> None:
         """Cancels what is on its way."""
-        self._dedup, self._released = InFlightDedup(), []
+        self._dedup = InFlightDedup()
         if self._calls:
             self._inbox.abandoned = True
             self._calls, self._inbox = set(), Inbox()
@@ -225,7 +223,7 @@ class RequestExecutor:
             else:
                 outcomes = self._answered(delivery)
             if call.batch.cache_keys:
-                self._release(call.batch)
+                self._dedup.resume(call.batch.cache_keys)
             return outcomes
         except BaseException:
             self.abandon()
