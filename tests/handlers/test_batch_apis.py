@@ -197,12 +197,6 @@ def test_batch_for_which_there_is_never_room_is_given_up(ask, monkeypatch):
         assert "took no batch with it in time" in outcomes(ask(server, max_wait_secs=0.1), ["a"])[0]
 
 
-def keys_of(server):
-    """The keys of all requests; the header depends on the client's version."""
-    given = {headers.get("x-api-key") or headers["authorization"] for headers in server.headers}
-    return {one.removeprefix("Bearer ") for one in given}
-
-
 def test_results_that_break_off_are_read_again_and_cost_no_retry(claude):
     broken = Answer(body=b'{"custom_id": "a", "resu', headers={"Content-Type": "application/x-jsonl"})
     with batching(anthropic_endpoint.speaking(), once("GET /v1/messages/batches/batch_1/results", broken)) as server:
@@ -243,11 +237,3 @@ def test_submission_is_told_from_others_of_its_size_when_those_have_ended(claude
         ).status = "completed"
         assert texts(predict(claude(server), ["a"])) == ["A"]
         assert len(server.batches) == 2
-
-
-def test_key_of_a_function_is_renewed_while_a_batch_runs(claude):
-    keys = iter(f"sk-ant-number-{n}" for n in range(1000))
-    with batching(anthropic_endpoint.speaking()) as server:
-        handler = claude(server, api_key=lambda: next(keys))
-        assert texts(predict(handler, ["a"])) == ["A"]
-        assert len(keys_of(server)) == 1  # a function is asked once a minute

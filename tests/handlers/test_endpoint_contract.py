@@ -137,20 +137,6 @@ def test_keys_are_in_no_dead_letter_and_no_pickle(api):
     assert KEY.encode() not in pickle.dumps(handler)
 
 
-@each()
-@pytest.mark.parametrize("as_text", [True, False])
-def test_key_may_be_given_as_text_with_a_warning_or_by_a_function(api, as_text):
-    with api.serving() as server:
-        if as_text:
-            with pytest.warns(UserWarning, match="ModelHandler: the API key is in the pickle"):
-                handler = api.handler(server, api_key="sk-given-here")
-        else:
-            handler = api.handler(server, api_key=lambda: "sk-given-here")
-        list(predict(handler, ["a"]))
-        assert "sk-given-here" in str(server.headers[0])
-    assert "sk-given-here" not in repr(vars(handler))
-
-
 @each("gemini")
 def test_missing_key_is_one_error_that_says_where_it_is_looked_for(api, monkeypatch):
     for name in ("OPENAI", "ANTHROPIC"):

@@ -85,11 +85,3 @@ def test_results_name_the_file_that_answered():
 
 def answering_one(batch, engine, inference_args=None):
     return [PredictionResult(example, 1) for example in batch]
-
-
-def test_row_becomes_an_array():
-    handler = TensorRTEngineHandlerNumPy(1, 2, engine_path="model.plan")
-    example = handler.example_from_row({"a": "1", "b": [2, 3.5]})
-    assert nearly_equal(example, numpy.array([1, 2, 3.5], dtype=numpy.float32))
-    with pytest.raises(ValueError, match="column 'a' holds 'x'"):
-        handler.example_from_row({"a": "x"})

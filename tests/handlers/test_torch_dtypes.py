@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 
-from headrace import BatchingConfig, ConfigurationError, Failure, PredictionResult, predict
+from headrace import BatchingConfig, ConfigurationError, Failure, predict
 from headrace.handlers.huggingface_inference import HuggingFaceModelHandlerKeyedTensor, HuggingFaceModelHandlerTensor
 from headrace.handlers.huggingface_models import settled
 from headrace.handlers.pytorch_inference import PytorchModelHandlerKeyedTensor, default_tensor_inference_fn
@@ -104,15 +104,6 @@ def test_result_holds_the_example_as_it_was_given(isolate):
     held = [one.element if isinstance(one, Failure) else one.example for one in outcomes]
     assert [isinstance(one, Failure) for one in outcomes] == [False, False, True, False, False]
     assert all(map(operator.is_, held, examples))
-
-
-def test_custom_inference_fn_gets_the_examples_as_they_are():
-    def dtypes(batch, model, device, inference_args, model_id):
-        return [PredictionResult(example, example.dtype) for example in batch]
-
-    handler = HuggingFaceModelHandlerTensor("m", Ids, inference_fn=dtypes)
-    examples = [torch.tensor([3], dtype=torch.int32), torch.tensor([5])]
-    assert [one.inference for one in handler.run_inference(examples, Ids())] == [torch.int32, torch.int64]
 
 
 def test_examples_that_do_not_fit_are_refused_with_the_cure():

@@ -26,7 +26,6 @@ from headrace.handlers.vllm_inference import (
     OpenAIChatMessage,
     VLLMChatModelHandler,
     VLLMCompletionsModelHandler,
-    VLLMServerError,
     _VLLMModelServer,
 )
 from headrace.testing import HandlerContract
@@ -218,14 +217,6 @@ def test_server_whose_engine_is_dead_is_ended_and_replaced(tmp_path, starts):
     lethal = f"engine dies once {tmp_path / 'died'}"
     assert here(VLLMCompletionsModelHandler(MODEL), [lethal]) == [lethal.upper()]
     assert starts() == 2
-
-
-def test_fatal_prompt_fails_alone_after_a_bounded_number_of_servers(starts):
-    *good, failure = here(VLLMCompletionsModelHandler(MODEL, **AT_ONCE), [*PROMPTS, "die"])
-    assert good == [prompt.upper() for prompt in PROMPTS]
-    assert isinstance(failure.error, VLLMServerError)
-    assert "was killed by SIGKILL over this prompt" in str(failure.error)
-    assert starts() <= 4
 
 
 def test_errors_do_not_keep_the_server():

@@ -114,17 +114,6 @@ def test_server_that_does_not_start_in_time_is_ended(family):
     assert family() == []
 
 
-def test_server_that_cannot_be_replaced_is_not_waited_for_again(tmp_path, wait_until, caplog):
-    caplog.set_level("INFO", "headrace.vllm")
-    server = Server(launch("--crash-if-there", str(tmp_path / "gone")))
-    (tmp_path / "gone").touch()
-    server.running().stop()
-    for _ in range(3):
-        with pytest.raises(VLLMServerError, match="there is no GPU any more"):
-            server.running()
-    assert caplog.messages.count("loading m") == 2
-
-
 def test_api_key_is_kept_off_the_command_line(family):
     arguments, api_key = server_arguments({"api_key": ["one", "two"]})
     assert (arguments, api_key) == ((), "one")
