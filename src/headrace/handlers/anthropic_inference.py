@@ -159,6 +159,8 @@ class AnthropicChatModelHandler(ChatHandler[anthropic.AsyncAnthropic]):
 
     Args:
         max_tokens: most tokens of an answer.
+        url: the API's address. None: ``ANTHROPIC_BASE_URL`` in the worker's environment, else Anthropic's.
+        api_key: the key, or a function that returns it. None: ``ANTHROPIC_API_KEY`` in the worker's environment.
     """
 
     _extra = "anthropic"

@@ -66,7 +66,8 @@ class EstimatorHandler(UriModelHandler[ExampleT, ModelT]):
     Args:
         model_uri: path, URI or name of the model.
         inference_fn: as of ``UriModelHandler``; the default one takes ``method`` and ``named``.
-        method: what the model is asked for.
+        method: what the model is asked for: ``"predict"``, ``"predict_proba"``, ``"decision_function"`` or
+            ``"transform"``.
         options: those of ``headrace.ModelHandler``.
 
     Raises:

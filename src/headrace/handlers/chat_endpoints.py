@@ -46,13 +46,11 @@ class ClientHandler(TextEndpointHandler[ModelT]):
     """Makes requests with an official client, or batches of the same requests. Subclasses say which.
 
     Args:
-        model_name: the model's name, as the endpoint knows it, such as ``"gpt-4o-mini"``.
+        model_name: the model's name, as the endpoint knows it.
         prompt: the prompt of each row. Column names go in braces: ``"Classify: {text}"``. Write a literal brace
             twice: ``{{``.
-        url: the API's address, up to ``/v1``. None: ``OPENAI_BASE_URL`` or ``ANTHROPIC_BASE_URL`` in the worker's
-            environment, else the provider's.
-        api_key: the key, or a function that returns it. None: ``OPENAI_API_KEY`` or ``ANTHROPIC_API_KEY`` in the
-            worker's environment. A server at another URL may need none.
+        url: the API's address. None: that in the worker's environment, else the provider's.
+        api_key: the key, or a function that returns it. None: that in the worker's environment.
         batch_directory: a folder, made if it is missing: examples are sent in batches with the provider's Batch API,
             and what was sent is kept there, so that nothing is paid twice. None: each is a request of its own.
         max_wait_secs: how long to wait for a batch.
@@ -274,14 +272,13 @@ class ChatHandler(ClientHandler[ModelT]):
     """Asks a chat model: an example is a prompt, a conversation or, with ``prompt``, a row; the answer is a text.
 
     A conversation is a list of messages, ``{"role": "user", "content": "..."}``. With ``json_schema`` the prediction is
-    the value in the answer. An answer that does not fit is sent back once, with what is wrong.
+    the value in the answer. An answer that does not fit is sent back once, with what is wrong. All arguments that are
+    not here, and errors, are those of ``ClientHandler``.
 
     Args:
-        model_name: this and all that are not here are those of ``ClientHandler``.
         system: the system message of conversations that do not begin with one of their own.
         json_schema: what answers must fit: a JSON schema, or the path or URI of a file with it.
-        full_answer: whether predictions are the client's objects, ``ChatCompletion`` or ``Message``, with the reason of
-            their end and tokens.
+        full_answer: whether predictions are the client's objects (``ChatCompletion``, ``Message``), with all details.
     """
 
     def __init__(

@@ -58,13 +58,13 @@ class TextModel:
 
 
 class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel]):
-    """Continues prompts, and conversations, with a causal language model; for examples see ``GenerationModelHandler``.
+    """Continues prompts, and conversations, with a causal language model.
 
-    Requests join and leave the running batch one by one, where transformers has that for the model, the device and the
-    settings (``ContinuousBatchingManager``); else prompts of similar length go through ``generate`` together.
+    Examples, predictions, ``model_uri``, ``prompt`` and errors are those of ``GenerationModelHandler``. Requests join
+    and leave the running batch one by one, where transformers has that for the model, the device and the settings
+    (``ContinuousBatchingManager``); else prompts of similar length go through ``generate`` together.
 
     Args:
-        model_uri: this, ``prompt``, ``options`` and errors are those of ``GenerationModelHandler``.
         device: ``"CPU"``, ``"GPU"`` (CUDA's), or one of PyTorch's, such as ``"cuda:1"``; if it cannot be used, the CPU,
             with a warning in the log. None: the GPU if there is one.
         generation_args: settings of ``transformers.GenerationConfig`` in place of the model's own, such as

@@ -221,8 +221,14 @@ class HuggingFaceModelHandlerTensor(TensorExamples, _HuggingFaceModelHandler[tor
     embedding's) tell what it takes, 64-bit floats, as in rows of files, become the model's float dtype; everything else
     is left alone.
 
-    Args and errors are those of ``HuggingFaceModelHandlerKeyedTensor``, without ``framework`` and ``dtypes``; the
-    default ``inference_fn`` is ``default_tensor_inference_fn``.
+    Args:
+        model_uri: id of a model on the Hugging Face hub, or the folder of a saved one.
+        device: ``"CPU"``, ``"GPU"`` (CUDA's), or one of PyTorch's, such as ``"cuda:1"``; if it cannot be used, the CPU,
+            with a warning in the log.
+        inference_fn: ``(batch, model, device, inference_args, model_id)`` returns a PredictionResult for each example.
+            By default ``default_tensor_inference_fn``.
+        options: all others, and errors, are those of ``HuggingFaceModelHandlerKeyedTensor``, without ``framework`` and
+            ``dtypes``.
     """
 
     _metrics_namespace = "BeamML_HuggingFaceModelHandler_Tensor"

@@ -30,7 +30,13 @@ __all__ = ["OpenAIChatModelHandler", "OpenAICompletionsModelHandler", "OpenAIEmb
 
 
 class _OpenAIHandler(ClientHandler[openai.AsyncOpenAI]):
-    """Makes the client, for each kind of request."""
+    """Makes the client, for each kind of request.
+
+    Args:
+        url: the API's address, up to ``/v1``. None: ``OPENAI_BASE_URL`` in the worker's environment, else OpenAI's.
+        api_key: the key, or a function that returns it. None: ``OPENAI_API_KEY`` in the worker's environment. A server
+            at another URL may need none.
+    """
 
     _extra = "openai"
     _client_error = openai.APIError

@@ -90,10 +90,11 @@ def _end(engine: Any) -> None:
 
 
 class VLLMEngineModelHandler(GenerationModelHandler[VLLMEngine]):
-    """Continues prompts, and conversations, with vLLM's engine; examples are those of ``GenerationModelHandler``.
+    """Continues prompts, and conversations, with vLLM's engine.
+
+    Examples, predictions, ``model_uri``, ``prompt`` and errors are those of ``GenerationModelHandler``.
 
     Args:
-        model_uri: this, ``prompt``, ``options`` and errors are those of ``GenerationModelHandler``.
         engine_args: further arguments of ``vllm.AsyncEngineArgs``, such as ``{"max_model_len": 4096}``.
         sampling_args: arguments of ``vllm.SamplingParams``, such as ``{"max_tokens": 100, "temperature": 0.0}``;
             ``RunInference(inference_args={...})`` overrides them. ``max_tokens`` is 256 by default. A dict as

@@ -153,9 +153,10 @@ class VLLMCompletionsModelHandler(_VLLMModelHandler[str]):
 class VLLMChatModelHandler(_VLLMModelHandler[Sequence[OpenAIChatMessage]]):
     """Continues conversations: an example is a sequence of messages, its prediction OpenAI's ``ChatCompletion``.
 
+    All other arguments, and errors, are those of ``VLLMCompletionsModelHandler``.
+
     Args:
-        chat_template_path: path or URI of a chat template, for models without one. All other arguments, and errors, are
-            those of ``VLLMCompletionsModelHandler``.
+        chat_template_path: path or URI of a chat template, for models without one.
     """
 
     def __init__(
