@@ -209,7 +209,7 @@ class AnthropicChatModelHandler(ChatHandler[anthropic.AsyncAnthropic]):
 
     def _method(self, client: anthropic.AsyncAnthropic) -> Any:
         _renew(client, self._api_key)
-        return client.messages.with_raw_response.create
+        return super()._method(client)
 
     def _asked(self, system: str | None, messages: list[dict[str, Any]]) -> dict[str, Any]:
         asked: dict[str, Any] = {"max_tokens": self._max_tokens, "messages": messages}

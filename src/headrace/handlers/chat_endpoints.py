@@ -13,6 +13,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
 from headrace.core.errors import ConfigurationError, EndpointAnswerError, EndpointError, PredictionCountError
@@ -66,7 +67,7 @@ class ClientHandler(TextEndpointHandler[ModelT]):
     """Of Headrace, which brings the client."""
     _key_variable: ClassVar[str]
     _path: ClassVar[str]
-    """Of requests, after the API's URL."""
+    """Of requests, after the API's URL; and of the client's resource, where dots part it."""
     _client_error: ClassVar[type[Exception]]
     _create: ClassVar[Callable[..., Any]]
     """The client's method."""
@@ -102,9 +103,9 @@ class ClientHandler(TextEndpointHandler[ModelT]):
     def _steps(self, example: Any) -> Steps:
         """What to ask for an example; returns its prediction, or an ElementFailure."""
 
-    @abstractmethod
     def _method(self, client: ModelT) -> Any:
         """The client's method that sends a request and returns its raw response."""
+        return attrgetter(self._path.strip("/").replace("/", "."))(client).with_raw_response.create
 
     @abstractmethod
     def _reply_in(self, answer: Any, asked: Mapping[str, Any]) -> Any:

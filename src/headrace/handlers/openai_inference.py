@@ -81,9 +81,6 @@ class OpenAIChatModelHandler(_OpenAIHandler, ChatHandler[openai.AsyncOpenAI]):
     _answer = ChatCompletion
     _wanted = "chat completion"
 
-    def _method(self, client: openai.AsyncOpenAI) -> Any:
-        return client.chat.completions.with_raw_response.create
-
     def _asked(self, system: str | None, messages: list[dict[str, Any]]) -> dict[str, Any]:
         first = [] if system is None else [{"role": "system", "content": system}]
         asked: dict[str, Any] = {"messages": [*first, *messages]}
@@ -148,9 +145,6 @@ class OpenAICompletionsModelHandler(_OpenAITextHandler):
         super().__init__(model_name, prompt=prompt, url=url, api_key=api_key, **options)
         self._full_answer = full_answer
 
-    def _method(self, client: openai.AsyncOpenAI) -> Any:
-        return client.completions.with_raw_response.create
-
     def _asked(self, text: str) -> dict[str, Any]:
         return {"prompt": text}
 
@@ -214,9 +208,6 @@ class OpenAIEmbeddingsModelHandler(_OpenAITextHandler):
         half = len(texts) // 2
         parts = [await self._embed(part, client, args, is_part=True) for part in (texts[:half], texts[half:])]
         return [*parts[0], *parts[1]]
-
-    def _method(self, client: openai.AsyncOpenAI) -> Any:
-        return client.embeddings.with_raw_response.create
 
     def _asked(self, text: str) -> dict[str, Any]:
         return {"input": [text]}
