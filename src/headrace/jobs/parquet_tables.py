@@ -20,7 +20,6 @@ import pyarrow.parquet
 from headrace.jobs.json_lines import is_utf8, utf8
 from headrace.jobs.output_batches import CANONICAL, json_value, rows_in_lines
 from headrace.jobs.storage import prefetch
-from headrace.jobs.text_tables import distinct
 from headrace.rows.values import as_values, is_number, is_vector
 
 GROUP_ROWS, GROUP_BYTES = 1 << 16, 1 << 24
@@ -93,7 +92,7 @@ def write_parquet(
         for name, kind in () if types else _kinds_of(table):
             kinds[name] = either(kinds.get(name, NOTHING), kind)
     types = types or {name: type_of(kind) for name, kind in kinds.items()}
-    schema = pyarrow.schema(list(zip(distinct(types), types.values(), strict=True)))
+    schema = pyarrow.schema(list(zip(map(utf8, types), types.values(), strict=True)))
     with open_parquet(pyarrow.PythonFile(file, mode="w"), schema) as writer:
         alike = (_as_types(table, types, schema) for table in tables())
         size_of_group = max(1, min(GROUP_ROWS, GROUP_BYTES * rows // max(1, size)))

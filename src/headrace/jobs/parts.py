@@ -64,13 +64,7 @@ class PartWriter:
     """
 
     def __init__(
-        self,
-        folder: str,
-        kind: str,
-        *,
-        durable: bool = False,
-        paid: bool = False,
-        direct: DirectParquet | None = None,
+        self, folder: str, kind: str, *, durable: bool = False, paid: bool = False, direct: DirectParquet | None = None
     ) -> None:
         self._folder = folder
         self._path = storage.join(folder, f"{uuid.uuid4().hex}.{kind}")

@@ -69,7 +69,7 @@ def csv_of(tables: Callable[[], Iterable[Any]], delimiter: str, names: Iterable[
     """
     columns = [*(columns_of(tables()) if names is None else names)]
     if columns:
-        header = distinct(columns)
+        header = map(utf8, columns)
         yield f"{delimiter.join(n if _PLAIN_NAME.fullmatch(n) else _csv_cell(n) for n in header)}\n".encode()
     yield from _on_threads(partial(_csv_rows, columns, delimiter), tables())
 
@@ -94,16 +94,6 @@ def columns_of(tables: Iterable[Any]) -> dict[str, None]:
         table.schema.names if (rows := rows_in_lines(table)) is None else chain.from_iterable(rows) for table in tables
     )
     return dict.fromkeys(chain.from_iterable(names))
-
-
-def distinct(names: Iterable[str]) -> list[str]:
-    """Names of columns made UTF-8, and kept distinct."""
-    found: dict[str, None] = {}
-    for name in map(utf8, names):
-        while name in found:
-            name += "_"  # noqa: PLW2901 - converting a name to UTF-8 made it collide
-        found[name] = None
-    return [*found]
 
 
 def _csv_rows(names: Sequence[str], delimiter: str, table: Any) -> bytes:
