@@ -89,7 +89,9 @@ class _ArrowParser:
         has_long = False
         if b'"' in text:
             ends = record_ends(text, self._delimiter)
-            text = text[: ends[-1] + 1] if len(ends) else b""
+            if not len(ends) or 2 * ends[-1] < len(text):  # most likely a stray quote, for Python's reader
+                return text, None
+            text = text[: ends[-1] + 1]
             has_long = len(ends) < text.count(b"\n")
         try:
             batch = self._parsed(text, has_long=has_long)
