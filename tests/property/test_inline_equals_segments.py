@@ -21,8 +21,10 @@ from headrace.ipc.progress import Progress
 from headrace.ipc.segment import Segment
 
 
-class Handler:
+class Handler(host.RequestHandler):
     """Answers some rows, and may keep them."""
+
+    unreadable = unsendable = None  # never called
 
     def __init__(self) -> None:
         self.kept: list[Any] = []
