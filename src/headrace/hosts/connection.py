@@ -249,8 +249,9 @@ class HostConnection:
     def _read_once(self, *, block: bool) -> None:
         ready = dict(self._poll.poll(self._poll_timeout_ms() if block else 0))
         if not ready:
-            if self._timeout_secs is not None:
-                self._kill_if_late(self._timeout_secs)
+            late = self._progress.read()
+            if self._timeout_secs is not None and self._seconds_busy(late) > self._timeout_secs:
+                self._kill_late(late)
             return
         if self._channel_file not in ready or self._is_disconnected:
             self._handle_exit()  # the process has exited, and every message that it sent has been read
@@ -303,11 +304,6 @@ class HostConnection:
             self._lost("was left")
             return
         self._lost(*reap(self._provider, self.process, self.pidfd, is_shared=self._is_shared))
-
-    def _kill_if_late(self, timeout_secs: float) -> None:
-        late = self._progress.read()
-        if self._seconds_busy(late) > timeout_secs:
-            self._kill_late(late)
 
     def _kill_late(self, late: ActivitySnapshot | None = None) -> None:
         self._provider.reap(self.process, late=True)

@@ -160,7 +160,8 @@ def watch(process: int) -> int | None:
 
 def children() -> list[int]:
     """Process ids of this process's children, including ended ones not yet waited for (empty except on Linux)."""
-    return [process for process in processes() if _parent(process) == os.getpid()]
+    own = str(os.getpid())
+    return [process for process in processes() if fields_of(process)[1:2] == [own]]
 
 
 def processes() -> Iterator[int]:
@@ -173,11 +174,6 @@ def processes() -> Iterator[int]:
 def fields_of(process: int | Literal["self"]) -> list[str]:
     """Fields of a process's ``stat`` file from the third on: state, parent, ...; empty if there is no such process."""
     return "".join(lines_of(Path(f"/proc/{process}/stat"))).rpartition(")")[2].split()
-
-
-def _parent(process: int) -> int | None:
-    fields = fields_of(process)
-    return int(fields[1]) if fields else None
 
 
 def new_mark() -> str:

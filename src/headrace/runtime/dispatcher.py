@@ -163,17 +163,15 @@ class Dispatcher:
             self._tasks[call] = call.context.run(self._loop.create_task, self._perform(call, now))
         if began is not None and self._waiting and self._patience(now) <= 0:
             self._give_up_on(lambda _: True)
-        self._look_again(now, min(wait, self._patience(now)) if left < ready else math.inf)
+        again = min(wait, self._patience(now)) if left < ready else math.inf
+        if self._limit.board.is_shared and (self._tasks or self._waiting):
+            again = min(again, _SHOWN_SECS)
+        if again < math.inf:
+            self._start_soon(now + max(again, _SHORTEST_WAIT_SECS))
         self._needs_wakeup = not self._waiting
         is_throttled = bool(self._waiting) and self._limit.is_throttled(now)
         if is_throttled != (self._throttled[1] is not None):
             self._throttled = self.throttled_secs(), now if is_throttled else None
-
-    def _look_again(self, now: float, secs: float) -> None:
-        if self._limit.board.is_shared and (self._tasks or self._waiting):
-            secs = min(secs, _SHOWN_SECS)
-        if secs < math.inf:
-            self._start_soon(now + max(secs, _SHORTEST_WAIT_SECS))
 
     def _start_soon(self, when: float) -> None:
         """Sets the timer, unless it is set to about this time or an earlier one."""

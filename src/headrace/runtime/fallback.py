@@ -202,7 +202,12 @@ def fitted_handler(fallback: Handler, first: Handler, plan: Plan) -> Handler:
         raise ConfigurationError("it is the handler itself; give another one, which may succeed where it fails.")
     own = make_plan(fallback)
     if plan.batching.columnar:
-        _refuse_functions(own)
+        if own.preprocess or own.postprocess:  # what they make of an element that is cut up has no rows to be found
+            raise ConfigurationError(
+                "with BatchingConfig(columnar=True) it has no functions of its own, since the rows that they failed "
+                "could not be found; do what with_preprocess_fn and with_postprocess_fn are to do in "
+                f"{own.name}.run_columns."
+            )
         return fallback
     if own.batching.columnar:
         raise ConfigurationError(
@@ -214,7 +219,7 @@ def fitted_handler(fallback: Handler, first: Handler, plan: Plan) -> Handler:
         raise ConfigurationError(
             f"elements are batches for {which} only; call with_no_batching() on both handlers, or on neither."
         )
-    if _needs_pairs(own) and not _needs_pairs(plan):
+    if isinstance(own.handler, KeyedModelHandler) and not isinstance(plan.handler, KeyedModelHandler):
         raise ConfigurationError(
             f"{own.name} takes (key, example) pairs, and {plan.name} does not; leave KeyedModelHandler out, or put it "
             "around the handler, too."
@@ -229,15 +234,6 @@ def columnar_batching(fallback: Handler) -> BatchingConfig:
         ConfigurationError: its options of batching are wrong, or not for columnar elements.
     """
     return BatchingConfig.from_kwargs({**fallback.batch_elements_kwargs(), "columnar": True}, fallback)
-
-
-def _refuse_functions(own: Plan) -> None:
-    """What a function makes of an element that is cut into batches has no rows that one could find again."""
-    if own.preprocess or own.postprocess:
-        raise ConfigurationError(
-            "with BatchingConfig(columnar=True) it has no functions of its own, since the rows that they failed could "
-            f"not be found; do what with_preprocess_fn and with_postprocess_fn are to do in {own.name}.run_columns."
-        )
 
 
 def _with_keys(fallback: Handler, own: Plan, plan: Plan) -> Handler:
@@ -266,10 +262,6 @@ def fitted_plan(plan: Plan, given: Handler, fitted: Handler) -> Plan:
         )
         plan = replace(plan, preprocess=before, postprocess=after)
     return replace(plan, batching=batching)
-
-
-def _needs_pairs(plan: Plan) -> bool:
-    return isinstance(plan.handler, KeyedModelHandler)
 
 
 @dataclass(frozen=True)

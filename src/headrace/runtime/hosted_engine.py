@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from headrace.core.errors import HostDiedError, copy_of
@@ -262,7 +263,8 @@ class EngineHosts:
             if first.timed_out and not isinstance(first.error, self._caught):  # it will end the bundle
                 self._fail(calls, first.error)
             elif calls:
-                search = FailureSearch(attempt, gives_up_single=True, parts=self._parts)
+                parts = partial(parts_after_timeout, call_secs=math.inf, timeout_secs=self._timeout_secs or math.inf)
+                search = FailureSearch(attempt, gives_up_single=True, parts=parts)
                 for positions, answer in search.among(everything, first):
                     if isinstance(answer, LostBatch):
                         self._fail([calls[place] for place in positions], answer.error)
@@ -292,9 +294,6 @@ class EngineHosts:
             failure = self._await_answers(turn.answer.done)
             if failure is None and self._connection is not None:
                 return turn
-
-    def _parts(self, number: int) -> int:
-        return parts_after_timeout(number, math.inf, self._timeout_secs or math.inf)
 
     def _fail(self, calls: Iterable[EngineCall], error: BaseException) -> None:
         for call in calls:

@@ -134,13 +134,17 @@ class MappedModels(ModelSource):
     def _attached(self, name: Any, acquired: AcquiredModel) -> Loaded:
         assert acquired.page is not None
         self.thread_budget = self.thread_budget or ThreadBudget(Segment.received(os.dup(acquired.page)))
+        assert acquired.grant.layout is not None
         try:
-            loaded = _attached(self._spec.plan.label(name) or self._spec.plan.name, acquired)
+            loaded, seconds, private = attached(acquired)
         except BaseException:
             acquired.lease.close()  # the error may outlive this call; the lease must not
             raise
         finally:
             acquired.close_files()
+        label, mapped = self._spec.plan.label(name) or self._spec.plan.name, acquired.grant.layout.mapped_bytes
+        text = "%s: mapped %.1f MB in %.0f ms; %.1f MB more are this process's own, with imports."
+        _LOGGER.info(text, label, mapped / 1e6, seconds * 1e3, private / 1e6)
         return loaded._replace(lease=acquired.lease)
 
 
@@ -207,15 +211,6 @@ def _lease_for(spec: SessionSpec, name: Any, acquired: AcquiredModel) -> Lease:
         return acquired.lease
     acquired.lease.close()
     return Lease(load_request_for(spec, name, f"{spec.model_identifier}\0{variant_of(spec)}"))
-
-
-def _attached(label: str, acquired: AcquiredModel) -> Loaded:
-    assert acquired.grant.layout is not None
-    loaded, seconds, private = attached(acquired)
-    mapped = acquired.grant.layout.mapped_bytes
-    text = "%s: mapped %.1f MB in %.0f ms; %.1f MB more are this process's own, with imports."
-    _LOGGER.info(text, label, mapped / 1e6, seconds * 1e3, private / 1e6)
-    return loaded
 
 
 def _needs_sharing(spec: SessionSpec, acquired: AcquiredModel) -> bool:

@@ -71,7 +71,8 @@ def _prepared(handler: Any, request: InferenceRequest, *, rank: int = 0, has_fal
     types = request.column_types if are_judged else {}
     plan = replace(plan, rank=rank, has_fallback=has_fallback, column_types=types)
     _refuse_columns(plan)
-    config = _config(request.placement)
+    given = request.placement
+    config = given if isinstance(given, PlacementConfig) else PlacementConfig(given)
     origin = uuid.uuid4().hex
     spec = SessionSpec(
         plan=plan,
@@ -228,10 +229,6 @@ def catching(spec: SessionSpec, exceptions: type[BaseException] | tuple[type[Bas
     if not all(isinstance(cls, type) and issubclass(cls, BaseException) for cls in classes):
         raise ConfigurationError(f"exc_class must be an exception class or a tuple of them, not {exceptions!r}.")
     return replace(spec, caught=exceptions)
-
-
-def _config(placement: Placement) -> PlacementConfig:
-    return placement if isinstance(placement, PlacementConfig) else PlacementConfig(placement)
 
 
 def _refuse_mistyped(handler: Any, request: InferenceRequest) -> None:

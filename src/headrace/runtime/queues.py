@@ -253,24 +253,21 @@ def queues_for(
     if plan.prebatched:
         return OneQueue(Batcher(lambda: 1, 1))
     if config.columnar:
-        return OneQueue(_row_batcher(config, sizes[ONLY]))
+        rows = RowBatcher(
+            sizes[ONLY].target,
+            config.max_batch_size,
+            max_bytes=config.lookahead_bytes,
+            min_rows=config.min_batch_size,
+            slack=0.0 if config.fixed_size else _SLACK,
+            most=sizes[ONLY].max_size,
+        )
+        return OneQueue(rows)
     if plan.looks_at_elements:
         return ModelQueues(plan, sizes, ResidentModels(plan.model_limit) if resident is None else resident)
     batcher = Batcher(
         sizes[ONLY].target, config.max_batch_size, max_bytes=config.lookahead_bytes, min_size=config.min_batch_size
     )
     return OneQueue(batcher)
-
-
-def _row_batcher(config: BatchingConfig, sizes: SizeController) -> RowBatcher:
-    return RowBatcher(
-        sizes.target,
-        config.max_batch_size,
-        max_bytes=config.lookahead_bytes,
-        min_rows=config.min_batch_size,
-        slack=0.0 if config.fixed_size else _SLACK,
-        most=sizes.max_size,
-    )
 
 
 def _size(size_fn: Callable[[Any], float] | None, element: Any) -> float:

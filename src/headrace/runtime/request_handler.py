@@ -111,7 +111,8 @@ class BatchRequestHandler(RequestHandler):
             return _device_lost(error, self._progress)
         if not isinstance(answer.head, Done):
             return self.unreadable(error)
-        failures, events = [_sendable(failure) for failure in answer.head.failures], answer.head.events
+        events = answer.head.events
+        failures = [replace(failure, element=_as_sent(failure.element)) for failure in answer.head.failures]
         rows: list[Any] = []
         tags: list[int] = []
         for tag, row in zip(answer.head.tags, answer.rows, strict=True):
@@ -283,10 +284,6 @@ def device_failure(culprit: BaseException, progress: Progress) -> HostFailure:
 
 def _stand_ins(events: list[Event], errors: list[BaseException]) -> dict[type, Any]:
     return stand_ins([*errors, *(event.error for event in events if hasattr(event, "error"))])
-
-
-def _sendable(failure: Failure) -> Failure:
-    return replace(failure, element=_as_sent(failure.element))
 
 
 def _as_sent(value: Any) -> Any:
