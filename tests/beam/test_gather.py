@@ -10,7 +10,6 @@ from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing import test_stream
-from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms import window
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
@@ -212,27 +211,6 @@ def test_elements_that_may_be_late_share_batches_and_keep_their_windows():
         ((11, [1, 11]), 11.0, 10.0),
         ((22, [2, 22]), 22.0, 20.0),
     ]
-
-
-def in_sessions(pipeline, elements, transform=None):
-    """Each session's elements and window, from unbounded input, with or without a transform before the grouping."""
-    stamped = pipeline | beam.Create(elements) | beam.Map(lambda n: window.TimestampedValue(n, n))
-    stamped.is_bounded = False
-    windowed = stamped | beam.WindowInto(window.Sessions(10))
-    if transform is not None:
-        windowed |= transform
-        assert windowed.windowing.windowfn == window.Sessions(10)
-    pairs = windowed | "Take" >> beam.Map(lambda one: ("key", one[0] if isinstance(one, tuple) else one))
-    return pairs | beam.GroupByKey() | beam.Map(lambda pair, where=beam.DoFn.WindowParam: (sorted(pair[1]), where))
-
-
-@pytest.mark.parametrize("count", [1, 3, 100])
-def test_sessions_merge_after_the_wait_as_without_it(count):
-    elements = [1, 5, 14, 40, 41, 55, 70, 79]
-    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
-        grouped = in_sessions(pipeline, elements, waiting(count, seconds=1000))
-        ends = [([1, 5, 14], 1, 24), ([40, 41], 40, 51), ([55], 55, 65), ([70, 79], 70, 89)]
-        assert_that(grouped, equal_to([(n, window.IntervalWindow(start, end)) for n, start, end in ends]))
 
 
 def test_models_have_buffers_of_their_own():

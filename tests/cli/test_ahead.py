@@ -8,7 +8,7 @@ import pytest
 
 from headrace.cli.run import importing_ahead
 from headrace.hosts.environment import threads_of_each
-from headrace.hosts.fork_server_process import SPARE, ForkServerConfig, ForkServerProcess
+from headrace.hosts.fork_server_process import SPARE
 
 
 @pytest.fixture
@@ -26,21 +26,6 @@ def ahead(monkeypatch):
 
 
 @pytest.fixture
-def configured(monkeypatch):
-    """The processes of the fork servers that were told their handler."""
-    found = []
-    ask = ForkServerProcess.ask
-
-    def configured(fork_server, request, *files):
-        if isinstance(request, ForkServerConfig):
-            found.append(fork_server.process)
-        return ask(fork_server, request, *files)
-
-    monkeypatch.setattr(ForkServerProcess, "ask", configured)
-    return found
-
-
-@pytest.fixture
 def run(folder, headrace, handlers):
     folder.write("in.jsonl", [{"a": 1}, {"a": 2}])
 
@@ -51,12 +36,11 @@ def run(folder, headrace, handlers):
 
 
 @pytest.mark.parametrize("options", [["--isolate"], ["--timeout", "60"]])
-def test_isolated_run_has_its_fork_server_import_ahead(run, handlers, folder, ahead, configured, options):
+def test_isolated_run_has_its_fork_server_import_ahead(run, handlers, folder, ahead, options):
     result = run(*options)
     assert result.code == 0, result.err
     assert [row["prediction"] for row in folder.rows("p.jsonl")] == [1, 2]
     assert ahead == [("Add", [handlers])]
-    assert len(configured) == 1
     assert SPARE._process is None
 
 
@@ -77,10 +61,9 @@ def test_mistaken_run_leaves_no_fork_server(run, ahead, processes, handler):
     assert processes() == []
 
 
-def test_workers_import_ahead_with_their_share_of_the_cores(run, handlers, folder, ahead, configured):
+def test_workers_import_ahead_with_their_share_of_the_cores(run, handlers, folder, ahead):
     result = run("--workers", "2")
     assert result.code == 0, result.err
     assert [row["prediction"] for row in folder.rows("p.jsonl")] == [1, 2]
     assert ahead == [("Add", ["headrace.jobs.workers", handlers], threads_of_each(2))]
-    assert len(configured) == 1
     assert SPARE._process is None

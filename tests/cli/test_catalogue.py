@@ -31,13 +31,7 @@ class Plain:
 class Derived(Plain):
     pass
 
-class Complete(Plain):
-    card = HandlerCard("a | b", "c", "d", "e", "")
-
 inner = SimpleNamespace(Plain=Plain)
-
-def factory():
-    pass
 """
 WITHOUT_AN_EXTRA = """
 from headrace.core.errors import MissingExtraError

@@ -58,14 +58,6 @@ class Knows(headrace.ModelHandler):
         if any(row["a"] > self.upto for row in batch):
             raise KeyError(model)
         return [model] * len(batch)
-
-
-def second():
-    return Knows("m1", 2)
-
-
-def third():
-    return Knows("m2", 9)
 '''
 NUMBERS = [{"a": n} for n in (1, 2, 3, 4)]
 

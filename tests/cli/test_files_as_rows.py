@@ -44,19 +44,6 @@ class Makes(Length):
 
     def run_columns(self, columns, model, inference_args=None):
         raise NotImplementedError
-
-
-def killing():
-    return Length().with_preprocess_fn(kill)
-
-
-def kill(content):
-    import os
-    import signal
-
-    if content == b"bad":
-        os.kill(os.getpid(), signal.SIGKILL)
-    return content
 '''
 FILES = {"a.txt": "12", "sub/b.txt": "bad", "sub/c [x] ü.txt": "1234", "sub/deep/d.txt": "", "other.md": "1"}
 LENGTHS = {"a.txt": 2, "sub/c [x] ü.txt": 4, "sub/deep/d.txt": 0}

@@ -80,10 +80,6 @@ def test_model_is_the_parameter_of_that_name_else_the_first(module):
     assert make_handler(f"{module}:OfTheHub", {}, model="bert-base-uncased").uri == "bert-base-uncased"
 
 
-def test_the_model_of_an_engine_may_be_an_id_of_a_hub():
-    assert make_handler("vllm-engine", {}, model="some-one/model-1b")
-
-
 @pytest.mark.parametrize(
     ("named", "option"), [({}, "--url, where the endpoint is."), (None, "--handler-arg url=VALUE.")]
 )

@@ -96,14 +96,6 @@ def test_arguments_reach_the_handler_and_the_model(folder, run):
     assert folder.rows("p.jsonl") == [{"a": 1, "prediction": "here/it.is"}]
 
 
-def test_batch_sizes_can_be_given(folder, run):
-    folder.write("in.jsonl", [{"a": n} for n in range(7)])
-    run("size", "in.jsonl", "--min-batch-size", 3, "--max-batch-size", 3, "--output", "p.jsonl")
-    assert [row["prediction"] for row in folder.rows("p.jsonl")] == [3, 3, 3, 3, 3, 3, 1]
-    run("size", "in.jsonl", "--handler-arg", "min_batch_size=2", "--max-batch-size", 2, "--output", "p.jsonl")
-    assert [row["prediction"] for row in folder.rows("p.jsonl")] == [2, 2, 2, 2, 2, 2, 1]
-
-
 def test_beam_options_reach_beam(folder, run):
     for n in range(4):
         folder.write(f"in{n}.jsonl", [{"a": n}])

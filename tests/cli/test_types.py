@@ -75,18 +75,6 @@ def test_the_option_that_a_message_names_can_be_given(folder, headrace, handlers
     assert folder.rows("q.jsonl") == folder.rows("p.jsonl")[3:] == [{"a, [b]": "x", "n": 4, "prediction": 4}]
 
 
-@pytest.mark.parametrize("given", ['"zip=str,when=date"', '{zip = "str", when = "date"}'])
-def test_types_come_from_headrace_toml(folder, headrace, handlers, given):
-    folder.write("in.csv", "when,zip,on\n2024-02-29,10001,True\n2024-03-01,10002,False\n")
-    folder.write("headrace.toml", f"[run]\ntypes = {given}\n")
-    assert (
-        headrace("run", "in.csv", "--handler", f"{handlers}:bare", "--columns", "on", "--output", "p.jsonl").code == 0
-    )
-    first, second = folder.rows("p.jsonl")
-    assert first == {"when": "2024-02-29", "zip": "10001", "on": True, "prediction": True}
-    assert second["on"] is False
-
-
 @pytest.mark.parametrize("isolate", [(), pytest.param(("--isolate",), marks=pytest.mark.large)])
 def test_a_model_of_texts_refuses_a_column_of_numbers(folder, run, isolate):
     FRAME[FRAME["zip"].isin(["10001", "94110"])].to_csv(folder.path / "in.csv", index=False)

@@ -109,13 +109,6 @@ def test_other_comparisons_are_left_alone(code):
     assert migrate_source(f"{RESULT}{code}\n").findings == ()
 
 
-def test_names_of_one_statement_move_apart():
-    text = "from apache_beam.ml.inference.base import _ModelStatus, RunInference\n"
-    assert migrate_source(text).text == (
-        "from apache_beam.ml.inference.base import _ModelStatus\nfrom headrace.beam import RunInference\n"
-    )
-
-
 def test_long_lists_that_are_taken_apart_keep_their_comments():
     names = [f"_Private{number}" for number in range(8)]
     text = f"if 1:\n    from apache_beam.ml.inference.base import ({', '.join(names)},\n        RunInference)  # why\n"

@@ -37,7 +37,8 @@ def declared_prediction_type(handler: Any) -> Any:
     ``inference_fn`` of the user's. Type variables are followed through all generic bases.
     """
     for function in map(getattr(handler, "__dict__", {}).get, (*_FUNCTIONS, "run_inference")):
-        if callable(function) and not _is_ours(function):
+        module = str(getattr(_unwrapped(function), "__module__", None))
+        if callable(function) and module.partition(".")[0] not in _OURS:
             return _with_arguments(_item_type(function), {})
     cls = type(handler)
     owner = next((base for base in cls.__mro__ if "run_inference" in vars(base)), cls)
@@ -99,11 +100,6 @@ def evaluated(annotation: Any, names: Mapping[str, Any]) -> Any:
         return get_type_hints(SimpleNamespace(__annotations__={"it": annotation}), dict(names))["it"]
     except Exception:
         return Any
-
-
-def _is_ours(function: Any) -> bool:
-    module: str = getattr(_unwrapped(function), "__module__", None) or ""
-    return module.partition(".")[0] in _OURS
 
 
 def _unwrapped(function: Any) -> Any:

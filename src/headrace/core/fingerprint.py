@@ -22,13 +22,11 @@ from typing import Any
 
 from headrace.core.errors import ConfigurationError
 from headrace.core.files import files_below
+from headrace.core.remote import HOW_TO_SEND
 
-_NO_MATTER = frozenset(
+_NO_MATTER = HOW_TO_SEND.union(
     (
-        *("namespace", "num_retries", "throttle_delay_secs", "retry_filter", "rate_limiter"),
-        *("window_ms", "bucket_ms", "overload_ratio", "requests_per_minute", "tokens_per_minute"),
-        *("_batches", "max_concurrent", "_has_worked", "throttler", "logger", "throttled_secs"),
-        *("max_batch_size", "min_batch_size"),
+        *("_batches", "_has_worked", "throttler", "logger", "throttled_secs", "max_batch_size", "min_batch_size"),
         *("_batching_kwargs", "_sort_by_length", "_large_model", "_model_copies", "_share_across_processes"),
         *("get_preprocess_fns", "get_postprocess_fns", "should_skip_batching", "init_kwargs", "spec_type"),
     )

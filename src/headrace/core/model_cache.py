@@ -161,7 +161,8 @@ class ModelCache:
             # stands back when such threads have kept others from room for too long; then models become idle.
             while True:
                 slot = self._slots.get(name)
-                if slot is not None and slot.ready and (needs_room or self._may_overtake()):
+                if slot is not None and slot.ready and (needs_room or self._passed < _MAX_OVERTAKES):
+                    self._passed += self._waiting > 0
                     return slot
                 if slot is None and self._has_room(name, at_least):
                     slot = self._slots[name] = Slot(self._changed)
@@ -175,13 +176,6 @@ class ModelCache:
                 self._waiting -= 1
                 self._passed = 0
                 self._changed.notify_all()
-
-    def _may_overtake(self) -> bool:
-        """Whether a thread whose model is loaded may overtake those that wait for room; some may."""
-        if self._waiting and self._passed >= _MAX_OVERTAKES:
-            return False
-        self._passed += self._waiting > 0
-        return True
 
     def _has_room(self, name: Any, at_least: Callable[[], int | None]) -> bool:
         if self._limit is not None and len(self._slots) >= self._limit:
