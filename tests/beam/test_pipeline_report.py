@@ -10,7 +10,7 @@ import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 import headrace.beam
-from headrace import Budget, ConfigurationError, Price
+from headrace import Budget, Price
 from headrace.beam import RunInference
 from metered import Metered
 
@@ -33,8 +33,3 @@ def test_all_transforms_of_a_pipeline_are_counted_together(tmp_path: Path) -> No
     page = (tmp_path / "run.html").read_text()
     assert "do not say how many rows came in" in page
     assert "How many rows came in is not known." in page
-
-
-def test_a_wrong_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="ends in"):
-        headrace.beam.report(None, str(tmp_path / "run.txt"))

@@ -45,11 +45,6 @@ def test_other_uris_go_through_beams_filesystems_as_they_are(tmp_path):
         assert file.read() == content
 
 
-def test_unknown_scheme_is_refused():
-    with pytest.raises(ValueError, match="nowhere"):
-        open_uri("nowhere://model.bin")
-
-
 @pytest.fixture
 def copies(monkeypatch):
     monkeypatch.setattr(files, "_copies", None)

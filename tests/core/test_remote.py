@@ -6,7 +6,6 @@ import pytest
 
 from headrace import ConfigurationError, ElementFailure, ElementRetry, RemoteModelHandler
 from headrace.core import remote
-from headrace.core.remote import pause_before_retry
 
 
 class Echo(RemoteModelHandler):
@@ -74,9 +73,3 @@ def test_run_inference_requests_nothing_again_that_failed_for_good():
     with pytest.raises(ValueError, match="unreadable"):
         handler.run_inference([1, 2, 3], "client")
     assert handler.failures == 1
-
-
-def test_pauses_double_up_to_the_longest(monkeypatch):
-    monkeypatch.setattr("random.random", lambda: 1.0)
-    assert [pause_before_retry(failed) for failed in (1, 2, 3, 9)] == [1, 2, 4, 20]
-    assert pause_before_retry(9, first=0.1, longest=1.0) == 1

@@ -156,15 +156,3 @@ def test_a_block_that_fails_is_found_with_its_line(tmp_path):
     with pytest.raises(AssertionError) as caught:
         run_blocks(document, {}, tmp_path)
     assert caught.traceback[-1].lineno + 1 == 8
-
-
-def test_a_block_with_a_title_becomes_a_file(tmp_path):
-    document = tmp_path / "document.md"
-    document.write_text('```python title="one.py"\nraise ValueError\n```\n')
-    assert run_blocks(document, {}, tmp_path) == 1
-    assert (tmp_path / "one.py").read_text() == "raise ValueError\n"
-
-
-def test_a_command_that_fails_is_named_with_its_output(tmp_path):
-    with pytest.raises(AssertionError, match=r"exit 3\s+why"):
-        run_command("echo why; exit 3", tmp_path)

@@ -5,13 +5,9 @@ from __future__ import annotations
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
-import apache_beam as beam
 import pytest
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from apache_beam.testing.util import assert_that, equal_to
 
 from headrace import PredictionResult, predict
-from headrace.beam import RunInference
 from headrace.testing import DoublingHandler, FakeClock, HandlerContract, LoadCountingHandler, SlowHandler
 
 
@@ -55,18 +51,6 @@ def test_a_slow_batch_costs_a_fixed_time_and_some_for_each_example():
     start = clock.time_ns()
     handler.run_inference([1, 2, 3], handler.load_model())
     assert clock.time_ns() - start == 3_500_000_000
-
-
-def test_a_pipeline_measures_a_slow_batch_on_the_fake_clock():
-    clock = FakeClock()
-    handler = SlowHandler(clock, fixed=2.0, each=0.5, min_batch_size=4, max_batch_size=4)
-    pipeline = beam.Pipeline(runner=FnApiRunner())
-    doubled = pipeline | beam.Create([[1, 2, 3, 4]]) | beam.FlatMap(list) | RunInference(handler, clock=clock)
-    assert_that(doubled | beam.Map(lambda result: result.inference), equal_to([2, 4, 6, 8]))
-    result = pipeline.run()
-    latency = beam.metrics.MetricsFilter().with_name("inference_batch_latency_micro_secs")
-    (found,) = result.metrics().query(latency)["distributions"]
-    assert (found.committed.count, found.committed.sum) == (1, 4_000_000)
 
 
 def test_loads_are_counted_by_token_across_copies_and_threads():
