@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any, NamedTuple, get_origin
 
 import apache_beam as beam
@@ -88,7 +89,7 @@ def infer_element_types(plan: Plan, given: beam.PCollection, fallbacks: Sequence
     for index, function in enumerate(plan.preprocess):
         _refuse_mismatch(function, "preprocessing", current, given)
         inputs[Operation(Stage.PREPROCESSING, index)] = current
-        current = _mapped(function, current)
+        current = _through(current, function)
     inputs[_INFERENCE] = current
     predictions = current = _prediction_type(plan, current)
     if fallbacks:
@@ -98,7 +99,7 @@ def infer_element_types(plan: Plan, given: beam.PCollection, fallbacks: Sequence
     for index, function in enumerate(plan.postprocess):
         _refuse_mismatch(function, "postprocessing", inferred, given)
         inputs[Operation(Stage.POSTPROCESSING, index)] = current
-        current, inferred = _mapped(function, current), _mapped(function, inferred)
+        current, inferred = _through(current, function), _through(inferred, function)
     return ElementTypes(inputs, predictions, current)
 
 
@@ -121,7 +122,7 @@ def skipped_type(types: ElementTypes) -> Any:
     return AnyEncoding(typehints.Union[tuple(types.inputs.values())])
 
 
-def _mapped(function: Callable[[Any], Any], given: Any) -> Any:
+def _through(given: Any, function: Callable[[Any], Any]) -> Any:
     """What ``beam.Map(function)`` makes of elements of a type, as ``Pipeline.apply`` works it out; without ``SKIP``."""
     try:
         step = beam.Map(function)
@@ -172,12 +173,8 @@ def _prediction_type(plan: Plan, example: Any) -> Any:
 
 def _type_from_fallback(plan: Plan, example: Any) -> Any:
     """The type of a fallback's predictions, which its own functions may change."""
-    for function in plan.preprocess:
-        example = _mapped(function, example)
-    prediction = _prediction_type(plan, example)
-    for function in plan.postprocess:
-        prediction = _mapped(function, prediction)
-    return prediction
+    prediction = _prediction_type(plan, reduce(_through, plan.preprocess, example))
+    return reduce(_through, plan.postprocess, prediction)
 
 
 def _as_hint(declared: Any) -> Any:
@@ -189,13 +186,10 @@ def _as_hint(declared: Any) -> Any:
     hint = get_origin(hint) or hint
     if not isinstance(hint, type | TypeConstraint):
         return typehints.Any
-    return _of_either_module(bind_type_variables(hint, {"*": typehints.Any}))
-
-
-def _of_either_module(hint: Any) -> Any:
-    """The hint; for a PredictionResult one that functions annotated with Headrace's take, and with Beam's, too."""
+    hint = bind_type_variables(hint, {"*": typehints.Any})
     if _BEAMS_MODULE not in sys.modules:
         return hint
     from headrace.beam.beam_handlers import EitherResult  # noqa: PLC0415 - it imports Beam's module, which costs time
 
+    # functions annotated with Headrace's PredictionResult take it, and those with Beam's, too
     return EitherResult if hint in EitherResult.__bases__ else hint

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -30,18 +31,14 @@ class MonitoredValue(NamedTuple):
     value: Any
 
 
-@dataclass(frozen=True)
-class _CarryPrediction:
-    function: Callable[[Any], Any]
-
-    def __call__(self, given: Any) -> Any:
-        result = self.function(value_of(given))
-        return SKIP if result is SKIP else MonitoredValue(prediction_of(given), result)
-
-
 def carry_predictions(plan: Plan) -> Plan:
     """The plan with a ``MonitoredValue`` for each postprocessed value; unchanged without postprocessing."""
-    return replace(plan, postprocess=tuple(map(_CarryPrediction, plan.postprocess)))
+    return replace(plan, postprocess=tuple(partial(_carrying, function) for function in plan.postprocess))
+
+
+def _carrying(function: Callable[[Any], Any], given: Any) -> Any:
+    result = function(value_of(given))
+    return SKIP if result is SKIP else MonitoredValue(prediction_of(given), result)
 
 
 def split_predictions(outputs: Outputs) -> tuple[Outputs, beam.PCollection]:

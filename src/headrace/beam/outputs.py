@@ -105,7 +105,8 @@ def outputs_of(outcome: Outcome) -> Iterable[Output]:
         return map(WindowedValue.with_value, outcome.tags, outcome.values)
     operation = Operation(outcome.stage, outcome.index)
     if isinstance(outcome, Skipped):
-        values = map(WindowedValue.with_value, outcome.tags, map(encodable_element, outcome.elements))
+        elements = (transferable(_in_memory(element), _is_encodable) for element in outcome.elements)
+        values = map(WindowedValue.with_value, outcome.tags, elements)
         return (TaggedOutput(operation.skipped_tag, value) for value in values)
     return (TaggedOutput(operation.failed_tag, outcome.tag.with_value(encodable_record(outcome.record))),)
 
@@ -227,11 +228,6 @@ def encodable_record(record: tuple[Any, ErrorRecord]) -> tuple[Any, ErrorRecord]
     return element, ErrorRecord(
         triple, attempts=error.attempts, model_id=model_id, key=key, source=source, wrapped=error.wrapped
     )
-
-
-def encodable_element(element: Any) -> Any:
-    """The element if Beam can encode and decode it; else a copy, as ``encodable_record`` makes one."""
-    return transferable(_in_memory(element), _is_encodable)
 
 
 def _is_encodable(value: Any) -> bool:

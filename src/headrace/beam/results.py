@@ -67,23 +67,15 @@ class DeadLetterRows(beam.PTransform):
 
     def expand(self, dead_letters: Any) -> beam.PCollection:
         """A Map for each operation, and a Flatten."""
-        return rows_by_operation(dead_letters) | beam.Flatten()
+        rows = [
+            failed | f"{stage.value}-{index}" >> beam.Map(_row, stage, index).with_output_types(_ROW)
+            for stage, index, failed in _by_operation(dead_letters)
+        ]
+        return rows | beam.Flatten()
 
     def _extract_input_pvalues(self, dead_letters: Any) -> tuple[Any, tuple[beam.PCollection, ...]]:
         """Tells Beam which PCollections the input contains: it is not a PCollection itself."""
         return dead_letters, tuple(failed for _, _, failed in _by_operation(dead_letters))
-
-
-def rows_by_operation(dead_letters: Any) -> tuple[beam.PCollection, ...]:
-    """What ``DeadLetterRows`` flattens: a PCollection of rows for each operation.
-
-    Beam's own runner keeps a stage's whole output in memory before a Flatten; it fuses a consumer of one of these
-    PCollections into the stage.
-    """
-    return tuple(
-        failed | f"{stage.value}-{index}" >> beam.Map(_row, stage, index).with_output_types(_ROW)
-        for stage, index, failed in _by_operation(dead_letters)
-    )
 
 
 def _by_operation(dead_letters: Any) -> Iterator[tuple[Stage, int, beam.PCollection]]:

@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import attrgetter
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -17,19 +18,6 @@ from headrace.core.errors import level_of_the_user
 
 ClassT = TypeVar("ClassT", bound=type)
 ChangedT = TypeVar("ChangedT")
-
-
-class Alias:
-    """Reads and sets another attribute of the same object."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __get__(self, owner: Any, cls: type | None = None) -> Any:
-        return self if owner is None else getattr(owner, self._name)
-
-    def __set__(self, owner: Any, value: Any) -> None:
-        setattr(owner, self._name, value)
 
 
 BEAMS_ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
@@ -52,8 +40,12 @@ BEAMS_ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
 def with_beams_attributes(cls: ClassT) -> ClassT:
     """Adds the attributes of a class that the table lists."""
     for beams, ours in BEAMS_ATTRIBUTES[cls.__qualname__].items():
-        setattr(cls, beams, Alias(ours))
+        setattr(cls, beams, _alias(ours))
     return cls
+
+
+def _alias(name: str) -> property:
+    return property(attrgetter(name), lambda owner, value: setattr(owner, name, value))
 
 
 _BEAMS = "apache_beam.ml.inference.base"

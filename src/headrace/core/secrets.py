@@ -81,7 +81,11 @@ class ApiKey:
     def mask_error(self, error: BaseException) -> None:
         """Takes the key out of an error and those that led to it: their texts, and the headers of their requests."""
         for link in causes(error, suppressed=True):
-            _mask_headers(getattr(link, "request", None))
+            headers: Any = getattr(getattr(link, "request", None), "headers", None) or ()
+            for name in _HEADERS:
+                with suppress(Exception):
+                    if name in headers:
+                        headers[name] = MASK
             with suppress(Exception):  # some errors have attributes that cannot be set
                 link.args = tuple(self._masked(one) for one in link.args)
             for name, value in list(getattr(link, "__dict__", {}).items()):
@@ -142,11 +146,3 @@ class ApiKey:
             masked = with_parts(parts := dict(value), self._masked)
             return value if masked is parts else masked
         return self.mask(value) if isinstance(value, str) else with_parts(value, self._masked)
-
-
-def _mask_headers(request: Any) -> None:
-    headers = getattr(request, "headers", None)
-    for name in _HEADERS:
-        with suppress(Exception):
-            if headers is not None and name in headers:
-                headers[name] = MASK

@@ -4,7 +4,7 @@ Nothing here imports Beam, a framework or the code that it rewrites.
 
 ::
 
-    files          a tree: reads each file, hands it on, writes what changed; lists of dependencies
+    files          a tree: reads each file, hands it on, writes what changed
       -> source      one Python file: text in; text, and what a person has to know, out
            -> imports    import statements, and the uses of the names that they bind
            -> rewriting  what becomes of each import and use, as edits of the text
