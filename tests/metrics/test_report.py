@@ -128,6 +128,16 @@ def test_a_page_of_all_that_may_be_there_is_small() -> None:
         assert phase is Phase.LOADING or phase.value in text
 
 
+def test_the_time_of_several_processes_is_their_mean() -> None:
+    now = [12.0]
+    timeline = Timeline(lambda: now[0], 0.0)
+    for process in (1, 2):
+        timeline.on_event(WorkSampled(process, 11.0, {"model": 8.0}, 0.6, {"memory": 1 << 28}))
+    page = " ".join(Elements(render(report_figures(FACTS, timeline))).texts)
+    assert re.search(r"model\s+8.00\s+64%", page)
+    assert "mean of 2 processes" in page
+
+
 def test_a_forecast_stands_beside_what_came(timeline: Timeline) -> None:
     quote = {"seconds": 10.0, "seconds_low": 9.0, "seconds_high": 12.0, "money": 0.2, "money_low": 0.1, "tokens_in": 9}
     text = " ".join(Elements(render(report_figures({**FACTS, "quote": quote}, timeline))).texts)

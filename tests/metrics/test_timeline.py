@@ -53,6 +53,7 @@ def test_a_long_run_has_wider_bins_and_the_same_sums(clock: Clock) -> None:
 def test_samples_of_processes_add_up(clock: Clock) -> None:
     timeline = Timeline(clock)
     clock.now = 1.0
+    timeline.on_event(WorkSampled(3, 1.0, {}, 0.0, {}))  # of a process that only hands out work
     timeline.on_event(WorkSampled(1, 1.0, {"model": 0.8, "reading": 0.5}, 0.9, {"memory": 100, "quota": 5.0}))
     timeline.on_event(WorkSampled(2, 1.0, {"model": 0.4}, 0.6, {"memory": 50, "quota": 4.0, "in_flight": 3}))
     figures = timeline.figures()

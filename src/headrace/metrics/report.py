@@ -226,12 +226,16 @@ def _time(figures: Figures) -> dict[str, Any]:
         rows.append(_bar(label, phases[name], began, whole))
         began += phases[name]
     rows.append(_bar("rows", phases["rows"], began, whole))
-    busy = figures["wall"]["busy_seconds"]
+    busy, sampled = figures["wall"]["busy_seconds"], figures["wall"]["sampled_seconds"]
+    processes = max(1, round(sampled / (whole - phases["imports"]))) if whole > phases["imports"] else 1
     rows += [
-        _bar(f"·\N{NO-BREAK SPACE}{name}", seconds, began, whole) for name, seconds in busy.items() if name != "loading"
+        _bar(f"·\N{NO-BREAK SPACE}{name}", seconds / processes, began, whole)
+        for name, seconds in busy.items()
+        if name != "loading"
     ]
     rows.append(_bar("joining and moving files", phases["writing"], began + phases["rows"], whole))
     caption = "One after the other; what is within rows (·) is sampled, and overlaps where threads work side by side."
+    caption += f" It is the mean of {processes} processes." if processes > 1 else ""
     return {"caption": caption, "rows": rows}
 
 

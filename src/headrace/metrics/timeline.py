@@ -60,6 +60,8 @@ class Timeline:
         self._longest = 0.0
         self._phases: dict[str, float] = {}
         self._sampled = 0.0
+        self._working: set[int] = set()
+        """Processes that have been in any phase: one that only hands out work, or starts, is not waited for."""
         self._recent: deque[WorkSampled] = deque(maxlen=_RECENT)
         self._padding = [0.0, 0.0]
         self._slowest = _Most[BatchCompleted](_seconds_of_each, lambda *both: max(both, key=_seconds_of_each))
@@ -151,8 +153,11 @@ class Timeline:
     def _sample(self, event: WorkSampled) -> None:
         for name, seconds in event.phases.items():
             self._phases[name] = self._phases.get(name, 0.0) + seconds
-        self._sampled += event.seconds
-        self._recent.append(event)
+        if event.phases:
+            self._working.add(event.process)
+        if event.process in self._working:
+            self._sampled += event.seconds
+            self._recent.append(event)
         last = self._bin()
         bins = min(last, round(event.seconds / self._bin_secs)) + 1
         self._gauges_of[event.process] = event.gauges
