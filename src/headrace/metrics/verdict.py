@@ -106,7 +106,7 @@ def _larger_batches(figures: Figures) -> Iterator[Advice]:
     if best is None or figures["usage"]:
         return
     rows, seconds = (sum(one[what] for one in sizes) for what in ("rows", "seconds"))
-    gain = seconds - rows / _rate(best)
+    gain = (seconds - rows / _rate(best)) / (figures["workers"] or 1)
     text = f"Batches of {best['size']:,} took the least time for a row"
     yield Advice(text, f"--min-batch-size {best['size']} --max-batch-size {best['size']}", gain, "measured")
 
