@@ -55,7 +55,8 @@ class QuotaRate:
         """Times, and how many requests of all members had been accepted then."""
         self.accepted_at = -math.inf
         """When a request of this member was last accepted."""
-        self._settling: _Settling | None = None
+        self._was_steady = False
+        """Whether the rate was much the same for a unit of time before the last cut."""
         self._chance = ChanceRefusals(board)
         self._rated, self._rated_for = math.inf, (-math.inf, math.inf)
         """The rate, at a time and for a quota."""
@@ -83,35 +84,32 @@ class QuotaRate:
         first = now - self._unit()
         while totals[1][0] < first:
             totals.popleft()
-        if self._settling is not None:
-            self._settle(self._settling, now, started, accepted=True)
 
     def refused(self, now: float, started: float) -> None:
         """A request that left at ``started`` was refused: before the last cut, that is no reason for another."""
-        if self._settling is not None:
-            self._settle(self._settling, now, started, accepted=False)
         state, unit = self._board.state, self._unit()
         state.news += self._NEWEST * (now - started - state.news)
         lately = self._accepted_since(now - unit, now)
         state.lately = min(state.lately, lately)
-        if started <= state.known_since or not state.accepts:
+        if started <= state.cut_at and self._was_steady:
+            state.quota = min(state.quota, lately / (1 - self._chance.share))
+        if started <= state.cut_at or not state.accepts:
             return
         below = lately < state.quota / 2
         if self._chance.refused(self._rate(now), calm=self._is_calm(started), below=below):
-            self._cut(now, started, lately)
+            self._cut(now, lately)
 
-    def _cut(self, now: float, started: float, lately: float) -> None:
+    def _cut(self, now: float, lately: float) -> None:
         state, unit = self._board.state, self._unit()
         rate, measured, share = self._rate(now), self._measured(now), self._chance.share
-        was_steady = rate < math.inf and now - state.cut_at >= unit
+        self._was_steady = rate < math.inf and now - state.cut_at >= unit
         if now - state.first_cut_at >= unit:
             state.first_cut_at, state.lately = now, lately
         found = (max(measured, lately) if share and rate < math.inf else measured) / (1 - share)
         state.quota = found if math.isinf(rate) else min(rate, max(found, self._LARGEST_CUT * rate))
-        state.cut_at = state.next_at = state.known_since = now
+        state.cut_at = state.next_at = now
         self.hold()
         self._chance.cut()
-        self._settling = _Settling(started, now, 1 / (1 + len(self._board.others)), was_steady=was_steady)
 
     def hold(self) -> None:
         """Refusals teach nothing new before anything is accepted again."""
@@ -119,24 +117,8 @@ class QuotaRate:
 
     def all_refused(self, now: float, started: float) -> None:
         """Many in a row are refused, this one the last: that is no chance."""
-        if started > self._board.state.known_since and self._board.state.accepts:
-            self._cut(now, started, self._accepted_since(now - self._unit(), now))
-
-    def _settle(self, settling: _Settling, now: float, started: float, *, accepted: bool) -> None:
-        """Learns from what left before the last cut and after the first refusal."""
-        is_over = started > settling.until
-        if is_over and not accepted:
-            return
-        if not is_over:
-            settling.count(started, accepted=accepted)
-        found, state = settling.quota(is_over=is_over) / (1 - self._chance.share), self._board.state
-        if found < _MUCH_LESS * state.quota:
-            state.quota, state.known_since = found, now
-        if is_over:
-            if settling.was_steady or settling.took_none:
-                lately = state.lately / (1 - self._chance.share)
-                state.quota = min(state.quota, max(lately, self._LARGEST_CUT * state.quota))
-            self._settling = None
+        if started > self._board.state.cut_at and self._board.state.accepts:
+            self._cut(now, self._accepted_since(now - self._unit(), now))
 
     def _is_calm(self, started: float) -> bool:
         """Whether a request left when the rate was below the quota, as far as that is known."""
@@ -180,57 +162,6 @@ class QuotaRate:
         else:
             at = max(0, at - 1)
         return max(1, self._board.accepted - totals[at][1]) / max(0.02, now - since)
-
-
-class _Settling:
-    """What became of the requests that left from ``first`` until the news that this one was refused.
-
-    Args:
-        first: when the first one left, which was refused.
-        until: when that was known.
-        share: how much of all requests are this member's.
-        was_steady: whether the rate was much the same for a unit of time before.
-    """
-
-    _FEWEST = 8
-    """Refusals that tell enough."""
-    _MIXED = 4
-    """Changes from accepted to refused, or back."""
-
-    def __init__(self, first: float, until: float, share: float, *, was_steady: bool) -> None:
-        self.until = until
-        self.was_steady = was_steady
-        self._first = self._last = first
-        self._share = share
-        self._accepted = self._refused = self._switches = 0
-        self._accepted_last = False
-
-    def count(self, started: float, *, accepted: bool) -> None:
-        """One of them is over."""
-        if started < self._first:
-            return
-        self._last = max(self._last, started)
-        self._switches += accepted != self._accepted_last
-        self._accepted_last = accepted
-        self._accepted += accepted
-        self._refused += not accepted
-
-    @property
-    def took_none(self) -> bool:
-        """Whether the endpoint refused all of them."""
-        return not self._accepted and self._refused >= self._MIXED
-
-    def quota(self, *, is_over: bool) -> float:
-        """What was accepted a second, or a little more; infinite: too little is known.
-
-        Where those that are refused are not mixed with those that are accepted, a quota is renewed now and then: how
-        long that takes is more than can be seen here.
-        """
-        seconds = self._last - self._first
-        if self._switches < self._MIXED or self._refused < self._FEWEST or seconds <= 0:
-            return math.inf
-        spread = math.sqrt(self._accepted) * (1 if is_over else 2)
-        return (self._accepted + spread) / seconds / self._share
 
 
 class ChanceRefusals:

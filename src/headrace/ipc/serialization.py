@@ -12,7 +12,6 @@ import threading
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, lru_cache
-from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
 import cloudpickle
@@ -117,37 +116,6 @@ def pickled(value: Any, reducers: Reducers) -> Pickled:
     return _dumped(_ByValue, value, reducers) if _names_what_travels_by_value(named.pieces) else named
 
 
-def measured(value: Any, reducers: Reducers) -> tuple[int, int]:
-    """The sizes that ``pickled`` would give, in bytes: of the pieces and of the buffers. Keeps neither in memory.
-
-    Args:
-        value: as for ``pickled``.
-        reducers: as for ``pickled``.
-
-    Raises:
-        Exception: pickling fails both ways.
-    """
-    try:
-        return _measured(_by_name, value, reducers)
-    except Exception:
-        return _measured(_ByValue, value, reducers)
-
-
-def _measured(make_pickler: Callable[..., pickle.Pickler], value: Any, reducers: Reducers) -> tuple[int, int]:
-    within = apart = 0
-
-    def count(piece: bytes) -> None:
-        nonlocal within
-        within += len(piece)
-
-    def count_apart(buffer: memoryview) -> None:
-        nonlocal apart
-        apart += buffer.nbytes
-
-    _dump(make_pickler, value, reducers, SimpleNamespace(write=count), count_apart)
-    return within, apart
-
-
 def _names_what_travels_by_value(pieces: Iterable[bytes]) -> bool:
     """Whether a pickle refers to a module that other processes may be unable to import.
 
@@ -182,27 +150,17 @@ class _Pieces(list[bytes]):
 
 
 def _dumped(make_pickler: Callable[..., pickle.Pickler], value: Any, reducers: Reducers) -> Pickled:
+    """Pickles a value piece by piece, and keeps each large buffer apart, without a copy."""
     result = Pickled(_Pieces(), [])
-    _dump(make_pickler, value, reducers, result.pieces, result.buffers.append)
-    return result
-
-
-def _dump(
-    make_pickler: Callable[..., pickle.Pickler],
-    value: Any,
-    reducers: Reducers,
-    file: Any,
-    keep_apart: Callable[[memoryview], None],
-) -> None:
-    """Pickles a value into a file, piece by piece; passes on each large buffer apart, without a copy."""
 
     def keep_within(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
         if raw.nbytes >= LARGE:
-            keep_apart(raw)
+            result.buffers.append(raw)
         return raw.nbytes < LARGE
 
-    make_pickler(file, reducers, keep_within).dump(value)
+    make_pickler(result.pieces, reducers, keep_within).dump(value)
+    return result
 
 
 def _by_name(file: Any, reducers: Reducers, keep_within: Callable[[pickle.PickleBuffer], bool]) -> pickle.Pickler:

@@ -18,7 +18,7 @@ from headrace.core.arrays import NotMappableError, Span
 from headrace.core.errors import as_type_name
 from headrace.ipc.mapped_files import mapped_files
 from headrace.ipc.segment import anonymous_file
-from headrace.ipc.serialization import Pickled, Reducers, all_exporters, codecs, measured, pickled
+from headrace.ipc.serialization import Pickled, Reducers, all_exporters, codecs, pickled
 
 __all__ = ["MOST_FILES", "NotMappableError", "WeightsLayout", "attach", "export"]
 
@@ -132,18 +132,16 @@ def _mapped(file: int, size: int, offset: int = 0) -> memoryview:
 
 def _pickled(value: Any, exporters: Reducers) -> Pickled:
     try:
-        _check_share(*measured(value, exporters))  # before memory is spent on a pickle that would be refused
-        return pickled(value, exporters)
+        made = pickled(value, exporters)
     except NotMappableError:
         raise
     except Exception as error:
         raise NotMappableError(f"it does not pickle ({as_type_name(error)}: {error})") from error
-
-
-def _check_share(objects: int, buffers: int) -> None:
+    objects, buffers = sum(map(len, made.pieces)), sum(one.nbytes for one in made.buffers)
     if objects > _FEW_OBJECTS and objects > _MODEST_SHARE * (objects + buffers):
         megabytes = f"{objects / 1e6:.0f} of its {(objects + buffers) / 1e6:.0f} MB"
         raise NotMappableError(f"{megabytes} are Python objects, which every process would copy")
+    return made
 
 
 class _Region(NamedTuple):
