@@ -22,10 +22,6 @@ def record(clock):
     return LoadPolicy(clock.time_ns)
 
 
-def test_the_first_attempt_is_allowed(record):
-    assert record.current_error() is None
-
-
 def test_one_death_is_forgiven_and_two_are_not(record):
     assert record.failed(ERROR, 1.0, timed_out=False)
     assert record.current_error() is None
@@ -63,13 +59,6 @@ def test_a_success_clears_all_failures(record):
     record.failed(ERROR, 1.0, timed_out=False)
     record.loaded()
     assert record.current_error() is None
-
-
-def test_a_timeout_between_two_deaths_is_counted_separately(record, clock):
-    assert record.failed(ERROR, 1.0, timed_out=False)
-    assert not record.failed(ANOTHER, 1.0, timed_out=True)
-    clock.advance(11)
-    assert record.failed(ERROR, 1.0, timed_out=False)
 
 
 def test_a_load_that_keeps_raising_is_tried_ever_more_rarely(record, clock):

@@ -45,13 +45,6 @@ def test_marks_of_work_elsewhere_become_work_here(progress):
     assert here.since_ns >= there.since_ns
 
 
-def test_a_request_begins_with_being_read_and_ends(progress):
-    progress.begin(7)
-    assert (progress.read().call, progress.read().activity) == (7, Activity.DECODING)
-    progress.end()
-    assert (progress.read().call, progress.read().activity) == (0, Activity.NOTHING)
-
-
 @pytest.mark.parametrize("marks", [1, 2, 3])
 def test_a_mark_that_is_not_finished_does_not_count(memory, progress, marks):
     """Whatever part of it has been written: a process may be stopped, or killed, at any time."""

@@ -144,23 +144,6 @@ def test_segments_without_memfd_are_unnamed_files(monkeypatch, tmp_path):
     other.close()
 
 
-def test_a_pool_uses_segments_again(pool):
-    first = pool.take(100)
-    pool.give_back(first, 100)
-    assert pool.take(SMALLEST) is first
-    assert pool.take(100) is not first
-
-
-def test_a_pool_takes_the_smallest_that_fits(pool):
-    sizes = [4 * MEGABYTE, MEGABYTE, 2 * MEGABYTE]
-    taken = [pool.take(size) for size in sizes]
-    for segment in taken:
-        pool.give_back(segment, segment.size)
-    assert pool.take(MEGABYTE + 1) is taken[2]
-    assert pool.take(MEGABYTE + 1) is taken[0]
-    assert pool.take(MEGABYTE + 1) not in taken
-
-
 def test_the_other_side_lets_go_of_what_is_dropped(pool, descriptors):
     attached = PeerSegments()
     before = len(descriptors())

@@ -220,19 +220,6 @@ def test_a_lock_file_that_was_removed_before_it_was_locked_is_not_trusted(just_b
     assert sorted(os.listdir(directory)) == ["m.lock", "m.sock"]
 
 
-def test_a_manager_without_a_lock_file_that_came_meanwhile_is_found(just_before_locking, take_endpoint, directory):
-    lock = os.path.join(directory, "m.lock")
-
-    def another_comes():
-        os.rename(lock, lock + "ed")
-        take_endpoint()
-        os.rename(lock + "ed", lock)
-
-    just_before_locking(another_comes)
-    find_or_launch(directory, "m", no_launch).close()
-    assert os.listdir(directory) == ["m.sock"]
-
-
 def test_a_manager_keeps_the_lock_when_its_launcher_has_released_it(take_endpoint, directory):
     take_endpoint()
     os.remove(os.path.join(directory, "m.sock"))

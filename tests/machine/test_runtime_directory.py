@@ -96,13 +96,6 @@ def test_an_unusable_directory_is_refused_with_the_cure(directory, monkeypatch, 
         runtime_directory()
 
 
-def test_a_directory_that_others_may_use_meanwhile_is_not_used(directory):
-    os.chmod(directory, 0o750)
-    with pytest.raises(ConfigurationError, match="mode 750"):
-        find_or_launch(directory, "m", lambda lock, listening: None)
-    assert os.listdir(directory) == []
-
-
 def test_a_directory_of_another_user_is_refused(directory, monkeypatch):
     monkeypatch.setenv(DIRECTORY_VARIABLE, somebody_else_s(directory))
     reason = f"it belongs to user {NOBODY if IS_ROOT else 0}, and this process to user {os.geteuid()}; set HEADRACE"

@@ -139,14 +139,6 @@ def test_idle_models_are_evicted_oldest_first():
     assert store.is_short
 
 
-def test_models_that_fit_stay():
-    memory = Memory(1000 * MB)
-    store = ModelCache(room=memory.room())
-    for name in "abcabc":
-        use(store, name, memory.model(100 * MB))
-    assert (len(store), memory.used, store.is_short) == (3, 300 * MB, False)
-
-
 def test_a_model_whose_files_are_too_large_is_refused_at_once():
     memory = Memory(1000 * MB)
     store = ModelCache(room=memory.room())
