@@ -65,9 +65,7 @@ class ConcurrencyLimit:
         self._most = most
         self._latency = LatencyLimit(self.board, most)
         self._quota = QuotaRate(now, self.board)
-        self._budget: MinuteBudget | None = None
-        if requests_per_minute is not None or tokens_per_minute is not None:
-            self._budget = MinuteBudget(self.board, requests_per_minute, tokens_per_minute)
+        self._budget = MinuteBudget(self.board, requests_per_minute, tokens_per_minute)
         self._breaker = RefusalBreaker(jitter)
         self._streak = FailureStreak(patience_secs)
         self._restarted = -math.inf
@@ -156,14 +154,13 @@ class ConcurrencyLimit:
         return math.inf if self.in_flight >= part else self._pause(now)
 
     def _probes_wait(self, now: float) -> float:
-        wait = self._breaker.wait(now)
-        return wait if self._budget is None else max(wait, self._budget.wait(now))
+        return max(self._breaker.wait(now), self._budget.wait(now))
 
     def _pause(self, now: float) -> float:
         """Seconds until the next request may leave, however many are in flight."""
         state = self.board.state
         until = max(now, state.next_at, state.held_until)
-        return until - now if self._budget is None else max(until - now, self._budget.wait(now))
+        return max(until - now, self._budget.wait(now))
 
     def _part(self) -> int:
         """How many of all requests in flight may be this process's: a fair part, and what others do not want."""
@@ -183,8 +180,7 @@ class ConcurrencyLimit:
         self.in_flight += 1
         self._latency.started(self.in_flight + self.board.in_flight_of_others)
         self._quota.started(now)
-        if self._budget is not None:
-            self._budget.started(now)
+        self._budget.started(now)
         self._breaker.started(now)
 
     def finished(
@@ -211,8 +207,7 @@ class ConcurrencyLimit:
         """
         if started > self._restarted:
             self.in_flight -= 1
-        if self._budget is not None:
-            self._budget.finished(tokens)
+        self._budget.finished(tokens)
         if reply is Verdict.ANSWERED:
             self._latency.answered(now, started, size, client_is_busy=self.client_is_busy)
             self._quota.answered(now, started)

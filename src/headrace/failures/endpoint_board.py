@@ -45,6 +45,8 @@ class EndpointState(ctypes.Structure):
     """Requests a second that the endpoint accepts; infinite: it has refused none."""
     cut_at: float
     """When the quota was last lowered."""
+    was_steady: float
+    """Whether the rate was much the same for a unit of time before."""
     accepts: float
     """Whether anything has been accepted since the last cut or pause."""
     next_at: float

@@ -9,9 +9,6 @@ from operator import itemgetter
 
 from headrace.failures.endpoint_board import LAG_SECS, Board
 
-_MUCH_LESS = 0.75
-"""What part of an estimate has to be found for another one to replace it."""
-
 
 class QuotaRate:
     """How many requests a second to send to an endpoint that refuses some.
@@ -22,10 +19,6 @@ class QuotaRate:
     until the next refusal. Where requests are rare, or refusals slow, the unit is not a second but the time of 20
     requests, or twice that of a refusal. For large quotas the exponential counts down to 0.7 times as much: of machines
     that know nothing of each other, the one with the smaller part probes for more.
-
-    That estimate looks back over a second, and the quota may just have been lowered, or a reserve used up. So what
-    becomes of the requests that left between the first that was refused and the news of it is counted, too: if much
-    less of it is accepted, that is the quota.
 
     Endpoints that count the requests of a second, of the clock or of the last one, accept all until it is full, then
     few or none, whatever the quota. So what was accepted in the whole unit before the last refusal limits the estimate
@@ -42,7 +35,7 @@ class QuotaRate:
     """When probing reaches twice the quota, and in which time it grows by a factor of e, in units."""
     _MODEST, _LEAST_EAGER = 200.0, 0.7
     """Above how many requests a second the exponential counts less, and how little at least."""
-    _LARGEST_CUT = 0.5
+    _LARGEST_CUT, _MUCH_LESS = 0.5, 0.75
     _ROUND_TRIPS, _NEWEST = 2, 0.1
     """How many of the time that refusals take; how much the latest one counts in it."""
     _UNIT, _UNIT_BY_CHANCE = 20, 80
@@ -55,8 +48,6 @@ class QuotaRate:
         """Times, and how many requests of all members had been accepted then."""
         self.accepted_at = -math.inf
         """When a request of this member was last accepted."""
-        self._was_steady = False
-        """Whether the rate was much the same for a unit of time before the last cut."""
         self._chance = ChanceRefusals(board)
         self._rated, self._rated_for = math.inf, (-math.inf, math.inf)
         """The rate, at a time and for a quota."""
@@ -91,7 +82,7 @@ class QuotaRate:
         state.news += self._NEWEST * (now - started - state.news)
         lately = self._accepted_since(now - unit, now)
         state.lately = min(state.lately, lately)
-        if started <= state.cut_at and self._was_steady:
+        if started <= state.cut_at and state.was_steady:
             state.quota = min(state.quota, lately / (1 - self._chance.share))
         if started <= state.cut_at or not state.accepts:
             return
@@ -102,7 +93,7 @@ class QuotaRate:
     def _cut(self, now: float, lately: float) -> None:
         state, unit = self._board.state, self._unit()
         rate, measured, share = self._rate(now), self._measured(now), self._chance.share
-        self._was_steady = rate < math.inf and now - state.cut_at >= unit
+        state.was_steady = float(rate < math.inf and now - state.cut_at >= unit)
         if now - state.first_cut_at >= unit:
             state.first_cut_at, state.lately = now, lately
         found = (max(measured, lately) if share and rate < math.inf else measured) / (1 - share)
@@ -133,7 +124,7 @@ class QuotaRate:
 
     def _rate(self, now: float) -> float:
         state = self._board.state
-        if state.quota < _MUCH_LESS * state.lately and now - state.first_cut_at >= self._unit():
+        if state.quota < self._MUCH_LESS * state.lately and now - state.first_cut_at >= self._unit():
             state.quota = state.lately / (1 - self._chance.share)
         quota = state.quota
         if math.isinf(quota):
