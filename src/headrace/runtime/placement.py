@@ -41,7 +41,7 @@ from headrace.runtime.bundle import AnyBundle, Executor, PreprocessFirst
 from headrace.runtime.engine_host import EngineRequestHandler
 from headrace.runtime.host_executor import HostExecutor, preprocesses_first
 from headrace.runtime.hosted_engine import EngineHosts, HostedEngine
-from headrace.runtime.hosted_models import Answer, HostedModelProxy, HostedModels
+from headrace.runtime.hosted_models import HostedModelProxy, HostedModels
 from headrace.runtime.messages import Done, Work
 from headrace.runtime.model_source import Loaded, LoadsOwn, ModelSource
 from headrace.runtime.operations import check_device
@@ -275,21 +275,25 @@ class HostedWorker(AnyWorker):
     def _load_first(self) -> None:
         self._models: HostedModels = self.session.shared(lambda: place_models(self.spec, self.session))
         self._process = os.getpid()
-        self._begun: Callable[[], Answer] | None = None
+        self._begun: Callable[[], None] | None = None
         if not self.spec.isolated:
             self.ready()  # the machine has loaded the model already
         elif self.plan.routed:
             self._models.in_background(self._models.start)  # a failure is the first batch's, which tries again
         else:
-            self._begun = self._models.in_background(partial(self._models.ask, Work(ONLY), []))
+            self._begun = self._models.in_background(partial(self._load, ONLY))
 
     def _await_load(self, name: Any) -> None:
         begun, self._begun = self._begun, None
         if begun is None or os.getpid() != self._process:  # a fork does not have the thread that loads
-            begun = partial(self._models.ask, Work(name), [])
-        answer, _ = begun()
+            begun = partial(self._load, name)
+        begun()
+
+    def _load(self, name: Any) -> None:
+        """Loads a model, unless its host is lost, perhaps not to the load itself: the first batch will tell."""
+        answer, _ = self._models.ask(Work(name), [])
         if isinstance(answer, HostFailure):
-            return  # perhaps it was not lost to the load: the first batch will tell
+            return
         if not isinstance(answer, Done):
             raise with_traceback_of(*answer.caught)
         self.session.events.extend(answer.events)
