@@ -99,6 +99,7 @@ def test_a_model_that_has_changed_predicts_all_rows(run, folder, change):
 def test_what_cannot_be_compared_is_one_error_before_the_run(run, folder):
     facts_of(run("monday.jsonl", "old.jsonl", "--report", "monday.json"))
     facts_of(run("monday.jsonl", "kept.jsonl", "--keep", "a", "--columns", "a,text", "--report", "kept.json"))
+    facts_of(run("monday.jsonl", "all.jsonl", "--keep", "a", "--report", "all.json"))
     facts_of(run("monday.jsonl", "bare.csv", "--report", "bare.json"))
     (folder.path / "none").mkdir()
     facts_of(run("monday.jsonl", "none/none.jsonl"))
@@ -107,6 +108,7 @@ def test_what_cannot_be_compared_is_one_error_before_the_run(run, folder):
         ("none/none.jsonl", (), "no report beside none/none.jsonl"),
         ("bare.csv", (), "takes JSON lines or Parquet"),
         ("kept.jsonl", ("--columns", "a,text"), "no column 'text'"),
+        ("all.jsonl", (), "no column 'text'"),
         ("old.jsonl", ("--runner", "DirectRunner"), "leave --runner"),
     ):
         result = run("tuesday.jsonl", "new.jsonl", "--changed-since", old, *more)
@@ -134,3 +136,14 @@ def test_a_broken_output_leaves_everything_as_it_was(run, folder):
     assert result.code == 2
     assert "line 8" in result.err
     assert folder.names() == before
+
+
+def test_an_output_is_brought_up_to_date_in_its_place(run, folder):
+    facts_of(run("monday.jsonl", "out.jsonl", "--report", "out.json"))
+    for _ in range(2):
+        since = ("--changed-since", "out.jsonl", "--report", "out.json", "--resume")
+        facts = facts_of(run("tuesday.jsonl", "out.jsonl", *since))
+    assert facts["from_cache"] == len(CHANGED)
+    facts_of(run("tuesday.jsonl", "whole.jsonl"))
+    assert folder.rows("out.jsonl") == folder.rows("whole.jsonl")
+    assert not [name for name in folder.names() if "headrace" in name]

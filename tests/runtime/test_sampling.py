@@ -65,6 +65,8 @@ class Remote:
         self.phases, self.process = phases, process
 
     def look(self) -> Look:
+        if not self.phases:
+            raise OSError("it is ending")
         return Look(self.phases, {"in_flight": 7, "quota": 2.5}, [self.process])
 
 
@@ -87,10 +89,12 @@ def test_what_works_elsewhere_is_sampled_as_long_as_it_is_there() -> None:
     assert samples.events[0].gauges["in_flight"] == 7
     assert samples.events[0].gauges["quota"] == 2.5
     del one
+    ending = sample_also(Remote(busy.pid))
     later = Samples()
     with Sampler(later):
         wait_until(lambda: len(later.events) > 0)
     assert "quota" not in later.events[-1].gauges
+    del ending
 
 
 @during(Phase.ANSWERS)

@@ -93,7 +93,7 @@ class Earlier(NamedTuple):
         names = None if seen is None else tuple(dict.fromkeys((*seen, *([key] if key else ()))))
         found = cls(output, storage.join(folder, "earlier.db"), names, job.explode)
         columns = reading.infer_schema(found._sources()).columns
-        for name in names or ():
+        for name in job.examples.all_columns if names is None else names:
             if columns and name not in columns:
                 raise ConfigurationError(
                     f"--changed-since: {output} has no column {name!r}, by which rows are compared: --keep it."

@@ -8,14 +8,14 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
-from weakref import WeakSet
+from weakref import ref
 
 from headrace.core.events import Observer, WorkSampled
-from headrace.core.phases import Phase, Sampled, phase_of
+from headrace.core.phases import Look, Phase, Sampled, phase_of
 from headrace.models.memory import lines_of, resident_bytes
 
 _PERIOD_SECS = 0.04
@@ -26,15 +26,21 @@ _REST = 100
 
 SampledT = TypeVar("SampledT", bound=Sampled)
 
-_sampled: WeakSet[Sampled] = WeakSet()
-_lock = threading.Lock()
+_sampled: list[ref[Sampled]] = []
+"""Changed and copied in one step each, without a lock, which a forked child might find taken."""
 
 
 def sample_also(one: SampledT) -> SampledT:
     """Has samplers look at something, which it returns, as long as anybody else keeps it."""
-    with _lock:
-        _sampled.add(one)
+    _sampled.append(ref(one, _sampled.remove))
     return one
+
+
+def _looks() -> Iterator[Look]:
+    for one in (known() for known in list(_sampled)):
+        with suppress(Exception):  # a host is just ending
+            if one is not None:
+                yield one.look()
 
 
 class Sampler:
@@ -94,8 +100,7 @@ def _sample(
     while not is_over:
         is_over = done.wait(max(_PERIOD_SECS, took * _REST))
         now, busy = clock(), time.thread_time()
-        with _lock:
-            looks = [one.look() for one in _sampled]
+        looks = list(_looks())
         found = {phase_of(frame) for frame in sys._current_frames().values()}.union(*(look.phases for look in looks))
         if Phase.QUOTA in found:
             found.discard(Phase.ANSWERS)
