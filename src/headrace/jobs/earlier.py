@@ -27,7 +27,8 @@ from headrace.rows.examples import PREDICTION, RESERVED
 from headrace.runtime.plan import make_plan
 from headrace.runtime.prediction_store import PredictionStore
 
-_AT_ONCE = 1000
+_AT_ONCE, _KEPT_AT_ONCE = 1000, 20_000
+"""Rows that are looked up together, and those that are kept in one transaction."""
 _KEY_BYTES = 16
 _NO_LIMIT = 1 << 62
 
@@ -108,9 +109,9 @@ class Earlier(NamedTuple):
             Exception: the predictions cannot be written.
         """
         with closing(self._store()) as store, closing(self._rows()) as rows:
-            while some := list(islice(rows, _AT_ONCE)):
+            while some := list(islice(rows, _KEPT_AT_ONCE)):
                 check()
-                store.put(list(self._items(some)))
+                store.put(sorted(self._items(some)))
 
     def _rows(self) -> Generator[Record, None, None]:
         for source in self._sources():
