@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from headrace.cli.summary import Seconds, summary, usage_lines
+from headrace.cli.summary import Seconds, loading_seconds, summary, usage_lines
 from headrace.core.events import UsageReported
 from headrace.jobs.job import Report
 from headrace.metrics.totals import Totals
@@ -63,3 +63,11 @@ def test_summary_of_several_models_has_lines_for_each():
         ("  a", "1 requests, 1,000 in, 1 out"),
         ("  b", "2 requests, 10 in, 5 out, cost 1.25"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("loads", "workers", "seconds"), [(0, 2, 0.0), (1, 1, 6.0), (3, 1, 6.0), (2, 2, 3.0), (4, 2, 3.0), (3, None, 2.0)]
+)
+def test_workers_load_side_by_side(loads: int, workers: int | None, seconds: float) -> None:
+    totals = Totals(loads=loads, load_seconds=6.0 if loads else 0.0)
+    assert loading_seconds(totals, workers) == seconds

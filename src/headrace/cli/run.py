@@ -20,7 +20,7 @@ from headrace.cli.progress import STARTING, JobProgress, wait
 from headrace.cli.recognition import about_model, recognised
 from headrace.cli.record import STDOUT_NAME, RunRecord, output_in_file
 from headrace.cli.retry_command import retry_options
-from headrace.cli.summary import PROCESS_START, phases, show_run
+from headrace.cli.summary import PROCESS_START, loading_seconds, phases, show_run
 from headrace.core.errors import BudgetError, ConfigurationError, EndpointError, as_type_name
 from headrace.runtime.observers import subscribed
 from headrace.runtime.sampling import Sampler
@@ -181,7 +181,8 @@ def _run(run: Run, shell: _Shell) -> int:
     assert report is not None
     figures = totals if totals.batches else report.totals
     shell.record.report, shell.record.totals = report, figures
-    shell.record.seconds = phases(shell.started, begun, figures.load_seconds, report.publishing_seconds)
+    loading = loading_seconds(figures, args.workers)
+    shell.record.seconds = phases(shell.started, begun, loading, report.publishing_seconds)
     return _conclude(run, report, shell)
 
 

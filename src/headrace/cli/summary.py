@@ -57,6 +57,11 @@ def phases(started: float, begun: float, loading: float, writing: float) -> Seco
     return Seconds(begun - started, loading, running - loading, writing)
 
 
+def loading_seconds(totals: Totals, workers: int | None) -> float:
+    """How long models were loaded: the workers, None for as many as turned out, load theirs side by side."""
+    return totals.load_seconds / max(1, min(totals.loads, workers or totals.loads))
+
+
 def summary(report: Report, totals: Totals, seconds: Seconds, *, verbose: bool = False) -> list[Line]:
     """The lines of the summary; ``verbose``: with what those want to know who look into how fast a run is."""
     working = seconds.rows + seconds.writing
