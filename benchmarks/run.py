@@ -39,6 +39,7 @@ WORKLOADS = (
     "isolated_process",
     "roundtrip",
     "simulated",
+    "quote",
     "recovery",
     "casualties",
     "bad_rows",

@@ -48,6 +48,11 @@ def test_the_rate_is_that_behind_the_burst_of_a_full_bucket() -> None:
     )
 
 
+def test_batches_that_double_are_a_warm_up() -> None:
+    seen = [1, 6, 24, 32, 64, 128, 0, 256, 0, 0, 512, 0, 0, 0, 1024, 0, 0, 0, 1024, 19]
+    assert steady_rate([*[0] * 15, *seen], 0.5).rate.middle == pytest.approx(512, rel=0.02)
+
+
 def test_what_comes_after_the_last_row_was_read_does_not_count() -> None:
     steady = steady_rate([0, *[50] * 20, 30, 20, 10, 5, 1], 0.5, stopped=10.5)
     assert steady.rate.middle == 100

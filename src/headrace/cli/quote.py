@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import typer
 from rich.console import Console
 
-from headrace.cli.console import ErrorConsole, report_error
+from headrace.cli.console import ErrorConsole, Signals, report_error
 from headrace.cli.option import REPORT, flag, option
 from headrace.cli.options import RetryArgs, RunArgs
 from headrace.cli.summary import show
@@ -86,7 +86,7 @@ def run_quote(args: QuoteArgs) -> int:
     errors = ErrorConsole(stderr=True)
     _refuse_config_out(args)
     try:
-        with errors.status("reading the input") as status:
+        with Signals(), errors.status("reading the input") as status:
             found, recommended = _quoted(args, status.update)
     except HeadraceError as error:
         if isinstance(error, ConfigurationError):

@@ -111,7 +111,7 @@ def steady_rate(rows: Sequence[float], width: float, stopped: float = math.inf) 
         last = in_time[-1]
     total = sum(rows[: last + 1])
     until = (last + 1) * width
-    some = list(rows[first + 1 : last + 1])  # the first one began somewhere within
+    some = _spread(rows[first + 1 : last + 1])  # the first one began somewhere within
     if not any(some):
         rate = total / ((last + 1 - first) * width)
         return Steady(Estimate(rate, rate / 2, rate * 2), until, total)
@@ -122,13 +122,23 @@ def steady_rate(rows: Sequence[float], width: float, stopped: float = math.inf) 
     return Steady(Estimate(mean, max(mean / 10, mean - margin), mean + margin).times(1 / width), until, total)
 
 
+def _spread(rows: Sequence[float]) -> list[float]:
+    """Each batch's rows over all the time since the one before it."""
+    found: list[float] = []
+    empty = 0
+    for value in rows:
+        empty += 1
+        if value:
+            found += [value / empty] * empty
+            empty = 0
+    return found
+
+
 def _change(values: Sequence[float]) -> int | None:
-    """Where a rate changes for the second half of the time at least, or most of it; None: nowhere."""
+    """Where a rate changes for a quarter of the time at least; None: nowhere."""
     best, found = math.inf, None
-    for cut in range(_FEWEST_BINS, len(values) * 2 // 3 + 1):
+    for cut in range(_FEWEST_BINS, len(values) - max(_FEWEST_BINS, len(values) // 4) + 1):
         before, after = values[:cut], values[cut:]
-        if len(after) < _FEWEST_BINS:
-            break
         means = fmean(before), fmean(after)
         spread = sum((value - means[0]) ** 2 for value in before) + sum((value - means[1]) ** 2 for value in after)
         error = math.sqrt(spread / (len(values) - 2) * (1 / len(before) + 1 / len(after)))
