@@ -36,7 +36,7 @@ ABOUT = f"""\
 figure is the forecast seconds / the seconds of that run, both with the start. *Table*: 20 numbers through a random
 forest of 30 trees, from Parquet. *Texts*: docstrings through all-MiniLM-L6-v2. *Images*: small JPEGs through a small
 network. *Quota*: an endpoint in a process of its own that takes {QUOTA} requests a second. *Money*: a language model
-whose answers have lognormal lengths with sigma 1, 5,000 rows, {SEEDS} seeds; a figure is the share of seeds in which
+whose answers have lognormal lengths with sigma 1, 50,000 rows, {SEEDS} seeds; a figure is the share of seeds in which
 the interval has what all rows cost. *Options*: a quote of the table with four settings, then runs with each of them; a
 figure is the throughput of the recommended ones / that of the best.
 
@@ -91,7 +91,7 @@ def _against_a_run(folder: Path, kind: str, words: Sequence[str], seconds: float
 
 
 def _holds(folder: Path, seed: int, seconds: float) -> bool:
-    path, rows = folder / "paid.jsonl", 5_000
+    path, rows = folder / "paid.jsonl", 50_000
     path.write_text("".join(json.dumps({"n": number}) + "\n" for number in range(rows)))
     words = [str(path), "--handler", "quoting:Writing", "--handler-arg", f"seed={seed}", "--price", "m=1,10"]
     quoted = _quote(*words, "--pilot", str(seconds))

@@ -21,7 +21,7 @@ from headrace.jobs.sample import Sample
 from headrace.metrics.forecast import forecast, machines
 from headrace.metrics.report import read_figures
 
-_READING, _GROWING = 0.7, 0.5
+_READING, _GROWING = 0.8, 0.5
 """The shares of a pilot's time after which it reads no more rows: what was read has to be done, too."""
 _MISUSED, INTERRUPTED = 2, 130
 _MOST_BYTES = 1 << 29

@@ -81,7 +81,8 @@ def forecast(figures: Figures, rows: int, stopped: float = math.inf) -> dict[str
     }
     if done and sum(seen):
         scale = done / sum(seen)
-        steady = steady_rate([scale * value for value in seen], line["bin_seconds"], stopped)
+        is_at_once = figures["keeps_one_worker"]  # fewer and fewer requests, once no more rows are read
+        steady = steady_rate([scale * one for one in seen], line["bin_seconds"], stopped if is_at_once else math.inf)
         finish = phases.get("writing", 0.0) / done * rows
         starts = (factor * steady.until for factor in (1, 1 + _DRIFT, 1 - _DRIFT))
         rates = zip(starts, steady.rate, strict=True)
