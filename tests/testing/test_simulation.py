@@ -99,6 +99,18 @@ def test_what_a_preempted_machine_was_at_is_done_again():
     assert simulate(calm).seconds < lost.seconds < simulate(calm).seconds + 10
 
 
+def test_nothing_takes_time():
+    nothing = {"load_seconds": 0, "batch_seconds": {"fixed": 0, "per_row": 0}}
+    with pytest.raises(ConfigurationError, match="nothing in the plan takes time"):
+        simulate(plan(models={"m": nothing}))
+
+
+@pytest.mark.parametrize("more", [{"rows": 10**15}, {"rows": 10**8, "rows_per_bundle": 1}])
+def test_more_bundles_than_can_be_simulated_are_an_error(more):
+    with pytest.raises(ConfigurationError, match="give fewer rows, or rows_per_bundle a larger number"):
+        simulate(plan(**more))
+
+
 def test_a_bundle_that_outlasts_every_machine_is_an_error():
     with pytest.raises(ConfigurationError, match="rows_per_bundle a smaller number"):
         simulate(plan(rows_per_bundle=10_000, preemptions={"per_hour": 10_000}))
@@ -160,7 +172,7 @@ def test_what_does_not_fit_into_memory_is_an_error_with_the_cure():
         ({"machines": {"memory_gb": 0}}, "machines.memory_gb must be a number above 0"),
         ({"preemptions": {"at_hours": 3}}, "preemptions.at_hours must be a list of hours"),
         ({"endpoints": {"e": {"latency_seconds": 0}}}, "endpoints.e.latency_seconds must be a number above 0"),
-        ({"endpoints": {"e": {"latency_seconds": 1, "refused_at_random": 1}}}, "refused_at_random must be less than 1"),
+        ({"endpoints": {"e": {"latency_seconds": 1, "refused_at_random": 1}}}, "refused_at_random must be at most 0.5"),
         ({"endpoints": {"m": {"latency_seconds": 1}}}, "models.m and endpoints.m have one name"),
         ({"route": "keyed", "models": {"m": {**MODEL, "share": 0}}}, "give one of them a share above 0"),
     ],

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from headrace.core.errors import ConfigurationError
 from headrace.failures.concurrency import ConcurrencyLimit
 from headrace.failures.endpoint_board import Board, Memory
 from headrace.failures.outages import Verdict
@@ -22,6 +23,9 @@ _MOST = 1000
 """How many requests a client has waiting."""
 _REQUESTS, _REQUESTS_EACH = 30_000, 100
 """How many requests are sent one by one, and for each worker more; by then an endpoint's rate has settled."""
+_EVENTS = 500_000
+"""But with no more events: workers of a machine look at each other often."""
+_LONGEST_SECS = 1e8
 _NEARLY = 0.8
 """The share of a quota that is used if the quota holds clients back."""
 _THERE = 0.0005
@@ -158,11 +162,14 @@ class SimulatedEndpoint:
         self.unheard: list[float] = []
         self.latencies: list[float] = []
 
-    def run(self, seconds: float, requests: float = math.inf) -> SimulatedEndpoint:
-        """Lets time pass, up to so many seconds or requests."""
+    def run(self, seconds: float, requests: float = math.inf, events: float = math.inf) -> SimulatedEndpoint:
+        """Lets time pass, up to so many seconds, requests or events; of these at least until two are accepted."""
         for client, joins in enumerate(self._joins):
             self._push(joins, client, None)
         while self._events[0][0] < seconds and len(self.accepted) + len(self.refused) < requests:
+            events -= 1
+            if events < 0 and self.accepted and self.accepted[-1] > self.accepted[len(self.accepted) // 2]:
+                break
             now, _, client, answer = heapq.heappop(self._events)
             if client == len(self._joins) - 1 and now >= self._dies:
                 continue
@@ -248,10 +255,12 @@ class EndpointShare:
             latency=lambda _: latency,
             workers=side_by_side,
             at_random=service.refused_at_random,
-        ).run(math.inf, requests=_REQUESTS + _REQUESTS_EACH * self._workers)
+        ).run(_LONGEST_SECS, requests=_REQUESTS + _REQUESTS_EACH * self._workers, events=_EVENTS)
         self._accepted = found.accepted
-        self._refused = len(found.refused) / len(found.accepted)
         half = len(found.accepted) // 2
+        if not found.accepted or found.accepted[-1] == found.accepted[half]:
+            raise ConfigurationError(f"endpoints.{name}: next to nothing is accepted; give it fewer refusals.")
+        self._refused = len(found.refused) / len(found.accepted)
         self._rate = (len(found.accepted) - 1 - half) / (found.accepted[-1] - found.accepted[half])
         self.phase = "waiting for a quota" if self._rate > _NEARLY * quota else "waiting for an endpoint"
 

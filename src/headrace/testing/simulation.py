@@ -35,6 +35,8 @@ _MOST_ROWS = 2_000_000
 """How many rows, times the models that they go through, the workers of a machine do one by one."""
 _FEWEST_BUNDLES = 8
 """But at least so many each."""
+_MOST_BUNDLES, _MOST_PARTS = 10**7, 5000
+"""How many bundles all workers take, and how many of these one does row by row."""
 _MOST_MACHINES = 16
 """How many machines ask an endpoint, which has as large a part of its quota: more behave alike."""
 _COUNTED = ("loads", "evictions", "batches")
@@ -116,6 +118,12 @@ class _Run:
             machine = SimulatedMachine(plan, shares_models=self._shares_models, seed=seed)
             self._histories += machine.run(_parts(plan))
             self._memory = max(self._memory, machine.peak)
+        bundles = [bundle.rows for history in self._histories for bundle in history]
+        if plan.rows * len(bundles) > _MOST_BUNDLES * sum(bundles):
+            raise ConfigurationError(
+                f"rows: workers would take more than {_MOST_BUNDLES:,} bundles, of {max(bundles):,} rows, too "
+                "many to be simulated; give fewer rows, or rows_per_bundle a larger number."
+            )
         machines = min(plan.machines.count, _MOST_MACHINES) if grouped else plan.machines.count
         self._endpoints = [EndpointShare(plan, name, machines) for name in plan.endpoints if plan.shares[name]]
         self._left = self._unfinished = plan.rows
@@ -227,6 +235,8 @@ class _Run:
 
     def _found(self, seconds: float) -> Forecast:
         plan = self._plan
+        if not seconds:
+            raise ConfigurationError("nothing in the plan takes time: give batch_seconds, or another of its seconds.")
         in_models: dict[str, float] = defaultdict(float)
         counts: dict[str, dict[str, float]] = {what: defaultdict(float) for what in (*_COUNTED, "rows")}
         for times, what in ((self._done, counts), (self._lost, {"loads": counts["loads"]})):
@@ -279,7 +289,9 @@ def _parts(plan: SimulatedRun) -> Iterator[int]:
     guided = plan.rows_per_bundle is None and plan.machines.count == 1 and workers > 1
     longest = max(1, min(longest, most // (workers * _FEWEST_BUNDLES)))
     left, done = math.ceil(1.25 * plan.rows / plan.machines.count) if plan.machines.count > 1 else plan.rows, 0
-    while left > 0 and done < most:
+    for _ in range(_MOST_PARTS * workers):
+        if left <= 0 or done >= most:
+            return
         rows = max(left // (_PARTS_LEFT * workers), _FEWEST_BYTES // plan.bytes_per_row) if guided else longest
         rows = max(1, min(rows, longest, left))
         left, done = left - rows, done + rows

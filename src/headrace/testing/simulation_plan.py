@@ -197,7 +197,7 @@ def _check(plan: SimulatedRun) -> None:
         _require(sizes[0] <= sizes[1], f"models.{name}: min_batch_size {sizes[0]} is above max_batch_size {sizes[1]}.")
     for name, one in plan.endpoints.items():
         share = one.refused_at_random
-        _require(share < 1, f"endpoints.{name}.refused_at_random must be less than 1, not {share}.")
+        _require(share <= 0.5, f"endpoints.{name}.refused_at_random must be at most 0.5, not {share}.")
     if plan.route == "all":
         stray = [name for name in ("zipf", "max_models") if getattr(plan, name) is not None]
         stray += [f"{name}.share" for name in names if plan.share_of(name) is not None]
