@@ -31,7 +31,7 @@ def small_bucket(quota):
         (TokenBucket, 1000, 1, 30, 0.02),
         (TokenBucket, 200, 1, 60, 0.02),
         (TokenBucket, 400, 4, 60, 0.08),
-        (Windows, 400, 4, 60, 0.035),
+        (Windows, 400, 4, 60, 0.025),
     ],
 )
 def test_quota_is_used_and_hardly_overrun(quota, each, clients, seconds, refused):
@@ -74,19 +74,19 @@ def test_quota_of_a_second_is_used_and_hardly_overrun(quota, each, seconds, proc
     """All that one accepts may leave before it refuses any; and what it frees later is what was accepted earlier."""
     found = SimulatedEndpoint(quota(quota_of(each)), processes=processes).run(seconds)
     assert found.rate(0, seconds) >= 0.95 * each
-    assert found.share_refused < 0.03
+    assert found.share_refused < 0.022
 
 
 def test_quota_is_shared_by_machines_that_know_nothing_of_each_other():
     found = SimulatedEndpoint(small_bucket(quota_of(200)), clients=2, joins=[0, 10]).run(100)
     assert found.rate(0, 100) >= 0.95 * 200
-    assert found.share_refused < 0.025
+    assert found.share_refused < 0.02
     assert min(found.by_client) >= 0.3 * len(found.accepted)
 
 
 @pytest.mark.parametrize(
     ("quota", "processes", "refused"),
-    [(TokenBucket, 1, 0.07), (Windows, 1, 0.08), (small_bucket, 1, 0.03), (small_bucket, 2, 0.03)],
+    [(TokenBucket, 1, 0.06), (Windows, 1, 0.07), (small_bucket, 1, 0.025), (small_bucket, 2, 0.025)],
 )
 def test_quota_that_changes_is_followed_within_five_seconds(quota, processes, refused):
     found = SimulatedEndpoint(quota(steps((0, 1000), (6, 200), (12, 1000))), processes=processes).run(19)
@@ -112,7 +112,7 @@ def test_quota_of_a_few_requests_a_minute_is_used():
 def test_quota_that_names_its_delays_is_used(quota):
     found = SimulatedEndpoint(quota(quota_of(200)), retry_after=1.0).run(60)
     assert found.rate(0, 60) >= 0.95 * 200
-    assert found.share_refused < 0.025
+    assert found.share_refused < 0.02
 
 
 @pytest.mark.parametrize("verdict", [Verdict.DECLINED, Verdict.FAILED])
@@ -154,7 +154,7 @@ def test_endpoint_that_queues_has_no_long_queue_of_several_processes(workers, pr
 def test_endpoint_that_queues_has_no_long_queue_of_processes_that_begin_together():
     """Each of them has at least one request in flight; what they find out together they find out once."""
     found = SimulatedEndpoint(workers=3, processes=4).run(25)
-    assert statistics.mean(found.latencies) < 4.2 * LATENCY
+    assert statistics.mean(found.latencies) < 4 * LATENCY
 
 
 def test_endpoint_that_queues_and_answers_unevenly_is_kept_busy():

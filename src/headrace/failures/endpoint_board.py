@@ -45,8 +45,8 @@ class EndpointState(ctypes.Structure):
     """Requests a second that the endpoint accepts; infinite: it has refused none."""
     cut_at: float
     """When the quota was last lowered."""
-    was_steady: float
-    """Whether the rate was much the same for a unit of time before."""
+    known_since: float
+    """Refusals of requests that left before teach nothing new."""
     accepts: float
     """Whether anything has been accepted since the last cut or pause."""
     next_at: float
@@ -221,7 +221,8 @@ class Board:
         state, members = self.state, self.state.members
         ctypes.memset(ctypes.byref(state), 0, ctypes.sizeof(state))
         state.members, state.is_known = members, 1.0
-        state.quota, state.cut_at, state.first_cut_at = math.inf, -math.inf, -math.inf
+        state.quota, state.cut_at, state.known_since = math.inf, -math.inf, -math.inf
+        state.first_cut_at = -math.inf
         state.accepts, state.limit, state.begins, state.turned_at = 1.0, 1.0, 1.0, -math.inf
 
     def _rows(self, count: int) -> list[Member]:

@@ -44,8 +44,8 @@ class _Round:
 class LatencyLimit:
     """How many requests may be in flight: as many as the endpoint answers side by side without letting them wait.
 
-    At first, each answer that comes as soon as the others lets one more request leave; beyond a limit of 6 it is 6 for
-    a round trip, and beyond 75, 8 % of the limit if that takes 50 ms, up to all of it if it takes longer. Once
+    At first, each answer that comes as soon as the others lets half a request more leave; beyond a limit of 12 it is 6
+    for a round trip, and beyond 75, 8 % of the limit if that takes 50 ms, up to all of it if it takes longer. Once
     latency rises, each round of answers sets the limit to ``g * limit + sqrt(limit) / 2``, where ``g = min(1, 1.5 *
     alone / latency)``: the gradient of Netflix's concurrency-limits. ``latency`` is the round's mean, and ``alone``
     that of an endpoint at which little waits. It follows lower means, and is measured anew now and then, in a round at
@@ -62,7 +62,7 @@ class LatencyLimit:
     _TOLERANCE, _TOLERANCE_IF_BUSY = 1.5, 1.2
     _SOON = 1.25
     """How much of the mean latency an answer may take at first that lets more requests leave."""
-    _MOST_EACH, _FOR_ALL, _LEAST_EACH = 1.0, 6, 1.6
+    _MOST_EACH, _FOR_ALL, _LEAST_EACH = 0.5, 6, 1.6
     """How many more: for an answer, for as many answers as the limit, and for each second that an answer takes."""
     _BETWEEN_LOOKS = 50
     """Rounds between two that measure the endpoint with a third of the requests."""

@@ -9,6 +9,9 @@ from operator import itemgetter
 
 from headrace.failures.endpoint_board import LAG_SECS, Board
 
+_MUCH_LESS = 0.75
+"""What part of an estimate has to be found for another one to replace it."""
+
 
 class QuotaRate:
     """How many requests a second to send to an endpoint that refuses some.
@@ -19,6 +22,10 @@ class QuotaRate:
     until the next refusal. Where requests are rare, or refusals slow, the unit is not a second but the time of 20
     requests, or twice that of a refusal. For large quotas the exponential counts down to 0.7 times as much: of machines
     that know nothing of each other, the one with the smaller part probes for more.
+
+    That estimate looks back over a second, and the quota may just have been lowered, or a reserve used up. So what
+    becomes of the requests that left between the first that was refused and the news of it is counted, too: if much
+    less of it is accepted, that is the quota.
 
     Endpoints that count the requests of a second, of the clock or of the last one, accept all until it is full, then
     few or none, whatever the quota. So what was accepted in the whole unit before the last refusal limits the estimate
@@ -35,7 +42,7 @@ class QuotaRate:
     """When probing reaches twice the quota, and in which time it grows by a factor of e, in units."""
     _MODEST, _LEAST_EAGER = 200.0, 0.7
     """Above how many requests a second the exponential counts less, and how little at least."""
-    _LARGEST_CUT, _MUCH_LESS = 0.5, 0.75
+    _LARGEST_CUT = 0.5
     _ROUND_TRIPS, _NEWEST = 2, 0.1
     """How many of the time that refusals take; how much the latest one counts in it."""
     _UNIT, _UNIT_BY_CHANCE = 20, 80
@@ -48,6 +55,7 @@ class QuotaRate:
         """Times, and how many requests of all members had been accepted then."""
         self.accepted_at = -math.inf
         """When a request of this member was last accepted."""
+        self._settling: _Settling | None = None
         self._chance = ChanceRefusals(board)
         self._rated, self._rated_for = math.inf, (-math.inf, math.inf)
         """The rate, at a time and for a quota."""
@@ -75,32 +83,35 @@ class QuotaRate:
         first = now - self._unit()
         while totals[1][0] < first:
             totals.popleft()
+        if self._settling is not None:
+            self._settle(self._settling, now, started, accepted=True)
 
     def refused(self, now: float, started: float) -> None:
         """A request that left at ``started`` was refused: before the last cut, that is no reason for another."""
+        if self._settling is not None:
+            self._settle(self._settling, now, started, accepted=False)
         state, unit = self._board.state, self._unit()
         state.news += self._NEWEST * (now - started - state.news)
         lately = self._accepted_since(now - unit, now)
         state.lately = min(state.lately, lately)
-        if started <= state.cut_at and state.was_steady:
-            state.quota = min(state.quota, lately / (1 - self._chance.share))
-        if started <= state.cut_at or not state.accepts:
+        if started <= state.known_since or not state.accepts:
             return
         below = lately < state.quota / 2
         if self._chance.refused(self._rate(now), calm=self._is_calm(started), below=below):
-            self._cut(now, lately)
+            self._cut(now, started, lately)
 
-    def _cut(self, now: float, lately: float) -> None:
+    def _cut(self, now: float, started: float, lately: float) -> None:
         state, unit = self._board.state, self._unit()
         rate, measured, share = self._rate(now), self._measured(now), self._chance.share
-        state.was_steady = float(rate < math.inf and now - state.cut_at >= unit)
+        was_steady = rate < math.inf and now - state.cut_at >= unit
         if now - state.first_cut_at >= unit:
             state.first_cut_at, state.lately = now, lately
         found = (max(measured, lately) if share and rate < math.inf else measured) / (1 - share)
         state.quota = found if math.isinf(rate) else min(rate, max(found, self._LARGEST_CUT * rate))
-        state.cut_at = state.next_at = now
+        state.cut_at = state.next_at = state.known_since = now
         self.hold()
         self._chance.cut()
+        self._settling = _Settling(started, now, 1 / (1 + len(self._board.others)), was_steady=was_steady)
 
     def hold(self) -> None:
         """Refusals teach nothing new before anything is accepted again."""
@@ -108,8 +119,24 @@ class QuotaRate:
 
     def all_refused(self, now: float, started: float) -> None:
         """Many in a row are refused, this one the last: that is no chance."""
-        if started > self._board.state.cut_at and self._board.state.accepts:
-            self._cut(now, self._accepted_since(now - self._unit(), now))
+        if started > self._board.state.known_since and self._board.state.accepts:
+            self._cut(now, started, self._accepted_since(now - self._unit(), now))
+
+    def _settle(self, settling: _Settling, now: float, started: float, *, accepted: bool) -> None:
+        """Learns from what left before the last cut and after the first refusal."""
+        is_over = started > settling.until
+        if is_over and not accepted:
+            return
+        if not is_over:
+            settling.count(started, accepted=accepted)
+        found, state = settling.quota(is_over=is_over) / (1 - self._chance.share), self._board.state
+        if found < _MUCH_LESS * state.quota:
+            state.quota, state.known_since = found, now
+        if is_over:
+            if settling.was_steady or settling.took_none:
+                lately = state.lately / (1 - self._chance.share)
+                state.quota = min(state.quota, max(lately, self._LARGEST_CUT * state.quota))
+            self._settling = None
 
     def _is_calm(self, started: float) -> bool:
         """Whether a request left when the rate was below the quota, as far as that is known."""
@@ -124,7 +151,7 @@ class QuotaRate:
 
     def _rate(self, now: float) -> float:
         state = self._board.state
-        if state.quota < self._MUCH_LESS * state.lately and now - state.first_cut_at >= self._unit():
+        if state.quota < _MUCH_LESS * state.lately and now - state.first_cut_at >= self._unit():
             state.quota = state.lately / (1 - self._chance.share)
         quota = state.quota
         if math.isinf(quota):
@@ -153,6 +180,57 @@ class QuotaRate:
         else:
             at = max(0, at - 1)
         return max(1, self._board.accepted - totals[at][1]) / max(0.02, now - since)
+
+
+class _Settling:
+    """What became of the requests that left from ``first`` until the news that this one was refused.
+
+    Args:
+        first: when the first one left, which was refused.
+        until: when that was known.
+        share: how much of all requests are this member's.
+        was_steady: whether the rate was much the same for a unit of time before.
+    """
+
+    _FEWEST = 8
+    """Refusals that tell enough."""
+    _MIXED = 4
+    """Changes from accepted to refused, or back."""
+
+    def __init__(self, first: float, until: float, share: float, *, was_steady: bool) -> None:
+        self.until = until
+        self.was_steady = was_steady
+        self._first = self._last = first
+        self._share = share
+        self._accepted = self._refused = self._switches = 0
+        self._accepted_last = False
+
+    def count(self, started: float, *, accepted: bool) -> None:
+        """One of them is over."""
+        if started < self._first:
+            return
+        self._last = max(self._last, started)
+        self._switches += accepted != self._accepted_last
+        self._accepted_last = accepted
+        self._accepted += accepted
+        self._refused += not accepted
+
+    @property
+    def took_none(self) -> bool:
+        """Whether the endpoint refused all of them."""
+        return not self._accepted and self._refused >= self._MIXED
+
+    def quota(self, *, is_over: bool) -> float:
+        """What was accepted a second, or a little more; infinite: too little is known.
+
+        Where those that are refused are not mixed with those that are accepted, a quota is renewed now and then: how
+        long that takes is more than can be seen here.
+        """
+        seconds = self._last - self._first
+        if self._switches < self._MIXED or self._refused < self._FEWEST or seconds <= 0:
+            return math.inf
+        spread = math.sqrt(self._accepted) * (1 if is_over else 2)
+        return (self._accepted + spread) / seconds / self._share
 
 
 class ChanceRefusals:
