@@ -154,6 +154,8 @@ def test_a_model_that_does_not_load_is_reported(headrace, handlers):
     result = headrace("doctor", f"{handlers}:Broken")
     assert (result.code, result.out) == (1, "")
     assert result.error == "the model cannot be loaded: OSError: no such weights: w.pkl"
+    result = headrace("doctor", "headrace.testing:BrokenLoadHandler", "--handler-arg", "error=builtins:ValueError")
+    assert (result.code, result.error) == (1, "the model cannot be loaded: ValueError: the model cannot be loaded")
 
 
 def test_a_batch_that_fails_is_reported(headrace, handlers, folder):

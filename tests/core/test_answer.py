@@ -88,6 +88,11 @@ def test_answers_that_are_a_list_are_accepted(answer):
     assert [int(getattr(one, "as_py", lambda one=one: one)()) for one in predictions_of(answer, Handler(), 2)] == [1, 2]
 
 
+def test_the_list_is_a_copy_of_the_handlers():
+    own = [1, 2]
+    assert predictions_of(own, Handler()) is not own
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [

@@ -51,6 +51,12 @@ def test_outputs_of_different_lengths_are_refused():
         to_results("ab", {"logit": [1, 2], "label": ["x"]})
 
 
+@pytest.mark.parametrize("outputs", ["a", numpy.array(1.0)], ids=repr)
+def test_a_named_output_that_is_no_list_of_predictions_is_refused_too(outputs):
+    with pytest.raises(PredictionCountError, match=r"^output 'label' of the model returned a"):
+        to_results(["x"], {"logit": [1], "label": outputs})
+
+
 def test_a_pair_of_outputs_is_not_taken_for_two_predictions():
     assert single_output([1, 2]) == [1, 2]
     with pytest.raises(PredictionCountError, match=r"tuple of 2 outputs; give the handler an inference_fn"):

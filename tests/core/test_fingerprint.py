@@ -214,6 +214,13 @@ def test_model_endpoint_and_parameters_decide(other):
     assert key(Remote(**other)) != key(Remote())
 
 
+def test_class_decides():
+    class Others(Remote):
+        pass
+
+    assert key(Others()) != key(Remote())
+
+
 @pytest.mark.parametrize("other", [{"api_key": "l"}, {"num_retries": 1}, {"namespace": "n"}, {"retry_filter": bool}])
 def test_secrets_and_ways_to_ask_do_not_decide(other):
     assert key(Remote(**other)) == key(Remote())
@@ -221,6 +228,7 @@ def test_secrets_and_ways_to_ask_do_not_decide(other):
 
 def test_batch_sizes_and_functions_before_and_after_do_not_decide():
     changed = Local("m", max_batch_size=3).with_preprocess_fn(str).with_postprocess_fn(int)
+    changed.max_concurrent = 3  # of an engine
     assert key(changed) == key(Local("m"))
 
 

@@ -7,6 +7,7 @@ import pickle
 from dataclasses import dataclass
 
 import apache_beam.ml.inference.base as beams_base
+import cloudpickle
 import numpy as np
 import pytest
 
@@ -115,6 +116,19 @@ def test_the_original_is_unchanged_and_the_copy_is_of_its_class():
     assert not original.should_skip_batching()
     assert changed.should_skip_batching()
     assert isinstance(changed, Adder)
+
+
+class Opinionated(Adder):
+    def get_preprocess_fns(self):
+        return [int]
+
+
+def test_added_functions_extend_those_of_a_subclass_and_travel():
+    handler = Opinionated().with_preprocess_fn(str.strip).with_postprocess_fn(lambda x: -x).with_no_batching()
+    copy = cloudpickle.loads(cloudpickle.dumps(handler))
+    assert copy.get_preprocess_fns() == [str.strip, int]
+    assert apply(copy.get_postprocess_fns(), 5) == -5
+    assert copy.should_skip_batching()
 
 
 @pytest.mark.parametrize("base", [Adder(), beams_base.ModelHandler()])

@@ -6,6 +6,7 @@ import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
+import cloudpickle
 import pytest
 
 from headrace import (
@@ -100,6 +101,21 @@ def test_a_subclass_of_the_keyed_handler_keeps_its_own_answers():
             return "Mine"
 
     assert Mine(Adder()).get_metrics_namespace() == "Mine"
+
+
+@pytest.mark.parametrize("keyed", [KeyedModelHandler, MaybeKeyedModelHandler])
+def test_a_subclass_may_ask_its_base_and_travels(keyed):
+    class Mine(keyed):
+        def load_model(self):
+            return -super().load_model()
+
+        def batch_elements_kwargs(self):
+            return {**super().batch_elements_kwargs(), "max_batch_size": 9}
+
+    handler = cloudpickle.loads(cloudpickle.dumps(Mine(Adder(5, min_batch_size=3))))
+    assert handler.load_model() == -5
+    assert handler.batch_elements_kwargs() == {"min_batch_size": 3, "max_batch_size": 9}
+    assert run(handler, [("a", 1)]) == [("a", -4)]
 
 
 def model_of(models, name):

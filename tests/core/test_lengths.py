@@ -22,6 +22,11 @@ def test_text_length_counts_words_parts_of_long_words_and_signs(text, tokens):
     assert text_length(text) == tokens
 
 
+def test_text_length_adds_up_the_texts_of_a_container():
+    assert text_length({"question": "who?", "context": "me"}) == text_length("who?") + text_length("me")
+    assert text_length(("a b", ["c"], 7)) == text_length("a b") + text_length("c")
+
+
 @pytest.mark.parametrize("example", [None, 7, b"bytes", [], {}, object()])
 def test_text_length_never_raises(example):
     assert text_length(example) == 1

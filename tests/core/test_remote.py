@@ -73,3 +73,8 @@ def test_run_inference_requests_nothing_again_that_failed_for_good():
     with pytest.raises(ValueError, match="unreadable"):
         handler.run_inference([1, 2, 3], "client")
     assert handler.failures == 1
+
+
+def test_pauses_double_up_to_the_longest(monkeypatch):
+    monkeypatch.setattr("random.random", lambda: 1.0)
+    assert [remote.pause_before_retry(failed) for failed in (1, 2, 3, 9)] == [1, 2, 4, 20]

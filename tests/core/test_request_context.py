@@ -6,6 +6,7 @@ import contextvars
 import threading
 from contextlib import contextmanager
 
+import numpy
 import pytest
 
 from headrace import ConfigurationError, RemoteModelHandler, report_generation, report_rate_limit, report_usage
@@ -61,7 +62,11 @@ def test_report_outside_a_request_does_nothing():
     assert report_rate_limit({"x-ratelimit-remaining": "0"}) is None
 
 
-@pytest.mark.parametrize("wrong", [{"model": ""}, {"model": None}, {"input_tokens": -1}, {"output_tokens": 1.5}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"model": ""}, {"model": None}, {"input_tokens": -1}, {"output_tokens": 1.5}, {"input_tokens": numpy.array(1.5)}],
+    ids=repr,
+)
 def test_report_that_is_wrong_is_refused(wrong):
     with pytest.raises(ConfigurationError, match="report_usage"):
         report_usage(**{"model": "m", **wrong})
@@ -132,6 +137,17 @@ def test_request_that_is_given_up_is_counted_when_it_reports():
     events, outcomes = events_and_outcomes(Slow(), [1, 2], timeout_secs=0.2)
     assert [failure.element for failure in failures_among(outcomes)] == [1]
     assert used(events) == [UsageReported("m", 1, 10)] * 2
+
+
+def test_calls_of_a_local_model_are_counted_with_their_lazy_answers():
+    def act(batch):
+        report_usage("eager", input_tokens=1)
+        for one in batch:
+            report_usage("lazy", output_tokens=1)
+            yield one
+
+    events, _ = events_and_outcomes(Acting(act, min_batch_size=2, max_batch_size=2), [1, 2])
+    assert used(events) == [UsageReported("eager", 1, 0), *[UsageReported("lazy", 0, 1)] * 2]
 
 
 def test_calls_of_an_isolated_model_are_counted_by_its_owner():

@@ -77,6 +77,15 @@ def test_a_printed_failure_is_short_whatever_failed():
     assert len(str(Failure("tag", Stage.INFERENCE, 0, "x" * 10_000, Caught(ValueError("y" * 10_000), [])))) < 800
 
 
+def test_an_error_of_a_class_that_cannot_be_imported_still_makes_a_dead_letter():
+    class Local(KeyError):
+        pass
+
+    record = failure(Local("x")).record
+    assert record[1][:2] == (KeyError, "Local('x')")
+    assert pickle.loads(pickle.dumps(record)) == record
+
+
 def test_a_failure_keeps_only_its_text_alive():
     class Model:
         pass

@@ -83,6 +83,12 @@ def test_key_of_a_function_is_not_in_the_pickle():
     assert pickle.loads(pickle.dumps(key)).value() == KEY
 
 
+def test_key_of_the_environment_is_not_in_the_pickle(monkeypatch):
+    key = from_environment(monkeypatch)
+    assert key.value() == KEY
+    assert KEY.encode() not in pickle.dumps(key)
+
+
 @IN_PICKLE
 @pytest.mark.parametrize("given", [KEY, None, give_key])
 def test_repr_hides_the_key(given, monkeypatch):
@@ -133,3 +139,7 @@ def test_errors_without_the_key_keep_their_values(monkeypatch):
     key.mask_error(error)
     assert error.args == ("no such model",)
     assert error.body is body
+
+
+def test_texts_too_short_for_a_key_are_not_masked(monkeypatch):
+    assert from_environment(monkeypatch, "x").mask("an example") == "an example"

@@ -36,6 +36,22 @@ def test_only_the_untransferable_part_is_replaced():
     assert pair.inference["lock"].startswith("<unlocked _thread.lock object")
 
 
+class Silent:
+    def __repr__(self):
+        raise RuntimeError("no words")
+
+    def __reduce__(self):
+        raise TypeError("stays here")
+
+
+def test_odd_objects_become_short_texts():
+    loop: list = []
+    loop.append(loop)
+    assert isinstance(transferable(loop, lambda _: False), str)
+    assert transferable([Silent()], pickles) == ["<Silent>"]
+    assert len(transferable((n for n in range(9)), pickles)) <= 200
+
+
 def test_a_text_keeps_its_length_and_shows_its_surrogates():
     def is_unicode(value):
         return isinstance(value, str) and value.isascii()

@@ -150,6 +150,15 @@ def test_commands_and_their_options_exist(path):
         assert used <= ours | BEAM_OPTIONS
 
 
+def test_commands_are_found():
+    assert "--output" in COMMAND.findall((ROOT / "README.md").read_text())[0]
+
+
+def test_a_command_that_fails_is_named_with_its_output(tmp_path):
+    with pytest.raises(AssertionError, match=r"exit 3\s+why"):
+        run_command("echo why; exit 3", tmp_path)
+
+
 def test_a_block_that_fails_is_found_with_its_line(tmp_path):
     document = tmp_path / "document.md"
     document.write_text("words\n\n```python\nx = 1\n```\n\n```python\nassert x == 2\n```\n")

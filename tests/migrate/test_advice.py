@@ -162,3 +162,12 @@ def test_texts_that_name_beams_package_are_found(text, expected):
 @pytest.mark.parametrize("text", ["log('uses apache_beam.ml.inference in %s', x)\n", f"# {RUN}\n", "x = f'{y}'\n"])
 def test_other_texts_are_left_alone(text):
     assert migrate_source(text).findings == ()
+
+
+def test_chains_of_a_module_of_which_something_stays_move_one_by_one():
+    moved = migrate_source(f"{BASE}base.RunInference(base._ModelStatus, base.RunInference)\n")
+    assert moved.text == (
+        f"{BASE}import headrace.beam\nheadrace.beam.RunInference(base._ModelStatus, headrace.beam.RunInference)\n"
+    )
+    assert [(one.line, one.column, one.needs_person) for one in moved.findings] == [(2, 19, True)]
+    assert migrate_source(moved.text).text == moved.text

@@ -22,6 +22,10 @@ def imports(text):
     return [(node.module, alias.name) for node in found for alias in node.names]
 
 
+def test_examples_are_found():
+    assert len(USERS) > 30
+
+
 @pytest.mark.parametrize("path", USERS, ids=lambda path: path.stem)
 def test_example_moves(path):
     moved = migrate_source(path.read_text())

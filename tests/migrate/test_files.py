@@ -72,6 +72,14 @@ def test_writing_keeps_the_mode_and_leaves_nothing_beside(put):
     assert os.listdir() == ["a.py"]
 
 
+def test_links_stay_links(put):
+    path = put("real/a.py")
+    Path("link.py").symlink_to(path)
+    changed("link.py")["link.py"].write()
+    assert Path("link.py").is_symlink()
+    assert path.read_text() == NEW
+
+
 def test_failed_write_leaves_the_file_and_nothing_beside(put, monkeypatch):
     path = put("a.py")
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("full")))

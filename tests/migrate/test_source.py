@@ -26,6 +26,10 @@ MOVES = {
         "from headrace import beam as base\nfrom headrace.handlers import sklearn_inference as sk\n"
         "from headrace.beam import RunInference\nbase.ModelHandler, sk.SklearnModelHandlerNumpy, RunInference\n",
     ),
+    "a module under a name, in a block on one line": (
+        "if True: import apache_beam.ml.inference.base as base, os\n",
+        "if True: import os; import headrace.beam as base\n",
+    ),
     "a module as a value": (
         "from apache_beam.ml.inference import base\nmonkeypatch.setattr(base, 'RunInference', 1)\n",
         "from headrace import beam as base\nmonkeypatch.setattr(base, 'RunInference', 1)\n",
@@ -49,6 +53,16 @@ MOVES = {
         "import apache_beam.ml.inference.base\n\nx = apache_beam.Map(apache_beam.ml.inference.base.RunInference)\n",
         "import apache_beam.ml.inference.base\nimport headrace.beam\n\n"
         "x = apache_beam.Map(headrace.beam.RunInference)\n",
+    ),
+    "an import that only loads the package for beam, and one of another package": (
+        "import apache_beam as beam\nimport apache_beam.ml.inference.base\nimport apache_beam.ml.transforms.base\n\n"
+        "beam.ml.inference.base.RunInference(beam.ml.transforms.base)\n",
+        "import apache_beam as beam\nimport headrace.beam\nimport apache_beam.ml.transforms.base\n\n"
+        "headrace.beam.RunInference(beam.ml.transforms.base)\n",
+    ),
+    "attributes of ml": (
+        "from apache_beam import ml, Map\nml.inference.base.PredictionResult(1, Map)\n",
+        "from apache_beam import Map\nimport headrace.beam\nheadrace.beam.PredictionResult(1, Map)\n",
     ),
     "an import within a function": (
         "def f():\n    import apache_beam as beam\n    from apache_beam.ml.inference.base import RunInference\n"
@@ -79,6 +93,10 @@ MOVES = {
     "a name that is taken": (
         "import apache_beam as beam\nheadrace = beam.ml.inference.base.ModelHandler\n",
         "import headrace.beam as headrace_beam\nheadrace = headrace_beam.ModelHandler\n",
+    ),
+    "a name that another import takes": (
+        "from mine import headrace\nimport apache_beam as beam\nbeam.ml.inference.base.ModelHandler\n",
+        "from mine import headrace\nimport headrace.beam as headrace_beam\nheadrace_beam.ModelHandler\n",
     ),
     "parentheses and attributes over several lines": (
         "import apache_beam as beam\nx = (beam.ml\n     .inference.base.RunInference.from_callable)(beam)\n",

@@ -13,7 +13,7 @@ from rich.console import Console
 from headrace.cli.console import Signals, console_logging, fail, report_error, say, words_of
 from headrace.cli.options import DoctorArgs
 from headrace.cli.summary import Line, rate_text
-from headrace.core.errors import ConfigurationError
+from headrace.core.errors import ConfigurationError, HeadraceError, as_type_name
 
 if TYPE_CHECKING:
     from headrace.cli.recognition import Recognised
@@ -99,7 +99,8 @@ def _report_profile(args: DoctorArgs, errors: Console, out: Console) -> int:
             found = profile_handler(spec, rows, args.processes)
         except Exception as error:
             hint = about_model(args.handler or "", args.model) if args.model else ""
-            said = f"the model cannot be loaded: {words_of(error).rstrip('.')}{hint}"
+            said = str(error) if isinstance(error, HeadraceError) else f"{as_type_name(error)}: {error}"
+            said = f"the model cannot be loaded: {said.rstrip('.') if hint else said}{hint}"
             return fail(errors, FAILED, said, error, verbose=args.verbose)
     found = replace(found, handler=args.handler or "")  # not the wrapper for rows
     if args.as_json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import index
 from typing import Any
@@ -77,10 +78,14 @@ def report_generation(
 def _used(model: str, input_tokens: int, output_tokens: int) -> UsageReported:
     if not isinstance(model, str) or not model:
         raise ConfigurationError(f"report_usage needs the model's name, not {model!r:.80}.")
-    for name, given in (("input_tokens", input_tokens), ("output_tokens", output_tokens)):
-        if not hasattr(given, "__index__") or index(given) < 0:
-            raise ConfigurationError(f"report_usage: {name} must be an int of at least 0, not {given!r:.80}.")
-    return UsageReported(model, index(input_tokens), index(output_tokens))
+    return UsageReported(model, _tokens("input_tokens", input_tokens), _tokens("output_tokens", output_tokens))
+
+
+def _tokens(name: str, given: int) -> int:
+    with suppress(TypeError):  # of arrays, too, of which only some are an index
+        if index(given) >= 0:
+            return index(given)
+    raise ConfigurationError(f"report_usage: {name} must be an int of at least 0, not {given!r:.80}.")
 
 
 def report_used(used: UsageReported) -> None:

@@ -137,9 +137,14 @@ class FileImports:
         ]
 
     def is_taken(self, name: str) -> bool:
-        """Whether the file assigns anything to a name, other than by an import."""
+        """Whether the file gives a name to anything but the package of that name."""
         assignments = (one for scope in self.scopes for one in scope.assignments if one.name == name)
-        return not all(isinstance(one, ImportAssignment) for one in assignments)
+        return not all(
+            isinstance(one, ImportAssignment)
+            and isinstance(one.node, Statement)
+            and any(bound.local == name and bound.path == (name,) for bound in bindings_of(one.node))
+            for one in assignments
+        )
 
     def _uses(self) -> Iterator[Use]:
         by_statement: dict[libcst.CSTNode, list[Binding]] = {}

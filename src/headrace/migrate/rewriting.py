@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import libcst
 
 from headrace.migrate.imports import Binding, FileImports, Statement, Use, bindings_of
-from headrace.migrate.names import Counterpart, find_counterpart, is_inference, module_for, names_in
+from headrace.migrate.names import Counterpart, find_counterpart, is_inference, names_in
 
 _WIDTH = 88
 """Longer imports of several names become one name a line; in characters, without indentation."""
@@ -85,9 +85,9 @@ class Rewriting:
                 self.chains[use] = target
                 fate.add(target.module)
         left = [use for use in self._uses[binding] if use not in self.chains]
-        loads = module_for(binding.imported[3]) if len(binding.imported) > 3 else None
+        loads = find_counterpart(binding.imported[:4])
         if not left and not fate.adds and loads and binding.path != binding.imported:
-            fate.add(loads)  # an import that is there only to load the module
+            fate.add(loads.module)  # an import that is there only to load the module
         fate.keep = bool(left) or not fate.adds
         return fate
 
