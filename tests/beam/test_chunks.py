@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from headrace.beam import KeyedModelHandler, KeyModelMapping, RunInference
 from headrace.beam.buffer import Chunk, ChunkCoder
-from headrace.beam.gather import ChunkDoFn
+from headrace.beam.gather import _LONGEST_CHUNK, ChunkDoFn
 from headrace.core.config import BatchingConfig
 from headrace.runtime.plan import make_plan
 from headrace.testing import DoublingHandler, FakeClock
@@ -97,6 +97,22 @@ def test_uncodable_elements_leave_the_others_intact(element_type):
     assert undumpable.text.startswith("('d', <")
     assert "of type tuple cannot be encoded" in undumpable.problem
     assert "cannot be sent" in undumpable.problem
+
+
+class LenientCoder(beam.coders.Coder):
+    """Decodes whatever has a length."""
+
+    def encode(self, value):
+        return value.encode()
+
+    def decode(self, encoded):
+        return len(encoded)
+
+
+def test_uncodable_element_is_not_decoded_by_a_lenient_coder():
+    arrived = [WindowedValue(value, Timestamp(0), (WHERE,)) for value in ("abc", 5, "d")]
+    first, second, third = (one.value for one in round_trip(ChunkCoder(LenientCoder()), arrived))
+    assert (first, second.text, third) == (3, "5", 1)
 
 
 SORTED = Acting(lambda batch: [sorted(batch)] * len(batch))
@@ -189,6 +205,16 @@ def test_chunk_is_for_one_buffer_and_keeps_the_order(elements):
         for where in windows:
             given_[value[0], value[1] >= 5, where].append((value, float(stamp), (where,)))
     assert sorted(map(repr, found.values())) == sorted(map(repr, given_.values()))
+
+
+def test_chunks_leave_before_a_long_bundle_ends():
+    elements = [(n, n, (WINDOWS[0],)) for n in range(2 * _LONGEST_CHUNK + 1)]
+    assert [len(chunk) for _, _, chunk, _ in chunks_of(elements)] == [_LONGEST_CHUNK, _LONGEST_CHUNK, 1]
+
+
+def test_chunks_of_large_elements_are_short():
+    elements = [(bytes(1000), 0, (WINDOWS[0],))] * 10
+    assert max(len(chunk) for _, _, chunk, _ in chunks_of(elements, lookahead_bytes=3000)) <= 4
 
 
 def test_elements_that_waited_long_leave_with_the_next_element():

@@ -173,3 +173,8 @@ def test_frame_of_rows_has_their_columns(texts):
     handler = Results().with_postprocess_fn(lambda result: beam.Row(text=str(result.example), length=2))
     rows = texts | RunInference(handler)
     assert dict(generate_proxy(rows.element_type).dtypes) == {"text": "string", "length": "int64"}
+
+
+def test_values_are_grouped_by_a_deterministic_key(run):
+    sums = run.create([("k", "a"), ("k", "bb")]) | RunInference(KeyedModelHandler(Lengths())) | beam.CombinePerKey(sum)
+    assert run.values(out=sums) == [("k", 3.0)]

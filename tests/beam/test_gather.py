@@ -10,6 +10,7 @@ from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing import test_stream
+from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms import window
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
@@ -211,6 +212,17 @@ def test_elements_that_may_be_late_share_batches_and_keep_their_windows():
         ((11, [1, 11]), 11.0, 10.0),
         ((22, [2, 22]), 22.0, 20.0),
     ]
+
+
+def test_sessions_merge_after_the_wait():
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        stamped = pipeline | beam.Create([1, 5, 14, 40]) | beam.Map(lambda n: window.TimestampedValue(n, n))
+        stamped.is_bounded = False
+        waited = stamped | beam.WindowInto(window.Sessions(10)) | waiting(3, seconds=1000)
+        grouped = waited | beam.Map(lambda one: ("key", one[0])) | beam.GroupByKey()
+        found = grouped | "At" >> beam.Map(lambda pair, where=beam.DoFn.WindowParam: (sorted(pair[1]), where))
+        ends = [([1, 5, 14], 1, 24), ([40], 40, 50)]
+        assert_that(found, equal_to([(n, window.IntervalWindow(start, end)) for n, start, end in ends]))
 
 
 def test_models_have_buffers_of_their_own():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 
+import pytest
+
 from headrace.beam import ModelHandler, RunInference
 from headrace.models.memory import hold_heap, release_heap
 
@@ -41,4 +43,10 @@ class Frozen(ModelHandler):
 
 def test_pipeline_freezes_the_heap_but_not_its_models(run):
     assert run.values(out=run.create([1]) | RunInference(Frozen())) == [(True, True)]
+    assert gc.get_freeze_count() == 0
+
+
+def test_pipeline_whose_model_fails_to_load_unfreezes_the_heap(run):
+    with pytest.raises(Exception, match="no disk"):
+        run.values(out=run.create([1]) | RunInference(Frozen(loads=False)))
     assert gc.get_freeze_count() == 0

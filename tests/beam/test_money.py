@@ -42,6 +42,15 @@ def test_pipeline_counts_what_it_uses(kind):
     assert used.cost == pytest.approx(4.506, abs=1e-5)
 
 
+def test_pipeline_asks_only_for_what_is_not_in_its_cache(tmp_path):
+    cache = str(tmp_path / "cache")
+    predicted([1, 2, 3], [2, 4, 6], Metered(), cache=cache)
+    result, counters = predicted([1, 2, 3, 4], [2, 4, 6, 8], Metered(), cache=cache)
+    assert ASKED == [4]
+    assert (counters["cache_hits"], counters["cache_misses"]) == (3, 1)
+    assert totals_of(result).cached == 3
+
+
 READ: list = []
 
 

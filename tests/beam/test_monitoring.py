@@ -95,3 +95,9 @@ def test_monitoring_gets_predictions_that_are_skipped(run, handled, isolate):
     assert sorted(values) == [4, 6]
     assert sorted(skipped, key=str) == [8, (1, 2, None)]
     assert sorted(value.inference for value, _ in MONITORED) == [2, 4, 6, 8]
+
+
+def test_annotations_name_the_monitoring_transform():
+    infer = RunInference(Doubler(), monitoring_transform=Monitor())
+    assert infer.annotations()["monitoring_transform"] == str(infer._monitoring_transform)
+    assert "monitoring_transform" not in RunInference(Doubler()).annotations()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import apache_beam as beam
@@ -20,6 +21,8 @@ from hypothesis import strategies as st
 
 from headrace.beam.metrics import MetricReplay, values_of_summary
 from headrace.beam.recorder import BeamRecorder
+from headrace.core.events import HandlerMetric
+from headrace.runtime.observers import EngineMetrics
 
 AT_IMPORT = Metrics.counter("made", "at_import")
 
@@ -222,6 +225,41 @@ def test_recording_within_a_bundle_leaves_its_metrics_unchanged():
         Metrics.counter("n", "after").inc()
 
     assert metrics_of(InBundle([calls])) == {("counters", "n", "before"): 1, ("counters", "n", "after"): 1}
+
+
+def test_recordings_can_be_nested(recorder):
+    """As when a model loads during a batch; the thread keeps no trace."""
+    with recorder.recording() as outer:
+        Metrics.counter("n", "outer").inc()
+        with recorder.recording() as inner:
+            Metrics.counter("n", "inner").inc()
+        Metrics.counter("n", "outer").inc()
+    Metrics.counter("n", "nowhere").inc()
+    with recorder.recording() as after:
+        pass
+    assert [(record.name, record.value) for record in outer] == [("outer", 2)]
+    assert [(record.name, record.value) for record in inner] == [("inner", 1)]
+    assert after == []
+
+
+def test_threads_record_separately(recorder):
+    both = threading.Barrier(2)
+
+    def work(name):
+        with recorder.recording() as records:
+            both.wait()
+            Metrics.counter("n", name).inc()
+            both.wait()
+        return [record.name for record in records]
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(work, "ab")) == [["a"], ["b"]]
+
+
+def test_recorder_is_found_by_its_entry_point(recorder):
+    with EngineMetrics().recording() as records:
+        Metrics.counter("n", "calls").inc(3)
+    assert records == [HandlerMetric("counter", "n", "calls", 3)]
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))

@@ -114,6 +114,15 @@ def predicted(values):
     return sorted((value.example, value.model_id) for value in values)
 
 
+def test_first_model_is_that_of_the_latest_of_several_updates(run):
+    update = [window.TimestampedValue(metadata(f"v{n}"), n) for n in (1, 3, 2)]
+    newer = run.pipeline | "Newer" >> beam.Create(update) | "At" >> beam.Map(lambda one: one)
+    values = run.values(out=run.create([1]) | RunInference(Versioned("bad"), model_metadata_pcoll=newer))
+    assert predicted(values) == [(1, "v3")]
+    metrics = run.metrics()
+    assert metrics["RunInference", "num_inferences"] == metrics["RunInference", "name of v3_num_inferences"] == 1
+
+
 @pytest.mark.large
 @pytest.mark.usefixtures("_module_travels")
 @pytest.mark.parametrize("place", [{}, {"isolate": True}])
@@ -252,3 +261,32 @@ def test_files_after_the_stop_timestamp_are_ignored(run, tmp_path):
     watching = {"watch_model_pattern": tmp_path / "*.bin", "stop_timestamp": Timestamp.now() + 300}
     values = run.values(out=run.create([1]) | RunInference(Versioned("v0"), **watching))
     assert [value.model_id for value in values] == [str(tmp_path / "1.bin")]
+
+
+def test_side_input_is_read_once_per_window_and_bundle():
+    reads = []
+
+    class Pairs:
+        def __iter__(self):
+            reads.append(self)
+            return iter([(1, metadata("v1"))])
+
+    sides = [AsIter._from_runtime_iterable(Pairs(), {}) for _ in range(2)]
+    dofn = InferenceDoFn(prepare(Versioned("v0"), InferenceRequest()), switching=Switching())
+    dofn.setup()
+    try:
+        for _ in range(2):
+            dofn.start_bundle()
+            for number in range(4):
+                list(dofn.process(number, GlobalWindows.windowed_value(number), None, sides[number % 2]))
+            list(dofn.finish_bundle())
+    finally:
+        dofn.teardown()
+    assert len(reads) == 4
+
+
+def test_side_input_and_files_together_are_refused():
+    pipeline = beam.Pipeline()
+    newer = pipeline | beam.Create([metadata("v1")])
+    with pytest.raises(ConfigurationError, match="not both"):
+        RunInference(Versioned("v0"), model_metadata_pcoll=newer, watch_model_pattern="*")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 
 import apache_beam as beam
@@ -195,6 +197,13 @@ def test_batch_size_that_beam_ignores_is_a_warning():
     assert [one.filename for one in w] == [__file__]
 
 
+def test_threads_of_a_process_share_one_load(make_run):
+    run = make_run(direct_num_workers=4, direct_running_mode="multi_threading")
+    out = run.create(range(100)) | beam.Reshuffle() | RunInference(Adder(max_batch_size=5))
+    assert inferences(run.values(out=out)) == [n + 1 for n in range(100)]
+    assert run.metrics()["RunInference", "load_model_latency_milli_secs"].count == 1
+
+
 def test_transform_applied_again_loads_its_model_again(make_run, tmp_path):
     class FromFile(Adder):
         def load_model(self):
@@ -225,6 +234,21 @@ def test_dead_letters_are_of_headraces_class_and_of_beams():
     assert len(dead.failed_preprocessing) == 1
     inference, before, after = dead
     assert (inference, list(before), list(after)) == (dead.failed_inferences, list(dead.failed_preprocessing), [])
+
+
+@pytest.mark.large
+def test_dead_letters_do_not_load_beams_module():
+    code = """
+import sys
+import apache_beam as beam
+from headrace.beam import RunInference, RunInferenceDLQ
+from headrace.testing import DoublingHandler
+
+_, dead = beam.Pipeline() | beam.Create([1]) | RunInference(DoublingHandler()).with_exception_handling()
+assert type(dead) is RunInferenceDLQ
+assert "apache_beam.ml.inference.base" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
 
 
 def test_error_of_a_pipeline_has_the_type_of_the_error():

@@ -5,6 +5,7 @@ Headrace goes on from what the handler declares, so what Beam calls Any, or Tupl
 """
 
 # Beam takes annotations for type hints, but not annotations that are strings: no import of those from __future__.
+import sys
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -172,3 +173,9 @@ def test_types_are_kept_on_a_stream(duration, option):
     options = {option[0]: option[1](pipeline)} if option else {}
     handler = results(headrace.beam, **duration).with_postprocess_fn(to_sentence)
     assert (unbounded(pipeline, TEXTS) | headrace.beam.RunInference(handler, **options)).element_type is Sentence
+
+
+def test_type_of_predictions_is_ours_alone_while_beams_module_is_not_loaded(monkeypatch):
+    monkeypatch.delitem(sys.modules, base.__name__)
+    found = types_of(headrace.beam, TEXTS, lambda _: results(headrace.beam), handling=False)
+    assert found == [headrace.PredictionResult]
