@@ -18,6 +18,7 @@ from headrace.cli.catalogue import OURS, as_markdown, example_of, listed_handler
 from headrace.cli.handlers import make_handler, parse_arguments
 from headrace.cli.main import app
 from headrace.cli.options import NAMED
+from headrace.handlers.cards import CARDS
 
 CARD = package.HandlerCard("a word", "its `length`", "none", "safe", "words")
 THEIRS = """
@@ -202,3 +203,9 @@ def test_the_example_fits_the_handler(folder, monkeypatch, one):
 def test_each_card_is_of_a_class(one):
     module, _, name = one.path.rpartition(".")
     assert inspect.isclass(getattr(importlib.import_module(module), name))
+
+
+def test_every_handler_of_ours_with_a_name_is_in_the_table():
+    named = {one.path.removeprefix(OURS) for one in listed_handlers() if one.name != "-" and one.path.startswith(OURS)}
+    assert len(named) > 10
+    assert named <= CARDS.keys()

@@ -56,3 +56,12 @@ def test_a_name_that_matches_no_column_is_an_error(name, meant):
 )
 def test_columns_of_a_file_that_was_read_wrongly_are_recognized(columns, hint):
     assert error_of("weight", columns).endswith(hint)
+
+
+def test_names_are_trusted_without_rows():
+    assert choose("--columns", ["a,b*"], ()) == ("a", "b*")
+
+
+def test_only_the_first_of_many_columns_are_listed():
+    columns = [f"c{n}" for n in range(785)]
+    assert error_of("weight", columns).endswith(", c18, c19 and 765 more.")

@@ -61,3 +61,26 @@ def test_a_signal_that_is_ignored_stays_ignored():
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_beams_log_comes_when_asked_for(console, screen):
+    with console_logging(console, verbose=True):
+        log_and_warn()
+    assert "error: apache_beam.runners: of Beam\n" in screen.getvalue()
+    assert "info: shop: details\n" in screen.getvalue()
+
+
+def test_the_log_is_left_as_it_was(console):
+    root, shown = logging.getLogger(), warnings.showwarning
+    before = (root.level, list(root.handlers))
+    with pytest.raises(RuntimeError), console_logging(console, verbose=True):
+        raise RuntimeError
+    assert (root.level, list(root.handlers)) == before
+    assert warnings.showwarning is shown
+
+
+def test_a_signal_that_is_not_heeded_is_only_recorded():
+    with Signals() as signals:
+        signals.heeded = False
+        os.kill(os.getpid(), signal.SIGINT)
+        assert signals.received == [signal.SIGINT]

@@ -62,3 +62,18 @@ def test_a_share_may_be_a_percentage(folder, run):
     assert run("bare", *options, "--threshold", "1%").code == 0
     refused = run("bare", *options, "--threshold", "many")
     assert (refused.code, "'many' is no share of the rows; give 0.01 or 1%" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize("wrong", [("--resume",), ("--runner", "FnApiRunner"), ("--direct_num_workers=2",)])
+def test_a_limit_is_for_a_short_run_in_this_process(run, wrong):
+    refused = run("bare", "--limit", 5, *wrong)
+    assert (refused.code, "--limit is for a short run" in refused.err) == (2, True)
+
+
+def test_a_dry_run_shows_prompts(folder, headrace, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
+    folder.write("in.jsonl", [{"id": 7, "text": "a cat"}])
+    options = ("--handler", "openai", "--model", "m", "--prompt", "Classify: {text}", "--output", "p.jsonl")
+    result = headrace("run", "in.jsonl", *options, "--dry-run")
+    assert (result.code, result.out.startswith("1 row: 0 would fail\n")) == (0, True)
+    assert "\nexample 1\nClassify: a cat\n" in result.out

@@ -142,3 +142,12 @@ def test_resumed_run_asks_for_the_rest_only_and_another_prompt_is_another_run(fo
         assert "--prompt" in changed.error
         assert run_openai(headrace, server, *common).code == 0
     assert [row["prediction"] for row in folder.rows("p.jsonl")] == [f"X{n}" for n in range(5)]
+
+
+def test_largest_batch_may_be_smaller_than_the_handlers_smallest(folder, headrace):
+    folder.write("in.jsonl", ROWS)
+    asks = ("--handler", "openai-embeddings", "--model", "m", "--columns", "text", "--max-batch-size", "2")
+    with serving(speaking()) as server:
+        result = headrace("run", *asks, "--url", f"{server.url}v1", "in.jsonl", "--output", "p.jsonl")
+        assert [len(prompts_of(asked)) for asked in server.requests] == [2, 2, 1]
+    assert (result.code, result.summary["predictions"]) == (0, "5")

@@ -44,3 +44,10 @@ def test_values_have_columns_of_their_own(run, folder, more):
             {"a": "2", "prediction_half": "1.0", "prediction_list": "[2]", "prediction": ""},
             {"a": "3", "prediction_half": "", "prediction_list": "", "prediction": "3"},
         ]
+
+
+def test_columns_of_the_input_are_not_replaced(run, folder):
+    folder.write("in.jsonl", [{"a": 1, "prediction_half": 5}])
+    result = run("--output", "p.jsonl")
+    assert (result.code, "there is a column 'prediction_half'" in result.error) == (2, True)
+    assert run("--output", "p.jsonl", "--keep", "a").code == 0

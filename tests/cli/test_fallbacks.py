@@ -123,3 +123,23 @@ def test_file_of_options_describes_one_fallback(folder, chain):
     assert [row["prediction"] for row in folder.rows("p.jsonl")] == ["m0"] + ["shared/weights"] * 3
     folder.write("shared/headrace.toml", f"[run]\n{options}".replace('"knows:Knows"', '["knows:Knows", "x:y"]'))
     assert "there are 2 fallbacks" in chain("--config", "shared/headrace.toml").error
+
+
+def test_options_of_a_lone_fallback_may_stand_before_it(folder, chain):
+    assert chain("--fallback-model", "m1", "--fallback-arg", "upto=9", "--fallback", "knows:Knows").code == 0
+    assert [row["prediction"] for row in folder.rows("p.jsonl")] == ["m0", "m1", "m1", "m1"]
+
+
+def test_dead_letters_are_retried_with_several_fallbacks(folder, chain):
+    assert chain(*SECOND).code == 0
+    source = ("retry", "p.dead-letters.jsonl", "--dead-letters", "left.jsonl")
+    assert chain(*SECOND, *THIRD, source=source).code == 0
+    assert [row["prediction"] for row in folder.rows("p.jsonl")] == ["m2"]
+    (letter,) = folder.rows("left.jsonl")
+    assert (letter["row"], letter["attempts"] >= 4) == ({"a": 4}, True)
+
+
+def test_mistake_in_one_of_several_fallbacks_says_which(chain):
+    assert "--fallback knows:Knows: " in chain(*SECOND, "--fallback", "knows:Knows").error
+    assert "needs --fallback-model" in chain(*SECOND, "--fallback", "knows:Knows").error
+    assert "there is no handler 'nobody'" in chain(*SECOND, "--fallback", "nobody").error

@@ -158,3 +158,14 @@ def test_a_model_that_knows_no_columns_is_not_given_paths(files, headrace):
     result = headrace("run", "in/*.txt", "--format", "files", "--model", "m.pkl", "--output", "p.jsonl")
     assert result.code == 2
     assert "needs more of a file than path, size, modified: add --columns content, or --decode" in result.error
+
+
+def test_what_is_decoded_is_the_example(files, run):
+    assert run("Makes", "--decode", "own_files:text").code == 0
+    assert predictions(files) == LENGTHS | {"sub/b.txt": 3}
+
+
+def test_contents_of_rows_that_are_no_files_cannot_be_decoded(files, headrace):
+    files.write("rows.jsonl", [{"path": "in/a.txt"}])
+    own = ("--handler", "own_files:Length", "--output", "p.jsonl")
+    assert "add --format files" in headrace("run", "rows.jsonl", "--decode", "own_files:text", *own).error

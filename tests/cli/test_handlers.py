@@ -211,3 +211,10 @@ def test_a_model_file_that_is_not_there_is_named_before_anything_starts(tmp_path
     found = str(tmp_path / "nine.pkl")
     assert error_of("sklearn-numpy", {}, missing) == f"--model: there is no file {missing!r}; did you mean {found!r}?"
     assert isinstance(make_handler("sklearn-numpy", {}, "gs://bucket/model.pkl"), SklearnModelHandlerNumpy)
+
+
+def test_a_module_that_fails_is_named(tmp_path, monkeypatch):
+    (tmp_path / "factories_that_fail.py").write_text("1 / 0")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert "cannot import factories_that_fail: ZeroDivisionError" in error_of("factories_that_fail:x", {})

@@ -86,3 +86,10 @@ def test_shells_complete_commands_options_and_handlers(monkeypatch, capsys, line
     with pytest.raises(SystemExit) as ended:
         main([])
     assert (ended.value.code, capsys.readouterr().out.split()) == (0, completions)
+
+
+def test_an_unknown_option_of_a_command_without_beam_is_an_error(headrace):
+    result = headrace("doctor", "--colums", "a")
+    assert result.code == 2
+    assert "--colums" in result.error
+    assert "--columns" in result.error

@@ -124,3 +124,11 @@ def test_a_state_dict_runs_from_the_command_line(headrace, folder, isolate):
     result = headrace("run", "in.csv", *words)
     assert (result.code, result.err) == (0, "")
     assert [row["prediction"] for row in folder.rows("p.jsonl")] == [[21.5], [43.5]]
+
+
+def test_the_option_of_a_fallback_is_named(module, headrace, folder, handlers):
+    folder.write("in.jsonl", [{"a": 1}])
+    fallback = ("--fallback", f"{module}:make", "--fallback-arg", f"function={module}:zzzz")
+    result = headrace("run", "in.jsonl", "--handler", f"{handlers}:Add", "--output", "p.jsonl", *fallback)
+    assert result.code == 2
+    assert f"--fallback-arg function={module}:zzzz: {module} has no 'zzzz'." in result.error

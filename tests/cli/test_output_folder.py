@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 
 import pytest
 
@@ -238,3 +239,52 @@ def test_inputs_under_another_name_are_not_overwritten(work, output):
     result, _ = work.run("--output", output)
     assert (result.code, "in/a.csv is an input, and in the folder of the outputs" in result.error) == (2, True)
     assert work.names() == names
+
+
+def test_a_dry_run_says_what_is_due(work):
+    work.run()
+    work.write("in/e.csv", 9)
+    result, predicted = work.run("--dry-run")
+    assert (result.code, predicted) == (0, [])
+    assert result.out.startswith("inputs: 1 to predict, 4 unchanged\n")
+    assert "e.csv" not in work.outputs()
+
+
+def test_a_manifest_that_cannot_be_read_is_named(work):
+    work.run()
+    (work.path / "out/.headrace.json").write_text("{")
+    result, _ = work.run()
+    assert (result.code, "out/.headrace.json, which tells what the outputs" in result.error) == (2, True)
+
+
+def test_runs_of_one_folder_come_one_after_the_other(work, command):
+    process = command(*RUN, PAUSE="60")
+    scratch = work.path / "out"
+    assert wait_until(lambda: scratch.exists() and any(scratch.glob(".headrace-*/lock")))
+    result, _ = work.run()
+    assert (result.code, "is at work in" in result.error) == (2, True)
+    process.kill()
+    process.communicate()
+    assert work.run()[0].code == 0
+
+
+@pytest.mark.parametrize(("move", "resume"), [(3, ("--resume",)), (6, ())])
+def test_a_run_killed_while_it_moves_files_leaves_whole_outputs(work, command, move, resume):
+    work.run()
+    before = work.outputs()
+    for name in ("in/a.csv", "in/s/b.csv"):
+        work.write(name, 1, 7, 9)
+    process = command(*RUN, *resume, "--handler-arg=times=3", DIE_BEFORE_MOVE=str(move))
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    now = work.outputs()
+    assert {"a.csv", "s/b.csv", "s/c.jsonl", "d.parquet"} <= now.keys()
+    assert now["a.csv"] in (before["a.csv"], b"n,prediction\n1,3\n9,27\n")
+    work.log()
+    result, predicted = work.run(*resume, "--handler-arg=times=3")
+    assert result.code == 0
+    assert predicted == ([] if resume else [1, 1, 4, 5, 6, 9, 9])
+    assert work.predictions("a.csv") == work.predictions("s/b.csv") == {1: 3, 9: 27}
+    assert len(work.letters("a.dead-letters.jsonl")) == len(work.letters("s/b.dead-letters.jsonl")) == 1
+    assert not [name for name in os.listdir(work.path / "out") if name.startswith(".") and name != ".headrace.json"]
+    assert work.run(*resume, "--handler-arg=times=3")[1] == []

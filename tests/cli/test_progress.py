@@ -1,11 +1,13 @@
 """The progress of a job: a bar on a terminal, lines elsewhere."""
 
 import io
+import re
+import threading
 
 import pytest
 from rich.console import Console
 
-from headrace.cli.progress import JobProgress, rows_done
+from headrace.cli.progress import JobProgress, rows_done, wait
 from headrace.core.events import BatchCompleted, CacheUsed, ElementFailed, ElementsSkipped, ModelLoaded, UsageReported
 from headrace.core.result import Stage
 from headrace.metrics.totals import Totals
@@ -106,3 +108,45 @@ def test_a_line_is_printed_every_half_minute(totals, clock):
 
     rows = [line.split(",")[0] for line in progress.lines(wait_ten_seconds)]
     assert rows == ["30 rows", "60 rows"]
+
+
+def test_time_left_counts_from_the_first_rows_on(totals, clock):
+    """A run that goes on finds half of its input done, and that took no time."""
+    progress = JobProgress(totals, lambda rows: 0.5 + rows / 2000, clock)
+    feed(totals, BatchCompleted("", 1, 0, 0.1))
+    assert "left" not in progress.text()
+    clock.seconds += 100
+    feed(totals, BatchCompleted("", 499, 0, 0.1))
+    assert ", 1 min 40 s left, " in progress.text()
+    clock.seconds += 36_000
+    feed(totals, BatchCompleted("", 100, 0, 0.1))
+    assert ", 6 h 41 min left, 0 failed, 10 h 1 min elapsed" in re.sub(" [^,]* rows/s,", "", progress.text())
+
+
+def test_the_rate_covers_the_last_seconds(totals, clock):
+    progress = JobProgress(totals, clock=clock)
+    rates = []
+    for rows in (1000, 1000, 10, 10, 10, 10, 10, 10, 10):
+        clock.seconds += 1
+        feed(totals, BatchCompleted("", rows, 0, 0.1))
+        rates.append(progress.text().split(", ")[2])
+    assert rates[1] == "1,000 rows/s"
+    assert rates[-1] == "10 rows/s"
+
+
+class Finishing(threading.Event):
+    """Over when it was asked often enough."""
+
+    asked = 0
+
+    def wait(self, timeout=None):
+        self.asked += 1
+        return self.asked > 3
+
+
+@pytest.mark.parametrize(("show", "count"), [(True, 3), (False, 0)])
+def test_lines_are_printed_without_a_terminal_if_wanted(totals, monkeypatch, show, count):
+    monkeypatch.setattr(JobProgress.lines, "__defaults__", (0.0,))
+    screen = io.StringIO()
+    wait(Finishing(), JobProgress(totals, clock=lambda: 7.0), Console(file=screen, width=20), show=show)
+    assert screen.getvalue() == "starting, loading the model, 0 s elapsed\n" * count

@@ -198,3 +198,10 @@ def test_the_only_text_is_taken_and_of_several_one_has_to_be_named(folder, headr
     folder.write("in.jsonl", [{"id": "x", "text": "a"}])
     result = run(headrace, "--dry-run", source="in.jsonl", model="model")
     assert "takes one text of a row and knows no names of columns; name what it takes with" in result.error
+
+
+@pytest.mark.large
+def test_doctor_takes_a_model_alone(folder, headrace, model):
+    result = headrace("doctor", "--model", "model.pkl", "--rows", "in.csv", "--json")
+    assert result.code == 0
+    assert '"handler": "sklearn-pandas"' in result.out

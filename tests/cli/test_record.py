@@ -108,3 +108,9 @@ def test_an_interrupted_run_has_a_record(folder, command, handlers):
     found = json.loads(out)
     assert (process.returncode, found["exit_code"], found["exit_reason"]) == (143, 143, "terminated")
     assert (found["rows"], errors) == (None, f"error: {found['error']}\n")
+
+
+def test_retry_prints_the_record_too(run):
+    run()
+    _, found = run("--threshold", "1", words=("retry", "p.dead-letters.jsonl", "--output", "q.jsonl"))
+    assert (found["exit_code"], found["rows"], found["failures"]) == (0, 2, 2)

@@ -137,3 +137,8 @@ def test_a_run_that_fails_keeps_what_it_has_done(work, headrace):
     assert "rows are done and kept; the same command goes on from there.)" in failed.error
     assert "(0 rows" not in failed.error
     assert not (work.path / "p.jsonl").exists()
+
+
+def test_a_run_without_progress_keeps_nothing(work, headrace, handlers):
+    assert headrace("run", "[ab].jsonl", "--handler", f"{handlers}:fails", "--output", "p.jsonl", "--resume").code == 2
+    assert not [name for name in work.names() if "headrace-" in name]

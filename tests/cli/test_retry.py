@@ -198,3 +198,11 @@ def test_outputs_that_letters_cannot_go_into_are_refused(folder, call, first_run
     folder.write("headrace.toml", '[retry]\noutput = "q.jsonl"\n')
     assert call("retry", "size", "p.dead-letters.jsonl", "--into", "p.jsonl").code == 0
     assert len(folder.rows("p.jsonl")) == 4
+
+
+def test_an_empty_file_of_dead_letters_gives_no_rows(folder, call):
+    for name in ("none.jsonl", "none.parquet"):
+        folder.write(name, [])
+        result = call("retry", "Add", name, "--output", "q.jsonl")
+        assert (result.code, result.summary["rows"]) == (0, "0")
+        assert result.err == "warning: there are no rows in the input.\n"

@@ -135,3 +135,17 @@ def test_a_traceback_that_letters_have_in_common_is_written_three_times(folder, 
     assert [letter["traceback"] is None for letter in letters] == [False] * 3 + [True] * 6 + [False]
     assert letters[0]["traceback"].endswith(f"ValueError: {letters[0]['message']}\n")
     assert "'x8'" in letters[8]["message"]
+
+
+def test_one_column_is_a_bare_value(folder, run):
+    folder.write("in.jsonl", ROWS)
+    assert run("bare", "in.jsonl", "--columns", "b", "--keep", "a", "--output", "p.jsonl").code == 0
+    assert folder.rows("p.jsonl") == [{"a": n, "prediction": 10 * n} for n in range(5)]
+
+
+def test_batch_sizes_can_be_given(folder, run):
+    folder.write("in.jsonl", [{"a": n} for n in range(7)])
+    run("size", "in.jsonl", "--min-batch-size", 3, "--max-batch-size", 3, "--output", "p.jsonl")
+    assert [row["prediction"] for row in folder.rows("p.jsonl")] == [3, 3, 3, 3, 3, 3, 1]
+    run("size", "in.jsonl", "--handler-arg", "min_batch_size=2", "--max-batch-size", 2, "--output", "p.jsonl")
+    assert [row["prediction"] for row in folder.rows("p.jsonl")] == [2, 2, 2, 2, 2, 2, 1]

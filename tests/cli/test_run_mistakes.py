@@ -219,3 +219,15 @@ def test_verbose_shows_the_traceback(old, headrace, handlers, handler, code):
     assert result.code == code
     assert "Traceback (most recent call last):" in result.err
     assert result.err.splitlines()[-1].startswith("error: ")
+
+
+@pytest.mark.parametrize(("name", "output"), [("link.jsonl", "in.jsonl"), ("in.jsonl", "link/in.jsonl")])
+def test_an_input_under_another_name_is_not_overwritten(headrace, handlers, folder, name, output):
+    """By the name of a link to it, or to its folder."""
+    folder.write("in.jsonl", ROWS)
+    (folder.path / "link.jsonl").symlink_to("in.jsonl")
+    (folder.path / "link").symlink_to(".")
+    result = headrace("run", name, "--handler", f"{handlers}:Add", "--output", output)
+    assert result.code == 2
+    assert f"{output} is among the inputs and would be overwritten" in result.error
+    assert folder.rows("in.jsonl") == ROWS

@@ -117,3 +117,14 @@ def test_an_option_in_no_table_is_named(folder, headrace):
 def test_a_file_that_is_not_there_is_named(folder, headrace):
     result = headrace("doctor", "--config", "none.toml")
     assert (result.code, result.error) == (2, "there is no file 'none.toml'.")
+
+
+def test_a_text_that_looks_like_a_number_stays_text(project, headrace):
+    folder = project('handler-arg = { plus = "10" }\n')
+    assert headrace("run", "in.jsonl").code == 3
+    assert "unsupported operand" in folder.rows("p.dead-letters.failed.jsonl")[0]["message"]
+
+
+def test_help_needs_no_file(folder, headrace):
+    folder.write("headrace.toml", "[run]\nbroken\n")
+    assert headrace("run", "--help").code == 0

@@ -107,3 +107,17 @@ def test_options_that_are_wrong_are_one_error(run, folder, options, said):
     assert result.code == 2
     assert said in result.error
     assert asked(folder) == []
+
+
+def test_cache_is_for_another_run_too(run, folder):
+    assert run("--cache", "cache").code == 0
+    result = run("--cache", "cache", "--keep", "")
+    assert result.summary["from the cache"] == "60"
+    assert len(asked(folder)) == ROWS
+    assert [row["prediction"] for row in folder.rows("out.jsonl")] == [2 * n for n in range(ROWS)]
+
+
+def test_model_without_a_price_ends_the_run(run):
+    result = run("--resume", "--budget", "5", "--price", "other=1,1")
+    assert result.code == 4
+    assert "no price for 'm'; give it with --price MODEL=INPUT,OUTPUT. (1 row is done and kept; " in result.error

@@ -72,3 +72,15 @@ def test_mistakes(folder, headrace, handlers, options, error):
     assert result.code == 2
     assert error in result.err
     assert folder.names() == ["in.jsonl"]
+
+
+def test_csv_through_a_pipe(run):
+    options = ("--format", "csv", "--output-format", "csv", "--max-batch-size", "1")
+    code, out, _ = run(*options, file="-", stdin='a,t\n1,"01"\n2,\n')
+    assert (code, out) == (0, 'a,t,prediction\n1,"01",2\n2,,3\n')
+
+
+def test_too_many_failures_write_nothing(run):
+    code, out, err = run("--threshold", "1%", "--max-batch-size", "1")
+    assert (code, out) == (3, "")
+    assert "standard output was not written" in err

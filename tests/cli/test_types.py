@@ -98,3 +98,21 @@ def test_types_that_there_are_not(folder, headrace, handlers, asked, message):
     folder.write("in.csv", "n\n1\n")
     refused = headrace("run", "in.csv", "--handler", f"{handlers}:Add", "--output", "p.jsonl", "--types", asked)
     assert (refused.code, message in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize("given", ['"zip=str,when=date"', '{zip = "str", when = "date"}'])
+def test_types_come_from_headrace_toml(folder, headrace, handlers, given):
+    folder.write("in.csv", "when,zip,on\n2024-02-29,10001,True\n2024-03-01,10002,False\n")
+    folder.write("headrace.toml", f"[run]\ntypes = {given}\n")
+    assert (
+        headrace("run", "in.csv", "--handler", f"{handlers}:bare", "--columns", "on", "--output", "p.jsonl").code == 0
+    )
+    first, second = folder.rows("p.jsonl")
+    assert first == {"when": "2024-02-29", "zip": "10001", "on": True, "prediction": True}
+    assert second["on"] is False
+
+
+def test_other_files_state_their_types(folder, headrace, handlers):
+    folder.write("in.jsonl", [{"n": 1}])
+    refused = headrace("run", "in.jsonl", "--handler", f"{handlers}:Add", "--output", "p.jsonl", "--types", "n=str")
+    assert (refused.code, "--types sets the types of CSV files" in refused.err) == (2, True)

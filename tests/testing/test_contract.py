@@ -360,3 +360,7 @@ def test_the_documented_suite_runs_as_it_stands(tmp_path):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert f"{len(TESTS)} passed" in done.stdout, done.stdout
+
+
+def test_a_suite_with_too_few_examples_fails():
+    assert failing(HandlerContract(), DoublingHandler, EXAMPLES[:3]) == {"test_four_examples_or_more"}

@@ -5,9 +5,13 @@ from __future__ import annotations
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
+import apache_beam as beam
 import pytest
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.testing.util import assert_that, equal_to
 
 from headrace import PredictionResult, predict
+from headrace.beam import RunInference
 from headrace.testing import DoublingHandler, FakeClock, HandlerContract, LoadCountingHandler, SlowHandler
 
 
@@ -69,3 +73,20 @@ def test_clock_moves_only_when_advanced():
     assert clock.time_ns() == start
     clock.advance(1.5)
     assert clock.time_ns() - start == 1_500_000_000
+
+
+def test_clock_does_not_run_backwards():
+    with pytest.raises(ValueError, match=r"advance\(-1\)"):
+        FakeClock().advance(-1)
+
+
+def test_a_pipeline_measures_a_slow_batch_on_the_fake_clock():
+    clock = FakeClock()
+    handler = SlowHandler(clock, fixed=2.0, each=0.5, min_batch_size=4, max_batch_size=4)
+    pipeline = beam.Pipeline(runner=FnApiRunner())
+    doubled = pipeline | beam.Create([[1, 2, 3, 4]]) | beam.FlatMap(list) | RunInference(handler, clock=clock)
+    assert_that(doubled | beam.Map(lambda result: result.inference), equal_to([2, 4, 6, 8]))
+    result = pipeline.run()
+    latency = beam.metrics.MetricsFilter().with_name("inference_batch_latency_micro_secs")
+    (found,) = result.metrics().query(latency)["distributions"]
+    assert (found.committed.count, found.committed.sum) == (1, 4_000_000)

@@ -18,6 +18,7 @@ from headrace.testing import (
     BrokenLoadHandler,
     DeviceLosingHandler,
     DoublingHandler,
+    FaultyFunction,
     FaultyHandler,
     FaultyLoadHandler,
     MemoryHungryHandler,
@@ -121,3 +122,10 @@ def test_a_hanging_handler_never_returns(name, others_go_on):
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_fault_may_occur_in_a_function():
+    committed = []
+    function = FaultyFunction(functools.partial(committed.append, "fault"), 13)
+    assert [function(1), function("a"), committed] == [1, "a", []]
+    assert [function(13), committed] == [13, ["fault"]]
