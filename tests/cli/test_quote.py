@@ -211,6 +211,9 @@ OPTIONS = (
 def test_options_as_words_are_the_same_options():
     args = run_args(*OPTIONS)
     assert run_args(*words_of(args)) == args
+    assert words_of(run_args("--fallback-model", "m", "--fallback", "one")) == [
+        *("--fallback", "one", "--fallback-model", "m"),
+    ]
 
 
 def test_an_alternative_replaces_options():

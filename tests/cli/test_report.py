@@ -12,6 +12,7 @@ import pytest
 from full_disk import full_disk
 from headrace.cli.options import RunArgs
 from headrace.cli.retry_command import retry_options
+from headrace.cli.words import parsed
 
 pytest.importorskip("matplotlib")
 
@@ -173,6 +174,15 @@ def test_keys_are_not_in_the_command():
     assert "max_tokens=5" in options
     assert "api_key=***" in options
     assert not re.search("sk-123|b-1|pw1|pw2", " ".join(options))
+
+
+def test_each_fallback_is_retried_with_the_options_behind_it():
+    given = ("--fallback", "one", "--fallback-model", "m1", "--fallback", "two", "--fallback-arg", "api_key=k", "in")
+    options = retry_options(parsed(given, RunArgs))
+    assert options == "--fallback one --fallback-model m1 --fallback two --fallback-arg 'api_key=***'"
+    assert retry_options(parsed(("--fallback-model", "m1", "--fallback", "one", "in"), RunArgs)) == (
+        "--fallback one --fallback-model m1"
+    )
 
 
 def test_rows_that_took_most_are_named_by_their_places(folder, headrace):

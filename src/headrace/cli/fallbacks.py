@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typer.core import TyperCommand
@@ -65,6 +65,16 @@ def make_fallbacks(args: RunArgs | RetryArgs) -> Any:
     """The handlers of the fallbacks; None without one."""
     given = given_fallbacks(args)
     return [_made(one, len(given)) for one in given] or None
+
+
+def options_behind(args: RunArgs | RetryArgs, number: int) -> Iterator[tuple[str, str]]:
+    """The options of one of the fallbacks, counted from 1; those of a lone one may stand anywhere."""
+    is_alone = len(args.fallback or ()) == 1
+    for option, values in ((_MODEL, args.fallback_model), (_ARGUMENT, args.fallback_args)):
+        for value in values or ():
+            behind, _, own = value.rpartition(_BEHIND)
+            if is_alone or behind in ("", str(number)):
+                yield option, own
 
 
 def _by_number(option: str, values: Sequence[str] | None, count: int) -> list[list[str]]:

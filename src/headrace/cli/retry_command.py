@@ -9,14 +9,16 @@ from dataclasses import fields
 from enum import Enum
 from typing import Any
 
+from headrace.cli.fallbacks import options_behind
 from headrace.cli.options import RetryArgs, RunArgs
 from headrace.core.secrets import MASK
 
 _OF_ONE_RUN = (
     *("arguments", "output", "into", "dead_letters", "output_format", "report", "report_messages", "watch", "config"),
     *("no_progress", "as_json", "verbose", "threshold", "resume", "runner"),
+    *("fallback_model", "fallback_args"),
 )
-"""Options that a retry does not take over."""
+"""Options that a retry does not take over, or that stand behind another."""
 _SECRET = re.compile(
     r"^[^=]*(api_?key|(access|auth|bearer|hf)_?(key|token)|password|secret|credential)[^=]*=|authorization|://[^/@\s]*@",
     re.IGNORECASE,
@@ -25,18 +27,25 @@ _SECRET = re.compile(
 
 def retry_options(args: RunArgs | RetryArgs) -> str:
     """The options of a run with which its dead letters are retried, but for secrets, as a command line has them."""
-    return shlex.join(word for field in fields(RetryArgs) for word in _words(field, getattr(args, field.name, None)))
+    return shlex.join(word for field in fields(RetryArgs) for word in _words(args, field))
 
 
-def _words(field: Any, value: Any) -> Iterator[str]:
+def _words(args: RunArgs | RetryArgs, field: Any) -> Iterator[str]:
+    value = getattr(args, field.name, None)
     if field.name in _OF_ONE_RUN or value is None or value is False:
         return
     name = field.metadata["typer"].param_decls[0].partition("/")[0]
     if value is True:
         yield name
         return
-    for one in value if isinstance(value, list | tuple) else [value]:
-        text = str(one.value if isinstance(one, Enum) else one)
-        key = text.partition("=")[0]
-        masked = f"{key}={MASK}" if key.isidentifier() else MASK
-        yield from (name, masked if _SECRET.search(text) else text)
+    for number, one in enumerate(value if isinstance(value, list | tuple) else [value], start=1):
+        yield from (name, _masked(str(one.value if isinstance(one, Enum) else one)))
+        if field.name == "fallback":
+            for option, own in options_behind(args, number):
+                yield from (option, _masked(own))
+
+
+def _masked(text: str) -> str:
+    key = text.partition("=")[0]
+    masked = f"{key}={MASK}" if key.isidentifier() else MASK
+    return masked if _SECRET.search(text) else text

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 import typer
 
-from headrace.cli.fallbacks import FallbacksInOrder
+from headrace.cli.fallbacks import FallbacksInOrder, options_behind
 from headrace.cli.option import MODELS, PATHS, command_of
 from headrace.cli.options import RunArgs
 from headrace.core.errors import ConfigurationError
@@ -38,7 +38,6 @@ ArgsT = TypeVar("ArgsT", bound=RunArgs)
 _PAIRS = ("handler_args", "inference_args", "prices")
 _OF_FALLBACKS = ("fallback_model", "fallback_args")
 _LEFT_OUT = (*_OF_FALLBACKS, "config")
-_BEHIND = "\0"
 
 
 _ABOUT_FILES = (
@@ -109,15 +108,7 @@ def _given(args: RunArgs) -> Iterator[tuple[str, Any]]:
         for number, single in enumerate(values, start=1):
             yield name, True if single is True else _text(single)
             if one.name == "fallback":
-                yield from _of_fallback(args, number)
-
-
-def _of_fallback(args: RunArgs, number: int) -> Iterator[tuple[str, str]]:
-    for option, values in (("--fallback-model", args.fallback_model), ("--fallback-arg", args.fallback_args)):
-        for value in values or ():
-            of, _, own = value.rpartition(_BEHIND)
-            if of in ("", str(number)):
-                yield option, own
+                yield from options_behind(args, number)
 
 
 def _text(value: Any) -> str:
