@@ -95,6 +95,7 @@ def test_counterpart_of_a_dotted_name(path, expected):
         ("from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy", {"sklearn"}),
         ("from headrace.handlers import onnx_inference as o\no.OnnxModelHandlerNumpy", {"onnx"}),
         ("from headrace.handlers.xgboost_inference import XGBoostModelHandlerDatatable", {"datatable"}),
+        (r'"from headrace.handlers.onnx_inference import (\nOnnxModelHandlerNumpy)\n"', {"onnx"}),  # in a notebook
         ("from mine.sklearn_inference import SklearnModelHandlerNumpy", set()),
         ("from headrace.beam import RunInference", set()),
     ],

@@ -105,6 +105,6 @@ def _bound_in(scope: ast.AST) -> Iterator[str]:
 
 
 def extras_in(text: str) -> set[str]:
-    """The extras of Headrace that Python code needs, by the handlers it names."""
-    words = set(re.findall(r"\w+", text)) if "headrace.handlers" in text else set()
+    """The extras of Headrace that Python code, or that of a notebook, needs, by the handlers it names."""
+    words = set(re.findall(r"\w+", text.replace(r"\n", " "))) if "headrace.handlers" in text else set()
     return {card.extra for path, card in CARDS.items() if words.issuperset(path.split("."))}
