@@ -64,6 +64,14 @@ def test_workers_and_formats_take_over_as_well(run, folder):
     assert folder.rows("new.parquet") == folder.rows("whole.parquet")
 
 
+def test_predictions_of_several_forms_are_in_their_columns_again(headrace, run, folder):
+    folder.write("mixed.py", HANDLER.replace("} for row", '} if row["a"] % 2 else row["a"] for row'))
+    for output, option in (("old", ("--report", "old.json")), ("new", ("--changed-since", "old.parquet"))):
+        more = ("--handler", "mixed:Twice", "--explode", "--output", f"{output}.parquet", *option)
+        assert headrace("run", "monday.jsonl", *more).code == 0
+    assert folder.rows("new.parquet") == folder.rows("old.parquet")
+
+
 def test_days_follow_each_other(run, folder):
     facts_of(run("monday.jsonl", "monday.out.jsonl", "--report", "monday.json"))
     since = ("--changed-since", "monday.out.jsonl", "--report", "tuesday.json")

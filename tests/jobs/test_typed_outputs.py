@@ -1,15 +1,18 @@
 """A Parquet output has the columns of its Parquet input as they are, whatever the handler takes, and after retries."""
 
 import functools
+import io
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
 from headrace import ModelHandler
+from headrace.jobs import parquet_tables
 from headrace.jobs.files import match
 from headrace.jobs.job import Job
 from headrace.jobs.letters import dead_letter_columns, match_dead_letters
+from headrace.jobs.output_batches import kept_columns
 from headrace.jobs.reading import infer_schema
 from headrace.jobs.run import Run
 from headrace.rows.examples import Examples
@@ -66,16 +69,22 @@ def test_in_columns_the_same(tmp_path, good, both_ways):
     assert schema.types[: len(keep)] == [given.field(name).type for name in keep]
 
 
-def test_rows_that_are_retried_have_the_types_of_the_others(tmp_path, good):
-    run(Answers(float, fails=True), match([str(good)]), tmp_path / "out.parquet")
-    letters = tmp_path / "out.dead-letters.jsonl"
-    first = pyarrow.parquet.read_table(tmp_path / "out.parquet")
-    assert 0 < first.num_rows < 3000
+def retried(folder, sources):
+    """The rows of a run, of which some come by a retry."""
+    run(Answers(float, fails=True), sources, folder / "out.parquet")
+    letters = folder / "out.dead-letters.jsonl"
+    first = pyarrow.parquet.read_table(folder / "out.parquet")
     retry = functools.partial(run, Answers(float), match_dead_letters([str(letters)]), letters=True)
-    retry(tmp_path / "out.parquet", dead_letters=str(letters), into=True)
-    found, given = (pyarrow.parquet.read_table(path) for path in (tmp_path / "out.parquet", good))
-    inexact = ("raw", "holes")  # JSON has neither bytes nor NaN
-    assert without(found, "prediction", *inexact) == without(given, *inexact)
+    retry(folder / "out.parquet", dead_letters=str(letters), into=True)
+    found = pyarrow.parquet.read_table(folder / "out.parquet")
+    assert 0 < first.num_rows < found.num_rows
+    return found
+
+
+def test_rows_that_are_retried_have_the_types_of_the_others(tmp_path, good):
+    found, given = retried(tmp_path, match([str(good)])), pyarrow.parquet.read_table(good)
+    inexact = "holes"  # JSON has no NaN
+    assert without(found, "prediction", inexact) == without(given, inexact)
 
 
 def test_files_of_several_types_are_one_output(tmp_path):
@@ -86,3 +95,77 @@ def test_files_of_several_types_are_one_output(tmp_path):
     run(Answers(float), match([str(tmp_path / "*.parquet")]), tmp_path / "out" / "all.parquet")
     found = pyarrow.parquet.read_table(tmp_path / "out" / "all.parquet")
     assert (found["x"].type, found["x"].to_pylist()) == (pyarrow.float64(), [0.5, 2.0, 0.5, 2.0])
+
+
+def in_files(folder, *columns):
+    """A file for each column ``x``; its rows are numbered."""
+    for number, column in enumerate(columns):
+        pyarrow.parquet.write_table(
+            pyarrow.table({"id": range(len(column)), "x": column}), folder / f"{number}.parquet"
+        )
+    return match([str(folder / "*.parquet")])
+
+
+LISTS = [pyarrow.array([[0.5, 2.0]], kind(pyarrow.float32())) for kind in (pyarrow.list_, pyarrow.large_list)]
+ONE, SEVERAL = pyarrow.array([[1.0]], pyarrow.list_(pyarrow.float64(), 1)), pyarrow.array(["a", None])
+
+
+@pytest.mark.parametrize(
+    ("columns", "kind", "values"),
+    [
+        ((*LISTS, ONE), pyarrow.list_(pyarrow.float64()), [[0.5, 2.0], [0.5, 2.0], [1.0]]),
+        (([1.5, float("nan")], SEVERAL), pyarrow.string(), ["1.5", None, "a", None]),
+    ],
+    ids=["vectors", "no number"],
+)
+def test_values_of_several_types(tmp_path, columns, kind, values):
+    run(Answers(float), in_files(tmp_path, *columns), tmp_path / "out" / "all.parquet")
+    found = pyarrow.parquet.read_table(tmp_path / "out" / "all.parquet")["x"]
+    assert (found.type.equals(kind), found.to_pylist()) == (True, values)
+
+
+def categories(texts, *, ordered=False):
+    """Texts as bytes that stand for them."""
+    column = texts.dictionary_encode()
+    codes = column.indices.cast(pyarrow.int8())
+    return pyarrow.DictionaryArray.from_arrays(codes, column.dictionary, ordered=ordered)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_categories_may_be_others_in_each_file(tmp_path, ordered):
+    texts = [pyarrow.array([f"{name}{number}" for number in range(100)]) for name in "ab"]
+    sources = in_files(tmp_path, *(categories(some, ordered=ordered) for some in texts))
+    run(Answers(float), sources, tmp_path / "out" / "all.parquet")
+    found = pyarrow.parquet.read_table(tmp_path / "out" / "all.parquet")["x"]
+    assert (found.type.ordered, found.to_pylist()) == (ordered, [text for some in texts for text in some.to_pylist()])
+
+
+@pytest.mark.parametrize("kind", ["dictionary", "string_view"])
+def test_what_rows_share_is_not_written_for_each_batch(kind):
+    column = pyarrow.array([f"{number:0100}" for number in range(1000)])
+    column = column.dictionary_encode() if kind == "dictionary" else column.cast(kind)
+    batch = pyarrow.record_batch({"x": column})
+    pieces = [kept_columns(batch.slice(place, 1), None, typed=True)["x"] for place in range(10)]
+    assert {str(piece.type) for piece in pieces} == {str(column.type)}
+    assert sum(piece.nbytes for piece in pieces) < 5000
+
+
+@pytest.mark.parametrize("kind", [pyarrow.binary(), pyarrow.large_string(), pyarrow.list_(pyarrow.string())], ids=str)
+def test_row_groups_have_few_long_values(monkeypatch, kind):
+    """Memory holds one while a file is joined."""
+    monkeypatch.setattr(parquet_tables, "GROUP_BYTES", 10_000)
+    values = ["x" * 1000] * 100
+    column = pyarrow.array([[text] for text in values] if pyarrow.types.is_list(kind) else values, kind)
+    file = io.BytesIO()
+    parquet_tables.write_parquet(file, lambda: [pyarrow.table({"x": column})], lambda: None)
+    assert pyarrow.parquet.ParquetFile(file).metadata.num_row_groups > 9
+
+
+KINDS = [pyarrow.timestamp("ms", "Europe/Berlin"), pyarrow.time32("ms"), pyarrow.time64("us")]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_times_that_are_retried(tmp_path, kind):
+    given = pyarrow.array(range(2000), pyarrow.int64() if kind.bit_width == 64 else pyarrow.int32()).cast(kind)
+    found = retried(tmp_path, in_files(tmp_path, given))["x"]
+    assert (found.type, found.to_pylist()) == (kind, given.to_pylist())

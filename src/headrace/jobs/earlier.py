@@ -152,9 +152,9 @@ class Earlier(NamedTuple):
 
     def _value(self, answer: Mapping[str, Any]) -> Any:
         """A prediction as the writer of an output takes it."""
-        if PREDICTION in answer:
-            return answer[PREDICTION]
-        return {name.removeprefix(f"{PREDICTION}_"): value for name, value in answer.items() if self._is_exploded(name)}
+        whole = answer.get(PREDICTION)
+        parts = {name.removeprefix(f"{PREDICTION}_"): one for name, one in answer.items() if self._is_exploded(name)}
+        return parts if parts and whole is None else whole  # Parquet has all columns in each row
 
     def _key(self, row: Record) -> bytes | None:
         """What tells a row from rows with other values; None: nobody can tell."""

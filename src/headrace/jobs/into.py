@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime, time
 from functools import partial
 from typing import Any
 
@@ -29,6 +31,13 @@ from headrace.jobs.text_tables import columns_of, csv_of, lines_of
 from headrace.rows.blocks import Block, Record
 from headrace.rows.values import as_values
 
+_TYPES = pyarrow.types
+_PARSERS: list[tuple[Callable[[Any], bool], Callable[[str], Any]]] = [
+    (_TYPES.is_timestamp, datetime.fromisoformat),
+    (_TYPES.is_time, time.fromisoformat),
+    *((is_bytes, b64decode) for is_bytes in (_TYPES.is_binary, _TYPES.is_large_binary, _TYPES.is_fixed_size_binary)),
+]
+"""How JSON's texts of some types are read."""
 _CURE = "name a new file with --output in place of --into"
 
 
@@ -257,9 +266,21 @@ def _in_columns_of(schema: Any, table: Any) -> Any:
 
 def _held_exactly(values: list[Any], kind: Any) -> Any:
     """JSON's values as an array of a type; None if they are not the same values there."""
-    for first in (kind, pyarrow.string()):  # times and decimals are texts
+    for made in (_array_of_parsed, _array_of_texts):
         with suppress(pyarrow.ArrowException, TypeError, ValueError, OverflowError):
-            array = pyarrow.array(values, first).cast(kind)
+            array = made(values, kind)
             if list(map(json_value, as_values(array))) == values:
                 return array
     return None
+
+
+def _array_of_parsed(values: list[Any], kind: Any) -> Any:
+    """JSON's values as an array; times of microseconds and bytes are texts that Python parses."""
+    of = kind.value_type if _TYPES.is_dictionary(kind) else kind
+    parse = next((parse for is_kind, parse in _PARSERS if is_kind(of)), None)
+    return pyarrow.array([one if one is None else parse(one) for one in values] if parse else values, kind)
+
+
+def _array_of_texts(values: list[Any], kind: Any) -> Any:
+    """Dates, decimals and times of nanoseconds as an array."""
+    return pyarrow.array(values, pyarrow.string()).cast(kind)

@@ -36,6 +36,7 @@ _LINE = "line"
 _TYPES = pyarrow.types
 _TYPE_OF = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
 CANONICAL = set(_TYPE_OF.values())
+_VIEWS = {"string_view": pyarrow.large_string(), "binary_view": pyarrow.large_binary()}
 
 
 class OutputLine(NamedTuple):
@@ -66,7 +67,7 @@ def kept_columns(batch: Any, keep: tuple[str, ...] | None, *, typed: bool = Fals
     names = batch.schema.names
     missing = pyarrow.nulls(batch.num_rows)
     columns = {name: batch.column(name) if name in names else missing for name in (names if keep is None else keep)}
-    return columns if typed else {name: _as_json_type(column) for name, column in columns.items()}
+    return {name: (_of_its_rows if typed else _as_json_type)(column) for name, column in columns.items()}
 
 
 def batch_of_lines(lines: Sequence[OutputLine], columns: Mapping[str, Any] = MappingProxyType({})) -> Any:
@@ -146,6 +147,19 @@ def _as_batch(columns: dict[str, Any]) -> Any:
     if any(column is None for column in columns.values()):
         return None
     return pyarrow.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _of_its_rows(column: Any) -> Any:
+    """A column without what it shares with other rows, which each piece of an output would hold, too."""
+    kind = column.type
+    if str(kind) in _VIEWS:
+        return column.cast(_VIEWS[str(kind)]).cast(kind)
+    if not _TYPES.is_dictionary(kind):
+        return column
+    if not kind.ordered:
+        return column.dictionary_decode().dictionary_encode()
+    codes = column.indices.cast(pyarrow.int32())  # there may be more categories in other rows
+    return pyarrow.DictionaryArray.from_arrays(codes, column.dictionary, ordered=True)
 
 
 def _as_json_type(column: Any) -> Any:

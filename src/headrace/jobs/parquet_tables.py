@@ -32,6 +32,7 @@ _FIELDS = 1000
 _LEVELS = 30
 _GROUP = b"headrace.group"
 _TYPES = pyarrow.types
+_WITH_LENGTHS = _TYPES.is_string, _TYPES.is_large_string, _TYPES.is_binary, _TYPES.is_large_binary
 
 
 class Number(NamedTuple):
@@ -249,21 +250,33 @@ def _type_of_numbers(kind: Number) -> Any:
 def as_array(values: list[Any], kind: Any) -> Any:
     """Values as an array of a type that represents them."""
     if _TYPES.is_string(kind):
-        values = [value if value is None else _as_text(value) for value in values]
+        values = [value if value is None else _as_text(value) for value in map(json_value, values)]
     return pyarrow.array(values, kind)
 
 
 def _as_text(value: Any) -> str:
-    value = json_value(value)
     return utf8(value) if isinstance(value, str) else json.dumps(value)
 
 
 def _size(table: Any) -> int:
-    """Roughly the bytes of a table's values; additive, however the rows are cut into tables."""
-    texts = [column for column in table.columns if _TYPES.is_string(column.type)]
-    lengths = (pyarrow.compute.sum(pyarrow.compute.binary_length(column)).as_py() or 0 for column in texts)
-    numbers = sum(len(pyarrow.compute.list_flatten(column)) for column in table.columns if _TYPES.is_list(column.type))
-    return int(sum(lengths)) + 8 * int(table.num_rows * table.num_columns + numbers)
+    """Roughly the bytes of a table's values; additive, but for structs, however the rows are cut."""
+    return 8 * int(table.num_rows * table.num_columns) + sum(map(_more_bytes, table.columns))
+
+
+def _more_bytes(column: Any) -> int:
+    """The bytes of a column beyond eight for each value."""
+    kind = column.type
+    if _is_list(kind):
+        values = pyarrow.compute.list_flatten(column)
+        return 8 * len(values) + _more_bytes(values)
+    if any(is_kind(kind) for is_kind in _WITH_LENGTHS):
+        return int(pyarrow.compute.sum(pyarrow.compute.binary_length(column)).as_py() or 0)
+    is_other = kind.num_fields or isinstance(kind, pyarrow.BaseExtensionType) or str(kind).endswith("_view")
+    return int(column.nbytes) if is_other else 0
+
+
+def _is_list(kind: Any) -> bool:
+    return bool(_TYPES.is_list(kind) or _TYPES.is_large_list(kind) or _TYPES.is_fixed_size_list(kind))
 
 
 def _regrouped(tables: Iterable[Any], rows: int) -> Iterator[Any]:
@@ -300,7 +313,7 @@ def _columns_and_rows(table: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]
 def _kind_of_column(column: Any) -> Kind:
     if column.null_count == len(column):
         return NOTHING
-    if _TYPES.is_list(column.type):
+    if _is_list(column.type):
         return Array(_kind_of_column(pyarrow.compute.list_flatten(column)))
     if _TYPES.is_integer(column.type):
         ends = pyarrow.compute.min_max(column)
