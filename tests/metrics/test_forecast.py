@@ -64,6 +64,11 @@ def test_few_large_batches_have_a_wide_interval() -> None:
     assert steady_rate([0, 7], 1.0).rate == (7, 3.5, 14)
 
 
+def test_the_interval_is_as_wide_as_the_halves_of_the_steady_part_differ() -> None:
+    steady = steady_rate([0, 1, *[20, 180, 20, 180, 20, 180], *[80, 240, 80, 240, 80, 240], 50], 1.0)
+    assert steady.rate.middle - steady.rate.low >= 60 <= steady.rate.high - steady.rate.middle
+
+
 def test_a_run_takes_its_start_and_its_rows() -> None:
     pilot = Pilot()
     pilot.now = 4.0

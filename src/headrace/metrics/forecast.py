@@ -33,7 +33,7 @@ _QUOTA = 0.05
 
 
 class Estimate(NamedTuple):
-    """A figure, and the 95 % interval for it."""
+    """A figure, and an interval that holds what comes in about 95 % of all runs."""
 
     middle: float
     low: float
@@ -119,7 +119,8 @@ def steady_rate(rows: Sequence[float], width: float, stopped: float = math.inf) 
     while (cut := _change(some)) is not None:
         some = some[cut:]
     mean = fmean(some)
-    margin = math.hypot(_standard_error(some), _DRIFT * mean)
+    halves = fmean(some[: (len(some) + 1) // 2]), fmean(some[len(some) // 2 :])
+    margin = max(math.hypot(_standard_error(some), _DRIFT * mean), abs(halves[0] - halves[1]))
     return Steady(Estimate(mean, max(mean / 10, mean - margin), mean + margin).times(1 / width), until, total)
 
 
