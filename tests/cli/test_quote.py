@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import subprocess
 import sys
+import time
 
 import pytest
 
@@ -14,6 +17,10 @@ from headrace.cli.words import changed, parsed, plain, table_of, toml_of, words_
 from headrace.core.errors import ConfigurationError
 
 PAID = '''
+import logging
+import os
+import time
+
 import headrace
 
 
@@ -34,6 +41,19 @@ class Asks(headrace.RemoteModelHandler):
 
     def cache_key(self):
         return ["asks"]
+
+
+class Waits(headrace.ModelHandler):
+    """Never has a model; notes its process."""
+
+    def load_model(self):
+        logging.getLogger("waits").warning("it waits for ever")
+        with open("process", "w") as file:
+            file.write(str(os.getpid()))
+        time.sleep(600)
+
+    def run_inference(self, batch, model, inference_args=None):
+        return batch
 '''
 
 
@@ -112,6 +132,8 @@ def test_an_alternative_that_fails_is_said_and_one_that_is_wrong_refused(quote):
         (("--changed-since", "o.jsonl"), "a quote is of all rows"),
         (("--pilot", "61"), "60"),
         (("--deadline", "soon"), "is no time"),
+        (("--deadline", "0h"), "is no time"),
+        (("--budget-tokens", "9"), "a budget goes with --cache"),
         (("--columns", "c"), "c"),
     ],
 )
@@ -155,6 +177,47 @@ def test_money_is_quoted_and_what_was_paid_is_kept(paid, headrace, folder):
     assert (folder.path / "asked").read_text().split() == asked
 
 
+def test_a_pilot_keeps_the_budget_and_is_of_the_rows_that_the_run_reads(paid, headrace, folder):
+    options = ("--handler", paid, "--price", "m=1,10", "--cache", "cache.sqlite", "--json", "--pilot", "50")
+    found = json.loads(headrace("quote", "in.jsonl", *options, "--limit", "5", "--alternative", "--workers 1").out)
+    assert found["rows"] == 5
+    assert sorted(map(int, (folder.path / "asked").read_text().split())) == list(range(5))
+    folder.write("in.jsonl", [{"n": number} for number in range(1000, 9000)])
+    found = json.loads(headrace("quote", "in.jsonl", *options, "--budget", "1").out)
+    assert 0 < found["pilot_money"] < 10
+    assert found["money"] > 100
+
+
+def test_a_pilot_in_which_no_row_is_done_says_why(paid, headrace):
+    result = headrace("quote", "in.jsonl", "--handler", paid.replace("Asks", "Waits"), "--pilot", "20")
+    assert result.code == 1
+    assert "no row was done within 20 s" in result.err
+    assert "it waits for ever" in result.err
+
+
+def test_a_quote_that_is_interrupted_from_python_leaves_nothing(paid, folder, monkeypatch):
+    waited = subprocess.Popen.wait
+    started = []
+
+    def wait(process, timeout=None):
+        if started:
+            return waited(process, timeout)
+        started.append(process)
+        while not (folder.path / "process").exists():
+            time.sleep(0.05)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess.Popen, "wait", wait)
+    temporary = folder.path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    with pytest.raises(KeyboardInterrupt):
+        package.quote("in.jsonl", handler=paid.replace("Asks", "Waits"), pilot=60)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((folder.path / "process").read_text()), 0)
+    assert not list(temporary.glob("headrace-*"))
+
+
 def test_the_quote_is_the_runs_budget(paid, headrace, folder):
     folder.write(
         "quote.json", json.dumps({"money_high": 0.01, "tokens_in_high": 1, "tokens_out_high": 1, "alternatives": []})
@@ -163,9 +226,12 @@ def test_the_quote_is_the_runs_budget(paid, headrace, folder):
     result = headrace("run", "in.jsonl", *options, "--quote", "quote.json")
     assert result.code == 4
     assert "the budget of 0.01 is spent" in result.err
-    wrong = headrace("run", "in.jsonl", *options, "--quote", "in.jsonl")
-    assert wrong.code == 2
-    assert "is not what headrace quote --json prints" in wrong.err
+    strange = {"money_high": "1", "tokens_in_high": 1, "tokens_out_high": 1, "alternatives": []}
+    for content in (strange, {**strange, "money_high": math.nan}, {**strange, "alternatives": [5]}, []):
+        folder.write("quote.json", json.dumps(content))
+        wrong = headrace("run", "in.jsonl", *options, "--quote", "quote.json")
+        assert wrong.code == 2
+        assert "is not what headrace quote --json prints" in wrong.err
 
 
 def test_a_run_of_an_alternative_has_its_figures(headrace, folder, handlers):
@@ -177,6 +243,7 @@ def test_a_run_of_an_alternative_has_its_figures(headrace, folder, handlers):
     run = ("run", "in.jsonl", "--handler", f"{handlers}:Add", "--output", "o.jsonl", "--quote", "quote.json", "--json")
     assert json.loads(headrace(*run).out)["quote"]["seconds"] == 1
     assert json.loads(headrace(*run, "--max-batch-size", "7").out)["quote"]["seconds"] == 2
+    assert "of a run with other options" in headrace(*run, "--max-batch-size", "8").err
 
 
 def test_a_run_that_stops_reading_has_what_it_read(headrace, folder, handlers):

@@ -85,6 +85,14 @@ def test_a_beginning_has_long_and_short_rows_as_all_have(path, out):
     assert statistics.fmean(len(row["text"]) for row in some) == pytest.approx(mean, rel=0.1)
 
 
+def test_of_a_limited_run_only_the_rows_that_it_reads_are_sampled(path, tmp_path, out):
+    other = write(tmp_path / "z.jsonl", rows())
+    found = Sample(match([path, other]), random.Random(0), 50)
+    assert (found.rows, found.size, found.is_exact) == (50, 50, True)
+    assert sorted(row["id"] for row in read(found.write(out))) == list(range(50))
+    assert Sample(match([path, other]), random.Random(0), ROWS + 7).rows == ROWS + 7
+
+
 def test_much_is_sampled_from_everywhere_and_its_rows_are_estimated(path, out, monkeypatch):
     monkeypatch.setattr(module, "_BYTES", 20_000)
     monkeypatch.setattr(module, "_COUNTED_BYTES", 0)

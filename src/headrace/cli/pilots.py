@@ -23,7 +23,7 @@ from headrace.metrics.report import read_figures
 
 _READING, _GROWING = 0.8, 0.5
 """The shares of a pilot's time after which it reads no more rows: what was read has to be done, too."""
-_MISUSED, INTERRUPTED = 2, 130
+_MISUSED, BUDGET_SPENT, INTERRUPTED = 2, 4, 130
 _MOST_BYTES = 1 << 29
 """Of the file of a sample that is repeated, for models that would be done with it in a moment."""
 _BATCH_SECS, _BATCH_PRICE = 24 * 3600.0, 0.5
@@ -52,10 +52,12 @@ class Pilots:
         self._tried = [text for text, one in self._options.items() if one.batch_directory is None]
         file_format = args.file_format and args.file_format.value
         drawn = random.Random()  # noqa: S311 - keeps no secret
-        self._sample = Sample(match(args.arguments, file_format, args.delimiter), drawn)
+        self._sample = Sample(match(args.arguments, file_format, args.delimiter), drawn, args.limit)
         self._rows = min(self._sample.rows, args.limit or self._sample.rows)
         self._kind = "jsonl" if args.output is None else os.path.splitext(args.output)[1][1:]
         self._kind = self._kind if self._kind in ("csv", "parquet") else "jsonl"
+        self._budget = args.budget and args.budget / len(self._tried)
+        self._budget_tokens = args.budget_tokens and max(1, args.budget_tokens // len(self._tried))
         self._seconds = seconds / len(self._tried)
         self._deadline = deadline
 
@@ -105,16 +107,16 @@ class Pilots:
         until = time.monotonic() + self._seconds
         has_cache = options.cache is not None
         # What one pilot puts into the cache is not to be found there by the next one.
-        part = slice(number, self._rows, len(self._tried)) if has_cache else slice(self._rows)
-        figures, stopped = self._pilot(options, folder, part, 1, until)
+        part = slice(number % self._sample.size, self._rows, len(self._tried)) if has_cache else slice(self._rows)
+        figures, stopped, warning = self._pilot(options, folder, part, 1, until)
         found = forecast(figures, self._rows, stopped)
         again = self._repeats(figures, found, until - time.monotonic())
         if again > 1 and not has_cache and self._sample.size < self._rows:
-            figures, stopped = self._pilot(options, folder, part, again, until)
+            figures, stopped, warning = self._pilot(options, folder, part, again, until)
             found = forecast(figures, self._rows, stopped)
         if found["seconds"] is None:
             raise HeadraceError(
-                f"no row was done within {self._seconds:.0f} s; give a longer --pilot, or fewer alternatives."
+                f"no row was done within {self._seconds:.0f} s; give a longer --pilot, or fewer alternatives. {warning}"
             )
         if found["dead_letters"] == 1:
             cause = figures["causes"][0]
@@ -130,22 +132,23 @@ class Pilots:
 
     def _pilot(
         self, options: RunArgs, folder: str, part: slice, times: int, until: float
-    ) -> tuple[Mapping[str, Any], float]:
-        """Runs a sample, as a user would; returns the figures of its report, and when it read no more rows."""
+    ) -> tuple[Mapping[str, Any], float, str]:
+        """Runs a sample, as a user would; returns its report's figures, when it read no more rows, and what it said."""
         paths = self._sample.write(folder, times, part)
         report = os.path.join(folder, "report.json")
         left = max(1.0, until - time.monotonic())
         stopped = _READING * left
         file_format = FileFormat.files if self._sample.is_of_files else None
-        words = [*words_of(replace(options, file_format=file_format)), "--config", os.devnull, "--no-progress"]
+        options = replace(options, budget=self._budget, budget_tokens=self._budget_tokens, file_format=file_format)
+        words = [*words_of(options), "--config", os.devnull, "--no-progress"]
         words += ["--output", os.path.join(folder, f"out.{self._kind}"), "--report", report, "--report-messages"]
         words += ["--stop-after", str(stopped), "--threshold", "1"]
         code, _, error = run_command(["run", *words, *paths], left)
-        if code not in (0, INTERRUPTED) or not os.path.exists(report):
+        if code not in (0, BUDGET_SPENT, INTERRUPTED) or not os.path.exists(report):
             raise (ConfigurationError if code == _MISUSED else HeadraceError)(error or f"the pilot ended with {code}.")
         figures = read_figures(report)
         os.remove(report)
-        return figures, stopped
+        return figures, stopped, error
 
 
 def _refuse(args: RunArgs) -> None:
@@ -154,6 +157,8 @@ def _refuse(args: RunArgs) -> None:
         raise ConfigurationError(f"a quote is of this machine; leave {strange[0] if strange else '--runner'} out.")
     if args.changed_since is not None:
         raise ConfigurationError("a quote is of all rows; leave --changed-since out.")
+    if args.cache is None and (args.budget is not None or args.budget_tokens is not None):
+        raise ConfigurationError("a budget goes with --cache: without it, what the pilot has paid for is lost.")
     if args.batch_directory is not None:
         raise ConfigurationError(
             "a Batch API may take a day: quote the run without --batch-directory, and that as an --alternative."

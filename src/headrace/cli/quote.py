@@ -31,11 +31,11 @@ def duration(text: str) -> float:
     Raises:
         ValueError: it is none.
     """
-    found = re.fullmatch(r"([0-9.]+)\s*([smhd]?)", str(text).strip())
-    try:
-        return float(found[1]) * _UNITS[found[2]] if found else float("x")
-    except ValueError:
-        raise ValueError(f"{text!r} is no time; give seconds, or 30m, 6h, 2d.") from None
+    found = re.fullmatch(r"(\d*\.?\d+)\s*([smhd]?)", str(text).strip())
+    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if not seconds:
+        raise ValueError(f"{text!r} is no time; give seconds, or 30m, 6h, 2d.")
+    return seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,9 +187,14 @@ def take_quote(args: RunArgs | RetryArgs, path: str) -> tuple[RunArgs | RetryArg
         found: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
         entries = [found, *found["alternatives"]]
         options = table_of(plain(args)) if isinstance(args, RunArgs) else {}
-        found |= next((one for one in entries if one.get("options") == options), {})
+        same = [one for one in entries if one.get("options") == options]
+        if not same and isinstance(args, RunArgs) and "options" in found:
+            report_error(ErrorConsole(stderr=True), f"--quote: {path} is of a run with other options.", "warning")
+        found |= same[0] if same else {}
         money, *tokens = (found[f"{name}_high"] for name in ("money", "tokens_in", "tokens_out"))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        if wrong := [value for value in (money, *tokens) if value is not None and not 0 <= value < math.inf]:
+            raise ValueError(f"it has {wrong[0]} for an amount.")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigurationError(f"--quote: {path} is not what headrace quote --json prints: {error}") from error
     if args.budget is None and args.budget_tokens is None:
         if money:

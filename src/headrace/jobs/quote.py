@@ -56,16 +56,23 @@ def _words(options: Mapping[str, Any]) -> list[str]:
 
 
 def run_command(words: Sequence[str], seconds: float | None = None) -> tuple[int, str, str]:
-    """Runs a command of Headrace, interrupted if it takes longer; returns its exit code, its output, and its error."""
+    """Runs a command of Headrace, interrupted if it takes longer.
+
+    Returns:
+        Its exit code, its output, and its error, or if it was interrupted its last warning.
+    """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         command = [sys.executable, "-c", _COMMAND, *words]
         process = subprocess.Popen(  # noqa: S603 - this Python, with our own module
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=errors
         )
         try:
-            code = process.wait(seconds)
+            code, kind = process.wait(seconds), "error: "
         except subprocess.TimeoutExpired:
-            code = _interrupted(process)
+            code, kind = _interrupted(process), "warning: "
+        except BaseException:  # the command has processes and files to end
+            _interrupted(process)
+            raise
         finally:
             process.kill()
             process.wait()
@@ -74,7 +81,7 @@ def run_command(words: Sequence[str], seconds: float | None = None) -> tuple[int
             file.seek(0)
             texts.append(file.read().decode(errors="replace"))
     lines = texts[1].splitlines()
-    said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    said = [line.removeprefix(kind) for line in lines if line.startswith(kind)]
     return code, texts[0], (said or lines or [f"the command ended with {code}"])[-1]
 
 

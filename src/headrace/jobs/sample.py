@@ -53,13 +53,29 @@ class Sample:
     Args:
         sources: the input.
         drawn: the source of chance.
+        limit: how many of the first rows are meant; None: all.
 
     Raises:
         ConfigurationError: there are no rows, or they cannot be read twice.
     """
 
-    def __init__(self, sources: Sequence[Source], drawn: random.Random) -> None:
+    def __init__(self, sources: Sequence[Source], drawn: random.Random, limit: int | None = None) -> None:
         _refuse(sources)
+        if limit is not None and limit <= _MOST_ROWS:
+            found = list(_beginning(sources, limit))
+            self.rows, self.is_exact = sum(one.rows for one in found), True
+        else:
+            found = self._everywhere(sources)
+        self._kinds = [
+            (kind, _in_strata([one.records for one in found if one.kind == kind], drawn))
+            for kind in dict.fromkeys(one.kind for one in found)
+        ]
+        self.size = sum(len(records) for _, records in self._kinds)
+        """How many rows are in the sample."""
+        if not self.size:
+            raise ConfigurationError("there are no rows in the input: nothing can be quoted.")
+
+    def _everywhere(self, sources: Sequence[Source]) -> list[_Found]:
         sizes = [known_size(source) or 0 for source in sources]
         chosen = sorted(range(len(sources)), key=lambda place: sizes[place])[:: math.ceil(len(sources) / _FILES)]
         share = min(1.0, _BYTES / max(1, sum(sizes[place] for place in chosen)))
@@ -72,14 +88,7 @@ class Sample:
             self.is_exact = all(one.format == "parquet" and not is_remote(one.path) for one in sources)
             of_bytes = self.rows * sum(sizes) / max(1, sum(sizes[place] for place in chosen))
             self.rows = sum(map(_rows_of_parquet, sources)) if self.is_exact else round(of_bytes)
-        self._kinds = [
-            (kind, _in_strata([one.records for one in found if one.kind == kind], drawn))
-            for kind in dict.fromkeys(one.kind for one in found)
-        ]
-        self.size = sum(len(records) for _, records in self._kinds)
-        """How many rows are in the sample."""
-        if not self.size:
-            raise ConfigurationError("there are no rows in the input: nothing can be quoted.")
+        return found
 
     @property
     def is_of_files(self) -> bool:
@@ -121,22 +130,34 @@ def _refuse(sources: Sequence[Source]) -> None:
             )
 
 
-def _found(source: Source, share: float) -> _Found:
-    """The rows of a file, evenly from such a share of it."""
+def _beginning(sources: Sequence[Source], limit: int) -> Iterator[_Found]:
+    for source in sources:
+        yield (found := _found(source, 1.0, limit))
+        limit -= found.rows
+        if not limit:
+            return
+
+
+def _found(source: Source, share: float, limit: int | None = None) -> _Found:
+    """The rows of a file, evenly from such a share of it; only so many of the first."""
     if source.files:
-        return _Found(("files",), list(source.files), len(source.files), is_exact=True)
+        files = source.files[:limit]
+        return _Found(("files",), list(files), len(files), is_exact=True)
     try:
-        return _of_parquet(source, share) if source.format == "parquet" else _of_text(source, share)
+        return _of_parquet(source, share, limit) if source.format == "parquet" else _of_text(source, share, limit)
     except Exception as error:
         raise ConfigurationError(f"cannot read {source.path} as {source.format}: {error}") from error
 
 
-def _of_parquet(source: Source, share: float) -> _Found:
+def _of_parquet(source: Source, share: float, limit: int | None) -> _Found:
     with open_source(source) as file:
         parquet = parquet_file(file)
         rows, groups = parquet.metadata.num_rows, parquet.num_row_groups
+        group = math.ceil(rows / max(1, groups))
         wanted = math.ceil(share * rows)
         stride = max(1, math.floor(rows / max(1, wanted)))
+        if limit is not None:
+            rows = wanted = min(rows, limit)
         batches, left = [], wanted
         for batch in parquet.iter_batches(_ROWS_AT_ONCE, row_groups=list(range(0, groups, stride)), use_threads=False):
             batches.append(batch[:left])
@@ -146,18 +167,17 @@ def _of_parquet(source: Source, share: float) -> _Found:
         schema = parquet.schema_arrow
     batches = [with_keys(batch, source.keys) for batch in batches]
     table = pyarrow.Table.from_batches(batches, None if batches else schema)
-    group = math.ceil(rows / max(1, groups))
     return _Found(("parquet", "", "", str(table.schema), group), table, rows, is_exact=True)
 
 
-def _of_text(source: Source, share: float) -> _Found:
+def _of_text(source: Source, share: float, limit: int | None) -> _Found:
     size = known_size(source)
     compression = os.path.splitext(source.path)[1] if compression_of(source.path) else ""
     with open_source(source) as file:
         records = _records(source, file)
         header = next(records, b"") if source.format == "csv" else b""
         if size is None or share == 1:
-            some = list(records)
+            some = list(islice(records, limit))
             return _Found((source.format, source.delimiter, compression, header), some, len(some), is_exact=True)
         some = list(_up_to(records, share * size / _STRIPS))
         has_long_fields = any(record.count(b"\n") > 1 for record in some)
