@@ -1,6 +1,7 @@
 """The search for what is bad in a batch: elements whose calls raise, and those that kill or hang their host.
 
-A part that *raises* is halved until its bad elements stand alone.
+A part that *raises* is halved until its bad elements stand alone. If its first half is answered, the second one is to
+blame, and halved without a try.
 
 A *death* may have an outside cause: the batch is repeated once as it is, unless memory ran out. If the host dies
 again in inference, the batch is halved; a half whose host dies is halved at once, down to single elements. A single
@@ -82,6 +83,8 @@ class _Tried(NamedTuple):
     positions: Sequence[int]
     repeats: bool
     """Whether it is tried once more after its next death, which may have an outside cause."""
+    acquits: bool = False
+    """Whether it is the first half of a part that raised: an answer to it means that the next part is to blame."""
 
 
 class _Group(NamedTuple):
@@ -154,12 +157,18 @@ class FailureSearch(Generic[ResultT]):
             if isinstance(answer, LostBatch):
                 yield from self._after_loss(part, answer)
             elif isinstance(answer, Caught) and len(part.positions) > 1 and not self._is_collective(answer.error):
-                self._waiting += reversed(_split(part.positions, 2))
+                self._halve(part.positions)
             else:
                 if any(place not in self._injected for place in part.positions):
                     self._lethal_in_a_row.clear()  # an answer about fatal elements only proves nothing
                 yield part.positions, answer
+                if part.acquits and not isinstance(answer, Caught) and len(self._waiting[-1].positions) > 1:
+                    self._halve(self._waiting.pop().positions)
             answer = None
+
+    def _halve(self, positions: Sequence[int]) -> None:
+        first, second = _split(positions, 2)
+        self._waiting += second, first._replace(acquits=True)
 
     def probing(
         self,
