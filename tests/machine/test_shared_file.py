@@ -246,3 +246,25 @@ def test_forked_child_spends_of_the_same_budget(opened):
     assert os.waitpid(child, 0)[1] == 0
     mine.add(Spent(1, 1, 1))
     assert mine.total() == Spent(3, 3, 3)
+
+
+STOPPED = """
+import sys
+from headrace.machine.shared_file import _TURN, open_budget_file
+file = open_budget_file(sys.argv[1])
+assert file.lock(_TURN)
+print("there", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.timeout(30)
+def test_process_that_is_stopped_while_it_adds_holds_up_nobody(opened, spender, popen):
+    mine = opened()
+    stopped = popen([sys.executable, "-c", STOPPED, "a"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert stopped.stdout.readline() == "there\n"
+    mine.add(Spent(1, 10, 0.5))
+    assert mine.total() == Spent(1, 10, 0.5)
+    kill(stopped)
+    mine.add(Spent(1, 10, 0.5))
+    assert spender().total == Spent(3, 30, 1.5)

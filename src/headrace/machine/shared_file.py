@@ -37,6 +37,7 @@ _LIMIT_SIZE = ctypes.sizeof(Memory)
 _TURN = 0
 """The byte that is locked by whom it is the turn of: to send the next request, or to add to what was spent."""
 _FLAG_BYTES = 8
+_LONGEST_ADD_SECS, _SHORTEST_WAIT_SECS = 0.02, 0.0001
 _SPENT = struct.Struct(f"{len(Spent._fields)}d")
 
 _LOGGER = logging.getLogger(__name__)
@@ -229,18 +230,35 @@ class BudgetFile(SharedFile):
 
     def __init__(self, path: str) -> None:
         super().__init__(path, _FLAG_BYTES + _SPENT.size)
+        self._unwritten = Spent()
 
     def add(self, spent: Spent) -> None:
-        """Adds to what has been spent; call it from one thread at a time."""
-        fcntl.lockf(self.file, fcntl.LOCK_EX, 1, _TURN)  # held for microseconds, and not by a process that is killed
+        """Adds to what has been spent; call it from one thread at a time.
+
+        A process that is stopped while it adds holds up nobody: others count what they spend, and add it later.
+        """
+        until = time.monotonic() + (_LONGEST_ADD_SECS if self._unwritten == Spent() else 0.0)
+        self._unwritten = self._unwritten.plus(spent)
+        while not self.lock(_TURN):
+            if time.monotonic() >= until:
+                return
+            time.sleep(_SHORTEST_WAIT_SECS)
         try:
-            os.pwrite(self.file, _SPENT.pack(*self.total().plus(spent)), _FLAG_BYTES)
+            os.pwrite(self.file, _SPENT.pack(*self.total()), _FLAG_BYTES)
+            self._unwritten = Spent()
         finally:
             self.unlock(_TURN)
 
+    def remove_unless_used(self) -> None:
+        """As for any file, once the others know what this process has spent."""
+        if self._unwritten != Spent():
+            with contextlib.suppress(OSError):
+                self.add(Spent())
+        super().remove_unless_used()
+
     def total(self) -> Spent:
-        """What all processes have spent."""
-        return Spent(*_SPENT.unpack(self._read(_SPENT.size, _FLAG_BYTES)))
+        """What all processes have spent, as far as they have added it."""
+        return Spent(*_SPENT.unpack(self._read(_SPENT.size, _FLAG_BYTES))).plus(self._unwritten)
 
     def mark_spent(self) -> None:
         """Tells all that the budget is spent."""
