@@ -263,6 +263,23 @@ def test_old_model_drains_and_is_freed(thread, serves, wait_until, tmp_path):
     assert new[0]() is not None
 
 
+def test_old_model_that_cannot_be_released_ends_no_refresh(thread, serves, tmp_path, monkeypatch, caplog):
+    one = thread(Versioned(tmp_path))
+    old = one.models.serving.preloader
+
+    def close(linger=False):
+        type(old).close(old, linger=linger)
+        raise OSError("no")
+
+    monkeypatch.setattr(old, "close", close)
+    for path in ("v1", "v2"):
+        (tmp_path / path).touch()
+        one.told(path)
+        serves(one, path)
+    assert ids(one.ask(1)) == ["v2"]
+    assert "an older model could not be released" in caplog.text
+
+
 def test_update_that_does_not_fit_the_handler_is_reported_once(thread, tmp_path):
     one = thread(Versioned(tmp_path))
     mappings = [KeyModelPathMapping(["a"], "v1")]

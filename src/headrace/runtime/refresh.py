@@ -214,10 +214,10 @@ class VersionedModels:
                     self._thread = None
                     self._changed.notify_all()
                     return
-            if version is None:
-                self._scan_again()
-            else:
-                self._load(version)
+            try:
+                self._scan_again() if version is None else self._load(version)
+            except BaseException:  # what ends an older model may raise anything; else nothing would refresh any more
+                _LOGGER.warning("%s: an older model could not be released.", self.plan.name, exc_info=True)
 
     def _scan_again(self) -> None:
         assert self._watch is not None
