@@ -75,6 +75,18 @@ def test_load_that_raises_is_an_error_at_once(home, options, request_):
 
 
 @pytest.mark.large
+def test_load_that_raises_a_timeout_of_its_own_is_no_lost_process(home):
+    def refused(folder):
+        (folder / f"tried-{os.getpid()}").touch()
+        raise TimeoutError("no server")
+
+    handler = home.handler(refused, large_model=True, mappable=False)
+    with pytest.raises(TimeoutError, match="no server"):
+        home.open(home.spec(handler, isolate=True))
+    assert len(home.noted("tried")) == 1  # no host of its own has tried, too: its model would be shared with nobody
+
+
+@pytest.mark.large
 @each_kind_with_hosts
 def test_load_that_dies_repeatedly_is_an_error(home, options, request_):
     handler = home.handler(lambda folder: os._exit(7), **options)

@@ -67,8 +67,8 @@ def acquire(spec: SessionSpec, name: Any, report: Report, local: LocalLoad | Non
     A load whose process dies is repeated once: something external may have killed it.
 
     Raises:
-        HostDiedError: the process that was to load it died.
-        TimeoutError: loading took too long.
+        HostDiedError, TimeoutError: the process that was to load it died, or took too long; with ``of_host``, unlike
+            the handler's own.
         Exception: the model cannot be loaded.
     """
     lease = Lease(load_request_for(spec, name, spec.model_identifier))
@@ -83,7 +83,9 @@ def acquire(spec: SessionSpec, name: Any, report: Report, local: LocalLoad | Non
     try:
         granted = survive_one_death(take, died)
         if isinstance(granted, HostFailure):
-            raise load_error(granted, spec.plan.name, spec.timeout_secs)
+            lost = load_error(granted, spec.plan.name, spec.timeout_secs)
+            vars(lost)["of_host"] = True
+            raise lost
         return _acquired(spec, lease, granted, report, local)
     except BaseException:
         lease.close()

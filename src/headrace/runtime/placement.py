@@ -74,8 +74,8 @@ def place_models(spec: SessionSpec, session: InferenceSession) -> HostedModels |
     try:
         with local_load(spec, ONLY, lambda: session.load_for_all(ONLY, spec.plan.models[ONLY])) as local:
             acquired = acquire(spec, ONLY, report, local)
-    except (HostDiedError, TimeoutError):
-        if not spec.isolated:
+    except (HostDiedError, TimeoutError) as error:
+        if not (spec.isolated and hasattr(error, "of_host")):
             raise
         return _in_own_hosts(spec, report)  # which will report this failure for each batch
     if spec.automatic and not _needs_sharing(spec, acquired):  # keep the lease: others must choose alike
