@@ -275,8 +275,8 @@ class EngineHosts:
         """Gives requests to the engine, with no others, also not of other processes; returns how the host was lost."""
         while True:
             turn = self._have_exclusively()
-            with self._changed:
-                self._send(calls)
+            with self._changed:  # some may have been answered, or taken back
+                self._send([call for call in calls if call.number in self._calls])
             failure = self._await_answers(lambda: all(call.answer.done() for call in calls))
             with self._changed:
                 self._drop(turn)
