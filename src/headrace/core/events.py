@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from headrace.core.result import Stage
@@ -11,11 +11,6 @@ from headrace.core.result import Stage
 FALLBACK = "fallback"
 """The name of a fallback's only model, from the second fallback on with a number; those by key are called this, a dash,
 and their own name."""
-
-
-def where_of(tags: Sequence[Any]) -> tuple[str, int] | None:
-    """The file and the number of the first of some rows; None: their tags do not say where they are from."""
-    return getattr(tags[0], "where", None) if tags else None
 
 
 def is_fallback(model: str) -> bool:
@@ -49,12 +44,7 @@ class BatchCompleted:
     padded: float = 0
     """The same, with each example as long as the longest."""
     where: tuple[str, int] | None = None
-    """The file and the number of the first row, counted from 1, if tags say that."""
-
-    def at(self, tags: Sequence[Any]) -> BatchCompleted:
-        """The event of the batch with these tags."""
-        where = where_of(tags)
-        return self if where is None else replace(self, where=where)
+    """The file and the number of the first row, counted from 1, if its tag says that."""
 
 
 @dataclass(frozen=True)

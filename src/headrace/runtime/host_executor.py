@@ -147,7 +147,8 @@ class HostExecutor:
 
     def _collect(self) -> list[Outcome]:
         task = self._tasks.popleft()
-        return [*self._outcomes(task, self._models.answer(task.work, task.batch.elements, task.call))]
+        head, rows = self._models.answer(task.work, task.batch.elements, task.call)
+        return self._done(task, head, rows) if isinstance(head, Done) else [*self._without_answer(task, head)]
 
     def _outcomes(self, task: _Task, answer: Answer) -> Iterable[Outcome]:
         """Turns a response into outcomes; sends elements again if it leaves them open."""
@@ -169,8 +170,7 @@ class HostExecutor:
             yield from self._give_up(task, Stage.INFERENCE, head.caught)
 
     def _done(self, task: _Task, done: Done, rows: list[Any]) -> list[Outcome]:
-        tags = task.batch.tags
-        self._report(event.at(tags) if isinstance(event, BatchCompleted) else event for event in done.events)
+        self._report(done.events, getattr(task.batch.tags[0], "where", None))
         for size, time in done.observations:
             self._session.models[task.work.model].sizes.observe(size, time)
             self._models.note_call(task.work.model, time)
@@ -317,10 +317,13 @@ class HostExecutor:
             failure = self._operations.fail(None, stage, index, element, caught)
             yield self._failure(task, position, replace(failure, attempts=0 if task.losses else 1))
 
-    def _report(self, events: Iterable[Event]) -> None:
+    def _report(self, events: Iterable[Event], where: tuple[str, int] | None = None) -> None:
+        """Reports what a host has; ``where`` its batch is from, it does not know."""
         for event in events:
             if isinstance(event, UsageReported):
                 self._session.record_usage(event)
+            elif where is not None and isinstance(event, BatchCompleted):
+                self._observer.on_event(replace(event, where=where))
             else:
                 self._observer.on_event(event)
         if self._session.events:

@@ -11,7 +11,7 @@ from typing import Any
 
 from headrace.batching.batcher import Batch
 from headrace.core.errors import BudgetError, EndpointError, HostStartError
-from headrace.core.events import BatchRetried, Observer, RequestsThrottled, where_of
+from headrace.core.events import BatchRetried, Observer, RequestsThrottled
 from headrace.core.phases import Phase, during
 from headrace.core.remote import ElementFailure
 from headrace.core.request_context import request_context
@@ -139,7 +139,7 @@ class RequestExecutor:
         except Exception as error:
             self._dedup.resume(batch.cache_keys)
             return self._failed(name, batch, error, 1)
-        where = where_of(batch.tags)
+        where = getattr(batch.tags[0], "where", None)
         context = request_context(partial(self._session.record_usage, where=where))
         call = EndpointCall(name, batch, keys, examples, client, self._inbox, context, prefix)
         self._calls.add(call)
@@ -249,9 +249,9 @@ class RequestExecutor:
         return outcomes
 
     def _delivered(self, call: EndpointCall, predictions: list[Any], seconds: float) -> list[Outcome]:
-        elements = call.batch.elements
-        predictions, event = self._worker.completed(call.name, elements, call.keys, predictions, seconds)
-        self._observer.on_event(event.at(call.batch.tags))
+        elements, where = call.batch.elements, getattr(call.batch.tags[0], "where", None)
+        predictions, event = self._worker.completed(call.name, elements, call.keys, predictions, seconds, where=where)
+        self._observer.on_event(event)
         return self._steps.settle(call.name, call.batch, predictions, call.tries)
 
     def _failed(self, name: Any, batch: Batch, error: BaseException, tries: int) -> list[Outcome]:

@@ -76,8 +76,10 @@ class ModelAccess:
         return held
 
     @during(Phase.MODEL)
-    def run(self, name: Any, model: Any, elements: Sequence[Any]) -> tuple[list[Any], BatchCompleted, float]:
-        """Calls the model once.
+    def run(
+        self, name: Any, model: Any, elements: Sequence[Any], where: tuple[str, int] | None = None
+    ) -> tuple[list[Any], BatchCompleted, float]:
+        """Calls the model once, with elements that are from ``where``.
 
         Returns:
             The predictions, paired with their keys if elements have keys (a ``SomeSkipped`` if some are ``SKIP``, which
@@ -113,11 +115,18 @@ class ModelAccess:
         learnt = learning_clock() - began if learning_clock else seconds
         if len(predictions) != len(elements) and not self.plan.prebatched:
             raise wrong_count(handler, len(elements), len(predictions))
-        predictions, event = self.completed(name, elements, keys, predictions, seconds)
+        predictions, event = self.completed(name, elements, keys, predictions, seconds, where=where)
         return predictions, event, learnt
 
     def completed(
-        self, name: Any, elements: Sequence[Any], keys: Sequence[Any] | None, predictions: list[Any], seconds: float
+        self,
+        name: Any,
+        elements: Sequence[Any],
+        keys: Sequence[Any] | None,
+        predictions: list[Any],
+        seconds: float,
+        *,
+        where: tuple[str, int] | None,
     ) -> tuple[list[Any], BatchCompleted]:
         """The predictions of a call, with keys if elements have some, skips marked; and the event."""
         if self.plan.is_one_of_several:
@@ -129,7 +138,8 @@ class ModelAccess:
         count = len(batch) if hasattr(batch, "__len__") else len(predictions)
         if self.plan.batching.columnar:
             count = sum(map(rows_in, elements))
-        return predictions, BatchCompleted(self.session.models[name].label, count, self._bytes(batch), seconds)
+        label = self.session.models[name].label
+        return predictions, BatchCompleted(label, count, self._bytes(batch), seconds, where=where)
 
     def split_keys(self, elements: Sequence[Any]) -> tuple[Sequence[Any] | None, Any]:
         """The keys, if any, and a new list of examples, which the handler may modify."""
@@ -240,7 +250,8 @@ class Steps(Operations):
         try:
             if self._watch is not None:
                 self._watch.operation(Stage.INFERENCE, None, 0)
-            predictions, event, seconds = self._access.run(name, model, batch.elements)
+            where = getattr(batch.tags[0], "where", None) if batch.tags else None
+            predictions, event, seconds = self._access.run(name, model, batch.elements, where)
         except BaseException as error:
             if catches(self.spec, error, name):
                 return Caught.of(error)
@@ -251,7 +262,7 @@ class Steps(Operations):
             event = replace(event, useful=batch.useful, padded=batch.weight)
         if self.session.events:
             self.session.report_events(self._observer)
-        self._observer.on_event(event.at(batch.tags))
+        self._observer.on_event(event)
         self.learn(self.session.models[name], batch, seconds)
         return predictions
 
