@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import openai
 import pytest
+from google.auth.credentials import AnonymousCredentials
 
 import anthropic_endpoint
 import gemini_endpoint
@@ -14,7 +16,9 @@ from headrace.handlers.anthropic_inference import (
     AnthropicModelHandler,
     message_from_string,
 )
+from headrace.handlers.gemini_inference import GeminiModelHandler
 from headrace.handlers.json_answers import InvalidAnswerError
+from headrace.handlers.openai_inference import OpenAIChatModelHandler
 from http_endpoint import Answer, events_and_outcomes, failures_among, serving
 
 pytestmark = pytest.mark.usefixtures("module_travels", "requests_end", "_keys_in_the_environment")
@@ -51,6 +55,40 @@ def test_refusal_of_everything_is_one_error(api, status, size):
         with pytest.raises(EndpointError, match=rf"refused the first request.*{status}.*Check the key"):
             list(predict(api.handler(server, max_batch_size=size), EIGHT * 20, on_failure="yield"))
         assert len(server.requests) == size + 1
+
+
+class WithItsOwnClient(OpenAIChatModelHandler):
+    """As one for Azure, whose key is not in ``OPENAI_API_KEY``."""
+
+    def create_client(self):
+        return openai.AsyncOpenAI(api_key="of Azure", base_url=self._url, max_retries=0)
+
+
+class OnVertexAI(GeminiModelHandler):
+    """Google's credentials take the place of a key."""
+
+    def __init__(self, name, **options):
+        super().__init__(name, project="p", location="l", credentials=token, **options)
+
+
+def token():
+    credentials = AnonymousCredentials()
+    credentials.token = "token"
+    return credentials
+
+
+@pytest.mark.parametrize(
+    "api",
+    [APIS["chat"]._replace(kind=WithItsOwnClient), APIS["anthropic"], APIS["gemini"]._replace(kind=OnVertexAI)],
+    ids=["azure", "token", "vertex"],
+)
+def test_refusal_of_what_was_sent_in_place_of_a_key_asks_for_no_key(api, monkeypatch):
+    for name in ("OPENAI", "ANTHROPIC", "GEMINI"):
+        monkeypatch.delenv(f"{name}_API_KEY")
+    monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "token")
+    with api.refusing(api.refusal(401)) as server, pytest.raises(EndpointError, match="401") as caught:
+        list(predict(api.handler(server), ["a", "b"], on_failure="yield"))
+    assert "API key" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("status", "prompt"), [(400, "a"), (400, "f"), (401, "a"), (404, "f")])

@@ -17,6 +17,9 @@ REFUSED = (*BAD, *WRONG)
 _OWN = (InvalidAnswerError, PredictionCountError, UnicodeError)
 """About what is in an answer, which was paid for, or about a prompt that cannot be sent."""
 
+NO_KEY = "none"
+"""What servers are sent that need no key, by clients that want one."""
+
 _PASSING = (408, 409, 425, 429)
 """Those of the statuses 400 to 499 that may pass."""
 

@@ -15,7 +15,7 @@ from headrace.core.secrets import KeySource
 from headrace.handlers.batch_apis import OpenAIBatches
 from headrace.handlers.batch_jobs import MAX_WAIT_SECS
 from headrace.handlers.chat_endpoints import ChatHandler, ClientHandler, ModelReply, Steps
-from headrace.handlers.client_errors import REFUSED, outcome_of, outcomes_of, status_of
+from headrace.handlers.client_errors import NO_KEY, REFUSED, outcome_of, outcomes_of, status_of
 from headrace.handlers.json_answers import InvalidAnswerError, text_in
 
 with extra_required("openai"):
@@ -56,7 +56,7 @@ class _OpenAIHandler(ClientHandler[openai.AsyncOpenAI]):
 
             return openai.AsyncOpenAI(api_key=current, base_url=self._url, max_retries=0)
         needs_none = self._url or os.environ.get(self._url_variable)
-        value = key.value() or "none" if needs_none else key.required()
+        value = key.value() or NO_KEY if needs_none else key.required()
         return openai.AsyncOpenAI(api_key=value, base_url=self._url, max_retries=0)
 
     def _batch_api(self, client: openai.AsyncOpenAI) -> OpenAIBatches:

@@ -15,7 +15,7 @@ from headrace.core.remote import RemoteModelHandler
 from headrace.core.request_context import report_usage
 from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey
-from headrace.handlers.client_errors import BAD, REFUSED, WRONG, explain, outcomes_of, settled, status_of
+from headrace.handlers.client_errors import BAD, NO_KEY, REFUSED, WRONG, explain, outcomes_of, settled, status_of
 from headrace.handlers.json_answers import InvalidAnswerError
 from headrace.handlers.prompts import PromptRows, Prompts
 
@@ -127,12 +127,12 @@ class TextEndpointHandler(PromptRows, RemoteModelHandler[Any, PredictionResult, 
         (again,) = await settled([client], lambda client: self._probe(client, args))
         self._has_worked |= not isinstance(again, BaseException)
         if not self._has_worked and _is_refusal(again):
-            raise self._refusal(error) from error
+            raise self._refusal(error, without_key=getattr(client, "api_key", None) == NO_KEY) from error
 
-    def _refusal(self, error: Exception) -> EndpointError:
+    def _refusal(self, error: Exception, *, without_key: bool = False) -> EndpointError:
         """That the endpoint refuses every request, and what may be wrong."""
         who, said = type(self).__qualname__, f"{as_type_name(error)}: {error}"
-        if status_of(error) == 401:
+        if without_key and status_of(error) == 401:
             try:
                 self._api_key.required()
             except ConfigurationError as missing:
