@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 import headrace as package
-from headrace.cli.catalogue import OURS, as_markdown, example_of, listed_handlers, show_handlers
+from headrace.cli.catalogue import OURS, as_markdown, example_of, listed_handlers, show_handler, show_handlers
 from headrace.cli.handlers import make_handler, parse_arguments
 from headrace.cli.main import app
 from headrace.cli.options import NAMED
@@ -161,7 +161,7 @@ def test_a_handler_is_described(headrace):
     assert "an example        a DataFrame with one row" in lines
     assert "install           headrace[sklearn], which is installed" in lines
     place = lines.index("  model_uri (needed)  (--model)")
-    assert lines[place + 1].startswith("      path, URI or name")
+    assert lines[place + 1].startswith("      path or URI of the model's file.")
     assert "  model_file_type=pickle" in lines
     assert "min_batch_size=None, max_batch_size=None" in result.out
     assert lines[-1].startswith(
@@ -209,3 +209,12 @@ def test_every_handler_of_ours_with_a_name_is_in_the_table():
     named = {one.path.removeprefix(OURS) for one in listed_handlers() if one.name != "-" and one.path.startswith(OURS)}
     assert len(named) > 10
     assert named <= CARDS.keys()
+
+
+@pytest.mark.parametrize("one", [marked(one) for one in listed_handlers() if one.name != "-" and not one.trouble])
+def test_each_argument_is_described(one, capsys):
+    show_handler(Console(width=100), one)
+    said = capsys.readouterr().out.partition("NAME=VALUE:\n")[2].partition("\n\nexample:")[0]
+    assert re.findall(r"^  \w.*\n(?!      )", f"{said}\n", re.MULTILINE) == []
+    assert "_default_inference_fn" not in said
+    assert "max_batch_size" in said

@@ -72,8 +72,8 @@ def constructor_arguments(cls: type) -> set[str]:
     """The names of the arguments of a class's constructor and of its base classes'."""
     inits = [vars(base)["__init__"] for base in cls.__mro__[:-1] if "__init__" in vars(base)]
     found = {one.name: one for init in inits for one in inspect.signature(init).parameters.values()}
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return {name for name, one in found.items() if one.kind not in variadic} - {"self"}
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {name for name, one in found.items() if one.kind in named} - {"self"}
 
 
 def refusing_unknown(function: Callable[P, T]) -> Callable[P, T]:

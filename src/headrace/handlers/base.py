@@ -25,11 +25,10 @@ class NoModelError(ConfigurationError, RuntimeError):
 
 
 class UriModelHandler(ModelHandler[ExampleT, PredictionResult, ModelT]):
-    """Keeps the place of the model, and the function that runs it.
+    """Keeps the place of the model, and the function that runs it: ``inference_fn``, or ``_default_inference_fn``.
 
     Args:
         model_uri: path, URI or name of the model.
-        inference_fn: in place of the class's ``_default_inference_fn``; None: that one.
         options: those of ``headrace.ModelHandler``.
     """
 
@@ -64,7 +63,7 @@ class EstimatorHandler(UriModelHandler[ExampleT, ModelT]):
     """For models that can be asked for more than predictions.
 
     Args:
-        model_uri: path, URI or name of the model.
+        model_uri: path or URI of the model's file.
         inference_fn: as of ``UriModelHandler``; the default one takes ``method`` and ``named``.
         method: what the model is asked for: ``"predict"``, ``"predict_proba"``, ``"decision_function"`` or
             ``"transform"``.

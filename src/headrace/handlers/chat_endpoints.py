@@ -97,7 +97,7 @@ class ClientHandler(TextEndpointHandler[ModelT]):
         size = self._http_size
         if self._batches is not None:
             size, self.max_concurrent = _IN_A_BATCH, _BATCHES
-        super().__init__(model_name, Prompts(who, prompt), key, url, size=size, options=options)
+        super().__init__(model_name, Prompts(who, prompt), key, url, size, **options)
 
     @abstractmethod
     def _steps(self, example: Any) -> Steps:
@@ -279,7 +279,7 @@ class ChatHandler(ClientHandler[ModelT]):
     Args:
         system: the system message of conversations that do not begin with one of their own.
         json_schema: what answers must fit: a JSON schema, or the path or URI of a file with it.
-        full_answer: whether predictions are the client's objects (``ChatCompletion``, ``Message``), with all details.
+        full_answer: whether predictions are the client's objects (of chats ``ChatCompletion`` or ``Message``).
     """
 
     def __init__(

@@ -125,7 +125,7 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
         given = {name: value for name, value in options.items() if value is not None}
         ours = {"namespace": _WHO, "retry_filter": _retry_on_appropriate_service_error}
         prompts, url = Prompts(_WHO, prompt), checked_url(_WHO, url, "")
-        super().__init__(model_name, prompts, key, url, size=1, options={**given, **ours})
+        super().__init__(model_name, prompts, key, url, 1, **given, **ours)
         if not callable(request_fn):
             raise ConfigurationError(f"{_WHO}: request_fn must be a function, not {request_fn!r}.")
         self.request_fn = request_fn

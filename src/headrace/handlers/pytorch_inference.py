@@ -256,9 +256,11 @@ class PytorchModelHandlerKeyedTensor(KeyedTensorExamples, _PytorchModelHandler[d
     """Predicts for dicts of tensors named as the model's arguments.
 
     Args and errors are those of ``PytorchModelHandlerTensor``, with batches of dicts; the default ``inference_fn`` is
-    ``default_keyed_tensor_inference_fn``. ``dtypes`` gives the dtype of columns of a file whose name does not imply it,
-    such as ``{"words": "int64"}``; by default columns named like token ids and masks are 64-bit integers, all others
-    32-bit floats.
+    ``default_keyed_tensor_inference_fn``.
+
+    Args:
+        dtypes: the dtype of columns of a file whose name does not imply it, such as ``{"words": "int64"}``. By default
+            columns named like token ids and masks are 64-bit integers, all others 32-bit floats.
     """
 
     _default_inference_fn = staticmethod(default_keyed_tensor_inference_fn)

@@ -50,14 +50,7 @@ class TextEndpointHandler(PromptRows, RemoteModelHandler[Any, PredictionResult, 
     """Whether the endpoint has answered anything in this process."""
 
     def __init__(
-        self,
-        model_name: str,
-        prompts: Prompts,
-        api_key: ApiKey,
-        url: str | None,
-        *,
-        size: int,
-        options: Mapping[str, Any],
+        self, model_name: str, prompts: Prompts, api_key: ApiKey, url: str | None, size: int, /, **options: Any
     ) -> None:
         super().__init__(**{**_full_batches(size, options), **options})
         if not isinstance(model_name, str) or not model_name:
