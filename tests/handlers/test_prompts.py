@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.core.errors import ConfigurationError
+from headrace.handlers.generation import as_messages
 from headrace.handlers.prompts import PromptRows, Prompts
 
 USER = {"role": "user", "content": "b"}
@@ -127,3 +128,9 @@ def test_columns_of_which_a_prompt_can_be_made_are_accepted(template, columns, i
 def test_columns_of_which_no_prompt_can_be_made_are_refused(columns, is_conversation):
     with pytest.raises(ConfigurationError, match=r"choose one column .*--columns.* of .*--prompt"):
         Rows(takes_conversations=is_conversation).refuse_columns(columns)
+
+
+def test_message_without_content_is_refused_where_a_template_would_make_an_empty_one_of_it():
+    assert as_messages([USER]) == [USER]
+    with pytest.raises(TypeError, match=r"'role' and 'content', not \{'role': 'user', 'text'"):
+        as_messages([{"role": "user", "text": "b"}])

@@ -52,7 +52,11 @@ def as_messages(prompt: Any) -> list[dict[str, Any]] | None:
         return None
     if not (isinstance(prompt, Sequence) and prompt):
         raise TypeError(f"a prompt is a text, or a list of messages, not {prompt!r:.80}.")
-    return list(map(as_message, prompt))
+    messages = list(map(as_message, prompt))
+    for one in messages:
+        if "content" not in one:  # a chat template would make an empty message of it
+            raise TypeError(f"a message must be a dict with 'role' and 'content', not {one!r:.80}.")
+    return messages
 
 
 class GenerationModelHandler(
