@@ -17,6 +17,7 @@ from headrace.core.events import BatchCompleted, ElementFailed, UsageReported, W
 from headrace.core.phases import Phase
 from headrace.core.result import Stage
 from headrace.metrics.report import read_figures, refuse_unwritable, render, report_figures, write_report
+from headrace.metrics.report_tables import tables
 from headrace.metrics.timeline import Timeline
 
 pytest.importorskip("matplotlib")
@@ -149,6 +150,16 @@ def test_a_forecast_stands_beside_what_came(timeline: Timeline) -> None:
 
 def test_what_the_cache_gave_is_worth_what_the_others_cost(figures: dict[str, Any]) -> None:
     assert "about 0.001269 saved" in render(figures)
+
+
+def test_a_run_of_which_the_cache_knew_all_has_no_empty_table(timeline: Timeline) -> None:
+    (table,) = [one for one in tables({**report_figures(FACTS, timeline), "usage": {}}, None) if "ache" in str(one)]
+    assert table["rows"] == [["from the cache", "5"]]
+
+
+def test_a_run_without_a_timeline_is_compared_by_what_is_known(figures: dict[str, Any]) -> None:
+    compared, *_ = tables(figures, report_figures(FACTS, Timeline()))
+    assert [name for name, *_ in compared["rows"]] == ["seconds", "rows", "failures", "cost"]
 
 
 def test_page_is_for_those_who_listen_too(figures: dict[str, Any]) -> None:

@@ -65,6 +65,7 @@ def size(size: int, batches: int, rate: float) -> dict[str, Any]:
             {"batch_sizes": [size(8, 10, 50.0), size(64, 10, 100.0)]},
             "Model-bound 80%; batches of 36 on average were 90% of the best; no dead letters.",
         ),
+        ({"batch_sizes": [size(1, 10, 50.0)]}, "Model-bound 80%; no dead letters."),
     ],
 )
 def test_one_sentence_says_what_held_it_back(changes: dict[str, Any], sentence: str) -> None:
@@ -97,3 +98,7 @@ def test_the_greatest_gain_comes_first_and_small_ones_are_left_out() -> None:
     assert "quota" not in " ".join(one.text for one in found)
     line = {"cpu_seconds": [10.0], "throttled_seconds": [6.0]}
     assert "quota" in advice(figures(timeline=line, usage={"m": {}}))[0].text
+
+
+def test_a_run_that_was_interrupted_gets_no_advice_without_gain() -> None:
+    assert advice(figures(cores=2, seconds=None, phases=None)) == []

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextvars
+import sys
 import threading
+from concurrent.futures import wait
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from headrace import BatchingConfig, ModelHandler
 from headrace.core.events import BatchCompleted, ElementFailed
+from headrace.core.phases import Phase, during, phase_of
 from headrace.runtime.background import AdaptiveOverlap, BackgroundThread
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
@@ -95,6 +98,21 @@ def test_bundle_continues_while_one_batch_runs_and_one_waits(worker, background,
     handler.allow(2)
     assert values(bundle.finish()) == [2, 3]
     assert background.submitted == 0
+
+
+def test_who_writes_outcomes_and_waits_for_them_does_not_write(worker, background, handler, monkeypatch):
+    @during(Phase.WRITING)
+    def write(outcomes):
+        return values(outcomes)
+
+    phases = []
+    waiting = lambda futures: phases.append(phase_of(sys._getframe())) or wait(futures)  # noqa: E731 - one line
+    monkeypatch.setattr("headrace.runtime.background.wait", waiting)
+    bundle = worker.bundle(Told())
+    bundle.add(1, 1)
+    handler.allow(1)
+    assert write(bundle.finish()) == [1]
+    assert phases == [None]
 
 
 def test_background_thread_runs_all_batches_and_the_bundles_thread_reports_them(worker, background, handler):

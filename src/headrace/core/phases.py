@@ -47,11 +47,14 @@ class Sampled(Protocol):
         ...
 
 
-_marked: dict[CodeType, Phase] = {}
+_marked: dict[CodeType, Phase | None] = {}
 
 
-def during(phase: Phase) -> Callable[[FunctionT], FunctionT]:
-    """Marks a function or a generator function, which it returns unchanged: a thread that runs it is in this phase."""
+def during(phase: Phase | None) -> Callable[[FunctionT], FunctionT]:
+    """Marks a function or a generator function, which it returns unchanged: a thread that runs it is in this phase.
+
+    None: in no phase, even if a marked function has called it.
+    """
 
     def mark(function: FunctionT) -> FunctionT:
         _marked[function.__code__] = phase
@@ -63,7 +66,7 @@ def during(phase: Phase) -> Callable[[FunctionT], FunctionT]:
 def phase_of(frame: FrameType | None) -> Phase | None:
     """The phase of the innermost marked function of a stack; None: it has none."""
     while frame is not None:
-        if (phase := _marked.get(frame.f_code)) is not None:
-            return phase
+        if frame.f_code in _marked:
+            return _marked[frame.f_code]
         frame = frame.f_back
     return None

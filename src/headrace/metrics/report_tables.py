@@ -23,8 +23,11 @@ def tables(figures: Figures, other: Figures | None) -> Iterator[dict[str, Any]]:
         useful = figures["padding"]["useful"] / figures["padding"]["padded"]
         rows = [["useful", f"{useful:.1%}"], ["padding", f"{1 - useful:.1%}"]]
         yield {"title": "Padding", "caption": "", "columns": ["Of what the model computed", "Share"], "rows": rows}
-    if figures["usage"] or figures["from_cache"]:
+    if figures["usage"]:
         yield _usage(figures)
+    elif figures["from_cache"]:
+        rows = [["from the cache", f"{figures['from_cache']:,}"]]
+        yield {"title": "Cache", "caption": "", "columns": ["Predictions", "In all"], "rows": rows}
     if figures["quote"]:
         yield _forecast(figures)
     yield from _rows_by_place(figures)
@@ -107,9 +110,10 @@ def _comparison(figures: Figures, other: Figures) -> dict[str, Any]:
         if one is not None and before is not None:
             rows.append([name, *(f"{_number(value)} {unit}" for value in (before, one, one - before))])
     (mean, error), (mean_before, error_before) = _rate(figures), _rate(other)
-    margin = 1.96 * math.hypot(error, error_before)
-    difference = f"{_number(mean - mean_before)} ± {_number(margin)}"
-    rows.append(["rows/s", _number(mean_before), _number(mean), difference])
+    if mean and mean_before:  # a pipeline's metrics do not say when rows came
+        margin = 1.96 * math.hypot(error, error_before)
+        difference = f"{_number(mean - mean_before)} ± {_number(margin)}"
+        rows.append(["rows/s", _number(mean_before), _number(mean), difference])
     caption = f"Beside the run of {other['written']}. ± is a 95 % interval, from how much the rate varied over time."
     return {"title": "Compared", "caption": caption, "columns": ["", "Before", "Now", "Difference"], "rows": rows}
 

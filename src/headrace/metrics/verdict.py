@@ -59,8 +59,8 @@ def shares(figures: Figures) -> dict[str, float]:
 def advice(figures: Figures) -> list[Advice]:
     """At most three, the one with the greatest gain first."""
     found = [*_larger_batches(figures), *_workers(figures), *_quota(figures), *_reading(figures)]
-    seconds = figures["seconds"] or 0.0
-    worthwhile = [one for one in found if one.gain_seconds >= _WORTH * seconds]
+    seconds = figures["seconds"] or figures["wall"]["sampled_seconds"]
+    worthwhile = [one for one in found if one.gain_seconds > _WORTH * seconds]
     return sorted(worthwhile, key=lambda one: -one.gain_seconds)[:_MOST_ADVICE]
 
 
@@ -85,7 +85,7 @@ def _batches(figures: Figures) -> str:
     sizes = figures["batch_sizes"]
     best = best_size(sizes)
     rows, seconds = (sum(one[what] for one in sizes) for what in ("rows", "seconds"))
-    if best is None or not seconds:
+    if best is None or not seconds or len(sizes) == 1:  # endpoints' batches are of one
         return ""
     batches = sum(one["batches"] for one in sizes)
     return f"batches of {rows / batches:,.0f} on average were {min(1.0, rows / seconds / _rate(best)):.0%} of the best"

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from headrace.batching.batcher import Batcher
 from headrace.core.events import Observer
+from headrace.core.phases import during
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.runtime.operations import Operations
@@ -102,6 +103,7 @@ class Bundle:
             return ()
         return self._executor.submit(ONLY, batch) if self._usage is None else self._submit(ONLY, batch)
 
+    @during(None)  # who writes outcomes waits here for those that are computed elsewhere
     def finish(self) -> Iterator[Outcome]:
         """Runs everything that still waits; afterwards every element has its outcome."""
         for name, batch in self._queues.flush():
