@@ -20,6 +20,7 @@ class Twice(headrace.ModelHandler):
         return None
 
     def run_inference(self, batch, model, inference_args=None):
+        assert self.plus or "worse" not in [row["text"] for row in batch]
         found = [{"twice": 2 * row["a"] + self.plus, "name": row["text"]} for row in batch]
         return [headrace.PredictionResult(row, one, self.model_id) for row, one in zip(batch, found)]
 """
@@ -86,6 +87,15 @@ def test_rows_that_failed_are_predicted_again(run, folder):
     assert facts["failures"] == 1
     facts = facts_of(run("monday.jsonl", "new.jsonl", "--changed-since", "old.jsonl"))
     assert (facts["from_cache"], facts["predictions"], facts["failures"]) == (2, 2, 1)
+
+
+def test_the_report_of_a_retry_says_nothing_of_the_other_rows(run, folder, headrace):
+    folder.write("monday.jsonl", [{"a": 1, "text": "x"}, {"a": 2, "text": "worse"}])
+    facts_of(run("monday.jsonl", "old.jsonl", "--report", "monday.json"))
+    newer = ("--handler", "twice:Twice", "--handler-arg", "plus=1")
+    facts_of(headrace("retry", "old.dead-letters.jsonl", "--into", "old.jsonl", *newer, "--json", "--report", "x.json"))
+    result = run("monday.jsonl", "new.jsonl", "--changed-since", "old.jsonl", *newer[2:])
+    assert (result.code, "one of a retry" in result.err) == (2, True)
 
 
 @pytest.mark.parametrize("change", ["option", "argument", "model"])

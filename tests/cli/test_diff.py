@@ -70,8 +70,8 @@ def test_what_both_runs_took_stands_beside(
 ) -> None:
     phases = {"imports": 1.0, "loading": 1.0, "rows": 7.0, "writing": 1.0}
     for output, seconds, cost in zip(outputs, (10.0, 5.0), (0.5, None), strict=True):
-        facts = {"command": "run", "exit_code": 0, "exit_reason": "done", "rows": 400, "seconds": seconds, "cost": cost}
-        facts |= {"files": {"predictions": output}, "phases": phases}
+        facts = {"command": "run", "exit_code": 0, "exit_reason": "done", "rows": 450, "seconds": seconds, "cost": cost}
+        facts |= {"done_before": 50, "files": {"predictions": output}, "phases": phases}
         write_report(report_figures(facts, Timeline()), str(tmp_path / f"{seconds}.json"))
     (tmp_path / "other.json").write_text("no report")
     assert main(["diff", *outputs]) == 0

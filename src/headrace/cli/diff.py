@@ -91,7 +91,8 @@ def _run_of(output: str) -> dict[str, float | None] | None:
     if figures is None:
         return None
     working = (figures["phases"] or {}).get("rows", 0.0) + (figures["phases"] or {}).get("writing", 0.0)
-    rate = round(figures["rows"] / working, 2) if working and figures["rows"] else None
+    rows = (figures["rows"] or 0) - (figures["done_before"] or 0)
+    rate = round(rows / working, 2) if working and rows else None
     return {"seconds": figures["seconds"], "rows_per_second": rate, "cost": figures["cost"]}
 
 

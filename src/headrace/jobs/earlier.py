@@ -80,7 +80,7 @@ class Earlier(NamedTuple):
         if record is None or not record.get("identity"):
             raise ConfigurationError(
                 f"--changed-since: no report beside {output} says what made it. Let each run write one there, with "
-                "--report and a name of its own in that folder; one that is older than the output does not count."
+                "--report and a name of its own in that folder; one of a retry, or older than OUT, does not count."
             )
         try:
             identity = identity_of(job)

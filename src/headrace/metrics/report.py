@@ -112,7 +112,7 @@ def read_figures(path: str) -> dict[str, Any]:
 def report_of(output: str) -> Figures | None:
     """The figures of the run that has written a local output, from the newest report beside it; None: there is none.
 
-    A report that is older than the output is of an earlier run.
+    A report that is older than the output is of an earlier run; that of a retry says nothing of most rows.
     """
     with suppress(OSError):
         written = os.path.getmtime(output)
@@ -123,7 +123,8 @@ def report_of(output: str) -> Figures | None:
             with suppress(ConfigurationError):
                 figures = read_figures(path) if _begins_as_report(path) else {"files": {}}
                 wrote = figures["files"].get("predictions")
-                if wrote and os.path.realpath(wrote) == os.path.realpath(output) and not figures["exit_code"]:
+                is_it = wrote and os.path.realpath(wrote) == os.path.realpath(output)
+                if is_it and not figures["exit_code"] and figures.get("command") == "run":
                     return figures
     return None
 
