@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.failures.outages import Verdict
-from headrace.testing.simulated_endpoint import LATENCY, SimulatedEndpoint, SlidingWindow, TokenBucket, Windows, steps
+from headrace.testing.simulated_endpoint import LATENCY, SimulatedEndpoint, TokenBucket
+from quotas import SlidingWindow, Windows, steps
 
 
 def small_bucket(quota):

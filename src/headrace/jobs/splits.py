@@ -35,6 +35,11 @@ _BEFORE_BLANK = re.compile(rb"\n[ \t\r\n\x0b\x0c]")
 _ALMOST = 0.999
 
 
+def part_bytes(left: int, total: int, workers: int) -> int:
+    """How large the next part is, of so many bytes that are left."""
+    return max(_FEWEST_BYTES, min(_MOST_BYTES, max(left, total // _EQUAL_SHARE) // (_PARTS_LEFT * workers)))
+
+
 class Splits:
     """The parts of a job's files, in order, and how much of them is done; a file that cannot be cut is one part.
 
@@ -45,7 +50,7 @@ class Splits:
 
     def __init__(self, sources: Sequence[Source], workers: int) -> None:
         self._sources = sources
-        self._parts = _PARTS_LEFT * workers
+        self._workers = workers
         self._sizes = [known_size(source) if _can_cut(source) else None for source in sources]
         self._total = self._left = sum(size or 0 for size in self._sizes)
         self._rows = 0
@@ -84,7 +89,7 @@ class Splits:
         return self._of_groups(source, size) if source.format == "parquet" else self._of_text(source, size)
 
     def _next_bytes(self) -> int:
-        return max(_FEWEST_BYTES, min(_MOST_BYTES, max(self._left, self._total // _EQUAL_SHARE) // self._parts))
+        return part_bytes(self._left, self._total, self._workers)
 
     def _of_files(self, source: Source, size: int) -> Iterator[Part]:
         before, row, total = self._left, 0, len(source.files)
@@ -103,7 +108,11 @@ class Splits:
         row, total = 0, sum(groups)
         while row < total:
             group = bisect_right(ends, row)
-            rows = max(1, self._next_bytes() * total // size, min(groups[group] // self._parts, ends[group] - row))
+            rows = max(
+                1,
+                self._next_bytes() * total // size,
+                min(groups[group] // (_PARTS_LEFT * self._workers), ends[group] - row),
+            )
             stop = ends[max(group, bisect_right(ends, row + rows) - 1)] if row + rows >= ends[group] else row + rows
             self._left = before - size * stop // total
             yield Part(row, stop - row, stop == total)

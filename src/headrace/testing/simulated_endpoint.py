@@ -7,7 +7,6 @@ import itertools
 import math
 import random
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -44,11 +43,6 @@ class Quota(Protocol):
         ...
 
 
-def steps(*changes: tuple[float, float]) -> OverTime:
-    """A value that changes: (from when, value), ..."""
-    return lambda now: next(value for since, value in reversed(changes) if now >= since)
-
-
 class TokenBucket:
     """Accepts so many requests a second, and as many more as have been left over in ``burst`` seconds."""
 
@@ -64,38 +58,6 @@ class TokenBucket:
         if self._tokens < 1:
             return False
         self._tokens -= 1
-        return True
-
-
-class Windows:
-    """Accepts so many requests in each second of the clock, which begin that much earlier than the simulation's."""
-
-    def __init__(self, quota: OverTime, earlier: float = 0.0) -> None:
-        self._quota, self._earlier = quota, earlier
-        self._window, self._used = -1, 0
-
-    def accepts(self, now: float) -> bool:
-        """Whether the second has one left."""
-        if int(now + self._earlier) != self._window:
-            self._window, self._used = int(now + self._earlier), 0
-        self._used += 1
-        return self._used <= self._quota(now)
-
-
-class SlidingWindow:
-    """Accepts a request if fewer have been accepted in the second before it."""
-
-    def __init__(self, quota: OverTime) -> None:
-        self._quota = quota
-        self._accepted: deque[float] = deque()
-
-    def accepts(self, now: float) -> bool:
-        """Whether the second before has one left."""
-        while self._accepted and self._accepted[0] <= now - 1:
-            self._accepted.popleft()
-        if len(self._accepted) >= self._quota(now):
-            return False
-        self._accepted.append(now)
         return True
 
 

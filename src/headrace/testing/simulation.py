@@ -29,8 +29,6 @@ from headrace.testing.simulation_plan import GB, SimulatedRun, parse_plan
 
 _BUNDLES = 16
 """How many bundles each of several machines' workers takes, unless the plan says how large they are."""
-_PARTS_LEFT, _FEWEST_BYTES = 4, 1 << 12
-"""On one machine, `headrace run` cuts what is left into so many for each worker, but none smaller than that."""
 _MOST_ROWS = 2_000_000
 """How many rows, times the models that they go through, the workers of a machine do one by one."""
 _FEWEST_BUNDLES = 8
@@ -281,18 +279,19 @@ class _Run:
 
 def _parts(plan: SimulatedRun) -> Iterator[int]:
     """How many rows the bundles have that the workers of a machine take, one after the other."""
-    workers = plan.machines.workers
+    from headrace.jobs.splits import part_bytes  # noqa: PLC0415 - handlers' tests need no numpy
+
+    workers, is_pipeline = plan.machines.workers, plan.machines.count > 1
     most = _MOST_ROWS // (max(1, len(plan.models)) if plan.route == "all" else 1)
-    longest = plan.rows_per_bundle or most
-    if plan.rows_per_bundle is None and plan.machines.count > 1:
-        longest = math.ceil(plan.rows / (plan.workers * _BUNDLES))
-    guided = plan.rows_per_bundle is None and plan.machines.count == 1 and workers > 1
-    longest = max(1, min(longest, most // (workers * _FEWEST_BUNDLES)))
-    left, done = math.ceil(1.25 * plan.rows / plan.machines.count) if plan.machines.count > 1 else plan.rows, 0
+    each = plan.rows_per_bundle or (math.ceil(plan.rows / (plan.workers * _BUNDLES)) if is_pipeline else most)
+    longest = max(1, min(each, most // (workers * _FEWEST_BUNDLES)))
+    cuts = not plan.rows_per_bundle and not is_pipeline and workers > 1
+    left, done = math.ceil(1.25 * plan.rows / plan.machines.count) if is_pipeline else plan.rows, 0
+    size = plan.bytes_per_row
     for _ in range(_MOST_PARTS * workers):
         if left <= 0 or done >= most:
             return
-        rows = max(left // (_PARTS_LEFT * workers), _FEWEST_BYTES // plan.bytes_per_row) if guided else longest
+        rows = part_bytes(left * size, plan.rows * size, workers) // size if cuts else longest
         rows = max(1, min(rows, longest, left))
         left, done = left - rows, done + rows
         yield rows
