@@ -187,3 +187,29 @@ def test_share_has_a_wilson_interval() -> None:
     assert wilson(10, 1000) == pytest.approx((0.01, 0.005441, 0.018310), abs=1e-6)
     assert wilson(0, 0) == (0, 0, 1)
     assert wilson(0, 50).low == 0
+
+
+TYPED = [
+    pyarrow.array([0, 1500], pyarrow.timestamp("ms")),
+    pyarrow.array([0, 1], pyarrow.date32()),
+    pyarrow.array(["a", "b"]).dictionary_encode(),
+    pyarrow.array(["1.50", "2.00"]).cast(pyarrow.decimal128(5, 2)),
+]
+TEXTS = ["1970-01-01T00:00:00", "1970-01-01T00:00:01.500000"], ["1970-01-01", "1970-01-02"], "ab", ["1.50", "2.00"]
+
+
+@pytest.mark.parametrize(("typed", "texts"), [*zip(TYPED, TEXTS, strict=True)], ids=[str(one.type) for one in TYPED])
+def test_typed_columns_are_compared_with_their_texts(tmp_path: Path, typed: Any, texts: str | list[str]) -> None:
+    old, new = (
+        tmp_path / "old.parquet",
+        _written(tmp_path, "new.jsonl", [{"x": one, "prediction": one} for one in texts]),
+    )
+    pyarrow.parquet.write_table(pyarrow.table({"x": typed, "prediction": typed}), old)
+    for left, right in ((str(old), new), (new, str(old)), (str(old), str(old))):
+        found = diff_outputs(left, right, ids=["x"])
+        assert (found.matched, found.changed_rows) == (2, 0)
+
+
+def test_fields_of_no_object_are_null(tmp_path: Path) -> None:
+    old, new = (_written(tmp_path, f"x.{form}", _of({"label": 1}, None)) for form in ("parquet", "jsonl"))
+    assert diff_outputs(old, new).changed_rows == 0

@@ -17,6 +17,8 @@ from headrace.jobs.reading import infer_schema
 from headrace.jobs.run import Run
 from headrace.rows.examples import Examples
 
+OLD = int(pyarrow.__version__.partition(".")[0]) < 20
+
 
 class Answers(ModelHandler):
     """Answers each row in a form of its own; every tenth fails at first."""
@@ -140,7 +142,10 @@ def test_categories_may_be_others_in_each_file(tmp_path, ordered):
     assert (found.type.ordered, found.to_pylist()) == (ordered, [text for some in texts for text in some.to_pylist()])
 
 
-@pytest.mark.parametrize("kind", ["dictionary", "string_view"])
+VIEWS = pytest.param("string_view", marks=pytest.mark.skipif(OLD, reason="this pyarrow reads no views"))
+
+
+@pytest.mark.parametrize("kind", ["dictionary", VIEWS])
 def test_what_rows_share_is_not_written_for_each_batch(kind):
     column = pyarrow.array([f"{number:0100}" for number in range(1000)])
     column = column.dictionary_encode() if kind == "dictionary" else column.cast(kind)

@@ -17,10 +17,11 @@ from headrace.core.spelling import did_you_mean
 from headrace.jobs import files, reading
 from headrace.jobs.differences import ColumnDiff, Interval, compare, texts_of, wilson
 from headrace.jobs.output import write_tables
-from headrace.jobs.output_batches import batch_as_written
+from headrace.jobs.output_batches import batch_as_written, json_value
 from headrace.jobs.row_ranges import RowRanges
 from headrace.rows.blocks import BrokenLine
 from headrace.rows.examples import PREDICTION
+from headrace.rows.values import as_values, is_number, is_text, texts_of_times
 
 _PLACE = "row"
 """The column of a row's number, counted from 1, where no column identifies it."""
@@ -158,10 +159,24 @@ def _flattened(table: Table, ids: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """The columns; structs as one for each field."""
     for name, array in table.items():
         if _TYPES.is_struct(array.type) and array.type.num_fields and name not in ids:
-            fields = {f"{name}.{field.name}": array.field(place) for place, field in enumerate(array.type)}
-            yield from _flattened(fields, ())
+            fields = zip(array.type, array.flatten(), strict=True)
+            yield from _flattened({f"{name}.{field.name}": values for field, values in fields}, ())
         else:
-            yield name, array
+            yield name, _as_in_json(array)
+
+
+def _as_in_json(array: Any) -> Any:
+    """The array; times, decimals, categories, bytes and the like as an output of JSON lines or CSV has them."""
+    kind = array.type
+    if _TYPES.is_dictionary(kind):
+        return _as_in_json(array.dictionary_decode())
+    if is_number(kind) or is_text(kind) or _TYPES.is_null(kind) or _TYPES.is_nested(kind):
+        return array
+    try:
+        texts = texts_of_times(array)
+        return pyarrow.array(list(map(json_value, as_values(array)))) if texts is None else texts
+    except Exception:  # Python cannot represent a value
+        return array
 
 
 def _by_place(tables: Sequence[Table], paths: Sequence[str]) -> tuple[Any, Any]:
