@@ -174,3 +174,12 @@ def test_times_that_are_retried(tmp_path, kind):
     given = pyarrow.array(range(2000), pyarrow.int64() if kind.bit_width == 64 else pyarrow.int32()).cast(kind)
     found = retried(tmp_path, in_files(tmp_path, given))["x"]
     assert (found.type, found.to_pylist()) == (kind, given.to_pylist())
+
+
+def test_vectors_that_one_file_lacks_can_be_read(tmp_path):
+    """Arrow reads no nulls among lists of one size from Parquet."""
+    vectors = pyarrow.array([[0.5, 2.0]], pyarrow.list_(pyarrow.float32(), 2))
+    for name, table in {"a": {"id": [1], "x": vectors}, "b": {"id": [2]}}.items():
+        pyarrow.parquet.write_table(pyarrow.table(table), tmp_path / f"{name}.parquet")
+    run(Answers(float), match([str(tmp_path / "?.parquet")]), tmp_path / "all.parquet")
+    assert pyarrow.parquet.read_table(tmp_path / "all.parquet")["x"].to_pylist() == [[0.5, 2.0], None]

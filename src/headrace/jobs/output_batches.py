@@ -67,7 +67,7 @@ def kept_columns(batch: Any, keep: tuple[str, ...] | None, *, typed: bool = Fals
     names = batch.schema.names
     missing = pyarrow.nulls(batch.num_rows)
     columns = {name: batch.column(name) if name in names else missing for name in (names if keep is None else keep)}
-    return {name: (_of_its_rows if typed else _as_json_type)(column) for name, column in columns.items()}
+    return {name: (_of_typed_output if typed else _as_json_type)(column) for name, column in columns.items()}
 
 
 def batch_of_lines(lines: Sequence[OutputLine], columns: Mapping[str, Any] = MappingProxyType({})) -> Any:
@@ -149,9 +149,11 @@ def _as_batch(columns: dict[str, Any]) -> Any:
     return pyarrow.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
-def _of_its_rows(column: Any) -> Any:
-    """A column without what it shares with other rows, which each piece of an output would hold, too."""
+def _of_typed_output(column: Any) -> Any:
+    """A column as a typed output has it: without what it shares with other rows, which each piece would hold, too."""
     kind = column.type
+    if _TYPES.is_fixed_size_list(kind):  # from Parquet, Arrow reads no nulls among them, and a file may lack the column
+        return column.cast(pyarrow.list_(kind.value_type))
     if str(kind) in _VIEWS:
         return column.cast(_VIEWS[str(kind)]).cast(kind)
     if not _TYPES.is_dictionary(kind):
