@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import contextvars
+import random
 import sys
 import threading
 from concurrent.futures import wait
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import BatchingConfig, ModelHandler
+from headrace import BatchingConfig, KeyedModelHandler, KeyModelMapping, ModelHandler
 from headrace.core.events import BatchCompleted, ElementFailed
 from headrace.core.phases import Phase, during, phase_of
 from headrace.runtime.background import AdaptiveOverlap, BackgroundThread
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.worker import Worker
+from headrace.testing import FakeClock
 from toys import Always
 
 PLACE = contextvars.ContextVar("place", default="nowhere")
@@ -165,6 +167,9 @@ def test_times_of_background_batches_are_not_learnt_from(worker, background, han
         def target(self):
             return 1
 
+        def knows(self, size):
+            return True
+
         def observe(self, size, seconds):
             seen.append(isinstance(seconds, float))
 
@@ -176,6 +181,58 @@ def test_times_of_background_batches_are_not_learnt_from(worker, background, han
         bundle.add(1, 1)
         list(bundle.finish())
     assert seen == [True, False]
+
+
+class Timed(ModelHandler):
+    """Takes time by a clock that nothing else advances."""
+
+    def __init__(self, clock, fixed, each):
+        super().__init__()
+        self.clock, self.fixed, self.each = clock, fixed, each
+        self.sizes, self.threads = [], set()
+
+    def load_model(self):
+        self.clock.advance(0.5)
+
+    def run_inference(self, batch, model, inference_args=None):
+        self.clock.advance(self.fixed + self.each * len(batch))
+        self.sizes.append(len(batch))
+        self.threads.add(threading.current_thread())
+        return batch
+
+
+def run_all(handler, clock, elements, policy=None):
+    worker = Worker(prepare(handler, InferenceRequest(clock=clock)))
+    worker._background.policy = policy or AdaptiveOverlap()
+    bundle = worker.bundle(Told())
+    found = [one for place, element in enumerate(elements) for one in values(bundle.add(element, place))]
+    found += values(bundle.finish())
+    worker.close()
+    return found
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.floats(0.01, 1), st.floats(1e-4, 1e-2))
+def test_sizes_are_learnt_even_if_all_else_runs_in_the_background(fixed, each):
+    sizes = []
+    for policy in (Never(), Always()):
+        handler = Timed(clock := FakeClock(), fixed, each)
+        assert run_all(handler, clock, range(2000), policy) == [*range(2000)]
+        sizes.append(handler.sizes)
+    here, beside = sizes
+    steps = min(len(here), 60)
+    assert max(beside) >= max(here) / 2
+    assert sum(beside[:steps]) >= sum(here[:steps]) / 4
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.integers(0, 10**6))
+def test_loads_are_no_time_that_the_background_would_save(seed):
+    clock, chance = FakeClock(), random.Random(seed)
+    handlers = [Timed(clock, 0.05, 0.001) for _ in range(5)]
+    keyed = KeyedModelHandler([KeyModelMapping([n], one) for n, one in enumerate(handlers)], 2)
+    run_all(keyed, clock, [(min(4, int(chance.expovariate(1))), n) for n in range(2000)])
+    assert set().union(*(one.threads for one in handlers)) == {threading.current_thread()}
 
 
 def simulate(batches, *, call=0.1, idle=0.1, gain=1.0, size=lambda n: 32):

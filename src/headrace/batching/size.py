@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import threading
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Sequence
 from enum import Enum
 from itertools import combinations
 from statistics import median, median_low
 from typing import TypeAlias
 
+from headrace.batching.batch_times import BatchTimes, size_class
 from headrace.core.config import BatchingConfig
 
 
@@ -25,43 +25,6 @@ class Untimed(Enum):
 
 BatchTime: TypeAlias = float | Untimed
 """Seconds that the model took for a batch; or why they are not known."""
-
-
-class BatchTimes(dict[int, "deque[tuple[float, float]]"]):
-    """The last few batches of each power of two, as (size, seconds)."""
-
-    _REMEMBERED = 15
-    """Enough that most periods in which other programs slow the machine down are shorter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._ranks: dict[tuple[int, float], tuple[float, float]] = {}
-        """What ``ranked`` found, by power and share: a batch changes one power only."""
-
-    def add(self, size: float, seconds: float) -> None:
-        """Adds a batch."""
-        power = size_class(size)
-        self.setdefault(power, deque(maxlen=self._REMEMBERED)).append((size, max(seconds, 1e-12)))
-        self._ranks = {key: rank for key, rank in self._ranks.items() if key[0] != power}
-
-    def forget_above(self, size: float) -> None:
-        """Forgets batches of larger powers of two than this size's."""
-        for power in [power for power in self if power > size_class(size)]:
-            del self[power]
-        self._ranks.clear()
-
-    def ranked(self, share: float) -> dict[int, tuple[float, float]]:
-        """For each power of two, the batch at quantile ``share`` of the time per element; 0 is the fastest."""
-        for power, batches in self.items():
-            if (power, share) not in self._ranks:
-                by_speed = sorted(batches, key=lambda batch: batch[1] / batch[0])
-                self._ranks[power, share] = by_speed[int((len(batches) - 1) * share)]
-        return {power: self._ranks[power, share] for power in self}
-
-
-def size_class(size: float) -> int:
-    """Class of sizes between two powers of two: 1 for size 1, 2 for 2 and 3, 3 for 4 to 7; 0 below 1."""
-    return int(min(size, 2**62)).bit_length()
 
 
 def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
@@ -90,6 +53,10 @@ class SizeController(ABC):
     def overhead(self) -> float:
         """Size that takes as long as the fixed cost of one more batch; infinite: padding never justifies another."""
         return math.inf
+
+    def knows(self, size: float) -> bool:
+        """Whether it needs no more times of batches of about this size, so that they may run beside other work."""
+        return True
 
     @abstractmethod
     def observe(self, size: float, time: BatchTime) -> None:
@@ -181,6 +148,10 @@ class AdaptiveSize(SizeController):
     def overhead(self) -> float:
         """Fixed cost divided by cost per element, from the fitted line."""
         return self._overhead
+
+    def knows(self, size: float) -> bool:
+        """Whether enough batches of about this size were timed; those without weight never are."""
+        return size < 1 or self._is_known(size_class(size))
 
     def observe(self, size: float, time: BatchTime) -> None:
         """Notes a batch's time, if it has one; ignores batches without weight."""
@@ -295,6 +266,10 @@ class MemoryLimitedSize(SizeController):
     def overhead(self) -> float:
         """The wanted controller's overhead."""
         return self._wanted.overhead()
+
+    def knows(self, size: float) -> bool:
+        """As the wanted controller."""
+        return self._wanted.knows(size)
 
     def observe(self, size: float, time: BatchTime) -> None:
         """Notes how a batch of ``size`` went, and adapts the limit."""

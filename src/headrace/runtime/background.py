@@ -22,6 +22,8 @@ class _Log(list[Event | Predictions]):
     """Events of the background thread, in order. Predictions mark where the bundle's thread has to postprocess."""
 
     on_event = list.append
+    has_loaded = False
+    """Whether the batch waited for its model."""
 
 
 class _BackgroundSteps(Steps):
@@ -182,17 +184,20 @@ class BackgroundThread:
 
     def _run(self, name: Any, batch: AnyBatch, log: _Log) -> list[Outcome]:
         records: list[HandlerMetric] = []
+        loads = self._access.loads
         try:
             assert self._recorders is not None
             with self._recorders.recording(process_wide=False) as records:
                 return _BackgroundSteps(self._access, log).run(name, batch)
         finally:
             log.extend(records)
+            log.has_loaded = self._access.loads > loads
 
 
 class BackgroundExecutor:
     """An executor that runs batches on a second thread while the bundle's collects elements, where that is faster.
 
+    Batches of sizes that are still being learnt run here, alone. Those that waited for their model are no measure.
     Outcomes are in the order in which batches formed, whichever thread ran them.
     """
 
@@ -211,16 +216,18 @@ class BackgroundExecutor:
 
     def submit(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         """Runs a batch on the second thread if that is faster, and returns the outcomes that are ready."""
-        policy = self._thread.policy
-        if policy.next_in_background():
+        policy, model = self._thread.policy, self._access.session.models[name]
+        is_known = model.sizes.knows(model.size_of(batch))
+        if is_known and policy.next_in_background():
             outcomes = self._collect(self._IN_FLIGHT - 1)
             self._tasks.append(self._thread.submit(name, batch))
             return outcomes + self._collect(self._IN_FLIGHT)
         outcomes = self._collect(0) if self._tasks else []
-        computed = self._access.computed
+        computed, loads = self._access.computed, self._access.loads
         outcomes += self._steps.run(name, batch)
         before, self._last_end = self._last_end, self._time_ns()
-        policy.record_inline(batch.total, self._access.computed - computed, (self._last_end - before) / 1e9)
+        if is_known and self._access.loads == loads:
+            policy.record_inline(batch.total, self._access.computed - computed, (self._last_end - before) / 1e9)
         return outcomes
 
     def collect(self) -> list[Outcome]:
@@ -234,5 +241,6 @@ class BackgroundExecutor:
             task = self._tasks.popleft()
             outcomes += self._thread.collect(task, self._steps)
             before, self._last_end = self._last_end, self._time_ns()
-            self._thread.policy.record_background(task.size, (self._last_end - before) / 1e9)
+            if not task.log.has_loaded:
+                self._thread.policy.record_background(task.size, (self._last_end - before) / 1e9)
         return outcomes

@@ -47,6 +47,7 @@ class ModelAccess:
 
     Attributes:
         computed: the seconds of all calls.
+        loads: how often it borrowed a model that had been loaded since, by this thread or another one.
     """
 
     def __init__(self, spec: SessionSpec, session: InferenceSession) -> None:
@@ -54,6 +55,7 @@ class ModelAccess:
         self.plan = spec.plan
         self.session = session
         self.computed = 0.0
+        self.loads = 0
         self._copied: dict[Any, dict[Path, dict[str, Any]]] = {}
         self._borrowers: dict[Any, Callable[[], Slot]] = {}
         self._bytes_are_counted = True
@@ -67,6 +69,7 @@ class ModelAccess:
         held = borrow()
         loaded: Loaded = held.model
         if self._copied.get(name) is not loaded.changes:
+            self.loads += 1
             try:
                 loaded.copy_changes(self.plan.models[name], self.spec.transform)
             except BaseException:
