@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,6 +12,7 @@ import pytest
 from headrace.core.errors import ModelMemoryError
 from headrace.core.model_cache import ModelCache
 from headrace.models.admission import Admit, Evict, Held, MemoryBudget, Refuse, Wait, admit, format_bytes
+from headrace.testing import FakeClock
 
 GB = 10**9
 MB = 10**6
@@ -61,7 +64,8 @@ def test_a_model_of_unknown_size_is_tried_when_nothing_is_free():
 def test_a_model_larger_than_memory_is_refused_at_once(loading):
     assert admit(64 * GB, [], loading, 64 * GB, 64 * GB) == Refuse(
         "loading it takes at least 64.0 GB, and the memory that this process may use is 64.0 GB in all, of which "
-        "1.0 GB stay free. Give the machine or the container more memory, or use a smaller model."
+        "1.0 GB stay free. Give the machine or the container more memory, or use a smaller model.",
+        for_ever=True,
     )
 
 
@@ -104,8 +108,8 @@ class Memory:
     def __init__(self, limit):
         self.limit, self.used, self.most, self.lock = limit, 0, 0, threading.Lock()
 
-    def room(self):
-        return MemoryBudget(lambda: self.limit - self.used, lambda: self.limit, lambda: self.used)
+    def room(self, **options):
+        return MemoryBudget(lambda: self.limit - self.used, lambda: self.limit, lambda: self.used, **options)
 
     def model(self, nbytes):
         memory = self
@@ -150,7 +154,7 @@ def test_a_model_whose_files_are_too_large_is_refused_at_once():
 
 def test_a_measured_model_is_refused_when_memory_has_become_short():
     memory = Memory(1000 * MB)
-    store = ModelCache(room=memory.room())
+    store = ModelCache(room=memory.room(patience=0))
     use(store, "a", memory.model(600 * MB))
     store.drop_idle()
     memory.used = 700 * MB
@@ -180,6 +184,120 @@ def test_the_first_load_runs_alone_and_concurrent_loads_are_not_measured():
     room.begins(["b"])
     room.loaded("a")
     assert room.taken("a") == 10 * MB
+
+
+class Neighbour:
+    """A process, to which another one talks."""
+
+    def __init__(self, times=None):
+        self.times, self.told = times, []
+
+    def ask(self):
+        self.told.append("waits")
+
+    def settle(self):
+        self.told.append("waits no longer")
+
+    def asked(self):
+        return self.times
+
+
+def measured(memory, **options):
+    """A room that knows the size of the models a, b and c, of 300 MB."""
+    room = memory.room(**options)
+    for name in "abc":
+        memory.used = 0
+        room.begins([])
+        memory.used = 300 * MB
+        room.loaded(name)
+    return room
+
+
+def test_a_load_waits_for_memory_that_another_process_holds():
+    memory, clock, neighbour = Memory(1000 * MB), FakeClock(), Neighbour()
+    room = measured(memory, now=clock.seconds, neighbours=neighbour)
+    memory.used = 950 * MB
+    assert room.make("a", None, {"b": 1}, []) is None  # first of all it waits for its own
+    assert neighbour.told == []
+    assert room.make("a", None, {"b": 0}, []) == ("b",)  # though that is not enough
+    clock.advance(59)
+    assert room.make("a", None, {}, []) is None
+    memory.used = 600 * MB
+    assert room.make("a", None, {}, []) == ()
+    assert neighbour.told == ["waits", "waits", "waits no longer"]
+
+
+def test_a_load_waits_for_a_minute_in_all_and_not_for_what_never_fits():
+    memory, clock, neighbour = Memory(1000 * MB), FakeClock(), Neighbour()
+    room = measured(memory, now=clock.seconds, neighbours=neighbour)
+    memory.used = 950 * MB
+    with pytest.raises(ModelMemoryError, match="in all"):
+        room.make("a", 1000 * MB, {}, [])
+    assert room.make("a", None, {}, []) is None
+    clock.advance(60)
+    for name in "ab":
+        with pytest.raises(ModelMemoryError, match="are free"):
+            room.make(name, None, {}, [])
+    memory.used = 0
+    assert room.make("a", None, {}, []) == ()
+    memory.used = 950 * MB
+    assert room.make("a", None, {}, []) is None
+    assert neighbour.told[-2:] == ["waits no longer", "waits"]
+
+
+def test_a_process_makes_way_for_another_that_waits():
+    memory, clock, neighbour = Memory(1000 * MB), FakeClock(), Neighbour()
+    room = measured(memory, now=clock.seconds, neighbours=neighbour)
+    assert room.make_way("a", "abc") == ()
+    clock.advance(1)
+    neighbour.times = clock.seconds() - 0.5, clock.seconds()
+    assert [*room.make_way("a", "abc")] == ["b"]
+    room.dropped("b")
+    assert room.make("c", None, {"a": 0}, []) is None  # not the memory that was meant for another process
+    clock.advance(1)
+    assert room.make_way("a", "ac") == ()  # which has yet to look
+    assert room.make("c", None, {"a": 0}, []) == ()
+    clock.advance(1)
+    neighbour.times = clock.seconds() - 5, clock.seconds()
+    assert room.make_way("a", "a") == ()
+    clock.advance(1)
+    neighbour.times = clock.seconds() - 6, clock.seconds()
+    assert room.make_way("a", "a") == "a"
+
+
+class Beside:
+    """What two processes tell each other."""
+
+    def __init__(self, now, board):
+        self.now, self.board, self.since = now, board, None
+
+    def ask(self):
+        self.since = self.since or self.now()
+        self.board[self] = self.since, self.now()
+
+    def settle(self):
+        self.since = self.board.pop(self, None) and None
+
+    def asked(self):
+        return next((times for one, times in [*self.board.items()] if one is not self), None)
+
+
+@pytest.mark.parametrize("limit", [250, 350, 450])
+def test_no_process_starves_nor_fails_where_memory_is_for_fewer_models_than_all_want(limit):
+    memory, board, now = Memory(limit * KB), {}, itertools.count(0.0, 0.05).__next__
+    model = memory.model(100 * KB)
+
+    def process(number):
+        room = memory.room(now=now, patience=math.inf, neighbours=Beside(now, board))
+        store = ModelCache(room=room)
+        for use_of in range(40):
+            use(store, (number, use_of // 2 % 3), model, at_least=100 * KB)
+        while store.drop_idle():
+            pass
+
+    with ThreadPoolExecutor(2) as processes:
+        list(processes.map(process, range(2)))
+    assert memory.used == 0
 
 
 def test_many_threads_stay_within_memory():

@@ -190,3 +190,11 @@ def test_parts_are_those_that_a_run_cuts():
     parts = [*_parts(parse_plan(given))]
     assert (parts[0], parts[1], parts[-2]) == (125_000, 109_375, 3906)
     assert sum(parts) == 1_000_000
+
+
+def test_two_workers_with_memory_for_one_model_take_turns():
+    model = {**MODEL, "memory_gb": 0.06, "max_batch_size": 32}
+    machines = {"workers": 2, "memory_gb": 0.1, "memory_per_worker_gb": 0}
+    found = simulate({"rows": 3000, "route": "keyed", "machines": machines, "models": {"a": model, "b": model}})
+    assert found.memory_bytes == 60_000_000
+    assert min(found.loads.values()) > 1

@@ -112,6 +112,6 @@ def test_models_by_key_of_which_some_are_in_memory(limit):
 def test_models_by_key_as_far_as_memory_goes(memory, monkeypatch):
     limit = round(memory * 10**9)
     figures = (lambda: limit - Weights.used, lambda: limit, lambda: Weights.used)
-    monkeypatch.setattr("headrace.runtime.session.MemoryBudget", lambda: MemoryBudget(*figures))
+    monkeypatch.setattr("headrace.runtime.session.MemoryBudget", lambda **_: MemoryBudget(*figures))
     found = compare_keyed(machines={"memory_gb": memory, "memory_per_worker_gb": 0})
     assert bool(found.evictions) == (memory < 6)

@@ -14,6 +14,9 @@ from headrace.core.handler import ModelHandler
 _MAX_OVERTAKES = 64
 """How many uses of loaded models may overtake a thread that waits for room to load one."""
 
+POLL_SECS = 0.05
+"""How often a thread that waits looks whether other processes have made room."""
+
 
 class Room(Protocol):
     """Decides whether memory has room for one more model; the cache calls it under its lock."""
@@ -32,6 +35,10 @@ class Room(Protocol):
         Raises:
             ModelMemoryError: there is no room, although no other model is in use.
         """
+        ...
+
+    def make_way(self, name: Any, idle: Sequence[Any]) -> Sequence[Any]:
+        """Which of the idle models to evict for another process, before this one uses the named model."""
         ...
 
     def loaded(self, name: Any) -> None:
@@ -132,6 +139,9 @@ class ModelCache:
             ModelMemoryError: there is no room for it, although no other model is in use.
         """
         with self._changed:
+            if self._room is not None and (evicted := self._room.make_way(name, self._idle())):
+                self._drop(evicted)
+                self.is_short = True
             slot = self._slots.get(name)
             if slot is None or not slot.ready or self._waiting:  # usually it is there, and nobody waits
                 slot = self._slot(name, at_least)
@@ -170,7 +180,7 @@ class ModelCache:
                 if slot is None and not needs_room:
                     needs_room = True
                     self._waiting += 1
-                self._changed.wait()
+                self._changed.wait(None if self._room is None else POLL_SECS)
         finally:
             if needs_room:
                 self._waiting -= 1

@@ -21,5 +21,7 @@
     shared_file  in worker processes, without a manager: an endpoint's limit and a budget, each in a file of the runtime
                  directory, gone with its last user
 
+    shortage     in worker processes with models of their own: which of them waits for memory, in such a file
+
 A client holds its lease for as long as its connection to the manager is open.
 """

@@ -1,4 +1,4 @@
-"""Small files that the processes of a machine share, and that go with their last user: of limits and of budgets."""
+"""Small files that a machine's processes share, and that go with their last user: of limits, budgets, who waits."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from headrace.failures.endpoint_board import LAYOUT as LIMIT_LAYOUT
 from headrace.failures.endpoint_board import Board, Memory
 from headrace.machine.discovery import runtime_directory, secure_directory
 
-LIMIT, BUDGET = ".limit", ".budget"
+LIMIT, BUDGET, SHORTAGE = ".limit", ".budget", ".shortage"
 """The kinds of files, as the ends of their names."""
 _USED = 1
 """The byte that is locked by all who use the file."""
 _TRIES = 200
 _POLL_SECS = 0.005
-_KEPT_SECS = {LIMIT: 0.0, BUDGET: 3600.0}
+_KEPT_SECS = {LIMIT: 0.0, BUDGET: 3600.0, SHORTAGE: 0.0}
 """How long a file without a user is kept: a worker process that was killed is started anew, and counts on."""
 _LIMIT_SIZE = ctypes.sizeof(Memory)
 _TURN = 0
@@ -105,7 +105,7 @@ def abandoned_files(directory: str) -> list[str]:
         return sorted(
             name
             for name in os.listdir(directory)
-            if name.endswith((LIMIT, BUDGET)) and list(_unused(os.path.join(directory, name)))
+            if name.endswith((LIMIT, BUDGET, SHORTAGE)) and list(_unused(os.path.join(directory, name)))
         )
     return []
 

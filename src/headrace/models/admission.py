@@ -6,15 +6,20 @@ their peaks fit together. ``MemoryBudget`` applies this to what models have take
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from headrace.core.errors import ModelMemoryError
 from headrace.models.memory import memory_available, memory_limit, resident_bytes, trim_memory
 
 MAX_MARGIN = 10**9
 """Bytes. A tenth of memory stays free for other programs, but not more than this: large machines do not need more."""
+PATIENCE_SECS = 60.0
+"""Until memory that other processes hold is taken for lost: they use a model for seconds, then may evict it."""
+_LISTEN_SECS, _LONG_WAIT_SECS, _STAND_BACK_SECS = 0.1, 5.0, 0.25
 _GIGABYTE, _MEGABYTE = 10**9, 10**6
 _LARGE = 1 << 24
 """Bytes. Dropping this much is worth a garbage collection."""
@@ -56,6 +61,8 @@ class Refuse:
 
     reason: str
     """Includes the figures and what to do about it."""
+    for_ever: bool = False
+    """Whether it is larger than all memory; else there may be room once other programs hold less."""
 
 
 Verdict = Admit | Evict | Wait | Refuse
@@ -83,7 +90,7 @@ def admit(
     """
     margin = margin_of(need, limit)
     if need is not None and need > limit - margin:
-        return Refuse(_never(need, limit, margin))
+        return Refuse(_never(need, limit, margin), for_ever=True)
     if None in loading or (need is None and loading):  # a model of unknown size is loaded alone
         return Wait()
     short = (need or 0) + sum(filter(None, loading)) + margin - min(available, limit)
@@ -152,6 +159,22 @@ def format_bytes(nbytes: int) -> str:
     return f"{nbytes / _GIGABYTE:.1f} GB" if nbytes >= _GIGABYTE else f"{nbytes / _MEGABYTE:.0f} MB"
 
 
+class Neighbours(Protocol):
+    """The other processes that share the memory, each with models of its own."""
+
+    def ask(self) -> None:
+        """Tells them that this process waits for memory; called again and again while it does."""
+        ...
+
+    def settle(self) -> None:
+        """Tells them that it waits no longer."""
+        ...
+
+    def asked(self) -> tuple[float, float] | None:
+        """Since when another process waits, and when it last said so, by the budget's clock; None: none does."""
+        ...
+
+
 class MemoryBudget:
     """A model cache's ``Room``: measures loads and admits further ones. Not thread-safe.
 
@@ -162,6 +185,9 @@ class MemoryBudget:
         available: returns the bytes that can be allocated now.
         limit: returns the bytes of memory in total.
         resident: returns the bytes that this process uses.
+        patience: for how many seconds memory that others hold keeps loads waiting, before they are refused.
+        now: returns the time in seconds.
+        neighbours: the other processes; None: they are not told.
     """
 
     def __init__(
@@ -169,10 +195,21 @@ class MemoryBudget:
         available: Callable[[], int] = memory_available,
         limit: Callable[[], int] = memory_limit,
         resident: Callable[[], int] = resident_bytes,
+        *,
+        patience: float = PATIENCE_SECS,
+        now: Callable[[], float] = time.monotonic,
+        neighbours: Neighbours | None = None,
     ) -> None:
         self._available = available
         self._limit = limit
         self._resident = resident
+        self._patience = patience
+        self._now = now
+        self._short_since: float | None = None
+        """When a load was first put off for what others hold, since the last that began."""
+        self._neighbours = neighbours
+        self._listened = self._dropped = self._stands_back_until = -math.inf
+        """When they were last listened to, when models were last dropped, and until when loads let others go first."""
         self._before = 0
         self._alone = False
         self._taken: dict[Any, int] = {}
@@ -184,14 +221,56 @@ class MemoryBudget:
     def make(
         self, name: Any, at_least: int | None, held: Mapping[Any, int], loading: Sequence[Any]
     ) -> Sequence[Any] | None:
-        """As of ``core.model_cache.Room``; a load that may begin is measured."""
+        """As of ``core.model_cache.Room``; a load that may begin is measured.
+
+        If other processes hold the memory, all idle models are evicted: two that kept theirs would wait for each other.
+        """
+        if self._now() < self._stands_back_until:
+            return None
         verdict = self.verdict(name, at_least, held, loading)
         if isinstance(verdict, Admit):
+            self._settle()
             self.begins(loading)
             return ()
         if isinstance(verdict, Refuse) and not any(held.values()):
-            raise ModelMemoryError(f"the model of {name!r}", verdict.reason)
+            if verdict.for_ever or not self._is_patient():
+                raise ModelMemoryError(f"the model of {name!r}", verdict.reason)
+            return tuple(held) or None
         return verdict.keys if isinstance(verdict, Evict) else None
+
+    def _is_patient(self) -> bool:
+        """Whether a load goes on waiting for what other processes hold, who are told."""
+        now = self._now()
+        if self._short_since is None:
+            self._short_since = now
+        is_patient = now - self._short_since < self._patience
+        if self._neighbours is not None:
+            (self._neighbours.ask if is_patient else self._neighbours.settle)()
+        return is_patient
+
+    def _settle(self) -> None:
+        if self._short_since is not None and self._neighbours is not None:
+            self._neighbours.settle()
+        self._short_since = None
+
+    def make_way(self, name: Any, idle: Sequence[Any]) -> Sequence[Any]:
+        """As of ``core.model_cache.Room``; listens a few times a second.
+
+        Loads then stand back for a moment, or they would take the memory themselves. A process that waits for long gets
+        that of the model which is wanted here, too.
+        """
+        now = self._now()
+        if not idle or self._neighbours is None or now - self._listened < _LISTEN_SECS:
+            return ()
+        self._listened = now
+        since, at = self._neighbours.asked() or (now, -math.inf)
+        if at <= self._dropped:  # it has yet to see what was freed
+            return ()
+        others = [one for one in idle if one != name]
+        evicted = others[:1] or (idle if now - since > _LONG_WAIT_SECS else ())
+        if evicted:
+            self._stands_back_until = now + _STAND_BACK_SECS
+        return evicted
 
     def verdict(self, name: Any, at_least: int | None, held: Mapping[Any, int], loading: Sequence[Any]) -> Verdict:
         """Decides whether a model may be loaded; the arguments are those of ``make``."""
@@ -225,3 +304,4 @@ class MemoryBudget:
         """Returns the memory of large models to the system, once they have been dropped."""
         if sum(map(self.taken, names)) >= _LARGE:
             trim_memory()
+        self._dropped = self._now()

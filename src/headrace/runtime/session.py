@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import threading
 import traceback
@@ -27,7 +28,8 @@ from headrace.core.registry import Registry
 from headrace.failures.breaker import CircuitBreaker, LoadPolicy, ProbeSchedule
 from headrace.failures.device import device_loss
 from headrace.failures.retry import RetryBudget
-from headrace.models.admission import MemoryBudget
+from headrace.hosts.system import why_no_hosts
+from headrace.models.admission import PATIENCE_SECS, MemoryBudget
 from headrace.models.memory import resident_bytes, trim_memory
 from headrace.runtime.endpoints import Endpoints
 from headrace.runtime.model_source import (
@@ -43,6 +45,16 @@ from headrace.runtime.spec import SessionSpec
 from headrace.runtime.usage_meter import meter_of
 
 _LOGGER = logging.getLogger(__name__)
+
+
+def _room_for(spec: SessionSpec) -> MemoryBudget:
+    """The room for models of this process alone; it waits for others within half of the time limit of a load."""
+    patience = min(PATIENCE_SECS, (spec.timeout_secs or math.inf) / 2)
+    if why_no_hosts() is not None:
+        return MemoryBudget(patience=patience)
+    from headrace.machine.shortage import Shortage  # noqa: PLC0415 - the system has what this module needs
+
+    return MemoryBudget(patience=patience, neighbours=Shortage())
 
 
 class SizeControllers(dict[Any, SizeController]):
@@ -104,7 +116,7 @@ class InferenceSession:
         self.queue_sizes: Mapping[Any, SizeController] = as_they_come if spec.gathered else self._sizes
         """Target batch sizes; unlimited for gathered elements, which wait for a full batch or the end of a bundle."""
         self.resident = ResidentModels(plan.model_limit)
-        room = MemoryBudget() if plan.routed and not spec.shared else None  # the manager admits shared models
+        room = _room_for(spec) if plan.routed and not spec.shared else None  # the manager admits shared models
         self._names = [model.cache_key for model in self.models.values()]
         self._cache = _CACHES.open(spec.cache_name, lambda: ModelCache(plan.model_limit, room))
         self._cache.claim(self._names)

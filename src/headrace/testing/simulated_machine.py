@@ -11,7 +11,7 @@ import itertools
 import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ from typing import Any
 from headrace.batching.size import size_controller
 from headrace.core.errors import ConfigurationError, ModelMemoryError
 from headrace.core.keyed import KeyedModelHandler, KeyModelMapping
-from headrace.core.model_cache import ModelCache, ResidentModels
+from headrace.core.model_cache import POLL_SECS, ModelCache, ResidentModels, Slot
 from headrace.models.admission import Admit, Evict, Held, MemoryBudget, Refuse, admit, format_bytes
 from headrace.runtime.plan import ONLY, make_plan
 from headrace.runtime.queues import queues_for
@@ -58,6 +58,8 @@ class SimulatedMachine:
         machines = plan.machines
         self.limit = round(min(machines.memory_gb, 1e9) * GB)
         self.used = self.peak = 0
+        self.waiting: dict[_Worker, tuple[float, float]] = {}
+        """Since when workers wait for memory, and when they last looked."""
         self.slowdown = max(1.0, machines.workers / (machines.cores or math.inf))
         self.now = 0.0
         self.grow(round(machines.memory_per_worker_gb * GB) * machines.workers)
@@ -140,19 +142,48 @@ class _SharedModels(dict[str, _Shared]):
         return max(now, self[name].ready_at)
 
 
+class _NoRoomYet(Exception):
+    """Other workers hold the memory; the cache would wait for them in real time."""
+
+
+class _Neighbours:
+    """As of ``models.admission.Neighbours``: the other workers of the machine."""
+
+    def __init__(self, worker: _Worker) -> None:
+        self._worker = worker
+        self._since: float | None = None
+
+    def ask(self) -> None:
+        machine = self._worker.machine
+        self._since = machine.now if self._since is None else self._since
+        machine.waiting[self._worker] = self._since, machine.now
+
+    def settle(self) -> None:
+        self._since = None
+        self._worker.machine.waiting.pop(self._worker, None)
+
+    def asked(self) -> tuple[float, float] | None:
+        waiting = self._worker.machine.waiting
+        return min((times for worker, times in waiting.items() if worker is not self._worker), default=None)
+
+
 class _Room(MemoryBudget):
     """A worker's room for models. Memory is looked at only for keyed models that workers do not share."""
 
     def __init__(self, worker: _Worker) -> None:
         machine = worker.machine
-        super().__init__(lambda: machine.limit - machine.used, lambda: machine.limit, lambda: worker.held)
+        figures = (lambda: machine.limit - machine.used, lambda: machine.limit, lambda: worker.held)
+        super().__init__(*figures, now=lambda: machine.now, neighbours=_Neighbours(worker))
         self._worker = worker
         self._checks = machine.plan.route == "keyed" and machine.shared is None
 
     def make(
         self, name: Any, at_least: int | None, held: Mapping[Any, int], loading: Sequence[Any]
     ) -> Sequence[Any] | None:
-        return super().make(name, at_least, held, loading) if self._checks else ()
+        evicted = super().make(name, at_least, held, loading) if self._checks else ()
+        if evicted is None:
+            raise _NoRoomYet
+        return evicted
 
     def dropped(self, names: Sequence[Any]) -> None:
         worker, shared = self._worker, self._worker.machine.shared
@@ -190,6 +221,9 @@ class _Worker:
                     yield from self._run(step, name, batch)
             self.bundle.seconds = machine.now - began
             self.done.append(self.bundle)
+        self.bundle = SimulatedBundle()  # its process ends
+        while self.cache.drop_idle():
+            pass
 
     def grow(self, nbytes: int) -> None:
         """Takes memory for a model of its own, or gives it back."""
@@ -206,7 +240,8 @@ class _Worker:
         model = self.machine.plan.models[label]
         ready_at: list[float] = []
         load = partial(self._load, step, label, model)
-        slot = self.cache.use(label, lambda: ready_at.append(load()), lambda: model.nbytes)
+        while (slot := self._slot(label, lambda: ready_at.append(load()), model)) is None:
+            yield self._spend("loading", label, POLL_SECS)
         if ready_at:
             yield self._spend("loading", label, ready_at[0] - self.machine.now)
         seconds = model.batch_seconds(batch.total) * self.machine.slowdown
@@ -215,6 +250,13 @@ class _Worker:
         step.sizes[name].observe(batch.total, seconds)
         self.bundle.counts["batches", label] += 1
         self.bundle.counts["rows", label] += batch.total
+
+    def _slot(self, label: str, load: Callable[[], None], model: SimulatedModel) -> Slot | None:
+        """The model's place; None: other workers have yet to make room for it."""
+        try:
+            return self.cache.use(label, load, lambda: model.nbytes)
+        except _NoRoomYet:
+            return None
 
     def _load(self, step: _Transform, label: str, model: SimulatedModel) -> float:
         """Loads a model; returns when it is there."""
