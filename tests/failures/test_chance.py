@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 import pytest
 
 from headrace.failures.outages import Verdict
@@ -46,6 +48,18 @@ def test_quota_of_few_requests_is_used_although_some_are_refused_by_chance(each,
 def test_endpoint_that_refuses_by_chance_alone_is_used(share):
     found = SimulatedEndpoint(at_random=share, most=100).run(30)
     assert found.rate(15, 30) >= 0.9 * 100 / LATENCY * (1 - share)
+
+
+@pytest.mark.parametrize(("share", "median", "least"), [(0.01, 0.95, 0.9), (0.05, 0.95, 0.9), (0.1, 0.9, 0.8)])
+def test_endpoint_that_refuses_by_chance_alone_is_used_from_the_start(share, median, least):
+    found = [SimulatedEndpoint(at_random=share, most=20, seed=seed).run(30).rate(0, 30) for seed in range(1, 9)]
+    assert statistics.median(found) >= median * 20 / LATENCY * (1 - share)
+    assert min(found) >= least * 20 / LATENCY * (1 - share)
+
+
+def test_rate_does_not_collapse_where_a_fifth_is_refused_by_chance_alone():
+    found = [SimulatedEndpoint(at_random=0.2, most=20, seed=seed).run(30).rate(15, 30) for seed in range(1, 9)]
+    assert statistics.median(found) >= 0.8 * 20 / LATENCY * 0.8
 
 
 @pytest.mark.parametrize("share", [0.02, 0.05])

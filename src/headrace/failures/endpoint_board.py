@@ -67,6 +67,10 @@ class EndpointState(ctypes.Structure):
     """The sum that tells whether more are refused."""
     cuts: float
     """How often the quota was lowered."""
+    early_cuts: float
+    """How often, after the first time, before the rate was above it again; negative: that is over."""
+    first_quota: float
+    """The quota before those."""
     news: float
     """How long it takes until a refusal is known, in seconds."""
     was_refused: float

@@ -43,6 +43,8 @@ class QuotaRate:
     _MODEST, _LEAST_EAGER = 200.0, 0.7
     """Above how many requests a second the exponential counts less, and how little at least."""
     _LARGEST_CUT = 0.5
+    _EARLY, _AHEAD = 2, 3
+    """Until which unit a cut is early; how many units of growth are left out after such cuts."""
     _ROUND_TRIPS, _NEWEST = 2, 0.1
     """How many of the time that refusals take; how much the latest one counts in it."""
     _UNIT, _UNIT_BY_CHANCE = 20, 80
@@ -63,10 +65,9 @@ class QuotaRate:
     def started(self, now: float) -> None:
         """A request has left."""
         state = self._board.state
+        self._chance.started(calm=self._is_calm(now))
         if state.quota == math.inf:
-            self._chance.started(calm=True)
             return
-        self._chance.started(calm=now - state.cut_at < self._unit())
         if (now, state.quota) != self._rated_for:  # else it leaves together with others
             self._rated_for, self._rated = (now, state.quota), self._rate(now)
         rate = self._rated
@@ -96,9 +97,12 @@ class QuotaRate:
         state.lately = min(state.lately, lately)
         if started <= state.known_since or not state.accepts:
             return
-        below = lately < state.quota / 2
+        below, known = lately < state.quota / 2, self._chance.share
         if self._chance.refused(self._rate(now), calm=self._is_calm(started), below=below):
             self._cut(now, started, lately)
+        elif self._chance.is_futile and self._chance.share > known:
+            state.quota = max(state.quota, state.first_quota)
+            state.cut_at -= self._AHEAD * unit
 
     def _cut(self, now: float, started: float, lately: float) -> None:
         state, unit = self._board.state, self._unit()
@@ -108,9 +112,10 @@ class QuotaRate:
             state.first_cut_at, state.lately = now, lately
         found = (max(measured, lately) if share and rate < math.inf else measured) / (1 - share)
         state.quota = found if math.isinf(rate) else min(rate, max(found, self._LARGEST_CUT * rate))
+        early = now - state.cut_at < self._EARLY * unit and state.quota > (self._LARGEST_CUT + 0.01) * rate
         state.cut_at = state.next_at = state.known_since = now
         self.hold()
-        self._chance.cut()
+        self._chance.cut(is_early=early)
         self._settling = _Settling(started, now, 1 / (1 + len(self._board.others)), was_steady=was_steady)
 
     def hold(self) -> None:
@@ -125,23 +130,22 @@ class QuotaRate:
     def _settle(self, settling: _Settling, now: float, started: float, *, accepted: bool) -> None:
         """Learns from what left before the last cut and after the first refusal."""
         is_over = started > settling.until
-        if is_over and not accepted:
-            return
         if not is_over:
             settling.count(started, accepted=accepted)
+        elif not accepted:
+            return
         found, state = settling.quota(is_over=is_over) / (1 - self._chance.share), self._board.state
         if found < _MUCH_LESS * state.quota:
             state.quota, state.known_since = found, now
         if is_over:
             if settling.was_steady or settling.took_none:
-                lately = state.lately / (1 - self._chance.share)
-                state.quota = min(state.quota, max(lately, self._LARGEST_CUT * state.quota))
+                lately, least = state.lately / (1 - self._chance.share), self._LARGEST_CUT * state.quota
+                state.quota = min(state.quota, max(lately, least))
             self._settling = None
 
     def _is_calm(self, started: float) -> bool:
         """Whether a request left when the rate was below the quota, as far as that is known."""
-        state = self._board.state
-        return math.isinf(state.quota) or started - state.cut_at < self._unit()
+        return math.isinf(self._board.state.quota) or started - self._board.state.cut_at < self._unit()
 
     def _unit(self) -> float:
         """Seconds over which to measure and to grow."""
@@ -198,10 +202,8 @@ class _Settling:
     """Changes from accepted to refused, or back."""
 
     def __init__(self, first: float, until: float, share: float, *, was_steady: bool) -> None:
-        self.until = until
-        self.was_steady = was_steady
-        self._first = self._last = first
-        self._share = share
+        self.until, self.was_steady = until, was_steady
+        self._first, self._last, self._share = first, first, share
         self._accepted = self._refused = self._switches = 0
         self._accepted_last = False
 
@@ -229,8 +231,7 @@ class _Settling:
         seconds = self._last - self._first
         if self._switches < self._MIXED or self._refused < self._FEWEST or seconds <= 0:
             return math.inf
-        spread = math.sqrt(self._accepted) * (1 if is_over else 2)
-        return (self._accepted + spread) / seconds / self._share
+        return (self._accepted + math.sqrt(self._accepted) * (1 if is_over else 2)) / seconds / self._share
 
 
 class ChanceRefusals:
@@ -246,6 +247,9 @@ class ChanceRefusals:
     much likelier it is if a tenth more of all are refused. While no share is known, that goes for the unit after a cut,
     and for the time before the first one; at other times each refusal is one too many.
 
+    Without a quota the first cuts avoid nothing: each comes before the rate is above the last one's quota. After three,
+    more is believed and sooner, and the quota goes back to the first cut's.
+
     Args:
         board: where the members of a machine keep what they have found out.
     """
@@ -253,10 +257,11 @@ class ChanceRefusals:
     _MORE = 0.1
     """How much more is refused if there are too many, as the sum has it."""
     _FALSE_ALARMS = 1.0, 200, 5000
-    """In which time chance alone makes the sum too high once, about, in seconds; in how many requests at least, and at
-    most."""
+    """In how many seconds chance alone makes the sum too high once; in how many requests at least, and at most."""
     _LEAST, _GREATEST = 0.005, 0.08
     """A lower share counts as none; a greater one is not believed."""
+    _FUTILE, _GREATEST_IF_FUTILE, _FEWEST_IF_FUTILE = 3, 0.3, 12
+    """After how many early cuts a greater one is believed, and told by so many refusals."""
     _UNKNOWN = 0.02
     """The share while none is known."""
     _TESTED = 2
@@ -285,7 +290,7 @@ class ChanceRefusals:
         state = self._board.state
         state.counted += calm and (not state.chance or self.is_tested)
         if state.surplus:
-            state.surplus = max(0.0, state.surplus + math.log(1 - self._MORE / (1 - (state.chance or self._UNKNOWN))))
+            state.surplus = max(0.0, state.surplus + math.log(1 - self._MORE / (1 - self._usual)))
 
     def refused(self, rate: float, *, calm: bool, below: bool = False) -> bool:
         """A request was refused that left after the last cut; returns whether that is one too many.
@@ -302,27 +307,44 @@ class ChanceRefusals:
             self._learn()
         if not (state.chance or calm or below):
             return True
-        state.surplus += math.log(1 + self._MORE / (state.chance or self._UNKNOWN))
+        state.surplus += math.log(1 + self._MORE / self._usual)
         secs, fewest, most = self._FALSE_ALARMS
         return state.surplus > math.log(max(fewest, min(most, secs * rate)))
 
-    def cut(self) -> None:
-        """The rate was cut."""
+    @property
+    def is_futile(self) -> bool:
+        """Whether cut after cut has avoided no refusals."""
+        return self._board.state.early_cuts >= self._FUTILE
+
+    @property
+    def _usual(self) -> float:
+        """The share that is known, or what it looks like."""
+        usual = self._board.state.chance or self._UNKNOWN
+        return max(usual, min(self._GREATEST_IF_FUTILE, self._counted())) if self.is_futile else usual
+
+    def _counted(self) -> float:
+        state = self._board.state  # a refusal after another one does not count
+        return state.by_chance / (state.counted - self.is_futile * state.by_chance + self._DOUBT)
+
+    def cut(self, *, is_early: bool) -> None:
+        """The rate was cut; ``is_early``: a little, and before it was above the quota again."""
         state = self._board.state
+        state.first_quota = state.first_quota if is_early else state.quota
+        state.early_cuts += 1 if is_early else -math.inf if state.cuts else 0
         state.surplus, state.cuts = 0.0, state.cuts + 1
 
     def _is_enough(self, *, calm: bool) -> bool:
         """Whether what has been counted tells the share."""
         state = self._board.state
-        if state.counted >= self._LONGEST:
+        if state.counted >= self._LONGEST or (self.is_futile and state.by_chance >= self._FEWEST_IF_FUTILE):
             return True
-        expected = state.by_chance + state.chance * state.counted
-        return state.counted >= self._PHASE * (1 + calm) and expected >= self._FEWEST
+        enough = state.counted >= self._PHASE * (1 + calm)
+        return enough and state.by_chance + state.chance * state.counted >= self._FEWEST
 
     def _learn(self) -> None:
         state = self._board.state
-        share = state.by_chance / (state.counted + self._DOUBT)
-        lower = min(share, state.share_before, self._GREATEST)
+        share, is_great = self._counted(), self.is_futile or state.chance > self._GREATEST
+        lower = min(share, state.share_before, self._GREATEST_IF_FUTILE if is_great else self._GREATEST)
         found = max(lower, state.chance / (2 if state.by_chance else 4))
         state.chance, state.share_before = found if found >= self._LEAST else 0.0, share
         state.counted = state.by_chance = 0.0

@@ -80,6 +80,7 @@ class SimulatedEndpoint:
         latency_refused: how long a refusal takes, in seconds.
         most: how many requests a client may have in flight.
         tokens: what a request takes; takes a random generator.
+        seed: of what is random.
         options: those of ``ConcurrencyLimit``.
     """
 
@@ -101,9 +102,10 @@ class SimulatedEndpoint:
         latency_refused: float | None = None,
         most: int = _MOST,
         tokens: Callable[[random.Random], int] = lambda _: 0,
+        seed: int = 7,
         **options: Any,
     ) -> None:
-        self._rng = random.Random(7)
+        self._rng = random.Random(seed)
         self._quota, self._latency, self._outage, self._retry_after = quota, latency, outage, retry_after
         self._tokens, self._bad, self._verdict, self._at_random = tokens, bad, verdict, at_random
         self._latency_refused = LATENCY if latency_refused is None else latency_refused
