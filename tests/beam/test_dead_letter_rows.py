@@ -51,7 +51,7 @@ def test_rows_of_every_stage_are_in_one_pcollection(run):
         ("preprocessing", 1, 1, "KeyError", "1"),
     ]
     assert {row.model_id for row in rows} == {"seven.bin"}
-    assert {row.stage: row.attempts for row in rows} == {"inference": 4, "postprocessing": 1, "preprocessing": 1}
+    assert {row.stage: row.attempts for row in rows} == {"inference": 2, "postprocessing": 1, "preprocessing": 1}
     assert all(row.traceback.startswith("Traceback") and row.key is None for row in rows)
 
 

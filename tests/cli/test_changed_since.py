@@ -30,13 +30,13 @@ CHANGED = [{"a": -1, "text": "new"}, *ROWS[:10], {"a": 10, "text": "other"}, *RO
 
 @pytest.fixture
 def run(folder, headrace, monkeypatch):
-    folder.write("twice.py", HANDLER)
+    folder.write("doubles.py", HANDLER)
     folder.write("monday.jsonl", ROWS)
     folder.write("tuesday.jsonl", CHANGED)
     monkeypatch.syspath_prepend(str(folder.path))
 
     def call(source, output, *more):
-        return headrace("run", source, "--handler", "twice:Twice", "--output", output, "--json", *more)
+        return headrace("run", source, "--handler", "doubles:Twice", "--output", output, "--json", *more)
 
     return call
 
@@ -92,7 +92,7 @@ def test_rows_that_failed_are_predicted_again(run, folder):
 def test_the_report_of_a_retry_says_nothing_of_the_other_rows(run, folder, headrace):
     folder.write("monday.jsonl", [{"a": 1, "text": "x"}, {"a": 2, "text": "worse"}])
     facts_of(run("monday.jsonl", "old.jsonl", "--report", "monday.json"))
-    newer = ("--handler", "twice:Twice", "--handler-arg", "plus=1")
+    newer = ("--handler", "doubles:Twice", "--handler-arg", "plus=1")
     facts_of(headrace("retry", "old.dead-letters.jsonl", "--into", "old.jsonl", *newer, "--json", "--report", "x.json"))
     result = run("monday.jsonl", "new.jsonl", "--changed-since", "old.jsonl", *newer[2:])
     assert (result.code, "one of a retry" in result.err) == (2, True)

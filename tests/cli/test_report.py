@@ -49,7 +49,7 @@ def test_a_report_has_the_runs_figures_and_no_values_of_rows(run, folder):
     facts = json.loads(figures)
     assert (facts["rows"], facts["predictions"], facts["failures"]) == (4, 2, 2)
     assert sum(facts["timeline"]["rows"]) == 2
-    assert facts["wall"]["sampled_seconds"] > 0
+    assert set(facts["wall"]) == {"sampled_seconds", "busy_seconds"}
     assert "4 rows in = 4 predictions, dead letters and skipped rows." in page
     assert "secret" not in page + figures
 
@@ -151,7 +151,7 @@ def test_samples_tell_what_an_isolated_host_is_at(folder, headrace):
     spent = facts["wall"]["busy_seconds"]
     assert spent["preprocessing"] > spent.get("model", 0)
     assert spent["postprocessing"] > spent.get("model", 0)
-    assert sum(facts["timeline"]["cpu_seconds"]) > 1, "of the host"
+    assert sum(facts["timeline"]["cpu_seconds"]) > 0.4, "of the host"
 
 
 def test_the_command_for_dead_letters_works_as_pasted(folder, headrace, handlers):
