@@ -29,6 +29,7 @@ from headrace.jobs.files import match
 from headrace.jobs.job import CancelledError, Job
 from headrace.jobs.run import Run
 from headrace.rows.examples import Examples
+from headrace.rows.values import as_rows
 
 sys.path.append(str(Path(__file__).parents[1]))
 
@@ -367,9 +368,10 @@ def _cell(value: Any) -> str:
 
 
 def compare_tables(table: Any, expected: list[dict[str, Any]]) -> None:
-    """Each row of a table is the one that was expected, exactly."""
+    """Each row of a table is the one that was expected, exactly, or of a typed column what JSON has of it."""
     assert table.num_rows == len(expected)
-    for found, row in zip(table.to_pylist(), expected, strict=True):
+    rows = (as_json(row) for batch in table.to_batches() for row in as_rows(batch))
+    for found, row in zip(rows, expected, strict=True):
         assert set(row) <= set(found)
         for name, value in found.items():
             assert _holds(value, row.get(name)), (name, value, row.get(name))
