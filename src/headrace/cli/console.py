@@ -44,7 +44,7 @@ def fail(console: Console, code: int, message: str, error: BaseException, *, ver
     return code
 
 
-def words_of(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """What an error says; with its type, unless it is about something that the user gave."""
     is_clear = isinstance(error, HeadraceError | ValueError) and str(error)
     return str(error) if is_clear else f"{as_type_name(error)}: {error}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from headrace.cli.console import Signals, console_logging, fail, report_error, say, words_of
+from headrace.cli.console import Signals, console_logging, error_text, fail, report_error, say
 from headrace.cli.options import DoctorArgs
 from headrace.cli.summary import Line, rate_text
 from headrace.core.errors import ConfigurationError, HeadraceError, as_type_name
@@ -36,7 +36,7 @@ def run_doctor(args: DoctorArgs) -> int:
             if signals.received:
                 report_error(errors, "interrupted.")
                 return signals.exit_code
-            return fail(errors, MISUSED, words_of(error), error, verbose=args.verbose)
+            return fail(errors, MISUSED, error_text(error), error, verbose=args.verbose)
 
 
 def _refuse_stray_options(args: DoctorArgs) -> None:

@@ -13,7 +13,7 @@ from headrace.core.errors import ConfigurationError, as_type_name
 
 @dataclass(frozen=True, kw_only=True)
 class ShownArgs:
-    """Options of a run that shows what it takes, or of which that was forecast."""
+    """Options of a run for its report and its forecast."""
 
     report: str | None = option(
         "--report",
@@ -35,7 +35,7 @@ class ShownArgs:
     stop_after: float | None = option(
         "--stop-after",
         INPUT,
-        "Read no more rows after so many seconds, for a trial: OUT has those that were read.",
+        "Stop reading rows after this many seconds, for a trial: OUT has the rows read by then.",
         "SECONDS",
         min=0,
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.console import Console
 
 from headrace.cli.columns import about_failures
-from headrace.cli.console import Signals, console_logging, fail, report_error, say, words_of
+from headrace.cli.console import Signals, console_logging, error_text, fail, report_error, say
 from headrace.cli.handlers import factory_place, search_here
 from headrace.cli.options import RetryArgs, RunArgs
 from headrace.cli.progress import STARTING, JobProgress, wait
@@ -115,7 +115,7 @@ def _execute(args: RunArgs | RetryArgs, started: float, record: RunRecord) -> in
                 return _run(run, _Shell(args, record, signals, started))
         except (KeyboardInterrupt, Exception) as error:  # what is found before anything runs is the user's to correct
             if not signals.received:
-                return fail(errors, _code_of(error), words_of(error), error, verbose=args.verbose)
+                return fail(errors, _code_of(error), error_text(error), error, verbose=args.verbose)
         return _interrupted(errors, signals)
 
 

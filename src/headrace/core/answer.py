@@ -84,7 +84,7 @@ def predictions_of(answer: Any, who: object, examples: int | None = None) -> lis
     The type is checked before the length: a dict of one array would pass for the predictions of a batch of one.
 
     Raises:
-        PredictionCountError: the answer is no list of predictions, or not one for each of so many ``examples``.
+        PredictionCountError: the answer is not a list with one prediction for each of the ``examples``.
         Exception: whatever a lazy answer raises.
     """
     if type(answer) not in _LISTS and (found := _no_list(answer)) is not None:

@@ -73,7 +73,7 @@ def _seen_from(cls: type, ancestor: type, declared: Any) -> Any:
 
 
 def _with_arguments(declared: Any, given: Mapping[Any, Any]) -> Any:
-    """The type with arguments for its type variables; ``Any`` for those of which nothing is known."""
+    """The type with its type variables replaced by what they stand for; unknown ones by ``Any``."""
     if isinstance(declared, TypeVar):
         return given.get(declared, Any)
     if get_origin(declared) is None or not declared.__parameters__:

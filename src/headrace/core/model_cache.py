@@ -132,8 +132,8 @@ class ModelCache:
     def use(self, name: Any, load: Callable[[], Any], at_least: Callable[[], int | None] = lambda: None) -> Slot:
         """The model called ``name``, loaded with ``load`` if necessary; it stays until the slot is released.
 
-        Different models load concurrently. For one model, of at least so many bytes, the first thread loads and the
-        others wait. If ``load`` raises, that thread gets the exception, and the next one tries again.
+        Different models load concurrently. One model, which needs ``at_least()`` bytes, is loaded by the first thread
+        that asks, while the others wait. If ``load`` raises, that thread gets the exception, and the next one tries again.
 
         Raises:
             ModelMemoryError: there is no room for it, although no other model is in use.
@@ -262,7 +262,7 @@ class ResidentModels:
 class ModelsOnDemand:
     """The models of a keyed handler that is called directly, by a user or a subclass: each loads on first use.
 
-    Of ``handlers``, by the model's name, so many models are in memory at a time (None: all); others wait for room.
+    ``handlers`` are by the model's name. At most ``limit`` models are in memory at a time (None: all); others wait.
     """
 
     def __init__(self, handlers: Mapping[Any, ModelHandler[Any, Any, Any]], limit: int | None = None) -> None:

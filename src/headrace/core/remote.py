@@ -201,7 +201,7 @@ class RemoteModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
         raise AssertionError("this is a bug in Headrace, please report it")
 
     def ask_rate_limiter(self, hits: int) -> None:
-        """Waits for the rate limiter, if there is one, with so many examples; raises RateLimitExceeded."""
+        """Waits until the rate limiter, if there is one, admits this many examples; raises RateLimitExceeded."""
         if self.rate_limiter is not None and not self.rate_limiter.allow(hits_added=hits):
             raise RateLimitExceeded("the rate limiter refused a request.")
 

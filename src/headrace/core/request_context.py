@@ -82,7 +82,7 @@ def _used(model: str, input_tokens: int, output_tokens: int) -> UsageReported:
 
 
 def _tokens(name: str, given: int) -> int:
-    with suppress(TypeError):  # of arrays, too, of which only some are an index
+    with suppress(TypeError):  # an array is an index only if it is a single integer
         if index(given) >= 0:
             return index(given)
     raise ConfigurationError(f"report_usage: {name} must be an int of at least 0, not {given!r:.80}.")

@@ -35,7 +35,7 @@ _LONGEST = 1 << 20
 _ROWS_AT_ONCE = 1 << 13
 
 
-class _Found(NamedTuple):
+class _RowsOfFile(NamedTuple):
     """Rows of a file."""
 
     kind: tuple[Any, ...]
@@ -75,7 +75,7 @@ class Sample:
         if not self.size:
             raise ConfigurationError("there are no rows in the input: nothing can be quoted.")
 
-    def _everywhere(self, sources: Sequence[Source]) -> list[_Found]:
+    def _everywhere(self, sources: Sequence[Source]) -> list[_RowsOfFile]:
         sizes = [known_size(source) or 0 for source in sources]
         chosen = sorted(range(len(sources)), key=lambda place: sizes[place])[:: math.ceil(len(sources) / _FILES)]
         share = min(1.0, _BYTES / max(1, sum(sizes[place] for place in chosen)))
@@ -130,7 +130,7 @@ def _refuse(sources: Sequence[Source]) -> None:
             )
 
 
-def _beginning(sources: Sequence[Source], limit: int) -> Iterator[_Found]:
+def _beginning(sources: Sequence[Source], limit: int) -> Iterator[_RowsOfFile]:
     for source in sources:
         yield (found := _found(source, 1.0, limit))
         limit -= found.rows
@@ -138,18 +138,18 @@ def _beginning(sources: Sequence[Source], limit: int) -> Iterator[_Found]:
             return
 
 
-def _found(source: Source, share: float, limit: int | None = None) -> _Found:
+def _found(source: Source, share: float, limit: int | None = None) -> _RowsOfFile:
     """The rows of a file, evenly from such a share of it; only so many of the first."""
     if source.files:
         files = source.files[:limit]
-        return _Found(("files",), list(files), len(files), is_exact=True)
+        return _RowsOfFile(("files",), list(files), len(files), is_exact=True)
     try:
         return _of_parquet(source, share, limit) if source.format == "parquet" else _of_text(source, share, limit)
     except Exception as error:
         raise ConfigurationError(f"cannot read {source.path} as {source.format}: {error}") from error
 
 
-def _of_parquet(source: Source, share: float, limit: int | None) -> _Found:
+def _of_parquet(source: Source, share: float, limit: int | None) -> _RowsOfFile:
     with open_source(source) as file:
         parquet = parquet_file(file)
         rows, groups = parquet.metadata.num_rows, parquet.num_row_groups
@@ -167,10 +167,10 @@ def _of_parquet(source: Source, share: float, limit: int | None) -> _Found:
         schema = parquet.schema_arrow
     batches = [with_keys(batch, source.keys) for batch in batches]
     table = pyarrow.Table.from_batches(batches, None if batches else schema)
-    return _Found(("parquet", "", "", str(table.schema), group), table, rows, is_exact=True)
+    return _RowsOfFile(("parquet", "", "", str(table.schema), group), table, rows, is_exact=True)
 
 
-def _of_text(source: Source, share: float, limit: int | None) -> _Found:
+def _of_text(source: Source, share: float, limit: int | None) -> _RowsOfFile:
     size = known_size(source)
     compression = os.path.splitext(source.path)[1] if compression_of(source.path) else ""
     with open_source(source) as file:
@@ -178,7 +178,7 @@ def _of_text(source: Source, share: float, limit: int | None) -> _Found:
         header = next(records, b"") if source.format == "csv" else b""
         if size is None or share == 1:
             some = list(islice(records, limit))
-            return _Found((source.format, source.delimiter, compression, header), some, len(some), is_exact=True)
+            return _RowsOfFile((source.format, source.delimiter, compression, header), some, len(some), is_exact=True)
         some = list(_up_to(records, share * size / _STRIPS))
         has_long_fields = any(record.count(b"\n") > 1 for record in some)
         if compression or is_remote(source.path) or has_long_fields:  # from whose middle it cannot be read
@@ -192,7 +192,7 @@ def _of_text(source: Source, share: float, limit: int | None) -> _Found:
             rows = round(len(some) * size / max(1, sum(map(len, some))))
     is_exact = not compression and not is_remote(source.path) and size <= _COUNTED_BYTES
     rows = _counted(source) if is_exact else rows
-    return _Found((source.format, source.delimiter, compression, header), some, rows, is_exact)
+    return _RowsOfFile((source.format, source.delimiter, compression, header), some, rows, is_exact)
 
 
 def _counted(source: Source) -> int:

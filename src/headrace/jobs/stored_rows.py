@@ -30,7 +30,7 @@ _DISTINCT_MESSAGES = 100
 _MESSAGE_CHARACTERS = 300
 
 
-class _Chunk(NamedTuple):
+class _StoredChunk(NamedTuple):
     """A chunk of a part."""
 
     path: str
@@ -54,7 +54,11 @@ class StoredRows:
     """
 
     def __init__(
-        self, chunks: Iterable[_Chunk], low: int = 0, high: int = sys.maxsize, load: Callable[..., Any] | None = None
+        self,
+        chunks: Iterable[_StoredChunk],
+        low: int = 0,
+        high: int = sys.maxsize,
+        load: Callable[..., Any] | None = None,
     ) -> None:
         self._chunks = sorted(chunks, key=lambda chunk: int(chunk.rows.starts[0]))
         self._low, self._high = low, high
@@ -196,7 +200,7 @@ def _taken(held: list[tuple[Any, Any]], stop: int) -> Iterator[tuple[Any, Any]]:
         yield places[order[start:end]], heads[number][1].slice(begin, end - start)
 
 
-def _chunks_of(path: str) -> list[_Chunk]:
+def _chunks_of(path: str) -> list[_StoredChunk]:
     """The chunks of a part, as far as they are whole."""
     found = []
     ends = (pyarrow.ArrowInvalid, EOFError, StopIteration, *(() if storage.is_remote(path) else (OSError,)))
@@ -205,12 +209,14 @@ def _chunks_of(path: str) -> list[_Chunk]:
             offset, reader = file.tell(), pyarrow.ipc.open_stream(file)
             places = numbers_of(reader.read_next_batch().column(0))
             in_order = bool((numpy.diff(places) > 0).all())
-            found.append(_Chunk(path, offset, RowRanges(places, places + 1), in_order, RowGroup.of(reader.schema)))
+            found.append(
+                _StoredChunk(path, offset, RowRanges(places, places + 1), in_order, RowGroup.of(reader.schema))
+            )
             reader.read_all()  # goes to the end of the stream
     return found
 
 
-def _load(chunk: _Chunk) -> tuple[Any, Any]:
+def _load(chunk: _StoredChunk) -> tuple[Any, Any]:
     """The rows of a chunk, sorted, with their places."""
     with _opened(chunk.path) as file:
         file.seek(chunk.offset)

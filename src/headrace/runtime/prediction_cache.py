@@ -76,7 +76,7 @@ def _identity(handler: Any) -> str:
         ) from error
 
 
-class Found(NamedTuple):
+class CacheLookup(NamedTuple):
     """What a cache knows of a batch."""
 
     known: list[int]
@@ -105,14 +105,14 @@ class PredictionCache:
         self._has_warned = False
         self._lock = threading.Lock()
 
-    def look_up(self, name: Any, batch: Batch) -> Found:
+    def look_up(self, name: Any, batch: Batch) -> CacheLookup:
         """What is known of a batch for the named model; the rest knows what to be kept by."""
         keys = [self._key(name, element) for element in batch.elements]
         found = self._read([key for key in keys if key is not None])
         known = [place for place, key in enumerate(keys) if key in found]
         everything = batch._replace(cache_keys=keys)
         if not known:
-            return Found([], [], everything)
+            return CacheLookup([], [], everything)
         predictions = [found[key] for key in keys if key in found]
         if self._plan.is_one_of_several:
             predictions = with_model_id(predictions, self._plan.answerer(name))
@@ -120,7 +120,7 @@ class PredictionCache:
         if self._plan.keyed:
             predictions = with_keys([batch.elements[place][0] for place in known], predictions)
         places = [place for place, key in enumerate(keys) if key not in found]
-        return Found(known, predictions, everything.pick(places)[0] if places else None)
+        return CacheLookup(known, predictions, everything.pick(places)[0] if places else None)
 
     def keep(self, keys: Sequence[bytes | None], predictions: Sequence[Any]) -> None:
         """Keeps the predictions of elements with these keys; such as do not pickle are left out."""

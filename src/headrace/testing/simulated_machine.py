@@ -58,7 +58,7 @@ class SimulatedMachine:
         machines = plan.machines
         self.limit = round(min(machines.memory_gb, 1e9) * GB)
         self.used = self.peak = 0
-        self.waiting: dict[_Worker, tuple[float, float]] = {}
+        self.waiting: dict[_SimulatedWorker, tuple[float, float]] = {}
         """Since when workers wait for memory, and when they last looked."""
         self.slowdown = max(1.0, machines.workers / (machines.cores or math.inf))
         self.now = 0.0
@@ -70,7 +70,7 @@ class SimulatedMachine:
         Raises:
             ConfigurationError: the models do not fit into memory.
         """
-        workers = [_Worker(self, number) for number in range(self.plan.machines.workers)]
+        workers = [_SimulatedWorker(self, number) for number in range(self.plan.machines.workers)]
         steps = [worker.work(parts) for worker in workers]
         order = itertools.count()
         events = [(0.0, next(order), number) for number in range(len(workers))]
@@ -117,7 +117,7 @@ class _SharedModels(dict[str, _Shared]):
         super().__init__()
         self._machine = machine
 
-    def take(self, name: str, model: SimulatedModel, worker: _Worker) -> float:
+    def take(self, name: str, model: SimulatedModel, worker: _SimulatedWorker) -> float:
         """Leases a model; returns when it is ready."""
         machine, now = self._machine, self._machine.now
         while name not in self:
@@ -146,10 +146,10 @@ class _NoRoomYet(Exception):
     """Other workers hold the memory; the cache would wait for them in real time."""
 
 
-class _Neighbours:
+class _OtherWorkers:
     """As of ``models.admission.Neighbours``: the other workers of the machine."""
 
-    def __init__(self, worker: _Worker) -> None:
+    def __init__(self, worker: _SimulatedWorker) -> None:
         self._worker = worker
         self._since: float | None = None
 
@@ -167,13 +167,13 @@ class _Neighbours:
         return min((times for worker, times in waiting.items() if worker is not self._worker), default=None)
 
 
-class _Room(MemoryBudget):
+class _WorkerMemory(MemoryBudget):
     """A worker's room for models. Memory is looked at only for keyed models that workers do not share."""
 
-    def __init__(self, worker: _Worker) -> None:
+    def __init__(self, worker: _SimulatedWorker) -> None:
         machine = worker.machine
         figures = (lambda: machine.limit - machine.used, lambda: machine.limit, lambda: worker.held)
-        super().__init__(*figures, now=lambda: machine.now, neighbours=_Neighbours(worker))
+        super().__init__(*figures, now=lambda: machine.now, neighbours=_OtherWorkers(worker))
         self._worker = worker
         self._checks = machine.plan.route == "keyed" and machine.shared is None
 
@@ -195,7 +195,7 @@ class _Room(MemoryBudget):
                 worker.bundle.counts["evictions", name] += 1
 
 
-class _Worker:
+class _SimulatedWorker:
     """A worker process: what an ``InferenceSession`` and its bundles are made of, without the threads."""
 
     def __init__(self, machine: SimulatedMachine, number: int) -> None:
@@ -205,7 +205,7 @@ class _Worker:
         self.done: list[SimulatedBundle] = []
         self.bundle = SimulatedBundle()
         """At which it is."""
-        self.cache = ModelCache(machine.plan.max_models, _Room(self))
+        self.cache = ModelCache(machine.plan.max_models, _WorkerMemory(self))
         self._rng = random.Random(f"{machine.seed} {number}")
         self._steps = [*_transforms(machine.plan)]
 

@@ -101,10 +101,10 @@ def simulate(plan: Mapping[str, Any], *, grouped: bool = True) -> Forecast:
     Raises:
         ConfigurationError: the plan is wrong, or does not fit into memory; the message names the key.
     """
-    return _Run(parse_plan(plan), grouped=grouped).forecast()
+    return _Simulation(parse_plan(plan), grouped=grouped).forecast()
 
 
-class _Run:
+class _Simulation:
     def __init__(self, plan: SimulatedRun, *, grouped: bool) -> None:
         self._plan = plan
         self._rng = random.Random(7)

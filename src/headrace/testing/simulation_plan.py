@@ -46,7 +46,7 @@ class BatchSeconds:
 
 def _batch_seconds(value: Any, where: str) -> BatchSeconds:
     if isinstance(value, Mapping):
-        line = _parsed(_Line, value, where)
+        line = _parsed(_BatchTime, value, where)
         return BatchSeconds([(0.0, line.fixed), (1.0, line.fixed + line.per_row)])
     try:
         points = sorted((float(size), float(seconds)) for size, seconds in value)
@@ -67,7 +67,7 @@ def _hours(value: Any, where: str) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Line:
+class _BatchTime:
     fixed: float = _number("seconds for any batch")
     per_row: float = _number("seconds more for each row")
 
