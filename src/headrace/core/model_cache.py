@@ -133,7 +133,7 @@ class ModelCache:
         """The model called ``name``, loaded with ``load`` if necessary; it stays until the slot is released.
 
         Different models load concurrently. One model, which needs ``at_least()`` bytes, is loaded by the first thread
-        that asks, while the others wait. If ``load`` raises, that thread gets the exception, and the next one tries again.
+        that asks, while the others wait. If ``load`` raises, that thread gets the exception, and the next one tries.
 
         Raises:
             ModelMemoryError: there is no room for it, although no other model is in use.
