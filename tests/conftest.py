@@ -6,6 +6,7 @@ import importlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -66,6 +67,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _numbers(release: str) -> tuple[int, ...]:
     return tuple(map(int, release.split(".")[:2]))
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port of 127.0.0.1 where nobody listens but a server that asks for it: no other gets it, as it is bound."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+@pytest.fixture
+def nobody(closed_port: int) -> str:
+    """A URL where nobody listens."""
+    return f"http://127.0.0.1:{closed_port}/"
 
 
 @pytest.fixture(scope="session", autouse=True)

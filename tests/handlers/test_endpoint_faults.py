@@ -91,20 +91,16 @@ def test_answer_that_is_too_slow_costs_its_element(slow):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_server_that_was_never_there_is_one_error(host):
-    with serving() as server:
-        url = server.url.replace("127.0.0.1", host)
+def test_server_that_was_never_there_is_one_error(host, nobody):
     with pytest.raises(EndpointError, match=r"nobody has answered for 0\.2 s: .*Check the URL"):
-        asking(url, ["a", "b"], retry=RetryConfig(timeout_secs=0.2))
+        asking(nobody.replace("127.0.0.1", host), ["a", "b"], retry=RetryConfig(timeout_secs=0.2))
 
 
-def test_server_that_comes_late_is_waited_for_by_a_name_of_several_addresses():
-    with serving() as server:
-        address, url = server.server_address, server.url.replace("127.0.0.1", "localhost")
-    handler = OpenAIChatModelHandler("m", url=f"{url}v1", num_retries=0)
+def test_server_that_comes_late_is_waited_for_by_a_name_of_several_addresses(closed_port):
+    handler = OpenAIChatModelHandler("m", url=f"http://localhost:{closed_port}/v1", num_retries=0)
     with ThreadPoolExecutor(1) as one:
         found = one.submit(list, predict(handler, ["a", "b"]))
-        with serving(speaking(), address=address):
+        with serving(speaking(), address=("127.0.0.1", closed_port)):
             assert texts_of(found.result(60)) == ["A", "B"]
 
 

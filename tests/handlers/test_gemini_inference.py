@@ -219,10 +219,8 @@ def test_refused_requests_are_sent_again(answer, fn):
 
 
 @pytest.mark.parametrize("fn", [generate_from_string, ask_once])
-def test_service_that_was_never_there_is_waited_for_and_then_one_error(fn):
-    with serving() as server:
-        away = server.url
-    handler = GeminiModelHandler("m", fn, url=away)
+def test_service_that_was_never_there_is_waited_for_and_then_one_error(fn, nobody):
+    handler = GeminiModelHandler("m", fn, url=nobody)
     with pytest.raises(EndpointError, match=r"nobody has answered for 0\.2 s"):
         events_and_outcomes(handler, ["a"], retry=RetryConfig(timeout_secs=0.2))
 

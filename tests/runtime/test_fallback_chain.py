@@ -22,7 +22,6 @@ from headrace.metrics.totals import Totals
 from headrace.runtime.observers import FanOut
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
-from http_endpoint import serving
 from toys import Events, refuse, run
 
 pytestmark = pytest.mark.usefixtures("module_travels", "requests_end")
@@ -69,13 +68,6 @@ def chain(*known, kind=Only):
 
 def answered(outcomes):
     return [(one.model_id, one.inference) for one in outcomes]
-
-
-@pytest.fixture
-def nobody():
-    """A URL where nobody listens."""
-    with serving() as server:
-        return server.url
 
 
 @pytest.mark.parametrize("place", [{}, {"isolate": True}])

@@ -41,13 +41,6 @@ def worker_for(handler, fallback, close_later, **options):
     return close_later(open_worker(catching(spec, Exception)))
 
 
-@pytest.fixture
-def nobody():
-    """A URL where nobody listens."""
-    with serving() as server:
-        return server.url
-
-
 @BOTH
 def test_elements_that_an_endpoint_refuses_for_good_go_to_a_local_model(kind):
     with serving(for_example(3, Answer(400))) as server:

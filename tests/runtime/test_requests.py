@@ -91,29 +91,23 @@ def test_delay_that_the_server_names_is_obeyed(kind):
 
 
 @BOTH
-def test_server_that_is_not_there_yet_is_waited_for(kind):
-    with serving() as server:
-        address = server.server_address
-    predictions = predict(kind(f"http://127.0.0.1:{address[1]}/"), range(3))
+def test_server_that_is_not_there_yet_is_waited_for(kind, closed_port, nobody):
+    predictions = predict(kind(nobody), range(3))
     with ThreadPoolExecutor(1) as asking:
         found = asking.submit(list, predictions)
-        with serving(address=address):
+        with serving(address=("127.0.0.1", closed_port)):
             assert found.result(60) == [0, 2, 4]
 
 
 @pytest.mark.parametrize("url", [None, "http://no-such-host.invalid/"])
-def test_server_that_was_never_there_is_one_error(url):
-    with serving() as server:
-        url = url or server.url
+def test_server_that_was_never_there_is_one_error(url, nobody):
     message = r"Remote: nobody has answered for 0.2 s: .*Check the URL, or wait for longer with RetryConfig"
     with pytest.raises(EndpointError, match=message):
-        list(predict(Remote(url), range(100), on_failure="yield", retry=RetryConfig(timeout_secs=0.2)))
+        list(predict(Remote(url or nobody), range(100), on_failure="yield", retry=RetryConfig(timeout_secs=0.2)))
 
 
-def test_retry_filter_decides_whether_a_server_that_is_not_there_is_waited_for():
-    with serving() as server:
-        url = server.url
-    _, outcomes = events_and_outcomes(Remote(url, retry_filter=lambda error: False), range(3))
+def test_retry_filter_decides_whether_a_server_that_is_not_there_is_waited_for(nobody):
+    _, outcomes = events_and_outcomes(Remote(nobody, retry_filter=lambda error: False), range(3))
     assert [type(one.error.reason) for one in failures_among(outcomes)] == [ConnectionRefusedError] * 3
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 
 import numpy
@@ -22,11 +21,6 @@ pytestmark = pytest.mark.usefixtures("module_travels", "requests_end")
 BOTH = pytest.mark.parametrize("protocol", ["http", "grpc"])
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        return bound.getsockname()[1]
-
-
 @BOTH
 def test_request_that_takes_too_long_fails_and_is_sent_again(protocol):
     hanging = threading.Event()
@@ -42,28 +36,27 @@ def test_request_that_takes_too_long_fails_and_is_sent_again(protocol):
         assert len(server.requests) == 2
 
 
-def test_server_that_was_never_there_is_waited_for_and_then_one_error():
-    handler = KServeModelHandler(f"127.0.0.1:{free_port()}", "total")
+def test_server_that_was_never_there_is_waited_for_and_then_one_error(closed_port):
+    handler = KServeModelHandler(f"127.0.0.1:{closed_port}", "total")
     with pytest.raises(EndpointError, match=r"nobody has answered for 0\.2 s"):
         events_and_outcomes(handler, ROWS[:1], retry=RetryConfig(timeout_secs=0.2))
 
 
-def test_server_that_is_away_is_unavailable_over_grpc():
+def test_server_that_is_away_is_unavailable_over_grpc(closed_port):
     """A status that says no more than that."""
-    handler = KServeModelHandler(f"127.0.0.1:{free_port()}", "total", protocol="grpc")
+    handler = KServeModelHandler(f"127.0.0.1:{closed_port}", "total", protocol="grpc")
     _, outcomes = events_and_outcomes(handler, ROWS[:1], retry=RetryConfig(timeout_secs=0.2))
     (failure,) = failures_among(outcomes)
     assert "UNAVAILABLE" in str(failure.error)
 
 
 @BOTH
-def test_server_that_comes_back_is_used_at_once(protocol):
-    port = free_port()
-    handler = KServeModelHandler(f"127.0.0.1:{port}", "total", protocol=protocol)
+def test_server_that_comes_back_is_used_at_once(protocol, closed_port):
+    handler = KServeModelHandler(f"127.0.0.1:{closed_port}", "total", protocol=protocol)
     found = []
     asking = threading.Thread(target=lambda: found.extend(predict(handler, ROWS)))
     asking.start()
-    with serving(protocol, port=port):
+    with serving(protocol, port=closed_port):
         asking.join(120)
     assert inferences(found) == [n + 3.5 for n in range(5)]
 
