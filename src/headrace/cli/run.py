@@ -15,6 +15,7 @@ from rich.console import Console
 from headrace.cli.columns import about_failures
 from headrace.cli.console import Signals, console_logging, error_text, fail, report_error, say
 from headrace.cli.handlers import factory_place, search_here
+from headrace.cli.importing import importing
 from headrace.cli.options import RetryArgs, RunArgs
 from headrace.cli.progress import STARTING, JobProgress, wait
 from headrace.cli.recognition import about_model, recognised
@@ -98,7 +99,7 @@ def _execute(args: RunArgs | RetryArgs, started: float, record: RunRecord) -> in
     with console_logging(errors, verbose=args.verbose), Signals() as signals, ExitStack() as ahead:
         busy = errors.status("starting") if not args.no_progress and errors.is_terminal else nullcontext()
         try:
-            with busy:
+            with busy, importing():
                 args, known = recognised(args)
                 ahead.enter_context(importing_ahead(args))
                 from headrace.cli.prepare import prepare  # noqa: PLC0415 - importing numpy takes a while

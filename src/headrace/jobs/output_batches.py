@@ -26,6 +26,7 @@ from headrace.rows.values import (
     as_values,
     is_vector,
     numbers_as_array,
+    text_scalar,
     texts_of_times,
     vectors_of,
     without_infinities,
@@ -93,7 +94,7 @@ def batch_of_block(columns: dict[str, Any], predictions: Any, model_id: str | No
         some = exploded_array(predictions) if explode else {PREDICTION: predictions}
     columns.update((name, column_of_predictions(values)) for name, values in some.items())
     if model_id is not None and not isinstance(predictions, list):
-        columns["model_id"] = array_of([model_id] * rows, pyarrow.string())
+        columns["model_id"] = pyarrow.repeat(text_scalar(model_id), rows)
     return _as_batch(columns)
 
 

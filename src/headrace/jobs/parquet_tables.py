@@ -30,7 +30,6 @@ _EXACT = 2**53
 _FIELDS = 1000
 """A column of objects with more distinct fields holds mappings rather than records, and becomes text."""
 _LEVELS = 30
-_GROUP = b"headrace.group"
 _TYPES = pyarrow.types
 _WITH_LENGTHS = _TYPES.is_string, _TYPES.is_large_string, _TYPES.is_binary, _TYPES.is_large_binary
 
@@ -107,68 +106,6 @@ def open_parquet(where: Any, schema: Any) -> Any:
     """A writer of a Parquet file, given its path or a file of Arrow's. Numbers seldom gain from dictionaries."""
     texts = [field.name for field in schema if not (_TYPES.is_floating(field.type) or _TYPES.is_integer(field.type))]
     return pyarrow.parquet.ParquetWriter(where, schema, use_dictionary=texts)
-
-
-class RowGroup(NamedTuple):
-    """A row group of the output's own file, which holds rows of a part."""
-
-    path: str
-    number: int
-
-    @classmethod
-    def of(cls, schema: Any) -> RowGroup | None:
-        """What a batch with this schema refers to; None if the batch holds its rows itself."""
-        reference = (schema.metadata or {}).get(_GROUP)
-        return None if reference is None else cls(*json.loads(reference))
-
-    def reference(self) -> Any:
-        """A record batch that stands for the rows."""
-        return pyarrow.RecordBatch.from_arrays([], schema=pyarrow.schema([], metadata={_GROUP: json.dumps(self)}))
-
-    def read(self) -> Any:
-        """The rows, as a table."""
-        with pyarrow.parquet.ParquetFile(self.path, memory_map=True) as file:
-            return file.read_row_group(self.number).replace_schema_metadata(None)
-
-
-class DirectParquet:
-    """A Parquet file of the predictions that is written while they come: a large output is not written twice.
-
-    The first record batch creates it, and each becomes a row group, as long as they have the same types.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._writer: Any = None
-        self._groups = 0
-        self._is_over = False
-
-    def add(self, batch: Any) -> Any:
-        """Writes a row group, and returns what stands for it in a part.
-
-        The batch itself comes back if it does not fit; then no others do.
-        """
-        if self._is_over or not self._fits(batch.schema):
-            self.close()
-            return batch
-        self._writer.write_batch(batch)
-        self._groups += 1
-        return RowGroup(self._path, self._groups - 1).reference()
-
-    def close(self) -> None:
-        """Ends the file; it takes no more rows."""
-        self._is_over = True
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-
-    def _fits(self, schema: Any) -> bool:
-        if self._writer is not None:
-            return bool(self._writer.schema.equals(schema, check_metadata=True))
-        if schema.metadata or any(map(pyarrow.types.is_null, schema.types)):  # lines; or a type that is not known yet
-            return False
-        self._writer = open_parquet(self._path, schema)
-        return True
 
 
 def letter_types() -> dict[str, Any]:

@@ -24,11 +24,12 @@ import pyarrow.ipc
 from headrace.core.phases import Phase, during
 from headrace.core.result import DeadLetter, Failure, Outcome, Predictions
 from headrace.jobs import storage
+from headrace.jobs.direct_parquet import DirectParquet
 from headrace.jobs.job import FIRST_ROWS
 from headrace.jobs.json_lines import JsonEncodeError, as_line
 from headrace.jobs.letters import LetterLines, unwritten
 from headrace.jobs.output_batches import OutputLine, batch_of_block, batch_of_lines, kept_columns
-from headrace.jobs.parquet_tables import GROUP_BYTES, GROUP_ROWS, DirectParquet
+from headrace.jobs.parquet_tables import GROUP_BYTES, GROUP_ROWS
 from headrace.jobs.publishing import sync
 from headrace.rows.blocks import Block, BlockRow, Row
 from headrace.rows.examples import PREDICTION, answer_of, exploded
@@ -158,9 +159,10 @@ class PartWriter:
     def _write_chunk(self) -> None:
         some, batches = zip(*self._chunk, strict=True)
         self._chunk, self._rows, self._bytes = [], 0, 0
-        (batch,) = pyarrow.Table.from_batches(batches).combine_chunks().to_batches()
-        if self._direct is not None:
-            batch = self._direct.add(batch)
+        table = pyarrow.Table.from_batches(batches)
+        batch = None if self._direct is None else self._direct.add(table)
+        if batch is None:
+            (batch,) = table.combine_chunks().to_batches()
         if self._file is None:
             self._file = storage.create(self._path)
             if self._durable:

@@ -17,9 +17,9 @@ import pyarrow
 import pyarrow.ipc
 
 from headrace.jobs import storage
+from headrace.jobs.direct_parquet import RowGroup
 from headrace.jobs.job import Report
 from headrace.jobs.output_batches import lines_in
-from headrace.jobs.parquet_tables import RowGroup
 from headrace.jobs.parts import KINDS
 from headrace.jobs.row_ranges import RowRanges
 from headrace.rows.blocks import place_at

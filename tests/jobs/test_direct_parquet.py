@@ -8,8 +8,9 @@ import pyarrow.parquet
 import pytest
 
 from headrace.jobs import output, parts
+from headrace.jobs.direct_parquet import DirectParquet
 from headrace.jobs.output_batches import OutputLine, lines_in
-from headrace.jobs.parquet_tables import DirectParquet, write_parquet
+from headrace.jobs.parquet_tables import write_parquet
 from headrace.jobs.parts import PartWriter
 from headrace.jobs.stored_rows import StoredRows
 
@@ -92,6 +93,34 @@ def test_a_column_whose_type_is_not_known_yet_is_none_for_the_file(part, tmp_pat
 def test_a_column_without_any_value_keeps_its_type(part, tmp_path):
     put(part, 0, block(None, None, as_type="float64"))
     assert stored(part) == ([None, None], str(tmp_path / "direct.parquet"))
+
+
+def test_a_row_group_that_cannot_be_written_fails_the_next_rows(part, monkeypatch):
+    put(part, 0, block(0, 1, 2, 3))
+    monkeypatch.setattr(DirectParquet, "_write", lambda *_: 1 / 0)
+    put(part, 4, block(4, 5, 6, 7))
+    with pytest.raises(ZeroDivisionError):
+        put(part, 8, block(8, 9, 10, 11))
+    part.abandon()
+
+
+def test_the_last_row_group_that_cannot_be_written_fails_the_part(part, monkeypatch):
+    monkeypatch.setattr(DirectParquet, "_write", lambda *_: 1 / 0)
+    put(part, 0, block(0, 1, 2, 3))
+    with pytest.raises(ZeroDivisionError):
+        part.finish()
+    part.abandon()
+
+
+def test_categories_of_several_blocks_share_a_dictionary(part, tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "GROUP_ROWS", 100)
+    rows = ["a" * 1000] * 50 + ["b" * 1000] * 50
+    for place in (0, 50):
+        some = pyarrow.array(rows[place : place + 50]).dictionary_encode()
+        put(part, place, pyarrow.RecordBatch.from_pydict({"n": some}))
+    assert stored(part) == (rows, str(tmp_path / "direct.parquet"))
+    column = pyarrow.parquet.ParquetFile(tmp_path / "direct.parquet").metadata.row_group(0).column(0)
+    assert column.total_uncompressed_size < 10_000  # each text a few times, statistics included
 
 
 def test_a_run_writes_its_rows_once(tmp_path, both_ways, monkeypatch):
