@@ -23,6 +23,11 @@ class Twice(headrace.ModelHandler):
         assert self.plus or "worse" not in [row["text"] for row in batch]
         found = [{"twice": 2 * row["a"] + self.plus, "name": row["text"]} for row in batch]
         return [headrace.PredictionResult(row, one, self.model_id) for row, one in zip(batch, found)]
+
+
+class Nothing(Twice):
+    def run_inference(self, batch, model, inference_args=None):
+        return [None for _ in batch]
 """
 CHANGED = [{"a": -1, "text": "new"}, *ROWS[:10], {"a": 10, "text": "other"}, *ROWS[30:], ROWS[5]]
 """All but two of them are among ``ROWS``."""
@@ -54,6 +59,24 @@ def test_the_output_is_that_of_a_whole_run(run, folder, old, more):
     facts = facts_of(run("tuesday.jsonl", "new.jsonl", "--changed-since", old, *more))
     assert (facts["rows"], facts["predictions"], facts["from_cache"]) == (len(CHANGED), len(CHANGED), len(CHANGED) - 2)
     assert folder.rows("new.jsonl") == folder.rows("whole.jsonl")
+
+
+@pytest.mark.parametrize("more", [(), ("--explode",), ("--handler-arg", "model_id=v1"), ("--columns", "text,a")])
+@pytest.mark.parametrize("source", ["jsonl", "csv"])
+def test_of_csv_the_cells_are_taken_over(run, folder, source, more):
+    odd = [{"a": 7, "text": "", "c": None}, {"a": 8, "text": "1", "c": ["x", 1.0]}, {"a": 9, "text": "true", "c": 0.1}]
+    folder.write("monday.jsonl", odd + [{**row, "c": {"é": None}} for row in ROWS])
+    folder.write("tuesday.jsonl", [{**row, "c": {"é": None}} for row in CHANGED] + odd)
+    if source == "csv":
+        for day in ("monday", "tuesday"):
+            facts_of(run(f"{day}.jsonl", f"{day}.csv", "--keep", "a,text,c", "--handler", "doubles:Nothing"))
+            text = (folder.path / f"{day}.csv").read_text().splitlines()
+            folder.write(f"{day}.csv", "\n".join(line.rpartition(",")[0] for line in text) + "\n")
+    facts_of(run(f"monday.{source}", "old.csv", "--report", "monday.json", *more))
+    facts_of(run(f"tuesday.{source}", "whole.csv", *more))
+    facts = facts_of(run(f"tuesday.{source}", "new.csv", "--changed-since", "old.csv", *more))
+    assert facts["from_cache"] == len(CHANGED) - 2 + len(odd)
+    assert (folder.path / "new.csv").read_text() == (folder.path / "whole.csv").read_text()
 
 
 def test_workers_and_formats_take_over_as_well(run, folder):
@@ -124,7 +147,7 @@ def test_what_cannot_be_compared_is_one_error_before_the_run(run, folder):
     for old, more, said in (
         ("missing.jsonl", (), "there is no file 'missing.jsonl'"),
         ("none/none.jsonl", (), "no report beside none/none.jsonl"),
-        ("bare.csv", (), "takes JSON lines or Parquet"),
+        ("bare.csv", (), "let --output be CSV, too"),
         ("kept.jsonl", ("--columns", "a,text"), "no column 'text'"),
         ("all.jsonl", (), "no column 'text'"),
         ("old.jsonl", ("--runner", "DirectRunner"), "leave --runner"),

@@ -27,13 +27,21 @@ import headrace
 class Asks(headrace.RemoteModelHandler):
     """A request has a thousand input tokens, and as many output tokens as its number; notes what it is asked."""
 
+    def __init__(self, times=1, api_key=None, batch_directory=None):
+        super().__init__()
+        self.times, self.key = times, api_key
+
     def create_client(self):
         return None
 
     def request(self, batch, model, inference_args=None):
         with open("asked", "a") as log:
             log.writelines(f"{one['n']}\\n" for one in batch)
-        headrace.report_usage("m", input_tokens=1000, output_tokens=sum(one["n"] for one in batch))
+        if self.key:
+            with open("seen", "a") as seen:
+                seen.writelines(open(f"/proc/{one}/cmdline").read() for one in (os.getpid(), os.getppid()))
+                seen.write(self.key[:3])
+        headrace.report_usage("m", input_tokens=1000 * self.times, output_tokens=sum(one["n"] for one in batch))
         return [2 * one["n"] for one in batch]
 
     def batch_elements_kwargs(self):
@@ -177,6 +185,41 @@ def test_money_is_quoted_and_what_was_paid_is_kept(paid, headrace, folder):
     assert (folder.path / "asked").read_text().split() == asked
 
 
+def test_batches_of_another_model_have_a_pilot_of_their_own(paid, headrace, folder):
+    options = ("in.jsonl", "--handler", paid, "--price", "m=1,0", "--json", "--pilot", "50", "--limit", "5")
+    others = (
+        "--handler-arg times=3 --batch-directory b",
+        "--batch-directory b",
+        "--handler gone:make --batch-directory b",
+    )
+    alternatives = [word for other in others for word in ("--alternative", other)]
+    found = json.loads(headrace("quote", *options, *alternatives).out)["alternatives"]
+    assert [one.get("money") for one in found] == [pytest.approx(0.0075), pytest.approx(0.0025), None]
+    assert "gone" in found[2]["error"]
+
+
+def test_batches_of_a_handler_without_them_are_an_error(quote):
+    (one,) = json.loads(quote("--alternative", "--batch-directory b", "--json").out)["alternatives"]
+    assert "batch_directory" in one["error"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="where the arguments of processes are in /proc")
+def test_nobody_sees_a_key_among_the_arguments_of_processes(paid, folder):
+    found = package.quote(
+        "in.jsonl",
+        handler=paid,
+        handler_arg={"api_key": "sk-12345678"},
+        alternative=["--handler-arg api_key=sk-87654321"],
+        pilot=50,
+        limit=3,
+    )
+    seen = (folder.path / "seen").read_text()
+    assert seen.count("sk-") == 6, "the handler has the key"
+    assert "1234" not in seen
+    assert "8765" not in seen
+    assert "sk-" not in json.dumps(found)
+
+
 def test_a_pilot_keeps_the_budget_and_is_of_the_rows_that_the_run_reads(paid, headrace, folder):
     options = ("--handler", paid, "--price", "m=1,10", "--cache", "cache.sqlite", "--json", "--pilot", "50")
     found = json.loads(headrace("quote", "in.jsonl", *options, "--limit", "5", "--alternative", "--workers 1").out)
@@ -311,5 +354,7 @@ def test_a_file_of_options_has_no_secrets_and_paths_from_its_folder(folder):
     text = toml_of(args, "conf/h.toml")
     assert text == '[run]\nhandler = "h:make"\nmodel = "../models/m.pkl"\nhandler-arg = "n=2"\ncache = "../c.db"\n'
     assert "sk-1" not in json.dumps(table_of(args))
+    secret = table_of(run_args("--url", "https://me:pw@host", "--prompt", "Does it need authorization? {text}"))
+    assert secret == {"prompt": "Does it need authorization? {text}"}
     with pytest.raises(ConfigurationError, match="several"):
         toml_of(run_args("--fallback", "one", "--fallback", "two"), "h.toml")

@@ -166,6 +166,25 @@ def test_the_command_for_dead_letters_works_as_pasted(folder, headrace, handlers
     assert [row["prediction"] for row in folder.rows("an output.jsonl")] == [3, 15, 6]
 
 
+def test_the_command_of_each_cause_retries_its_letters(folder, headrace, handlers):
+    folder.write("in.jsonl", [{"a": 1, "b": 1}, {"a": "x", "b": 2}, {"b": 3}, {"a": "y", "b": 4}])
+    options = ("--handler", f"{handlers}:Add", "--columns", "a,b", "--max-batch-size", "1", "--json")
+    for messages in ((), ("--report-messages",)):
+        run = ("run", "in.jsonl", "--output", "p.jsonl", *options, "--report", "r.html", *messages)
+        assert headrace(*run).code == 0
+        commands = re.findall("<code[^>]*>(headrace retry.*?)</code>", (folder.path / "r.html").read_text())
+        counts = []
+        for command in map(html.unescape, commands):
+            again = headrace(*shlex.split(command)[1:], "--json", "--threshold", "1")
+            facts = json.loads(again.out)
+            assert facts["failures"] == facts["rows"]
+            counts.append(facts["rows"])
+        assert sorted(counts) == [1, 2, 3]
+    lone = headrace("run", "in.jsonl", "--limit", "2", "--output", "q.jsonl", *options, "--report", "q.html")
+    assert lone.code == 0
+    assert (folder.path / "q.html").read_text().count("headrace retry") == 1
+
+
 def test_keys_are_not_in_the_command():
     secrets = ["api_key=sk-123", "headers={'Authorization': 'Bearer b-1'}", "url=https://me:pw1@host"]
     args = RunArgs(arguments=[], url="https://me:pw2@host/?x=1", handler_args=[*secrets, "max_tokens=5"], isolate=True)

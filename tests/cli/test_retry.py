@@ -149,6 +149,40 @@ def test_what_fails_again_stays_in_the_dead_letters_until_it_succeeds(folder, ca
     assert folder.names() == ["a.jsonl", "b.jsonl", "p.jsonl"]
 
 
+@pytest.mark.parametrize("letters", ["p.dead-letters.jsonl", "q.parquet", "q.csv"])
+@pytest.mark.parametrize("more", [(), ("--resume",)])
+def test_one_cause_is_retried_and_the_others_stay(folder, call, first_run, letters, more):
+    first_run("--dead-letters", letters)
+    kept = {letter["stage"]: letter for letter in folder.rows(letters)} if letters != "q.csv" else {}
+    retry = ("retry", "size", letters, "--into", "p.jsonl", "--dead-letters", letters, *more)
+    wrong = call(*retry, "--cause", "inference KeyError")
+    assert (wrong.code, "'inference KeyError' is in" in wrong.error) == (2, True)
+    result = call(*retry, "--cause", "inference TypeError:")
+    assert (result.code, result.summary["rows"]) == (0, "1")
+    assert "dead letters of other causes stay: 1" in result.err
+    assert [row["b"] for row in folder.rows("p.jsonl")] == [2, 3, 5]
+    if kept:
+        (stays,) = folder.rows(letters)
+        assert (stays.pop("position"), kept["preprocessing"].pop("position")) != (None, None)
+        assert stays == kept["preprocessing"]
+    again = call("retry", "size", letters, "--into", "p.jsonl", "--dead-letters", letters, "--columns", "b")
+    assert again.code == 0
+    assert [row["b"] for row in folder.rows("p.jsonl")] == [2, 3, 5, 6]
+    assert folder.names() == ["in.jsonl", "p.jsonl"]
+
+
+def test_a_cause_that_goes_on_stays_with_the_others(folder, call, first_run):
+    first_run()
+    before = folder.rows("p.dead-letters.jsonl")
+    retry = ("p.dead-letters.jsonl", "--cause", "TypeError", "--columns", "a,b")
+    assert call("retry", "Add", *retry, "--into", "p.jsonl").code == 3
+    assert folder.rows("p.dead-letters.jsonl") == before
+    assert call("retry", "Add", *retry, "--into", "p.jsonl", "--threshold", "1").code == 0
+    assert sorted(letters_at(folder)) == [(2, 1, 2), (4, 2, 2)]
+    assert call("retry", "size", *retry, "--output", "new.jsonl").code == 0
+    assert [row["b"] for row in folder.rows("new.jsonl")] == [3]
+
+
 def without_positions(letters):
     return [{name: value for name, value in letter.items() if name != "position"} for letter in letters]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import pathlib
 import random
 import statistics
 from functools import cache
@@ -83,6 +84,20 @@ def test_a_beginning_has_long_and_short_rows_as_all_have(path, out):
     some = read(sample_of(path).write(out, 1, slice(160)))
     assert len(some) == 160
     assert statistics.fmean(len(row["text"]) for row in some) == pytest.approx(mean, rel=0.1)
+
+
+def test_each_row_of_a_sample_has_its_stratum(path, out):
+    found = sample_of(path)
+    lengths = [len(json.dumps(row, ensure_ascii=False).encode()) for row in read(found.write(out))]
+    pairs = sorted(zip(found.strata, lengths, strict=True))
+    means = [statistics.fmean(length for one, length in pairs if one == stratum) for stratum in range(16)]
+    assert sorted(found.strata[:16]) == list(range(16))
+    assert means == sorted(means)
+    assert sample_of(path, write(found_beside(path), [{"text": "", "id": 1}] * 9)).strata is None
+
+
+def found_beside(path):
+    return pathlib.Path(path).with_name("other.jsonl" if "csv" in path or "parquet" in path else "other.csv")
 
 
 def test_of_a_limited_run_only_the_rows_that_it_reads_are_sampled(path, tmp_path, out):

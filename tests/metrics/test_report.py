@@ -157,6 +157,15 @@ def test_a_run_of_which_the_cache_knew_all_has_no_empty_table(timeline: Timeline
     assert table["rows"] == [["from the cache", "5"]]
 
 
+def test_differences_of_runs_have_intervals(figures: dict[str, Any], timeline: Timeline) -> None:
+    timeline.on_event(UsageReported("gpt", 1000, 50, 10, 0.5))
+    timeline.on_event(BatchCompleted("", 100, 0, 0.1))
+    compared, *_ = tables(report_figures(FACTS, timeline), figures)
+    differences = {name: difference for name, *_, difference in compared["rows"]}
+    assert "±" not in differences["rows"]
+    assert all("±" in differences[name] for name in ("seconds", "failures", "cost", "rows/s"))
+
+
 def test_a_run_without_a_timeline_is_compared_by_what_is_known(figures: dict[str, Any]) -> None:
     compared, *_ = tables(figures, report_figures(FACTS, Timeline()))
     assert [name for name, *_ in compared["rows"]] == ["seconds", "rows", "failures", "cost"]

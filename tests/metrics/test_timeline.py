@@ -64,6 +64,18 @@ def test_samples_of_processes_add_up(clock: Clock) -> None:
     assert timeline.recent() == pytest.approx({"model": 0.6, "reading": 0.25})
 
 
+def test_a_host_of_several_processes_counts_once(clock: Clock) -> None:
+    timeline = Timeline(clock)
+    for second in range(1, 4):
+        clock.now = float(second)
+        for process in (1, 2):
+            hosts = {7: (100 + 0.5 * second, 1000), 8 + process: (0.25 * second, 10)}
+            timeline.on_event(WorkSampled(process, 1.0, {"model": 1.0}, 0.125, {"memory": 100}, hosts))
+    line = timeline.figures()["timeline"]
+    assert sum(line["cpu_seconds"]) == pytest.approx(6 * 0.125 + 2 * 0.5 + 4 * 0.25, abs=1e-2)
+    assert line["memory"][-1] == 200 + 1000 + 20
+
+
 def test_batches_are_grouped_by_size_and_latencies_have_quantiles(clock: Clock) -> None:
     timeline = Timeline(clock)
     for size in (1, 1, 30, 1000, 1010):

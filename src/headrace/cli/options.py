@@ -23,7 +23,7 @@ from headrace.cli.option import (
     share,
     use_settings,
 )
-from headrace.cli.report import ChangedArgs, ShownArgs
+from headrace.cli.report import CauseArgs, ChangedArgs, ShownArgs
 
 _HANDLER_HELP = "An installed handler (sklearn-numpy, ...) or package.module:factory; by default the model decides."
 _OUTPUT_HELP = "The file for the predictions: .jsonl, .csv (both also .gz) or .parquet; - is standard output."
@@ -282,7 +282,7 @@ class RunArgs(FileArgs, JobArgs, ChangedArgs):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RetryArgs(JobArgs):
+class RetryArgs(JobArgs, CauseArgs):
     """Predict for the rows of dead letters, as headrace run does for those of files.
 
     Each row goes through the model as it was first read, and comes out once: in OUT, or in new dead letters, which add

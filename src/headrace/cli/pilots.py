@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import shlex
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 
 from headrace.cli.option import FileFormat
 from headrace.cli.options import RunArgs
+from headrace.cli.retry_command import masked
 from headrace.cli.words import changed, differs_in_predictions, plain, table_of, words_of
 from headrace.core.errors import ConfigurationError, HeadraceError
 from headrace.jobs.files import match
@@ -48,8 +50,10 @@ class Pilots:
     def __init__(self, args: RunArgs, alternatives: Sequence[str], seconds: float, deadline: float | None) -> None:
         _refuse(args)
         base = plain(args)
-        self._options = {"": base, **{text: changed(base, text) for text in alternatives}}
-        self._tried = [text for text, one in self._options.items() if one.batch_directory is None]
+        changes = [(changed(base, text), text) for text in alternatives]
+        self._options = {"": base, **{_without_secrets(text): options for options, text in changes}}
+        self._pilot_of = {text: self._first_like(text) for text in self._options}
+        self._tried = list(dict.fromkeys(self._pilot_of.values()))
         file_format = args.file_format and args.file_format.value
         drawn = random.Random()  # noqa: S311 - keeps no secret
         self._sample = Sample(match(args.arguments, file_format, args.delimiter), drawn, args.limit)
@@ -67,22 +71,17 @@ class Pilots:
         Raises:
             HeadraceError: the pilot of the run itself failed; a ConfigurationError for a wrong option.
         """
-        found: dict[str, Entry] = {}
+        piloted: dict[str, Entry] = {}
         with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
             for number, text in enumerate(self._tried):
                 say(f"pilot {number + 1} of {len(self._tried)}: {text or 'these options'}")
                 try:
-                    found[text] = self._forecast(self._options[text], number, folder)
+                    piloted[text] = self._forecast(replace(self._options[text], batch_directory=None), number, folder)
                 except HeadraceError as error:
                     if not text:
                         raise
-                    found[text] = {"error": str(error)}
-        for text, options in self._options.items():
-            same = not differs_in_predictions(self._options[""], options)
-            found.setdefault(text, _by_batches(found[""]))
-            found[text] |= {"options": table_of(options), "predicts_the_same": same}
-            if "error" not in found[text]:
-                found[text]["machines"] = self._deadline and machines(found[text], self._deadline)
+                    piloted[text] = {"error": str(error)}
+            found = {text: self._entry(piloted[self._pilot_of[text]], text, folder) for text in self._options}
         best = self._recommended(found)
         quoted = {
             **found[""],
@@ -92,6 +91,25 @@ class Pilots:
             "alternatives": [{"alternative": text, **found[text]} for text in self._options if text],
         }
         return quoted, self._options[best]
+
+    def _entry(self, piloted: Entry, text: str, folder: str) -> Entry:
+        """What is said of an alternative, given its pilot."""
+        options = self._options[text]
+        if options.batch_directory is not None and "error" not in piloted:
+            words = ["run", *words_of(options), "--config", os.devnull, "--dry-run"]
+            code, _, error = run_command([*words, *self._sample.write(folder, 1, slice(1))])
+            piloted = {"error": error} if code else _by_batches(piloted)  # the handler may have no Batch API
+        same = not differs_in_predictions(self._options[""], options)
+        found = {**piloted, "options": table_of(options), "predicts_the_same": same}
+        if "error" not in found:
+            found["machines"] = self._deadline and machines(found, self._deadline)
+        return found
+
+    def _first_like(self, text: str) -> str:
+        """Whose pilot says what an alternative takes: its own, or if it sends batches one with its predictions."""
+        options = self._options[text]
+        like = (one for one in self._options if not differs_in_predictions(self._options[one], options))
+        return text if options.batch_directory is None else next(like)
 
     def _recommended(self, found: Mapping[str, Entry]) -> str:
         """The fastest with these predictions; with a deadline, the cheapest of those that keep it."""
@@ -109,7 +127,7 @@ class Pilots:
         # What one pilot puts into the cache is not to be found there by the next one.
         part = slice(number % self._sample.size, self._rows, len(self._tried)) if has_cache else slice(self._rows)
         figures, stopped, warning = self._pilot(options, folder, part, 1, until)
-        found = forecast(figures, self._rows, stopped)
+        found = forecast(figures, self._rows, stopped, self._sample.strata and self._sample.strata[part])
         again = self._repeats(figures, found, until - time.monotonic())
         if again > 1 and not has_cache and self._sample.size < self._rows:
             figures, stopped, warning = self._pilot(options, folder, part, again, until)
@@ -149,6 +167,12 @@ class Pilots:
         figures = read_figures(report)
         os.remove(report)
         return figures, stopped, error
+
+
+def _without_secrets(alternative: str) -> str:
+    words = shlex.split(alternative)
+    shown = [masked(word) for word in words]
+    return alternative if shown == words else shlex.join(shown)
 
 
 def _refuse(args: RunArgs) -> None:

@@ -28,7 +28,7 @@ from headrace.jobs.run import Run, without_options
 
 _AS_GIVEN = (
     *("dead_letters", "explode", "isolate", "timeout", "cache", "threshold", "limit", "workers", "runner"),
-    "changed_since",
+    *("changed_since", "cause"),
 )
 """Options that a job has under the same name."""
 _NOWHERE = ".headrace-dry-run.jsonl"
@@ -124,6 +124,7 @@ def decisive(
         "--decode": args.decode,
         "--keep": keep,
         **({"--explode": True} if args.explode else {}),
+        **({"--cause": cause} if (cause := getattr(args, "cause", None)) else {}),
         "--key": args.key,
         "the types of CSV columns (--types)": types,
     }

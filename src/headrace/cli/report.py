@@ -61,6 +61,18 @@ class ChangedArgs:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CauseArgs:
+    """The option of a retry that chooses dead letters."""
+
+    cause: str | None = option(
+        "--cause",
+        INPUT,
+        "Retry only dead letters with this text in their STAGE TYPE: MESSAGE, as the summary has it; the others stay.",
+        "TEXT",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReportArgs:
     """Make the page of a run again, from the figures that headrace run --report has written beside it.
 

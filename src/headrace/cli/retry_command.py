@@ -15,12 +15,13 @@ from headrace.core.secrets import MASK
 
 _OF_ONE_RUN = (
     *("arguments", "output", "into", "dead_letters", "output_format", "report", "report_messages", "watch", "config"),
-    *("no_progress", "as_json", "verbose", "threshold", "resume", "runner"),
+    *("no_progress", "as_json", "verbose", "threshold", "resume", "runner", "cause"),
     *("fallback_model", "fallback_args"),
 )
 """Options that a retry does not take over, or that stand behind another."""
 _SECRET = re.compile(
-    r"^[^=]*(api_?key|(access|auth|bearer|hf)_?(key|token)|password|secret|credential)[^=]*=|authorization|://[^/@\s]*@",
+    r"^(--[\w-]+=)?[^=]*(api_?key|(access|auth|bearer|hf)_?(key|token)|password|secret|credential)[^=]*="
+    r"|authorization['\"]?\s*[:=]|://[^/@\s]*@",
     re.IGNORECASE,
 )
 
@@ -39,13 +40,13 @@ def _words(args: RunArgs | RetryArgs, field: Any) -> Iterator[str]:
         yield name
         return
     for number, one in enumerate(value if isinstance(value, list | tuple) else [value], start=1):
-        yield from (name, _masked(str(one.value if isinstance(one, Enum) else one)))
+        yield from (name, masked(str(one.value if isinstance(one, Enum) else one)))
         if field.name == "fallback":
             for option, own in options_behind(args, number):
-                yield from (option, _masked(own))
+                yield from (option, masked(own))
 
 
-def _masked(text: str) -> str:
+def masked(text: str) -> str:
+    """A word of a command line, without a secret."""
     key = text.partition("=")[0]
-    masked = f"{key}={MASK}" if key.isidentifier() else MASK
-    return masked if _SECRET.search(text) else text
+    return (f"{key}={MASK}" if key.isidentifier() else MASK) if _SECRET.search(text) else text

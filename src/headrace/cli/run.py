@@ -208,6 +208,7 @@ def _subject(run: Run, args: RunArgs | RetryArgs) -> dict[str, Any]:
         "workers": args.workers,
         "retry_options": retry_options(args),
         "keeps_one_worker": run.keeps_one_worker,
+        "sorted_rows": run.sorted_rows,
         "formats": sorted({source.format for source in run.job.sources}),
     }
 

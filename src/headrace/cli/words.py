@@ -16,8 +16,8 @@ import typer
 from headrace.cli.fallbacks import FallbacksInOrder, options_behind
 from headrace.cli.option import MODELS, PATHS, command_of
 from headrace.cli.options import RunArgs
+from headrace.cli.retry_command import masked
 from headrace.core.errors import ConfigurationError
-from headrace.core.secrets import SECRET_ARGUMENTS
 from headrace.core.spelling import did_you_mean
 
 SAME_PREDICTIONS = {
@@ -64,7 +64,7 @@ def table_of(args: RunArgs) -> dict[str, Any]:
     """The same as a table of ``headrace.toml``, without secrets."""
     table: dict[str, Any] = {}
     for name, value in _given(args):
-        if value is not True and value.partition("=")[0] in SECRET_ARGUMENTS:
+        if value is not True and masked(value) != value:
             continue
         if name[2:] in table:
             before = table[name[2:]]

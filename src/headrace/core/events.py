@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from headrace.core.result import Stage
@@ -161,10 +161,12 @@ class WorkSampled:
     phases: Mapping[str, float]
     """For each ``headrace.core.phases.Phase`` the seconds in which any thread was in it; they overlap."""
     cpu_seconds: float
-    """Of the process and its hosts."""
+    """Of the process itself."""
     gauges: Mapping[str, float]
     """At the end: resident bytes as ``memory``; where there are some, requests ``in_flight``, the ``quota`` found in
     requests a second, and of the machine's GPUs ``gpu_busy``, how many, and ``gpu_memory``, bytes."""
+    hosts: Mapping[int, tuple[float, int]] = field(default_factory=dict)
+    """Of processes that work for it, and perhaps for others, by their ids: CPU seconds until now, resident bytes."""
 
 
 @dataclass(frozen=True)

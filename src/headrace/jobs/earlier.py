@@ -18,8 +18,10 @@ from headrace.core.fingerprint import default_cache_key, fingerprint
 from headrace.core.result import PredictionResult
 from headrace.ipc.serialization import all_reducers
 from headrace.jobs import files, reading, storage
+from headrace.jobs.csv_records import CsvRecords, Quoted
 from headrace.jobs.job import Job
 from headrace.jobs.json_lines import JsonEncodeError, as_line
+from headrace.jobs.opening import LineBuffer, open_text
 from headrace.jobs.row_ranges import RowRanges
 from headrace.metrics.report import report_of
 from headrace.rows.blocks import BlockRow, BrokenLine, Record
@@ -61,6 +63,8 @@ class Earlier(NamedTuple):
     names: tuple[str, ...] | None
     """The columns that decide whether a row has changed; None: all of the input's."""
     explode: bool
+    is_csv: bool
+    """Whether it tells texts from lists and objects in no way: what is taken over goes into CSV again."""
 
     @classmethod
     def of(cls, job: Job, folder: str) -> Earlier | None:
@@ -92,8 +96,9 @@ class Earlier(NamedTuple):
             return None
         seen, key = job.examples.columns, job.examples.key
         names = None if seen is None else tuple(dict.fromkeys((*seen, *([key] if key else ()))))
-        found = cls(output, storage.join(folder, "earlier.db"), names, job.explode)
-        columns = reading.infer_schema(found._sources()).columns
+        sources = files.match([output])
+        found = cls(output, storage.join(folder, "earlier.db"), names, job.explode, sources[0].format == "csv")
+        columns = reading.infer_schema(sources).columns
         for name in job.examples.all_columns if names is None else names:
             if columns and name not in columns:
                 raise ConfigurationError(
@@ -114,7 +119,10 @@ class Earlier(NamedTuple):
                 store.put(sorted(self._items(some)))
 
     def _rows(self) -> Generator[Record, None, None]:
-        for source in self._sources():
+        for source in files.match([self.output]):
+            if self.is_csv:
+                yield from _rows_of_csv(source)
+                continue
             for block in reading.read_blocks(source, 0, {}, RowRanges()):
                 yield from block.rows()
 
@@ -134,9 +142,6 @@ class Earlier(NamedTuple):
 
     def _store(self) -> PredictionStore:
         return PredictionStore(self.path, _NO_LIMIT)
-
-    def _sources(self) -> Sequence[files.Source]:
-        return files.match([self.output])
 
     def _items(self, rows: Sequence[Record]) -> Iterator[tuple[bytes, bytes]]:
         for row in rows:
@@ -162,9 +167,29 @@ class Earlier(NamedTuple):
             return None
         some = dict(sorted(row.items())) if self.names is None else {name: row.get(name) for name in self.names}
         try:
+            if self.is_csv:
+                nested = {name: value for name, value in some.items() if isinstance(value, list | dict)}
+                some |= {name: as_line(value)[:-1].decode() for name, value in nested.items()}
             return hashlib.blake2b(as_line(some), digest_size=_KEY_BYTES).digest()
         except JsonEncodeError:
             return None
+
+
+def _rows_of_csv(source: files.Source) -> Iterator[Record]:
+    """The rows of an output: what is in quotes is text, as are lists and objects, and the rest are JSON's values."""
+    with open_text(source) as file:
+        records = CsvRecords(LineBuffer(file), source.delimiter, source.path)
+        for row in records.sample(records.header()):
+            yield row if isinstance(row, BrokenLine) else {name: _cell(field) for name, field in row.items()}
+
+
+def _cell(field: str | None) -> Any:
+    if field is None or isinstance(field, Quoted):
+        return field and str(field)
+    try:
+        return json.loads(field)
+    except ValueError:  # somebody has edited it
+        return field
 
 
 def _prediction(text: bytes) -> Any:
@@ -177,12 +202,13 @@ def _refuse(job: Job, output: str, folder: str) -> None:
         raise ConfigurationError("--changed-since takes an output on this machine, and --output another one.")
     if not storage.exists(output):
         raise ConfigurationError(f"--changed-since: there is no file {output!r}.")
-    if files.match([output])[0].format == "csv":
-        raise ConfigurationError(
-            f"--changed-since takes JSON lines or Parquet; {output} does not say which types its predictions have."
-        )
     if job.runner is not None or job.options or job.folder is not None:
         raise ConfigurationError(
             "--changed-since is for runs on this machine with one output; leave --runner and Beam's options out. An "
             "output that is a FOLDER/ gets only inputs that are new or have changed anyway."
+        )
+    if files.match([output])[0].format == "csv" and files.output_format(job.output) != "csv":
+        raise ConfigurationError(
+            f"--changed-since: {output} is CSV, which does not tell a text from a list or an object; let --output be "
+            "CSV, too."
         )

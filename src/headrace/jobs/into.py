@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, time
 from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 import numpy
@@ -18,7 +19,7 @@ from headrace.core.errors import ConfigurationError
 from headrace.jobs import storage
 from headrace.jobs.csv_records import CsvRecords
 from headrace.jobs.files import Source, delimiter_of, location, stamp
-from headrace.jobs.letters import completed, position_in
+from headrace.jobs.letters import completed, is_of_cause, line_of_letter, others, position_in
 from headrace.jobs.opening import InputShare, LineBuffer, create_compressed, open_source, open_text, whole_lines
 from headrace.jobs.output_batches import OutputLine, batch_of_lines, json_value, rows_in_lines
 from headrace.jobs.parquet_tables import write_parquet
@@ -38,6 +39,7 @@ _PARSERS: list[tuple[Callable[[Any], bool], Callable[[str], Any]]] = [
     *((is_bytes, b64decode) for is_bytes in (_TYPES.is_binary, _TYPES.is_large_binary, _TYPES.is_fixed_size_binary)),
 ]
 """How JSON's texts of some types are read."""
+_LETTERS_AT_ONCE = 1000
 _CURE = "name a new file with --output in place of --into"
 
 
@@ -46,16 +48,18 @@ class LetterOrder:
 
     Args:
         sources: files of dead letters.
+        cause: a text in those that are retried; None: all are.
 
     Raises:
-        ConfigurationError: not all of them are dead letters of one output, once each.
+        ConfigurationError: not all of them are dead letters of one output, once each; or none is of the cause.
     """
 
-    def __init__(self, sources: Sequence[Source]) -> None:
-        counts, found = [], list[tuple[int, int, int]]()
+    def __init__(self, sources: Sequence[Source], cause: str | None = None) -> None:
+        counts, found, are_of_cause = [], list[tuple[int, int, int]](), list[bool]()
         for source in sources:
-            letters = enumerate(read_rows(source, {}), 1)
-            found += [_place_of(letter, source.path, number) for number, letter in letters]
+            for number, letter in enumerate(read_rows(source, {}), 1):
+                found.append(_place_of(letter, source.path, number))
+                are_of_cause.append(is_of_cause(letter, cause))
             counts.append(len(found))
         places, befores, totals = numpy.array(found, numpy.int64).reshape(-1, 3).T
         if len(set(totals.tolist())) > 1:
@@ -68,7 +72,9 @@ class LetterOrder:
             )
         ranks = numpy.empty(len(order), numpy.int64)
         ranks[order] = numpy.arange(len(order))
-        self._ranks = numpy.split(ranks, counts[:-1])
+        self._sources, self._ranks = sources, numpy.split(ranks, counts[:-1])
+        self.others = others(ranks, are_of_cause, cause)
+        """The ranks of those that are not retried."""
         self.befores = befores[order]
         """How many rows of the output come before each row, by rank."""
         self.total = int(totals[0]) if len(totals) else None
@@ -85,6 +91,16 @@ class LetterOrder:
                     share.add(source.path, rank not in done)
                 if rank not in done:
                     yield Block(0, rank, records=[record], path=source.path)
+
+    def pieces_of_others(self) -> Iterator[tuple[Any, Any]]:
+        """The letters that are not retried as tables of lines, with their ranks."""
+        for source, ranks in zip(self._sources, self._ranks, strict=True):
+            ranked = zip(ranks.tolist(), read_rows(source, {}), strict=True)
+            rest = ((rank, letter) for rank, letter in ranked if isinstance(letter, dict) and rank in self.others)
+            while some := list(islice(rest, _LETTERS_AT_ONCE)):
+                lines = [OutputLine(0, line_of_letter(letter, rank)) for rank, letter in some]
+                places = numpy.array([rank for rank, _ in some])
+                yield places, pyarrow.Table.from_batches([batch_of_lines(lines)])
 
 
 class CompletedOutput(ResumableOutput):
@@ -123,10 +139,14 @@ class CompletedOutput(ResumableOutput):
             )
         return {location(self.dead_letters)}
 
+    def _has_letters(self, rows: StoredOutput) -> bool:
+        return super()._has_letters(rows) or (self.accepted and len(self._order.others) > 0)
+
     def _letters(self, rows: StoredOutput) -> Iterable[Any]:
         new = rows.good.places if self.accepted else RowRanges()
         befores, total = self._order.befores, len(new) + (self._order.total or 0)
-        return completed(rows.pieces_of_letters(), lambda ranks: befores[ranks] + new.rank(ranks), total)
+        pieces = chain(rows.pieces_of_letters(), self._order.pieces_of_others() if self.accepted else ())
+        return completed(pieces, lambda ranks: befores[ranks] + new.rank(ranks), total)
 
     def _joined(self, stored: StoredOutput, check: Callable[[], None]) -> list[Move]:
         """The output comes first: killed behind that, a retry leaves letters that are not of it, and no row is lost."""

@@ -69,6 +69,8 @@ class Job:
     """An earlier output, whose predictions are those of rows that have not changed; None: all rows are predicted."""
     into: bool = False
     """Whether the rows of the sources, dead letters, are put into the output, which is there already."""
+    cause: str | None = None
+    """A text in what is said of the dead letters that are retried, ``STAGE TYPE: MESSAGE``; None: all are."""
     dead_letters: str | None = None
     """The dead letters' file, like ``output``; None: beside the output, ``.jsonl``."""
     resume: Mapping[str, Any] | None = None

@@ -14,6 +14,7 @@ from contextlib import suppress
 from itertools import chain, islice
 from typing import Any
 
+import numpy
 import pyarrow
 
 from headrace.core.errors import ConfigurationError, as_type_name
@@ -26,7 +27,7 @@ from headrace.jobs.output_batches import OutputLine, batch_of_lines, lines_in
 from headrace.jobs.pipes import as_path, is_pipe
 from headrace.jobs.reading import SAMPLED_ROWS, read_blocks, read_rows
 from headrace.jobs.row_ranges import RowRanges
-from headrace.rows.blocks import BlockRow, BrokenLine, Record, Row, TriedRow
+from headrace.rows.blocks import BlockRow, BrokenLine, Record, Row, TriedRow, place_at
 from headrace.rows.files import is_of_file, row_of_file
 
 _SAME_TRACEBACKS = 3
@@ -74,6 +75,14 @@ def position_in(letter: Mapping[str, Any]) -> dict[str, Any] | None:
 def digest(line: str) -> int:
     """A number that tells a line from others; the same in all processes."""
     return zlib.crc32(json.dumps(line).encode())
+
+
+def line_of_letter(letter: Mapping[str, Any], place: int) -> str:
+    """The line of a dead letter that stays one, at a place of another run's input."""
+    position = position_in(letter) or {}
+    kept = {name: value for name, value in position.items() if name not in _OF_OUTPUT}
+    rest = {name: value for name, value in letter.items() if name != "position"}
+    return as_line({**rest, "row": decoded(letter["row"]), "position": {**kept, "place": place}})[:-1].decode()
 
 
 def without_reading(position: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -153,6 +162,36 @@ def match_dead_letters(patterns: Sequence[str]) -> tuple[Source, ...]:
     sources = match(patterns)
     _refuse_pipes(source.path for source in sources)
     return tuple(source._replace(letters=True) for source in sources)
+
+
+def is_of_cause(letter: Any, cause: str | None) -> bool:
+    """Whether what the summary says of a dead letter, ``STAGE TYPE: MESSAGE``, has a text in it; None: any has."""
+    if cause is None or not isinstance(letter, dict):
+        return True
+    said = f"{letter.get('stage')} {letter.get('error_type')}: {letter.get('message')}"
+    return " ".join(cause.split()) in " ".join(said.split())
+
+
+def others(places: Any, are_of_cause: Sequence[bool], cause: str | None) -> RowRanges:
+    """Of an array of dead letters' places, those of letters that have another cause.
+
+    Raises:
+        ConfigurationError: all have.
+    """
+    if are_of_cause and not any(are_of_cause):
+        raise ConfigurationError(f"--cause: of no dead letter {cause!r} is in its STAGE TYPE: MESSAGE.")
+    rest = places[~numpy.array(are_of_cause, bool)]
+    return RowRanges(rest, rest + 1)
+
+
+def others_in(sources: Sequence[Source], cause: str) -> RowRanges:
+    """As ``others``, of the letters in files."""
+    pairs = [
+        (place_at(index, number), is_of_cause(letter, cause))
+        for index, source in enumerate(sources)
+        for number, letter in enumerate(read_rows(source, {}))
+    ]
+    return others(numpy.array([place for place, _ in pairs], numpy.int64), [is_of for _, is_of in pairs], cause)
 
 
 def dead_letter_columns(sources: Iterable[Source], types: Mapping[str, str]) -> tuple[str, ...]:

@@ -223,7 +223,7 @@ class Output:
         bad, old = (
             self._scratch(self._letters_folder, path, files) for path in (files.dead_letters, files.failed_letters)
         )
-        has_letters = rows.letters > 0
+        has_letters = self._has_letters(rows)
         if has_letters:
             write_tables(bad, lambda: self._letters(rows), check, letter_types())
         if not self.accepted:
@@ -241,6 +241,9 @@ class Output:
         if whole is None:
             write_tables(path, rows.good.tables, check)
         return whole or path
+
+    def _has_letters(self, rows: StoredOutput) -> bool:
+        return rows.letters > 0
 
     def _letters(self, rows: StoredOutput) -> Iterable[Any]:
         """The dead letters; they say where their rows belong in the output if there is one."""

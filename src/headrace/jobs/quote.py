@@ -12,7 +12,8 @@ from typing import Any
 
 from headrace.core.errors import ConfigurationError, HeadraceError
 
-_COMMAND = "from headrace.cli.main import main; main()"
+_COMMAND = "import json, sys; sys.argv[1:] = json.load(sys.stdin); from headrace.cli.main import main; main()"
+"""Its options come from standard input: all users see the arguments of a process, and there may be keys in them."""
 _MISUSED = 2
 _KILL_SECS = 10.0
 
@@ -61,10 +62,12 @@ def run_command(words: Sequence[str], seconds: float | None = None) -> tuple[int
     Returns:
         Its exit code, its output, and its error, or if it was interrupted its last warning.
     """
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
-        command = [sys.executable, "-c", _COMMAND, *words]
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        given.write(json.dumps(words).encode())
+        given.seek(0)
+        command = [sys.executable, "-c", _COMMAND]
         process = subprocess.Popen(  # noqa: S603 - this Python, with our own module
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=errors
+            command, stdin=given, stdout=out, stderr=errors
         )
         try:
             code, kind = process.wait(seconds), "error: "

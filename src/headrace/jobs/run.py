@@ -14,12 +14,14 @@ from headrace.jobs.files import known_size
 from headrace.jobs.folder import FolderOutput
 from headrace.jobs.into import CompletedOutput, LetterOrder
 from headrace.jobs.job import Job, Report, cancelled, refuse_if_cancelled
+from headrace.jobs.letters import others_in
 from headrace.jobs.opening import InputShare, following
 from headrace.jobs.output import Output
 from headrace.jobs.parts import OutcomeWriter
 from headrace.jobs.pipes import as_name, is_pipe
 from headrace.jobs.reading import fits_columns
 from headrace.jobs.resume import ResumableOutput
+from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.splits import Splits
 from headrace.jobs.steps import BlockReader, Loop, RunSteps
 from headrace.jobs.storage import is_remote
@@ -70,15 +72,18 @@ class Run:
         _refuse_options(job)
         self.columns = job.examples.all_columns if job.examples.columns is None else job.examples.columns
         """What the model sees of a row, as far as is known."""
-        order = LetterOrder(job.sources) if job.into else None
+        order = LetterOrder(job.sources, job.cause) if job.into else None
+        rest = None if job.cause is None else order.others if order else others_in(job.sources, job.cause)
         self.output = _output(job, order)
-        self.output.may_have_gaps = job.stop_at is not None
+        self.output.may_have_gaps = job.stop_at is not None or rest is not None
         self._earlier = Earlier.of(job, self.output.folder) if job.changed_since is not None else None
         self.notes = [self.output.note] if self.output.note else []
         """What is to be said before it runs."""
         if job.changed_since is not None and self._earlier is None:
             self.notes.append(_CHANGED.format(job.changed_since))
-        steps, self.is_columnar = _steps(job, self.output, order, self._earlier)
+        if rest is not None:
+            self.notes.append(f"dead letters of other causes stay: {len(rest):,}")
+        steps, self.is_columnar = _steps(job, self.output, order, self._earlier, rest)
         """Whether rows are processed in columns."""
         if isinstance(self.output, FolderOutput):
             job = replace(job, sources=self.output.pending)
@@ -98,6 +103,9 @@ class Run:
         self.has_cache = job.cache is not None
         self.keeps_one_worker = _keeps_one_worker(job, steps.spec)
         """Whether more workers would not help, since the model computes elsewhere, or cannot share a pipe."""
+        batching = steps.spec.plan.batching
+        self.sorted_rows = batching.lookahead * (job.workers or 1) if batching.sorts else 0
+        """How many rows the workers sort at a time, long ones first; 0: they sort none."""
 
     def execute(self) -> Report:
         """Runs the job to the end; only then does the output replace any earlier one, all or nothing.
@@ -254,7 +262,9 @@ def _runs_elsewhere(job: Job) -> bool:
     return runs_elsewhere(job)
 
 
-def _steps(job: Job, output: Output, order: LetterOrder | None, earlier: Earlier | None) -> tuple[RunSteps, bool]:
+def _steps(
+    job: Job, output: Output, order: LetterOrder | None, earlier: Earlier | None, rest: RowRanges | None
+) -> tuple[RunSteps, bool]:
     """The steps, and whether they take blocks as columns: only if the results are the same as those of rows."""
     handler = over_rows(job.handler, job.examples, job.reserved)  # raises for handlers that cannot run over rows
     batching = batching_over_rows(job.handler, job.batch_sizes)
@@ -284,7 +294,7 @@ def _steps(job: Job, output: Output, order: LetterOrder | None, earlier: Earlier
     spec = stoppable(catching(prepare(handler, request), Exception))
     steps = RunSteps(
         spec,
-        BlockReader(job, folder, fit, order, resume=resume, reads_ahead=not spec.isolated, earlier=earlier),
+        BlockReader(job, folder, fit, order, rest, resume=resume, reads_ahead=not spec.isolated, earlier=earlier),
         OutcomeWriter(
             folder,
             job.keep,

@@ -7,7 +7,7 @@ import math
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow
@@ -66,10 +66,13 @@ class Sample:
             self.rows, self.is_exact = sum(one.rows for one in found), True
         else:
             found = self._everywhere(sources)
-        self._kinds = [
-            (kind, _in_strata([one.records for one in found if one.kind == kind], drawn))
+        chosen = [
+            (kind, *_in_strata([one.records for one in found if one.kind == kind], drawn))
             for kind in dict.fromkeys(one.kind for one in found)
         ]
+        self._kinds = [(kind, records) for kind, records, _ in chosen]
+        self.strata = chosen[0][2] if len(chosen) == 1 and not self.is_of_files else None
+        """Of which stratum each row is; None: they are in several files."""
         self.size = sum(len(records) for _, records in self._kinds)
         """How many rows are in the sample."""
         if not self.size:
@@ -225,20 +228,23 @@ def _records(source: Source, file: BinaryIO) -> Iterator[bytes]:
                 yield record if record.endswith(b"\n") else record + b"\n"
 
 
-def _in_strata(found: Sequence[Any], drawn: random.Random) -> Any:
-    """Some of all records, in an order of which each beginning has short and long ones alike."""
+def _in_strata(found: Sequence[Any], drawn: random.Random) -> tuple[Any, Sequence[int]]:
+    """Some of all records, in an order of which each beginning has short and long ones alike; and their strata."""
     if isinstance(found[0], pyarrow.Table):
         table = pyarrow.concat_tables(found)
-        return table.take(_order(_lengths_of(table), drawn)) if len(table) else table
+        places, strata = _order(_lengths_of(table), drawn)
+        return table.take(pyarrow.array(places, pyarrow.int64())), strata
     records = [record for some in found for record in some]
     if records and not isinstance(records[0], bytes):
-        chosen = [records[place] for place in _order([file.size for file in records], drawn)]
-        return list(islice(chosen, max(1, _MOST_PATHS // max(len(file.path) for file in chosen))))
-    return [records[place] for place in _order(list(map(len, records)), drawn)]
+        places, strata = _order([file.size for file in records], drawn)
+        chosen = [records[place] for place in places]
+        return list(islice(chosen, max(1, _MOST_PATHS // max(len(file.path) for file in chosen)))), strata
+    places, strata = _order(list(map(len, records)), drawn)
+    return [records[place] for place in places], strata
 
 
-def _order(lengths: Sequence[float], drawn: random.Random) -> list[int]:
-    """Places of a sample, systematic by length: in turn one of each of the strata, at random."""
+def _order(lengths: Sequence[float], drawn: random.Random) -> tuple[Sequence[int], Sequence[int]]:
+    """Places of a sample, systematic by length: in turn one of each of the strata, at random; and their strata."""
     places = sorted(range(len(lengths)), key=lambda place: (lengths[place], drawn.random()))
     count = min(len(places), _MOST_ROWS)
     start = drawn.random()
@@ -246,10 +252,11 @@ def _order(lengths: Sequence[float], drawn: random.Random) -> list[int]:
     strata = [places[count * one // _STRATA : count * (one + 1) // _STRATA] for one in range(_STRATA)]
     for stratum in strata:
         drawn.shuffle(stratum)
-    turns = [[place for place in turn if place is not None] for turn in zip_longest(*strata)]
+    turns = [[(place, one) for one, place in enumerate(turn) if place is not None] for turn in zip_longest(*strata)]
     for turn in turns:
         drawn.shuffle(turn)
-    return [place for turn in turns for place in turn]
+    pairs = [*chain.from_iterable(turns)]
+    return [place for place, _ in pairs], [one for _, one in pairs]
 
 
 def _lengths_of(table: Any) -> Sequence[float]:

@@ -135,6 +135,7 @@ class BlockReader:
         folder: of the output's parts.
         fit: what a model takes of blocks; None: it takes rows.
         order: of dead letters, in which their places are counted; None: as they come.
+        rest: places of rows that are not to be read.
         resume: whether to leave out the rows that earlier runs finished.
         reads_ahead: whether this process reads the contents of files that are rows.
         earlier: the output whose predictions are taken over; None: none are.
@@ -146,6 +147,7 @@ class BlockReader:
         folder: str,
         fit: Fit | None,
         order: LetterOrder | None = None,
+        rest: RowRanges | None = None,
         *,
         resume: bool,
         reads_ahead: bool = True,
@@ -157,8 +159,9 @@ class BlockReader:
         self._types = dict(job.types)
         self.folder = folder
         self._resume = resume
-        self._done: RowRanges | None = None if resume else RowRanges()
-        """The places of rows that earlier runs finished; None: nobody has looked yet."""
+        self._rest = rest or RowRanges()
+        self._done: RowRanges | None = None if resume else self._rest
+        """The places of rows that are not read, as earlier runs finished them; None: nobody has looked yet."""
         self._fit = fit
         self._lengths = job.length_column
         self._order = order
@@ -201,7 +204,7 @@ class BlockReader:
 
     def _blocks(self, index: int, source: Source) -> Iterator[Block]:
         if self._done is None:
-            self._done = StoredOutput.find(self.folder).places
+            self._done = StoredOutput.find(self.folder).places | self._rest
         done = self._done
         share = following.get(self.folder)
         if source.letters:

@@ -26,6 +26,8 @@ _CHANGED = 3.0
 _RESAMPLES = 500
 _TAILS = 0.9875, 0.0125
 """Of the bootstrap: with 0.975 the interval of a hundred answers of lognormal length holds what comes in 93 % only."""
+_FEWEST_OF_STRATUM = 8
+"""With fewer values of each the interval of lognormal answers holds what comes too rarely."""
 _T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 """Student's t for 95 %, for one degree of freedom and more."""
 _QUOTA = 0.05
@@ -55,13 +57,16 @@ class Steady(NamedTuple):
     """How many rows were done by then."""
 
 
-def forecast(figures: Figures, rows: int, stopped: float = math.inf) -> dict[str, Any]:
+def forecast(
+    figures: Figures, rows: int, stopped: float = math.inf, strata: Sequence[int] | None = None
+) -> dict[str, Any]:
     """What a run over so many rows will take, as plain values; without rows in the pilot no seconds, but all else.
 
     Args:
         figures: of the report of a pilot.
         rows: of the whole run.
         stopped: when the pilot read no more rows, in seconds since its command began.
+        strata: of which stratum each row of the pilot's input is; None: they are drawn from all alike.
     """
     line, phases = figures["timeline"], figures["phases"] or {}
     seen = [sum(both) for both in zip(line["rows"], line["failed"], strict=True)]
@@ -72,8 +77,9 @@ def forecast(figures: Figures, rows: int, stopped: float = math.inf) -> dict[str
         "rows_per_second": None,
         "start_seconds": None,
         "load_seconds": phases.get("loading"),
+        "batch_sizes": figures["batch_sizes"],
         "memory_bytes": max(line.get("memory", ()), default=0),
-        **_usage(figures, done, rows),
+        **_usage(figures, done, rows, strata or ()),
         "dead_letters": figures["failures"] / done if figures["failures"] and done else 0.0,
         "binds": _binds(figures),
         "pilot_rows": done,
@@ -82,7 +88,8 @@ def forecast(figures: Figures, rows: int, stopped: float = math.inf) -> dict[str
     if done and sum(seen):
         scale = done / sum(seen)
         is_at_once = figures["keeps_one_worker"]  # fewer and fewer requests, once no more rows are read
-        steady = steady_rate([scale * one for one in seen], line["bin_seconds"], stopped if is_at_once else math.inf)
+        seen = evened([scale * one for one in seen], figures["sorted_rows"])
+        steady = steady_rate(seen, line["bin_seconds"], stopped if is_at_once else math.inf)
         finish = phases.get("writing", 0.0) / done * rows
         starts = (factor * steady.until for factor in (1, 1 + _DRIFT, 1 - _DRIFT))
         rates = zip(starts, steady.rate, strict=True)
@@ -90,6 +97,19 @@ def forecast(figures: Figures, rows: int, stopped: float = math.inf) -> dict[str
         found |= _of("seconds", Estimate(seconds[0], min(seconds), max(seconds)))
         found |= {"rows_per_second": steady.rate.middle}
         found |= {"start_seconds": max(0.0, steady.until - steady.rows / steady.rate.middle)}
+    return found
+
+
+def evened(rows: Sequence[float], together: int) -> list[float]:
+    """Rows over time where so many are sorted ``together``, long and slow ones first: each such lot spread evenly."""
+    working = [place for place, value in enumerate(rows) if value] if together else []
+    found = list(rows)
+    start, done, lots = (working or [0])[0], 0.0, 1
+    for place in working:
+        done += rows[place]
+        if round(done) >= lots * together or place == working[-1]:
+            found[start : place + 1] = [sum(rows[start : place + 1]) / (place + 1 - start)] * (place + 1 - start)
+            start, lots = place + 1, int(round(done) / together) + 1
     return found
 
 
@@ -159,26 +179,31 @@ def _standard_error(values: Sequence[float]) -> float:
     return _T95[groups - 2] * stdev(means) / math.sqrt(groups)
 
 
-def mean_interval(values: Sequence[float], *, whole: float = math.inf) -> tuple[float, float]:
+def mean_interval(
+    values: Sequence[float], strata: Sequence[int] = (), *, whole: float = math.inf
+) -> tuple[float, float]:
     """By which factors the mean of many more values like these may differ from theirs: 95 %, by the bootstrap-t.
 
-    It takes into account that a few values, such as long answers, are much larger than most.
+    It takes into account that a few values, such as long answers, are much larger than most; and that a sample by
+    strata has as many of each stratum as come later, so that only differences within strata count.
 
     Args:
         values: a random sample, none negative.
+        strata: of which stratum each value is; none: they are drawn from all alike.
         whole: how many times as many the others are, whose mean is asked for.
     """
     count, mean = len(values), fmean(values)
     if count < 2 or not mean:
         return (0.0, 10.0) if mean else (1.0, 1.0)
-    spread, drawn = stdev(values), random.Random(0)  # noqa: S311 - keeps no secret
+    drawn, groups = random.Random(0), _groups(values, strata)  # noqa: S311 - keeps no secret
+    spread = math.sqrt(sum(map(_variance, groups)) / count)
     if not spread:
         return 1.0, 1.0
     found = []
     for _ in range(_RESAMPLES):
-        again = drawn.choices(values, k=count)
-        middle = sum(again) / count
-        variance = (sum(map(mul, again, again)) - count * middle**2) / (count - 1)
+        again = [drawn.choices(group, k=len(group)) for group in groups]
+        middle = sum(map(sum, again)) / count
+        variance = sum(map(_variance, again)) / count
         found.append((middle - mean) / math.sqrt(max(variance, (spread / 10) ** 2)))
     found.sort()
     more = math.sqrt(1 + 1 / whole)
@@ -186,9 +211,29 @@ def mean_interval(values: Sequence[float], *, whole: float = math.inf) -> tuple[
     return max(0.0, low / mean), high / mean
 
 
-def _usage(figures: Figures, done: int, rows: int) -> dict[str, Any]:
+def _groups(values: Sequence[float], strata: Sequence[int]) -> list[Sequence[float]]:
+    """The values of each stratum; of neighbouring ones together, so that there are enough."""
+    order = sorted(range(len(strata)), key=strata.__getitem__)
+    size = max(_FEWEST_OF_STRATUM, math.ceil(len(order) / max(1, len(set(strata)))))
+    groups = [[values[place] for place in order[start : start + size]] for start in range(0, len(order), size)]
+    if len(groups) > 1 and len(groups[-1]) < _FEWEST_OF_STRATUM:
+        groups[-2:] = [groups[-2] + groups[-1]]
+    return list(groups) or [values]
+
+
+def _variance(group: Sequence[float]) -> float:
+    """Of the values of a stratum, times their number."""
+    count = len(group)
+    squares: float = sum(map(mul, group, group)) - sum(group) ** 2 / count
+    return max(0.0, squares) * count / (count - 1)
+
+
+def _usage(figures: Figures, done: int, rows: int, strata: Sequence[int]) -> dict[str, Any]:
     """Tokens and money, as known of the requests of the pilot and a sample of them."""
     used, sample = figures["usage"], figures["requests"]
+    numbers = [one[-1] for one in sample]
+    is_known = strata and all(0 < number <= len(strata) for number in numbers)
+    strata = [strata[number - 1] for number in numbers] if is_known else ()
     if not used or not done:
         return {**_of("tokens_in", None), **_of("tokens_out", None), **_of("money", None)}
     totals = [sum(one[name] for one in used.values()) for name in ("input_tokens", "output_tokens")]
@@ -200,14 +245,14 @@ def _usage(figures: Figures, done: int, rows: int) -> dict[str, Any]:
         if total is None:
             found |= _of(name, None)
             continue
-        low, high = _of_sample([one[place] for one in sample], requests, rows / done)
+        low, high = _of_sample([one[place] for one in sample], strata, requests, rows / done)
         found |= _of(name, Estimate(1.0, low, high).times(total / done * rows))
     return found
 
 
-def _of_sample(values: Sequence[float], requests: int, whole: float) -> tuple[float, float]:
+def _of_sample(values: Sequence[float], strata: Sequence[int], requests: int, whole: float) -> tuple[float, float]:
     """As ``mean_interval``, for the mean of more requests than there are values of."""
-    low, high = mean_interval(values, whole=whole)
+    low, high = mean_interval(values, strata, whole=whole)
     narrower = math.sqrt(len(values) / max(len(values), requests))
     return 1 - (1 - low) * narrower, 1 + (high - 1) * narrower
 

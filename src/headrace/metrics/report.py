@@ -34,6 +34,7 @@ _UNKNOWN: Figures = {
     "files": {},
     "workers": 1,
     "keeps_one_worker": False,
+    "sorted_rows": 0,
     "formats": [],
     "cores": 1,
     "from_cache": 0,
@@ -167,7 +168,7 @@ def _context(figures: Figures, other: Figures | None) -> dict[str, Any]:
         "error": figures["error"],
         "advice": [{**one._asdict(), "gain": seconds_text(one.gain_seconds)} for one in advice(figures)],
         "ledger": _ledger(figures),
-        "failures": [_failure(one) for one in figures["causes"]],
+        "failures": [_failure(one, _retry(figures)) for one in figures["causes"]],
         "retry": _retry(figures),
         "time": _time(figures),
         "pictures": list(_pictures(figures)),
@@ -199,9 +200,11 @@ def _ledger(figures: Figures) -> dict[str, Any]:
     return {"balance": balance, "rows": rows}
 
 
-def _failure(cause: Mapping[str, Any]) -> dict[str, str]:
-    message = f": {cause['message']}" if cause.get("message") else ""
-    return {"stage": cause["stage"], "error": f"{cause['error_type']}{message}", "count": f"{cause['count']:,}"}
+def _failure(cause: Mapping[str, Any], retry: str) -> dict[str, str]:
+    said = f"{cause['error_type']}: {cause.get('message') or ''}".rstrip(" ")
+    of_it = shlex.quote(f"{cause['stage']} {said.removesuffix('...')}")
+    own = f"{retry} --cause {of_it}" if retry else ""
+    return {"stage": cause["stage"], "error": said.removesuffix(":"), "count": f"{cause['count']:,}", "retry": own}
 
 
 def _retry(figures: Figures) -> str:

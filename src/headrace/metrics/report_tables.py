@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import stdev
 from typing import Any
+
+_Z = 1.96
+"""Standard errors on both sides of a 95 % interval."""
 
 Figures = Mapping[str, Any]
 
@@ -108,14 +112,31 @@ def _comparison(figures: Figures, other: Figures) -> dict[str, Any]:
     for name, unit in (("seconds", "s"), ("rows", ""), ("failures", ""), ("cost", "")):
         one, before = figures[name], other[name]
         if one is not None and before is not None:
-            rows.append([name, *(f"{_number(value)} {unit}" for value in (before, one, one - before))])
+            error = math.hypot(_error(name, figures), _error(name, other))
+            difference = f"{_number(one - before)}{f' ± {_number(_Z * error)}' if error else ''}"
+            rows.append([name, *(f"{value} {unit}" for value in (_number(before), _number(one), difference))])
     (mean, error), (mean_before, error_before) = _rate(figures), _rate(other)
     if mean and mean_before:  # a pipeline's metrics do not say when rows came
-        margin = 1.96 * math.hypot(error, error_before)
+        margin = _Z * math.hypot(error, error_before)
         difference = f"{_number(mean - mean_before)} ± {_number(margin)}"
         rows.append(["rows/s", _number(mean_before), _number(mean), difference])
-    caption = f"Beside the run of {other['written']}. ± is a 95 % interval, from how much the rate varied over time."
+    caption = (
+        f"Beside the run of {other['written']}. ± is a 95 % interval: of time by how much the rate varied during the "
+        "runs, of failures and cost by which rows they had."
+    )
     return {"title": "Compared", "caption": caption, "columns": ["", "Before", "Now", "Difference"], "rows": rows}
+
+
+def _error(name: str, figures: Figures) -> float:
+    """The standard error of a figure of a run: of what other rows of the kind, or another hour, would have given."""
+    if name == "seconds":
+        mean, error = _rate(figures)
+        return float(figures["seconds"] * error / mean) if mean else 0.0
+    if name == "cost":
+        requests = sum(used["requests"] for used in figures["usage"].values())
+        costs = [one[2] for one in figures["requests"]]
+        return stdev(costs) * math.sqrt(requests) if len(costs) > 1 else 0.0
+    return math.sqrt(figures[name]) if name == "failures" else 0.0
 
 
 def _rate(figures: Figures) -> tuple[float, float]:

@@ -54,6 +54,9 @@ class Timeline:
         self._gauges: dict[str, list[float]] = {}
         """For each gauge the most of each bin, of all processes together."""
         self._gauges_of: dict[int, Mapping[str, float]] = {}
+        self._hosts_of: dict[int, Mapping[int, tuple[float, int]]] = {}
+        self._cpu_of_hosts: dict[int, float] = {}
+        """Several processes may have a host together."""
         self._sizes: dict[int, list[float]] = {}
         """For each size of a batch: batches, rows, seconds."""
         self._latencies: Counter[int] = Counter()
@@ -69,7 +72,7 @@ class Timeline:
             lambda used: (used.cost or 0, used.input_tokens + used.output_tokens), added
         )
         self._requests: list[list[float]] = []
-        """Of a random sample of them: tokens of the prompt and of the answer, and cost."""
+        """Of a random sample of them: tokens of the prompt and of the answer, cost, and its row's number, if known."""
         self._reports = 0
         self._random = random.Random(0)  # noqa: S311 - keeps no secret
         self._lock = threading.Lock()
@@ -144,7 +147,7 @@ class Timeline:
         self._add("tokens", event.input_tokens + event.output_tokens)
         self._add("cost", event.cost or 0.0)
         self._reports += 1
-        one = [event.input_tokens, event.output_tokens, event.cost or 0.0]
+        one = [event.input_tokens, event.output_tokens, event.cost or 0.0, event.where[1] if event.where else 0]
         if len(self._requests) < _MOST_REQUESTS:
             self._requests.append(one)
         elif (place := self._random.randrange(self._reports)) < _MOST_REQUESTS:
@@ -162,12 +165,24 @@ class Timeline:
         bins = min(last, round(event.seconds / self._bin_secs)) + 1
         self._gauges_of[event.process] = event.gauges
         now = {name: _together(name, self._gauges_of.values()) for name in event.gauges}
+        cpu_seconds = event.cpu_seconds + self._of_hosts(event, now)
         for name in now.keys() - self._gauges.keys():
             self._gauges[name] = [0.0] * (last + 1)
         for place in range(last + 1 - bins, last + 1):
-            self._sums["cpu_seconds"][place] += event.cpu_seconds / bins
+            self._sums["cpu_seconds"][place] += cpu_seconds / bins
             for name, value in now.items():
                 self._gauges[name][place] = max(self._gauges[name][place], value)
+
+    def _of_hosts(self, event: WorkSampled, gauges: dict[str, float]) -> float:
+        """What hosts have computed since somebody saw them; adds their memory."""
+        known = self._cpu_of_hosts
+        spent = sum(max(0.0, secs - known.get(host, secs)) for host, (secs, _) in event.hosts.items())
+        known.update({host: max(secs, known.get(host, 0.0)) for host, (secs, _) in event.hosts.items()})
+        self._hosts_of[event.process] = event.hosts
+        together = {host: resident for hosts in self._hosts_of.values() for host, (_, resident) in hosts.items()}
+        if together:
+            gauges["memory"] = gauges.get("memory", 0.0) + sum(together.values())
+        return spent
 
     def _add(self, name: str, amount: float) -> None:
         place = self._bin()  # first: it may replace the lists

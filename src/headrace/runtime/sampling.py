@@ -95,7 +95,6 @@ def _sample(
     phases: dict[str, float] = {}
     began = last = clock()
     computed = time.process_time()
-    of_hosts: dict[int, float] = {}
     is_over, took = False, 0.0
     while not is_over:
         is_over = done.wait(max(_PERIOD_SECS, took * _REST))
@@ -109,17 +108,13 @@ def _sample(
                 phases[phase.value] = phases.get(phase.value, 0.0) + now - last
         last, took = now, time.thread_time() - busy
         if is_over or now - began >= _REPORT_SECS:
-            cpu, memory = time.process_time(), resident_bytes()
+            cpu = time.process_time()
             hosts = {process: figures for look in looks for process in look.processes if (figures := _used(process))}
-            cpu_seconds = sum(max(0.0, secs - of_hosts.get(process, secs)) for process, (secs, _) in hosts.items())
-            memory += sum(resident for _, resident in hosts.values())
-            gauges = Counter[str]({"memory": memory, **gpu_figures()})
+            gauges = Counter[str]({"memory": resident_bytes(), **gpu_figures()})
             for look in looks:
                 gauges.update(look.gauges)
-            spent = cpu - computed + cpu_seconds
-            observer.on_event(WorkSampled(os.getpid(), now - began, phases, spent, dict(gauges)))
+            observer.on_event(WorkSampled(os.getpid(), now - began, phases, cpu - computed, dict(gauges), hosts))
             began, computed, phases = now, cpu, {}
-            of_hosts = {process: secs for process, (secs, _) in hosts.items()}
 
 
 def _used(process: int) -> tuple[float, int] | None:
