@@ -11,7 +11,7 @@ import pytest
 
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.files import Source, absolute, dead_letters_path, match, output_format
-from headrace.jobs.opening import Position, whole_lines
+from headrace.jobs.opening import TextLines
 from headrace.jobs.reading import InputSchema, infer_schema, read_rows
 from headrace.rows.blocks import BrokenLine
 
@@ -114,9 +114,9 @@ def test_jsonl_rows_and_the_lines_that_are_none(write):
 
 def test_a_line_in_many_pieces():
     """Each is copied once; were it for each piece that comes after it, this would take longer than a test may."""
-    pieces = iter([*[b"x" * 64] * 600_000, b"\ny"])
-    file = SimpleNamespace(read=lambda _: next(pieces, b""), position=Position())
-    assert [len(line) for line in whole_lines(file)] == [64 * 600_000 + 1, 2]
+    pieces = iter([b"\n", *[b"x" * 64] * 600_000, b"\ny"])
+    lines = TextLines(SimpleNamespace(read=lambda _: next(pieces, b"")))
+    assert list(map(len, lines.pieces())) == [1, 64 * 600_000 + 1, 2]
 
 
 def test_csv_fields_with_quotes_line_ends_and_a_byte_order_mark(write):

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.jobs.files import Source
-from headrace.jobs.json_lines import JsonEncodeError, as_line, read_json_blocks, read_json_records
+from headrace.jobs.json_lines import JsonEncodeError, as_line, read_json_blocks
 from headrace.rows.blocks import Block, BrokenLine
 
 
@@ -197,7 +197,6 @@ def test_rows_are_those_of_json(source, objects, times):
     lines = [json.dumps(one, ensure_ascii=n % 2 == 0) for n, one in enumerate(objects * times)]
     found = read(source(lines))
     assert list(map(repr, found)) == list(map(repr, map(json.loads, lines)))
-    assert found == list(read_json_records(source(lines)))
 
 
 def test_alike_lines_are_record_batches(source):

@@ -17,7 +17,7 @@ import pyarrow.csv
 
 from headrace.jobs.csv_records import CELL_TYPES, EXACT, FALSE, NESTED, TEXT, TRUE, CsvRecords, value_of
 from headrace.jobs.files import Source
-from headrace.jobs.opening import LineBuffer, open_text
+from headrace.jobs.opening import TextLines, open_text
 from headrace.rows.blocks import Record
 from headrace.rows.values import ZERO, numbers_of
 
@@ -36,11 +36,10 @@ _QUOTE, _NEWLINE, _MINUS, _POINT, _ZERO, _NINE = b'"\n-.09'
 
 def read_csv_blocks(source: Source, types: Mapping[str, str]) -> Iterator[Any]:
     """The rows of a file, as record batches or, where Arrow might read them differently, as lists of records."""
-    with open_text(source) as file:
-        lines = LineBuffer(file)
+    with open_text(source) as lines:
         header = CsvRecords(lines, source.delimiter, source.path).header()
         if source.part is not None:
-            lines = LineBuffer(file, file.go_to(source.part))
+            lines.go_to(source.part)
         arrow, size = _ArrowParser(source.delimiter, header, types), _MOST_BYTES
         while text := lines.ahead(size):
             records, batch = arrow.read(text)
@@ -55,7 +54,7 @@ def read_csv_blocks(source: Source, types: Mapping[str, str]) -> Iterator[Any]:
 
 
 def _as_python_reads(
-    source: Source, lines: LineBuffer, count: int, header: list[str], types: Mapping[str, str]
+    source: Source, lines: TextLines, count: int, header: list[str], types: Mapping[str, str]
 ) -> Iterator[list[Record]]:
     """The rows that begin within the next ``count`` lines; the last row may continue beyond them."""
     stop = lines.line + count

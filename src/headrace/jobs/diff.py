@@ -18,7 +18,6 @@ from headrace.jobs import files, reading
 from headrace.jobs.differences import ColumnDiff, Interval, compare, texts_of, wilson
 from headrace.jobs.output import write_tables
 from headrace.jobs.output_batches import batch_as_written, json_value
-from headrace.jobs.row_ranges import RowRanges
 from headrace.rows.blocks import BrokenLine
 from headrace.rows.examples import PREDICTION
 from headrace.rows.values import as_values, is_number, is_text, texts_of_times
@@ -118,7 +117,7 @@ def _read(path: str, ids: Sequence[str], columns: Sequence[str]) -> Table:
         raise ConfigurationError(f"{path} has no column 'prediction'; name those to compare with --columns.")
     pieces: dict[str, list[Any]] = {name: [] for name in (*ids, *wanted)}
     for source in sources:
-        for block in reading.read_blocks(source, 0, schema.csv, RowRanges()):
+        for block in reading.read_blocks(source, types=schema.csv):
             for name, values in pieces.items():
                 values.append(_column_of(block, name))
     return {name: _joined(values) for name, values in pieces.items()}

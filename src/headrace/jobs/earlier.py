@@ -21,8 +21,7 @@ from headrace.jobs import files, reading, storage
 from headrace.jobs.csv_records import CsvRecords, Quoted
 from headrace.jobs.job import Job
 from headrace.jobs.json_lines import JsonEncodeError, as_line
-from headrace.jobs.opening import LineBuffer, open_text
-from headrace.jobs.row_ranges import RowRanges
+from headrace.jobs.opening import open_text
 from headrace.metrics.report import report_of
 from headrace.rows.blocks import BlockRow, BrokenLine, Record
 from headrace.rows.examples import PREDICTION, RESERVED
@@ -123,7 +122,7 @@ class Earlier(NamedTuple):
             if self.is_csv:
                 yield from _rows_of_csv(source)
                 continue
-            for block in reading.read_blocks(source, 0, {}, RowRanges()):
+            for block in reading.read_blocks(source):
                 yield from block.rows()
 
     def split(
@@ -177,8 +176,8 @@ class Earlier(NamedTuple):
 
 def _rows_of_csv(source: files.Source) -> Iterator[Record]:
     """The rows of an output: what is in quotes is text, as are lists and objects, and the rest are JSON's values."""
-    with open_text(source) as file:
-        records = CsvRecords(LineBuffer(file), source.delimiter, source.path)
+    with open_text(source) as lines:
+        records = CsvRecords(lines, source.delimiter, source.path)
         for row in records.sample(records.header()):
             yield row if isinstance(row, BrokenLine) else {name: _cell(field) for name, field in row.items()}
 

@@ -20,13 +20,13 @@ from headrace.jobs import storage
 from headrace.jobs.csv_records import CsvRecords
 from headrace.jobs.files import Source, delimiter_of, location, stamp
 from headrace.jobs.letters import completed, is_of_cause, line_of_letter, others, position_in
-from headrace.jobs.opening import InputShare, LineBuffer, create_compressed, open_source, open_text, whole_lines
+from headrace.jobs.opening import InputShare, create_compressed, open_source, open_text
 from headrace.jobs.output_batches import OutputLine, batch_of_lines, json_value, rows_in_lines
 from headrace.jobs.parquet_tables import write_parquet
 from headrace.jobs.publishing import Move
 from headrace.jobs.reading import parquet_file, read_parquet, read_rows
 from headrace.jobs.resume import ResumableOutput
-from headrace.jobs.row_ranges import RowRanges
+from headrace.jobs.row_ranges import NO_ROWS, RowRanges
 from headrace.jobs.stored_rows import StoredOutput
 from headrace.jobs.text_tables import columns_of, csv_of, lines_of
 from headrace.rows.blocks import Block, Record
@@ -57,7 +57,7 @@ class LetterOrder:
     def __init__(self, sources: Sequence[Source], cause: str | None = None) -> None:
         counts, found, are_of_cause = [], list[tuple[int, int, int]](), list[bool]()
         for source in sources:
-            for number, letter in enumerate(read_rows(source, {}), 1):
+            for number, letter in enumerate(read_rows(source), 1):
                 found.append(_place_of(letter, source.path, number))
                 are_of_cause.append(is_of_cause(letter, cause))
             counts.append(len(found))
@@ -95,7 +95,7 @@ class LetterOrder:
     def pieces_of_others(self) -> Iterator[tuple[Any, Any]]:
         """The letters that are not retried as tables of lines, with their ranks."""
         for source, ranks in zip(self._sources, self._ranks, strict=True):
-            ranked = zip(ranks.tolist(), read_rows(source, {}), strict=True)
+            ranked = zip(ranks.tolist(), read_rows(source), strict=True)
             rest = ((rank, letter) for rank, letter in ranked if isinstance(letter, dict) and rank in self.others)
             while some := list(islice(rest, _LETTERS_AT_ONCE)):
                 lines = [OutputLine(0, line_of_letter(letter, rank)) for rank, letter in some]
@@ -143,7 +143,7 @@ class CompletedOutput(ResumableOutput):
         return super()._has_letters(rows) or (self.accepted and len(self._order.others) > 0)
 
     def _letters(self, rows: StoredOutput) -> Iterable[Any]:
-        new = rows.good.places if self.accepted else RowRanges()
+        new = rows.good.places if self.accepted else NO_ROWS
         befores, total = self._order.befores, len(new) + (self._order.total or 0)
         pieces = chain(rows.pieces_of_letters(), self._order.pieces_of_others() if self.accepted else ())
         return completed(pieces, lambda ranks: befores[ranks] + new.rank(ranks), total)
@@ -229,8 +229,8 @@ def _count(source: Source) -> int:
 
 
 def _old_lines(source: Source) -> Iterator[list[bytes]]:
-    with open_text(source) as file:
-        pieces: Iterator[list[bytes]] = map(_lines, whole_lines(file))
+    with open_text(source) as lines:
+        pieces: Iterator[list[bytes]] = map(_lines, lines.pieces())
         if source.format == "csv":
             pieces = _csv_records(pieces)
             yield next(pieces, [])[1:]  # without the header
@@ -258,8 +258,8 @@ def _csv_records(pieces: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
 
 def _csv_lines(old: Source, new: Callable[[], Iterable[Any]]) -> tuple[bytes, Iterator[list[bytes]], bytes]:
     """A header for old and new rows, the records of the new ones, and the end of the old ones, which lack columns."""
-    with open_text(old) as file:
-        known = CsvRecords(LineBuffer(file), old.delimiter, old.path).header()
+    with open_text(old) as lines:
+        known = CsvRecords(lines, old.delimiter, old.path).header()
     columns = [*dict.fromkeys([*known, *columns_of(new())])]
     chunks = csv_of(new, old.delimiter, columns)
     return next(chunks, b""), _csv_records(map(_lines, chunks)), old.delimiter.encode() * (len(columns) - len(known))

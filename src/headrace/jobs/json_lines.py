@@ -25,7 +25,7 @@ import pyarrow.json
 
 from headrace.core.conversion import DEEPEST, is_deep
 from headrace.jobs.files import Source
-from headrace.jobs.opening import not_utf8, open_text, whole_lines
+from headrace.jobs.opening import not_utf8, open_text
 from headrace.rows.blocks import BrokenLine, Record, Row
 from headrace.rows.values import numbers_of
 
@@ -164,43 +164,33 @@ def is_utf8(text: str) -> bool:
 
 def read_json_blocks(source: Source) -> Iterator[Any]:
     """The rows of a file, as record batches or, where Arrow might read them differently, as lists of records."""
-    with open_text(source) as file:
-        shape, number = None, 1 + (file.go_to(source.part) if source.part else 0)
-        for text in whole_lines(file):
-            lines, before = _lines_of(text), file.position.done
-            shape, pieces = _pieces(text, lines, shape)
-            for start, stop, batch in pieces:
-                file.position.done = before + len(text) * stop // len(lines)
-                yield records_of(source, lines[start:stop].to_pylist(), number + start) if batch is None else batch
-            number += len(lines)
+    with open_text(source) as lines:
+        if source.part is not None:
+            lines.go_to(source.part)
+        shape = None
+        while text := lines.ahead():
+            shape, pieces = _pieces(text, shape)
+            for some, batch in pieces:
+                first = lines.line + 1
+                lines.take(some)
+                yield records_of(source, some.split(b"\n")[:-1], first) if batch is None else batch
 
 
-def read_json_records(source: Source) -> Iterator[Record]:
-    """The rows of a file, one by one."""
-    with open_text(source) as file:
-        number = 1
-        for text in whole_lines(file):
-            lines = text.split(b"\n")[:-1]
-            yield from records_of(source, lines, number)
-            number += len(lines)
-
-
-def _pieces(text: bytes, lines: Any, shape: _Shape | None) -> tuple[_Shape | None, list[tuple[int, int, Any]]]:
-    """Ranges of lines, each with its record batch or None; and the shape that most of the lines have."""
+def _pieces(text: bytes, shape: _Shape | None) -> tuple[_Shape | None, list[tuple[bytes, Any]]]:
+    """Neighbouring lines, each with their record batch or None; and the shape that most of the lines have."""
+    lines = _lines_of(text)
     alike = None if shape is None else shape.match(lines)
     if alike is None or 2 * alike.sum() < len(lines):
         shape = _Shape.of(lines)
         alike = None if shape is None else shape.match(lines)
     if shape is None or alike is None:
-        return shape, [(0, len(lines), None)]
+        return shape, [(text, None)]
     cuts = [0, *(numpy.flatnonzero(alike[1:] != alike[:-1]) + 1).tolist(), len(lines)]
     if len(cuts) > 2 + len(lines) // _FEW_LINES:
-        return shape, [(0, len(lines), None)]
+        return shape, [(text, None)]
     offsets = numpy.frombuffer(lines.buffers()[1], numpy.int64)
-    return shape, [
-        (start, stop, shape.parsed(text[offsets[start] : offsets[stop]]) if alike[start] else None)
-        for start, stop in pairwise(cuts)
-    ]
+    texts = [text[offsets[start] : offsets[stop]] for start, stop in pairwise(cuts)]
+    return shape, [(some, shape.parsed(some) if alike[start] else None) for some, start in zip(texts, cuts, strict=False)]
 
 
 class _Shape:

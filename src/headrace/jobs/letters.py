@@ -189,7 +189,7 @@ def others_in(sources: Sequence[Source], cause: str) -> RowRanges:
     pairs = [
         (place_at(index, number), is_of_cause(letter, cause))
         for index, source in enumerate(sources)
-        for number, letter in enumerate(read_rows(source, {}))
+        for number, letter in enumerate(read_rows(source))
     ]
     return others(numpy.array([place for place, _ in pairs], numpy.int64), [is_of for _, is_of in pairs], cause)
 
@@ -203,7 +203,7 @@ def dead_letter_columns(sources: Iterable[Source], types: Mapping[str, str]) -> 
     columns: dict[str, None] = {}
     for source in sources:
         try:
-            for number, letter in enumerate(islice(read_rows(source, {}), SAMPLED_ROWS)):
+            for number, letter in enumerate(islice(read_rows(source), SAMPLED_ROWS)):
                 row = _row_of(letter, source.path, number + 1, types)
                 if not isinstance(row, BrokenLine):
                     columns.update(dict.fromkeys(row))
@@ -220,7 +220,7 @@ def dead_letter_columns(sources: Iterable[Source], types: Mapping[str, str]) -> 
 def columns_of_lines(sources: Iterable[Source]) -> tuple[str, ...]:
     """The columns of the unreadable lines of CSV files."""
     columns: dict[str, None] = {}
-    for letter in chain.from_iterable(read_rows(source, {}) for source in sources):
+    for letter in chain.from_iterable(map(read_rows, sources)):
         with suppress(KeyError, TypeError, ValueError):  # no such line
             position = position_in(letter) if isinstance(letter, dict) else None
             columns.update(dict.fromkeys((position or {})["reading"]["columns"]))
@@ -229,7 +229,7 @@ def columns_of_lines(sources: Iterable[Source]) -> tuple[str, ...]:
 
 def are_of_files(sources: Iterable[Source]) -> bool:
     """Whether one of the first dead letters is of a file that is a row."""
-    letters = chain.from_iterable(islice(read_rows(source, {}), SAMPLED_ROWS) for source in sources)
+    letters = chain.from_iterable(islice(read_rows(source), SAMPLED_ROWS) for source in sources)
     with suppress(KeyError, TypeError, ValueError):  # no such position
         return any(isinstance(letter, dict) and is_of_file(position_in(letter)) for letter in letters)
     return False
@@ -241,7 +241,7 @@ def read_dead_letters(source: Source, types: Mapping[str, str]) -> Iterator[list
     Lines that could not be read then remain broken, unless they fit the ``types`` that columns are given now, or have
     been corrected in the letter.
     """
-    for block in read_blocks(source, 0, {}, RowRanges()):
+    for block in read_blocks(source):
         numbered = enumerate(block.rows(), block.first + 1)
         yield [_row_of(letter, source.path, number, types) for number, letter in numbered]
 

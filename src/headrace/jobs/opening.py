@@ -143,88 +143,36 @@ def _compressing(file: Any, compression: str | None) -> Any:
     return bz2.BZ2File(file, "wb") if compression == "bz2" else lzma.LZMAFile(file, "wb")
 
 
-class TextFile:
-    """A text file without its byte-order mark, whose beginning was inspected.
+class TextLines:
+    """The lines of a text file, which can be looked at before they are taken; iterating takes one after the other.
 
     Args:
-        file: open for reading.
+        file: open for reading; a byte-order mark at its beginning is passed over.
         position: counts the bytes.
     """
 
     def __init__(self, file: BinaryIO, position: Position | None = None) -> None:
         self._file = file
-        self.position = position or Position()
+        self._position = position or Position()
         beginning = _first_bytes(file)
         self.beginning = beginning.removeprefix(codecs.BOM_UTF8)
         """At least the first line, unless it is longer than a megabyte."""
         self.start = len(beginning) - len(self.beginning)
         """Where it begins in the file, in bytes."""
-        self._rest = self.beginning
-        self._left = sys.maxsize
-        """Of the part that is read, in bytes."""
-
-    def read(self, size: int) -> bytes:
-        """Up to ``size`` bytes; empty at the end."""
-        chunk, self._rest = self._rest[:size], self._rest[size:]
-        chunk = chunk or self._file.read(min(size, self._left))
-        self._left -= len(chunk)
-        return chunk
-
-    def go_to(self, part: Part) -> int:
-        """Moves to a part, behind which the file seems to end; returns how many lines come before it."""
-        self._file.seek(part.start)
-        self._rest, self._left = b"", part.stop - part.start
-        return part.line
-
-
-@contextmanager
-def open_text(source: Source) -> Iterator[TextFile]:
-    """A decompressed text file.
-
-    Raises:
-        ValueError: it begins like another kind of file; the message says what to do.
-    """
-    with open_source(source) as file:
-        text = TextFile(file, positions.get(source.path))
-        if wrong := _wrong_kind(text.beginning, source.format):
-            raise ValueError(wrong)
-        yield text
-
-
-def whole_lines(file: TextFile) -> Iterator[bytes]:
-    """The text in pieces of whole lines, each as soon as it was read; the last line gets an end if it has none."""
-    parts: list[bytes] = []  # of an unfinished line
-    while chunk := file.read(_PIECE_BYTES):
-        end = chunk.rfind(b"\n") + 1
-        if end:
-            text = b"".join([*parts, chunk[:end]])
-            file.position.add(text)
-            yield text
-            parts = []
-        parts.append(chunk[end:])
-    if rest := b"".join(parts):
-        file.position.add(rest + b"\n")
-        yield rest + b"\n"
-
-
-class LineBuffer:
-    """The lines of a text file, which can be looked at before they are taken; iterating takes one after the other.
-
-    Args:
-        file: at the beginning of a line.
-        line: how many lines come before it.
-    """
-
-    def __init__(self, file: TextFile, line: int = 0) -> None:
-        self._coming = whole_lines(file)
-        self._position = file.position
+        self._coming = self._read_pieces(self.beginning, sys.maxsize)
         self._text, self._start = b"", 0
-        self.line = line
+        self.line = 0
         """How many lines were taken, and those before."""
         self.bytes = 0
         """How many were taken."""
 
-    def ahead(self, size: int) -> bytes:
+    def go_to(self, part: Part) -> None:
+        """Moves to a part, behind which the file seems to end."""
+        self._file.seek(part.start)
+        self._coming = self._read_pieces(b"", part.stop - part.start)
+        self._text, self._start, self.line = b"", 0, part.line
+
+    def ahead(self, size: int = sys.maxsize) -> bytes:
         """The next lines without taking them: about ``size`` bytes of what has been read; empty at the end."""
         if self._start == len(self._text):
             self._text, self._start = next(self._coming, b""), 0
@@ -240,9 +188,45 @@ class LineBuffer:
 
     def __iter__(self) -> Iterator[bytes]:
         """Lines with their ends."""
-        while line := self.ahead(1):
-            self.take(line)
-            yield line
+        return self.pieces(1)
+
+    def pieces(self, size: int = sys.maxsize) -> Iterator[bytes]:
+        """Takes about so many bytes of lines after the other."""
+        while text := self.ahead(size):
+            self.take(text)
+            yield text
+
+    def _read_pieces(self, chunk: bytes, left: int) -> Iterator[bytes]:
+        """Whole lines, as soon as they were read; the last line gets an end if it has none."""
+        parts: list[bytes] = []  # of an unfinished line
+        while chunk := chunk or self._file.read(min(_PIECE_BYTES, left)):
+            left -= len(chunk)
+            end = chunk.rfind(b"\n") + 1
+            if end:
+                yield self._noted(b"".join([*parts, chunk[:end]]))
+                parts = []
+            parts.append(chunk[end:])
+            chunk = b""
+        if rest := b"".join(parts):
+            yield self._noted(rest + b"\n")
+
+    def _noted(self, text: bytes) -> bytes:
+        self._position.add(text)
+        return text
+
+
+@contextmanager
+def open_text(source: Source) -> Iterator[TextLines]:
+    """The lines of a decompressed text file.
+
+    Raises:
+        ValueError: it begins like another kind of file; the message says what to do.
+    """
+    with open_source(source) as file:
+        lines = TextLines(file, positions.get(source.path))
+        if wrong := _wrong_kind(lines.beginning, source.format):
+            raise ValueError(wrong)
+        yield lines
 
 
 def not_utf8(error: UnicodeDecodeError) -> UnicodeDecodeError:

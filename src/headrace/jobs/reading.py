@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, groupby, islice
+from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow
@@ -15,9 +16,9 @@ from headrace.jobs import pipes
 from headrace.jobs.csv_blocks import read_csv_blocks
 from headrace.jobs.csv_records import TEXT, CsvRecords, Quoted, types_of_sample
 from headrace.jobs.files import Key, Part, Source
-from headrace.jobs.json_lines import read_json_blocks, read_json_records
-from headrace.jobs.opening import InputShare, LineBuffer, Position, open_source, open_text, positions
-from headrace.jobs.row_ranges import RowRanges
+from headrace.jobs.json_lines import read_json_blocks
+from headrace.jobs.opening import InputShare, Position, open_source, open_text, positions
+from headrace.jobs.row_ranges import NO_ROWS, RowRanges
 from headrace.jobs.storage import is_remote
 from headrace.rows import files
 from headrace.rows.blocks import Block, BrokenLine, Record, Row, types_of_schema, types_of_values
@@ -109,7 +110,7 @@ def _head_of(source: Source, rows_of_csv: int) -> tuple[tuple[str, ...], dict[st
     if source.format == "csv":
         header, rows_of_text = _head_of_csv(source, rows_of_csv)
         return tuple(header), {}, rows_of_text
-    rows = read_json_records(source)
+    rows = _rows_of(placed(read_json_blocks(source), source._replace(keys=()), 0))
     first = next(rows, {})
     if isinstance(first, BrokenLine):
         raise ValueError(f"line {first.number}: {first.error}")
@@ -122,8 +123,8 @@ def _head_of(source: Source, rows_of_csv: int) -> tuple[tuple[str, ...], dict[st
 
 def _head_of_csv(source: Source, most: int) -> tuple[list[str], list[Row]]:
     """Fields in quotes are ``Quoted``, unless all are, as some programs write files."""
-    with open_text(source) as file:
-        records = CsvRecords(LineBuffer(file), source.delimiter, source.path)
+    with open_text(source) as lines:
+        records = CsvRecords(lines, source.delimiter, source.path)
         header = records.header()
         names_are_quoted = all(islice(records.in_quotes(), len(header)))
         rows = _sample_of(records.sample(header), most) if most else []
@@ -142,9 +143,9 @@ def _sample_of(rows: Iterator[Record], most: int = SAMPLED_ROWS) -> list[Row]:
 
 def read_blocks(
     source: Source,
-    index: int,
-    types: Mapping[str, str],
-    done: RowRanges,
+    index: int = 0,
+    types: Mapping[str, str] = MappingProxyType({}),
+    done: RowRanges = NO_ROWS,
     names: tuple[str, ...] = (),
     *,
     share: InputShare | None = None,
@@ -172,7 +173,7 @@ def placed(
     pieces: Iterable[Any],
     source: Source,
     index: int,
-    done: RowRanges,
+    done: RowRanges = NO_ROWS,
     names: tuple[str, ...] = (),
     *,
     share: InputShare | None = None,
@@ -217,9 +218,13 @@ def _batch_with(batch: Any, keys: tuple[Key, ...]) -> Any:
     return batch
 
 
-def read_rows(source: Source, types: Mapping[str, str]) -> Iterator[Record]:
+def read_rows(source: Source, types: Mapping[str, str] = MappingProxyType({})) -> Iterator[Record]:
     """The rows of a file, one by one."""
-    return (row for block in read_blocks(source, 0, types, RowRanges()) for row, _ in block.each())
+    return _rows_of(read_blocks(source, types=types))
+
+
+def _rows_of(blocks: Iterable[Block]) -> Iterator[Record]:
+    return (row for block in blocks for row, _ in block.each())
 
 
 def _pieces_of(source: Source, types: Mapping[str, str], is_done: Callable[[int, int], bool]) -> Iterator[Any]:

@@ -66,3 +66,6 @@ class RowRanges:
         """Starts of ranges that do not begin their source: rows before them are missing."""
         within = self.starts & ((1 << NUMBER_BITS) - 1) != 0
         return [int(place) for place in self.starts[within]]
+
+
+NO_ROWS = RowRanges()

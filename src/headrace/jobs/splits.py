@@ -17,7 +17,7 @@ from headrace.jobs import pipes
 from headrace.jobs.csv_blocks import DELIMITERS, record_ends
 from headrace.jobs.csv_records import CsvRecords
 from headrace.jobs.files import Part, Source, compression_of, known_size
-from headrace.jobs.opening import LineBuffer, TextFile, open_source, open_text
+from headrace.jobs.opening import TextLines, open_source, open_text
 from headrace.jobs.reading import parquet_file
 from headrace.jobs.storage import is_remote
 
@@ -120,8 +120,8 @@ class Splits:
 
     def _of_text(self, source: Source, size: int) -> Iterator[Part]:
         before = self._left
-        with open_text(source) as file:
-            scan = _Scan(file, source)
+        with open_text(source) as lines:
+            scan = _Scan(lines, source)
             while (part := scan.next_part(self._next_bytes())).stop > part.start:
                 self._left = before - min(size, part.stop)
                 yield part._replace(is_last=part.stop >= size)
@@ -140,9 +140,8 @@ def _can_cut(source: Source) -> bool:
 class _Scan:
     """Finds where records of a text file end."""
 
-    def __init__(self, file: TextFile, source: Source) -> None:
-        self._lines = LineBuffer(file)
-        self._start = file.start
+    def __init__(self, lines: TextLines, source: Source) -> None:
+        self._lines = lines
         self._source = source
         self._row = 0
         self._most = _PIECE_BYTES
@@ -155,7 +154,7 @@ class _Scan:
         row, line, start = self._row, lines.line, lines.bytes
         while lines.bytes - start < size and (text := lines.ahead(min(size, self._most))):
             self._row += self._take_json(text) if self._source.format == "jsonl" else self._take_csv(text)
-        return Part(row, self._row - row, False, self._start + start, self._start + lines.bytes, line)
+        return Part(row, self._row - row, False, lines.start + start, lines.start + lines.bytes, line)
 
     def _take_json(self, text: bytes) -> int:
         """Takes the lines of a text; returns how many rows they are."""
