@@ -10,7 +10,7 @@ import pytest
 from headrace.core.handler import ModelHandler
 from headrace.jobs.files import known_size, match
 from headrace.jobs.job import Job
-from headrace.jobs.letters import dead_letter_columns, match_dead_letters
+from headrace.jobs.letters import match_dead_letters, schema_of_letters
 from headrace.jobs.opening import InputShare, following
 from headrace.jobs.reading import infer_schema, read_blocks
 from headrace.jobs.row_ranges import RowRanges
@@ -111,7 +111,7 @@ def test_a_run_follows_its_share(share_of, tmp_path, kind, runner):
     else:
         share_of.write("in.jsonl", '{"row": {"a": 1}, "stage": "inference", "message": "m"}\n' * 100)
         sources = match_dead_letters([str(tmp_path / "in.jsonl")])
-        columns = dead_letter_columns(sources, {})
+        columns = schema_of_letters(sources, {}).columns
     run = Run(Job(Watching(), sources, str(tmp_path / "out.jsonl"), Examples(None, columns), runner=runner))
     assert run.execute().predictions == 100
     shares = [json.loads(line)["prediction"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]

@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from headrace.core.errors import ConfigurationError
-from headrace.jobs.letters import completed, dead_letter_columns, match_dead_letters, read_dead_letters
+from headrace.jobs.letters import completed, match_dead_letters, read_dead_letters, schema_of_letters
 from headrace.jobs.output_batches import OutputLine, batch_of_lines, lines_in
 from headrace.rows.blocks import BrokenLine, TriedRow
 
@@ -49,12 +49,12 @@ def test_rows_come_back_as_they_were(write, name):
     assert (row, row.attempts) == (LETTER["row"], 3)
     assert (broken.line, broken.file, broken.number, broken.attempts) == ("?", "in.jsonl", 4, 2)
     assert str(broken.error) == "what?"
-    assert dead_letter_columns([source], {}) == ("n", "deep")
+    assert schema_of_letters([source], {}).columns == ("n", "deep")
 
 
 def test_columns_are_those_of_the_first_row_that_could_be_read(write):
-    assert dead_letter_columns(write("a.jsonl", [UNREAD, LETTER]), {}) == ("n", "deep")
-    assert dead_letter_columns(write("b.jsonl", []), {}) == ()
+    assert schema_of_letters(write("a.jsonl", [UNREAD, LETTER]), {}).columns == ("n", "deep")
+    assert schema_of_letters(write("b.jsonl", []), {}).columns == ()
 
 
 @pytest.mark.parametrize("other", [{"n": 1}, {**LETTER, "row": "[1]"}, {**LETTER, "row": None}])
@@ -70,13 +70,13 @@ def test_a_file_that_begins_with_something_else_is_refused(write):
     with pytest.raises(
         ConfigurationError, match=r"cannot read .*a.jsonl as dead letters: its first line is no dead letter"
     ):
-        dead_letter_columns(write("a.jsonl", [{"n": 1}]), {})
+        schema_of_letters(write("a.jsonl", [{"n": 1}]), {}).columns
 
 
 def test_csv_of_something_else_is_refused(tmp_path):
     (tmp_path / "a.csv").write_text("n\n1\n")
     with pytest.raises(ConfigurationError, match="its first line is no dead letter"):
-        dead_letter_columns(match_dead_letters([str(tmp_path / "a.csv")]), {})
+        schema_of_letters(match_dead_letters([str(tmp_path / "a.csv")]), {})
 
 
 def test_a_tried_row_is_a_row_wherever_it_goes():

@@ -11,7 +11,7 @@ from headrace import ModelHandler
 from headrace.jobs import parquet_tables
 from headrace.jobs.files import match
 from headrace.jobs.job import Job
-from headrace.jobs.letters import dead_letter_columns, match_dead_letters
+from headrace.jobs.letters import match_dead_letters, schema_of_letters
 from headrace.jobs.output_batches import kept_columns
 from headrace.jobs.reading import infer_schema
 from headrace.jobs.run import Run
@@ -38,7 +38,7 @@ class Answers(ModelHandler):
 
 
 def run(handler, sources, output, *, letters=False, **options):
-    columns = dead_letter_columns(sources, {}) if letters else infer_schema(sources).columns
+    columns = schema_of_letters(sources, {}).columns if letters else infer_schema(sources).columns
     return Run(Job(handler, sources, str(output), Examples(None, tuple(columns)), **options)).execute()
 
 

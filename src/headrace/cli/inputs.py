@@ -15,10 +15,10 @@ from headrace.core.spelling import did_you_mean
 from headrace.jobs import files
 from headrace.jobs.csv_records import CELL_TYPES
 from headrace.jobs.files import Source
-from headrace.jobs.letters import are_of_files, columns_of_lines, dead_letter_columns, match_dead_letters
+from headrace.jobs.letters import columns_of_lines, match_dead_letters, schema_of_letters
 from headrace.jobs.reading import InputSchema, infer_schema
 from headrace.rows.examples import RESERVED, Examples
-from headrace.rows.files import CONTENT, Contents
+from headrace.rows.files import Contents
 
 
 def read_inputs(args: RunArgs | RetryArgs, paths: Sequence[str]) -> tuple[tuple[Source, ...], InputSchema]:
@@ -26,8 +26,7 @@ def read_inputs(args: RunArgs | RetryArgs, paths: Sequence[str]) -> tuple[tuple[
     if isinstance(args, RetryArgs):
         sources = match_dead_letters(paths)
         types = _asked_types(args.types, columns_of_lines(sources)) if args.types else {}
-        content = (CONTENT,) if are_of_files(sources) else ()
-        return sources, InputSchema(dead_letter_columns(sources, types), types, {}, content)
+        return sources, schema_of_letters(sources, types)
     sources = files.match(paths, args.file_format and args.file_format.value, args.delimiter)
     return sources, schema_of(args, sources)
 

@@ -190,7 +190,9 @@ def _pieces(text: bytes, shape: _Shape | None) -> tuple[_Shape | None, list[tupl
         return shape, [(text, None)]
     offsets = numpy.frombuffer(lines.buffers()[1], numpy.int64)
     texts = [text[offsets[start] : offsets[stop]] for start, stop in pairwise(cuts)]
-    return shape, [(some, shape.parsed(some) if alike[start] else None) for some, start in zip(texts, cuts, strict=False)]
+    return shape, [
+        (some, shape.parsed(some) if alike[start] else None) for some, start in zip(texts, cuts, strict=False)
+    ]
 
 
 class _Shape:

@@ -25,10 +25,10 @@ from headrace.jobs.files import Source, absolute, match, stamp
 from headrace.jobs.json_lines import JsonEncodeError, as_line, records_of
 from headrace.jobs.output_batches import OutputLine, batch_of_lines, lines_in
 from headrace.jobs.pipes import as_path, is_pipe
-from headrace.jobs.reading import SAMPLED_ROWS, read_blocks, read_rows
+from headrace.jobs.reading import SAMPLED_ROWS, InputSchema, read_blocks, read_rows
 from headrace.jobs.row_ranges import RowRanges
 from headrace.rows.blocks import BlockRow, BrokenLine, Record, Row, TriedRow, place_at
-from headrace.rows.files import is_of_file, row_of_file
+from headrace.rows.files import CONTENT, is_of_file, row_of_file
 
 _SAME_TRACEBACKS = 3
 _DISTINCT_TRACEBACKS = 1000
@@ -194,19 +194,25 @@ def others_in(sources: Sequence[Source], cause: str) -> RowRanges:
     return others(numpy.array([place for place, _ in pairs], numpy.int64), [is_of for _, is_of in pairs], cause)
 
 
-def dead_letter_columns(sources: Iterable[Source], types: Mapping[str, str]) -> tuple[str, ...]:
+def schema_of_letters(sources: Iterable[Source], types: Mapping[str, str]) -> InputSchema:
     """All columns of the first rows; several rows are read, since one may have failed for lack of a column.
+
+    Args:
+        sources: files of dead letters.
+        types: that columns of CSV are given now.
 
     Raises:
         ConfigurationError: a file cannot be read, or its first line is not a dead letter.
     """
     columns: dict[str, None] = {}
+    content: tuple[str, ...] = ()
     for source in sources:
         try:
             for number, letter in enumerate(islice(read_rows(source), SAMPLED_ROWS)):
                 row = _row_of(letter, source.path, number + 1, types)
                 if not isinstance(row, BrokenLine):
                     columns.update(dict.fromkeys(row))
+                    content = (CONTENT,) if is_of_file(getattr(row, "position", None)) else content
                 elif number == 0 and not _is_letter(letter):
                     raise ValueError(
                         "its first line is no dead letter; headrace retry takes the dead letters of an earlier run, "
@@ -214,7 +220,7 @@ def dead_letter_columns(sources: Iterable[Source], types: Mapping[str, str]) -> 
                     ) from row.error
         except Exception as error:
             raise ConfigurationError(f"cannot read {source.path} as dead letters: {error}") from error
-    return tuple(columns)
+    return InputSchema(tuple(columns), types, {}, content)
 
 
 def columns_of_lines(sources: Iterable[Source]) -> tuple[str, ...]:
@@ -225,14 +231,6 @@ def columns_of_lines(sources: Iterable[Source]) -> tuple[str, ...]:
             position = position_in(letter) if isinstance(letter, dict) else None
             columns.update(dict.fromkeys((position or {})["reading"]["columns"]))
     return tuple(columns)
-
-
-def are_of_files(sources: Iterable[Source]) -> bool:
-    """Whether one of the first dead letters is of a file that is a row."""
-    letters = chain.from_iterable(islice(read_rows(source), SAMPLED_ROWS) for source in sources)
-    with suppress(KeyError, TypeError, ValueError):  # no such position
-        return any(isinstance(letter, dict) and is_of_file(position_in(letter)) for letter in letters)
-    return False
 
 
 def read_dead_letters(source: Source, types: Mapping[str, str]) -> Iterator[list[Record]]:

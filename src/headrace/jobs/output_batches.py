@@ -84,18 +84,19 @@ def batch_of_block(columns: dict[str, Any], predictions: Any, model_id: str | No
     Returns:
         None if it holds values that JSON has no types for: its rows have to be lines.
     """
-    rows = len(predictions)
+    model_ids = [model_id]
     if isinstance(predictions, list):
-        answers, model_ids = zip(*map(answer_of, predictions), strict=True)
+        answers, own = zip(*map(answer_of, predictions), strict=True)
+        model_ids = [model_id if one is None else one for one in own]
         some: dict[str, Any] = exploded_all(answers) if explode else {PREDICTION: answers}
-        if any(one is not None for one in model_ids):
-            some["model_id"] = model_ids
     else:
         some = exploded_array(predictions) if explode else {PREDICTION: predictions}
-    columns.update((name, column_of_predictions(values)) for name, values in some.items())
-    if model_id is not None and not isinstance(predictions, list):
-        columns["model_id"] = pyarrow.repeat(text_scalar(model_id), rows)
-    return _as_batch(columns)
+    found = {**columns, **{name: column_of_predictions(values) for name, values in some.items()}}
+    if len(set(model_ids)) > 1:
+        found["model_id"] = None if None in model_ids else column_of_predictions(model_ids)
+    elif model_ids[0] is not None:
+        found["model_id"] = pyarrow.repeat(text_scalar(model_ids[0]), len(predictions))
+    return _as_batch(found)
 
 
 def batch_as_written(batch: Any) -> Any:

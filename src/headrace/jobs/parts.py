@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import groupby, repeat
+from itertools import groupby, islice, repeat
 from operator import attrgetter, itemgetter
 from typing import Any, BinaryIO, NamedTuple
 
@@ -38,6 +38,8 @@ from headrace.rows.values import numbers_as_array
 _LINES, _BYTES = 1 << 12, 1 << 24
 """The most lines that are not yet a record batch."""
 _SYNC_SECONDS = 1.0
+_FEWEST_IN_COLUMNS = 16
+"""Fewer rows that were predicted one by one are cheaper as lines."""
 
 KINDS = ("predictions", "letters", "skipped")
 """The extensions of parts."""
@@ -255,42 +257,46 @@ class OutcomeWriter:
             part.abandon()
 
     def _write_predictions(self, rows: list[Any], values: list[Any], fallback: str | None) -> None:
-        if rows[0] is not None:
-            self._write_rows(rows, values, fallback)
+        if rows[0] is None:
+            for block, predictions, model_id in values:
+                places = numpy.arange(block.place, block.place + len(block))
+                self._write_rows(block, places, predictions, model_id or fallback, as_columns=block.batch is not None)
             return
-        for block, predictions, model_id in values:
-            batch = block.batch
-            if batch is not None:
-                kept = kept_columns(batch, self._keep, typed=block.source in self._typed)
-                batch = batch_of_block(kept, predictions, model_id, explode=self._explode)
-            if batch is None:
-                self._write_rows(list(block.places()), predictions, model_id or fallback)
-            else:
-                self.others += len(block)
-                self._good.write_batch(numpy.arange(block.place, block.place + len(block)), batch)
-
-    def _write_rows(self, rows: list[BlockRow], values: list[Any], fallback: str | None) -> None:
-        """Writes rows as lines of JSON; those that cannot be written become dead letters."""
         answers = iter(values)
         for block, some in groupby(rows, itemgetter(0)):
-            of_block = list(some)
-            batch = block.typed if block.batch is None else block.batch
-            if batch is None or block.source not in self._typed:
-                records = map(self._kept, _records_of(block, of_block))
-                self._good.write_lines(self._lines_of(of_block, records, answers, fallback))
-            elif lines := self._lines_of(of_block, repeat({}), answers, fallback):
-                places = numpy.array([line.place for line in lines], numpy.int64)
-                kept = kept_columns(_taken(batch, places - block.place), self._keep, typed=True)
-                self._good.write_batch(places, batch_of_lines(lines, kept))
+            places = numpy.array([row.place for row in some], numpy.int64)
+            as_columns = len(places) >= _FEWEST_IN_COLUMNS and not self._explode
+            self._write_rows(block, places, list(islice(answers, len(places))), fallback, as_columns=as_columns)
+
+    def _write_rows(self, block: Block, places: Any, values: Any, model_id: str | None, *, as_columns: bool) -> None:
+        """Writes rows of a block ``as_columns`` if these have types for all values; else as lines of JSON."""
+        batch, is_typed = block.typed if block.batch is None else block.batch, block.source in self._typed
+        kept: dict[str, Any] = {}
+        if batch is not None and (as_columns or is_typed):
+            kept = kept_columns(_taken(batch, places - block.place), self._keep, typed=is_typed)
+            found = batch_of_block(kept, values, model_id, explode=self._explode) if as_columns else None
+            if found is not None:
+                self.others += len(places)
+                self._good.write_batch(places, found)
+                return
+        rows = [BlockRow(block, place) for place in places.tolist()]
+        if batch is None or not is_typed:
+            records = map(self._kept, _records_of(block, places - block.place))
+            self._good.write_lines(self._lines_of(rows, records, values, model_id))
+        elif lines := self._lines_of(rows, repeat({}), values, model_id):
+            written = numpy.array([line.place for line in lines], numpy.int64)
+            if len(written) < len(places):
+                kept = kept_columns(_taken(batch, written - block.place), self._keep, typed=True)
+            self._good.write_batch(written, batch_of_lines(lines, kept))
 
     def _kept(self, record: Row) -> Row:
         return record if self._keep is None else {name: record.get(name) for name in self._keep}
 
     def _lines_of(
-        self, rows: list[BlockRow], records: Iterable[Row], values: Iterator[Any], fallback: str | None
+        self, rows: list[BlockRow], records: Iterable[Row], values: Iterable[Any], fallback: str | None
     ) -> list[OutputLine]:
         lines = []
-        for row, record, value in zip(rows, records, values):  # noqa: B905 - the values go on after these rows
+        for row, record, value in zip(rows, records, values, strict=False):
             prediction, model_id = answer_of(value)
             model_id = fallback if model_id is None else model_id
             try:
@@ -309,11 +315,10 @@ class OutcomeWriter:
         self._bad.write_lines([self._lines.line_of(place, letter)])
 
 
-def _records_of(block: Block, rows: Sequence[BlockRow]) -> Sequence[Any]:
-    """Rows of a block as they were read."""
+def _records_of(block: Block, numbers: Any) -> Sequence[Any]:
+    """The rows of a block with these numbers, as they were read."""
     if block.batch is None:
-        return [block.records[row.place - block.place] for row in rows]
-    numbers = numpy.array([row.place for row in rows], numpy.int64) - block.place
+        return [block.records[number] for number in numbers.tolist()]
     return replace(block, batch=_taken(block.batch, numbers)).rows()
 
 
