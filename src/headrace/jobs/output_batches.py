@@ -20,7 +20,7 @@ import pyarrow.compute
 
 from headrace.jobs.json_lines import as_line
 from headrace.rows.blocks import Block
-from headrace.rows.examples import PREDICTION, answer_of, exploded_all, exploded_array
+from headrace.rows.examples import PREDICTION, answer_of, exploded, exploded_all, exploded_array
 from headrace.rows.values import (
     array_of,
     as_values,
@@ -82,13 +82,15 @@ def batch_of_block(columns: dict[str, Any], predictions: Any, model_id: str | No
     """The output record batch of a block's columns, with an array of predictions or a list of results.
 
     Returns:
-        None if it holds values that JSON has no types for: its rows have to be lines.
+        None if it holds values that JSON has no types for, or its rows differ in columns: they have to be lines.
     """
     model_ids = [model_id]
     if isinstance(predictions, list):
         answers, own = zip(*map(answer_of, predictions), strict=True)
         model_ids = [model_id if one is None else one for one in own]
         some: dict[str, Any] = exploded_all(answers) if explode else {PREDICTION: answers}
+        if explode and any(tuple(exploded(one)) != tuple(some) for one in answers):
+            return None
     else:
         some = exploded_array(predictions) if explode else {PREDICTION: predictions}
     found = {**columns, **{name: column_of_predictions(values) for name, values in some.items()}}

@@ -39,7 +39,7 @@ _LINES, _BYTES = 1 << 12, 1 << 24
 """The most lines that are not yet a record batch."""
 _SYNC_SECONDS = 1.0
 _FEWEST_IN_COLUMNS = 16
-"""Fewer rows that were predicted one by one are cheaper as lines."""
+"""Fewer rows are cheaper as lines."""
 
 KINDS = ("predictions", "letters", "skipped")
 """The extensions of parts."""
@@ -260,22 +260,20 @@ class OutcomeWriter:
         if rows[0] is None:
             for block, predictions, model_id in values:
                 places = numpy.arange(block.place, block.place + len(block))
-                self._write_rows(block, places, predictions, model_id or fallback, as_columns=block.batch is not None)
+                self._write_rows(block, places, predictions, model_id or fallback)
             return
         answers = iter(values)
         for block, some in groupby(rows, itemgetter(0)):
             places = numpy.array([row.place for row in some], numpy.int64)
-            as_columns = len(places) >= _FEWEST_IN_COLUMNS and not self._explode
-            self._write_rows(block, places, list(islice(answers, len(places))), fallback, as_columns=as_columns)
+            self._write_rows(block, places, list(islice(answers, len(places))), fallback)
 
-    def _write_rows(self, block: Block, places: Any, values: Any, model_id: str | None, *, as_columns: bool) -> None:
-        """Writes rows of a block ``as_columns`` if these have types for all values; else as lines of JSON."""
+    def _write_rows(self, block: Block, places: Any, values: Any, model_id: str | None) -> None:
+        """Writes rows of a block in columns, or as lines of JSON: few rows, and values that no column holds."""
         batch, is_typed = block.typed if block.batch is None else block.batch, block.source in self._typed
         kept: dict[str, Any] = {}
-        if batch is not None and (as_columns or is_typed):
+        if batch is not None and (is_typed or len(places) >= _FEWEST_IN_COLUMNS):
             kept = kept_columns(_taken(batch, places - block.place), self._keep, typed=is_typed)
-            found = batch_of_block(kept, values, model_id, explode=self._explode) if as_columns else None
-            if found is not None:
+            if (found := batch_of_block(kept, values, model_id, explode=self._explode)) is not None:
                 self.others += len(places)
                 self._good.write_batch(places, found)
                 return
