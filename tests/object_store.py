@@ -103,4 +103,7 @@ class ObjectStore(FileSystem):
     def copy(self, source_file_names, destination_file_names):
         raise NotImplementedError
 
-    size = last_updated = checksum = metadata = copy
+    def metadata(self, path):
+        return FileMetadata(path, len(OBJECTS[path]))
+
+    size = last_updated = checksum = copy

@@ -8,6 +8,8 @@ import signal
 import pytest
 
 from headrace.hosts.system import marked
+from headrace.jobs.folder import FolderOutput
+from object_store import OBJECTS, ObjectStore
 from waiting import wait_until
 
 RUN = ("run", "in/**/*.*", "--handler", "logged:Logged", "--max-batch-size=4", "--min-batch-size=4", "--output", "out/")
@@ -219,12 +221,14 @@ def test_a_killed_run_goes_on_also_when_there_are_more_inputs(work, command, res
         (["in/a.csv", "--limit", "2"], "--limit is for a short run in this process; leave an --output that is"),
         (["out/x.csv"], "out/x.csv is an input, and in the folder of the outputs"),
         (["in/*", "--format", "files"], "with --format files all inputs cannot have one; name a file."),
-        (["in/a.csv", "--output", "gs://b/out/"], "--output as a folder works in local folders only, and --output is gs://b/out/"),
+        (["in/a.csv", "--output", "objects://b/out/", "--resume"], "--resume works in local folders only, and --out"),
+        (["objects://b/x.csv", "--output", "objects://b/"], "b/x.csv is an input, and in the folder of the outputs"),
     ],
 )  # fmt: skip
 def test_what_cannot_have_an_output_each_is_refused(work, headrace, more, message):
     for name in ("in/s/a.csv", "in/a.dead-letters.jsonl", "out/x.csv"):
         work.write(name, 1)
+    OBJECTS["objects://b/x.csv"] = b"n\n1\n"
     names = work.names()
     result = headrace("run", "--handler", "logged:Logged", "--output", "out/", *more)
     assert result.code == 2
@@ -288,3 +292,68 @@ def test_a_run_killed_while_it_moves_files_leaves_whole_outputs(work, command, m
     assert len(work.letters("a.dead-letters.jsonl")) == len(work.letters("s/b.dead-letters.jsonl")) == 1
     assert not [name for name in os.listdir(work.path / "out") if name.startswith(".") and name != ".headrace.json"]
     assert work.run(*resume, "--handler-arg=times=3")[1] == []
+
+
+REMOTE = ("--output", "objects://out/")
+
+
+@pytest.fixture(params=["replaces", "refuses", "copies"])
+def objects(request, monkeypatch, work):
+    """A store without folders, with one of the inputs."""
+    OBJECTS.clear()
+    monkeypatch.setattr(ObjectStore, "moves", request.param)
+    OBJECTS["objects://in/s/b.csv"] = b"n\n17\n"
+    OBJECTS["objects://in/c.jsonl"] = b'{"n": 4}\n{"n": 5}\n'
+    yield OBJECTS
+    OBJECTS.clear()
+
+
+def run_remotely(work, headrace, *more):
+    result = headrace("run", "in/a.csv", "objects://in/**/*.*", "--handler", "logged:Logged", *REMOTE, *more)
+    outputs = {name: OBJECTS[name].decode() for name in OBJECTS if name.startswith(REMOTE[1])}
+    assert not [name for name in outputs if "/.headrace-" in name], "what a run leaves beside its files"
+    return result, work.log(), {name.removeprefix(REMOTE[1]): text for name, text in outputs.items()}
+
+
+def test_a_remote_folder_gets_what_is_new_or_changed(work, headrace, objects):
+    result, predicted, outputs = run_remotely(work, headrace)
+    assert (result.code, result.err, predicted) == (0, "", [1, 2, 3, 4, 5])
+    assert sorted(outputs) == [
+        ".headrace.json", "a.csv", "a.dead-letters.jsonl", "c.jsonl", "s/b.csv", "s/b.dead-letters.jsonl",
+    ]  # fmt: skip
+    assert outputs["a.csv"] == "n,prediction\n1,10\n2,20\n3,30\n"
+    result, predicted, again = run_remotely(work, headrace)
+    assert (result.summary["inputs"], predicted, again) == ("0 predicted, 3 unchanged", [], outputs)
+    objects["objects://in/s/b.csv"] = b"n\n18\n19\n"
+    del objects["objects://out/a.csv"]
+    result, predicted, outputs = run_remotely(work, headrace)
+    assert (result.summary["inputs"], predicted) == ("2 predicted, 1 unchanged", [1, 2, 3, 18, 19])
+    assert outputs["s/b.csv"] == "n,prediction\n18,180\n19,190\n"
+    assert "s/b.dead-letters.jsonl" not in outputs
+    result, predicted, outputs = run_remotely(work, headrace, "--handler-arg", "times=2")
+    assert "--handler-arg times: changed since the outputs in objects://out/ were written" in result.err
+    assert predicted == [1, 2, 3, 4, 5, 18, 19]
+    assert outputs["c.jsonl"].splitlines()[0] == '{"n": 4, "prediction": 8}'
+
+
+def test_dead_letters_may_be_in_a_local_folder(work, headrace, objects):
+    result, _, outputs = run_remotely(work, headrace, "--dead-letters", "bad/")
+    assert (result.code, sorted(outputs)) == (0, [".headrace.json", "a.csv", "c.jsonl", "s/b.csv"])
+    assert [name for name in work.names() if name.startswith("bad/")] == [
+        "bad/a.dead-letters.jsonl", "bad/s/b.dead-letters.jsonl",
+    ]  # fmt: skip
+
+
+def test_a_remote_folder_whose_manifest_changes_meanwhile_is_left_alone(work, headrace, objects, monkeypatch):
+    run_remotely(work, headrace)
+    before = {name: objects[name] for name in objects if name != "objects://out/.headrace.json"}
+    write = FolderOutput.publish
+
+    def meanwhile(output, *arguments):
+        objects["objects://out/.headrace.json"] = b'{"job": {}, "outputs": {}}'
+        return write(output, *arguments)
+
+    monkeypatch.setattr(FolderOutput, "publish", meanwhile)
+    result = headrace("run", "in/a.csv", "--handler", "logged:Logged", *REMOTE, "--handler-arg", "times=3")
+    assert (result.code, "another run has written into objects://out/ meanwhile" in result.err) == (1, True)
+    assert {name: objects[name] for name in before} == before

@@ -180,6 +180,8 @@ def test_bad_arguments_are_refused_with_the_cure():
         SentenceTransformerModelHandler("")
     with pytest.raises(ConfigurationError, match="device must be 'CPU', 'GPU'"):
         SentenceTransformerModelHandler("m", device="graphics")
+    with pytest.raises(ConfigurationError, match=r"has no argument 'inference_fn'; .* with_preprocess_fn"):
+        SentenceTransformerModelHandler("m", inference_fn=print)
 
 
 def test_length_of_a_text_ends_where_the_handler_cuts_it_off():

@@ -265,6 +265,8 @@ def test_bad_arguments_are_refused_at_construction():
         VLLMChatModelHandler(MODEL, vllm_server_kwargs={"port": "8000"})
     with pytest.raises(ConfigurationError, match="large_modle"):
         VLLMChatModelHandler(MODEL, large_modle=True)
+    with pytest.raises(ConfigurationError, match="VLLMChatModelHandler has no argument 'inference_fn'"):
+        VLLMChatModelHandler(MODEL, inference_fn=print)
 
 
 def test_missing_vllm_is_named_with_the_extra(monkeypatch):

@@ -173,6 +173,32 @@ def test_tensors_by_name(both_ways, tmp_path, dtype):
 
 
 @pytest.mark.large
+@pytest.mark.parametrize("by_name", [True, False])
+def test_models_of_transformers(both_ways, tmp_path, by_name):
+    import torch
+
+    from headrace.handlers import huggingface_inference as handlers
+
+    class Sums(torch.nn.Module):
+        main_input_name = "x"
+        from_pretrained = classmethod(lambda cls, _: cls())
+
+        def forward(self, x, v=0):
+            if (x == 9).any():
+                raise ValueError("9 again")
+            sums = x.sum(-1) if x.ndim > 1 else x[:, None] + v
+            return {"sums": sums, "layers": (x.double(), sums > 7), "loss": sums.sum()}
+
+    columns = {"x": [None if n == 3 else n / 4 for n in range(100)]}
+    columns["v"] = [[n / 8, 1.0] if n % 30 else [1.0] for n in range(100)] if by_name else columns["x"][::-1]
+    make = handlers.HuggingFaceModelHandlerKeyedTensor if by_name else handlers.HuggingFaceModelHandlerTensor
+    handler = make("model", Sums, *["pt"] * by_name)
+    path = parquet(tmp_path / "in.parquet", **columns)
+    _, letters, predictions, _ = both_ways(path, columns="xv", handler=handler)
+    assert (len(letters), predictions) == ((2, 98) if by_name else (4, 96))
+
+
+@pytest.mark.large
 def test_a_model_that_drops_the_axis_of_a_single_row(both_ways, tmp_path):
     import torch
 

@@ -114,6 +114,18 @@ def test_equal_outputs_of_no_rows(tmp_path: Path) -> None:
     assert diff_outputs(empty, empty).matched == 0
 
 
+def test_json_lines_without_rows_have_no_columns(tmp_path: Path) -> None:
+    none, some = (_written(tmp_path, f"{name}.jsonl", rows) for name, rows in (("none", []), ("some", _of(1, 2))))
+    assert diff_outputs(none, some, ids=["id"]).only_new == 2
+    assert diff_outputs(some, none, ids=["id"]).only_old == 2
+    for options in ({}, {"ids": ["id"]}, {"columns": ["other"]}):
+        assert diff_outputs(none, none, **options).matched == 0
+    exploded = _written(tmp_path, "exploded.csv", [{"id": 1, "prediction_a": 0.5}])
+    assert diff_outputs(none, exploded, ids=["id"]).rows.column_names == ["id", "prediction_a_old", "prediction_a_new"]
+    with pytest.raises(ConfigurationError, match=r"none.jsonl has 0 rows and .* 2, .*--id"):
+        diff_outputs(none, some)
+
+
 def test_numbers_within_the_tolerance_are_the_same(tmp_path: Path) -> None:
     old = _written(tmp_path, "old.jsonl", _of(1.0, 2.0))
     new = _written(tmp_path, "new.jsonl", _of(1.05, 2.2))

@@ -1,5 +1,7 @@
 """A Parquet output has the columns of its Parquet input as they are, whatever the handler takes, and after retries."""
 
+import datetime
+import decimal
 import functools
 import io
 
@@ -166,12 +168,43 @@ def test_row_groups_have_few_long_values(monkeypatch, kind):
     assert pyarrow.parquet.ParquetFile(file).metadata.num_row_groups > 9
 
 
-KINDS = [pyarrow.timestamp("ms", "Europe/Berlin"), pyarrow.time32("ms"), pyarrow.time64("us")]
+KINDS = [
+    pyarrow.timestamp("ms", "Europe/Berlin"), pyarrow.timestamp("ns", "Europe/Berlin"), pyarrow.time32("ms"),
+    pyarrow.time64("us"), pyarrow.time64("ns"), pyarrow.duration("s"), pyarrow.duration("us"), pyarrow.duration("ns"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_times_that_are_retried(tmp_path, kind):
     given = pyarrow.array(range(2000), pyarrow.int64() if kind.bit_width == 64 else pyarrow.int32()).cast(kind)
+    found = retried(tmp_path, in_files(tmp_path, given))["x"]
+    assert (found.type, found.combine_chunks()) == (kind, given)
+
+
+DAY, WHOLE = datetime.date(2024, 2, 29), datetime.timedelta(hours=-1)
+HOUR = WHOLE + datetime.timedelta(microseconds=1)
+NESTED = {
+    "days by name": ([[("a", DAY), ("b", None)], [], None], pyarrow.map_(pyarrow.string(), pyarrow.date32())),
+    "times by number": ([[(1, HOUR)], None], pyarrow.map_(pyarrow.int64(), pyarrow.duration("us"))),
+    "lists of days": ([[DAY, None], []], pyarrow.list_(pyarrow.date32())),
+    "records": (
+        [{"day": DAY, "hour": WHOLE, "raw": b"\xff", "price": [decimal.Decimal("1.50")]}, None],
+        pyarrow.struct(
+            {
+                "day": pyarrow.date32(),
+                "hour": pyarrow.duration("ms"),
+                "raw": pyarrow.binary(),
+                "price": pyarrow.list_(pyarrow.decimal128(9, 2)),
+            }
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_nested_values_that_are_retried(tmp_path, name):
+    values, kind = NESTED[name]
+    given = pyarrow.array(values * 20, kind)
     found = retried(tmp_path, in_files(tmp_path, given))["x"]
     assert (found.type, found.to_pylist()) == (kind, given.to_pylist())
 

@@ -40,6 +40,11 @@ class UriModelHandler(ModelHandler[ExampleT, PredictionResult, ModelT]):
         self, model_uri: str | os.PathLike[str], inference_fn: Callable[..., Any] | None = None, **options: Any
     ) -> None:
         super().__init__(**options)
+        if inference_fn is not None and self._default_inference_fn is None:
+            raise ConfigurationError(
+                f"{type(self).__qualname__} has no argument 'inference_fn'; change what the model is given, and its "
+                "predictions, with with_preprocess_fn and with_postprocess_fn, or in a subclass's run_inference."
+            )
         self._model_uri = os.fspath(model_uri)
         self._inference_fn = inference_fn or self._default_inference_fn
 

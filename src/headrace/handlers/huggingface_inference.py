@@ -8,13 +8,15 @@ from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 from headrace.core.beam_compat import with_beams_attributes
-from headrace.core.conversion import FLOAT32_MAX, predict_stacked, to_numbers, to_results
+from headrace.core.columns import Takes
+from headrace.core.conversion import FLOAT32_MAX, predict_stacked, to_matrix, to_numbers, to_results
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.lengths import text_length
 from headrace.core.result import PredictionResult
 from headrace.handlers.base import NoModelError, UriModelHandler
 
 with extra_required("huggingface"):
+    import numpy
     import torch
     import transformers
 
@@ -82,15 +84,20 @@ def default_tensor_inference_fn(
     Raises:
         ValueError: an example for a model of token ids has a fractional value.
     """
-    place = device_of(model, device)
-    of_all = getattr(getattr(model, "config", None), "keys_to_ignore_at_inference", None) or ()
-
-    def ask(inputs: Any) -> Any:
-        inputs = settled(inputs, model) if isinstance(inputs, torch.Tensor) else inputs
-        return call_model(on_device(inputs, place), model, inference_args)
-
-    predictions = predict_stacked(batch, torch.stack, ask, partial(by_example, ignored=of_all))
+    ask = partial(_answer, model=model, device=device, inference_args=inference_args)
+    predictions = predict_stacked(batch, torch.stack, ask, partial(by_example, ignored=_of_all(model)))
     return to_results(batch, predictions, model_id)
+
+
+def _answer(inputs: Any, model: Any, device: str, inference_args: dict[str, Any] | None) -> Any:
+    """The model's answer to tensors with a row for each example."""
+    inputs = settled(inputs, model) if isinstance(inputs, torch.Tensor) else inputs
+    return call_model(on_device(inputs, device_of(model, device)), model, inference_args)
+
+
+def _of_all(model: Any) -> Sequence[str]:
+    """The names of outputs that are not of the examples."""
+    return getattr(getattr(model, "config", None), "keys_to_ignore_at_inference", None) or ()
 
 
 default_keyed_tensor_inference_fn = default_tensor_inference_fn
@@ -155,8 +162,23 @@ class _HuggingFaceModelHandler(UriModelHandler[TensorT, Any]):
         self, batch: Sequence[TensorT], model: Any, inference_args: dict[str, Any] | None = None
     ) -> Iterable[PredictionResult]:
         """Predicts on the device of the model's first weights."""
-        device = "CPU" if device_of(model, self._device).type == "cpu" else "GPU"
-        return self._inference_fn(batch, model, device, inference_args or {}, self._model_uri)
+        return self._inference_fn(batch, model, self._device_of(model), inference_args or {}, self._model_uri)
+
+    def run_columns(self, columns: Any, model: Any, inference_args: dict[str, Any] | None = None) -> PredictionResult:
+        """Predicts for all rows of columns, in one call; an ``inference_fn`` gets what the model would."""
+        inputs = self._inputs_of(columns)
+        if self.columns_equal_rows():
+            answer = _answer(inputs, model, self._device, inference_args)
+            count = len(inputs if isinstance(inputs, torch.Tensor) else next(iter(inputs.values())))
+            return PredictionResult(columns, by_example(answer, count, _of_all(model)), self._model_uri)
+        results = self._inference_fn(inputs, model, self._device_of(model), inference_args or {}, self._model_uri)
+        return PredictionResult(columns, [result.inference for result in results], self._model_uri)
+
+    def _device_of(self, model: Any) -> str:
+        return "CPU" if device_of(model, self._device).type == "cpu" else "GPU"
+
+    def _inputs_of(self, columns: Any) -> Any:
+        raise NotImplementedError
 
     def default_length_fn(self) -> Callable[[Any], float] | None:
         """For models of token ids, how many an example has: only examples of one shape share a call."""
@@ -231,8 +253,15 @@ class HuggingFaceModelHandlerTensor(TensorExamples, _HuggingFaceModelHandler[tor
             ``dtypes``.
     """
 
+    takes = Takes()
+
     _metrics_namespace = "BeamML_HuggingFaceModelHandler_Tensor"
     _default_inference_fn = staticmethod(default_tensor_inference_fn)
+
+    def _inputs_of(self, columns: Any) -> Any:
+        if isinstance(columns, torch.Tensor):
+            return columns
+        return torch.from_numpy(numpy.require(to_matrix(columns, numpy, "float64"), requirements="W"))
 
     def example_from_row(self, row: Mapping[str, Any]) -> torch.Tensor:
         """A row's numbers as a 1-D tensor of 64-bit floats, which an ``inference_fn`` of your own has to convert."""

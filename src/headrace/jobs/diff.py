@@ -68,6 +68,10 @@ def diff_outputs(
     if not (tolerance >= 0 and math.isfinite(tolerance)):
         raise ConfigurationError(f"the tolerance is a number from 0, not {tolerance}.")
     read = [_read(path, ids, columns) for path in (old, new)]
+    for table, other in (read, read[::-1]):
+        if not table:
+            names = other or (*ids, *(columns or [PREDICTION]))
+            table.update({name: pyarrow.nulls(0) for name in names})
     for path, table in zip((old, new), read, strict=True):
         for name in {**read[0], **read[1]}:
             if name not in table:
@@ -106,9 +110,11 @@ Table = dict[str, Any]
 
 
 def _read(path: str, ids: Sequence[str], columns: Sequence[str]) -> Table:
-    """The columns that identify and that are compared."""
+    """The columns that identify and that are compared; none of an output without rows that names none."""
     sources = files.match([path])
     schema = reading.infer_schema(sources)
+    if not schema.columns:
+        return {}
     wanted = list(columns) or _predicted(schema.columns)
     for name in (*ids, *wanted):
         if name not in schema.columns:
@@ -192,7 +198,9 @@ def _by_place(tables: Sequence[Table], paths: Sequence[str]) -> tuple[Any, Any]:
 def _matched(tables: Sequence[Table], paths: Sequence[str], ids: Sequence[str]) -> tuple[Any, Any]:
     """For each row of either output its place in both, in the order of the old one; null: that one lacks it."""
     for table, other in (tables, tables[::-1]):  # an output without rows has no types
-        table.update({name: table[name].cast(other[name].type) for name in ids if _TYPES.is_null(table[name].type)})
+        untyped = [name for name in ids if _TYPES.is_null(table[name].type)]
+        kinds = [pyarrow.string() if _TYPES.is_null(other[name].type) else other[name].type for name in untyped]
+        table.update({name: table[name].cast(kind) for name, kind in zip(untyped, kinds, strict=True)})
     keys = [pyarrow.table({name: table[name] for name in ids}) for table in tables]
     for key, path in zip(keys, paths, strict=True):
         _refuse_ambiguous(key, path)

@@ -10,6 +10,7 @@ from typing import Any
 
 from headrace.core.errors import ConfigurationError
 from headrace.core.files import is_folder_name
+from headrace.jobs import storage
 from headrace.jobs.files import (
     Source,
     absolute,
@@ -21,7 +22,7 @@ from headrace.jobs.files import (
     stamp,
 )
 from headrace.jobs.job import Inputs
-from headrace.jobs.output import Files
+from headrace.jobs.output import Files, Output
 from headrace.jobs.pipes import as_name, is_pipe
 from headrace.jobs.publishing import Move, put_in_place
 from headrace.jobs.resume import ResumableOutput, changed, digest, digests
@@ -32,33 +33,46 @@ _MANIFEST = ".headrace.json"
 _VERSION = 1
 
 
-class FolderOutput(ResumableOutput):
-    """The outputs of inputs, in a folder with a manifest of what each was made of.
+def folder_output(
+    path: str,
+    dead_letters: str | None,
+    decisive: Mapping[str, Any],
+    sources: Sequence[Source],
+    file_format: str | None,
+    *,
+    keeps: bool,
+) -> FolderOutput:
+    """The output in a folder: a local one may be resumed; arguments and errors are those of ``FolderOutput``."""
+    if not keeps and any(is_remote(absolute(one)) for one in (path, dead_letters or "")):
+        return FolderOutput(path, dead_letters, decisive, sources, file_format)
+    return LocalFolder(path, dead_letters, decisive, sources, file_format, keeps=keeps)
+
+
+class FolderOutput(Output):
+    """The outputs of inputs, in a folder of any filesystem with a manifest of what each was made of.
 
     Args:
-        path: of the folder; local.
+        path: of the folder.
         dead_letters: another folder, for the dead letters; None: those of an input are beside its output.
-        job: everything that determines the predictions, but for the inputs; values are JSON.
+        decisive: everything that determines the predictions, but for the inputs; values are JSON.
         sources: the inputs.
         file_format: of the outputs; None: each has its input's.
-        keeps: whether the next run continues.
+        more: for the next class.
 
     Raises:
-        ConfigurationError: the inputs cannot have an output each, or are in the folder; or it is not local.
+        ConfigurationError: the inputs cannot have an output each, or are in the folder.
     """
 
     def __init__(
         self,
         path: str,
         dead_letters: str | None,
-        job: Mapping[str, Any],
+        decisive: Mapping[str, Any],
         sources: Sequence[Source],
         file_format: str | None,
-        *,
-        keeps: bool,
+        **more: Any,
     ) -> None:
         self._root, self._letters_root = absolute(path), absolute(dead_letters or path)
-        self._refuse_remote("--output as a folder", path, dead_letters)
         if not is_folder_name(dead_letters or path):
             raise ConfigurationError(
                 f"--dead-letters: {dead_letters} is one file, and --output is a folder; name a folder: {dead_letters}/."
@@ -66,22 +80,13 @@ class FolderOutput(ResumableOutput):
         self.refuse_inputs(sources)
         named = [(name_in_folder(source, file_format), source) for source in sources]
         _refuse_twice(named, letters_apart=self._letters_root != self._root)
-        self._manifest = _Manifest(os.path.join(self._root, _MANIFEST), job)
+        self._manifest = _Manifest(self._root, decisive)
         entries = {name: self._manifest.entry_of(source) for name, source in named}
         due = {name: source for name, source in named if not self._manifest.has(name, entries[name])}
-        self._was_there = os.path.isdir(self._root)
-        super().__init__(path, dead_letters, job, kind="folder", keeps=keeps)
-        begun = self._read_begun()
-        self._is_published = bool(begun) and all(self._manifest.has(name, entry) for name, entry in begun.items())
-        """Whether an earlier run was killed behind its last move."""
-        self._begun = {} if self._is_published else begun
-        """What an earlier run, whose rows are kept, was at work on, in its order."""
-        self._entries = {name: entries[name] for name in [*filter(due.__contains__, self._begun), *due]}
+        super().__init__(path, dead_letters, **more)
+        self._entries = self._in_order({name: entries[name] for name in due})
         self.pending = tuple(due[name] for name in self._entries)
         """The inputs that are new or have changed."""
-        for name, entry in self._begun.items():
-            if _file_of(self._entries.get(name, {})) != _file_of(entry):
-                self._fingerprint[f"the file {entry['input']}"] = "changed"
         others = sorted(self._manifest.outputs.keys() - entries.keys())
         self.inputs = Inputs(len(due), len(named) - len(due), others)
         self.note = self._manifest.note(entries)
@@ -89,6 +94,10 @@ class FolderOutput(ResumableOutput):
             Files(os.path.join(self.path, name), os.path.join(self.dead_letters, dead_letters_path(name)), number)
             for number, name in enumerate(self._entries)
         ]
+
+    def _in_order(self, entries: dict[str, Any]) -> dict[str, Any]:
+        """What is to be written down of the inputs that are due, in the order in which they run."""
+        return entries
 
     def _name_files(self, path: str, dead_letters: str | None, name: str) -> None:
         self.path, self.dead_letters = os.path.join(self._root, ""), os.path.join(self._letters_root, "")
@@ -98,19 +107,26 @@ class FolderOutput(ResumableOutput):
 
     def refuse_inputs(self, sources: Sequence[Source]) -> None:
         """Raises ConfigurationError if an input is among the outputs, or can have none of its own."""
+        folders = [
+            os.path.join(folder if is_remote(folder) else os.path.realpath(folder), "") for folder in self._roots
+        ]
         for source in sources:
             if source.files or is_pipe(source.path):
                 what = "with --format files all inputs" if source.files else as_name(source.path)
                 raise ConfigurationError(
                     f"--output is a folder, for a file for each input, and {what} cannot have one; name a file."
                 )
-            paths = [] if is_remote(source.path) else [location(source.path), os.path.realpath(source.path)]
-            for folder in (self._root, self._letters_root):
-                if any(path.startswith(os.path.join(os.path.realpath(folder), "")) for path in paths):
+            paths = {location(source.path), source.path if is_remote(source.path) else os.path.realpath(source.path)}
+            for folder in folders:
+                if any(path.startswith(folder) for path in paths):
                     raise ConfigurationError(
                         f"{source.path} is an input, and in the folder of the outputs, {folder}: the next run would "
                         "take them for inputs, too; choose another folder."
                     )
+
+    @property
+    def _roots(self) -> set[str]:
+        return {self._root, self._letters_root}
 
     def sources_written_as(self, kind: str) -> Container[int]:
         """The numbers of the sources whose output has a format."""
@@ -118,6 +134,57 @@ class FolderOutput(ResumableOutput):
 
     def _refuse_other_kinds(self, path: str, option: str) -> None:
         """Folders they may be."""
+
+    def _joined(self, stored: StoredOutput, check: Callable[[], None]) -> list[Move]:
+        moves = super()._joined(stored, check)
+        for folder in {storage.split(move.destination)[0] for move in moves}:
+            if not storage.exists(folder):
+                storage.make_folder(folder)
+        if not self.accepted:
+            return moves
+        self._manifest.refuse_changed()
+        # Until the last move, the manifest has nothing of outputs that may be replaced by then.
+        before, after = (os.path.join(self.folder, name) for name in ("before.json", "after.json"))
+        if self._manifest.outputs.keys() & self._entries.keys():
+            self._manifest.write(before, without=self._entries)
+            put_in_place([Move("the manifest", before, self._manifest.path)])
+        self._manifest.write(after, without=self._entries, more=self._entries)
+        return [*moves, Move("the manifest", after, self._manifest.path)]
+
+
+class LocalFolder(FolderOutput, ResumableOutput):
+    """A local folder: runs use it one after the other, and the next may continue what one has begun.
+
+    Args:
+        path, dead_letters, decisive, sources, file_format: as of ``FolderOutput``.
+        keeps: whether the next run continues.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        dead_letters: str | None,
+        decisive: Mapping[str, Any],
+        sources: Sequence[Source],
+        file_format: str | None,
+        *,
+        keeps: bool,
+    ) -> None:
+        self._refuse_remote("--resume", path, dead_letters)
+        self._was_there = os.path.isdir(absolute(path))
+        more = {"job": decisive, "kind": "folder", "keeps": keeps}
+        super().__init__(path, dead_letters, decisive, sources, file_format, **more)
+
+    def _in_order(self, entries: dict[str, Any]) -> dict[str, Any]:
+        begun = self._read_begun()
+        self._is_published = bool(begun) and all(self._manifest.has(name, entry) for name, entry in begun.items())
+        """Whether an earlier run was killed behind its last move."""
+        self._begun = {} if self._is_published else begun
+        """What an earlier run, whose rows are kept, was at work on, in its order."""
+        for name, entry in self._begun.items():
+            if _file_of(entries.get(name, {})) != _file_of(entry):
+                self._fingerprint[f"the file {entry['input']}"] = "changed"
+        return {name: entries[name] for name in [*filter(entries.__contains__, self._begun), *entries]}
 
     def _make_folder(self) -> None:
         super()._make_folder()
@@ -148,41 +215,37 @@ class FolderOutput(ResumableOutput):
             with suppress(OSError):  # it holds something
                 os.rmdir(self._root)
 
-    def _joined(self, stored: StoredOutput, check: Callable[[], None]) -> list[Move]:
-        moves = super()._joined(stored, check)
-        for folder in {os.path.dirname(move.destination) for move in moves}:
-            os.makedirs(folder, exist_ok=True)
-        if not self.accepted:
-            return moves
-        # Until the last move, the manifest has nothing of outputs that may be replaced by then.
-        before, after = (os.path.join(self.folder, name) for name in ("before.json", "after.json"))
-        if self._manifest.outputs.keys() & self._entries.keys():
-            self._manifest.write(before, without=self._entries)
-            put_in_place([Move("the manifest", before, self._manifest.path)])
-        self._manifest.write(after, without=self._entries, more=self._entries)
-        return [*moves, Move("the manifest", after, self._manifest.path)]
-
 
 class _Manifest:
     """Of each output in a folder: of which file it is, as that was then, and of which job."""
 
-    def __init__(self, path: str, job: Mapping[str, Any]) -> None:
-        self.path = path
-        self._now = digests({"the version": _VERSION, **job})
-        self._then: dict[str, str] = {}
-        self.outputs: dict[str, Any] = {}
-        """What was written by earlier runs, by its path below the folder."""
+    def __init__(self, folder: str, decisive: Mapping[str, Any]) -> None:
+        self._folder = folder
+        self.path = os.path.join(folder, _MANIFEST)
+        self._now = digests({"the version": _VERSION, **decisive})
         try:
-            with open(path, encoding="utf-8") as file:
-                found = json.load(file)
-                self._then, self.outputs = found["job"], found["outputs"]
-        except FileNotFoundError:
-            pass
+            self._found = self._read()
+            self._then: dict[str, str] = self._found["job"]
+            self.outputs: dict[str, Any] = self._found["outputs"]
+            """What was written by earlier runs, by its path below the folder."""
+            is_listed = bool(self.outputs) and is_remote(folder)  # to ask for each would take a request
+            self._listed = {file.path for file in storage.match(os.path.join(folder, "**"))} if is_listed else None
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise ConfigurationError(
-                f"--output: cannot read {path}, which tells what the outputs beside it are of: {error}; remove it to "
-                "have all inputs predicted again."
+                f"--output: cannot read {self.path}, which tells what the outputs beside it are of: {error}; remove it "
+                "to have all inputs predicted again."
             ) from error
+
+    def _read(self) -> Any:
+        if not storage.exists(self.path):
+            return {"job": {}, "outputs": {}}
+        with storage.open_file(self.path) as file:
+            return json.load(file)
+
+    def refuse_changed(self) -> None:
+        """Raises RuntimeError if another run has written it meanwhile, as it may where files cannot be locked."""
+        if self._read() != self._found:
+            raise RuntimeError(f"another run has written into {self._folder} meanwhile")
 
     def entry_of(self, source: Source) -> dict[str, Any]:
         """What an output of a file, as it is now, is written down as."""
@@ -196,7 +259,9 @@ class _Manifest:
 
     def has(self, name: str, entry: Mapping[str, Any]) -> bool:
         """Whether the output is there, of the same file and the same job."""
-        return self.outputs.get(name) == entry and os.path.isfile(os.path.join(os.path.dirname(self.path), name))
+        path = os.path.join(self._folder, name)
+        is_there = os.path.isfile(path) if self._listed is None else path in self._listed
+        return self.outputs.get(name) == entry and is_there
 
     def note(self, entries: Mapping[str, Any]) -> str | None:
         """Says which values are not those of the outputs that are there, if any."""
@@ -204,14 +269,15 @@ class _Manifest:
         names = changed(self._then, self._now) if is_other else []
         if not names:
             return None
-        where = os.path.dirname(self.path)
-        return f"{', '.join(names)}: changed since the outputs in {where} were written, so all are predicted again."
+        return (
+            f"{', '.join(names)}: changed since the outputs in {self._folder} were written, so all are predicted again."
+        )
 
     def write(self, path: str, *, without: Iterable[str], more: Mapping[str, Any] | None = None) -> None:
         """Writes a successor: without some outputs, and with others."""
         outputs = {name: entry for name, entry in self.outputs.items() if name not in without} | dict(more or {})
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump({"job": self._now, "outputs": outputs}, file, indent=1)
+        with storage.create(path) as file:
+            file.write(json.dumps({"job": self._now, "outputs": outputs}, indent=1).encode())
 
 
 def _file_of(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64decode
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, time
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from functools import partial
 from itertools import chain, islice
 from typing import Any
@@ -33,12 +35,7 @@ from headrace.rows.blocks import Block, Record
 from headrace.rows.values import as_values
 
 _TYPES = pyarrow.types
-_PARSERS: list[tuple[Callable[[Any], bool], Callable[[str], Any]]] = [
-    (_TYPES.is_timestamp, datetime.fromisoformat),
-    (_TYPES.is_time, time.fromisoformat),
-    *((is_bytes, b64decode) for is_bytes in (_TYPES.is_binary, _TYPES.is_large_binary, _TYPES.is_fixed_size_binary)),
-]
-"""How JSON's texts of some types are read."""
+_DURATION = re.compile(r"(-?)P(\d+)DT(\d+)H(\d+)M(\d+)(?:\.(\d{6}))?S")
 _LETTERS_AT_ONCE = 1000
 _CURE = "name a new file with --output in place of --into"
 
@@ -286,21 +283,55 @@ def _in_columns_of(schema: Any, table: Any) -> Any:
 
 def _held_exactly(values: list[Any], kind: Any) -> Any:
     """JSON's values as an array of a type; None if they are not the same values there."""
-    for made in (_array_of_parsed, _array_of_texts):
-        with suppress(pyarrow.ArrowException, TypeError, ValueError, OverflowError):
-            array = made(values, kind)
-            if list(map(json_value, as_values(array))) == values:
-                return array
+    with suppress(pyarrow.ArrowException, ArithmeticError, AttributeError, TypeError, ValueError):
+        array = pyarrow.array([_of_json(value, kind) for value in values], kind)
+        return array if list(map(json_value, as_values(array))) == values else None
     return None
 
 
-def _array_of_parsed(values: list[Any], kind: Any) -> Any:
-    """JSON's values as an array; times of microseconds and bytes are texts that Python parses."""
-    of = kind.value_type if _TYPES.is_dictionary(kind) else kind
-    parse = next((parse for is_kind, parse in _PARSERS if is_kind(of)), None)
-    return pyarrow.array([one if one is None else parse(one) for one in values] if parse else values, kind)
+def _of_json(value: Any, kind: Any) -> Any:
+    """A value of JSON as one of which Arrow makes that type's."""
+    kind = kind.value_type if _TYPES.is_dictionary(kind) else kind
+    if value is None:
+        return None
+    if _TYPES.is_struct(kind):
+        return {field.name: _of_json(value.get(field.name), field.type) for field in kind}
+    if _TYPES.is_map(kind):
+        return [(_of_json(key, kind.key_type), _of_json(one, kind.item_type)) for key, one in value]
+    if kind.num_fields:
+        return [_of_json(one, kind.value_type) for one in value]
+    parse = next((parse for is_kind, parse in _PARSERS if is_kind(kind)), None)
+    return value if parse is None else parse(value, kind)
 
 
-def _array_of_texts(values: list[Any], kind: Any) -> Any:
-    """Dates, decimals and times of nanoseconds as an array."""
-    return pyarrow.array(values, pyarrow.string()).cast(kind)
+def _moment(text: str, kind: Any) -> Any:
+    return pyarrow.array([text]).cast(kind)[0].value if kind.unit == "ns" else datetime.fromisoformat(text)
+
+
+def _time_of_day(text: str, kind: Any) -> Any:
+    if kind.unit != "ns":
+        return time.fromisoformat(text)
+    clock, _, fraction = text.partition(".")
+    of = time.fromisoformat(clock)
+    return (3600 * of.hour + 60 * of.minute + of.second) * 10**9 + int(fraction.ljust(9, "0"))
+
+
+def _duration(text: str, kind: Any) -> Any:
+    found = _DURATION.fullmatch(text)
+    if found is None:  # nanoseconds
+        return pyarrow.scalar(int(text), pyarrow.duration("ns")).cast(kind)
+    sign, *numbers = found.groups("0")
+    days, hours, minutes, seconds, microseconds = map(int, numbers)
+    length = timedelta(days, seconds, microseconds, minutes=minutes, hours=hours)
+    return -length if sign == "-" else length
+
+
+_PARSERS: list[tuple[Callable[[Any], bool], Callable[[str, Any], Any]]] = [
+    (_TYPES.is_timestamp, _moment),
+    (_TYPES.is_time, _time_of_day),
+    (_TYPES.is_duration, _duration),
+    (_TYPES.is_date, lambda text, _: date.fromisoformat(text)),
+    (_TYPES.is_decimal, lambda text, _: Decimal(text)),
+    (lambda kind: "binary" in str(kind), lambda text, _: b64decode(text)),
+]
+"""How JSON's texts of some types are read."""

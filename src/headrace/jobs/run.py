@@ -11,7 +11,7 @@ from typing import Protocol
 from headrace.core.errors import ConfigurationError, as_type_name
 from headrace.jobs.earlier import Earlier
 from headrace.jobs.files import known_size
-from headrace.jobs.folder import FolderOutput
+from headrace.jobs.folder import FolderOutput, folder_output
 from headrace.jobs.into import CompletedOutput, LetterOrder
 from headrace.jobs.job import Job, Report, cancelled, refuse_if_cancelled
 from headrace.jobs.letters import others_in
@@ -233,7 +233,7 @@ def _output(job: Job, order: LetterOrder | None) -> Output:
     if order is not None:
         return CompletedOutput(job.output, job.dead_letters, job.resume, order)
     if job.folder is not None:
-        return FolderOutput(
+        return folder_output(
             job.output, job.dead_letters, job.folder, job.sources, job.output_format, keeps=job.resume is not None
         )
     if job.resume is not None:
