@@ -1,8 +1,19 @@
-"""How many workers ``auto`` adds to the first one."""
+"""How many workers ``auto`` adds to the first one, and what a worker does with its parts of the input."""
+
+import json
 
 import pytest
 
-from headrace.jobs.workers import more_workers
+from headrace.core.events import BatchCompleted
+from headrace.core.handler import ModelHandler
+from headrace.jobs import workers
+from headrace.jobs.files import match
+from headrace.jobs.job import Job
+from headrace.jobs.parts import BundleParts
+from headrace.jobs.run import Run
+from headrace.jobs.splits import Splits
+from headrace.jobs.stored_rows import StoredOutput
+from headrace.jobs.workers import GoOn, PartRunner, more_workers
 
 
 @pytest.mark.parametrize(
@@ -22,3 +33,37 @@ from headrace.jobs.workers import more_workers
 )
 def test_a_model_gets_the_cores_that_it_leaves_idle(busy_cores, most, copies, more):
     assert more_workers(busy_cores, most, copies) == more
+
+
+class Count(ModelHandler):
+    def load_model(self):
+        return len
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [model(batch)] * len(batch)
+
+
+def test_a_worker_goes_on_with_another_part_and_batches_go_across(tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "_PAUSE_SECONDS", 0)  # it answers after each batch
+    monkeypatch.setattr(workers, "Workers", lambda steps, *_: steps)
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"n": n}) + "\n" for n in range(2000)))
+    sources = match([str(tmp_path / "in.jsonl")])
+    sizes = {"min_batch_size": 64, "max_batch_size": 64}
+    run = Run(Job(Count(), sources, str(tmp_path / "out.jsonl"), batch_sizes=sizes, workers=2))
+    run.output.prepare()
+    given = list(Splits(sources, 2))
+    assert len(given) > 3
+    runner = PartRunner(run._driver)
+    events, coming = [], iter(given)
+    done = runner.ask(GoOn(next(coming)))
+    while done.parts is None:
+        events += done.events
+        more = next(coming, None) if done.reads_last else None
+        done = runner.ask(GoOn(more))
+    runner.close()
+    assert list(coming) == []
+    batches = [event.examples for event in [*events, *done.events] if isinstance(event, BatchCompleted)]
+    assert batches == [64] * (2000 // 64) + [2000 % 64]
+    assert isinstance(done.parts, BundleParts)
+    assert len(StoredOutput.of_parts(done.parts.paths).places) == 2000
+    run.output.clean()

@@ -86,7 +86,7 @@ class _RunSources(SessionDoFn):
     def process(self, source: tuple[Any, ...]) -> None:
         """Runs the rows of one source, or of a part of it."""
         index, *fields, part = source
-        self._sources.run(index, Source(*fields)._replace(part=Part(*part) if part else None))
+        self._sources.run([(index, Source(*fields)._replace(part=Part(*part) if part else None))])
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         """Runs what still waits, closes the parts and emits their names."""

@@ -75,6 +75,11 @@ class Splits:
             if not parts:
                 yield index, source
 
+    @property
+    def is_much_left(self) -> bool:
+        """Whether the next part is none of the last, small ones, which go to whoever is done first."""
+        return self._next_bytes() > part_bytes(0, self._total, self._workers)
+
     def at(self, rows: int) -> float | None:
         """The share of the input, from 0 to 1, that so many rows are; None if that is unknown."""
         if None in self._sizes or not self._rows:

@@ -71,28 +71,27 @@ class SourceBundle:
         self._is_cut = False
         writer.begin()
 
-    def run(self, index: int, source: Source) -> None:
-        """Runs the rows of a source, or some of them if the bundle's first rows all fail.
+    def run(self, sources: Iterable[tuple[int, Source]]) -> None:
+        """Runs the rows of sources, or some of them if the bundle's first rows all fail.
 
         Args:
-            index: of the source, counted from 0.
-            source: the file.
+            sources: the files, each with its index, counted from 0; the next one is asked for before one is done.
 
         Raises:
             CancelledError: the job was cancelled.
-            Exception: the file cannot be read, a part cannot be written, or the model cannot be loaded.
+            Exception: a file cannot be read, a part cannot be written, or the model cannot be loaded.
         """
-        for _ in self.batches(index, source):
+        for _ in self.batches(sources):
             pass
 
-    def batches(self, index: int, source: Source) -> Generator[None, None, None]:
+    def batches(self, sources: Iterable[tuple[int, Source]]) -> Generator[None, None, None]:
         """As ``run``, pausing whenever outcomes were written; a caller that ends it then may throw a CancelledError."""
         add, writer, reader = self._bundle.add, self._writer, self._reader
         if writer.has_only_failed():
             self._is_cut = True
             return
         try:
-            with closing(reader.read(index, source)) as blocks:
+            with closing(reader.read(sources)) as blocks:
                 elements = reader.in_time(chain.from_iterable(map(self._elements, blocks)))
                 for element, place in elements:
                     if cancelled:
@@ -102,7 +101,7 @@ class SourceBundle:
                     if outcomes := add(element, place):
                         writer.write(outcomes)
                         if writer.has_only_failed():  # the next row of a pipe may be long in coming
-                            self._is_cut = is_pipe(source.path) or any(True for _ in elements)
+                            self._is_cut = reader.has_pipes or any(True for _ in elements)
                             return
                         yield
         except CancelledError:
@@ -157,6 +156,7 @@ class BlockReader:
         self._left = sys.maxsize if job.limit is None else job.limit
         self._stop_at = job.stop_at
         self._types = dict(job.types)
+        self.has_pipes = any(is_pipe(source.path) for source in job.sources)
         self.folder = folder
         self._resume = resume
         self._rest = rest or RowRanges()
@@ -167,27 +167,18 @@ class BlockReader:
         self._order = order
         self._contents = job.contents and job.contents._replace(ahead=reads_ahead)
 
-    def read(self, index: int, source: Source) -> Generator[Block, None, None]:
-        """Yields blocks.
-
-        Args:
-            index: of the source, counted from 0.
-            source: the file.
+    def read(self, sources: Iterable[tuple[int, Source]]) -> Generator[Block, None, None]:
+        """Yields the blocks of sources, which come with their indexes.
 
         Raises:
-            OSError: the file cannot be read.
+            OSError: a file cannot be read.
         """
-        if not self._left:
+        blocks = self._all_blocks(sources)
+        if self.has_pipes:  # not read ahead: a run that failed would wait for the next row
+            yield from blocks
             return
-        try:
-            blocks = self._blocks(index, source)
-            if is_pipe(source.path):  # not read ahead: a run that failed would wait for the next row
-                yield from blocks
-                return
-            with closing(prefetch(blocks)) as coming:
-                yield from cut_by_time(coming) if self._resume and self._fit is not None else coming
-        except Exception as error:
-            raise OSError(f"cannot read {as_name(source.path)} as {source.format}: {error}") from error
+        with closing(prefetch(blocks)) as coming:
+            yield from cut_by_time(coming) if self._resume and self._fit is not None else coming
 
     def in_time(self, elements: Iterator[ItemT]) -> Iterator[ItemT]:
         """The first element, and those that are asked for before no more are to be read."""
@@ -201,6 +192,13 @@ class BlockReader:
             return [(block, None)]
         rows = block.each() if self._lengths is None else with_lengths(block.each(), self._lengths)
         return rows if self._contents is None else self._contents.of(rows)
+
+    def _all_blocks(self, sources: Iterable[tuple[int, Source]]) -> Iterator[Block]:
+        for index, source in sources:
+            try:
+                yield from self._blocks(index, source) if self._left else ()
+            except Exception as error:
+                raise OSError(f"cannot read {as_name(source.path)} as {source.format}: {error}") from error
 
     def _blocks(self, index: int, source: Source) -> Iterator[Block]:
         if self._done is None:
@@ -272,8 +270,7 @@ class Loop:
             observers = [totals] if self._steps.writer.paid else [totals, _Cancellation(self._steps.folder)]
             observer = FanOut(*observers)
             bundle = self._steps.bundle(worker.bundle(observer), observer)
-            for index, source in enumerate(self._sources):
-                bundle.run(index, source)
+            bundle.run(enumerate(self._sources))
             written = bundle.finish()
         refuse_if_cancelled(self._steps.folder)
         write_manifest(self._steps.folder, [written])

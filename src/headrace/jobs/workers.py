@@ -30,6 +30,7 @@ from headrace.jobs.job import FIRST_ROWS, CancelledError, cancelled, refuse_if_c
 from headrace.jobs.parts import BundleParts, write_manifest
 from headrace.jobs.splits import Splits
 from headrace.jobs.steps import RunSteps, SourceBundle
+from headrace.jobs.storage import prefetch
 from headrace.metrics.totals import Totals
 from headrace.models.memory import hold_heap, memory_available, release_heap, resident_bytes
 from headrace.runtime.observers import FanOut
@@ -44,20 +45,15 @@ _MEASURED_SECONDS = 3.0
 _SHARE_OF_MEMORY = 0.8
 
 
-class Begin(NamedTuple):
-    """Asks a worker to begin with a part of the input."""
-
-    number: int
-    """Of the job's source."""
-    source: Source
-
-
 class GoOn(NamedTuple):
-    """Asks a worker to go on with its part."""
+    """Asks a worker to begin, or to go on."""
+
+    part: tuple[int, Source] | None = None
+    """One more part of the input, with the number of its source."""
 
 
 class Stop(NamedTuple):
-    """Asks a worker to read no more of its part."""
+    """Asks a worker to read no more of its parts."""
 
     keep: bool
     """Whether what it has done is part of the output. Else only a run that can be resumed keeps it."""
@@ -68,14 +64,16 @@ class PartProgress(NamedTuple):
 
     events: list[Event]
     parts: BundleParts | None = None
-    """Of the output; None: the part of the input is not finished."""
+    """Of the output; None: the parts of the input are not finished."""
     caught: Caught | None = None
     """Why it failed, if it did."""
     cpu_seconds: float = 0.0
     """What the worker's process has computed, in all."""
     failed: int = 0
     others: int = 0
-    """How many rows of the part are dead letters, and how many are not."""
+    """How many rows of the parts are dead letters, and how many are not."""
+    reads_last: bool = False
+    """Whether it reads the last part that it has, and would go on with another one."""
 
 
 class PartRunner(RequestHandler):
@@ -89,7 +87,9 @@ class PartRunner(RequestHandler):
         self._steps = steps
         self._steps.writer.all_may_fail = True  # the process that hands out the parts looks at all of them
         self._worker: AnyWorker | None = None
-        self._bundle: SourceBundle
+        self._bundle: SourceBundle | None = None
+        self._coming: deque[tuple[int, Source]] = deque()
+        """Parts of the input, which the thread that reads ahead takes."""
         self._batches: Generator[None, None, None]
         self._events: deque[Event] = deque()
         """Another thread appends samples."""
@@ -99,19 +99,17 @@ class PartRunner(RequestHandler):
         """Keeps an event for the next answer."""
         self._events.append(event)
 
-    def ask(self, head: Begin | GoOn | Stop) -> PartProgress:
+    def ask(self, head: GoOn | Stop) -> PartProgress:
         """Does what it is asked for, for a moment."""
         parts = caught = None
         writer = self._steps.writer
         try:
-            if isinstance(head, Begin):
-                self._begin(head)
-            parts = self._stop(keep=head.keep) if isinstance(head, Stop) else self._go_on()
+            parts = self._stop(keep=head.keep) if isinstance(head, Stop) else self._go_on(head.part)
         except Exception as error:
             writer.abandon()
             caught = Caught.of(error)
-        events = [self._events.popleft() for _ in range(len(self._events))]
-        return PartProgress(events, parts, caught, time.process_time(), writer.failed, writer.others)
+        events, cpu = [self._events.popleft() for _ in range(len(self._events))], time.process_time()
+        return PartProgress(events, parts, caught, cpu, writer.failed, writer.others, not self._coming)
 
     def answer(self, head: Any, rows: list[Any], progress: Progress) -> Response:
         """As ``ask``, for a host."""
@@ -136,24 +134,33 @@ class PartRunner(RequestHandler):
         if self._worker is not None:
             self._worker.close()
 
-    def _go_on(self) -> BundleParts | None:
+    def _go_on(self, part: tuple[int, Source] | None) -> BundleParts | None:
+        if part is not None:
+            self._coming.append(part)
+        self._bundle = self._bundle or self._begin()
         until = time.monotonic() + _PAUSE_SECONDS
         for _ in self._batches:
             if time.monotonic() > until:
                 return None
-        return self._bundle.finish()
+        bundle, self._bundle = self._bundle, None
+        return bundle.finish()
 
-    def _begin(self, head: Begin) -> None:
+    def _begin(self) -> SourceBundle:
         if self._worker is None:
             if "numpy" in sys.modules:
                 sys.modules["numpy"].random.seed()  # forked from one process, all workers would draw the same numbers
             self._worker = open_worker(self._steps.spec)
         observer = FanOut(self)
-        self._bundle = self._steps.bundle(self._worker.bundle(observer), observer)
-        self._batches = self._bundle.batches(head.number, head.source)
+        bundle = self._steps.bundle(self._worker.bundle(observer), observer)
+        self._batches = self._all_batches(bundle)
+        return bundle
+
+    def _all_batches(self, bundle: SourceBundle) -> Generator[None, None, None]:
+        while self._coming:  # those that come once all before them are read
+            yield from bundle.batches(self._coming.popleft() for _ in iter(self._coming.__len__, 0))
 
     def _stop(self, *, keep: bool) -> BundleParts | None:
-        if keep:
+        if keep and self._bundle is not None:
             self._batches.close()
             return self._bundle.finish()
         if self._steps.writer.paid:
@@ -183,7 +190,8 @@ class Workers:
         self._may_fail = steps.writer.all_may_fail  # which a worker does not look at
         # All workers are of one pipeline: they share the models that the machine has for it.
         self._steps = steps._replace(spec=replace(steps.spec, pipeline=uuid.uuid4().hex, linger_secs=0.0))
-        self._splits = iter(splits)
+        self._splits = splits
+        self._parts_of_input = prefetch(iter(splits))
         self._workers = workers
         self._hosts = _fork_server(self._steps, workers)
         self._threads: list[threading.Thread] = []
@@ -210,6 +218,7 @@ class Workers:
             hold_heap()
             stack.callback(release_heap)
             stack.callback(end_budget, self._steps.spec)
+            stack.callback(self._parts_of_input.close)
             stack.callback(self._hosts.close)
             stack.callback(setattr, self, "_is_over", True)
             self._start(self._workers or 1)
@@ -235,10 +244,9 @@ class Workers:
         worker: PartRunner | _Hosted | None = None
         measure = _Measure() if self._workers is None and number == 0 else None
         try:
-            while (task := self._next()) is not None:
-                if worker is None:
-                    worker = PartRunner(self._steps) if measure is not None else _Hosted(self._hosts, number)
-                self._run(worker, task, measure)
+            while (first := self._next()) is not None:
+                worker = worker or (PartRunner(self._steps) if measure else _Hosted(self._hosts, number))
+                self._run(worker, first, measure)
         except BaseException as error:  # ``execute`` raises it
             self._error = self._error or error
             self._is_over = True
@@ -246,17 +254,17 @@ class Workers:
             if worker is not None:
                 worker.close()
 
-    def _next(self) -> Begin | None:
+    def _next(self) -> GoOn | None:
         with self._lock:
-            found = None if self._is_over or self._steps.folder in cancelled else next(self._splits, None)
+            found = None if self._is_over or self._steps.folder in cancelled else next(self._parts_of_input, None)
             self._is_cut = self._is_cut or (found is not None and self._has_only_failed())
-        return None if found is None or self._is_cut else Begin(*found)
+        return None if found is None or self._is_cut else GoOn(found)
 
     def _has_only_failed(self) -> bool:
         return not self._may_fail and not self._others and self._failed >= FIRST_ROWS
 
-    def _run(self, worker: PartRunner | _Hosted, task: Begin, measure: _Measure | None) -> None:
-        head: Begin | GoOn | Stop = task
+    def _run(self, worker: PartRunner | _Hosted, first: GoOn, measure: _Measure | None) -> None:
+        head: GoOn | Stop = first
         failed = others = 0
         while True:
             done = worker.ask(head)
@@ -275,7 +283,9 @@ class Workers:
                 return
             is_cut = self._has_only_failed()
             self._is_cut = self._is_cut or is_cut
-            head = Stop(keep=is_cut) if is_cut or self._is_over or self._steps.folder in cancelled else GoOn()
+            is_over = is_cut or self._is_over or self._steps.folder in cancelled
+            more = self._next() if done.reads_last and self._splits.is_much_left else None
+            head = Stop(keep=is_cut) if is_over else more or GoOn()
 
 
 def _fork_server(steps: RunSteps, workers: int | None) -> ForkServerClient:
@@ -297,7 +307,7 @@ class _Hosted:
         self._number = number
         self._calls = 0
 
-    def ask(self, head: Begin | GoOn | Stop) -> PartProgress:
+    def ask(self, head: GoOn | Stop) -> PartProgress:
         self._calls += 1
         call = Call(self._calls, encode(head, []))
         self._connection.wait(call if self._connection.send(call) else None)
