@@ -69,7 +69,7 @@ def test_worker_opens_and_takes_elements_while_its_model_loads(opened, gate):
     gate.open()
     [outcome] = [*bundle.add(2, "b"), *bundle.finish()]
     assert (outcome.tags, outcome.values) == (["a", "b"], [2, 4])
-    assert [type(event) for event in events] == [BatchCompleted, ModelLoaded]
+    assert [type(event) for event in events] == [ModelLoaded, BatchCompleted]
 
 
 def test_keyed_models_have_a_fork_server_before_their_first_batch(opened, monkeypatch):

@@ -27,6 +27,7 @@ from headrace.beam.refresh import latest_update
 from headrace.core.result import Outcome
 from headrace.models.memory import hold_heap, release_heap
 from headrace.runtime.bundle import AnyBundle
+from headrace.runtime.exporting import start_exporting, stop_exporting
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.spec import ModelUpdate, SessionSpec
 from headrace.runtime.switching_worker import AS_IN_SPEC, SwitchingWorker
@@ -81,7 +82,12 @@ class SessionDoFn(beam.DoFn):
         """Loads the model, unless another thread of this process has; one in a host is loaded in the background."""
         hold_heap()
         try:
-            self._worker = self._open_worker()
+            start_exporting()
+            try:
+                self._worker = self._open_worker()
+            except BaseException:
+                stop_exporting()
+                raise
         except BaseException:
             release_heap()
             raise
@@ -91,6 +97,7 @@ class SessionDoFn(beam.DoFn):
         if self._worker is not None:
             self._worker.close(linger=_lingers(self._spec))
             self._worker = None
+            stop_exporting()
             release_heap()
 
     def _open_worker(self) -> AnyWorker | SwitchingWorker:

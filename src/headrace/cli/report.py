@@ -32,6 +32,12 @@ class ShownArgs:
         "Serve the same page while the run goes on, on this port of 127.0.0.1; 0: any.",
         "PORT",
     )
+    prometheus: str | None = option(
+        "--prometheus",
+        RUN,
+        "Show Prometheus the figures of the run, on this port, or in a file for node_exporter.",
+        "[HOST:]PORT|FILE.prom",
+    )
     stop_after: float | None = option(
         "--stop-after",
         INPUT,

@@ -15,7 +15,7 @@ from headrace.core.secrets import MASK
 
 _OF_ONE_RUN = (
     *("arguments", "output", "into", "dead_letters", "output_format", "report", "report_messages", "watch", "config"),
-    *("no_progress", "as_json", "verbose", "threshold", "resume", "runner", "cause"),
+    *("prometheus", "no_progress", "as_json", "verbose", "threshold", "resume", "runner", "cause"),
     *("fallback_model", "fallback_args"),
 )
 """Options that a retry does not take over, or that stand behind another."""

@@ -23,7 +23,8 @@ from headrace.cli.record import STDOUT_NAME, RunRecord, output_in_file
 from headrace.cli.retry_command import retry_options
 from headrace.cli.summary import PROCESS_START, loading_seconds, phases, show_run
 from headrace.core.errors import BudgetError, ConfigurationError, EndpointError, as_type_name
-from headrace.runtime.observers import subscribed
+from headrace.runtime.exporting import exporting
+from headrace.runtime.observers import FanOut, subscribed
 from headrace.runtime.sampling import Sampler
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def _execute(args: RunArgs | RetryArgs, started: float, record: RunRecord) -> in
         busy = errors.status("starting") if not args.no_progress and errors.is_terminal else nullcontext()
         try:
             with busy, importing():
+                ahead.enter_context(exporting(args.prometheus, samples=False))
                 args, known = recognised(args)
                 ahead.enter_context(importing_ahead(args))
                 from headrace.cli.prepare import prepare  # noqa: PLC0415 - importing numpy takes a while
@@ -158,7 +160,7 @@ def _run(run: Run, shell: _Shell) -> int:
         totals, run.share.at, started=shell.started, at_first=at_first, shares=shell.record.timeline.recent
     )
     timeline = shell.record.timeline
-    with subscribed(totals), subscribed(timeline), Sampler(timeline, gpus=True), _watched(args, shell.record):
+    with subscribed(totals), subscribed(timeline), Sampler(FanOut(), gpus=True), _watched(args, shell.record):
         try:
             thread.start()
             wait(thread.done, progress, errors, show=not args.no_progress)

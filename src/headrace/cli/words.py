@@ -42,7 +42,7 @@ _LEFT_OUT = (*_OF_FALLBACKS, "config")
 
 _ABOUT_FILES = (
     *("output", "dead_letters", "output_format", "arguments", "limit", "stop_after", "dry_run", "resume", "threshold"),
-    *("config", "no_progress", "as_json", "verbose", "report", "report_messages", "watch"),
+    *("config", "no_progress", "as_json", "verbose", "report", "report_messages", "watch", "prometheus"),
     *("quote", "budget", "budget_tokens", "changed_since"),
 )
 """The options that say nothing about how a row is predicted."""

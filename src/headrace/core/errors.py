@@ -94,6 +94,8 @@ _PACKAGES = {
     "google.api_core": "google-cloud-aiplatform",
     "google.cloud": "google-cloud-aiplatform",
     "google.genai": "google-genai",
+    "opentelemetry.sdk": "opentelemetry-sdk",
+    "prometheus_client": "prometheus-client",
     "sklearn": "scikit-learn",
 }
 """Names of packages, by those of their modules where they are others."""

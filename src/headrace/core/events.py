@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -27,6 +28,8 @@ class ModelLoaded:
     seconds: float
     bytes: int
     """Growth of the process's resident memory during the load; 0 if it shrank."""
+    ended: int = field(default_factory=time.time_ns, compare=False)
+    """When, in nanoseconds since the epoch."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ class BatchCompleted:
     """The same, with each example as long as the longest."""
     where: tuple[str, int] | None = None
     """The file and the number of the first row, counted from 1, if its tag says that."""
+    ended: int = field(default_factory=time.time_ns, compare=False)
+    """When, in nanoseconds since the epoch."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,8 @@ class BatchFailed:
     model: str
     examples: int
     error: BaseException
+    ended: int = field(default_factory=time.time_ns, compare=False)
+    """When, in nanoseconds since the epoch."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,27 @@ class BatchRetried:
     model: str
     examples: int
     error: BaseException
+
+
+@dataclass(frozen=True)
+class CallEnded:
+    """A try of a request ended, or a host answered a batch; reported before the batch is, and only if ``WANTED``."""
+
+    model: str
+    seconds: float
+    is_request: bool = True
+    """Whether it was a request to an endpoint or an engine."""
+    error_type: str = ""
+    operation: str = ""
+    """What a generative model was asked, in the words of OpenTelemetry's conventions; empty: it was none."""
+    provider: str = ""
+    """Whose API it has, in the same words."""
+    name: str = ""
+    """The model's name there."""
+    tokens: tuple[int, int] = (0, 0)
+    """Of input and output, as far as they were reported."""
+    ended: int = field(default_factory=time.time_ns, compare=False)
+    """When, in nanoseconds since the epoch."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +119,9 @@ class UsageReported:
     """From when it got the request to the first token; None: not known."""
     where: tuple[str, int] | None = None
     """As that of a batch, for a request."""
+    operation: str = ""
+    """As that of a call."""
+    provider: str = ""
 
 
 @dataclass(frozen=True)
@@ -194,6 +225,7 @@ Event = (
     | BatchCompleted
     | BatchFailed
     | BatchRetried
+    | CallEnded
     | RequestsThrottled
     | UsageReported
     | CacheUsed
@@ -205,6 +237,10 @@ Event = (
     | HandlerMetric
     | WorkSampled
 )
+
+
+WANTED: set[type] = set()
+"""Kinds of events that cost something for each call, reported only while somebody in this process wants them."""
 
 
 class Observer(Protocol):

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
 
 from headrace.core.clock import backoff
 from headrace.core.errors import ConfigurationError, RateLimitExceeded
@@ -97,6 +97,11 @@ class RemoteModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
 
     max_concurrent: int | None = None
     """How many requests may be in flight, for handlers that know; None: found out from the endpoint's answers."""
+    gen_ai: ClassVar[tuple[str, str]] = ("", "")
+    """What a generative model is asked, and whose API it has, for traces and metrics: ``("chat", "openai")``.
+
+    In the words of OpenTelemetry's ``gen_ai.operation.name`` and ``gen_ai.provider.name``.
+    """
 
     def __init__(
         self,

@@ -21,9 +21,10 @@ from headrace.core.errors import (
     attribute,
     causes,
 )
+from headrace.core.events import CallEnded, UsageReported
 from headrace.core.remote import ElementFailure, ElementRetry
 from headrace.core.request_context import lower_case
-from headrace.failures.known_rates import allowances
+from headrace.failures.known_rates import Allowance, allowances
 from headrace.failures.outages import Verdict
 from headrace.failures.retry import is_lost, statuses_of
 
@@ -263,3 +264,36 @@ class EndpointLog:
             "it.",
             self._caller,
         )
+
+
+class RequestReport:
+    """What a handler has reported during one request."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.used: list[UsageReported] = []
+        self.allowances: list[Allowance] = []
+
+    def add_headers_of(self, error: BaseException) -> None:
+        """Adds the headers of the answer that the error holds."""
+        for headers in headers_of(error):
+            self.note_headers(headers)
+
+    def note_usage(self, used: UsageReported) -> None:
+        """Takes a report of usage."""
+        self.tokens += used.input_tokens + used.output_tokens
+        self.used.append(used)
+
+    def note_headers(self, headers: dict[str, str]) -> None:
+        """Takes an answer's headers."""
+        self.allowances += allowances(headers)
+
+    def ended(
+        self, model: str, gen_ai: tuple[str, str], name: str, seconds: float, error: BaseException | None
+    ) -> CallEnded:
+        """The event about the try, for a model with its name in metrics and that at the endpoint."""
+        operation, provider = gen_ai
+        tokens = sum(one.input_tokens for one in self.used), sum(one.output_tokens for one in self.used)
+        name = self.used[0].model if self.used else name
+        error_type = "" if error is None else as_type_name(error)
+        return CallEnded(model, seconds, True, error_type, operation, provider, name, tokens)

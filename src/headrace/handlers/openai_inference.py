@@ -75,6 +75,7 @@ class OpenAIChatModelHandler(_OpenAIHandler, ChatHandler[openai.AsyncOpenAI]):
     ``temperature``, ``max_completion_tokens``, and what only your server knows in ``extra_body``.
     """
 
+    gen_ai = ("chat", "openai")
     _create = Chat.create
     _ours = ("model", "messages", "stream")
     _path = "/chat/completions"
@@ -123,6 +124,7 @@ class OpenAICompletionsModelHandler(_OpenAITextHandler):
     The arguments are those of ``OpenAIChatModelHandler``, but for ``system`` and ``json_schema``.
     """
 
+    gen_ai = ("text_completion", "openai")
     _create = Completions.create
     _ours = ("model", "prompt", "stream")
     _path = "/completions"

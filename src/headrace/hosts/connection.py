@@ -40,6 +40,7 @@ class Call:
         self.number = number
         self.message = message
         self.on_reply = on_reply
+        self.made = time.monotonic()
         self.connection: Any = None
         """The ``HostConnection`` that has sent it."""
         self.reply: Reply | bytes | memoryview | None = None

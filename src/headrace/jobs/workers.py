@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from headrace.core.errors import ConfigurationError, HostDiedError
-from headrace.core.events import BatchCompleted, Event
+from headrace.core.events import WANTED, BatchCompleted, Event
 from headrace.core.result import Caught
 from headrace.hosts.connection import Call, HostConnection
 from headrace.hosts.environment import ProcessEnvironment, gpu_of, has_accelerator, threads_of_each, visible_gpus
@@ -86,6 +86,8 @@ class PartRunner(RequestHandler):
     def __init__(self, steps: RunSteps) -> None:
         self._steps = steps
         self._steps.writer.all_may_fail = True  # the process that hands out the parts looks at all of them
+        self._wanted = frozenset(WANTED)
+        """What is wanted where the events go."""
         self._worker: AnyWorker | None = None
         self._bundle: SourceBundle | None = None
         self._coming: deque[tuple[int, Source]] = deque()
@@ -147,11 +149,11 @@ class PartRunner(RequestHandler):
 
     def _begin(self) -> SourceBundle:
         if self._worker is None:
+            WANTED.update(self._wanted)
             if "numpy" in sys.modules:
                 sys.modules["numpy"].random.seed()  # forked from one process, all workers would draw the same numbers
             self._worker = open_worker(self._steps.spec)
-        observer = FanOut(self)
-        bundle = self._steps.bundle(self._worker.bundle(observer), observer)
+        bundle = self._steps.bundle(self._worker.bundle(self), self)
         self._batches = self._all_batches(bundle)
         return bundle
 

@@ -16,6 +16,7 @@ from headrace.core.result import Failure, Outcome
 from headrace.core.spelling import refusing_unknown
 from headrace.rows.tables import elements_of, results_of
 from headrace.runtime.bundle import AnyBundle
+from headrace.runtime.exporting import exporting
 from headrace.runtime.observers import FanOut
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, Placement, catching, prepare
@@ -155,12 +156,13 @@ def prepared(handler: Any, request: InferenceRequest, on_failure: str) -> Sessio
 @contextmanager
 def opened(spec: SessionSpec) -> Iterator[AnyBundle]:
     """A bundle of a worker that ends with the context."""
-    worker = open_worker(spec)
-    try:
-        yield worker.bundle(FanOut())
-    finally:
-        worker.close()
-        end_budget(spec)
+    with exporting():
+        worker = open_worker(spec)
+        try:
+            yield worker.bundle(FanOut())
+        finally:
+            worker.close()
+            end_budget(spec)
 
 
 def _results(

@@ -12,11 +12,12 @@ from typing import Any
 from headrace.core.errors import EndpointError, copy_of
 from headrace.core.event_loop import EventLoop
 from headrace.core.remote import ElementRetry, pause_before_retry
+from headrace.failures import replies
 from headrace.failures.endpoint_board import Board
 from headrace.failures.outages import Verdict
-from headrace.failures.replies import EndpointLog, EndpointRecord, Judgement, concerns_all, judge, judge_element
+from headrace.failures.replies import EndpointLog, EndpointRecord, Judgement, RequestReport, concerns_all, judge
 from headrace.failures.retry import RetryTokens
-from headrace.runtime.endpoint_calls import Delivery, EndpointCall, Inbox, RequestReport, Rules, Sender, WaitingCalls
+from headrace.runtime.endpoint_calls import Delivery, EndpointCall, Inbox, Rules, Sender, WaitingCalls
 from headrace.runtime.sampling import sample_also
 
 _WAITING = 8
@@ -275,7 +276,7 @@ class Dispatcher:
             return
         again = [place for place, one in enumerate(predictions) if type(one) is ElementRetry]
         answers: list[ElementRetry] = [predictions[place] for place in again]
-        judged = [self._bounded(judge_element(one), one.error) for one in answers]
+        judged = [self._bounded(replies.judge_element(one), one.error) for one in answers]
         worst = max(judged, key=lambda one: (one.waits, one.delay_secs))
         error = answers[0].error
         is_part = not self.rules.prebatched and len(again) < len(predictions)

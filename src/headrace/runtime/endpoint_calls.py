@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import inspect
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,14 +19,13 @@ from headrace.batching.batcher import Batch
 from headrace.core.answer import predictions_of, wrong_count
 from headrace.core.engine import EngineModelHandler, predict_each
 from headrace.core.event_loop import Ended, EventLoop, ended_in_time
-from headrace.core.events import HandlerMetric, UsageReported
+from headrace.core.events import WANTED, CallEnded, Event, HandlerMetric
 from headrace.core.fingerprint import fingerprint
 from headrace.core.remote import RemoteModelHandler
 from headrace.core.request_context import also_report_to
 from headrace.failures.concurrency import ConcurrencyLimit, FixedLimit
 from headrace.failures.endpoint_board import Board
-from headrace.failures.known_rates import Allowance, allowances
-from headrace.failures.replies import headers_of
+from headrace.failures.replies import RequestReport
 from headrace.failures.retry import is_retryable
 from headrace.runtime.observers import EngineMetrics
 from headrace.runtime.plan import is_async
@@ -68,6 +68,12 @@ class Rules(NamedTuple):
     """Whether elements are sent one by one, whatever batches they come in."""
     prefix: Callable[[Any], str | None] | None = None
     """What those that wait for an engine are sorted by."""
+    label: str = ""
+    """The model's name in metrics."""
+    model_name: str = ""
+    """Its name at the endpoint, if the handler says."""
+    gen_ai: tuple[str, str] = ("", "")
+    """As the handler's."""
 
     def new_limit(self, now: float, board: Board | None) -> ConcurrencyLimit | FixedLimit:
         """How many requests may be in flight, and how fast they follow each other."""
@@ -116,6 +122,8 @@ def rules_of(spec: SessionSpec, handler: Any) -> Rules:
         namespace=getattr(handler, "namespace", "") or handler.get_metrics_namespace(),
         one_by_one=is_engine,
         prefix=handler.prefix if is_engine and not spec.plan.prebatched else None,
+        model_name=str(getattr(handler, "model_name", "")),
+        gen_ai=handler.gen_ai if is_remote or is_engine else ("", ""),
     )
 
 
@@ -149,7 +157,8 @@ class EndpointCall:
     deadline: float = math.inf
     """No later try starts after this."""
     retried: list[BaseException] = field(default_factory=list)
-    records: list[HandlerMetric] = field(default_factory=list)
+    records: list[Event] = field(default_factory=list)
+    """What its bundle is to report."""
 
     def content(self) -> object:
         """What tells the call from others with different examples."""
@@ -180,27 +189,6 @@ class Delivery(NamedTuple):
     seconds: float
 
 
-class RequestReport:
-    """What a handler has reported during one request."""
-
-    def __init__(self) -> None:
-        self.tokens = 0
-        self.allowances: list[Allowance] = []
-
-    def add_headers_of(self, error: BaseException) -> None:
-        """Adds the headers of the answer that the error holds."""
-        for headers in headers_of(error):
-            self.note_headers(headers)
-
-    def note_usage(self, used: UsageReported) -> None:
-        """Takes a report of usage."""
-        self.tokens += used.input_tokens + used.output_tokens
-
-    def note_headers(self, headers: dict[str, str]) -> None:
-        """Takes an answer's headers."""
-        self.allowances += allowances(headers)
-
-
 class Sender:
     """Sends the requests for one model, as its rules say; asynchronous ones on the event loop's thread."""
 
@@ -217,10 +205,14 @@ class Sender:
         if self._needs_thread and not await self._event_loop.has_thread(rules.patience_secs):
             said = f"{rules.caller} was not called: too many calls that were given up still run on their threads."
             return Ended(error=TimeoutError(f"{said} Give the client a time limit of its own.")), False
+        began = time.monotonic()
         ended = await (self._try(call) if limit is None else ended_in_time(partial(self._try, call), limit))
-        if ended is None:
-            return Ended(error=TimeoutError(f"{rules.caller} took longer than {limit or 0:g} s.")), False
-        return ended, True
+        in_time = ended is not None
+        ended = ended or Ended(error=TimeoutError(f"{rules.caller} took longer than {limit or 0:g} s."))
+        if CallEnded in WANTED:
+            seconds, name = time.monotonic() - began, rules.model_name
+            call.records.append(report.ended(rules.label, rules.gen_ai, name, seconds, ended.error))
+        return ended, in_time
 
     async def _try(self, call: EndpointCall) -> Ended:
         try:

@@ -318,7 +318,9 @@ class HostExecutor:
             yield self._failure(task, position, replace(failure, attempts=0 if task.losses else 1))
 
     def _report(self, events: Iterable[Event], where: tuple[str, int] | None = None) -> None:
-        """Reports what a host has; ``where`` its batch is from, it does not know."""
+        """Reports what a host has, after loads before; ``where`` its batch is from, it does not know."""
+        if self._session.events:
+            self._session.report_events(self._observer)
         for event in events:
             if isinstance(event, UsageReported):
                 self._session.record_usage(event)

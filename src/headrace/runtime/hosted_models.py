@@ -9,6 +9,7 @@ import contextlib
 import logging
 import math
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from queue import SimpleQueue
@@ -18,7 +19,7 @@ from weakref import WeakSet
 from headrace.batching.size import BatchTime, Untimed
 from headrace.core.answer import SKIP
 from headrace.core.errors import HostDiedError, HostError
-from headrace.core.events import BatchCompleted, BatchFailed, ElementsSkipped, Event, HostLost
+from headrace.core.events import WANTED, BatchCompleted, BatchFailed, CallEnded, ElementsSkipped, Event, HostLost
 from headrace.core.phases import Look, Phase
 from headrace.core.result import Caught
 from headrace.failures.breaker import CircuitBreaker, LoadPolicy, survive_one_death
@@ -132,6 +133,9 @@ class HostedModels:
             record.loaded()
             if work.infer or not work.preprocess:
                 self.asked_for.add(work.model)
+            if CallEnded in WANTED and work.infer and isinstance(result.head, Done | Raised):
+                seconds, label = time.monotonic() - call.made, self._plan.label(work.model)
+                result.head.events.insert(0, CallEnded(label, seconds, is_request=False))
             return result.head, result.rows
         return call, []
 
@@ -253,8 +257,8 @@ class HostedModelProxy(ModelProxy):
             raise self._error(answer, len(rows))
         if not isinstance(answer, Done):
             raise with_traceback_of(*answer.caught)
-        for _, time in answer.observations:
-            self._models.note_call(self._name, time)
+        for _, took in answer.observations:
+            self._models.note_call(self._name, took)
         self._report(event for event in answer.events if not isinstance(event, _COUNTED_HERE))
         answers: list[Any] = [SKIP] * len(rows)
         for place, (_, prediction) in zip(answer.tags, predictions, strict=True):

@@ -140,7 +140,7 @@ class RequestExecutor:
             self._dedup.resume(batch.cache_keys)
             return self._failed(name, batch, error, 1)
         where = getattr(batch.tags[0], "where", None)
-        context = request_context(partial(self._session.record_usage, where=where))
+        context = request_context(partial(self._session.record_usage, where=where, gen_ai=dispatcher.rules.gen_ai))
         call = EndpointCall(name, batch, keys, examples, client, self._inbox, context, prefix)
         self._calls.add(call)
         dispatcher.submit(call)

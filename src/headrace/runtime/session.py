@@ -148,9 +148,12 @@ class InferenceSession:
                 self.source = self._shared if isinstance(self._shared, ModelSource) else None
             return self._shared
 
-    def record_usage(self, used: UsageReported, where: tuple[str, int] | None = None) -> None:
+    def record_usage(
+        self, used: UsageReported, where: tuple[str, int] | None = None, gen_ai: tuple[str, str] = ("", "")
+    ) -> None:
         """Counts what a request used, for a row; the next bundle that reports events reports it."""
-        used = used if where is None else replace(used, where=where)
+        if where is not None or gen_ai[0]:
+            used = replace(used, where=where, operation=gen_ai[0], provider=gen_ai[1])
         self.events.append(used if self.usage is None else self.usage.priced(used))
 
     def report_events(self, observer: Observer) -> None:

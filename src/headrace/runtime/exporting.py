@@ -1,0 +1,89 @@
+"""Exports this process's events while it runs models, where OpenTelemetry's variables or Prometheus's ask for it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from headrace.core.errors import ConfigurationError
+from headrace.core.events import WANTED, CallEnded, Observer
+from headrace.core.registry import Registry
+from headrace.metrics import otel
+from headrace.runtime.observers import FanOut, subscribed
+from headrace.runtime.sampling import Sampler
+
+PROMETHEUS = "HEADRACE_PROMETHEUS"
+"""The variable that says where Prometheus gets the figures, as ``--prometheus`` does."""
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class _Exports(ExitStack):
+    """What exports the events of this process, from the first of those who run models to the last."""
+
+    def __init__(self, prometheus: str | None, *, samples: bool) -> None:
+        super().__init__()
+        try:
+            observers = [*self._prometheus(prometheus), *(otel.observers() if otel.is_wanted() else ())]
+            for one in observers:
+                self.enter_context(subscribed(one))
+            if observers:
+                WANTED.add(CallEnded)
+                self.callback(WANTED.discard, CallEnded)
+            if observers and samples:
+                self.enter_context(Sampler(FanOut()))
+        except BaseException:
+            self.close()
+            raise
+
+    def _prometheus(self, asked: str | None) -> list[Observer]:
+        where = asked or os.environ.get(PROMETHEUS)
+        if not where:
+            return []
+        from headrace.metrics.prometheus import shown  # noqa: PLC0415 - an extra
+
+        try:
+            return [self.enter_context(shown(where))]
+        except OSError as error:
+            said = f"Prometheus gets no figures at {where}: {error.strerror or error}."
+            if asked:
+                raise ConfigurationError(said) from error
+            _LOGGER.warning("%s", said)  # another process of this machine has the port
+            return []
+
+
+_OPEN: Registry[int, _Exports] = Registry()
+"""By process: a forked child has none of its parent's threads."""
+
+
+@contextmanager
+def exporting(prometheus: str | None = None, *, samples: bool = True) -> Iterator[None]:
+    """Exports events while the context is open.
+
+    Args:
+        prometheus: where Prometheus gets the figures; None: as the environment says.
+        samples: whether to sample what the process is at; False: somebody else does.
+
+    Raises:
+        ConfigurationError: Prometheus cannot get figures there.
+        MissingExtraError: what is asked for needs an extra that is not installed.
+    """
+    start_exporting(prometheus, samples=samples)
+    try:
+        yield
+    finally:
+        stop_exporting()
+
+
+def start_exporting(prometheus: str | None = None, *, samples: bool = True) -> None:
+    """As ``exporting``, until ``stop_exporting`` is called once for each call."""
+    _OPEN.open(os.getpid(), lambda: _Exports(prometheus, samples=samples))
+
+
+def stop_exporting() -> None:
+    """Ends one use."""
+    exports = _OPEN.close(os.getpid())
+    if exports is not None:
+        exports.close()
