@@ -28,7 +28,7 @@ FILES = sorted(
     for file in ROOT.glob(pattern)
 )
 LIGHT = {"README.md"}
-TASKS = re.compile(r"docs/(quickstart|from-[\w-]+|recipes/[\w-]+)\.md")
+TASKS = re.compile(r"docs/(quickstart|telemetry|from-[\w-]+|recipes/[\w-]+)\.md")
 BLOCK = re.compile(r'^```(python|console)(?: title="([\w.]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
 SHELL_COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)$", re.MULTILINE)
 COMMAND = re.compile(r"^(?:\$ )?headrace ((?:.*\\\n)*.*)$", re.MULTILINE)
