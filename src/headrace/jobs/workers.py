@@ -39,8 +39,7 @@ from headrace.runtime.sampling import Sampler
 from headrace.runtime.usage_meter import end_budget, stop_requests
 from headrace.runtime.worker import AnyWorker
 
-_PAUSE_SECONDS = 0.25
-_DRAIN_SECONDS = 5.0
+_PAUSE_SECONDS, _DRAIN_SECONDS = 0.25, 5.0
 _MEASURED_SECONDS = 3.0
 _SHARE_OF_MEMORY = 0.8
 
@@ -86,8 +85,7 @@ class PartRunner(RequestHandler):
     def __init__(self, steps: RunSteps) -> None:
         self._steps = steps
         self._steps.writer.all_may_fail = True  # the process that hands out the parts looks at all of them
-        self._wanted = frozenset(WANTED)
-        """What is wanted where the events go."""
+        self._wanted = frozenset(WANTED)  # where the events go
         self._worker: AnyWorker | None = None
         self._bundle: SourceBundle | None = None
         self._coming: deque[tuple[int, Source]] = deque()
