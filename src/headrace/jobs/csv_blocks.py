@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy
@@ -15,6 +16,7 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.csv
 
+from headrace.core.phases import Phase, during
 from headrace.jobs.csv_records import CELL_TYPES, EXACT, FALSE, NESTED, TEXT, TRUE, CsvRecords, value_of
 from headrace.jobs.files import Source
 from headrace.jobs.opening import TextLines, open_text
@@ -23,6 +25,8 @@ from headrace.rows.values import ZERO, numbers_of
 
 _MOST_BYTES, _ARROW_BYTES = 1 << 22, 1 << 18
 _FEW_LINES, _RECORDS = 64, 512
+_THREADS = 4
+"""The most that convert columns."""
 _TYPES = {
     "int": pyarrow.int64(),
     "float": pyarrow.float64(),
@@ -36,11 +40,14 @@ _QUOTE, _NEWLINE, _MINUS, _POINT, _ZERO, _NINE = b'"\n-.09'
 
 def read_csv_blocks(source: Source, types: Mapping[str, str]) -> Iterator[Any]:
     """The rows of a file, as record batches or, where Arrow might read them differently, as lists of records."""
-    with open_text(source) as lines:
+    with (
+        open_text(source) as lines,
+        ThreadPoolExecutor(min(_THREADS, pyarrow.cpu_count()), "headrace-columns") as threads,
+    ):
         header = CsvRecords(lines, source.delimiter, source.path).header()
         if source.part is not None:
             lines.go_to(source.part)
-        arrow, size = _ArrowParser(source.delimiter, header, types), _MOST_BYTES
+        arrow, size = _ArrowParser(source.delimiter, header, types, threads), _MOST_BYTES
         while text := lines.ahead(size):
             records, batch = arrow.read(text)
             if batch is not None:
@@ -75,11 +82,14 @@ def _as_python_reads(
 class _ArrowParser:
     """Parses text with Arrow: numbers, days and times as texts first, to see that nothing of a field is lost."""
 
-    def __init__(self, delimiter: str, header: list[str], types: Mapping[str, str]) -> None:
+    def __init__(
+        self, delimiter: str, header: list[str], types: Mapping[str, str], threads: ThreadPoolExecutor
+    ) -> None:
         self.is_able = bool(header) and delimiter in DELIMITERS and NESTED not in types.values()
         self._header = header
         self._kinds = [types.get(name, TEXT) for name in header]
         self._delimiter = delimiter
+        self._threads = threads
 
     def read(self, text: bytes) -> tuple[bytes, Any]:
         """The whole records at the beginning of a text, and their record batch: None if Python might read others."""
@@ -94,7 +104,7 @@ class _ArrowParser:
             has_long = len(ends) < text.count(b"\n")
         try:
             batch = self._parsed(text, has_long=has_long)
-            columns = list(map(_converted, batch.columns, self._kinds))
+            columns = list(self._threads.map(_converted, batch.columns, self._kinds))
         except ValueError:  # of Arrow's, too
             return text, None
         return text, pyarrow.RecordBatch.from_arrays(columns, self._header)
@@ -120,6 +130,7 @@ class _ArrowParser:
         return batches[0] if batches else pyarrow.RecordBatch.from_pylist([], schema=table.schema)
 
 
+@during(Phase.READING)
 def _converted(texts: Any, kind: str) -> Any:
     """A column of texts as one of their values; raises ValueError if that cannot be, or a text does not fit."""
     if kind in (TEXT, "bool"):
@@ -131,9 +142,14 @@ def _converted(texts: Any, kind: str) -> Any:
         return texts.cast(_TYPES[kind])
     has_space = _check(texts, _odd_numbers(texts), kind)
     found = (pyarrow.compute.utf8_trim(texts, " \t") if has_space else texts).cast(_TYPES[kind])
-    if kind == "float":
-        _check(texts, numpy.flatnonzero(numpy.abs(numbers_of(found.fill_null(ZERO))) >= EXACT), kind)
+    if kind == "float" and _is_large(numbers := numbers_of(found.fill_null(ZERO))):
+        _check(texts, numpy.flatnonzero(numpy.abs(numbers) >= EXACT), kind)
     return found
+
+
+def _is_large(numbers: Any) -> bool:
+    """Whether some may be, or are NaN: with less work than to look for them."""
+    return len(numbers) > 0 and not -EXACT < numbers.min() <= numbers.max() < EXACT
 
 
 def _check(texts: Any, places: Any, kind: str) -> bool:

@@ -30,7 +30,7 @@ SAMPLED_ROWS = 1000
 _SAMPLED_BYTES = 1 << 23
 _FILES_AT_ONCE = 250
 _CHUNK_BYTES = 1 << 20
-_ROWS = 1 << 14
+_ROWS = 1 << 16
 _BYTES = 1 << 24
 _SPARK = b"org.apache.spark.version"
 """Marks files of Spark. Their INT96 times are read as microseconds: as nanoseconds, years after 2262 would overflow."""
