@@ -12,6 +12,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from sklearn.base import BaseEstimator
+from sklearn.preprocessing import OneHotEncoder
 
 from headrace import SKIP, BatchingConfig, ConfigurationError, Failure, KeyedModelHandler, predict
 from headrace.handlers.sklearn_inference import SklearnModelHandlerPandas
@@ -110,21 +111,28 @@ def test_mistaken_arguments_are_refused_at_once():
 
 
 class Adds(BaseEstimator):
-    """Adds two columns, and counts its calls; fails where it sees 13."""
+    """Adds two columns, and counts its calls; fails where it sees 1300."""
 
     calls: ClassVar[list[int]] = []
 
     def predict(self, frame):
         """The sums."""
         self.calls.append(len(frame))
-        if (frame["a"] == 13).any():
+        if (frame["a"] == 1300).any():
             raise ValueError("13 again")
         return (frame["a"] + frame["b"]).to_numpy()
 
 
-@pytest.mark.parametrize(
-    "make", [lambda frame: frame, pyarrow.Table.from_pandas, polars.from_pandas], ids=["pandas", "arrow", "polars"]
-)
+MAKERS = {
+    "pandas": lambda frame: frame,
+    "arrow": pyarrow.Table.from_pandas,
+    "polars": polars.from_pandas,
+    "lazy": lambda frame: polars.from_pandas(frame).lazy(),
+    "reader": lambda frame: pyarrow.Table.from_pandas(frame).to_reader(700),
+}
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_frames_go_to_the_model_in_blocks_and_come_back_row_by_row(tmp_path, make):
     (tmp_path / "model.pkl").write_bytes(pickle.dumps(Adds()))
     handler = SklearnModelHandlerPandas(str(tmp_path / "model.pkl"))
@@ -132,11 +140,35 @@ def test_frames_go_to_the_model_in_blocks_and_come_back_row_by_row(tmp_path, mak
     Adds.calls.clear()
     results = list(predict(handler, make(frame), columns=["a", "b"], on_failure="yield"))
     assert len(Adds.calls) < 100
-    bad = results.pop(13)
+    bad = results.pop(1300)
     assert isinstance(bad, Failure)
-    assert (str(bad.error), bad.element["a"], bad.tag) == ("13 again", 13, 13)
-    assert [result.inference for result in results] == [n + 0.5 for n in range(3000) if n != 13]
+    assert (str(bad.error), bad.element["a"], bad.tag) == ("13 again", 1300, 1300)
+    assert [result.inference for result in results] == [n + 0.5 for n in range(3000) if n != 1300]
     assert results[5].example == {"a": 5, "b": 0.5}
     assert results[5].model_id == str(tmp_path / "model.pkl")
     with pytest.raises(ValueError, match="13 again"):
         list(predict(handler, make(frame), columns=["a", "b"]))
+
+
+@pytest.mark.parametrize("make", [Acting(), Vectors()], ids=lambda handler: type(handler).__name__)
+def test_streams_of_batches_and_lazy_frames_are_tables(make):
+    table = pyarrow.Table.from_pylist(ROWS)
+    expected = list(predict(make, table, columns=["n", "text"]))
+    for given in (table.to_reader(2), polars.from_arrow(table), polars.from_arrow(table).lazy()):
+        assert list(predict(make, given, columns=["n", "text"])) == expected
+
+
+def test_categories_of_polars(tmp_path):
+    """Whose texts Arrow does not decode."""
+    frame = pandas.DataFrame({"plan": pandas.Categorical(["free", "pro"] * 5)})
+    model = OneHotEncoder(sparse_output=False).fit(frame)
+    (tmp_path / "model.pkl").write_bytes(pickle.dumps(model))
+    handler = SklearnModelHandlerPandas(str(tmp_path / "model.pkl"), method="transform")
+    found = [result.inference.tolist() for result in predict(handler, polars.from_pandas(frame))]
+    assert found == [[1, 0], [0, 1]] * 5
+
+
+def test_batches_of_a_stream_are_elements_where_elements_have_many_rows():
+    reader = pyarrow.Table.from_pylist(ROWS).to_reader(2)
+    handler = Acting(lambda batch: [batch.num_rows]).with_no_batching()
+    assert list(predict(handler, reader)) == [2, 1]

@@ -14,7 +14,7 @@ from headrace.core.errors import BudgetError, ConfigurationError
 from headrace.core.handler import ModelHandler, PredictionT
 from headrace.core.result import Failure, Outcome
 from headrace.core.spelling import refusing_unknown
-from headrace.rows.tables import elements_of, results_of
+from headrace.rows.tables import elements_of, results_of, table_or_elements
 from headrace.runtime.bundle import AnyBundle
 from headrace.runtime.exporting import exporting
 from headrace.runtime.observers import FanOut
@@ -104,7 +104,7 @@ def predict(
 
     Args:
         handler: a model handler, Headrace's or Beam's.
-        iterable: the elements, read a few batches ahead at most; of a data frame or an Arrow table, its rows.
+        iterable: the elements, read a few batches ahead at most; of a data frame, an Arrow table or reader, its rows.
         columns: the columns of a table that the handler sees, a single one as its bare values. None: all.
         key: the column of a table that holds the key, for a handler of keyed examples; predictions come without it.
         inference_args: extra arguments for the model's call.
@@ -138,6 +138,7 @@ def _predictions(
     ordered: bool,
     on_failure: str,
 ) -> Iterator[Any]:
+    iterable = table_or_elements(handler, iterable, request.batching)
     found = elements_of(handler, iterable, request, columns)
     spec, elements = prepared(found.handler, found.request, on_failure), found.of(iterable)
     are_blocks = found.example_of is not None

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from headrace.batching.columnar import rows_in, slice_rows
 from headrace.core.answer import SKIP, is_of_columns
 from headrace.core.columns import Form
+from headrace.core.config import BatchingConfig
 from headrace.core.errors import ConfigurationError
 from headrace.core.result import Failure, Outcome, PredictionResult, Skipped
 from headrace.core.spelling import nearest
@@ -61,7 +62,7 @@ def elements_of(
     Raises:
         ConfigurationError: that cannot be.
     """
-    if not is_of_columns(given):
+    if not (is_of_columns(given) or _is_reader(given)):
         _refuse_what_is_no_iterable_of_elements(given)
         if columns != (None, None):
             raise ConfigurationError(
@@ -82,6 +83,22 @@ def elements_of(
     if hasattr(given, "iloc") and are_frames:
         return Elements(without_keys(handler, examples.key), request, lambda some: _frames_of(some, examples))
     return Elements(over_rows(handler, examples), request, rows_of_table)
+
+
+def table_or_elements(handler: Any, given: Any, batching: BatchingConfig | None) -> Any:
+    """What is given to ``predict``: a lazy frame of Polars computed, a stream of Arrow's batches as a reader of rows.
+
+    Such batches stay elements of a handler that takes batches, or columns, for its elements.
+    """
+    if type(given).__module__.partition(".")[0] == "polars" and hasattr(given, "collect"):
+        return given.collect()
+    if is_of_columns(given) or not hasattr(given, "__arrow_c_stream__"):
+        return given
+    import pyarrow  # noqa: PLC0415 - only such a stream needs it
+
+    reader = pyarrow.RecordBatchReader.from_stream(given)
+    are_elements = (batching is not None and batching.columnar) or getattr(handler, "should_skip_batching", bool)()
+    return (batch for batch in reader) if are_elements else reader
 
 
 def _refuse_what_is_no_iterable_of_elements(given: Any) -> None:
@@ -205,12 +222,14 @@ def rows_of_table(table: Any) -> Iterator[Record]:
 def _blocks_of_table(table: Any, names: tuple[str, ...], rows: int = _ROWS_OF_BLOCK) -> Iterator[Block]:
     """The rows of a table of Arrow's or of pandas' in blocks of at most ``rows``, for a model that sees ``names``."""
     table = _arrow(table) if _is_arrow(table) else table
-    for start in range(0, rows_in(table), rows):
-        some = slice_rows(table, start, start + rows)
-        # Several batches if the text of one column is too long for one array.
-        for batch in some.combine_chunks().to_batches() if hasattr(some, "to_batches") else [some]:
-            yield Block(0, start, names, batch, path="the table")
-            start += rows_in(batch)  # noqa: PLW2901 - of the next batch
+    first = 0
+    for piece in table if _is_reader(table) else [table]:
+        for start in range(0, rows_in(piece), rows):
+            some = slice_rows(piece, start, start + rows)
+            # Several batches if the text of one column is too long for one array.
+            for batch in some.combine_chunks().to_batches() if hasattr(some, "to_batches") else [some]:
+                yield Block(0, first, names, batch, path="the table")
+                first += rows_in(batch)
 
 
 def _frames_of(frame: Any, examples: Examples) -> Iterator[Any]:
@@ -247,8 +266,12 @@ def _is_arrow(table: Any) -> bool:
     return not hasattr(table, "iloc")
 
 
+def _is_reader(given: Any) -> bool:
+    return hasattr(given, "read_next_batch")
+
+
 def _arrow(table: Any) -> Any:
-    if hasattr(table, "num_columns"):
+    if hasattr(table, "num_columns") or _is_reader(table):
         return table
     if not hasattr(table, "__arrow_c_stream__"):
         kind = f"{type(table).__module__}.{type(table).__qualname__}"

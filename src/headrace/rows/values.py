@@ -121,8 +121,9 @@ def as_array(column: Any) -> Any:
 
 def plain(column: Any) -> Any:
     """A column without a dictionary; numbers have 64 bits, times are in microseconds, rounded as Python does."""
-    kind = _plain_type(_decoded_type(column.type))
-    column = column.dictionary_decode() if _TYPES.is_dictionary(column.type) else column
+    if _TYPES.is_dictionary(column.type):  # of Polars' texts Arrow decodes none
+        return pyarrow.DictionaryArray.from_arrays(column.indices, plain(column.dictionary)).dictionary_decode()
+    kind = _plain_type(column.type)
     if kind == column.type:
         return column
     try:
