@@ -13,7 +13,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.naive_bayes import MultinomialNB
 from sklearn.pipeline import make_pipeline
 
-from headrace import predict_table
+from headrace import ConfigurationError, predict_table
 from headrace.handlers.onnx_inference import OnnxModelHandlerNumpy
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
 from tables_of_all_types import OUTPUTS, parquet
@@ -101,7 +101,19 @@ def test_parquet(both_ways, tmp_path, output):
 
 def test_columns_that_no_array_holds_go_row_by_row(both_ways, tmp_path, good):
     both_ways(good, columns=["money"], handler=Describing(["money"]), in_columns=False)
-    both_ways(good, columns=["day"], handler=Describing(), in_columns=False, threshold=1)
+
+
+def test_a_type_that_no_handler_of_numbers_takes_is_refused_before_anything_runs(both_ways, good):
+    with pytest.raises(
+        ConfigurationError, match=r"column 'day' holds date, which Describing cannot take; leave it out"
+    ):
+        both_ways(good, columns=["money", "day"], handler=Describing())
+
+    class OfDays(Describing):
+        def example_from_row(self, row):
+            return {"n": numpy.array(row["day"].toordinal())}
+
+    both_ways(good, columns=["day"], handler=OfDays("n"), in_columns=False, threshold=1)
 
 
 def test_numbers_of_a_type_in_one_file_and_of_another_in_the_next(both_ways, tmp_path):

@@ -274,7 +274,9 @@ def _steps(
     elif job.columnar and examples.key is job.fallback is None and not (job.cache or earlier):
         takes = taken_of_blocks(job.handler)
         fit = takes and Fit(examples.seen, takes, job.reserved)
-        fit = fit if fit and fits_columns(job.sources, job.types, examples.types, fit) else None
+        if fit is not None and not fits_columns(job.sources, job.types, examples.types, fit):
+            fit.refuse_types(job.handler, examples.types)
+            fit = None
     if fit is not None:
         handler = over_blocks(job.handler, examples, fit)
         batching = batching_over_columns(batching)

@@ -22,6 +22,7 @@ from headrace.batching.columnar import concatenate
 from headrace.core.answer import predictions_of
 from headrace.core.columns import Form, Takes
 from headrace.core.conversion import FLOAT32_MAX, places_by, to_results
+from headrace.core.errors import ConfigurationError
 from headrace.core.phases import Phase, during
 from headrace.core.result import PredictionResult
 from headrace.rows.blocks import Block, BrokenLine, Record, types_of_schema
@@ -53,6 +54,8 @@ _NAMES: dict[Any, tuple[str, ...]] = {
 """The names of ``types_of_schema`` that columns with nulls may have."""
 _LIMITS = -FLOAT32_MAX, FLOAT32_MAX
 _NUMBERS = {"int", "float", "bool", "list"}
+_NO_NUMBERS = "date", "time", "duration", "binary", "large_binary", "fixed_size_binary", "struct", "map"
+"""How the names of types begin of which no value is a number or a text."""
 _LISTS = "list<", "large_list<", "fixed_size_list<"
 """How the names of Arrow's types of lists begin."""
 
@@ -74,6 +77,17 @@ class Fit(NamedTuple):
             return len(self.names) == 1 and kinds == {"str"}
         known = _NUMBERS | {"str"} if form is Form.ARRAYS and self.takes.limits is None else _NUMBERS
         return form is Form.FRAME or all(kind in known or kind.startswith(_LISTS) for kind in kinds)
+
+    def refuse_types(self, handler: Any, types: Mapping[str, str]) -> None:
+        """Raises ConfigurationError if a column has no value of which a handler of Headrace's makes an example."""
+        makes = getattr(type(make_plan(handler).handler), "example_from_row", None)
+        is_own = getattr(makes, "__module__", "").startswith("headrace.handlers.")
+        for name in self.names if is_own and self.takes.form is not Form.FRAME else ():
+            if (kind := types.get(name, "")).startswith(_NO_NUMBERS):
+                raise ConfigurationError(
+                    f"column {name!r} holds {kind}, which {type(handler).__qualname__} cannot take; leave it out with "
+                    "--columns, or convert it before."
+                )
 
     def limits_of(self, name: str) -> tuple[float, float]:
         """The least and the largest number of a column; integers if it takes whole numbers only."""
