@@ -38,8 +38,8 @@ from headrace.rows.values import numbers_as_array
 _LINES, _BYTES = 1 << 12, 1 << 24
 """The most lines that are not yet a record batch."""
 _SYNC_SECONDS = 1.0
-_FEWEST_IN_COLUMNS = 16
-"""Fewer rows are cheaper as lines."""
+_FEWEST_IN_COLUMNS = 64
+"""Fewer rows are lines: were their predictions of other types each time, so would be the batches in a part."""
 
 KINDS = ("predictions", "letters", "skipped")
 """The extensions of parts."""
