@@ -19,12 +19,14 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
+from unittest import mock
 
 import pyarrow.parquet
 
 from headrace import SKIP
 from headrace.core.columns import Form, Takes
 from headrace.core.handler import ModelHandler
+from headrace.jobs import parts
 from headrace.jobs.files import match
 from headrace.jobs.job import CancelledError, Job
 from headrace.jobs.run import Run
@@ -190,8 +192,10 @@ def run(seed: int, cases: int) -> None:
     """Runs so many jobs."""
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # what is cancelled is no news
     for case in range(cases):
-        with tempfile.TemporaryDirectory() as folder:
-            _case(Random(f"{seed} {case}"), Path(folder))
+        random = Random(f"{seed} {case}")
+        fewest = mock.patch.object(parts, "_FEWEST_IN_COLUMNS", random.choice([1, 4, 64]))
+        with tempfile.TemporaryDirectory() as folder, fewest:
+            _case(random, Path(folder))
 
 
 def _case(random: Random, folder: Path) -> None:
