@@ -101,7 +101,7 @@ def _execute(args: RunArgs | RetryArgs, started: float, record: RunRecord) -> in
         busy = errors.status("starting") if not args.no_progress and errors.is_terminal else nullcontext()
         try:
             with busy, importing():
-                ahead.enter_context(exporting(args.prometheus, samples=False))
+                ahead.enter_context(exporting(args.prometheus, samples=False, several=bool(args.runner)))
                 args, known = recognised(args)
                 ahead.enter_context(importing_ahead(args))
                 from headrace.cli.prepare import prepare  # noqa: PLC0415 - importing numpy takes a while

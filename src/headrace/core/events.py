@@ -119,9 +119,9 @@ class UsageReported:
     """From when it got the request to the first token; None: not known."""
     where: tuple[str, int] | None = None
     """As that of a batch, for a request."""
-    operation: str = ""
+    operation: str = field(default="", compare=False)
     """As that of a call."""
-    provider: str = ""
+    provider: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)

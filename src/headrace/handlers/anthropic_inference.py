@@ -93,6 +93,8 @@ class AnthropicModelHandler(RemoteModelHandler[Any, PredictionResult, Anthropic]
         ConfigurationError: an argument is wrong.
     """
 
+    gen_ai = ("chat", "anthropic")
+
     def __init__(
         self,
         model_name: str,
@@ -163,6 +165,7 @@ class AnthropicChatModelHandler(ChatHandler[anthropic.AsyncAnthropic]):
         api_key: the key, or a function that returns it. None: ``ANTHROPIC_API_KEY`` in the worker's environment.
     """
 
+    gen_ai = ("chat", "anthropic")
     _extra = "anthropic"
     _client_error = anthropic.APIError
     _key_variable = _KEY

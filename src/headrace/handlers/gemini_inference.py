@@ -100,6 +100,7 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
         ConfigurationError: neither a key nor a project with its location, or both; another argument is wrong.
     """
 
+    gen_ai = ("generate_content", "gcp.gemini")
     model_parameter = "model_name"
     _url_variable = "GOOGLE_GEMINI_BASE_URL"
     _takes_conversations = False

@@ -78,6 +78,7 @@ class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel]):
             decides the device.
     """
 
+    gen_ai = ("text_completion", "huggingface")
     _metrics_namespace = "BeamML_HuggingFaceGenerationModelHandler"
 
     def __init__(

@@ -164,6 +164,7 @@ class OpenAIEmbeddingsModelHandler(_OpenAITextHandler):
     those of ``OpenAIChatModelHandler`` that are about prompts, the endpoint and batches.
     """
 
+    gen_ai = ("embeddings", "openai")
     _create = Embeddings.create
     _ours = ("model", "input")
     _path = "/embeddings"

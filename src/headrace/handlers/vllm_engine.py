@@ -101,6 +101,7 @@ class VLLMEngineModelHandler(GenerationModelHandler[VLLMEngine]):
             ``structured_outputs`` has the arguments of ``StructuredOutputsParams``: ``{"json": schema}``.
     """
 
+    gen_ai = ("text_completion", "vllm")
     _metrics_namespace = "BeamML_vLLM"
 
     def __init__(

@@ -146,6 +146,8 @@ class VLLMCompletionsModelHandler(_VLLMModelHandler[str]):
         ConfigurationError: an option of the server that Headrace sets itself.
     """
 
+    gen_ai = ("text_completion", "vllm")
+
     async def _request(self, client: openai.AsyncOpenAI, example: str, args: dict[str, Any]) -> Any:
         return await client.completions.create(prompt=example, **args)
 
@@ -158,6 +160,8 @@ class VLLMChatModelHandler(_VLLMModelHandler[Sequence[OpenAIChatMessage]]):
     Args:
         chat_template_path: path or URI of a chat template, for models without one.
     """
+
+    gen_ai = ("chat", "vllm")
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ with extra_required("prometheus"):
     import prometheus_client
     from prometheus_client.multiprocess import MultiProcessCollector
 
+_LOGGER = logging.getLogger(__name__)
 _KINDS: dict[str, Any] = {
     "counter": (prometheus_client.Counter, "inc"),
     "histogram": (prometheus_client.Histogram, "observe"),
@@ -39,14 +41,14 @@ def shown(where: str) -> Iterator[InstrumentedEvents]:
 
     Raises:
         ConfigurationError: it is none of these.
-        OSError: the port is taken, or the file cannot be written.
+        OSError: the port is taken, or there is no such folder.
     """
     host, _, port = where.rpartition(":")
     is_file = where.endswith(".prom")
     if port.isdigit():
         _serve(host or "0.0.0.0", int(port))  # noqa: S104 - Prometheus is on another machine, as a rule
     elif is_file:
-        prometheus_client.write_to_textfile(where, _all())
+        os.listdir(os.path.dirname(os.path.abspath(where)))
     elif where != _EXISTING:
         raise ConfigurationError(
             f"Prometheus gets figures at PORT or HOST:PORT, in FILE.prom, or in the {_EXISTING!r} of its client, which "
@@ -56,7 +58,14 @@ def shown(where: str) -> Iterator[InstrumentedEvents]:
         yield InstrumentedEvents(_recorder)
     finally:
         if is_file:
-            prometheus_client.write_to_textfile(where, _all())
+            _write(where)
+
+
+def _write(path: str) -> None:
+    try:
+        prometheus_client.write_to_textfile(path, _all())
+    except OSError as error:  # the rows are not to blame
+        _LOGGER.warning("Prometheus gets no figures in %s: %s.", path, error.strerror or error)
 
 
 @cache

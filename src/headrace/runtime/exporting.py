@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -17,15 +18,20 @@ from headrace.runtime.sampling import Sampler
 PROMETHEUS = "HEADRACE_PROMETHEUS"
 """The variable that says where Prometheus gets the figures, as ``--prometheus`` does."""
 
+_OF_SEVERAL = "PROMETHEUS_MULTIPROC_DIR"
+"""The client's variable: the folder where processes count together."""
+
 _LOGGER = logging.getLogger(__name__)
 
 
 class _Exports(ExitStack):
     """What exports the events of this process, from the first of those who run models to the last."""
 
-    def __init__(self, prometheus: str | None, *, samples: bool) -> None:
+    def __init__(self, prometheus: str | None, *, samples: bool, several: bool) -> None:
         super().__init__()
         try:
+            if prometheus and several:
+                self._share_figures()
             observers = [*self._prometheus(prometheus), *(otel.observers() if otel.is_wanted() else ())]
             for one in observers:
                 self.enter_context(subscribed(one))
@@ -38,6 +44,13 @@ class _Exports(ExitStack):
             self.close()
             raise
 
+    def _share_figures(self) -> None:
+        """Has processes that are started from now on count where this one shows it."""
+        folder = os.environ.get(_OF_SEVERAL) or self.enter_context(tempfile.TemporaryDirectory(prefix="headrace-"))
+        for name, value in ((_OF_SEVERAL, folder), (PROMETHEUS, "registry")):
+            self.callback(_set, name, os.environ.get(name))
+            os.environ[name] = value
+
     def _prometheus(self, asked: str | None) -> list[Observer]:
         where = asked or os.environ.get(PROMETHEUS)
         if not where:
@@ -46,12 +59,18 @@ class _Exports(ExitStack):
 
         try:
             return [self.enter_context(shown(where))]
-        except OSError as error:
-            said = f"Prometheus gets no figures at {where}: {error.strerror or error}."
+        except (OSError, OverflowError) as error:
+            said = f"--prometheus: no figures at {where}: {getattr(error, 'strerror', None) or error}."
             if asked:
                 raise ConfigurationError(said) from error
             _LOGGER.warning("%s", said)  # another process of this machine has the port
             return []
+
+
+def _set(name: str, value: str | None) -> None:
+    os.environ.pop(name)
+    if value is not None:
+        os.environ[name] = value
 
 
 _OPEN: Registry[int, _Exports] = Registry()
@@ -59,27 +78,28 @@ _OPEN: Registry[int, _Exports] = Registry()
 
 
 @contextmanager
-def exporting(prometheus: str | None = None, *, samples: bool = True) -> Iterator[None]:
+def exporting(prometheus: str | None = None, *, samples: bool = True, several: bool = False) -> Iterator[None]:
     """Exports events while the context is open.
 
     Args:
         prometheus: where Prometheus gets the figures; None: as the environment says.
         samples: whether to sample what the process is at; False: somebody else does.
+        several: whether an engine may start processes of its own, whose figures Prometheus gets here, too.
 
     Raises:
         ConfigurationError: Prometheus cannot get figures there.
         MissingExtraError: what is asked for needs an extra that is not installed.
     """
-    start_exporting(prometheus, samples=samples)
+    start_exporting(prometheus, samples=samples, several=several)
     try:
         yield
     finally:
         stop_exporting()
 
 
-def start_exporting(prometheus: str | None = None, *, samples: bool = True) -> None:
+def start_exporting(prometheus: str | None = None, *, samples: bool = True, several: bool = False) -> None:
     """As ``exporting``, until ``stop_exporting`` is called once for each call."""
-    _OPEN.open(os.getpid(), lambda: _Exports(prometheus, samples=samples))
+    _OPEN.open(os.getpid(), lambda: _Exports(prometheus, samples=samples, several=several))
 
 
 def stop_exporting() -> None:
