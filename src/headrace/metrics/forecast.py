@@ -101,15 +101,22 @@ def forecast(
 
 
 def evened(rows: Sequence[float], together: int) -> list[float]:
-    """Rows over time where so many are sorted ``together``, long and slow ones first: each such lot spread evenly."""
-    working = [place for place, value in enumerate(rows) if value] if together else []
-    found = list(rows)
-    start, done, lots = (working or [0])[0], 0.0, 1
-    for place in working:
-        done += rows[place]
-        if round(done) >= lots * together or place == working[-1]:
-            found[start : place + 1] = [sum(rows[start : place + 1]) / (place + 1 - start)] * (place + 1 - start)
-            start, lots = place + 1, int(round(done) / together) + 1
+    """Rows over time where so many are sorted ``together``, long and slow ones first: each such lot spread evenly.
+
+    Without what comes behind the last whole lot: of few rows the batches are worse.
+    """
+    if not together or round(sum(rows)) < together:
+        return list(rows)
+    found: list[float] = []
+    done, lots = 0.0, 1
+    for place, value in enumerate(rows):
+        done += value
+        if not done:
+            found.append(0.0)
+        elif round(done) >= lots * together:
+            size = place + 1 - len(found)
+            found += [sum(rows[len(found) : place + 1]) / size] * size
+            lots = int(round(done) / together) + 1
     return found
 
 
