@@ -294,18 +294,15 @@ def _steps(
     )
     resume, folder = isinstance(output, ResumableOutput), output.folder
     spec = stoppable(catching(prepare(handler, request), Exception))
-    steps = RunSteps(
-        spec,
-        BlockReader(job, folder, fit, order, rest, resume=resume, reads_ahead=not spec.isolated, earlier=earlier),
-        OutcomeWriter(
-            folder,
-            job.keep,
-            resume=resume,
-            all_may_fail=job.threshold == 1,
-            paid=spec.budget is not None,
-            no_bytes=output.sources_written_as("csv"),
-            typed=output.sources_written_as("parquet"),
-            explode=job.explode,
-        ),
+    reader = BlockReader(job, folder, fit, order, rest, resume=resume, reads_ahead=not spec.isolated, earlier=earlier)
+    writer = OutcomeWriter(
+        folder,
+        job.keep,
+        resume=resume,
+        all_may_fail=job.threshold == 1,
+        paid=spec.budget is not None,
+        no_bytes=output.sources_written_as("csv"),
+        typed=output.sources_written_as("parquet"),
+        explode=job.explode,
     )
-    return steps, fit is not None
+    return RunSteps(spec, reader, writer), fit is not None
