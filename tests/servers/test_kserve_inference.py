@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import random
 
 import numpy
 import pytest
 from kserve_endpoint import DTYPES, Refusal, serving
 
-from headrace import ConfigurationError, EndpointAnswerError, EndpointError, PredictionCountError, predict
+from headrace import ConfigurationError, EndpointAnswerError, EndpointError, Failure, PredictionCountError, predict
 from headrace.core.event_loop import result_of
 from headrace.failures.replies import retry_after
 from headrace.handlers.kserve_inference import KServeModelHandler
@@ -276,6 +277,22 @@ def test_version_and_path_are_part_of_the_address():
         handler = asking(server, url=f"{server.url}/v2/", model_version=3)
         (result,) = predict(handler, ROWS[:1])
     assert result.model_id == "total/3"
+
+
+ODD = [1, -2, True, 2.0, 2.5, 2**63, 2**53 + 1, None, "7", numpy.int8(3), numpy.array(4), [5], [5, 6]]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_examples_in_a_request_become_what_each_is_alone(http_server, seed):
+    chosen, kinds = random.Random(seed), [[1, 2, 3], [1.0, 2.0], [True, False], ODD]
+    examples = [{"a": chosen.choice(kinds[seed % 4]), "b": chosen.choice(kinds[-seed % 4])} for _ in range(12)]
+    examples += [{"a": 1}, 5] if seed == 5 else []
+
+    def outcomes(size):
+        answers = predict(asking(http_server, "mixed", **together(size), num_retries=0), examples, on_failure="yield")
+        return [str(one.error) if isinstance(one, Failure) else one.inference for one in answers]
+
+    assert outcomes(len(examples)) == outcomes(1)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
-from headrace.core.errors import EndpointAnswerError, PredictionCountError, extra_required
+from headrace.core.errors import ConfigurationError, EndpointAnswerError, PredictionCountError, extra_required
 from headrace.core.request_context import report_rate_limit
 from headrace.handlers.json_answers import InvalidAnswerError
 
@@ -39,6 +40,8 @@ _CHANNEL = [
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 ]
+_SCHEMES = {"http": ("", "http", "https"), "grpc": ("", "grpc", "grpcs", "http", "https")}
+_SECURE = ("https", "grpcs")
 _STATUSES = {
     "INVALID_ARGUMENT": 400,
     "OUT_OF_RANGE": 400,
@@ -270,3 +273,16 @@ def _by_name(found: Sequence[tuple[str, Array]], wanted: Sequence[str]) -> dict[
     if missing is not None:
         raise PredictionCountError(f"the model answered without the output {missing!r}; it has {names}.")
     return {name: outputs[name] for name in wanted or outputs}
+
+
+def server_of(url: Any, protocol: Any) -> tuple[str, bool]:
+    """Host, port and path as Triton's clients take them, and whether to use TLS; ConfigurationError for another URL."""
+    if protocol not in _SCHEMES:
+        raise ConfigurationError(f"protocol must be 'http' or 'grpc', not {protocol!r}.")
+    text = url if isinstance(url, str) else ""
+    parts = urlsplit(text if "://" in text else f"//{text}")
+    path = parts.path.rstrip("/").removesuffix("/v2")
+    if not parts.hostname or parts.scheme not in _SCHEMES[protocol] or (path and protocol == "grpc"):
+        example = "http://localhost:8000" if protocol == "http" else "localhost:8001"
+        raise ConfigurationError(f"url must be that of the server, such as {example!r}, not {url!r}.")
+    return f"{parts.netloc}{path}", parts.scheme in _SECURE

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from headrace.core.conversion import places_by, to_numbers, to_results
 from headrace.core.errors import ConfigurationError, EndpointAnswerError, PredictionCountError, extra_required
@@ -18,16 +17,16 @@ with extra_required("kserve"):
     from tritonclient.utils import np_to_triton_dtype, triton_to_np_dtype
 
     from headrace.handlers.array_batches import Array, fitted
-    from headrace.handlers.kserve_client import KServeClient, NamedTensor, TensorSpec
+    from headrace.handlers.kserve_client import KServeClient, NamedTensor, TensorSpec, server_of
 
 __all__ = ["KServeModelHandler"]
 
 _NO_MODEL = 404
 _UNFIT = (400, 404, 405, 501)
 """Statuses of a metadata request that mean the model is missing, or the server does not speak the protocol."""
-_SCHEMES = {"http": ("", "http", "https"), "grpc": ("", "grpc", "grpcs", "http", "https")}
-_SECURE = ("https", "grpcs")
 _TEXT = "BYTES"
+_PLAIN = {bool: "b", int: "i", float: "f", str: "O"}
+"""Kinds of numpy's arrays of Python's values."""
 _UNNAMED = "input-0"
 """The name of a tensor if neither the handler nor the model's metadata name one."""
 
@@ -94,7 +93,7 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
             raise ConfigurationError(f"timeout_secs must be positive, not {timeout_secs!r}.")
         if isinstance(outputs, str):
             raise ConfigurationError(f"outputs must be a list of names: [{outputs!r}].")
-        self._server, self._secure = _server_of(url, protocol)
+        self._server, self._secure = server_of(url, protocol)
         self._protocol = protocol
         self._model_name = model_name
         self._model_version = "" if model_version is None else str(model_version)
@@ -136,28 +135,54 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
             self._api_key.mask_error(error)
             raise
         outcomes: list[Any] = [None] * len(batch)
-        tensors: dict[int, list[NamedTensor]] = {}
-        for place, example in enumerate(batch):
-            try:
-                tensors[place] = self._tensors_of(example, inputs)
-            except (TypeError, ValueError) as error:
-                outcomes[place] = ElementFailure(error)
+        groups = self._groups(batch, inputs, outcomes)
 
-        async def results(places: Sequence[int]) -> list[Any]:
+        async def results(group: tuple[Sequence[int], list[NamedTensor]]) -> list[Any]:
+            places, sent = group
             try:
-                sent = self._joined([tensors[place] for place in places])
                 outputs = await model.infer(sent, self._outputs, inference_args or {})
                 return self._results([batch[place] for place in places], outputs)
             except Exception as error:
                 self._api_key.mask_error(error)
                 raise
 
-        groups = _alike(tensors, self._most(inputs))
         answers = outcomes_of(await settled(groups, results))
-        for places, answer in zip(groups, answers, strict=True):
+        for (places, _), answer in zip(groups, answers, strict=True):
             for number, place in enumerate(places):
                 outcomes[place] = answer[number] if isinstance(answer, list) else answer
         return outcomes
+
+    def _groups(
+        self, batch: Sequence[Any], inputs: Sequence[TensorSpec], outcomes: list[Any]
+    ) -> list[tuple[Sequence[int], list[NamedTensor]]]:
+        """Places of examples that share a request, and its tensors; those that fit in none get their outcome."""
+        most = self._most(inputs)
+        if self._batched and (whole := self._together(batch, inputs)) is not None:
+            size = most or len(batch)
+            parts = [range(start, min(start + size, len(batch))) for start in range(0, len(batch), size)]
+            return [(part, [one._replace(array=one.array[part.start : part.stop]) for one in whole]) for part in parts]
+        tensors: dict[int, list[NamedTensor]] = {}
+        for place, example in enumerate(batch):
+            try:
+                tensors[place] = self._tensors_of(example, inputs)
+            except (TypeError, ValueError) as error:
+                outcomes[place] = ElementFailure(error)
+        return [(places, self._joined([tensors[place] for place in places])) for places in _alike(tensors, most)]
+
+    def _together(self, batch: Sequence[Any], inputs: Sequence[TensorSpec]) -> list[NamedTensor] | None:
+        """The tensors of examples that are all alike, made at once; None: each has to be looked at."""
+        first, columns = batch[0], [_column(batch)]
+        if isinstance(first, Mapping):
+            if not all(isinstance(one, Mapping) and one.keys() == first.keys() for one in batch):
+                return None
+            columns = [_column([one[name] for one in batch]) for name in first]
+        if any(column is None for column in columns):
+            return None
+        rows = dict(zip(first, columns, strict=True)) if isinstance(first, Mapping) else columns[0]
+        try:
+            return self._tensors_of(rows, inputs, are_rows=True)
+        except (TypeError, ValueError):  # of some of them
+            return None
 
     async def _inputs_of(self, model: KServeClient) -> tuple[TensorSpec, ...]:
         """The model's inputs, asked for once."""
@@ -177,8 +202,8 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
             return 1
         return min((spec.shape[0] for spec in inputs if spec.shape and spec.shape[0] > 0), default=None)
 
-    def _tensors_of(self, example: Any, inputs: Sequence[TensorSpec]) -> list[NamedTensor]:
-        """The tensors of one example, without a batch dimension, in the order of their names."""
+    def _tensors_of(self, example: Any, inputs: Sequence[TensorSpec], *, are_rows: bool = False) -> list[NamedTensor]:
+        """The tensors of one example, without a batch dimension, in the order of their names; or of rows of several."""
         known, said = {spec.name: spec for spec in inputs}, ", ".join(map(str, inputs))
         if isinstance(example, Mapping):
             named = dict(example)
@@ -188,7 +213,10 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
             named = {self._input_name or next(iter(known), _UNNAMED): example}
         if known and named.keys() != known.keys():
             raise ValueError(f"the model takes {said}; the example has {', '.join(map(str, named)) or 'none'}.")
-        return [_tensor(name, named[name], known.get(name), self._batched) for name in sorted(named)]
+        return [
+            _tensor(name, named[name], known.get(name), batched=self._batched, are_rows=are_rows)
+            for name in sorted(named)
+        ]
 
     def _joined(self, examples: Sequence[list[NamedTensor]]) -> list[NamedTensor]:
         """The tensors of a request for several examples of one kind."""
@@ -232,7 +260,17 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
         return dict(row) if self._columns_are_inputs else numpy.array(to_numbers(row))
 
 
-def _tensor(name: str, value: Any, spec: TensorSpec | None, batched: bool) -> NamedTensor:
+def _column(values: Sequence[Any]) -> Any:
+    """Values of one type as the rows of an array, each as it would be alone; None if they are not alike."""
+    kinds = set(map(type, values))
+    if kinds == {numpy.ndarray}:
+        return numpy.stack(values) if len({(one.dtype, one.shape) for one in values}) == 1 else None
+    kind = _PLAIN.get(kinds.pop()) if len(kinds) == 1 else None
+    column = numpy.array(values, object if kind == "O" else None) if kind else None
+    return column if column is not None and column.dtype.kind == kind else None
+
+
+def _tensor(name: str, value: Any, spec: TensorSpec | None, *, batched: bool, are_rows: bool) -> NamedTensor:
     array = _as_array(value)
     if spec is None:
         datatype = np_to_triton_dtype(array.dtype)
@@ -240,10 +278,11 @@ def _tensor(name: str, value: Any, spec: TensorSpec | None, batched: bool) -> Na
             raise TypeError(f"input {name!r} is of {array.dtype}, which the protocol does not have.")
         return NamedTensor(name, datatype, array)
     shape = spec.shape[1:] if batched else spec.shape
-    if array.ndim == 0 and shape in ((1,), (-1,)):  # a number, or a column of a file
-        array = array.reshape(1)
-    if len(shape) != array.ndim or any(0 <= most != length for most, length in zip(shape, array.shape, strict=True)):
-        raise ValueError(f"input {name!r} takes an example of shape {list(shape)}, not {list(array.shape)}.")
+    if array.ndim == are_rows and shape in ((1,), (-1,)):  # a number, or a column of a file
+        array = array[..., None]
+    found = array.shape[are_rows:]
+    if len(shape) != len(found) or any(0 <= most != length for most, length in zip(shape, found, strict=True)):
+        raise ValueError(f"input {name!r} takes an example of shape {list(shape)}, not {list(found)}.")
     if (spec.datatype == _TEXT) != (array.dtype.kind == "O"):
         raise TypeError(f"input {name!r} is {spec.datatype}, not {array.dtype}.")
     dtype = numpy.dtype(triton_to_np_dtype(spec.datatype))
@@ -300,16 +339,3 @@ def _alike(tensors: Mapping[int, list[NamedTensor]], most: int | None) -> list[l
     kinds = [tuple((name, datatype, array.shape) for name, datatype, array in named) for named in tensors.values()]
     groups = [[places[one] for one in alike] for alike in places_by(kinds).values()]
     return [group[start : start + size] for group in groups for start in range(0, len(group), size)]
-
-
-def _server_of(url: Any, protocol: Any) -> tuple[str, bool]:
-    """Host, port and path as Triton's clients take them, and whether to use TLS."""
-    if protocol not in _SCHEMES:
-        raise ConfigurationError(f"protocol must be 'http' or 'grpc', not {protocol!r}.")
-    text = url if isinstance(url, str) else ""
-    parts = urlsplit(text if "://" in text else f"//{text}")
-    path = parts.path.rstrip("/").removesuffix("/v2")
-    if not parts.hostname or parts.scheme not in _SCHEMES[protocol] or (path and protocol == "grpc"):
-        example = "http://localhost:8000" if protocol == "http" else "localhost:8001"
-        raise ConfigurationError(f"url must be that of the server, such as {example!r}, not {url!r}.")
-    return f"{parts.netloc}{path}", parts.scheme in _SECURE
