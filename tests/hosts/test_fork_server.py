@@ -162,6 +162,17 @@ def test_imports_have_a_time_limit(new_host, new_module, monkeypatch):
         host.ask(len)
 
 
+def test_what_a_module_leaves_for_the_end_is_done_then(new_host, new_module, tmp_path):
+    done = tmp_path / "done"
+    host = new_host(
+        imports=new_module(f"import atexit, os, pathlib; atexit.register(pathlib.Path({str(done)!r}).touch)")
+    )
+    host.learn(ids)
+    assert not done.exists()
+    host.close()
+    assert done.exists()
+
+
 def test_output_and_log_records_reach_the_owner(new_host, new_module, caplog):
     caplog.set_level(logging.INFO)
     host = new_host(imports=new_module("print('imported'); import logging; logging.getLogger('a.b').info('so far')"))

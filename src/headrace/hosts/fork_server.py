@@ -6,6 +6,7 @@ its hosts and every process that they started.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import gc
@@ -86,8 +87,8 @@ class ForkServer:
         gc.freeze()  # a collection in a host would write to every object's header, and so copy the shared pages
         return None
 
-    def run(self) -> None:
-        """Serves the owner until it closes the channel or ends; then kills all that was started here."""
+    def run(self) -> NoReturn:
+        """Serves the owner until it closes the channel or ends; then ends this process with all that it started."""
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # the kernel would reap children before waitpid()
@@ -97,9 +98,10 @@ class ForkServer:
         for host in list(self._hosts):
             self._reap(host)
         self.kill_helpers()
-        if self._has_model:
-            _flush()
-            os._exit(0)  # without running the model's finalizers: this process has never used it
+        if not self._has_model:  # whose finalizers do not run: this process has never used it
+            atexit._run_exitfuncs()
+        _flush()
+        os._exit(0)  # at once: to take apart all modules would keep the owner waiting
 
     def kill_helpers(self) -> None:
         """Kills the processes that modules started while they were imported, and orphans."""
