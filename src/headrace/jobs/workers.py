@@ -121,8 +121,7 @@ class PartRunner(RequestHandler):
 
     def unreadable(self, error: Exception) -> Response:
         """The response to a request that cannot be unpickled."""
-        caught = Caught.of(error)
-        return Response(PartProgress([], None, caught), reducers=stand_ins([caught.error]))
+        return Response(PartProgress([], None, Caught.of(error)), reducers=stand_ins([error]))
 
     def unsendable(self, answer: Response, error: Exception) -> Response:
         """The response in place of one that cannot be pickled."""
@@ -137,13 +136,15 @@ class PartRunner(RequestHandler):
     def _go_on(self, part: tuple[int, Source] | None) -> BundleParts | None:
         if part is not None:
             self._coming.append(part)
-        self._bundle = self._bundle or self._begin()
+        bundle = self._bundle = self._bundle or self._begin()
         until = time.monotonic() + _PAUSE_SECONDS
-        for _ in self._batches:
-            if time.monotonic() > until:
-                return None
-        bundle, self._bundle = self._bundle, None
-        return bundle.finish()
+        if any(time.monotonic() > until for _ in self._batches):
+            return None
+        if part is None:
+            self._bundle = None
+            return bundle.finish()
+        self._batches = self._all_batches(bundle)  # of one more part, which may come
+        return None
 
     def _begin(self) -> SourceBundle:
         if self._worker is None:
@@ -156,7 +157,7 @@ class PartRunner(RequestHandler):
         return bundle
 
     def _all_batches(self, bundle: SourceBundle) -> Generator[None, None, None]:
-        while self._coming:  # those that come once all before them are read
+        while self._coming:  # some may come while the last batches run
             yield from bundle.batches(self._coming.popleft() for _ in iter(self._coming.__len__, 0))
 
     def _stop(self, *, keep: bool) -> BundleParts | None:
@@ -277,9 +278,8 @@ class Workers:
                 raise done.caught.error
             if measure is not None:
                 self._start(measure.more_workers(done))
-            if done.parts is not None:
-                self._parts.append(done.parts)
             if done.parts is not None or isinstance(head, Stop):
+                self._parts += [done.parts] if done.parts is not None else []
                 return
             is_cut = self._has_only_failed()
             self._is_cut = self._is_cut or is_cut
