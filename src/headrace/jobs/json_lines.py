@@ -172,7 +172,7 @@ def read_json_blocks(source: Source) -> Iterator[Any]:
             shape, pieces = _pieces(text, shape)
             for some, batch in pieces:
                 first = lines.line + 1
-                lines.take(some)
+                lines.take(some, None if batch is None else len(batch))
                 yield records_of(source, some.split(b"\n")[:-1], first) if batch is None else batch
 
 

@@ -179,11 +179,11 @@ class TextLines:
         end = self._text.find(b"\n", self._start + size - 1) + 1
         return self._text[self._start : end or len(self._text)]
 
-    def take(self, text: bytes) -> None:
-        """Takes the lines of the text, which are the next ones."""
+    def take(self, text: bytes, lines: int | None = None) -> None:
+        """Takes the lines of the text, which are the next ones; so many if they are counted."""
         self._start += len(text)
         self.bytes += len(text)
-        self.line += text.count(b"\n")
+        self.line += text.count(b"\n") if lines is None else lines
         self._position.done = self._position.read - (len(self._text) - self._start)
 
     def __iter__(self) -> Iterator[bytes]:
