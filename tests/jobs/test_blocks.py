@@ -133,7 +133,7 @@ def assert_same_rows(path, numbers):
     source = Source(str(path), "csv")
     rows, place = [], 0
     names = tuple(numbers)
-    for block in fitted(read_blocks(source, 0, numbers, RowRanges(), names), Fit(names)):
+    for block in fitted(read_blocks(source, types=numbers, names=names), Fit(names)):
         assert block.first == place
         place += len(block)
         rows += [block[index] for index in range(len(block))]

@@ -10,7 +10,6 @@ import zstandard
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.files import Source, match
 from headrace.jobs.reading import read_blocks, read_rows
-from headrace.jobs.row_ranges import RowRanges
 from headrace.rows.columns import Fit, fitted
 
 KINDS = {
@@ -30,7 +29,7 @@ def row_by_row(source):
 
 
 def in_columns(source):
-    blocks = read_blocks(source, 0, {"a": "int", "b": "int"}, RowRanges(), ("a", "b"))
+    blocks = read_blocks(source, types={"a": "int", "b": "int"}, names=("a", "b"))
     return [row for block in fitted(blocks, Fit(("a", "b"))) for row in block.rows()]
 
 

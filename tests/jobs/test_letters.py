@@ -66,17 +66,11 @@ def test_what_is_no_dead_letter_is_a_broken_line(write, other):
     assert str(broken.error).startswith("no dead letter: ")
 
 
-def test_a_file_that_begins_with_something_else_is_refused(write):
-    with pytest.raises(
-        ConfigurationError, match=r"cannot read .*a.jsonl as dead letters: its first line is no dead letter"
-    ):
-        schema_of_letters(write("a.jsonl", [{"n": 1}]), {}).columns
-
-
-def test_csv_of_something_else_is_refused(tmp_path):
-    (tmp_path / "a.csv").write_text("n\n1\n")
-    with pytest.raises(ConfigurationError, match="its first line is no dead letter"):
-        schema_of_letters(match_dead_letters([str(tmp_path / "a.csv")]), {})
+@pytest.mark.parametrize(("name", "content"), [("a.jsonl", '{"n": 1}\n'), ("a.csv", "n\n1\n")])
+def test_a_file_that_begins_with_something_else_is_refused(tmp_path, name, content):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ConfigurationError, match=f"cannot read .*{name} as dead letters: its first line is no dead"):
+        schema_of_letters(match_dead_letters([str(tmp_path / name)]), {})
 
 
 def test_a_tried_row_is_a_row_wherever_it_goes():

@@ -13,7 +13,7 @@ import numpy
 import pyarrow
 import pyarrow.compute
 
-from headrace.rows.values import is_vector
+from headrace.rows.values import as_array, is_vector
 
 _Z = 1.96
 """Standard errors on both sides of a 95 % interval."""
@@ -55,8 +55,10 @@ def compare(name: str, old: Any, new: Any, tolerance: float) -> tuple[Any, Colum
     with numpy.errstate(invalid="ignore", over="ignore"):  # of infinities
         if _is_number(old):
             return _compare_numbers(name, old, new, tolerance)
-        if _is_vectors(old) and _is_vectors(new) and (matrices := _as_matrices(old, new)) is not None:
-            return _compare_vectors(name, *matrices, tolerance)
+        if _is_vectors(old) and _is_vectors(new):
+            a, b = _as_matrix(old), _as_matrix(new)
+            if a is not None and b is not None and a.shape == b.shape:
+                return _compare_vectors(name, a, b, tolerance)
     if _TYPES.is_nested(old.type):
         old, new = _as_text(old), _as_text(new)
     differs = _filled(pyarrow.compute.not_equal(old, new)) | _null_in_one(old, new)
@@ -73,14 +75,10 @@ def texts_of(values: Any) -> Iterator[str | None]:
 
 
 def _of_one_type(old: Any, new: Any) -> tuple[Any, Any]:
-    if _TYPES.is_null(old.type) and _TYPES.is_null(new.type):
-        return old.cast(pyarrow.string()), new.cast(pyarrow.string())
-    if old.type == new.type or (_is_number(old) and _is_number(new)) or (_is_vectors(old) and _is_vectors(new)):
-        return old, new
-    if not (_TYPES.is_null(old.type) or _TYPES.is_null(new.type)):
-        return _as_text(old), _as_text(new)
-    known = new.type if _TYPES.is_null(old.type) else old.type
-    return old.cast(known), new.cast(known)
+    known = next((side.type for side in (old, new) if not _TYPES.is_null(side.type)), pyarrow.string())
+    old, new = (side.cast(known) if _TYPES.is_null(side.type) else side for side in (old, new))
+    are_alike = old.type == new.type or any(is_kind(old) and is_kind(new) for is_kind in (_is_number, _is_vectors))
+    return (old, new) if are_alike else (_as_text(old), _as_text(new))
 
 
 def _is_number(array: Any) -> bool:
@@ -109,19 +107,11 @@ def _compare_numbers(name: str, old: Any, new: Any, tolerance: float) -> tuple[A
     return differs, ColumnDiff(name, int(differs.sum()), mean, _sizes(numpy.abs(delta[differs & known])))
 
 
-def _as_matrices(old: Any, new: Any) -> tuple[Any, Any] | None:
+def _as_matrix(vectors: Any) -> Any:
     """Vectors of one length as rows; None if they are not."""
-    rows = len(old)
-    matrices = []
-    for side in (old, new):
-        entries = side.flatten()
-        if entries.null_count or not rows or len(entries) % rows:
-            return None
-        lengths = pyarrow.compute.list_value_length(side)
-        if pyarrow.compute.count_distinct(lengths).as_py() != 1:
-            return None
-        matrices.append(entries.to_numpy(zero_copy_only=False).astype(float).reshape(rows, -1))
-    return (matrices[0], matrices[1]) if matrices[0].shape == matrices[1].shape else None
+    lengths = pyarrow.compute.unique(pyarrow.compute.list_value_length(vectors))
+    is_matrix = len(lengths) == 1 and not vectors.flatten().null_count
+    return as_array(vectors).astype(float) if is_matrix else None
 
 
 def _compare_vectors(name: str, old: Any, new: Any, tolerance: float) -> tuple[Any, ColumnDiff]:

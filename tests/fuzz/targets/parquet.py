@@ -18,7 +18,6 @@ from headrace.jobs.json_lines import as_line
 from headrace.jobs.output_batches import batch_of_block, kept_columns
 from headrace.jobs.parquet_tables import write_parquet
 from headrace.jobs.reading import read_blocks, read_rows
-from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.text_tables import lines_of
 from headrace.rows.blocks import Block, BrokenLine
 from headrace.rows.columns import Fit, fitted
@@ -69,7 +68,7 @@ def _read(random: Random, path: Path) -> None:
     lines = [json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n" for row in expected]
     assert [as_line(row) for row in rows] == lines
     names = tuple(made.numbers[:1])
-    blocks = list(fitted(read_blocks(source, 0, {}, RowRanges(), names), Fit(names)))
+    blocks = list(fitted(read_blocks(source, names=names), Fit(names)))
     broken = [block.first for block in blocks if block.batch is None and isinstance(block.records[0], BrokenLine)]
     assert broken == [place for place, is_readable in enumerate(readable) if not is_readable]
     blocks = [block for block in blocks if block.first not in broken]
