@@ -10,7 +10,13 @@ from http_endpoint import Answer
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-USED = {"promptTokenCount": 7, "toolUsePromptTokenCount": 1, "candidatesTokenCount": 3, "thoughtsTokenCount": 5}
+USED = {
+    "promptTokenCount": 7,
+    "toolUsePromptTokenCount": 1,
+    "candidatesTokenCount": 3,
+    "thoughtsTokenCount": 5,
+    "cachedContentTokenCount": 2,
+}
 
 
 def prompt_of(asked):

@@ -12,7 +12,7 @@ from http_endpoint import Answer
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-USED = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+USED = {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}
 LONGEST = 1000
 """Characters of a prompt that is not too long."""
 

@@ -125,7 +125,7 @@ def test_beams_handler_gives_what_its_function_returns(server, monkeypatch):
     assert [one.model_id for one in outcomes] == ["m", "m"]
     assert {(asked["max_tokens"], asked["system"]) for asked in server.requests} == {(5, "be brief")}
     assert server.requests[0]["output_config"] == {"effort": "low"}
-    assert events.of(UsageReported) == [UsageReported("m", 9, 3)] * 2
+    assert events.of(UsageReported) == [UsageReported("m", 9, 3, cached_tokens=2)] * 2
 
 
 def test_beams_handler_takes_conversations_and_batches_of_which_one_may_fail(server, monkeypatch):

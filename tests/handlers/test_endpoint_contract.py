@@ -20,7 +20,14 @@ from http_endpoint import events_and_outcomes, failures_among
 
 pytestmark = pytest.mark.usefixtures("module_travels", "requests_end", "_keys_in_the_environment")
 
-USED = {"chat": (7, 3), "completions": (7, 3), "anthropic": (9, 3), "gemini": (8, 8), "embeddings": (5, 0)}
+USED = {
+    "chat": (7, 3, 2),
+    "completions": (7, 3, 2),
+    "anthropic": (9, 3, 2),
+    "gemini": (8, 8, 2),
+    "embeddings": (5, 0, 0),
+}
+"""Tokens of the prompt, of the answer, and of the prompt's part in the provider's cache."""
 
 
 class Unpooled:
@@ -94,10 +101,11 @@ def test_texts_and_rows_are_answered_in_their_order(api):
 
 @each()
 def test_tokens_are_reported_for_every_answer(api, request):
-    read, written = USED[request.node.callspec.id]
+    read, written, cached = USED[request.node.callspec.id]
     with api.serving() as server:
         events, _ = events_and_outcomes(api.handler(server, max_batch_size=1), ["a", "b"])
-        assert events.of(UsageReported) == [UsageReported("m", read, written)] * 2
+    found = [(one.model, one.input_tokens, one.output_tokens, one.cached_tokens) for one in events.of(UsageReported)]
+    assert found == [("m", read, written, cached)] * 2
 
 
 @each("gemini")

@@ -39,6 +39,14 @@ def test_meter_adds_up_costs():
 
 
 @pytest.mark.parametrize(
+    ("price", "cost"), [(Price(2.0), 2.0), (Price(2.0, cached=0.5), 1.25), (Price(2.0, cached=0), 1.0)]
+)
+def test_tokens_that_the_provider_had_in_its_cache_have_their_own_price(price, cost):
+    meter = UsageMeter(Budget(prices={"m": price}))
+    assert meter.priced(UsageReported("m", 1_000_000, 0, 1, cached_tokens=500_000)).cost == cost
+
+
+@pytest.mark.parametrize(
     ("budget", "said"),
     [
         (Budget(3.0, prices=PRICES), r"the budget of 3 is spent: 2 requests with 2,002,000 tokens cost 3\.004\.$"),

@@ -158,9 +158,9 @@ class JobArgs(ModelArgs, ShownArgs):
     prices: list[str] | None = option(
         "--price",
         RUN,
-        "A model's price for a million input tokens, a million output tokens and, if it has one, a request; * is every "
-        "other model. Repeatable.",
-        "MODEL=IN,OUT[,REQUEST]",
+        "A model's price for a million input tokens, a million output tokens and, if it has them, a request and a "
+        "million cached input tokens; * is every other model. Repeatable.",
+        "MODEL=IN,OUT[,REQUEST[,CACHED]]",
     )
     url: str | None = option(
         "--url", MODEL, "Where the endpoint of a remote model is, such as http://localhost:8000/v1.", "URL"

@@ -167,10 +167,10 @@ def _priced(pair: str) -> tuple[str, Price]:
         costs = [float(amount) for amount in amounts]
     except ValueError:
         costs = []
-    if not (model and equals and len(costs) in (2, 3)):
+    if not (model and equals and len(costs) in (2, 3, 4)):
         raise ConfigurationError(
-            f"--price takes MODEL=INPUT,OUTPUT or MODEL=INPUT,OUTPUT,REQUEST: what a million tokens of prompts and of "
-            f"answers cost, and a request; not {pair!r}."
+            f"--price takes MODEL=INPUT,OUTPUT, perhaps with ,REQUEST or ,REQUEST,CACHED: what a million tokens of "
+            f"prompts and of answers cost, a request, and a million tokens of prompts from a cache; not {pair!r}."
         )
     return model, Price(*costs)
 

@@ -254,9 +254,13 @@ class Price:
     """For a million tokens of answers."""
     request: float = 0.0
     """For each request."""
+    cached: float | None = None
+    """For a million tokens of prompts that the provider had in its cache; None: as ``input``."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
+            if name == "cached" and value is None:
+                continue
             _require(_is_amount(value), f"Price: {name} must be a number of at least 0, not {value!r:.80}.")
 
 

@@ -122,6 +122,8 @@ class UsageReported:
     operation: str = field(default="", compare=False)
     """As that of a call."""
     provider: str = field(default="", compare=False)
+    cached_tokens: int = 0
+    """Of ``input_tokens``, those that the provider had in its cache."""
 
 
 @dataclass(frozen=True)

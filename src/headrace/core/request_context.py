@@ -35,7 +35,7 @@ _NO_REQUEST = RequestState()
 current_request = contextvars.ContextVar("headrace_request", default=_NO_REQUEST)
 
 
-def report_usage(model: str, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
+def report_usage(model: str, *, input_tokens: int = 0, output_tokens: int = 0, cached_tokens: int = 0) -> None:
     """Counts what one request used; a handler calls it in ``request`` or ``run_inference``, plain or ``async``.
 
     Call it once for each request that the provider bills, whatever comes of it: before an error about the answer is
@@ -46,11 +46,13 @@ def report_usage(model: str, *, input_tokens: int = 0, output_tokens: int = 0) -
         model: the name by which the user knows the model.
         input_tokens: tokens of the prompt.
         output_tokens: tokens of the answer, including hidden ones.
+        cached_tokens: those of ``input_tokens`` that the provider had in its cache, and bills as such.
 
     Raises:
         ConfigurationError: the model is not named, or a number of tokens is negative or not an integer.
     """
-    report_used(_used(model, input_tokens, output_tokens))
+    used = _used(model, input_tokens, output_tokens)
+    report_used(replace(used, cached_tokens=_tokens("cached_tokens", cached_tokens)) if cached_tokens else used)
 
 
 def report_generation(

@@ -148,8 +148,8 @@ class AnthropicModelHandler(RemoteModelHandler[Any, PredictionResult, Anthropic]
         if isinstance(answer, ElementFailure | ElementRetry):
             self._api_key.mask_error(answer.error)
             return answer
-        tokens_in, tokens_out = _tokens_in(answer)
-        report_usage(self.model_name, input_tokens=tokens_in, output_tokens=tokens_out)
+        read, written, cached = _tokens_in(answer)
+        report_usage(self.model_name, input_tokens=read, output_tokens=written, cached_tokens=cached)
         return PredictionResult(example, answer, self.model_name)
 
 
@@ -222,7 +222,7 @@ class AnthropicChatModelHandler(ChatHandler[anthropic.AsyncAnthropic]):
             asked["output_config"] = {"format": {"type": "json_schema", "schema": self._schema.schema}}
         return asked
 
-    def _tokens_in(self, answer: Any) -> tuple[int, int]:
+    def _tokens_in(self, answer: Any) -> tuple[int, int, int]:
         return _tokens_in(answer)
 
     def _reply_in(self, answer: Any, asked: Mapping[str, Any]) -> ModelReply:
@@ -245,8 +245,9 @@ def _renew(client: Any, key: ApiKey) -> None:
         client.api_key = key.required()
 
 
-def _tokens_in(answer: Any) -> tuple[int, int]:
-    """The tokens of an answer, and of its prompt those included that came from a cache, or went there."""
+def _tokens_in(answer: Any) -> tuple[int, int, int]:
+    """The tokens of a prompt, with those that came from a cache or went there; of the answer; those from the cache."""
     usage = getattr(answer, "usage", None)
-    names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-    return sum(count_of(getattr(usage, name, 0)) for name in names), count_of(getattr(usage, "output_tokens", 0))
+    names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
+    *read, written = (count_of(getattr(usage, name, 0)) for name in names)
+    return sum(read), written, read[-1]

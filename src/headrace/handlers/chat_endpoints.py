@@ -112,8 +112,8 @@ class ClientHandler(TextEndpointHandler[ModelT]):
         """What is in the client's object that answers a request; may raise anything if that is not what was asked."""
 
     @abstractmethod
-    def _tokens_in(self, answer: Any) -> tuple[Any, Any]:
-        """The tokens of the prompt and of the answer, whatever the answer is."""
+    def _tokens_in(self, answer: Any) -> tuple[Any, Any, Any]:
+        """The tokens of the prompt, of the answer, and of the prompt's cached part, whatever the answer is."""
 
     @abstractmethod
     def _batch_api(self, client: ModelT) -> BatchApi: ...

@@ -293,12 +293,12 @@ def _validated(given: HttpOptions | dict[str, Any] | None) -> dict[str, Any]:
     return {name: getattr(options, name) for name in options.model_fields_set}
 
 
-def _tokens_in(response: Any) -> tuple[int, int]:
-    """The tokens of a response that are billed: of the prompt; of the answer, with its thoughts."""
+def _tokens_in(response: Any) -> tuple[int, int, int]:
+    """The tokens of a response that are billed: of the prompt; of the answer, with its thoughts; from a cache."""
     usage = response.usage_metadata
     names = ("prompt_token_count", "tool_use_prompt_token_count"), ("candidates_token_count", "thoughts_token_count")
     read, written = (sum(getattr(usage, name, None) or 0 for name in some) for some in names)
-    return read, written
+    return read, written, getattr(usage, "cached_content_token_count", None) or 0
 
 
 def _why_without_content(response: Any) -> str | None:

@@ -62,9 +62,10 @@ class _OpenAIHandler(ClientHandler[openai.AsyncOpenAI]):
     def _batch_api(self, client: openai.AsyncOpenAI) -> OpenAIBatches:
         return OpenAIBatches(client, f"/v1{self._path}")
 
-    def _tokens_in(self, answer: Any) -> tuple[Any, Any]:
+    def _tokens_in(self, answer: Any) -> tuple[Any, Any, Any]:
         usage = getattr(answer, "usage", None)
-        return getattr(usage, "prompt_tokens", 0), getattr(usage, "completion_tokens", 0)
+        cached = getattr(getattr(usage, "prompt_tokens_details", None), "cached_tokens", 0)
+        return getattr(usage, "prompt_tokens", 0), getattr(usage, "completion_tokens", 0), cached
 
 
 class OpenAIChatModelHandler(_OpenAIHandler, ChatHandler[openai.AsyncOpenAI]):

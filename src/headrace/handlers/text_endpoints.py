@@ -137,9 +137,10 @@ class TextEndpointHandler(PromptRows, RemoteModelHandler[Any, PredictionResult, 
         cure = "Check the arguments of the request, the model's name, the URL and the account."
         return EndpointError(f"{who}: the endpoint refuses every request: {said.rstrip('.')}. {cure}")
 
-    def _used(self, tokens_in: Any, tokens_out: Any = 0) -> None:
+    def _used(self, tokens_in: Any, tokens_out: Any = 0, cached: Any = 0) -> None:
         """Reports tokens; some endpoints leave them out, or send nonsense."""
-        report_usage(self.model_name, input_tokens=count_of(tokens_in), output_tokens=count_of(tokens_out))
+        read, written, had = map(count_of, (tokens_in, tokens_out, cached))
+        report_usage(self.model_name, input_tokens=read, output_tokens=written, cached_tokens=min(had, read))
 
     def _unreadable(self, content: bytes, wanted: str, *, is_page: bool = False) -> InvalidAnswerError:
         """The error about an answer that is something else than was wanted."""

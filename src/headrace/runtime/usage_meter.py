@@ -57,6 +57,8 @@ class UsageMeter:
         cost = None
         if price is not None:
             tokens = used.input_tokens * price.input + used.output_tokens * price.output
+            if price.cached is not None:
+                tokens += used.cached_tokens * (price.cached - price.input)
             cost = tokens / _MILLION + used.requests * price.request
         spent = Spent(used.requests, used.input_tokens + used.output_tokens, cost or 0.0)
         with self._lock:
