@@ -86,7 +86,7 @@ test-servers: $(SERVERS)/.installed ## what asks Gemini, Vertex AI and KServe se
 test-vllm: $(VLLM)/.installed ## the handlers of vLLM with vLLM itself, on the CPU (Linux; 6.2 GB), in an environment of its own
 	$(VLLM)/bin/pytest tests/real_vllm
 
-test-engines: $(VENV)/.dev ## what needs an engine: Flink, Spark, Prism (Java, Maven, Go and Linux; root, for two machines)
+test-engines: $(VENV)/.dev ## what needs an engine: Flink, Spark, Prism, or Prometheus (Java, Maven, Go and Linux; root, for two machines)
 	$(BIN)/pytest engines/tests --timeout 1800 --verbose
 
 fuzz: $(VENV)/.dev ## rows, files, streams and faults that nobody thought of, for an hour (make fuzz FUZZ='readers --seconds 60')
