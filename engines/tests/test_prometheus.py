@@ -15,11 +15,11 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+
+from headrace.metrics import instruments
 from http_endpoint import serving
 from openai_endpoint import speaking
 from waiting import wait_until
-
-from headrace.metrics import instruments
 
 DASHBOARD = Path(__file__).parents[2] / "examples" / "telemetry" / "grafana.json"
 NEEDS = ("gpu", "quota", "throttled", "refreshes")
