@@ -60,6 +60,14 @@ def test_the_named_handler_gets_the_same_columns(folder, headrace, model):
 
 
 @pytest.mark.parametrize("options", [[], ["--handler", "sklearn-pandas"]])
+def test_chosen_columns_that_lack_what_the_model_wants_are_refused(folder, headrace, model, options):
+    result = run(headrace, "--columns", "income,label", *options)
+    assert (result.code, folder.names()) == (2, ["in.csv", "model.pkl"])
+    assert "--columns: the model, a Pipeline of scikit-learn, wants 'age' (and 1 more), too; without" in result.error
+    assert run(headrace, "--columns", "*").code == 0
+
+
+@pytest.mark.parametrize("options", [[], ["--handler", "sklearn-pandas"]])
 def test_a_column_that_the_input_lacks_is_one_error(folder, headrace, model, options):
     folder.write("in.csv", ROWS.replace("age", "Ages").replace("city", "town"))
     before = folder.names()
@@ -193,8 +201,9 @@ def test_a_file_of_skops_is_read_and_not_trusted(folder, headrace):
 def test_the_only_text_is_taken_and_of_several_one_has_to_be_named(folder, headrace):
     folder.write("model/modules.json", "[]")
     folder.write("in.jsonl", [{"id": 1, "text": "a"}])
-    result = run(headrace, "--dry-run", source="in.jsonl", model="model")
-    assert result.err == "model is a sentence-transformers model: --handler sentence-transformer --columns text\n"
+    for named in ([], ["--handler", "sentence-transformer"]):
+        result = run(headrace, "--dry-run", *named, source="in.jsonl", model="model")
+        assert result.err == "model is a sentence-transformers model: --handler sentence-transformer --columns text\n"
     folder.write("in.jsonl", [{"id": "x", "text": "a"}])
     result = run(headrace, "--dry-run", source="in.jsonl", model="model")
     assert "takes one text of a row and knows no names of columns; name what it takes with" in result.error

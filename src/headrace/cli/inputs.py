@@ -56,6 +56,8 @@ def columns_of(
     columns = choose("--columns", args.columns, every)
     if columns == ():
         raise ConfigurationError("--columns names no column; leave it out if the model is to see all of them.")
+    if columns is not None and known is not None:
+        known.refuse_few(columns)
     of_prompt = getattr(handler, "columns_of_rows", None)  # the user's own may do with prompts and rows what it likes
     asked = of_prompt() if of_prompt is not None and getattr(args, "prompt", None) is not None else None
     asked = choose("--prompt", asked, columns or every)

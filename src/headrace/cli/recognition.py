@@ -42,20 +42,32 @@ class Recognised:
         if known.columns is not None:
             self._refuse_lack(known.columns, (*columns, *head.content))
             return known.columns
-        if self.is_named or known.takes == "rows" or len(columns) < 2:
+        texts = [name for name in columns if head.types.get(name) == "str"]
+        if known.takes == "rows" or len(columns) < 2:
             return None
+        if self.is_named:
+            return (texts[0],) if known.takes == "text" and len(texts) == 1 else None
         if head.content:
             raise ConfigurationError(
                 f"the model, {known.what}, needs more of a file than {listed(columns)}: add --columns content, or "
                 "--decode MODULE:FUNCTION, which makes an example of its bytes (of text codecs:decode)."
             )
-        texts = [name for name in columns if head.types.get(name) == "str"]
         if known.takes == "text":
             return self._only(texts if head.types else columns, "one text of a row", columns)
         if not texts and known.width in (None, len(columns)):
             return None
         lists = [name for name in columns if "list" in head.types.get(name, "")]
         return self._only(lists, "numbers" if known.width is None else f"{known.width:,} numbers", columns)
+
+    def refuse_few(self, chosen: Sequence[str]) -> None:
+        """Raises ConfigurationError if columns that were chosen lack one that the model wants."""
+        missing = [name for name in self.model.columns or () if name not in chosen]
+        if missing:
+            more = f" (and {len(missing) - 1:,} more)" if len(missing) > 1 else ""
+            raise ConfigurationError(
+                f"--columns: the model, {self.model.what}, wants {missing[0]!r}{more}, too; without --columns it gets "
+                f"{listed(self.model.columns or ())}."
+            )
 
     def line(self, args: ModelArgs, columns: Sequence[str] | None) -> str:
         """What was decided, as options; empty if nothing was."""
