@@ -222,6 +222,7 @@ def test_a_killed_run_goes_on_also_when_there_are_more_inputs(work, command, res
         (["out/x.csv"], "out/x.csv is an input, and in the folder of the outputs"),
         (["in/*", "--format", "files"], "with --format files all inputs cannot have one; name a file."),
         (["in/a.csv", "--output", "objects://b/out/", "--resume"], "--resume works in local folders only, and --out"),
+        (["in/a.csv", "--output", "gs://b/out/"], "cannot look into gs://b/out/: Beam's part for Google Cloud Storage"),
         (["objects://b/x.csv", "--output", "objects://b/"], "b/x.csv is an input, and in the folder of the outputs"),
     ],
 )  # fmt: skip

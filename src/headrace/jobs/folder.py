@@ -230,7 +230,9 @@ class _Manifest:
             """What was written by earlier runs, by its path below the folder."""
             is_listed = bool(self.outputs) and is_remote(folder)  # to ask for each would take a request
             self._listed = {file.path for file in storage.match(os.path.join(folder, "**"))} if is_listed else None
-        except (OSError, ValueError, LookupError, TypeError) as error:
+        except OSError as error:
+            raise ConfigurationError(f"--output: cannot look into {folder}: {error}.") from error
+        except (ValueError, LookupError, TypeError) as error:
             raise ConfigurationError(
                 f"--output: cannot read {self.path}, which tells what the outputs beside it are of: {error}; remove it "
                 "to have all inputs predicted again."
