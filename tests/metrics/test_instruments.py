@@ -91,6 +91,13 @@ def test_samples_become_times_and_gauges_of_their_process():
     assert set(gauges) == set(instruments.GAUGES)
 
 
+def test_a_host_of_several_processes_computes_once():
+    samples = [WorkSampled(pid, 1.0, {}, 0.5, {"memory": 10}, {9: (secs, 5)}) for secs in (3.0, 4.0) for pid in (7, 8)]
+    found = recorded(*samples)
+    assert sum(found["headrace.cpu.time",]) == 4 * 0.5 + 1.0
+    assert found["headrace.memory", "8"] == [15, 15]
+
+
 def test_every_event_is_shown_but_those_of_handlers():
     kinds = set(typing.get_args(events.Event))
     assert kinds - set(instruments._FIGURES) == {HandlerMetric}

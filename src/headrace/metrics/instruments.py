@@ -7,7 +7,7 @@ all else begins with ``headrace``. No attribute holds anything of a row, a key o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from headrace.core.errors import as_type_name
@@ -28,6 +28,7 @@ from headrace.core.events import (
     UsageReported,
     WorkSampled,
 )
+from headrace.metrics.timeline import CpuOfHosts
 
 Record = Callable[[float], object]
 """Takes a value of an instrument."""
@@ -142,10 +143,13 @@ class InstrumentedEvents:
     def __init__(self, recorder: Callable[[Instrument, tuple[str, ...]], Record]) -> None:
         self._recorder = recorder
         self._records: dict[tuple[Any, ...], Record] = {}
+        self._cpu_of_hosts = CpuOfHosts()
 
     def on_event(self, event: Event) -> None:
         """Records what the event says."""
         figures = _FIGURES.get(type(event))
+        if isinstance(event, WorkSampled):
+            event = replace(event, cpu_seconds=event.cpu_seconds + self._cpu_of_hosts.since_last(event))
         if figures is not None:
             for key, value in figures(event):
                 record = self._records.get(key)
@@ -188,7 +192,8 @@ def _of_samples(event: WorkSampled) -> Iterator[Figure]:
     yield (SAMPLED_SECONDS,), event.seconds
     yield (CPU_SECONDS,), max(0.0, event.cpu_seconds)
     for name, value in event.gauges.items():
-        yield (GAUGES[name], str(event.process)), value
+        of_hosts = sum(resident for _, resident in event.hosts.values()) if name == "memory" else 0
+        yield (GAUGES[name], str(event.process)), value + of_hosts
 
 
 _FIGURES: dict[type, Callable[[Any], Any]] = {

@@ -35,6 +35,20 @@ _OF_ALL = ("quota", "gpu_busy", "gpu_memory")
 _SUMS = ("rows", "batches", "failed", "throttled_seconds", "tokens", "cost", "cpu_seconds")
 
 
+class CpuOfHosts:
+    """What hosts have computed: each second once, though several processes may have a host together."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, float] = {}
+
+    def since_last(self, event: WorkSampled) -> float:
+        """The CPU seconds of an event's hosts since an event had them last."""
+        seconds = {host: max(secs, self._known.get(host, 0.0)) for host, (secs, _) in event.hosts.items()}
+        spent = sum(secs - self._known.get(host, secs) for host, secs in seconds.items())
+        self._known.update(seconds)
+        return spent
+
+
 PlacedT = TypeVar("PlacedT", BatchCompleted, UsageReported)
 
 
@@ -55,8 +69,7 @@ class Timeline:
         """For each gauge the most of each bin, of all processes together."""
         self._gauges_of: dict[int, Mapping[str, float]] = {}
         self._hosts_of: dict[int, Mapping[int, tuple[float, int]]] = {}
-        self._cpu_of_hosts: dict[int, float] = {}
-        """Several processes may have a host together."""
+        self._cpu_of_hosts = CpuOfHosts()
         self._sizes: dict[int, list[float]] = {}
         """For each size of a batch: batches, rows, seconds."""
         self._latencies: Counter[int] = Counter()
@@ -175,14 +188,11 @@ class Timeline:
 
     def _of_hosts(self, event: WorkSampled, gauges: dict[str, float]) -> float:
         """What hosts have computed since somebody saw them; adds their memory."""
-        known = self._cpu_of_hosts
-        spent = sum(max(0.0, secs - known.get(host, secs)) for host, (secs, _) in event.hosts.items())
-        known.update({host: max(secs, known.get(host, 0.0)) for host, (secs, _) in event.hosts.items()})
         self._hosts_of[event.process] = event.hosts
         together = {host: resident for hosts in self._hosts_of.values() for host, (_, resident) in hosts.items()}
         if together:
             gauges["memory"] = gauges.get("memory", 0.0) + sum(together.values())
-        return spent
+        return self._cpu_of_hosts.since_last(event)
 
     def _add(self, name: str, amount: float) -> None:
         place = self._bin()  # first: it may replace the lists
