@@ -76,6 +76,7 @@ def facts(runs: Mapping[str, Sequence[Mapping[str, float]]], rows: int) -> Itera
 
 
 def _run(command: Command, tries: int) -> dict[str, float]:
+    os.sync()  # what another way has written is not written to the disk during this one
     before, started = os.times(), time.perf_counter()
     done = subprocess.run(list(map(str, command)), cwd=ELSEWHERE, capture_output=True, text=True, check=False)
     seconds, after = time.perf_counter() - started, os.times()

@@ -24,7 +24,9 @@ TITLE = "Files of numbers, of vectors, and of rows one by one: headrace run, a l
 ABOUT = f"""\
 *Numbers*: 20 columns of 64-bit floats through logistic regression, to a Parquet file of the same columns and the
 prediction. The loop by hand reads batches with pyarrow, calls `predict`, and writes without dictionaries; Daft (native
-runner, a class with a batch method, an environment of its own: `make daft`) takes part in the first three rounds.
+runner, a class with a batch method, an environment of its own: `make daft`) takes part in the first three rounds. All
+write columns with statistics, compressed with Snappy; Headrace adds the model's id, keeps the order of the rows, and
+ends once the disk has the file.
 *Vectors*: a column of lists of 384 floats through logistic regression, JSON lines to JSON lines and Parquet to Parquet;
 the loop by hand reads with pyarrow, or line by line. *Rows*: JSON lines of text through a handler of one's own that
 does nothing, beside Beam's file reading, `json.loads`, RunInference and writing on the FnApiRunner; it is of Headrace's
@@ -119,14 +121,32 @@ _WRITERS = {"numbers": _write_numbers, "vectors": _write_vectors, "rows": _write
 
 
 def _compare(outputs: Mapping[str, Path]) -> None:
+    for way, output in outputs.items():
+        assert output.suffix != ".parquet" or _kinds(output) <= {("SNAPPY", True)}, f"{way}: a file of another kind"
     expected, *others = (_predictions(output) for output in outputs.values())
     for way, found in zip(list(outputs)[1:], others, strict=True):
         assert found == expected, f"{way}: predictions differ"
 
 
+def _files(output: Path) -> list[Path]:
+    """Daft writes a folder of them."""
+    return sorted(output.iterdir()) if output.is_dir() else [output]
+
+
+def _kinds(output: Path) -> set[tuple[str, bool]]:
+    """How the columns of Parquet files are compressed, and whether they have statistics."""
+    groups = (
+        metadata.row_group(group)
+        for metadata in map(pyarrow.parquet.read_metadata, _files(output))
+        for group in range(metadata.num_row_groups)
+    )
+    columns = (group.column(place) for group in groups for place in range(group.num_columns))
+    return {(column.compression, column.is_stats_set) for column in columns}
+
+
 def _predictions(output: Path) -> Sequence[Any]:
-    """By a column that tells rows apart: Daft writes a folder of files, and Beam in any order."""
-    files = sorted(output.iterdir()) if output.is_dir() else [output]
+    """By a column that tells rows apart: Beam writes in any order."""
+    files = _files(output)
     read = pyarrow.json.read_json if output.suffix == ".jsonl" else pyarrow.parquet.read_table
     table = pyarrow.concat_tables([read(file) for file in files])
     key = "id" if "id" in table.column_names else _COLUMNS[0]

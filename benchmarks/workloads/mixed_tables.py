@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pandas
@@ -21,6 +25,8 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 TITLE = "Tables of numbers and text through a scikit-learn pipeline: headrace run, a loop by hand, Daft, Ray Data"
 
+_TIMEOUT = "20"
+
 ABOUT = f"""\
 A table of six columns (an id, two columns of text, an integer, two floats) becomes a file of the same format with the
 predictions of a pipeline of a `ColumnTransformer` and logistic regression. Every run is a process of its own, and its
@@ -28,8 +34,9 @@ whole wall time counts, start and imports included. The loop by hand reads 20,00
 lines and CSV: pandas), calls `predict`, and writes. Daft (its native runner; a class with a batch method) and Ray Data
 (`map_batches` with pandas, an actor) get batches of 20,000 rows, too, write as many files as they like, and have
 environments of their own (`make daft`, `make ray`); they take part in the first three rounds. In memory,
-`predict_table` stands beside the model's own call. All outputs of one table are equal. The ways take turns, forwards
-and backwards.
+`predict_table` stands beside the model's own call, in a process with OPENBLAS_THREAD_TIMEOUT={_TIMEOUT}: by default an
+idle thread of OpenBLAS keeps a core busy for 30 ms behind each call of the model, and `headrace run` sets the same. All
+outputs of one table are equal. The ways take turns, forwards and backwards.
 
 {INTERVALS}"""
 
@@ -140,6 +147,13 @@ def _predictions(output: Path, kind: str) -> list[int]:
 
 
 def _in_memory(path: Path, count: int, repeats: int) -> Iterator[dict[str, Any]]:
+    set_before_import = mock.patch.dict(os.environ, OPENBLAS_THREAD_TIMEOUT=_TIMEOUT)
+    with set_before_import, ProcessPoolExecutor(1, get_context("spawn")) as process:
+        runs = process.submit(_turns_in_memory, path, count, repeats).result()
+    yield from turns.facts(runs, count)
+
+
+def _turns_in_memory(path: Path, count: int, repeats: int) -> dict[str, list[dict[str, float]]]:
     from headrace import predict_table  # noqa: PLC0415 - only here is it in this process
     from headrace.handlers.sklearn_inference import SklearnModelHandlerPandas  # noqa: PLC0415 - as above
 
@@ -154,4 +168,4 @@ def _in_memory(path: Path, count: int, repeats: int) -> Iterator[dict[str, Any]]
             figures = {"seconds": time.perf_counter() - started, "cpu": time.process_time() - cpu}
             runs[turns.way("in memory", who)].append(figures)
         assert (answers[0] == answers[1]).all()
-    yield from turns.facts(runs, count)
+    return runs
