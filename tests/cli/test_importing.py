@@ -7,13 +7,15 @@ import pytest
 
 from headrace.cli.importing import importing
 
-TIMEOUT = "OPENBLAS_THREAD_TIMEOUT"
+DEFAULTS = {"OPENBLAS_THREAD_TIMEOUT": 26, "GOMP_SPINCOUNT": 300_000}
+"""Those of the libraries."""
 
 
 @pytest.fixture(autouse=True)
 def unset(monkeypatch):
-    monkeypatch.setenv(TIMEOUT, "any")  # so that the end of the test puts back what was there
-    monkeypatch.delenv(TIMEOUT)
+    for name in DEFAULTS:
+        monkeypatch.setenv(name, "any")  # so that the end of the test puts back what was there
+        monkeypatch.delenv(name)
 
 
 @pytest.mark.parametrize("is_enabled", [True, False])
@@ -28,12 +30,14 @@ def test_collections_are_afterwards_as_before(is_enabled):
         (gc.enable if was_enabled else gc.disable)()
 
 
-def test_idle_threads_sleep_soon():
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_idle_threads_sleep_soon(name):
     with importing():
-        assert int(os.environ[TIMEOUT]) < 26  # which is OpenBLAS's own
+        assert int(os.environ[name]) < DEFAULTS[name]
 
 
-def test_what_the_user_has_set_stays(monkeypatch):
-    monkeypatch.setenv(TIMEOUT, "30")
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_what_the_user_has_set_stays(name, monkeypatch):
+    monkeypatch.setenv(name, "30")
     with importing():
-        assert os.environ[TIMEOUT] == "30"
+        assert os.environ[name] == "30"

@@ -7,9 +7,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_IDLE = {"OPENBLAS_THREAD_TIMEOUT": "20"}
-"""The logarithm of the cycles after which a thread of OpenBLAS that has nothing to do sleeps. By default it keeps a
-core busy for 30 ms behind each call: all the time, and what reads and writes needs that core."""
+_IDLE = {"OPENBLAS_THREAD_TIMEOUT": "20", "GOMP_SPINCOUNT": "10000"}
+"""How long a thread of OpenBLAS (the logarithm of the cycles), or of OpenMP (turns of a loop), that has nothing to do
+keeps its core busy before it sleeps: less than a millisecond. By default it is 10 to 30 ms behind each call, so nearly
+always, and what reads, decodes and writes needs that core."""
 
 
 @contextmanager
