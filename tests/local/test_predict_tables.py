@@ -158,6 +158,11 @@ def test_streams_of_batches_and_lazy_frames_are_tables(make):
         assert list(predict(make, given, columns=["n", "text"])) == expected
 
 
+def test_series_and_arrays_are_elements_though_they_can_be_streams():
+    for given in (polars.Series(["a", "b"]), pyarrow.chunked_array([["a"], ["b"]])):
+        assert list(map(str, predict(Acting(), given))) == ["a", "b"]
+
+
 def test_categories_of_polars(tmp_path):
     """Whose texts Arrow does not decode."""
     frame = pandas.DataFrame({"plan": pandas.Categorical(["free", "pro"] * 5)})

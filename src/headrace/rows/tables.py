@@ -92,8 +92,8 @@ def table_or_elements(handler: Any, given: Any, batching: BatchingConfig | None)
     """
     if type(given).__module__.partition(".")[0] == "polars" and hasattr(given, "collect"):
         return given.collect()
-    if is_of_columns(given) or not hasattr(given, "__arrow_c_stream__"):
-        return given
+    if is_of_columns(given) or not hasattr(given, "__arrow_c_stream__") or hasattr(given, "__len__"):
+        return given  # what has a length is a series, or a chunked array
     import pyarrow  # noqa: PLC0415 - only such a stream needs it
 
     reader = pyarrow.RecordBatchReader.from_stream(given)
