@@ -10,10 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from full_disk import full_disk
+from headrace.core.result import Predictions
 from headrace.jobs import parts as parts_module
 from headrace.jobs import stored_rows
-from headrace.jobs.output_batches import OutputLine, batch_of_block, kept_columns
-from headrace.jobs.parts import KINDS, PartWriter
+from headrace.jobs.output_batches import OutputLine, batch_of_block, kept_columns, lines_in
+from headrace.jobs.parts import KINDS, OutcomeWriter, PartWriter
 from headrace.jobs.stored_rows import StoredOutput
 from headrace.jobs.text_tables import lines_of
 from headrace.rows.blocks import Block, place_at
@@ -89,6 +90,18 @@ def test_each_row_of_blocks_comes_once_and_in_order(tmp_path_factory, monkeypatc
     assert all((row["prediction"], row["model_id"]) == (row["n"] / 2, "m") for row in rows)
     everything = {(source, first + n) for blocks in several for source, first, count in blocks for n in range(count)}
     assert [(int(str(row["source"]).strip("s")), row["n"]) for row in rows] == sorted(everything)
+
+
+@pytest.mark.parametrize("values", [[0.5] * 64, [0.5] * 63, [{"a": 1}] * 64, [0.5] * 63 + ["x"]])
+def test_many_rows_predicted_one_by_one_are_columns_where_these_hold_all_values(tmp_path, values):
+    block = Block(0, 0, batch=pyarrow.record_batch({"n": range(len(values))}))
+    writer = OutcomeWriter(str(tmp_path), None, resume=False)
+    writer.begin()
+    writer.write([Predictions(list(block.places())[::-1], values[::-1])])
+    (table,) = list(StoredOutput.of_parts(writer.finish()).good.tables())
+    assert (lines_in(table) is None) is (values == [0.5] * 64)
+    rows = [json.loads(line) for line in b"".join(lines_of([table])).splitlines()]
+    assert rows == [{"n": n, "prediction": value} for n, value in enumerate(values)]
 
 
 def test_parts_that_follow_each_other_are_in_memory_one_by_one(tmp_path, monkeypatch):
