@@ -55,48 +55,41 @@ _OF_OPERATIONS = tuple(0.01 * 2**n for n in range(14))
 _OF_FIRST_TOKENS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 _POWERS_OF_4 = tuple(float(4**n) for n in range(14))
 
-EXAMPLES = Instrument("counter", "headrace.examples", "{example}", "Examples that a model answered.", (MODEL,))
+
+def _counter(name: str, unit: str, text: str, *attributes: str) -> Instrument:
+    return Instrument("counter", name, unit, text, attributes)
+
+
+def _gauge(name: str, unit: str, text: str, *attributes: str) -> Instrument:
+    return Instrument("gauge", name, unit, text, attributes)
+
+
+def _seconds(name: str, text: str, *attributes: str, buckets: Sequence[float] = _SECONDS) -> Instrument:
+    return Instrument("histogram", name, "s", text, attributes, buckets)
+
+
+EXAMPLES = _counter("headrace.examples", "{example}", "Examples that a model answered.", MODEL)
 BATCH_SIZE = Instrument(
     "histogram", "headrace.batch.size", "{example}", "Examples in a batch.", (MODEL,), _POWERS_OF_4[:9]
 )
-BATCH_SECONDS = Instrument(
-    "histogram", "headrace.batch.duration", "s", "A model's time for a batch.", (MODEL,), _SECONDS
+BATCH_SECONDS = _seconds("headrace.batch.duration", "A model's time for a batch.", MODEL)
+BATCH_FAILURES = _counter("headrace.batch.failures", "{batch}", "Batches that failed as a whole.", MODEL, ERROR)
+BATCH_RETRIES = _counter("headrace.batch.retries", "{batch}", "Batches that were tried again.", MODEL, ERROR)
+ELEMENT_FAILURES = _counter(
+    "headrace.element.failures", "{element}", "Elements that became dead letters.", STAGE, ERROR
 )
-BATCH_FAILURES = Instrument(
-    "counter", "headrace.batch.failures", "{batch}", "Batches that failed as a whole.", (MODEL, ERROR)
-)
-BATCH_RETRIES = Instrument(
-    "counter", "headrace.batch.retries", "{batch}", "Batches that were tried again.", (MODEL, ERROR)
-)
-ELEMENT_FAILURES = Instrument(
-    "counter", "headrace.element.failures", "{element}", "Elements that became dead letters.", (STAGE, ERROR)
-)
-ELEMENT_SKIPS = Instrument(
-    "counter", "headrace.element.skips", "{element}", "Elements that were skipped on purpose.", (STAGE,)
-)
-CACHE = Instrument(
-    "counter", "headrace.cache.lookups", "{example}", "Predictions looked up in the cache.", ("headrace.cache.result",)
-)
-LOAD_SECONDS = Instrument("histogram", "headrace.model.load.duration", "s", "Time to load a model.", (MODEL,), _SECONDS)
-MODEL_BYTES = Instrument("gauge", "headrace.model.memory", "By", "Memory that a model took as it loaded.", (MODEL,))
-REFRESHES = Instrument(
-    "counter", "headrace.model.refreshes", "{model}", "Newer models, with those that failed to load.", (ERROR,)
-)
-HOST_LOSSES = Instrument(
-    "counter", "headrace.host.losses", "{host}", "Model hosts that died or hung.", (MODEL, "headrace.host.ending")
-)
-HOST_SECONDS = Instrument(
-    "histogram", "headrace.host.duration", "s", "Time of a batch's way to a model host and back.", (MODEL,), _SECONDS
-)
-REQUEST_SECONDS = Instrument(
-    "histogram", "headrace.request.duration", "s", "Time of a request to an endpoint.", (MODEL, ERROR), _SECONDS
-)
-THROTTLED = Instrument(
-    "counter", "headrace.throttled.time", "s", "Time for which endpoints refused requests.", ("headrace.namespace",)
-)
-COST = Instrument("counter", "headrace.cost", "{currency}", "Cost of requests, at the given prices.", (REQUEST_MODEL,))
-OPERATION_SECONDS = Instrument(
-    "histogram", "gen_ai.client.operation.duration", "s", "GenAI operation duration.", (*_GEN_AI, ERROR), _OF_OPERATIONS
+ELEMENT_SKIPS = _counter("headrace.element.skips", "{element}", "Elements that were skipped on purpose.", STAGE)
+CACHE = _counter("headrace.cache.lookups", "{example}", "Looked up in the cache.", "headrace.cache.result")
+LOAD_SECONDS = _seconds("headrace.model.load.duration", "Time to load a model.", MODEL)
+MODEL_BYTES = _gauge("headrace.model.memory", "By", "Memory that a model took as it loaded.", MODEL)
+REFRESHES = _counter("headrace.model.refreshes", "{model}", "Newer models, with those that failed to load.", ERROR)
+HOST_LOSSES = _counter("headrace.host.losses", "{host}", "Hosts that died or hung.", MODEL, "headrace.host.ending")
+HOST_SECONDS = _seconds("headrace.host.duration", "Time of a batch's way to a model host and back.", MODEL)
+REQUEST_SECONDS = _seconds("headrace.request.duration", "Time of a request to an endpoint.", MODEL, ERROR)
+THROTTLED = _counter("headrace.throttled.time", "s", "For which endpoints refused requests.", "headrace.namespace")
+COST = _counter("headrace.cost", "{currency}", "Cost of requests, at the given prices.", REQUEST_MODEL)
+OPERATION_SECONDS = _seconds(
+    "gen_ai.client.operation.duration", "GenAI operation duration.", *_GEN_AI, ERROR, buckets=_OF_OPERATIONS
 )
 TOKENS = Instrument(
     "histogram",
@@ -106,26 +99,19 @@ TOKENS = Instrument(
     (*_GEN_AI, "gen_ai.token.type"),
     _POWERS_OF_4,
 )
-FIRST_TOKEN_SECONDS = Instrument(
-    "histogram",
-    "gen_ai.server.time_to_first_token",
-    "s",
-    "Time to generate first token for successful responses.",
-    _GEN_AI,
-    _OF_FIRST_TOKENS,
+FIRST_TOKEN_SECONDS = _seconds(
+    "gen_ai.server.time_to_first_token", "Time to generate first token.", *_GEN_AI, buckets=_OF_FIRST_TOKENS
 )
-PHASE_SECONDS = Instrument(
-    "counter", "headrace.phase.time", "s", "Time in which any thread of a process was at it.", ("headrace.phase",)
-)
-SAMPLED_SECONDS = Instrument("counter", "headrace.sampled.time", "s", "Time of which the phases are parts.")
-CPU_SECONDS = Instrument("counter", "headrace.cpu.time", "s", "CPU time of processes and their model hosts.")
-_PROCESS = ("process.pid",)
+PHASE_SECONDS = _counter("headrace.phase.time", "s", "In which any thread of a process was at it.", "headrace.phase")
+SAMPLED_SECONDS = _counter("headrace.sampled.time", "s", "Time of which the phases are parts.")
+CPU_SECONDS = _counter("headrace.cpu.time", "s", "CPU time of processes and their model hosts.")
+_PID = "process.pid"
 GAUGES = {
-    "memory": Instrument("gauge", "headrace.memory", "By", "Resident memory, with model hosts.", _PROCESS),
-    "in_flight": Instrument("gauge", "headrace.requests.active", "{request}", "Requests in flight.", _PROCESS),
-    "quota": Instrument("gauge", "headrace.requests.quota", "{request}/s", "The quota that was found.", _PROCESS),
-    "gpu_busy": Instrument("gauge", "headrace.gpu.busy", "{gpu}", "GPUs of the machine that are busy.", _PROCESS),
-    "gpu_memory": Instrument("gauge", "headrace.gpu.memory", "By", "Memory of the machine's GPUs in use.", _PROCESS),
+    "memory": _gauge("headrace.memory", "By", "Resident memory, with model hosts.", _PID),
+    "in_flight": _gauge("headrace.requests.active", "{request}", "Requests in flight.", _PID),
+    "quota": _gauge("headrace.requests.quota", "{request}/s", "The quota that was found.", _PID),
+    "gpu_busy": _gauge("headrace.gpu.busy", "{gpu}", "GPUs of the machine that are busy.", _PID),
+    "gpu_memory": _gauge("headrace.gpu.memory", "By", "Memory of the machine's GPUs in use.", _PID),
 }
 """By the names of ``WorkSampled``."""
 
