@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, fields, replace
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from headrace.runtime.profiling import ModelFindings, Profile
 
 HEALTHY, FAILED, MISUSED = 0, 1, 2
+
+_BEAMS_DEFECTS = [((2, 67), (2, 76), "leaks memory where bundles fail again and again (Beam's issue 39406)")]
+"""The first version with a defect, the first without it, and what it does."""
 
 
 def run_doctor(args: DoctorArgs) -> int:
@@ -134,6 +138,7 @@ def _status_as_json(state: MachineState, cleaned: MachineState | None = None) ->
     found = asdict(state)
     found["own_hosts"] = {str(owner): hosts for owner, hosts in found["own_hosts"].items()}
     found["nothing_left_over"] = not state.leftovers
+    found["beam"] = {"version": version("apache-beam"), "defects": beams_defects(version("apache-beam"))}
     if cleaned is not None:
         found["cleaned"] = {
             "stale": list(cleaned.stale),
@@ -159,6 +164,16 @@ def _profile_as_json(found: Profile) -> dict[str, Any]:
     }
 
 
+def beams_defects(installed: str) -> list[str]:
+    """What is known to be wrong with a version of Beam, each with the version that cures it."""
+    major, minor, *_ = installed.split(".")
+    return [
+        f"{text}; install apache-beam>={'.'.join(map(str, cured))}"
+        for first, cured, text in _BEAMS_DEFECTS
+        if first <= (int(major), int(minor)) < cured
+    ]
+
+
 def _show(console: Console, lines: Sequence[Line]) -> None:
     width = 2 + max(len(name) for name, _ in lines)
     for name, value in lines:
@@ -166,6 +181,8 @@ def _show(console: Console, lines: Sequence[Line]) -> None:
 
 
 def _status_lines(state: MachineState, cleaned: MachineState | None) -> Iterator[Line]:
+    yield "Beam", version("apache-beam")
+    yield from (("", defect) for defect in beams_defects(version("apache-beam")))
     yield "runtime directory", state.directory or f"none: {state.problem}"
     if not (state.managers or state.silent):
         yield "managers", "none; one starts when a pipeline shares a model, and ends with the last of them"
