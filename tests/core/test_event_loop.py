@@ -1,14 +1,15 @@
-"""Callers without an event loop share one."""
+"""Callers without an event loop share one; coroutines of one task may have contexts of their own."""
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import multiprocessing
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from headrace.core.event_loop import result_of
+from headrace.core.event_loop import in_context, result_of
 
 
 async def running_loop():
@@ -58,3 +59,44 @@ def test_what_would_end_the_loop_is_the_callers_and_the_loop_goes_on(ending):
     with pytest.raises(ending):
         result_of(gathering())
     assert double(4) == 8
+
+
+PLACE = contextvars.ContextVar("place", default="nowhere")
+
+
+async def moved_to(place):
+    """Where it was before; it is at the place, also after it has waited."""
+    before = PLACE.get()
+    PLACE.set(place)
+    await asyncio.sleep(0)
+    assert PLACE.get() == place
+    return before
+
+
+def test_coroutines_of_one_task_have_contexts_of_their_own():
+    async def one_after_the_other():
+        PLACE.set("home")
+        context = contextvars.copy_context()
+        found = [await in_context(context.copy(), moved_to(place)) for place in ("abroad", "away")]
+        return found, PLACE.get()
+
+    assert asyncio.run(one_after_the_other()) == (["home", "home"], "home")
+
+
+def test_what_is_raised_goes_into_a_coroutine_with_another_context_and_out_of_it():
+    async def stubborn():
+        try:
+            await asyncio.Future()
+        except asyncio.CancelledError as error:
+            raise LookupError(PLACE.get()) from error
+
+    async def cancelled():
+        task = asyncio.current_task()
+        PLACE.set("abroad")
+        context = contextvars.copy_context()
+        PLACE.set("home")
+        asyncio.get_running_loop().call_soon(task.cancel)
+        await in_context(context, stubborn())
+
+    with pytest.raises(LookupError, match="abroad"):
+        asyncio.run(cancelled())

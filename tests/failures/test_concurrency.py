@@ -209,8 +209,8 @@ def test_delay_that_the_endpoint_names_is_obeyed_by_all_if_it_refuses_all():
         assert limit.wait(now) == 0
         limit.started(now)
         limit.finished(now, now, Verdict.REFUSED, retry_after=30.0)
-    assert limit.wait(14) == 30
-    assert limit.is_throttled(14)
+    assert limit.take(14, 1) == (0, 30)
+    assert limit.is_throttled
 
 
 def test_delay_that_the_endpoint_names_is_not_for_all_while_it_accepts_others():

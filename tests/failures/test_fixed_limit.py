@@ -24,5 +24,5 @@ def test_nothing_holds_requests_back():
     limit = FixedLimit(1)
     limit.observe_headers(0, [Allowance(counts_tokens=False, remaining=0, reset_secs=60, limit=100)])
     assert limit.take(0, 1) == (1, math.inf)
-    assert not limit.is_throttled(0)
+    assert not limit.is_throttled
     assert limit.outage_began is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import signal
 import threading
@@ -242,3 +243,30 @@ def test_time_that_a_bundle_waits_for_a_quota_is_reported():
     throttled = events.of(RequestsThrottled)
     assert {event.namespace for event in throttled} == {"mine"}
     assert 1 <= sum(event.seconds for event in throttled) <= 30
+
+
+SEEN = contextvars.ContextVar("seen", default="nothing")
+
+
+class OneTaskAfterTheOther(RemoteModelHandler):
+    """Predicts what a context variable holds, and sets it; keeps the tasks that its requests are in."""
+
+    def create_client(self):
+        return set()
+
+    async def request(self, batch, model, inference_args=None):
+        before = SEEN.get()
+        SEEN.set(str(batch))
+        model.add(asyncio.current_task())
+        await asyncio.sleep(0.001)
+        return [(before, model)] * len(batch)
+
+
+def test_task_goes_on_with_the_next_request_in_a_context_of_its_own():
+    handler = OneTaskAfterTheOther()
+    handler.max_concurrent = 2
+    batching = BatchingConfig(min_batch_size=1, max_batch_size=1)
+    (*_, (before, tasks)) = found = list(predict(handler, range(100), batching=batching))
+    assert {before for before, _ in found} == {"nothing"}
+    assert before == "nothing"
+    assert len(tasks) < 50

@@ -42,6 +42,9 @@ def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
 class SizeController(ABC):
     """Determines the size of the next batch, and learns from batches that ran. Thread-safe."""
 
+    learns = True
+    """Whether the times of batches change the size."""
+
     @abstractmethod
     def target(self) -> int:
         """Size for the next batch."""
@@ -65,6 +68,8 @@ class SizeController(ABC):
 
 class FixedSize(SizeController):
     """Gives every batch the same size, so that each run forms the same batches."""
+
+    learns = False
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -241,7 +246,7 @@ class MemoryLimitedSize(SizeController):
 
     def __init__(self, wanted: SizeController, timeout_secs: float = math.inf) -> None:
         self._wanted = wanted
-        self._learns = not isinstance(wanted, FixedSize)
+        self.learns = wanted.learns
         self._timeout_secs = timeout_secs
         self._times = BatchTimes()
         self._lock = threading.Lock()
@@ -273,7 +278,7 @@ class MemoryLimitedSize(SizeController):
 
     def observe(self, size: float, time: BatchTime) -> None:
         """Notes how a batch of ``size`` went, and adapts the limit."""
-        if self._learns:
+        if self.learns:
             self._wanted.observe(size, time)
         if size < 1:
             return

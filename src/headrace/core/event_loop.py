@@ -10,7 +10,8 @@ import math
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import wait
 from contextlib import suppress
 from queue import SimpleQueue
@@ -156,6 +157,71 @@ async def ended_in_time(attempt: Callable[[], Coroutine[Any, Any, Ended]], limit
     finally:
         task.cancel()  # no effect once it has ended
     return task.result() if done else None
+
+
+class Alarm:
+    """Calls a function on a loop's thread, at about a time; not thread-safe."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, function: Callable[[], object], early_secs: float) -> None:
+        self._loop = loop
+        self._function = function
+        self._early_secs = early_secs
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, when: float) -> None:
+        """Has the function called then, unless it is to be called earlier, or so much later at most."""
+        if self._timer is None or not self._loop.time() < self._timer.when() <= when + self._early_secs:
+            self.stop()
+            self._timer = self._loop.call_at(when, self._function)
+
+    def stop(self) -> None:
+        """The function is not called any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class Gathering:
+    """Calls functions on a loop's thread, several at once: each time that they wake another thread costs both."""
+
+    _TOGETHER_SECS = 0.01
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._gathered: list[Callable[[], object]] = []
+
+    def add(self, function: Callable[[], object], *, has_time: bool) -> None:
+        """Calls a function soon; together with the others before it, and at once unless it ``has_time``."""
+        self._gathered.append(function)
+        if self._loop.is_closed():
+            self._hand_over()
+        elif len(self._gathered) == 1 or not has_time:
+            self._loop.call_later(self._TOGETHER_SECS if has_time else 0.0, self._hand_over)
+
+    def _hand_over(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        for function in gathered:
+            function()
+
+
+@types.coroutine
+def in_context(context: contextvars.Context, coroutine: Coroutine[Any, Any, ResultT]) -> Generator[Any, Any, ResultT]:
+    """What a coroutine returns that runs in a context of its own, though in the current task."""
+    resume: Callable[[Any], Any] = coroutine.send
+    value: Any = None
+    try:
+        while True:
+            try:
+                waits_for = context.run(resume, value)
+            except StopIteration as end:
+                result: ResultT = end.value
+                return result
+            try:
+                resume, value = coroutine.send, (yield waits_for)
+            except BaseException as error:
+                resume, value = coroutine.throw, error
+    finally:
+        del value  # an error would refer to itself
 
 
 async def awaited(awaitable: Awaitable[ResultT]) -> ResultT:

@@ -6,9 +6,9 @@ import contextvars
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import index
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.core.errors import ConfigurationError
 from headrace.core.events import UsageReported
@@ -19,8 +19,7 @@ HeadersSink = Callable[[dict[str, str]], None]
 """Receives an answer's headers by their names in lower case, on the thread that the handler runs on."""
 
 
-@dataclass(frozen=True)
-class RequestState:
+class RequestState(NamedTuple):
     """Where the reports of one request go: ``current_request`` has that of the code that runs."""
 
     usage_sinks: tuple[UsageSink, ...] = ()
@@ -126,7 +125,8 @@ def report_rate_limit(headers: Mapping[str, str]) -> None:
 
 def lower_case(headers: Mapping[str, str]) -> dict[str, str]:
     """Headers by their names in lower case; raises TypeError or ValueError if they are no mapping."""
-    return {str(name).lower(): str(value) for name, value in dict(headers).items()}
+    pairs = headers.items() if hasattr(headers, "items") else dict(headers).items()
+    return {str(name).lower(): str(value) for name, value in pairs}
 
 
 def kept_for_next_try() -> dict[Any, Any]:
@@ -145,9 +145,9 @@ def request_context(usage: UsageSink) -> contextvars.Context:
 def also_report_to(usage: UsageSink, headers: HeadersSink) -> None:
     """From now on, reports in the current context go to these sinks; those of usage to the earlier ones, too."""
     request = current_request.get()
-    current_request.set(replace(request, usage_sinks=(usage, *request.usage_sinks), headers_sink=headers))
+    current_request.set(request._replace(usage_sinks=(usage, *request.usage_sinks), headers_sink=headers))
 
 
 def usage_was_paid_before(is_paid: bool) -> None:
     """From now on, reports in the current context are of answers that an earlier request paid for, or not."""
-    current_request.set(replace(current_request.get(), is_paid=is_paid))
+    current_request.set(current_request.get()._replace(is_paid=is_paid))

@@ -65,7 +65,8 @@ class ConcurrencyLimit:
         self._most = most
         self._latency = LatencyLimit(self.board, most)
         self._quota = QuotaRate(now, self.board)
-        self._budget = MinuteBudget(self.board, requests_per_minute, tokens_per_minute)
+        is_budgeted = requests_per_minute or tokens_per_minute
+        self._budget = MinuteBudget(self.board, requests_per_minute, tokens_per_minute) if is_budgeted else None
         self._breaker = RefusalBreaker(jitter)
         self._streak = FailureStreak(patience_secs)
         self._restarted = -math.inf
@@ -74,14 +75,16 @@ class ConcurrencyLimit:
         """Whether requests wait for this process to compute: then more in flight deliver no more."""
         self.in_flight = 0
         """How many requests are in flight, but for those that left before the last outage and may never end."""
-        self._is_paced = False
-        """Whether requests wait for their time, since there would be too many."""
+        self.is_throttled = False
+        """Whether requests wait because the endpoint refuses some, not because many are in flight."""
 
     def look(self) -> Look:
         """What the requests are at."""
         quota = self.board.state.quota
         found = {"quota": quota} if 0 < quota < math.inf else {}
-        return Look([Phase.QUOTA] if self._is_paced else [], {"in_flight": self.in_flight, **found})
+        return Look(
+            [Phase.QUOTA] if self.is_throttled and not self.is_down else [], {"in_flight": self.in_flight, **found}
+        )
 
     @property
     def limit(self) -> int:
@@ -121,7 +124,8 @@ class ConcurrencyLimit:
         else:
             left, wait = self._take(now, waiting)
         self.board.show(now, self.in_flight, waiting - left)
-        self._is_paced = left < waiting and not self.is_down and self._pause(now) > 0
+        pause = self._pause if self._breaker.opened_at is None else self._probes_wait
+        self.is_throttled = left < waiting and pause(now) > 0
         return left, wait
 
     def _take(self, now: float, waiting: int) -> tuple[int, float]:
@@ -149,18 +153,19 @@ class ConcurrencyLimit:
         return self._wait(now, self._part())
 
     def _wait(self, now: float, part: int) -> float:
-        if self.outage_began is not None:
+        if self._breaker.opened_at is not None:
             return self._probes_wait(now)
         return math.inf if self.in_flight >= part else self._pause(now)
 
     def _probes_wait(self, now: float) -> float:
-        return max(self._breaker.wait(now), self._budget.wait(now))
+        wait = self._breaker.wait(now)
+        return wait if self._budget is None else max(wait, self._budget.wait(now))
 
     def _pause(self, now: float) -> float:
         """Seconds until the next request may leave, however many are in flight."""
         state = self.board.state
-        until = max(now, state.next_at, state.held_until)
-        return max(until - now, self._budget.wait(now))
+        wait = max(now, state.next_at, state.held_until) - now
+        return wait if self._budget is None else max(wait, self._budget.wait(now))
 
     def _part(self) -> int:
         """How many of all requests in flight may be this process's: a fair part, and what others do not want."""
@@ -171,17 +176,15 @@ class ConcurrencyLimit:
             limit = max(1, fair, limit - wanted)
         return min(self._most, int(limit))
 
-    def is_throttled(self, now: float) -> bool:
-        """Whether a request would have to wait because the endpoint refuses some, not because many are in flight."""
-        return max(self._probes_wait(now), self._pause(now)) > 0
-
     def started(self, now: float) -> None:
         """A request has left."""
         self.in_flight += 1
         self._latency.started(self.in_flight + self.board.in_flight_of_others)
         self._quota.started(now)
-        self._budget.started(now)
-        self._breaker.started(now)
+        if self._budget is not None:
+            self._budget.started(now)
+        if self._breaker.opened_at is not None:
+            self._breaker.probed(now)
 
     def finished(
         self,
@@ -207,12 +210,14 @@ class ConcurrencyLimit:
         """
         if started > self._restarted:
             self.in_flight -= 1
-        self._budget.finished(tokens)
+        if self._budget is not None:
+            self._budget.finished(tokens)
         if reply is Verdict.ANSWERED:
             self._latency.answered(now, started, size, client_is_busy=self.client_is_busy)
             self._quota.answered(now, started)
             self._streak.answered()
-            self._breaker.answered()
+            if self._breaker.in_a_row:
+                self._breaker.answered()
         elif reply is Verdict.DECLINED:
             self._quota.answered(now, started)
             if not self.is_down:
@@ -267,7 +272,7 @@ class FixedLimit:
     is_down = False
     outage_began: float | None = None
     """An engine in this process has no outages."""
-    client_is_busy = False
+    client_is_busy = is_throttled = False
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -284,10 +289,6 @@ class FixedLimit:
         left = max(0, min(waiting, self.limit - self.in_flight))
         self.in_flight += left
         return left, math.inf
-
-    def is_throttled(self, now: float) -> bool:
-        """False: an engine refuses nothing."""
-        return False
 
     def finished(self, *_: object, **__: object) -> None:
         """A request is over, whatever came of it."""

@@ -56,10 +56,9 @@ class RefusalBreaker:
         """Seconds until the next request may leave."""
         return 0.0 if self.opened_at is None else max(0.0, self._paused_until - now)
 
-    def started(self, now: float) -> None:
-        """A request has left; if it is a probe, the next one waits, even if this one is never answered."""
-        if self.opened_at is not None:
-            self._paused_until = now + self._jittered(self._LONGEST_SECS)
+    def probed(self, now: float) -> None:
+        """A probe has left: the next one waits, even if this one is never answered."""
+        self._paused_until = now + self._jittered(self._LONGEST_SECS)
 
     def answered(self) -> None:
         """The endpoint works, or may work."""

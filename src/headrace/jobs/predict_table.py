@@ -15,9 +15,9 @@ from headrace.core.config import BatchingConfig, Budget, CacheConfig, RetryConfi
 from headrace.core.errors import BudgetError, ConfigurationError, as_type_name
 from headrace.core.result import DeadLetter, Failure, Outcome, PredictionResult, Predictions
 from headrace.core.spelling import refusing_unknown
-from headrace.local.predict import drained, opened, prepared
+from headrace.local.predict import drained, opened, prepared, results_of
 from headrace.rows.examples import PREDICTION, RESERVED, answer_of, exploded_all, naming_outputs, refuse_exploded
-from headrace.rows.tables import elements_of, names_of, results_of
+from headrace.rows.tables import elements_of, names_of, results_of_blocks
 from headrace.runtime.prepare import InferenceRequest, Placement
 
 TableT = TypeVar("TableT")
@@ -188,8 +188,8 @@ def _added(outcomes: Iterable[Outcome], total: int, *, are_blocks: bool, raises:
         left_out = error
     if are_blocks and (column := _one_array(found)) is not None:
         return column
-    results = results_of(found, example_of=(lambda _: None) if are_blocks else None)
-    rows = {place: _row(result) for place, result in results}
+    results = partial(results_of_blocks, example_of=lambda _: None) if are_blocks else results_of
+    rows = {place: _row(result) for outcome in found for place, result in results(outcome)}
     answers = (rows[place] if place in rows else _row(left_out) for place in range(total))
     return [list(values) for values in zip(*answers, strict=True)] or [[] for _ in _ADDED]
 

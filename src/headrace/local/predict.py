@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 from headrace.core.answer import SKIP
@@ -12,9 +13,9 @@ from headrace.core.config import BatchingConfig, Budget, CacheConfig, RetryConfi
 from headrace.core.declared_type import PredictingHandler
 from headrace.core.errors import BudgetError, ConfigurationError
 from headrace.core.handler import ModelHandler, PredictionT
-from headrace.core.result import Failure, Outcome
+from headrace.core.result import Failure, Outcome, Skipped
 from headrace.core.spelling import refusing_unknown
-from headrace.rows.tables import elements_of, results_of, table_or_elements
+from headrace.rows.tables import elements_of, results_of_blocks, table_or_elements
 from headrace.runtime.bundle import AnyBundle
 from headrace.runtime.exporting import exporting
 from headrace.runtime.observers import FanOut
@@ -141,9 +142,9 @@ def _predictions(
     iterable = table_or_elements(handler, iterable, request.batching)
     found = elements_of(handler, iterable, request, columns)
     spec, elements = prepared(found.handler, found.request, on_failure), found.of(iterable)
-    are_blocks = found.example_of is not None
-    keeps_order = are_blocks or (ordered and not spec.plan.has_rows_in_elements)
-    return _results(spec, elements, partial(results_of, example_of=found.example_of), ordered=keeps_order)
+    if found.example_of is not None:
+        return _results(spec, elements, _Turns(partial(results_of_blocks, example_of=found.example_of)))
+    return _results(spec, elements, _Turns(results_of, ordered=ordered and not spec.plan.has_rows_in_elements))
 
 
 def prepared(handler: Any, request: InferenceRequest, on_failure: str) -> SessionSpec:
@@ -166,59 +167,69 @@ def opened(spec: SessionSpec) -> Iterator[AnyBundle]:
             end_budget(spec)
 
 
-def _results(
-    spec: SessionSpec,
-    iterable: Iterable[Any],
-    tagged: Callable[[Iterable[Outcome]], Iterable[tuple[Any, Any]]],
-    *,
-    ordered: bool,
-) -> Iterator[Any]:
+def results_of(outcome: Outcome) -> Iterable[tuple[int, Any]]:
+    """Pairs of an element's position, which is its tag, and its result: a prediction, a Failure or ``SKIP``."""
+    if isinstance(outcome, Failure):
+        return [(outcome.tag, outcome)]
+    if isinstance(outcome, Skipped):
+        return zip(outcome.tags, repeat(SKIP))
+    return zip(outcome.tags, outcome.values, strict=True)
+
+
+def _results(spec: SessionSpec, iterable: Iterable[Any], turns: _Turns) -> Iterator[Any]:
     """The results; each element is tagged with its position."""
-    turns, read = _Turns(ordered=ordered), 0
+    read = 0
     with opened(spec) as bundle:
         try:
             for place, element in enumerate(iterable):
                 read = place + 1
                 turns.waiting.add(place)
-                yield from turns.take(tagged(bundle.add(element, place)))
+                yield from turns.take(bundle.add(element, place))
                 if bundle.spent:
                     break
                 # One slow batch may hold back many outcomes: run what is queued, rather than let them pile up.
                 if len(turns.early) > _LONGEST_QUEUE:
-                    yield from turns.take(tagged(bundle.finish()))
-            yield from turns.take(tagged(bundle.finish()))
+                    yield from turns.take(bundle.finish())
+            yield from turns.take(bundle.finish())
             yield from turns.rest()
         except BudgetError as error:
             yield from turns.rest()  # also what follows an element that was left out: it was paid for
             raise _with_places(error, sorted(turns.waiting), read) from None
         except KeyboardInterrupt:
-            yield from turns.take(tagged(drained(spec, bundle)))
+            yield from turns.take(drained(spec, bundle))
             if spec.budget is not None:
                 yield from turns.rest()
             raise
 
 
 class _Turns:
-    """Lets early results wait for those before them, if they are to be ``ordered``; ``SKIP`` is none."""
+    """Lets early results wait for those before them, if they are to be ``ordered``; ``SKIP`` is none.
 
-    def __init__(self, *, ordered: bool) -> None:
+    Args:
+        results_of: pairs of a position and a result, of an outcome.
+        ordered: whether results wait.
+    """
+
+    def __init__(self, results_of: Callable[[Any], Iterable[tuple[int, Any]]], *, ordered: bool = True) -> None:
+        self._results_of = results_of
         self.waiting: set[int] = set()
         """Positions of elements without an outcome."""
         self.early: dict[int, Any] = {}
         self._due = 0
         self._ordered = ordered
 
-    def take(self, results: Iterable[tuple[Any, Any]]) -> Iterator[Any]:
-        """Takes results with their positions; gives those whose turn it is."""
-        for place, value in results:
-            self.waiting.discard(place)
-            self.early[place] = value
-            if not self._ordered:
-                yield from self.rest()
-            while self._due in self.early:
-                if (due := self.early.pop(self._due)) is not SKIP:
-                    yield due
-                self._due += 1
+    def take(self, outcomes: Iterable[Outcome]) -> Iterator[Any]:
+        """Takes outcomes; gives the results whose turn it is."""
+        for outcome in outcomes:
+            for place, value in self._results_of(outcome):
+                self.waiting.discard(place)
+                self.early[place] = value
+                if not self._ordered:
+                    yield from self.rest()
+                while self._due in self.early:
+                    if (due := self.early.pop(self._due)) is not SKIP:
+                        yield due
+                    self._due += 1
 
     def rest(self) -> Iterator[Any]:
         """What is left, in order."""

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, count, repeat
+from itertools import chain, count
 from typing import Any, NamedTuple
 
 from headrace.batching.columnar import rows_in, slice_rows
-from headrace.core.answer import SKIP, is_of_columns
+from headrace.core.answer import is_of_columns
 from headrace.core.columns import Form
 from headrace.core.config import BatchingConfig
 from headrace.core.errors import ConfigurationError
-from headrace.core.result import Failure, Outcome, PredictionResult, Skipped
+from headrace.core.result import Failure, PredictionResult
 from headrace.core.spelling import nearest
 from headrace.rows.blocks import Block, Record, types_of_schema
 from headrace.rows.examples import (
@@ -152,31 +152,21 @@ def _of_arrays(block: Block) -> Block:
     return replace(block, batch=batch, records=() if batch is not None else replace(block, batch=seen).rows())
 
 
-def results_of(
-    outcomes: Iterable[Outcome], example_of: Callable[[Any], Any] | None = None
-) -> Iterator[tuple[int, Any]]:
-    """Pairs of an element's position and its result: a prediction, a Failure or ``SKIP``.
+def results_of_blocks(outcome: Any, example_of: Callable[[Any], Any]) -> Iterator[tuple[int, Any]]:
+    """Pairs of a row's position and its result: a prediction, or a Failure.
 
     Args:
-        outcomes: tagged with positions; or of blocks, whose elements are their rows.
-        example_of: the example of a row, if they are of blocks.
+        outcome: of blocks.
+        example_of: the example of a row.
     """
-    for outcome in outcomes:
-        if isinstance(outcome, Failure) and example_of is not None:
-            for place, row in enumerate(outcome.element.rows(), outcome.element.first):
-                yield place, replace(outcome, tag=place, element=row)
-        elif isinstance(outcome, Failure):
-            yield outcome.tag, outcome
-        elif isinstance(outcome, Skipped):
-            yield from zip(outcome.tags, repeat(SKIP))
-        elif example_of is None:
-            yield from zip(outcome.tags, outcome.values, strict=True)
-        else:
-            for block, predictions, model_id in outcome.values:
-                rows = zip(count(block.first), map(example_of, block.rows()), predictions)
-                for place, example, prediction in rows:
-                    value, own_id = answer_of(prediction)
-                    yield place, PredictionResult(example, value, own_id or model_id)
+    if isinstance(outcome, Failure):
+        for place, row in enumerate(outcome.element.rows(), outcome.element.first):
+            yield place, replace(outcome, tag=place, element=row)
+        return
+    for block, predictions, model_id in outcome.values:
+        for place, example, prediction in zip(count(block.first), map(example_of, block.rows()), predictions):
+            value, own_id = answer_of(prediction)
+            yield place, PredictionResult(example, value, own_id or model_id)
 
 
 def names_of(table: Any) -> tuple[str, ...]:

@@ -90,7 +90,7 @@ class Bundle:
         self._operations = Operations(spec, observer)
         self._preprocesses = bool(spec.plan.preprocess) and executor.preprocess_here
         self._queues = queues_for(spec.plan, session.queue_sizes, session.resident)
-        self._usage = session.usage
+        self._usage = session.usage if session.usage is not None and session.usage.may_be_over else None
         self.spent = False
         self._direct = None if self._preprocesses else self._queues.direct
 

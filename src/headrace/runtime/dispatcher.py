@@ -10,14 +10,14 @@ from functools import partial
 from typing import Any
 
 from headrace.core.errors import EndpointError, copy_of
-from headrace.core.event_loop import EventLoop
+from headrace.core.event_loop import Alarm, EventLoop, Gathering, in_context
 from headrace.core.remote import ElementRetry, pause_before_retry
 from headrace.failures import replies
 from headrace.failures.endpoint_board import Board
 from headrace.failures.outages import Verdict
 from headrace.failures.replies import EndpointLog, EndpointRecord, Judgement, RequestReport, concerns_all, judge
 from headrace.failures.retry import RetryTokens
-from headrace.runtime.endpoint_calls import Delivery, EndpointCall, Inbox, Rules, Sender, WaitingCalls
+from headrace.runtime.endpoint_calls import Delivery, EndpointCall, Rules, Sender, WaitingCalls
 from headrace.runtime.sampling import sample_also
 
 _WAITING = 8
@@ -26,8 +26,6 @@ _REFUSED_SECS, _UNAVAILABLE_SECS = 20.0, 1.0
 """The longest pause of a single request that an endpoint refuses, or cannot take; before, it doubles from 0.1 s."""
 _SHORTEST_WAIT_SECS = 0.004
 """What may leave within this time leaves together: waking up costs more than sending."""
-_TOGETHER_SECS = 0.01
-"""For how long answers are gathered for a bundle's thread while enough requests wait for those in flight to be over."""
 _SHOWN_SECS = 0.5
 """How often an endpoint that has requests shows the machine's other processes that it is there."""
 _ANSWERED = Judgement(Verdict.ANSWERED, retries=False, delay_secs=0.0)
@@ -43,8 +41,7 @@ class Dispatcher:
                      ^                                            |
                      +---------------- again, after a pause ------+
 
-    All else happens on the event loop's thread. The board is shared with the machine's other processes, the record with
-    this process's other sessions.
+    All else happens on the event loop's thread. A machine's processes share the board, this one's sessions the record.
     """
 
     def __init__(
@@ -62,10 +59,17 @@ class Dispatcher:
         self._waiting = WaitingCalls(for_engine=rules.max_concurrent is not None)
         self._calls: set[EndpointCall] = set()
         """All that have been admitted, and not yet delivered: they wait, are in flight, or pause before another try."""
-        self._delivered: list[tuple[Inbox, Delivery]] = []
+        self._deliveries = Gathering(self._loop)
         self._paused: set[EndpointCall] = set()
         self._tasks: dict[EndpointCall, asyncio.Task[None]] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self.room = 2 * self._limit.limit + _WAITING
+        """How many batches a bundle may have here at a time."""
+        self._free: asyncio.Task[None] | None = None
+        self._following: tuple[EndpointCall, float] | None = None
+        """A task whose call is over; and what it goes on with, and since when."""
+        self._beginning = 0
+        """How many tasks are made, but have not begun."""
+        self._alarm = Alarm(self._loop, partial(self._guarded, self._start_ready), _SHORTEST_WAIT_SECS)
         self._record = record or EndpointRecord()
         self._named_until = -math.inf
         """What the endpoint asked for as its outage began."""
@@ -73,11 +77,6 @@ class Dispatcher:
         self._log = EndpointLog(rules.caller)
         self._throttled: tuple[float, float | None] = 0.0, None
         """For how long requests have been throttled, and since when they are: one value, as other threads see it."""
-
-    @property
-    def room(self) -> int:
-        """How many batches a bundle may have here at a time."""
-        return 2 * self._limit.limit + _WAITING
 
     def throttled_secs(self) -> float:
         """For how long requests have waited because the endpoint refuses some, or all, in seconds."""
@@ -97,7 +96,7 @@ class Dispatcher:
 
     def close(self) -> None:
         """Leaves the machine's other processes their part; call it on the loop's thread."""
-        self._stop_timer()
+        self._alarm.stop()
         self._limit.board.close()
 
     def _guarded(self, step: Callable[[], object]) -> None:
@@ -119,15 +118,18 @@ class Dispatcher:
 
     def _drop(self) -> None:
         self._admit()
-        for call, task in self._tasks.items():
+        for call in self._tasks:
             if call.inbox.abandoned:
-                self._loop.call_soon(task.cancel)  # not at once: a task that has not begun would never end its request
+                self._loop.call_soon(self._cancel, call)  # a task that has not begun would never end its request
         self._calls = {call for call in self._calls if not call.inbox.abandoned}
         self._waiting.abandon()
         self._start_ready()
 
+    def _cancel(self, call: EndpointCall) -> None:
+        if call in self._tasks:  # else its task may perform another one by now
+            self._tasks[call].cancel()
+
     def _admit(self) -> None:
-        self._needs_wakeup = True  # first: a submit meanwhile wakes the loop once too often, not once too little
         now = self._loop.time()
         while self._submitted:
             call = self._submitted.popleft()
@@ -146,45 +148,39 @@ class Dispatcher:
 
     def _start_ready(self) -> None:
         """Starts what may start, and sets a timer for what may start later."""
-        self._stop_timer()
-        self._admit()
+        self._needs_wakeup = True  # first: a submit meanwhile wakes the loop once too often, not once too little
+        if self._submitted:
+            self._admit()
         now, began = self._loop.time(), self._limit.outage_began
         if began is not None or self._log.is_down:
-            self._log.note(is_down=self._limit.is_down, error=self._last_error)
-        if began is not None:  # what has waited for too long for an endpoint that answers nothing
-            patience, since = self.rules.patience_secs, max(began, self._named_until)
-            self._give_up_on(lambda one: now > min(one.deadline, max(one.queued, since) + patience))
-        if self.rules.usage is not None and self.rules.usage.error is not None:
+            self._note_outage(now, began)
+        if (usage := self.rules.usage) is not None and usage.may_be_over and usage.error is not None:
             for call in self._waiting.remove_all():  # the budget is spent
-                self._deliver(Delivery(call, [], self.rules.usage.error, 0.0))
+                self._deliver(Delivery(call, [], usage.error, 0.0))
         self._limit.client_is_busy = self._event_loop.is_busy()
-        left, wait = self._limit.take(now, ready := self._waiting.ready())
+        ready = len(self._waiting) if self._waiting.canary_done else self._waiting.ready()
+        left, wait = self._limit.take(now, ready)
         for _ in range(left):
             call = self._waiting.take(newest=began is not None and self._limit.is_down)
-            self._tasks[call] = call.context.run(self._loop.create_task, self._perform(call, now))
+            self._tasks[call] = self._task_for(call, now)
         if began is not None and self._waiting and self._patience(now) <= 0:
             self._give_up_on(lambda _: True)
-        again = min(wait, self._patience(now)) if left < ready else math.inf
+        again = math.inf if left == ready else wait if began is None else min(wait, self._patience(now))
         if self._limit.board.is_shared and (self._tasks or self._waiting):
             again = min(again, _SHOWN_SECS)
         if again < math.inf:
-            self._start_soon(now + max(again, _SHORTEST_WAIT_SECS))
+            self._alarm.set(now + max(again, _SHORTEST_WAIT_SECS))
         self._needs_wakeup = not self._waiting
-        is_throttled = bool(self._waiting) and self._limit.is_throttled(now)
-        if is_throttled != (self._throttled[1] is not None):
-            self._throttled = self.throttled_secs(), now if is_throttled else None
+        self.room = 2 * self._limit.limit + _WAITING
+        if self._limit.is_throttled != (self._throttled[1] is not None):
+            self._throttled = self.throttled_secs(), now if self._limit.is_throttled else None
 
-    def _start_soon(self, when: float) -> None:
-        """Sets the timer, unless it is set to about this time or an earlier one."""
-        if self._timer is None or self._timer.when() > when + _SHORTEST_WAIT_SECS:
-            self._stop_timer()
-            if not self._loop.is_closed():
-                self._timer = self._loop.call_at(when, self._guarded, self._start_ready)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _note_outage(self, now: float, began: float | None) -> None:
+        """Tells of an outage, and gives up on what has waited for too long for an endpoint that answers nothing."""
+        self._log.note(is_down=self._limit.is_down, error=self._last_error)
+        if began is not None:
+            patience, since = self.rules.patience_secs, max(began, self._named_until)
+            self._give_up_on(lambda one: now > min(one.deadline, max(one.queued, since) + patience))
 
     def _patience(self, now: float) -> float:
         """Seconds until what waits is left to a fallback. A quota may be free again soon, an outage is one at once."""
@@ -193,19 +189,35 @@ class Dispatcher:
             return math.inf
         return 0.0 if self._limit.is_down else began + self.rules.patience_secs - now
 
+    def _task_for(self, call: EndpointCall, now: float) -> asyncio.Task[None]:
+        """The task that performs a call: one whose last call is over, or a new one."""
+        if self._free is None or self._beginning:  # that would overtake what has left before
+            self._beginning += 1
+            return self._loop.create_task(self._perform(call, now))
+        task, self._free, self._following = self._free, None, (call, now)
+        return task
+
     async def _perform(self, call: EndpointCall, started: float) -> None:
-        try:
-            report = RequestReport()
-            ended, in_time = await self._sender.try_in_time(call, report)
-            if ended.error is None:
-                self._answered(call, started, ended.result, report)
-            else:
-                self._failed(call, started, ended.error, report, in_time=in_time)
-        except BaseException as error:  # it was cancelled, or Headrace itself raises: nothing else ends the request
-            if self._tasks.pop(call, None) is not None:
-                self._guarded(lambda: self._finish(call, started, _UNKNOWN, RequestReport()))
-            self._end_lost(error)
-            self._start_soon(self._loop.time())
+        """Performs a call, and then others, each at once: so a client finds the connection of the last one free."""
+        self._beginning -= 1
+        following: tuple[EndpointCall, float] | None = call, started
+        while following is not None:
+            call, started = following
+            try:
+                trying = self._sender.try_in_time(call, report := RequestReport())
+                ended, in_time = await in_context(call.context.copy(), trying)
+                if ended.error is None:
+                    self._answered(call, started, ended.result, report)
+                else:
+                    self._failed(call, started, ended.error, report, in_time=in_time)
+                self._free = asyncio.current_task()
+            except BaseException as error:  # it was cancelled, or Headrace itself raises: nothing else ends the request
+                if self._tasks.pop(call, None) is not None:
+                    self._guarded(partial(self._finish, call, started, _UNKNOWN, RequestReport()))
+                self._end_lost(error)
+            if not self._loop.is_closed():
+                self._guarded(self._start_ready)
+            following, self._following, self._free = self._following, None, None
 
     def _failed(
         self, call: EndpointCall, started: float, error: BaseException, report: RequestReport, *, in_time: bool
@@ -260,7 +272,6 @@ class Dispatcher:
         )
         if report.allowances:
             self._limit.observe_headers(now, report.allowances)
-        self._start_soon(now)  # when what is sent again waits, too
 
     def _answered(self, call: EndpointCall, started: float, predictions: list[Any], report: RequestReport) -> None:
         """Delivers predictions; sends again what the handler says is to be requested again."""
@@ -330,18 +341,8 @@ class Dispatcher:
         if not self._waiting.canary_done:
             self._waiting.finish_canary()
         call.client = None  # an error refers to the call, and whoever keeps it would keep the client
+        self._deliveries.add(partial(call.inbox.put, delivery), has_time=len(self._waiting) > self._limit.in_flight)
         self._calls.discard(call)
-        self._delivered.append((call.inbox, delivery))
-        waits = len(self._waiting) > self._limit.in_flight
-        if self._loop.is_closed():
-            self._hand_over()
-        elif len(self._delivered) == 1 or not waits:  # each time that a thread wakes costs both of them
-            self._loop.call_later(_TOGETHER_SECS if waits else 0.0, self._hand_over)
-
-    def _hand_over(self) -> None:
-        delivered, self._delivered = self._delivered, []
-        for inbox, delivery in delivered:
-            inbox.put(delivery)
 
     def _give_up_on(self, which: Callable[[EndpointCall], bool]) -> None:
         for call in self._waiting.remove_all(which):

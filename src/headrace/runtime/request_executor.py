@@ -21,6 +21,7 @@ from headrace.runtime.dispatcher import Dispatcher
 from headrace.runtime.endpoint_calls import Delivery, EndpointCall, Inbox
 from headrace.runtime.operations import catches
 from headrace.runtime.queues import AnyBatch
+from headrace.runtime.session import InferenceSession
 from headrace.runtime.steps import ModelAccess, Steps
 
 NamedBatch = tuple[Any, Batch]
@@ -60,6 +61,18 @@ class InFlightDedup:
                 self.resumed += self._waiting.pop(key, ())
 
 
+class _Dispatchers(dict[Any, Dispatcher]):
+    """Those of a session's models that a bundle has asked for, by name."""
+
+    def __init__(self, session: InferenceSession) -> None:
+        self._session = session
+
+    def __missing__(self, name: Any) -> Dispatcher:
+        assert self._session.endpoints is not None
+        self[name] = dispatcher = self._session.endpoints.of(name)
+        return dispatcher
+
+
 class RequestExecutor:
     """An executor that hands batches to dispatchers, and waits only if too many are on their way.
 
@@ -82,12 +95,12 @@ class RequestExecutor:
         self._calls: set[EndpointCall] = set()
         self._dedup = InFlightDedup()
         self._unsent: BudgetError | None = None
-        self._dispatchers: dict[Any, Dispatcher] = {}
+        self._dispatchers = _Dispatchers(worker.session)
 
     def submit(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         """Starts a request; returns the outcomes that are ready. Waits if too many are on their way."""
         outcomes = self._start(name, batch)
-        room = self._dispatcher(name).room if self._calls else 1
+        room = self._dispatchers[name].room if self._calls else 1
         while len(self._calls) >= room or not self._inbox.empty():
             delivery = self._next()
             if delivery is None:
@@ -119,7 +132,7 @@ class RequestExecutor:
         held.release()  # a call keeps the client alive: who waits for room in memory must not wait for requests
         if self._session.events:
             self._session.report_events(self._observer)
-        dispatcher = self._dispatcher(name)
+        dispatcher = self._dispatchers[name]
         if not dispatcher.rules.one_by_one:
             return outcomes + self._send(name, dispatcher, rest, client)
         for place in range(len(rest.elements)):
@@ -172,12 +185,6 @@ class RequestExecutor:
             self._calls, self._inbox = set(), Inbox()
             for dispatcher in self._dispatchers.values():
                 dispatcher.cancel_abandoned()
-
-    def _dispatcher(self, name: Any) -> Dispatcher:
-        if name not in self._dispatchers:
-            assert self._session.endpoints is not None
-            self._dispatchers[name] = self._session.endpoints.of(name)
-        return self._dispatchers[name]
 
     def _next(self) -> Delivery | None:
         """The next delivery; None: it is not to be waited for any longer."""
@@ -235,7 +242,9 @@ class RequestExecutor:
         if usage is not None and usage.awaits_reports and any(type(one) is not ElementFailure for one in predictions):
             usage.expect_reports(self._worker.plan.name)
         if ElementFailure not in map(type, predictions):
-            self._steps.learn(self._session.models[call.name], call.batch, delivery.seconds)
+            model = self._session.models[call.name]
+            if model.sizes.learns:  # of requests there is no memory to be learnt
+                self._steps.learn(model, call.batch, delivery.seconds)
             return self._delivered(call, predictions, delivery.seconds)
         bad = [place for place, one in enumerate(predictions) if type(one) is ElementFailure]
         good = [place for place, one in enumerate(predictions) if type(one) is not ElementFailure]

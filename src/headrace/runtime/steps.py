@@ -60,6 +60,7 @@ class ModelAccess:
         self._borrowers: dict[Any, Callable[[], Slot]] = {}
         self._bytes_are_counted = True
         self._usage_sinks = (session.record_usage,)
+        self._is_one_of_several = spec.plan.is_one_of_several
 
     def borrow(self, name: Any) -> Slot:
         """The named model as a ``Loaded``, which stays in memory until it is released."""
@@ -132,7 +133,7 @@ class ModelAccess:
         where: tuple[str, int] | None,
     ) -> tuple[list[Any], BatchCompleted]:
         """The predictions of a call, with keys if elements have some, skips marked; and the event."""
-        if self.plan.is_one_of_several:
+        if self._is_one_of_several:
             predictions = with_model_id(predictions, self.plan.answerer(name))
         predictions = mark_skips(predictions)
         if keys is not None:

@@ -47,12 +47,17 @@ class UsageMeter:
         """By this process since it began."""
         self.awaits_reports = budget.has_limit
         """Whether no request has reported what it used, without which the limit could not be kept."""
+        self.may_be_over = budget.has_limit
+        """Whether there may be an ``error``."""
         self._stop: str | None = None
         self._deadline = math.inf
+        self._counts = budget.has_limit or bool(budget.prices)
         self._end_use = None if file is None else weakref.finalize(self, _close, file)
 
     def priced(self, used: UsageReported) -> UsageReported:
         """Counts what was used; returns it with its cost, if the model has a price."""
+        if not self._counts:
+            return used
         price = self._budget.price_of(used.model)
         cost = None
         if price is not None:
@@ -80,7 +85,7 @@ class UsageMeter:
     def stop(self, seconds: float) -> None:
         """Lets nothing more be requested; what is in flight has so many seconds to be answered."""
         self._deadline = time.monotonic() + seconds
-        self._stop = self._stop or "interrupted"
+        self._stop, self.may_be_over = self._stop or "interrupted", True
 
     @property
     def is_late(self) -> bool:
