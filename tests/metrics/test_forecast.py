@@ -183,6 +183,8 @@ def test_rows_that_are_sorted_together_count_together() -> None:
         pilot.now += 1.0
     found = [forecast(pilot.figures(rows=1024, sorted_rows=together), 10_240)["seconds"] for together in (512, 0)]
     assert found[0] == pytest.approx(140, rel=0.05)
+    part = forecast(pilot.figures(rows=1024, sorted_rows=2000), 10_240)
+    assert part["seconds_low"] < 0.6 * part["seconds"] < 1.2 * part["seconds"] < part["seconds_high"]
     assert abs(found[0] - 140) < abs(found[1] - 140)
 
 

@@ -17,6 +17,7 @@ from rich.console import Console
 from headrace.cli.console import ErrorConsole, Signals, report_error
 from headrace.cli.option import REPORT, flag, option
 from headrace.cli.options import RetryArgs, RunArgs
+from headrace.cli.retry_command import masked
 from headrace.cli.summary import show
 from headrace.cli.words import plain, table_of, toml_of
 from headrace.core.errors import ConfigurationError, HeadraceError
@@ -149,7 +150,8 @@ def _lines(found: Mapping[str, Any], args: QuoteArgs) -> Iterator[tuple[str, str
         yield "alternative", f"{one['alternative']}: {_alternative(one)}"
     yield "recommended", found["recommended"] or "these options"
     if args.config_out is not None:
-        yield "written", args.config_out
+        has_secrets = any(masked(pair) != pair for pair in (*(args.handler_args or ()), args.url or ""))
+        yield "written", f"{args.config_out}{', without secrets' if has_secrets else ''}"
 
 
 def _alternative(one: Mapping[str, Any]) -> str:
