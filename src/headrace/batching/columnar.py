@@ -245,17 +245,17 @@ def run_columns(
     else:
         answer = handler.run_columns(concatenate(pieces), model, inference_args)
     predictions, model_id = (answer.inference, answer.model_id) if hasattr(answer, "inference") else (answer, None)
-    who = f"{type(handler).__qualname__}.run_columns"
+    caller = f"{type(handler).__qualname__}.run_columns"
     try:
         found = None if isinstance(predictions, tuple) else rows_in(predictions)
     except (TypeError, ValueError):
         found = None
     if found is None:
-        raise no_columns(who, sum(rows), predictions)
+        raise no_columns(caller, sum(rows), predictions)
     if found != sum(rows):
-        raise wrong_count(who, sum(rows), found)
+        raise wrong_count(caller, sum(rows), found)
     if _has_skips(predictions):
-        raise no_skips(who)
+        raise no_skips(caller)
     pairs = zip(map(without_views, pieces), map(without_views, split(predictions, rows)), strict=True)
     return [PredictionResult(*pair, model_id) for pair in pairs]
 

@@ -78,7 +78,7 @@ def _is_result(kind: Any) -> bool:
     return issubclass(kind, tuple) and hasattr(kind, "inference")
 
 
-def predictions_of(answer: Any, who: object, examples: int | None = None) -> list[Any]:
+def predictions_of(answer: Any, caller: object, examples: int | None = None) -> list[Any]:
     """The predictions in an answer of a handler, or of a function that a text names; consumes a lazy one.
 
     The type is checked before the length: a dict of one array would pass for the predictions of a batch of one.
@@ -88,10 +88,10 @@ def predictions_of(answer: Any, who: object, examples: int | None = None) -> lis
         Exception: whatever a lazy answer raises.
     """
     if type(answer) not in _LISTS and (found := _no_list(answer)) is not None:
-        raise PredictionCountError(f"{_described(who, examples)} returned {found}; {_RULE}")
+        raise PredictionCountError(f"{_described(caller, examples)} returned {found}; {_RULE}")
     predictions = list(answer)
     if examples is not None and len(predictions) != examples:
-        raise wrong_count(who, examples, len(predictions))
+        raise wrong_count(caller, examples, len(predictions))
     return predictions
 
 
@@ -100,29 +100,29 @@ def predictions_for(handler: Any, examples: Sequence[Any], model: Any, args: dic
     return predictions_of(handler.run_inference(examples, model, args), handler, len(examples))
 
 
-def wrong_count(who: object, examples: int, found: int) -> PredictionCountError:
+def wrong_count(caller: object, examples: int, found: int) -> PredictionCountError:
     """The error for too few or too many predictions."""
-    return PredictionCountError(f"{_described(who, examples)} returned {_counted(found, 'prediction')}; {_RULE}")
+    return PredictionCountError(f"{_described(caller, examples)} returned {_counted(found, 'prediction')}; {_RULE}")
 
 
-def no_columns(who: object, rows: int, answer: Any) -> PredictionCountError:
+def no_columns(caller: object, rows: int, answer: Any) -> PredictionCountError:
     """The error for an answer to columnar elements that has no rows, or columns of different lengths."""
     return PredictionCountError(
-        f"{_described(who, rows)} returned {answer!r:.200}; it must return an array, or a dict of arrays of one "
+        f"{_described(caller, rows)} returned {answer!r:.200}; it must return an array, or a dict of arrays of one "
         "length, with one prediction for each row."
     )
 
 
-def no_skips(who: object) -> PredictionCountError:
+def no_skips(caller: object) -> PredictionCountError:
     """The error for ``SKIP`` in an answer to columnar elements: the rows of a piece have one output together."""
     return PredictionCountError(
-        f"{_described(who, None)} returned headrace.SKIP for a row, and of columnar elements single rows cannot be "
+        f"{_described(caller, None)} returned headrace.SKIP for a row, and of columnar elements single rows cannot be "
         "skipped; leave BatchingConfig(columnar=True) out, or skip whole elements in preprocessing."
     )
 
 
-def _described(who: object, examples: int | None) -> str:
-    name = who if isinstance(who, str) else f"{type(who).__qualname__}.run_inference"
+def _described(caller: object, examples: int | None) -> str:
+    name = caller if isinstance(caller, str) else f"{type(caller).__qualname__}.run_inference"
     return name if examples is None else f"{name} was given {_counted(examples, 'example')} and"
 
 

@@ -125,15 +125,15 @@ async def _predict(handler: EngineModelHandler[Any, Any, Any], example: Any, eng
         return await asyncio.wrap_future(submitted)
     if inspect.isawaitable(submitted):
         return await submitted
-    who = f"{type(handler).__qualname__}.submit"
+    caller = f"{type(handler).__qualname__}.submit"
     if not isinstance(submitted, AsyncIterator):
         raise ConfigurationError(
-            f"{who} must return an awaitable, a future or an asynchronous iterator, not {submitted!r:.80}; write "
+            f"{caller} must return an awaitable, a future or an asynchronous iterator, not {submitted!r:.80}; write "
             "async def submit."
         )
     prediction: Any = _NOTHING
     async for one in submitted:
         prediction = one
     if prediction is _NOTHING:
-        raise wrong_count(who, 1, 0)
+        raise wrong_count(caller, 1, 0)
     return prediction

@@ -32,22 +32,22 @@ class ApiKey:
     environment ``variable`` is read there. ``who`` is the handler's class, for errors.
     """
 
-    def __init__(self, given: KeySource, variable: str, who: str) -> None:
+    def __init__(self, given: KeySource, variable: str, caller: str) -> None:
         self._given = given
         self._variable = variable
-        self._who = who
+        self._who = caller
         self._forget()
         if isinstance(given, str):
             self._checked(given)
             warnings.warn(
-                f"{who}: the API key is in the pickle of the pipeline, for all to read who can read that. Leave "
+                f"{caller}: the API key is in the pickle of the pipeline, for all to read who can read that. Leave "
                 f"api_key out and set {variable} in the workers' environment, or give a function that returns it.",
                 UserWarning,
                 stacklevel=level_of_the_user(),
             )
         elif given is not None and not callable(given):
             raise ConfigurationError(
-                f"{who}: api_key must be a text, or a function that returns one, not a {type(given).__qualname__}."
+                f"{caller}: api_key must be a text, or a function that returns one, not a {type(given).__qualname__}."
             )
 
     @property

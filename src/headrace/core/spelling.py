@@ -62,10 +62,10 @@ _MEANT: Mapping[str, str] = {
 """What to give in place of options that exist nowhere, or not in a pipeline."""
 
 
-def unknown_arguments(who: str, given: Iterable[str], known: Iterable[str]) -> ConfigurationError:
+def unknown_arguments(caller: str, given: Iterable[str], known: Iterable[str]) -> ConfigurationError:
     """The error for ``given`` keyword arguments that a class lacks; says where each belongs, or how it is spelt."""
     known = sorted(known)
-    return ConfigurationError(" ".join(f"{who} has no argument {name!r}{_advice(name, known)}" for name in given))
+    return ConfigurationError(" ".join(f"{caller} has no argument {name!r}{_advice(name, known)}" for name in given))
 
 
 def constructor_arguments(cls: type) -> set[str]:

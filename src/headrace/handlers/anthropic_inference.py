@@ -29,7 +29,7 @@ __all__ = ["AnthropicChatModelHandler", "AnthropicModelHandler", "message_from_c
 
 _KEY = "ANTHROPIC_API_KEY"
 _MAX_TOKENS = 1024
-_WHO = "AnthropicModelHandler"
+_CALLER = "AnthropicModelHandler"
 _ABOUT_BATCHES = ("min_batch_size", "max_batch_size", "max_batch_duration_secs", "max_batch_weight", "element_size_fn")
 
 
@@ -107,12 +107,12 @@ class AnthropicModelHandler(RemoteModelHandler[Any, PredictionResult, Anthropic]
     ) -> None:
         if all(options.get(name) is None for name in _ABOUT_BATCHES):
             options["max_batch_size"] = 1
-        super().__init__(namespace=_WHO, retry_filter=_retry_on_appropriate_error, **options)
+        super().__init__(namespace=_CALLER, retry_filter=_retry_on_appropriate_error, **options)
         if not callable(request_fn):
             raise ConfigurationError(
-                f"{_WHO}: request_fn must be a function, such as message_from_string, not {request_fn!r:.80}."
+                f"{_CALLER}: request_fn must be a function, such as message_from_string, not {request_fn!r:.80}."
             )
-        self._api_key = ApiKey(api_key, _KEY, _WHO)
+        self._api_key = ApiKey(api_key, _KEY, _CALLER)
         self.model_name = model_name
         self.request_fn = request_fn
         self.system = system

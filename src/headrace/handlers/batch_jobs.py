@@ -74,7 +74,7 @@ _Outcome = BatchAnswer | BatchUnfinishedError
 
 
 def batch_options(
-    who: str, extra: str, directory: str | os.PathLike[str] | None, max_wait_secs: float
+    caller: str, extra: str, directory: str | os.PathLike[str] | None, max_wait_secs: float
 ) -> tuple[str, float] | None:
     """The folder of a handler's batches, if it has one, and how long to wait for a batch."""
     if directory is None:
@@ -84,9 +84,9 @@ def batch_options(
 
     path = os.fspath(directory)
     if not path or "://" in path or (os.path.exists(path) and not os.path.isdir(path)):
-        raise ConfigurationError(f"{who}: batch_directory={path!r} must be the path of a folder on a local disk.")
+        raise ConfigurationError(f"{caller}: batch_directory={path!r} must be the path of a folder on a local disk.")
     if not isinstance(max_wait_secs, int | float) or not max_wait_secs > 0:
-        raise ConfigurationError(f"{who}: max_wait_secs must be a number of more than 0, not {max_wait_secs!r}.")
+        raise ConfigurationError(f"{caller}: max_wait_secs must be a number of more than 0, not {max_wait_secs!r}.")
     return path, max_wait_secs
 
 
@@ -94,7 +94,7 @@ class BatchJobs:
     """Answers requests with a Batch API.
 
     Args:
-        who: the handler's class, for errors.
+        caller: the handler's class, for errors.
         directory: in which is kept what was sent; ConfigurationError if it cannot be used.
         max_wait_secs: how long to wait for a batch.
         where: of the endpoint; the same body elsewhere is another request.
@@ -103,9 +103,9 @@ class BatchJobs:
     """
 
     def __init__(
-        self, who: str, directory: str, max_wait_secs: float, where: str, api: BatchApi, *, error: type[Exception]
+        self, caller: str, directory: str, max_wait_secs: float, where: str, api: BatchApi, *, error: type[Exception]
     ) -> None:
-        self._who = who
+        self._who = caller
         self._directory = directory
         self._max_wait_secs = max_wait_secs
         self._where = where

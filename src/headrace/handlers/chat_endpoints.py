@@ -91,13 +91,13 @@ class ClientHandler(TextEndpointHandler[ModelT]):
         max_wait_secs: float = MAX_WAIT_SECS,
         **options: Any,
     ) -> None:
-        who = type(self).__qualname__
-        self._batches = batch_options(who, self._extra, batch_directory, max_wait_secs)
-        key, url = ApiKey(api_key, self._key_variable, who), checked_url(who, url, self._path)
+        caller = type(self).__qualname__
+        self._batches = batch_options(caller, self._extra, batch_directory, max_wait_secs)
+        key, url = ApiKey(api_key, self._key_variable, caller), checked_url(caller, url, self._path)
         size = self._http_size
         if self._batches is not None:
             size, self.max_concurrent = _IN_A_BATCH, _BATCHES
-        super().__init__(model_name, Prompts(who, prompt), key, url, size, **options)
+        super().__init__(model_name, Prompts(caller, prompt), key, url, size, **options)
 
     @abstractmethod
     def _steps(self, example: Any) -> Steps:
@@ -120,15 +120,15 @@ class ClientHandler(TextEndpointHandler[ModelT]):
 
     def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
         """Raises ConfigurationError for arguments that the client does not know, or that the handler sets."""
-        who, known = f"{type(self).__qualname__}: inference_args", inspect.signature(self._create).parameters
+        caller, known = f"{type(self).__qualname__}: inference_args", inspect.signature(self._create).parameters
         for name in inference_args or ():
             if name in self._ours:
-                raise ConfigurationError(f"{who} must not have {name!r}; the handler sets it.")
+                raise ConfigurationError(f"{caller} must not have {name!r}; the handler sets it.")
             if self._batches is not None and name in _NOT_IN_BATCHES:
-                raise ConfigurationError(f"{who} must not have {name!r} together with batch_directory.")
+                raise ConfigurationError(f"{caller} must not have {name!r} together with batch_directory.")
             if name not in known:
                 raise ConfigurationError(
-                    f"{who} have {name!r}, which the client does not know{did_you_mean(name, known)} "
+                    f"{caller} have {name!r}, which the client does not know{did_you_mean(name, known)} "
                     f"What only your endpoint knows goes into extra_body={{{name!r}: ...}}."
                 )
 
@@ -150,8 +150,8 @@ class ClientHandler(TextEndpointHandler[ModelT]):
 
     def _jobs(self, directory: str, max_wait_secs: float, client: ModelT) -> BatchJobs:
         where = f"{self._where()} /v1{self._path}"
-        who, api = type(self).__qualname__, self._batch_api(client)
-        return BatchJobs(who, directory, max_wait_secs, where, api, error=self._client_error)
+        caller, api = type(self).__qualname__, self._batch_api(client)
+        return BatchJobs(caller, directory, max_wait_secs, where, api, error=self._client_error)
 
     def _is_for_all(self, code: Any) -> bool:
         return super()._is_for_all(code) or (self._batches is not None and code in _CODES_IN_BATCHES)
@@ -298,9 +298,9 @@ class ChatHandler(ClientHandler[ModelT]):
     ) -> None:
         options |= {"batch_directory": batch_directory, "max_wait_secs": max_wait_secs}
         super().__init__(model_name, prompt=prompt, url=url, api_key=api_key, **options)
-        who = type(self).__qualname__
-        self._prompts = Prompts(who, prompt, system)
-        self._schema = None if json_schema is None else JsonSchema(json_schema, who, self._extra)
+        caller = type(self).__qualname__
+        self._prompts = Prompts(caller, prompt, system)
+        self._schema = None if json_schema is None else JsonSchema(json_schema, caller, self._extra)
         self._full_answer = full_answer
 
     @abstractmethod

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GeminiModelHandler", "generate_from_string", "generate_image_from_strings_and_images"]
 
-_WHO = "GeminiModelHandler"
+_CALLER = "GeminiModelHandler"
 _FLEX_HEADERS = {"X-Vertex-AI-LLM-Request-Type": "flex"}
 _TIMEOUT_MS = 600_000
 _KEY_VARIABLES = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
@@ -122,13 +122,13 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
         **options: Any,
     ) -> None:
         variable = next((name for name in _KEY_VARIABLES if os.environ.get(name)), _KEY_VARIABLES[-1])
-        key = ApiKey(api_key or None, variable, _WHO)
+        key = ApiKey(api_key or None, variable, _CALLER)
         given = {name: value for name, value in options.items() if value is not None}
-        ours = {"namespace": _WHO, "retry_filter": _retry_on_appropriate_service_error}
-        prompts, url = Prompts(_WHO, prompt), checked_url(_WHO, url, "")
+        ours = {"namespace": _CALLER, "retry_filter": _retry_on_appropriate_service_error}
+        prompts, url = Prompts(_CALLER, prompt), checked_url(_CALLER, url, "")
         super().__init__(model_name, prompts, key, url, 1, **given, **ours)
         if not callable(request_fn):
-            raise ConfigurationError(f"{_WHO}: request_fn must be a function, not {request_fn!r}.")
+            raise ConfigurationError(f"{_CALLER}: request_fn must be a function, not {request_fn!r}.")
         self.request_fn = request_fn
         self.project = project
         self.location = location
@@ -196,7 +196,7 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
             if given:
                 raise ValueError(f"it has no {', '.join(given)}; settings go into config={{'temperature': 0}}")
         except ValueError as error:
-            raise ConfigurationError(f"{_WHO}: inference_args do not fit generate_content: {error}") from error
+            raise ConfigurationError(f"{_CALLER}: inference_args do not fit generate_content: {error}") from error
 
     async def _probe(self, client: Any, args: Mapping[str, Any]) -> object:
         return await self._generated("Hi", client, args)
@@ -273,12 +273,12 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
 def _is_vertex(key: ApiKey, variable: str, project: str | None, location: str | None) -> bool:
     """Whether to ask Vertex AI, and not the Gemini API; raises ConfigurationError if the arguments do not say."""
     if key.given is not None and (project or location):
-        raise ConfigurationError(f"{_WHO}: give api_key for the Gemini API, or project and location for Vertex AI.")
+        raise ConfigurationError(f"{_CALLER}: give api_key for the Gemini API, or project and location for Vertex AI.")
     if key.given is not None or (project is None and location is None and os.environ.get(variable)):
         return False
     if project is None or location is None:
         raise ConfigurationError(
-            f"{_WHO}: for Vertex AI give project and location; for the Gemini API set {variable}, also in the "
+            f"{_CALLER}: for Vertex AI give project and location; for the Gemini API set {variable}, also in the "
             "environment of the workers. If only they have it, give api_key=, a function that returns the key."
         )
     return True
@@ -289,7 +289,7 @@ def _validated(given: HttpOptions | dict[str, Any] | None) -> dict[str, Any]:
     try:
         options = HttpOptions.model_validate(given or {})
     except ValueError as error:
-        raise ConfigurationError(f"{_WHO}: http_options are not those of genai.Client: {error}") from None
+        raise ConfigurationError(f"{_CALLER}: http_options are not those of genai.Client: {error}") from None
     return {name: getattr(options, name) for name in options.model_fields_set}
 
 

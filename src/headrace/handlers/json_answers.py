@@ -34,7 +34,7 @@ class JsonSchema:
 
     Args:
         schema: the schema, or the path or URI of a file with it.
-        who: the handler's class, for errors.
+        caller: the handler's class, for errors.
         extra: of Headrace, which brings the validator.
 
     Raises:
@@ -43,16 +43,16 @@ class JsonSchema:
         OSError: the file cannot be opened.
     """
 
-    def __init__(self, schema: Mapping[str, Any] | str | os.PathLike[str], who: str, extra: str) -> None:
+    def __init__(self, schema: Mapping[str, Any] | str | os.PathLike[str], caller: str, extra: str) -> None:
         with extra_required(extra):
             import jsonschema  # noqa: PLC0415 - only handlers with a schema need it
 
-        self._who = who
-        self.schema: dict[str, Any] = _read(schema, who)
+        self._who = caller
+        self.schema: dict[str, Any] = _read(schema, caller)
         try:
             jsonschema.validators.validator_for(self.schema).check_schema(self.schema)
         except jsonschema.SchemaError as error:
-            raise ConfigurationError(f"{who}: json_schema is no JSON schema: {error.message:.300}") from None
+            raise ConfigurationError(f"{caller}: json_schema is no JSON schema: {error.message:.300}") from None
 
     def read(self, answer: str) -> Any:
         """The value in an answer; a fence of Markdown around it is ignored.
@@ -89,16 +89,16 @@ class JsonSchema:
         return f"This cannot be used: {error}. Answer again, with {wanted}"
 
 
-def _read(schema: Mapping[str, Any] | str | os.PathLike[str], who: str) -> dict[str, Any]:
+def _read(schema: Mapping[str, Any] | str | os.PathLike[str], caller: str) -> dict[str, Any]:
     if isinstance(schema, str | os.PathLike):
         with open_uri(os.fspath(schema)) as file:
             try:
                 schema = json.loads(file.read())
             except ValueError as error:
-                raise ConfigurationError(f"{who}: the file of json_schema is no JSON: {error}") from None
+                raise ConfigurationError(f"{caller}: the file of json_schema is no JSON: {error}") from None
     if not isinstance(schema, Mapping):
         raise ConfigurationError(
-            f"{who}: json_schema must be a dict, such as {{'type': 'object'}}, or the path of a file with one, not "
+            f"{caller}: json_schema must be a dict, such as {{'type': 'object'}}, or the path of a file with one, not "
             f"{schema!r:.80}."
         )
     return dict(schema)

@@ -20,7 +20,7 @@ class Prompts:
     """Makes prompts and conversations of examples.
 
     Args:
-        who: the handler's class, for errors.
+        caller: the handler's class, for errors.
         template: a prompt with the names of columns in braces, as in ``str.format``: "Classify: {text}"; None: examples
             are prompts, or conversations.
         system: the first message of conversations that do not begin with one of their own.
@@ -29,16 +29,16 @@ class Prompts:
         ConfigurationError: the template is none.
     """
 
-    who: str
+    caller: str
     template: str | None = None
     system: str | None = None
 
     def __post_init__(self) -> None:
         if self.system is not None and not isinstance(self.system, str):
-            raise ConfigurationError(f"{self.who}: system must be a text, not {self.system!r:.80}.")
+            raise ConfigurationError(f"{self.caller}: system must be a text, not {self.system!r:.80}.")
         if self.template is not None and not self.columns:
             raise ConfigurationError(
-                f"{self.who}: prompt must name a column of each row in braces, such as 'Classify: {{text}}', and "
+                f"{self.caller}: prompt must name a column of each row in braces, such as 'Classify: {{text}}', and "
                 f"{self.template!r:.80} does not. Leave prompt out if examples are prompts."
             )
 
@@ -49,12 +49,12 @@ class Prompts:
             fields = [name for _, name, _, _ in Formatter().parse(self.template or "") if name is not None]
         except (TypeError, ValueError) as error:
             raise ConfigurationError(
-                f"{self.who}: prompt is no template: {error}. Write a literal brace twice: '{{{{' or '}}}}'."
+                f"{self.caller}: prompt is no template: {error}. Write a literal brace twice: '{{{{' or '}}}}'."
             ) from None
         columns = [re.split(r"[.\[]", name)[0] for name in fields]
         if any(not column or column.isdigit() for column in columns):
             raise ConfigurationError(
-                f"{self.who}: braces in prompt must hold the name of a column, as '{{text}}'. Write a literal brace "
+                f"{self.caller}: braces in prompt must hold the name of a column, as '{{text}}'. Write a literal brace "
                 "twice: '{{' or '}}'."
             )
         return columns
@@ -67,7 +67,7 @@ class Prompts:
             raise TypeError(f"an example must be a text, or a row with prompt=, not {example!r:.80}.")
         if self.template is None:
             raise TypeError(
-                f"the example is a row ({', '.join(map(str, example))}); give {self.who} prompt='... {{column}} ...', "
+                f"the example is a row ({', '.join(map(str, example))}); give {self.caller} prompt='... {{column}} ...', "
                 "which makes a prompt of it."
             )
         return self.rendered(example)

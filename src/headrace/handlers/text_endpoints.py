@@ -124,7 +124,7 @@ class TextEndpointHandler(PromptRows, RemoteModelHandler[Any, PredictionResult, 
 
     def _refusal(self, error: Exception, *, without_key: bool = False) -> EndpointError:
         """That the endpoint refuses every request, and what may be wrong."""
-        who, said = type(self).__qualname__, f"{as_type_name(error)}: {error}"
+        caller, said = type(self).__qualname__, f"{as_type_name(error)}: {error}"
         if without_key and status_of(error) == 401:
             try:
                 self._api_key.required()
@@ -133,9 +133,9 @@ class TextEndpointHandler(PromptRows, RemoteModelHandler[Any, PredictionResult, 
         if getattr(error, "is_page", False):
             said = f"{error}; its URL may lack an ending, such as /v1"
         elif status_of(error) in WRONG:
-            return EndpointError(who, said)
+            return EndpointError(caller, said)
         cure = "Check the arguments of the request, the model's name, the URL and the account."
-        return EndpointError(f"{who}: the endpoint refuses every request: {said.rstrip('.')}. {cure}")
+        return EndpointError(f"{caller}: the endpoint refuses every request: {said.rstrip('.')}. {cure}")
 
     def _used(self, tokens_in: Any, tokens_out: Any = 0, cached: Any = 0) -> None:
         """Reports tokens; some endpoints leave them out, or send nonsense."""
@@ -165,11 +165,13 @@ def _full_batches(size: int, options: Mapping[str, Any]) -> dict[str, Any]:
     return {"min_batch_size": most, "max_batch_size": most}
 
 
-def checked_url(who: str, url: str | None, ending: str) -> str | None:
+def checked_url(caller: str, url: str | None, ending: str) -> str | None:
     """The URL of an API, without the ending that requests append: people copy it, too."""
     if url is None:
         return None
     parts = urlsplit(url) if isinstance(url, str) else None
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigurationError(f"{who}: url must be that of an API, such as http://localhost:8000/v1, not {url!r}.")
+        raise ConfigurationError(
+            f"{caller}: url must be that of an API, such as http://localhost:8000/v1, not {url!r}."
+        )
     return url.rstrip("/").removesuffix(ending)

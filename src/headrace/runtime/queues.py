@@ -101,8 +101,8 @@ class _Sorted:
 
     def hold(self, element: Any, tag: Any) -> None:
         size = _size(self._size_fn, element)
-        told = tag if self._tags_have_lengths else element
-        length = _measure("length_fn", self._length_fn, told) if self._length_fn else size
+        measured = tag if self._tags_have_lengths else element
+        length = _measure("length_fn", self._length_fn, measured) if self._length_fn else size
         self._lookahead.add(Measured(element, tag, length, size if self._size_fn else length))
         self.bytes += footprint(element)
 
