@@ -14,7 +14,6 @@ from headrace.metrics.instruments import Instrument, InstrumentedEvents, Record
 
 _SCOPE = "headrace"
 _SIGNALS = ("METRICS", "TRACES")
-_FLUSH_MILLIS = 10_000
 _METHODS = {"counter": "add", "histogram": "record", "gauge": "set"}
 
 
@@ -44,13 +43,6 @@ def observers() -> list[Observer]:
 
         found.append(BatchSpans(tracers.get_tracer(_SCOPE)))
     return found
-
-
-def flush() -> None:
-    """Sends what is not sent yet, and waits for it, but not for long."""
-    for provider in _providers():
-        if hasattr(provider, "force_flush"):
-            provider.force_flush(_FLUSH_MILLIS)
 
 
 def _has_endpoint(signal: str) -> bool:
