@@ -122,7 +122,7 @@ class UsageReported:
     operation: str = field(default="", compare=False)
     """As that of a call."""
     provider: str = field(default="", compare=False)
-    cached_tokens: int = 0
+    cached_tokens: int = field(default=0, compare=False)
     """Of ``input_tokens``, those that the provider had in its cache."""
 
 

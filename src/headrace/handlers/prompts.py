@@ -67,8 +67,8 @@ class Prompts:
             raise TypeError(f"an example must be a text, or a row with prompt=, not {example!r:.80}.")
         if self.template is None:
             raise TypeError(
-                f"the example is a row ({', '.join(map(str, example))}); give {self.caller} prompt='... {{column}} ...', "
-                "which makes a prompt of it."
+                f"the example is a row ({', '.join(map(str, example))}); give {self.caller} prompt='... {{column}} "
+                "...', which makes a prompt of it."
             )
         return self.rendered(example)
 
