@@ -64,7 +64,10 @@ def test_report_outside_a_request_does_nothing():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"model": ""}, {"model": None}, {"input_tokens": -1}, {"output_tokens": 1.5}, {"input_tokens": numpy.array(1.5)}],
+    [
+        *({"model": ""}, {"model": None}, {"input_tokens": -1}, {"output_tokens": 1.5}),
+        *({"input_tokens": numpy.array(1.5)}, {"input_tokens": 2, "cached_tokens": 3}),
+    ],
     ids=repr,
 )
 def test_report_that_is_wrong_is_refused(wrong):

@@ -201,6 +201,7 @@ def test_usage_is_counted_once(handler, speaking):
             used = events.of(UsageReported)
             assert sum(one.requests for one in used) == paid
             assert (sum(one.input_tokens for one in used) > 0) == bool(paid)
+            assert (sum(one.cached_tokens for one in used) > 0) == bool(paid)
 
 
 def test_answers_that_do_not_fit_are_sent_back_in_another_batch(ask, speaking):

@@ -48,10 +48,16 @@ def report_usage(model: str, *, input_tokens: int = 0, output_tokens: int = 0, c
         cached_tokens: those of ``input_tokens`` that the provider had in its cache, and bills as such.
 
     Raises:
-        ConfigurationError: the model is not named, or a number of tokens is negative or not an integer.
+        ConfigurationError: the model is not named, a number of tokens is negative or not an integer, or more are cached
+            than there are.
     """
     used = _used(model, input_tokens, output_tokens)
-    report_used(replace(used, cached_tokens=_tokens("cached_tokens", cached_tokens)) if cached_tokens else used)
+    cached = _tokens("cached_tokens", cached_tokens) if cached_tokens else 0
+    if cached > used.input_tokens:
+        raise ConfigurationError(
+            f"report_usage: cached_tokens are some of input_tokens, and {cached} are more than {used.input_tokens}."
+        )
+    report_used(replace(used, cached_tokens=cached) if cached else used)
 
 
 def report_generation(
@@ -93,7 +99,7 @@ def report_used(used: UsageReported) -> None:
     """Hands on a report, such as one that comes from another process."""
     request = current_request.get()
     if request.is_paid:
-        used = replace(used, requests=0, input_tokens=0, output_tokens=0)
+        used = replace(used, requests=0, input_tokens=0, output_tokens=0, cached_tokens=0)
     for sink in request.usage_sinks:
         sink(used)
 
