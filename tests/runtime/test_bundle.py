@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -223,3 +225,14 @@ def test_events_reach_own_observers_and_subscribers():
     everybody.on_event(third)
     assert own == [first, second, third]
     assert subscriber == [second]
+
+
+def test_a_forked_child_reports_to_no_observer_of_its_parents():
+    own, parents = Events(), Events()
+    with subscribed(parents):
+        child = os.fork()
+        if not child:
+            with suppress(BaseException), subscribed(own):
+                FanOut().on_event(BatchFailed("", 1, ValueError()))
+            os._exit(10 * len(own) + len(parents))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -21,7 +22,8 @@ def subscribed(observer: Observer) -> Iterator[None]:
     try:
         yield
     finally:
-        _subscribers.remove(observer)
+        if observer in _subscribers:  # else this is a forked child
+            _subscribers.remove(observer)
 
 
 class FanOut:
@@ -80,3 +82,7 @@ class EngineMetrics:
                 yield records
         finally:
             records += chain.from_iterable(parts)
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_subscribers.clear)  # they watch another process
