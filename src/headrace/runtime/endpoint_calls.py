@@ -122,7 +122,7 @@ def rules_of(spec: SessionSpec, handler: Any) -> Rules:
         namespace=getattr(handler, "namespace", "") or handler.get_metrics_namespace(),
         one_by_one=is_engine,
         prefix=handler.prefix if is_engine and not spec.plan.prebatched else None,
-        model_name=str(getattr(handler, "model_name", "")),
+        model_name=str(getattr(handler, "model_name", None) or ""),
         gen_ai=handler.gen_ai if is_remote or is_engine else ("", ""),
     )
 
