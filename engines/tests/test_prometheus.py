@@ -171,5 +171,5 @@ def test_the_dashboard_shows_what_there_is():
     found = [one for one in vars(instruments).values() if isinstance(one, instruments.Instrument)]
     known = {one.name.replace(".", "_") for one in [*found, *instruments.GAUGES.values()]}
     named = {name for _, query in queries() for name in re.findall(r"\b(?:headrace|gen_ai)_\w+(?=\{)", query)}
-    endings = r"(_seconds|_bytes)?(_total|_bucket|_sum|_count)?$"
+    endings = r"(_per_second|_seconds|_bytes)?(_total|_bucket|_sum|_count)?$"
     assert {re.sub(endings, "", name) for name in named} <= known

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 import urllib.request
 
 import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.core.errors import install_command
@@ -80,6 +83,16 @@ def test_a_run_shows_its_figures_while_it_goes_on(folder, handlers, command, clo
     finished(process)
 
 
+def test_a_run_that_is_interrupted_while_its_model_is_stuck_leaves_its_figures(folder, handlers, command):
+    folder.write("in.jsonl", [{"a": 1}])
+    arguments = ("run", "in.jsonl", "--handler", f"{handlers}:Waiting", "--output", "p.jsonl")
+    process = command(*arguments, "--prometheus", "run.prom", stdin=subprocess.PIPE)
+    assert process.stdout.readline() == "at work\n"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    assert total((folder.path / "run.prom").read_text(), "headrace_model_load_duration_seconds_count") == 1
+
+
 def test_a_port_that_is_taken_is_an_error_before_anything_is_read(arguments, headrace, taken_port):
     result = headrace(*arguments, "--prometheus", f"127.0.0.1:{taken_port}")
     assert result.code == 2
@@ -108,3 +121,22 @@ def test_a_missing_extra_is_one_error_with_the_command(arguments):
     assert done.stderr == f"error: prometheus-client is not installed; install the extra 'prometheus' with: {command}\n"
     assert done.returncode == 2
     assert not os.path.exists("p.jsonl")
+
+
+def test_processes_with_one_port_show_the_figures_of_all(arguments, command, folder, taken_port):
+    """One has the port; what the others do is in its answer."""
+    folder.path.joinpath("figures").mkdir()
+    variables = {"PROMETHEUS_MULTIPROC_DIR": "figures", "HEADRACE_PROMETHEUS": f"127.0.0.1:{taken_port}"}
+    assert "no figures" not in finished(command(*arguments, **variables))
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, path=str(folder.path / "figures"))
+    assert registry.get_sample_value("headrace_batch_size_sum", {"headrace_model": ""}) == ROWS
+
+
+@pytest.mark.parametrize("where", ["run.prom", "127.0.0.1:0"])
+def test_a_folder_of_several_processes_that_is_not_there_is_an_error_before_anything_is_read(arguments, command, where):
+    process = command(*arguments, "--prometheus", where, PROMETHEUS_MULTIPROC_DIR="no/folder")
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert error.startswith("error: PROMETHEUS_MULTIPROC_DIR names no folder: 'no/folder'")
+    assert error.count("\n") == 1

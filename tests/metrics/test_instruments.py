@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import typing
 
+import pytest
+
 from headrace.core import events
 from headrace.core.events import (
     BatchCompleted,
@@ -110,3 +112,18 @@ def test_names_are_those_that_prometheus_can_have_too():
     for one in found:
         assert dataclasses.asdict(one)["unit"] in ("s", "By") or one.unit.startswith("{"), one.name
         assert bool(one.buckets) == (one.kind == "histogram"), one.name
+
+
+@pytest.mark.parametrize(
+    ("instrument", "name"),
+    [
+        (instruments.HOST_SECONDS, "headrace_host_duration_seconds"),
+        (instruments.GAUGES["memory"], "headrace_memory_bytes"),
+        (instruments.GAUGES["quota"], "headrace_requests_quota_per_second"),
+        (instruments.GAUGES["in_flight"], "headrace_requests_active"),
+    ],
+)
+def test_prometheus_has_the_names_that_a_collector_makes(instrument, name):
+    from headrace.metrics import prometheus
+
+    assert [one.name for one in prometheus._metric(instrument).describe()] == [name]

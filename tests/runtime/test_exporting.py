@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -107,6 +108,13 @@ def test_requests_to_generative_models_have_the_names_of_the_conventions(collect
     assert collected.total("headrace.request.duration") > 0
 
 
+def test_a_model_without_a_name_has_none(tmp_path):
+    code = ["Chat.model_name = None", "Chat.request = Plain.request", "list(headrace.predict(Chat(), [1]))"]
+    with collecting() as collector:
+        ran(tmp_path, code, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url)
+    assert collector.trees() == [("headrace.batch", ["chat", "headrace.load"])]
+
+
 def test_batches_have_spans_with_what_belongs_to_them(collected):
     trees = collected.trees()
     assert {name for name, _ in trees} == {"headrace.batch"}
@@ -179,6 +187,21 @@ def test_a_collector_that_is_away_costs_no_row(tmp_path, closed_port):
         "OTEL_EXPORTER_OTLP_TIMEOUT": "1",
     }
     assert ran(tmp_path, PREDICT, **variables).startswith("1\n")
+
+
+def test_gpus_are_measured_where_there_are_some(tmp_path):
+    figures = tmp_path / "figures.prom"
+    code = [
+        "from types import SimpleNamespace as Some",
+        "utilization, memory = (lambda gpu: Some(gpu=50)), (lambda gpu: Some(used=1000))",
+        "figures = {'nvmlDeviceGetUtilizationRates': utilization, 'nvmlDeviceGetMemoryInfo': memory}",
+        "opened = {'nvmlInit': list, 'nvmlDeviceGetCount': lambda: 2, 'nvmlDeviceGetHandleByIndex': int}",
+        "sys.modules['pynvml'] = Some(**figures, **opened)",
+        *PREDICT,
+    ]
+    assert ran(tmp_path, code, HEADRACE_PROMETHEUS=str(figures)) == "1\n"
+    found = dict(re.findall(r"headrace_gpu_(\w+){.*} (.*)", figures.read_text()))
+    assert found == {"busy": "1.0", "memory_bytes": "2000.0"}
 
 
 def test_a_missing_extra_is_one_error_with_the_command(tmp_path):

@@ -23,7 +23,7 @@ from headrace.cli.record import STDOUT_NAME, RunRecord, output_in_file
 from headrace.cli.retry_command import retry_options
 from headrace.cli.summary import PROCESS_START, loading_seconds, phases, show_run
 from headrace.core.errors import BudgetError, ConfigurationError, EndpointError, as_type_name
-from headrace.runtime.exporting import exporting
+from headrace.runtime.exporting import exporting, stop_exporting
 from headrace.runtime.observers import FanOut, subscribed
 from headrace.runtime.sampling import Sampler
 
@@ -332,6 +332,7 @@ def _interrupted(console: Console, signals: Signals, what: str = "nothing was wr
 
 def _leave(code: int) -> int:
     """Ends this process at once; threads that are stuck are not waited for."""
+    stop_exporting()  # as the context would that is left
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

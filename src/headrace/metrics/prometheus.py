@@ -23,9 +23,11 @@ _KINDS: dict[str, Any] = {
     "gauge": (prometheus_client.Gauge, "set"),
 }
 """The client's classes, and their methods that take a value."""
-_UNITS = {"s": "_seconds", "By": "_bytes"}
+_UNITS = {"s": "_seconds", "By": "_bytes", "{request}/s": "_per_second"}
 """What OpenTelemetry's units become in names; others are left out."""
 _EXISTING = "registry"
+_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""The client's variable: the folder where several processes count together."""
 
 _OURS = prometheus_client.CollectorRegistry()
 prometheus_client.REGISTRY.register(_OURS)  # a program that shows it shows ours
@@ -40,9 +42,12 @@ def shown(where: str) -> Iterator[InstrumentedEvents]:
             written when the context ends; or ``registry``: the program shows the client's default registry itself.
 
     Raises:
-        ConfigurationError: it is none of these.
+        ConfigurationError: it is none of these, or the folder of several processes is none.
         OSError: the port is taken, or there is no such folder.
     """
+    folder = os.environ.get(_FOLDER)
+    if folder is not None and not os.path.isdir(folder):
+        raise ConfigurationError(f"{_FOLDER} names no folder: {folder!r}. Make it, and leave it empty.")
     host, _, port = where.rpartition(":")
     is_file = where.endswith(".prom")
     if port.isdigit():
@@ -85,7 +90,7 @@ def _all() -> Any:
 
 
 def _is_for_several() -> bool:
-    return "PROMETHEUS_MULTIPROC_DIR" in os.environ
+    return _FOLDER in os.environ
 
 
 @cache

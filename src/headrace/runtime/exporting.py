@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import tempfile
@@ -39,7 +40,7 @@ class _Exports(ExitStack):
                 WANTED.add(CallEnded)
                 self.callback(WANTED.discard, CallEnded)
             if observers and samples:
-                self.enter_context(Sampler(FanOut()))
+                self.enter_context(Sampler(FanOut(), gpus=True))
         except BaseException:
             self.close()
             raise
@@ -60,15 +61,17 @@ class _Exports(ExitStack):
         try:
             return [self.enter_context(shown(where))]
         except (OSError, OverflowError) as error:
-            said = f"--prometheus: no figures at {where}: {getattr(error, 'strerror', None) or error}."
+            said = f"no figures at {where}: {getattr(error, 'strerror', None) or error}."
             if asked:
-                raise ConfigurationError(said) from error
-            _LOGGER.warning("%s", said)  # another process of this machine has the port
+                raise ConfigurationError(f"--prometheus: {said}") from error
+            if _OF_SEVERAL in os.environ and getattr(error, "errno", None) == errno.EADDRINUSE:
+                return [self.enter_context(shown("registry"))]  # another process of this machine shows all figures
+            _LOGGER.warning("%s: %s", PROMETHEUS, said)
             return []
 
 
 def _set(name: str, value: str | None) -> None:
-    os.environ.pop(name)
+    os.environ.pop(name, None)
     if value is not None:
         os.environ[name] = value
 
@@ -107,3 +110,12 @@ def stop_exporting() -> None:
     exports = _OPEN.close(os.getpid())
     if exports is not None:
         exports.close()
+
+
+def _forget() -> None:
+    global _OPEN  # noqa: PLW0603 - another thread of the parent's may have its lock
+    _OPEN = Registry()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_forget)
