@@ -74,7 +74,7 @@ class ForkServer:
         """Unpickles the request handler, unless hosts do it, which imports the handler's modules; None: it can fork."""
         if self._config.imports:
             try:
-                with _without_collections():
+                with _ending_with(self._owner), _without_collections():
                     self._request_handler = pickle.loads(self._config.request_handler)
                     all_reducers(None)  # loads array plug-ins, once for all hosts
             except Exception:
@@ -248,6 +248,25 @@ def _without_collections() -> Iterator[None]:
         gc.enable()
 
 
+@contextlib.contextmanager
+def _ending_with(owner: int) -> Iterator[None]:
+    """Ends this process if its owner ends meanwhile: imports may take long, or hang."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(_OWNER_CHECK_SECS):
+            if os.getppid() != owner:
+                os._exit(1)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
 def _import_ahead(modules: Iterable[str]) -> None:
     """Imports modules that the request handler is going to need; if one fails, so does the request handler."""
     with _without_collections():
@@ -285,7 +304,8 @@ def main() -> None:
     redirect_output(printed, logged, setup.environment.log_level)
     faulthandler.enable(2)
     setup.environment.take(setup.environment)
-    _import_ahead(setup.modules)
+    with _ending_with(owner):
+        _import_ahead(setup.modules)
     try:
         config: ForkServerConfig = _next_message(channel, owner)[0]
     except (EOFError, OSError):  # nobody has needed it
