@@ -18,6 +18,7 @@ from sklearn.preprocessing import OneHotEncoder
 
 from headrace import ConfigurationError
 from headrace.beam.yaml import YamlRunInference
+from toys import Acting, each
 
 FIELDS = {"id": int, "age": int | None, "city": str}
 ROWS = [(1, 20, "a"), (2, 50, "b")]
@@ -58,6 +59,15 @@ def test_field_is_a_row_of_the_prediction(run, model, type_):
     assert {name: one[name] for name in FIELDS} == {"id": 1, "age": 20, "city": "a"}
     assert [row["inference"].inference for row in (one, two)] == ["no", "yes"]
     assert one["inference"].model_id == model
+
+
+def doubling():
+    return Acting(act=each(lambda example: example["age"] * 2))
+
+
+def test_field_is_what_a_handler_of_ones_own_predicts(run):
+    (rows,) = score(run, ROWS, {"type": f"{__name__}:doubling"}, inference_tag="twice")
+    assert [row["twice"] for row in rows] == [40, 100]
 
 
 def test_functions_before_and_after_the_model_and_the_name_of_the_field(run, model, tmp_path):

@@ -17,6 +17,7 @@ from headrace.beam.results import DeadLetterRows
 from headrace.beam.transform import RunInference
 from headrace.core.errors import ConfigurationError
 from headrace.core.keyed import KeyedModelHandler
+from headrace.core.result import PredictionResult
 from headrace.core.spelling import did_you_mean, unknown_arguments
 from headrace.rows.examples import ExampleOfRow, Examples
 
@@ -84,15 +85,21 @@ class YamlRunInference(beam.PTransform):
         if after is not None:
             handler = handler.with_postprocess_fn(lambda pair: (pair[0], after(pair[1])))
         run = RunInference(handler, inference_args=self._arguments)
-        tag, hint = self._tag, _RESULT if after is None else Any
-        types = RowTypeConstraint.from_fields([*(field for field in fields if field[0] != tag), (tag, hint)])
-        add = beam.Map(lambda pair: beam.Row(**{**pair[0]._asdict(), tag: pair[1]})).with_output_types(types)
         if not self._bad:
-            return rows | run | add
+            return self._with_field(rows | run, fields)
         answered, failed = rows | run.with_exception_handling(**self._catching)
         letter = RowTypeConstraint.from_fields([("element", rows.element_type), ("msg", str), ("stack", str)])
         bad = failed | DeadLetterRows() | beam.Map(_failed).with_output_types(letter)
-        return {"good": answered | add, self._bad: bad}
+        return {"good": self._with_field(answered, fields), self._bad: bad}
+
+    def _with_field(self, answered: beam.PCollection, fields: Sequence[tuple[str, Any]]) -> beam.PCollection:
+        """The rows with their predictions, in a field that is a row if the handler says so."""
+        tag, (_, said) = self._tag, getattr(answered.element_type, "tuple_types", (Any, Any))
+        is_row = self._after is None and getattr(said, "_fields", None) == PredictionResult._fields
+        added = (tag, _RESULT if is_row else Any)
+        types = RowTypeConstraint.from_fields([*(field for field in fields if field[0] != tag), added])
+        add = beam.Map(lambda pair: beam.Row(**{**pair[0]._asdict(), tag: pair[1]}))
+        return answered | add.with_output_types(types)
 
     def _example_of(self, fields: Sequence[str]) -> Callable[[Any], Any]:
         for name in self._columns or ():
