@@ -111,6 +111,16 @@ def test_texts_are_bytes_on_their_way(protocol, binary, text_outputs, expected):
 
 
 @BOTH
+@pytest.mark.parametrize("kind", [bytes, bytes.decode])
+def test_texts_and_bytes_may_end_with_zeros(protocol, kind):
+    first, second = kind(b"a\0"), kind(b"\0\0")
+    with serving(protocol) as server:
+        handler = asking(server, "unsaid", text_outputs=kind is not bytes, **together(2))
+        assert inferences(predict(handler, [first, second])) == [first, second]
+        assert inferences(predict(handler, [[first, second], [second, first]]))[0].tolist() == [first, second]
+
+
+@BOTH
 def test_bytes_that_are_no_text_are_a_dead_letter_unless_bytes_are_asked_for(protocol):
     with serving(protocol) as server:
         (failure,) = predict(asking(server, "same-BYTES"), [numpy.array([b"\xff", b""], object)], on_failure="yield")

@@ -295,10 +295,12 @@ def _as_array(value: Any) -> Array:
     """A value as an array; texts become bytes."""
     if hasattr(value, "detach"):  # a PyTorch tensor, perhaps on a GPU
         value = value.detach().cpu()
-    array: Array = numpy.asarray(value.numpy() if hasattr(value, "numpy") else value)
+    value = value.numpy() if hasattr(value, "numpy") else value
+    array: Array = numpy.asarray(value)
     if array.dtype.kind not in "USO":
         return array
-    return numpy.asarray(numpy.frompyfunc(_as_sent, 1, 1)(array.astype(object)), dtype=object)
+    items = numpy.asarray(value, dtype=object)  # numpy's own texts lose zeros at their end
+    return numpy.asarray(numpy.frompyfunc(_as_sent, 1, 1)(items), dtype=object)
 
 
 def _as_sent(item: Any) -> bytes:
