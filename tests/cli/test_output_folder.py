@@ -295,7 +295,7 @@ def test_a_run_killed_while_it_moves_files_leaves_whole_outputs(work, command, m
     assert work.run(*resume, "--handler-arg=times=3")[1] == []
 
 
-REMOTE = ("--output", "objects://out/")
+REMOTE = ("--output", "objects://out [1]/")
 
 
 @pytest.fixture(params=["replaces", "refuses", "copies"])
@@ -326,13 +326,13 @@ def test_a_remote_folder_gets_what_is_new_or_changed(work, headrace, objects):
     result, predicted, again = run_remotely(work, headrace)
     assert (result.summary["inputs"], predicted, again) == ("0 predicted, 3 unchanged", [], outputs)
     objects["objects://in/s/b.csv"] = b"n\n18\n19\n"
-    del objects["objects://out/a.csv"]
+    del objects["objects://out [1]/a.csv"]
     result, predicted, outputs = run_remotely(work, headrace)
     assert (result.summary["inputs"], predicted) == ("2 predicted, 1 unchanged", [1, 2, 3, 18, 19])
     assert outputs["s/b.csv"] == "n,prediction\n18,180\n19,190\n"
     assert "s/b.dead-letters.jsonl" not in outputs
     result, predicted, outputs = run_remotely(work, headrace, "--handler-arg", "times=2")
-    assert "--handler-arg times: changed since the outputs in objects://out/ were written" in result.err
+    assert "--handler-arg times: changed since the outputs in objects://out [1]/ were written" in result.err
     assert predicted == [1, 2, 3, 4, 5, 18, 19]
     assert outputs["c.jsonl"].splitlines()[0] == '{"n": 4, "prediction": 8}'
 
@@ -347,14 +347,14 @@ def test_dead_letters_may_be_in_a_local_folder(work, headrace, objects):
 
 def test_a_remote_folder_whose_manifest_changes_meanwhile_is_left_alone(work, headrace, objects, monkeypatch):
     run_remotely(work, headrace)
-    before = {name: objects[name] for name in objects if name != "objects://out/.headrace.json"}
+    before = {name: objects[name] for name in objects if name != "objects://out [1]/.headrace.json"}
     write = FolderOutput.publish
 
     def meanwhile(output, *arguments):
-        objects["objects://out/.headrace.json"] = b'{"job": {}, "outputs": {}}'
+        objects["objects://out [1]/.headrace.json"] = b'{"job": {}, "outputs": {}}'
         return write(output, *arguments)
 
     monkeypatch.setattr(FolderOutput, "publish", meanwhile)
     result = headrace("run", "in/a.csv", "--handler", "logged:Logged", *REMOTE, "--handler-arg", "times=3")
-    assert (result.code, "another run has written into objects://out/ meanwhile" in result.err) == (1, True)
+    assert (result.code, "another run has written into objects://out [1]/ meanwhile" in result.err) == (1, True)
     assert {name: objects[name] for name in before} == before

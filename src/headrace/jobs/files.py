@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from glob import escape
 from itertools import chain, islice
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -186,7 +187,7 @@ def stamp(path: str) -> tuple[int, float]:
     """
     if not storage.is_remote(path):
         return file_info(path)[1:]
-    found = [_listed[path]] if path in _listed else storage.match(path)
+    found = [_listed[path]] if path in _listed else storage.match(escape(path))
     if not found:
         raise FileNotFoundError(path)
     return found[0][1:]

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
+from glob import escape
 from typing import Any
 
 from headrace.core.errors import ConfigurationError
@@ -229,7 +230,8 @@ class _Manifest:
             self.outputs: dict[str, Any] = self._found["outputs"]
             """What was written by earlier runs, by its path below the folder."""
             is_listed = bool(self.outputs) and is_remote(folder)  # to ask for each would take a request
-            self._listed = {file.path for file in storage.match(os.path.join(folder, "**"))} if is_listed else None
+            listed = storage.match(os.path.join(escape(folder), "**")) if is_listed else ()
+            self._listed = {file.path for file in listed} if is_listed else None
         except OSError as error:
             raise ConfigurationError(f"--output: cannot look into {folder}: {error}.") from error
         except (ValueError, LookupError, TypeError) as error:

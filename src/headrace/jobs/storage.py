@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, wraps
+from glob import escape
 from typing import Any, BinaryIO, ParamSpec, TypeVar
 
 from headrace.core.errors import ConfigurationError
@@ -109,7 +110,7 @@ def join(folder: str, name: str) -> str:
 def delete_folder(path: str) -> None:
     """Removes a folder and its files if it exists; on remote filesystems, folders may be mere prefixes of names."""
     if is_remote(path):
-        for file in match(join(path, "*")):
+        for file in match(join(escape(path), "*")):
             delete(file.path)
     if exists(path):
         delete(path)
@@ -118,7 +119,7 @@ def delete_folder(path: str) -> None:
 def size(path: str) -> int | None:
     """The size of a file in bytes; None if unknown."""
     try:
-        found = match(path) if is_remote(path) else [file_info(path)]
+        found = match(escape(path)) if is_remote(path) else [file_info(path)]
     except OSError:
         return None
     return found[0].size if found else None
