@@ -204,6 +204,21 @@ def test_gpus_are_measured_where_there_are_some(tmp_path):
     assert found == {"busy": "1.0", "memory_bytes": "2000.0"}
 
 
+UNENDED = ["global results", "results = headrace.predict(Square(max_batch_size=1), range(9))", "print(next(results))"]
+
+
+def test_a_program_that_leaves_predictions_unread_ends_with_its_figures(tmp_path):
+    figures = tmp_path / "figures.prom"
+    assert ran(tmp_path, UNENDED, HEADRACE_PROMETHEUS=str(figures)) == "0\n"
+    assert "headrace_sampled_time_seconds_total" in figures.read_text()
+
+
+@pytest.mark.parametrize("where", ["", "registry"])
+def test_a_forked_child_may_end_what_its_parent_has_begun(tmp_path, where):
+    code = [*UNENDED, "import os", "child = os.fork()", "if child: os.waitpid(child, 0)", "results.close()"]
+    assert ran(tmp_path, code, HEADRACE_PROMETHEUS=where, PYTHONUNBUFFERED="1") == "0\n"
+
+
 def test_a_missing_extra_is_one_error_with_the_command(tmp_path):
     code = ["sys.modules['opentelemetry.sdk'] = None", *PREDICT]
     out = ran(tmp_path, code, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9")

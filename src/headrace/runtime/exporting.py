@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import logging
 import os
@@ -39,6 +40,8 @@ class _Exports(ExitStack):
             if observers:
                 WANTED.add(CallEnded)
                 self.callback(WANTED.discard, CallEnded)
+                atexit.unregister(_end)
+                atexit.register(_end)  # anew: it is called before that of OpenTelemetry, which is set up by now
             if observers and samples:
                 self.enter_context(Sampler(FanOut(), gpus=True))
         except BaseException:
@@ -107,8 +110,16 @@ def start_exporting(prometheus: str | None = None, *, samples: bool = True, seve
 
 def stop_exporting() -> None:
     """Ends one use."""
+    if os.getpid() not in _OPEN:
+        return  # a forked child ends what its parent has begun
     exports = _OPEN.close(os.getpid())
     if exports is not None:
+        exports.close()
+
+
+def _end() -> None:
+    """Ends all as the process exits; a generator that nobody has ended ends later, when no thread runs any more."""
+    for exports in _OPEN.values():
         exports.close()
 
 
