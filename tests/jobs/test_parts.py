@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import PurePosixPath
 
 import numpy
 import pyarrow
@@ -10,9 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from full_disk import full_disk
-from headrace.core.result import Predictions
+from headrace.core.result import PredictionResult, Predictions
 from headrace.jobs import parts as parts_module
 from headrace.jobs import stored_rows
+from headrace.jobs.json_lines import as_line
 from headrace.jobs.output_batches import OutputLine, batch_of_block, kept_columns, lines_in
 from headrace.jobs.parts import KINDS, OutcomeWriter, PartWriter
 from headrace.jobs.stored_rows import StoredOutput
@@ -102,6 +104,29 @@ def test_many_rows_predicted_one_by_one_are_columns_where_these_hold_all_values(
     assert (lines_in(table) is None) is (values == [0.5] * 64)
     rows = [json.loads(line) for line in b"".join(lines_of([table])).splitlines()]
     assert rows == [{"n": n, "prediction": value} for n, value in enumerate(values)]
+
+
+@pytest.mark.parametrize("model_id", ["m", 7, PurePosixPath("m"), "\ud800"], ids=repr)
+def test_a_model_may_have_any_name(tmp_path, model_id):
+    block = Block(0, 0, batch=pyarrow.record_batch({"n": range(64)}))
+    writer = OutcomeWriter(str(tmp_path), None, resume=False)
+    writer.begin()
+    writer.write([Predictions(list(block.places()), [PredictionResult(None, 0.5, model_id)] * 64)])
+    rows = b"".join(lines_of(StoredOutput.of_parts(writer.finish()).good.tables())).splitlines()
+    assert [json.loads(row)["model_id"] for row in rows] == [json.loads(as_line(model_id))] * 64
+
+
+@pytest.mark.parametrize(("rows", "typed"), [(1, [0]), (64, [0]), (64, ())])
+def test_predictions_whose_types_change_all_the_time_are_in_few_pieces(tmp_path, rows, typed):
+    block = Block(0, 0, batch=pyarrow.record_batch({"n": range(20 * rows)}))
+    writer = OutcomeWriter(str(tmp_path), None, resume=False, typed=typed)
+    writer.begin()
+    for start in range(0, len(block), rows):
+        places = list(block[start : start + rows].places())
+        writer.write([Predictions(places, [start / 2 if start // rows % 2 else start] * rows)])
+    stored = StoredOutput.of_parts(writer.finish())
+    assert len(stored.places) == len(block)
+    assert len(list(stored.good.tables())) < 10
 
 
 def test_parts_that_follow_each_other_are_in_memory_one_by_one(tmp_path, monkeypatch):

@@ -26,7 +26,6 @@ from headrace.rows.values import (
     as_values,
     is_vector,
     numbers_as_array,
-    text_scalar,
     texts_of_times,
     vectors_of,
     without_infinities,
@@ -37,6 +36,7 @@ _LINE = "line"
 _TYPES = pyarrow.types
 _TYPE_OF = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
 CANONICAL = set(_TYPE_OF.values())
+_STEADY_ROWS = 1 << 12
 _VIEWS = {"string_view": pyarrow.large_string(), "binary_view": pyarrow.large_binary()}
 
 
@@ -45,6 +45,27 @@ class OutputLine(NamedTuple):
 
     place: int
     text: str
+
+
+class SteadyTypes:
+    """How many rows are written in columns at least: the more, the more often their types change.
+
+    Each change begins a piece of a part, which costs as much as hundreds of lines.
+    """
+
+    def __init__(self) -> None:
+        self.fewest = 1
+        self._schema: Any = None
+        self._rows = _STEADY_ROWS
+        """Since the types have changed."""
+
+    def add(self, batch: Any, rows: int) -> None:
+        """Notes a batch of so many rows; None: they are lines."""
+        schema = None if batch is None else batch.schema
+        if schema != self._schema:
+            self.fewest = min(_STEADY_ROWS, self.fewest * (1 if self._rows >= _STEADY_ROWS else 2))
+            self._schema, self._rows = schema, 0
+        self._rows += rows
 
 
 def json_value(value: Any) -> Any:
@@ -94,11 +115,15 @@ def batch_of_block(columns: dict[str, Any], predictions: Any, model_id: str | No
     else:
         some = exploded_array(predictions) if explode else {PREDICTION: predictions}
     found = {**columns, **{name: column_of_predictions(values) for name, values in some.items()}}
-    if len(set(model_ids)) > 1:
-        found["model_id"] = None if None in model_ids else column_of_predictions(model_ids)
-    elif model_ids[0] is not None:
-        found["model_id"] = pyarrow.repeat(text_scalar(model_ids[0]), len(predictions))
+    if (kinds := set(map(type, model_ids))) != {type(None)}:
+        found["model_id"] = _texts(model_ids, len(predictions)) if kinds == {str} else None
     return _as_batch(found)
+
+
+def _texts(texts: list[Any], rows: int) -> Any:
+    """A column of texts, one of which may stand for all rows; None if UTF-8 cannot hold them."""
+    column = column_of_predictions(texts if len(set(texts)) > 1 else texts[:1])
+    return pyarrow.repeat(column[0], rows) if column is not None and len(column) < rows else column
 
 
 def batch_as_written(batch: Any) -> Any:

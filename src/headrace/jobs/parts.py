@@ -28,7 +28,7 @@ from headrace.jobs.direct_parquet import DirectParquet
 from headrace.jobs.job import FIRST_ROWS
 from headrace.jobs.json_lines import JsonEncodeError, as_line
 from headrace.jobs.letters import LetterLines, unwritten
-from headrace.jobs.output_batches import OutputLine, batch_of_block, batch_of_lines, kept_columns
+from headrace.jobs.output_batches import OutputLine, SteadyTypes, batch_of_block, batch_of_lines, kept_columns
 from headrace.jobs.parquet_tables import GROUP_BYTES, GROUP_ROWS
 from headrace.jobs.publishing import sync
 from headrace.rows.blocks import Block, BlockRow, Row
@@ -39,7 +39,7 @@ _LINES, _BYTES = 1 << 12, 1 << 24
 """The most lines that are not yet a record batch."""
 _SYNC_SECONDS = 1.0
 _FEWEST_IN_COLUMNS = 64
-"""Fewer rows are lines: were their predictions of other types each time, so would be the batches in a part."""
+"""Fewer rows are lines, unless the output is typed."""
 
 KINDS = ("predictions", "letters", "skipped")
 """The extensions of parts."""
@@ -212,6 +212,7 @@ class OutcomeWriter:
         """How many of the bundle's rows are dead letters, and how many are not."""
         self._parts: list[PartWriter] = []
         self._lines = LetterLines()
+        self._types = SteadyTypes()
         self.is_direct = False
         """Whether one bundle brings all rows of a Parquet file, which can be written at once."""
 
@@ -270,10 +271,14 @@ class OutcomeWriter:
     def _write_rows(self, block: Block, places: Any, values: Any, model_id: str | None) -> None:
         """Writes rows of a block in columns, or as lines of JSON: few rows, and values that no column holds."""
         batch, is_typed = block.typed if block.batch is None else block.batch, block.source in self._typed
+        is_in_columns = len(places) >= max(self._types.fewest, 0 if is_typed else _FEWEST_IN_COLUMNS)
         kept: dict[str, Any] = {}
-        if batch is not None and (is_typed or len(places) >= _FEWEST_IN_COLUMNS):
+        if batch is not None and (is_typed or is_in_columns):
             kept = kept_columns(_taken(batch, places - block.place), self._keep, typed=is_typed)
-            if (found := batch_of_block(kept, values, model_id, explode=self._explode)) is not None:
+        if batch is not None and is_in_columns:
+            found = batch_of_block(kept, values, model_id, explode=self._explode)
+            self._types.add(found, len(places))
+            if found is not None:
                 self.others += len(places)
                 self._good.write_batch(places, found)
                 return
