@@ -1,5 +1,6 @@
 """How many workers ``auto`` adds to the first one, and what a worker does with its parts of the input."""
 
+import asyncio
 import json
 
 import pytest
@@ -13,7 +14,7 @@ from headrace.jobs.parts import BundleParts
 from headrace.jobs.run import Run
 from headrace.jobs.splits import Splits
 from headrace.jobs.stored_rows import StoredOutput
-from headrace.jobs.workers import GoOn, PartRunner, more_workers
+from headrace.jobs.workers import GoOn, PartRunner, Stop, more_workers
 
 
 @pytest.mark.parametrize(
@@ -66,4 +67,28 @@ def test_a_worker_goes_on_with_another_part_and_batches_go_across(tmp_path, monk
     assert batches == [64] * (2000 // 64) + [2000 % 64]
     assert isinstance(done.parts, BundleParts)
     assert len(StoredOutput.of_parts(done.parts.paths).places) == 2000
+    run.output.clean()
+
+
+class Slow(ModelHandler):
+    def load_model(self):
+        return None
+
+    async def run_inference(self, batch, model, inference_args=None):
+        await asyncio.sleep(0.5)
+        return [1] * len(batch)
+
+
+def test_a_worker_that_is_stopped_between_two_parts_keeps_what_is_paid_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "Workers", lambda steps, *_: steps)
+    (tmp_path / "in.jsonl").write_text('{"n": 1}\n')
+    sources = match([str(tmp_path / "in.jsonl")])
+    sizes = {"max_batch_size": 1}
+    run = Run(Job(Slow(), sources, str(tmp_path / "out.jsonl"), batch_sizes=sizes, resume={}, workers=2))
+    run.output.prepare()
+    runner = PartRunner(run._driver)
+    assert runner.ask(GoOn((0, sources[0]))).parts is None  # the request is on its way
+    assert runner.ask(Stop(keep=False)).caught is None
+    runner.close()
+    assert len(StoredOutput.find(run.output.folder).places) == 1
     run.output.clean()

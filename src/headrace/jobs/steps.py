@@ -85,7 +85,7 @@ class SourceBundle:
             pass
 
     def batches(self, sources: Iterable[tuple[int, Source]]) -> Generator[None, None, None]:
-        """As ``run``, pausing whenever outcomes were written; a caller that ends it then may throw a CancelledError."""
+        """As ``run``, pausing whenever outcomes were written."""
         add, writer, reader = self._bundle.add, self._writer, self._reader
         if writer.has_only_failed():
             self._is_cut = True
@@ -105,10 +105,14 @@ class SourceBundle:
                             return
                         yield
         except CancelledError:
-            if writer.paid:
-                with suppress(BudgetError):  # of what was not sent
-                    writer.write(self._bundle.finish())
+            self.drain()
             raise
+
+    def drain(self) -> None:
+        """Writes what is paid for, of a run that was cancelled."""
+        if self._writer.paid:
+            with suppress(BudgetError):  # of what was not sent
+                self._writer.write(self._bundle.finish())
 
     def _elements(self, block: Block) -> Iterable[tuple[Any, Any]]:
         """What is to be predicted of a block; what an earlier output has of it is written."""

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Generator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from headrace.ipc.exceptions import stand_ins
 from headrace.ipc.progress import Activity, Progress
 from headrace.ipc.serialization import pickle_or_explain
 from headrace.jobs.files import Source
-from headrace.jobs.job import FIRST_ROWS, CancelledError, cancelled, refuse_if_cancelled
+from headrace.jobs.job import FIRST_ROWS, cancelled, refuse_if_cancelled
 from headrace.jobs.parts import BundleParts, write_manifest
 from headrace.jobs.splits import Splits
 from headrace.jobs.steps import RunSteps, SourceBundle
@@ -161,13 +161,13 @@ class PartRunner(RequestHandler):
             yield from bundle.batches(self._coming.popleft() for _ in iter(self._coming.__len__, 0))
 
     def _stop(self, *, keep: bool) -> BundleParts | None:
-        if keep and self._bundle is not None:
-            self._batches.close()
-            return self._bundle.finish()
-        if self._steps.writer.paid:
+        assert self._bundle is not None
+        if not keep and self._steps.writer.paid:
             stop_requests(self._steps.spec, _DRAIN_SECONDS)
-        with suppress(CancelledError):
-            self._batches.throw(CancelledError("cancelled"))
+        self._batches.close()
+        if keep:
+            return self._bundle.finish()
+        self._bundle.drain()
         self._steps.writer.abandon()
         return None
 
