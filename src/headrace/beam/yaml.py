@@ -26,6 +26,8 @@ _SOURCES = ({"callable"}, {"path", "name"})
 """The keys of what stands for a function or a class."""
 _CATCHING = {"threshold", "timeout", "use_subprocess"}
 """What ``error_handling`` takes besides ``output``."""
+_GOOD = "good"
+"""Beam's name for the output of what did not fail."""
 
 
 class YamlRunInference(beam.PTransform):
@@ -73,6 +75,8 @@ class YamlRunInference(beam.PTransform):
         self._bad = self._catching.pop("output", None)
         if error_handling and not self._bad:
             raise ConfigurationError("error_handling needs output, the name of the output of rows that fail.")
+        if self._bad == _GOOD:
+            raise ConfigurationError(f"error_handling: the output {_GOOD!r} is that of the predictions; name another.")
         if unknown := self._catching.keys() - _CATCHING:
             raise unknown_arguments("error_handling", unknown, {"output", *_CATCHING})
 
@@ -90,7 +94,7 @@ class YamlRunInference(beam.PTransform):
         answered, failed = rows | run.with_exception_handling(**self._catching)
         letter = RowTypeConstraint.from_fields([("element", rows.element_type), ("msg", str), ("stack", str)])
         bad = failed | DeadLetterRows() | beam.Map(_failed).with_output_types(letter)
-        return {"good": self._with_field(answered, fields), self._bad: bad}
+        return {_GOOD: self._with_field(answered, fields), self._bad: bad}
 
     def _with_field(self, answered: beam.PCollection, fields: Sequence[tuple[str, Any]]) -> beam.PCollection:
         """The rows with their predictions, in a field that is a row if the handler says so."""
