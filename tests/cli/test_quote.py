@@ -209,12 +209,13 @@ def test_nobody_sees_a_key_among_the_arguments_of_processes(paid, folder):
         "in.jsonl",
         handler=paid,
         handler_arg={"api_key": "sk-12345678"},
-        alternative=["--handler-arg api_key=sk-87654321"],
+        alternative=[f"--handler-arg api_key=sk-{key}" for key in (87654321, 98765432, 87654321)],
         pilot=50,
         limit=3,
     )
     seen = (folder.path / "seen").read_text()
-    assert seen.count("sk-") == 6, "the handler has the key"
+    assert seen.count("sk-") == 9, "each handler has its key"
+    assert len(found["alternatives"]) == 2
     assert "1234" not in seen
     assert "8765" not in seen
     assert "sk-" not in json.dumps(found)

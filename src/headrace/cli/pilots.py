@@ -51,7 +51,11 @@ class Pilots:
         _refuse(args)
         base = plain(args)
         changes = [(changed(base, text), text) for text in alternatives]
-        self._options = {"": base, **{_without_secrets(text): options for options, text in changes}}
+        self._options = {"": base}
+        for options, text in changes:
+            name = _without_secrets(text)
+            while self._options.setdefault(name, options) != options:
+                name += ", with another secret"
         self._pilot_of = {text: self._first_like(text) for text in self._options}
         self._tried = list(dict.fromkeys(self._pilot_of.values()))
         file_format = args.file_format and args.file_format.value
