@@ -13,7 +13,7 @@ DEFAULTS = {"OPENBLAS_THREAD_TIMEOUT": 26, "GOMP_SPINCOUNT": 300_000}
 
 @pytest.fixture(autouse=True)
 def unset(monkeypatch):
-    for name in DEFAULTS:
+    for name in (*DEFAULTS, "OMP_WAIT_POLICY"):
         monkeypatch.setenv(name, "any")  # so that the end of the test puts back what was there
         monkeypatch.delenv(name)
 
@@ -41,3 +41,9 @@ def test_what_the_user_has_set_stays(name, monkeypatch):
     monkeypatch.setenv(name, "30")
     with importing():
         assert os.environ[name] == "30"
+
+
+def test_a_policy_of_openmp_that_the_user_has_set_counts(monkeypatch):
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    with importing():
+        assert "GOMP_SPINCOUNT" not in os.environ

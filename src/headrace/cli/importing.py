@@ -17,7 +17,8 @@ always, and what reads, decodes and writes needs that core."""
 def importing() -> Iterator[None]:
     """While the context is open, no garbage is collected: what is imported stays, and to look for it takes 0.2 s."""
     for name, value in _IDLE.items():
-        os.environ.setdefault(name, value)
+        if name != "GOMP_SPINCOUNT" or "OMP_WAIT_POLICY" not in os.environ:  # which says the same of OpenMP's threads
+            os.environ.setdefault(name, value)
     was_enabled = gc.isenabled()
     gc.disable()
     try:
