@@ -46,8 +46,8 @@ _RUNS = ("table", "texts", "images", "quota")
 _SETTINGS = (
     "",
     "--workers 2",
-    "--min-batch-size 16 --max-batch-size 16",
-    "--workers 2 --min-batch-size 16 --max-batch-size 16",
+    "--min-batch-size 256 --max-batch-size 256",
+    "--workers 2 --min-batch-size 256 --max-batch-size 256",
 )
 _MONEY, _BEST = "money in the interval", "recommended / best"
 
