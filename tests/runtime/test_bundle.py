@@ -189,7 +189,7 @@ class Hungry(ModelHandler):
 
 
 @pytest.mark.large
-@settings(max_examples=30)  # each want of memory has the garbage collected
+@settings(max_examples=12)  # each want of memory has the garbage collected, beside all frameworks
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=9), st.integers(1, 64), st.booleans())
 def test_out_of_memory_above_a_drifting_size_fails_no_row(limits, size, catches):
     handler = Hungry(itertools.cycle(limits))
