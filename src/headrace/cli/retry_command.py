@@ -20,7 +20,7 @@ _OF_ONE_RUN = (
 )
 """Options that a retry does not take over, or that stand behind another."""
 _SECRET = re.compile(
-    r"^(--[\w-]+=)?[^=]*(api_?key|(access|auth|bearer|hf)_?(key|token)|password|secret|credential)[^=]*="
+    r"^(--[\w-]+=)?([^=]*(api_?key|(access|auth|bearer|hf)_?(key|token)|password|secret|credential)[^=]*|token)="
     r"|authorization['\"]?\s*[:=]|://[^/@\s]*@",
     re.IGNORECASE,
 )
