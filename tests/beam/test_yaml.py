@@ -111,7 +111,7 @@ def test_too_many_errors_fail_the_pipeline(run, model):
         ({"type": "sklearn-pandas", "config": {"uri": "x"}}, {}, "model_handler sklearn-pandas: .*uri"),
         ({"type": "no.such:thing"}, {}, "model_handler no.such:thing: No module"),
         ({"type": "sklearn-pandas", "config": {"model_uri": "x", "preprocess": "f"}}, {}, "preprocess takes callable"),
-        (made("x"), {"columns": ["agee"]}, "the rows have no field 'agee'; did you mean 'age'"),
+        (made("x"), {"columns": "agee"}, "the rows have no field 'agee'; did you mean 'age'"),
         (made("x"), {"error_handling": {"threshold": 1}}, "error_handling needs output"),
         (made("x"), {"error_handling": {"output": "good"}}, "'good' is that of the predictions"),
         (made("x"), {"error_handling": {"output": "bad", "treshold": 1}}, "no argument 'treshold'.*'threshold'"),

@@ -63,14 +63,14 @@ class YamlRunInference(beam.PTransform):
         model_handler: Mapping[str, Any],
         inference_tag: str = "inference",
         inference_args: Mapping[str, Any] | None = None,
-        columns: Sequence[str] | None = None,
+        columns: Sequence[str] | str | None = None,
         error_handling: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self._handler, self._before, self._after = _made(_plain(model_handler))
         self._tag = str(inference_tag)
         self._arguments = _plain(inference_args)
-        self._columns = None if columns is None else tuple(_plain(columns))
+        self._columns = None if columns is None else tuple(_plain([columns] if isinstance(columns, str) else columns))
         self._catching = dict(_plain(error_handling or {}))
         self._bad = self._catching.pop("output", None)
         if error_handling and not self._bad:
