@@ -9,7 +9,7 @@ INSTALL := $(BIN)/uv pip install --python $(BIN)/python
 # The oldest Beam that pyproject.toml allows, in an environment of its own, without what its tests do not import.
 OLDEST_BEAM := $(shell sed -n 's/^ *"apache-beam>=\([0-9.]*\).*/\1/p' pyproject.toml)
 OLDEST := .venv-oldest
-OLDEST_NEEDS := '.[sklearn,pytorch,onnx,datatable,test]' polars skl2onnx docstring-parser jinja2 pytest-timeout pytest-xdist
+OLDEST_NEEDS := '.[sklearn,pytorch,onnx,datatable,otel,prometheus,test]' polars skl2onnx docstring-parser jinja2 pytest-timeout pytest-xdist
 
 # Handlers of endpoints whose clients do not go with the other frameworks, with the servers that they are tested with.
 SERVERS := .venv-servers
