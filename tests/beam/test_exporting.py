@@ -27,9 +27,7 @@ class Twice(headrace.ModelHandler):
 MAIN = "import sys; from headrace.cli.main import main; sys.exit(main())"
 
 PIPELINE = """
-import os
 import sys
-import time
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -41,6 +39,8 @@ class Handler(ModelHandler):
         return None
 
     def run_inference(self, batch, model, inference_args=None):
+        import os, time  # older workers do not have the names of __main__
+
         time.sleep(0.01)
         if 13 in batch:
             raise ValueError("the text of a row")
