@@ -187,7 +187,7 @@ def test_tensors_by_name(both_ways, tmp_path, dtype):
 @pytest.mark.large
 @pytest.mark.parametrize("by_name", [True, False])
 def test_models_of_transformers(both_ways, tmp_path, by_name):
-    import torch
+    torch = pytest.importorskip("transformers") and pytest.importorskip("torch")
 
     from headrace.handlers import huggingface_inference as handlers
 

@@ -205,8 +205,10 @@ NESTED = {
 def test_nested_values_that_are_retried(tmp_path, name):
     values, kind = NESTED[name]
     given = pyarrow.array(values * 20, kind)
+    pyarrow.parquet.write_table(pyarrow.table({"x": given}), tmp_path / "alone")
+    read = pyarrow.parquet.read_table(tmp_path / "alone")["x"]  # pyarrow 16 forgets the types in a map
     found = retried(tmp_path, in_files(tmp_path, given))["x"]
-    assert (found.type, found.to_pylist()) == (kind, given.to_pylist())
+    assert (found.type, found.to_pylist()) == (read.type, read.to_pylist())
 
 
 def test_vectors_that_one_file_lacks_can_be_read(tmp_path):
