@@ -261,7 +261,7 @@ class ChanceRefusals:
     _LEAST, _GREATEST = 0.005, 0.08
     """A lower share counts as none; a greater one is not believed."""
     _FUTILE, _GREATEST_IF_FUTILE, _FEWEST_IF_FUTILE = 3, 0.3, 12
-    """After how many early cuts a greater one is believed, and told by so many refusals."""
+    """Early cuts after which a greater share is believed; the greatest such share; the fewest refusals that show it."""
     _UNKNOWN = 0.02
     """The share while none is known."""
     _TESTED = 2

@@ -157,24 +157,17 @@ class LocalFolder(FolderOutput, ResumableOutput):
     """A local folder: runs use it one after the other, and the next may continue what one has begun.
 
     Args:
-        path, dead_letters, decisive, sources, file_format: as of ``FolderOutput``.
+        path, dead_letters, decisive, inputs: as of ``FolderOutput``; ``inputs`` are its other arguments.
         keeps: whether the next run continues.
     """
 
     def __init__(
-        self,
-        path: str,
-        dead_letters: str | None,
-        decisive: Mapping[str, Any],
-        sources: Sequence[Source],
-        file_format: str | None,
-        *,
-        keeps: bool,
+        self, path: str, dead_letters: str | None, decisive: Mapping[str, Any], *inputs: Any, keeps: bool
     ) -> None:
         self._refuse_remote("--resume", path, dead_letters)
         self._was_there = os.path.isdir(absolute(path))
-        more = {"job": decisive, "kind": "folder", "keeps": keeps}
-        super().__init__(path, dead_letters, decisive, sources, file_format, **more)
+        more: dict[str, Any] = {"job": decisive, "kind": "folder", "keeps": keeps}
+        super().__init__(path, dead_letters, decisive, *inputs, **more)
 
     def _in_order(self, entries: dict[str, Any]) -> dict[str, Any]:
         begun = self._read_begun()

@@ -290,7 +290,7 @@ def _held_exactly(values: list[Any], kind: Any) -> Any:
 
 
 def _of_json(value: Any, kind: Any) -> Any:
-    """A value of JSON as one of which Arrow makes that type's."""
+    """Converts a JSON value to one that Arrow accepts for the type."""
     kind = kind.value_type if _TYPES.is_dictionary(kind) else kind
     if value is None:
         return None

@@ -180,7 +180,7 @@ class TextLines:
         return self._text[self._start : end or len(self._text)]
 
     def take(self, text: bytes, lines: int | None = None) -> None:
-        """Takes the lines of the text, which are the next ones; so many if they are counted."""
+        """Consumes ``text``, the next lines; ``lines`` is their number, None if it has to be counted."""
         self._start += len(text)
         self.bytes += len(text)
         self.line += text.count(b"\n") if lines is None else lines
@@ -191,7 +191,7 @@ class TextLines:
         return self.pieces(1)
 
     def pieces(self, size: int = sys.maxsize) -> Iterator[bytes]:
-        """Takes about so many bytes of lines after the other."""
+        """Consumes whole lines, about ``size`` bytes at a time."""
         while text := self.ahead(size):
             self.take(text)
             yield text

@@ -60,7 +60,7 @@ class SteadyTypes:
         """Since the types have changed."""
 
     def add(self, batch: Any, rows: int) -> None:
-        """Notes a batch of so many rows; None: they are lines."""
+        """Records a batch and its number of rows; None: the rows are written as lines."""
         schema = None if batch is None else batch.schema
         if schema != self._schema:
             self.fewest = min(_STEADY_ROWS, self.fewest * (1 if self._rows >= _STEADY_ROWS else 2))
@@ -121,7 +121,7 @@ def batch_of_block(columns: dict[str, Any], predictions: Any, model_id: str | No
 
 
 def _texts(texts: list[Any], rows: int) -> Any:
-    """A column of texts, one of which may stand for all rows; None if UTF-8 cannot hold them."""
+    """A column of texts, a single one repeated for all rows; None if UTF-8 cannot encode them."""
     column = column_of_predictions(texts if len(set(texts)) > 1 else texts[:1])
     return pyarrow.repeat(column[0], rows) if column is not None and len(column) < rows else column
 

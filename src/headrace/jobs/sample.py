@@ -229,7 +229,7 @@ def _records(source: Source, file: BinaryIO) -> Iterator[bytes]:
 
 
 def _in_strata(found: Sequence[Any], drawn: random.Random) -> tuple[Any, Sequence[int]]:
-    """Some of all records, in an order of which each beginning has short and long ones alike; and their strata."""
+    """The sampled records, ordered so that any prefix mixes short and long ones; and the stratum of each."""
     if isinstance(found[0], pyarrow.Table):
         table = pyarrow.concat_tables(found)
         places, strata = _order(_lengths_of(table), drawn)

@@ -103,7 +103,7 @@ FIRST_TOKEN_SECONDS = _seconds(
     "gen_ai.server.time_to_first_token", "Time to generate first token.", *_GEN_AI, buckets=_OF_FIRST_TOKENS
 )
 PHASE_SECONDS = _counter("headrace.phase.time", "s", "In which any thread of a process was at it.", "headrace.phase")
-SAMPLED_SECONDS = _counter("headrace.sampled.time", "s", "Time of which the phases are parts.")
+SAMPLED_SECONDS = _counter("headrace.sampled.time", "s", "Time over which phases were sampled.")
 CPU_SECONDS = _counter("headrace.cpu.time", "s", "CPU time of processes and their model hosts.")
 _PID = "process.pid"
 GAUGES = {
