@@ -6,8 +6,9 @@ import types
 
 import pytest
 
-from headrace.cli.handlers import handler_names, make_handler, parse_arguments
+from headrace.cli.handlers import make_handler, parse_arguments
 from headrace.core.errors import ConfigurationError, MissingExtraError
+from headrace.core.handler_names import handler_names
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
 
 

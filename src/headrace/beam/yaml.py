@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from apache_beam.utils.python_callable import PythonCallableWithSource
 from headrace.beam.results import DeadLetterRows
 from headrace.beam.transform import RunInference
 from headrace.core.errors import ConfigurationError
+from headrace.core.handler_names import factory_place, handler_names, no_handler
 from headrace.core.keyed import KeyedModelHandler
 from headrace.core.result import PredictionResult
 from headrace.core.spelling import did_you_mean, unknown_arguments
@@ -136,16 +136,11 @@ def _made(spec: Any) -> tuple[Any, Callable[[Any], Any] | None, Callable[[Any], 
 
 def _factory(name: str) -> Callable[..., Any]:
     """The class or function of a handler's name."""
-    places = {one.name: one.value for one in importlib.metadata.entry_points(group="headrace.handlers")}
-    classes = {place.partition(":")[2]: place for place in places.values()}
-    place = places.get(name) or classes.get(name) or name
-    module, colon, attribute = place.partition(":")
-    if not colon:
-        known = [*places, *classes]
-        raise ConfigurationError(
-            f"there is no handler {name!r}{did_you_mean(name, known)} `headrace handlers` lists them all; write one of "
-            "your own as package.module:factory."
-        )
+    classes = {place[1]: place for place in map(factory_place, handler_names()) if place is not None}
+    place = factory_place(name) or classes.get(name)
+    if place is None:
+        raise ConfigurationError(no_handler(name))
+    module, attribute = place
     try:
         found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     except (ModuleNotFoundError, AttributeError) as error:

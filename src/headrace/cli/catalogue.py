@@ -23,10 +23,11 @@ from typing import Any
 from rich.console import Console
 
 from headrace.cli.console import say
-from headrace.cli.handlers import GROUP, constructors, factory_place, no_handler, parameter_of_model, search_here
+from headrace.cli.handlers import constructors, parameter_of_model, search_here
 from headrace.cli.options import NAMED
 from headrace.core.errors import ConfigurationError, as_type_name, install_command, requirements
 from headrace.core.handler import HandlerCard
+from headrace.core.handler_names import GROUP, factory_place, no_handler
 from headrace.handlers.cards import CARDS
 
 OURS = "headrace.handlers."

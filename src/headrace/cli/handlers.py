@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import importlib
-import importlib.metadata
 import inspect
 import json
 import os
@@ -17,11 +16,9 @@ from typing import Any
 
 from headrace.core.declared_type import evaluated
 from headrace.core.errors import ConfigurationError, MissingExtraError, as_type_name
+from headrace.core.handler_names import factory_place, handler_names, no_handler
 from headrace.core.secrets import SECRET_ARGUMENTS
 from headrace.core.spelling import did_you_mean, no_file
-
-GROUP = "headrace.handlers"
-"""The entry points that are handlers."""
 
 _PLACE = re.compile(r"[\w./-]+:[A-Za-z_][\w.]*")
 """What may name an object; the module may be a file by mistake."""
@@ -83,31 +80,9 @@ def parse_arguments(option: str, pairs: Iterable[str] | None) -> dict[str, Any]:
     return arguments
 
 
-def handler_names() -> list[str]:
-    """The names of the installed handlers."""
-    return sorted({entry.name for entry in importlib.metadata.entry_points(group=GROUP)})
-
-
 def handlers_like(incomplete: str) -> list[str]:
     """The names that a shell completes."""
     return [name for name in handler_names() if name.startswith(incomplete)]
-
-
-def factory_place(name: str) -> tuple[str, str] | None:
-    """The module and the name in it of the factory that a command line names; None if there is no such handler."""
-    entries = [entry.value for entry in importlib.metadata.entry_points(group=GROUP) if entry.name == name]
-    module, colon, attribute = (entries[0] if entries and ":" not in name else name).partition(":")
-    return (module, attribute) if colon else None
-
-
-def no_handler(name: str) -> str:
-    """That there is no handler of a name, and how to find one."""
-    module, dot, factory = name.rpartition(".")
-    own = f"{module}:{factory}" if dot and factory != "py" else "package.module:factory"
-    return (
-        f"there is no handler {name!r}{did_you_mean(name, handler_names())} `headrace handlers` lists them all; write "
-        f"one of your own as {own}."
-    )
 
 
 def parameter_of_model(

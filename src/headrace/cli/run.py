@@ -14,7 +14,7 @@ from rich.console import Console
 
 from headrace.cli.columns import about_failures
 from headrace.cli.console import Signals, console_logging, error_text, fail, report_error, say
-from headrace.cli.handlers import factory_place, search_here
+from headrace.cli.handlers import search_here
 from headrace.cli.importing import importing
 from headrace.cli.options import RetryArgs, RunArgs
 from headrace.cli.progress import STARTING, JobProgress, wait
@@ -23,6 +23,7 @@ from headrace.cli.record import STDOUT_NAME, RunRecord, output_in_file
 from headrace.cli.retry_command import retry_options
 from headrace.cli.summary import PROCESS_START, loading_seconds, phases, show_run
 from headrace.core.errors import BudgetError, ConfigurationError, EndpointError, as_type_name
+from headrace.core.handler_names import factory_place
 from headrace.runtime.exporting import exporting, stop_exporting
 from headrace.runtime.observers import FanOut, subscribed
 from headrace.runtime.sampling import Sampler
