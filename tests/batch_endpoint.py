@@ -12,6 +12,7 @@ from email.parser import BytesParser
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from http_endpoint import Answer
+from ports import new_port
 
 ENDED = ("completed", "expired", "cancelled", "failed")
 NOT_COME_TO = "This request could not be executed in time."
@@ -53,7 +54,7 @@ class BatchServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, answer, fault=None, ending=None):
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", new_port()), _Handler)
         self.answer = answer
         self.fault = fault or (lambda server, method, path: None)
         self.ending = ending or (lambda batch: None)

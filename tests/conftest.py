@@ -23,6 +23,7 @@ from hypothesis import settings
 
 import large
 import waiting
+from ports import new_port
 
 # No deadline: how long an example takes depends on the machine. The same examples each time: without a change nothing
 # breaks.
@@ -74,7 +75,7 @@ def closed_port() -> Iterator[int]:
     """A port of 127.0.0.1 where nobody listens but a server that asks for it: no other gets it, as it is bound."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
+        held.bind(("127.0.0.1", new_port()))
         yield held.getsockname()[1]
 
 

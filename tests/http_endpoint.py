@@ -17,6 +17,7 @@ import cloudpickle
 from headrace import Failure, RemoteModelHandler
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
+from ports import new_port
 from toys import Events, run
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -42,15 +43,15 @@ class FaultServer(ThreadingHTTPServer):
 
     Args:
         answer: from (examples, how many requests came before) to an Answer; of a GET, the examples are None.
-        address: where to listen.
+        address: where to listen; None: on a port of 127.0.0.1.
         tls: a context, for HTTPS.
     """
 
     daemon_threads = True
     request_queue_size = 256
 
-    def __init__(self, answer, address=("127.0.0.1", 0), tls=None):
-        super().__init__(address, _Handler)
+    def __init__(self, answer, address=None, tls=None):
+        super().__init__(address or ("127.0.0.1", new_port()), _Handler)
         if tls is not None:  # a handshake that fails is the thread's that answers
             self.socket = tls.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
         self.scheme = "http" if tls is None else "https"
@@ -116,7 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(answer=lambda examples, before: Answer(), address=("127.0.0.1", 0), tls=None):
+def serving(answer=lambda examples, before: Answer(), address=None, tls=None):
     server = FaultServer(answer, address, tls)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
