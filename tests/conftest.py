@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import uuid
@@ -96,6 +97,27 @@ def _children_hear_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGINT, lambda *_: None)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_machine() -> Iterator[None]:
+    """This process's tests share neither limits, budgets nor models with those that run beside them, in another one.
+
+    And a manager that is busy for long is no silent one.
+    """
+    folder = tempfile.TemporaryDirectory(prefix="hr", dir="/tmp", ignore_cleanup_errors=True)
+    with folder as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HEADRACE_RUNTIME_DIR", f"{directory}/run")
+        patch.setattr("headrace.machine.status._TIMEOUT_SECS", 60.0)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _endpoints_are_unknown() -> Iterator[None]:
+    """To the next test: whether an endpoint is wrong depends on what it has said to this process before."""
+    yield
+    if endpoints := sys.modules.get("headrace.runtime.endpoints"):
+        endpoints._record_of.cache_clear()
 
 
 @pytest.fixture(scope="module")

@@ -60,13 +60,7 @@ def stale(sharing, wait_until):
     return manager.endpoint
 
 
-def no_orphans(wait_until):
-    """Other tests of this user may have some for a moment."""
-    return wait_until(lambda: not machine_status().orphans)
-
-
-def test_doctor_reports_that_nothing_runs(headrace, directory, wait_until):
-    assert no_orphans(wait_until)
+def test_doctor_reports_that_nothing_runs(headrace, directory, own_marks):
     result = headrace("doctor")
     assert (result.code, result.err) == (0, "")
     lines = [line.split("  ") for line in result.out.splitlines()]
@@ -105,7 +99,7 @@ def test_leftovers_are_reported_with_the_cure_and_cleaned(headrace, stale, orpha
     assert f"endpoint {stale}" in cleaned.out
     assert f"process {orphan.pid}" in cleaned.out
     assert not os.path.exists(directory)
-    assert no_orphans(wait_until)
+    assert not machine_status().orphans
     again = headrace("doctor", "--clean", "--json")
     assert again.code == 0
     assert json.loads(again.out)["nothing_left_over"] is True
@@ -221,8 +215,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_files_of_killed_requests_are_reported_and_removed(headrace, directory, wait_until):
-    assert no_orphans(wait_until)
+def test_files_of_killed_requests_are_reported_and_removed(headrace, directory, own_marks):
     subprocess.run([sys.executable, "-c", FORSAKEN], check=False)
     names = machine_status().abandoned
     assert sorted(name.rpartition(".")[2] for name in names) == ["budget", "limit"]

@@ -59,8 +59,7 @@ class Census:
         files = {f"descriptor of {target}" for target in _descriptors() if _is_of_hosts(target)}
         maps = {line.split(maxsplit=1)[0] for line in _read("self", "maps").splitlines() if "memfd:headrace" in line}
         threads = {one.name for one in threading.enumerate() if one.name.startswith("headrace output")}
-        shared = {str(path) for path in Path("/dev/shm").glob("*headrace*")}  # others have more there
-        return files | maps | threads | shared | {str(path) for path in self._temporary.iterdir()}
+        return files | maps | threads | {str(path) for path in self._temporary.iterdir()}
 
 
 def _all():

@@ -88,7 +88,7 @@ print(next(run).inference, flush=True)
 
 def end(ending):
     script = SCRIPT.format(ending=ending)
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=200, check=False)
 
 
 @pytest.mark.large

@@ -94,7 +94,7 @@ def test_a_manager_exits_with_its_last_model(managers, lease_of, runtime):
     take(lease)
     assert sorted(file.name for file in runtime.iterdir()) == [manager_name() + ".lock", manager_name() + ".sock"]
     lease.close()
-    managers.threads[0].join(10)
+    managers.threads[0].join(60)
     assert not managers.threads[0].is_alive()
     assert not runtime.exists()
     assert take(lease_of(a_list)) == (["a", "model"], True)
@@ -117,7 +117,7 @@ def test_a_lingering_model_waits_for_the_next_client(managers, clock, lease_of, 
     assert set(managers.models()) == {"key", "other"}
     clock.advance(2)
     other.close()  # has the manager look at its clock
-    managers.threads[0].join(10)
+    managers.threads[0].join(60)
     assert not managers.threads[0].is_alive()
 
 
@@ -299,7 +299,7 @@ def test_a_manager_without_clients_exits(runtime, clock):
         running[-1].start()
 
     find_or_launch(str(runtime), manager_name(), launch).close()
-    running[0].join(10)
+    running[0].join(60)
     assert not running[0].is_alive()
 
 

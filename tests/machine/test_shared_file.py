@@ -258,7 +258,6 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.timeout(30)
 def test_process_that_is_stopped_while_it_adds_holds_up_nobody(opened, spender, popen):
     mine = opened()
     stopped = popen([sys.executable, "-c", STOPPED, "a"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -88,12 +88,7 @@ def manager_that(directory):
     for endpoint in endpoints:
         endpoint.remove()
     for thread in threads:
-        thread.join(10)
-
-
-@pytest.fixture
-def impatient(monkeypatch):
-    monkeypatch.setattr(census_module, "_TIMEOUT_SECS", 0.3)
+        thread.join(60)
 
 
 def test_status_without_any_shared_model_is_empty(directory, monkeypatch):
@@ -156,10 +151,11 @@ def test_an_endpoint_that_was_taken_meanwhile_is_not_cleaned(shared, directory):
     assert [one.process.process for one in machine_status().managers] == [manager.process.process]
 
 
-def test_status_shows_a_stopped_manager(shared, impatient):
+def test_status_shows_a_stopped_manager(shared, monkeypatch):
     shared(mappable(), 1)
     (manager,) = machine_status().managers
     os.kill(manager.process.process, signal.SIGSTOP)
+    monkeypatch.setattr(census_module, "_TIMEOUT_SECS", 0.3)
     try:
         state = machine_status()
     finally:
@@ -209,7 +205,7 @@ def test_status_shows_a_manager_of_another_version(manager_that, work):
     assert state.stale == ()
 
 
-def test_status_shows_a_manager_that_does_not_listen_yet_as_silent(directory, impatient):
+def test_status_shows_a_manager_that_does_not_listen_yet_as_silent(directory, monkeypatch):
     code = """
 import fcntl, os, sys
 file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
@@ -221,6 +217,7 @@ input()
     command = [sys.executable, "-c", code, directory + "/m.lock"]
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
         process.stdout.readline()
+        monkeypatch.setattr(census_module, "_TIMEOUT_SECS", 0.3)
         state = machine_status()
         process.communicate("end\n")
     assert [one.endpoint for one in state.silent] == ["m"]
@@ -241,5 +238,5 @@ def test_status_shows_hosts_whose_owner_was_killed(directory, orphan, wait_until
     assert orphan.pid not in {host.process for hosts in state.own_hosts.values() for host in hosts}
     assert state.leftovers >= 1
     clean(state)
-    assert orphan.wait(20) == -signal.SIGKILL
+    assert orphan.wait(60) == -signal.SIGKILL
     assert orphan.pid not in [one.process for one in machine_status().orphans]
