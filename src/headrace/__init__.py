@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         NotYetHonouredWarning,
         PredictionCountError,
         RateLimitExceeded,
+        RowCostError,
         UnknownKeyError,
         UnsupportedError,
     )
@@ -58,7 +59,7 @@ _HOME = {
         "core.errors": (
             "BudgetError ConfigurationError DeviceLostError EndpointAnswerError EndpointError FallbackError "
             "HeadraceError HostDiedError HostError HostStartError MissingExtraError ModelMemoryError "
-            "NotYetHonouredWarning PredictionCountError RateLimitExceeded UnknownKeyError UnsupportedError"
+            "NotYetHonouredWarning PredictionCountError RateLimitExceeded RowCostError UnknownKeyError UnsupportedError"
         ),
         "core.handler": "HandlerCard ModelHandler",
         "core.keyed": "KeyModelMapping KeyModelPathMapping KeyedModelHandler MaybeKeyedModelHandler",
@@ -118,6 +119,7 @@ __all__ = [
     "RateLimitExceeded",
     "RemoteModelHandler",
     "RetryConfig",
+    "RowCostError",
     "Stage",
     "UnknownKeyError",
     "UnsupportedError",

@@ -22,6 +22,8 @@ class Asks(headrace.RemoteModelHandler):
         with open("asked", "a") as log:
             log.writelines(f"{one}\\n" for one in batch)
         headrace.report_usage(self.model, input_tokens=1_000_000, output_tokens=1000)
+        if self.model == "breaks" and 13 in batch:
+            raise ConnectionResetError("gone")
         return [2 * one for one in batch]
 
     def batch_elements_kwargs(self):
@@ -96,6 +98,7 @@ def test_budget_ends_the_run_which_a_cache_takes_up(run, folder):
         (["--price", "m=a,b"], "--price takes MODEL=INPUT,OUTPUT"),
         (["--price", "m=1,-1"], "at least 0"),
         (["--budget", "5", "--resume"], "--budget needs --price MODEL=INPUT,OUTPUT"),
+        (["--budget-per-row", "5"], "--budget-per-row needs --price MODEL=INPUT,OUTPUT"),
         (["--budget", "-5", "--price", "m=1,1", "--resume"], "positive"),
         (["--budget", "5", "--price", "m=1,1"], "go with --resume or --cache"),
         (["--budget-tokens", "5"], "go with --resume or --cache"),
@@ -107,6 +110,15 @@ def test_options_that_are_wrong_are_one_error(run, folder, options, said):
     assert result.code == 2
     assert said in result.error
     assert asked(folder) == []
+
+
+def test_row_that_has_cost_too_much_is_a_dead_letter(run, folder):
+    options = ("--price", "breaks=1,0", "--budget-per-row", "0.5", "--dead-letters", "dead.jsonl", "--threshold", "0.1")
+    assert run("--handler-arg", "model=breaks", *options).code == 0
+    assert predictions(folder) == EVERYTHING[:13] + EVERYTHING[14:]
+    (letter,) = folder.rows("dead.jsonl")
+    assert letter["message"].startswith("its requests have cost 1, and max_cost_per_row is 0.5, so none is sent")
+    assert asked(folder).count("13") == 1
 
 
 def test_cache_is_for_another_run_too(run, folder):

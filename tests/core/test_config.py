@@ -95,10 +95,12 @@ def test_price_that_is_none_is_refused(wrong):
         {"prices": [Price()]},
         {"max_tokens": 0},
         {"max_tokens": 1.5},
+        {"max_cost_per_row": 1.0},
+        {"max_cost_per_row": 0, "prices": {"m": Price()}},
     ],
 )
 def test_budget_that_is_none_is_refused(wrong):
-    with pytest.raises(ConfigurationError, match=r"budget|prices|max_tokens"):
+    with pytest.raises(ConfigurationError, match=r"budget|prices|max_tokens|max_cost_per_row"):
         Budget(**wrong)
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from headrace import ConfigurationError, MissingExtraError, predict
+from headrace import Budget, ConfigurationError, MissingExtraError, Price, RowCostError, predict
 from headrace.core.events import UsageReported
 from headrace.handlers.json_answers import InvalidAnswerError, JsonSchema
 from headrace.handlers.openai_inference import OpenAIChatModelHandler
@@ -128,6 +128,24 @@ def test_second_wrong_answer_is_a_dead_letter():
     (failure,) = failures_among(outcomes)
     assert (failure.element, failure.attempts) == ("a", 1)
     assert isinstance(failure.error, InvalidAnswerError)
+
+
+def answers_of(asked, prices, cap):
+    """The outcomes of prompts whose first answers do not fit, but that of b; and how many requests they took."""
+    budget = Budget(prices=prices, max_cost_per_row=cap)
+    with serving(speaking(lambda prompt: GOOD if prompt == "b" else repaired(prompt))) as server:
+        return list(predict(handler_at(server), asked, budget=budget, on_failure="yield")), len(server.requests)
+
+
+def test_answer_is_not_sent_back_once_the_row_has_cost_more_than_it_may():
+    prices = {"m": Price(request=0.25)}
+    (failure, fitting), requests = answers_of(["a", "b"], prices, 0.2)
+    assert (fitting.inference, requests) == ({"label": "good"}, 2)
+    assert isinstance(failure.error, RowCostError)
+    assert str(failure.error).startswith("its requests have cost 0.25, and max_cost_per_row is 0.2, so none is sent")
+    assert "the answer is no JSON" in str(failure.error)
+    (one,), requests = answers_of(["a"], prices, 0.25)
+    assert (one.inference, requests) == ({"label": "good"}, 2)
 
 
 def test_answer_that_was_cut_off_is_not_sent_back():

@@ -152,8 +152,9 @@ class JobArgs(ModelArgs, ShownArgs):
         "continues, with --resume or --cache.",
         "AMOUNT",
     )
-    budget_tokens: int | None = option(
-        "--budget-tokens", RUN, "The same in tokens, of prompts and answers together.", "COUNT"
+    budget_tokens: int | None = option("--budget-tokens", RUN, "The same in tokens, of prompts and answers.", "COUNT")
+    budget_per_row: float | None = option(
+        "--budget-per-row", RUN, "No further request for a row whose requests have cost more.", "AMOUNT"
     )
     prices: list[str] | None = option(
         "--price",

@@ -79,12 +79,13 @@ def _kept_columns(args: RunArgs | RetryArgs, columns: Sequence[str]) -> tuple[st
 
 def budget_of(args: RunArgs | RetryArgs) -> Budget | None:
     """The budget that a command line gives; None if it gives none."""
-    has_limit = args.budget is not None or args.budget_tokens is not None
-    if not has_limit and not args.prices:
+    has_limit, per_row = args.budget is not None or args.budget_tokens is not None, args.budget_per_row
+    if not has_limit and not args.prices and per_row is None:
         return None
-    if args.budget is not None and not args.prices:
-        raise ConfigurationError("--budget needs --price MODEL=INPUT,OUTPUT: Headrace knows no prices.")
-    budget = Budget(args.budget, dict(map(_priced, args.prices or ())), args.budget_tokens)
+    for option, given in (("--budget", args.budget), ("--budget-per-row", per_row)):
+        if given is not None and not args.prices:
+            raise ConfigurationError(f"{option} needs --price MODEL=INPUT,OUTPUT: Headrace knows no prices.")
+    budget = Budget(args.budget, dict(map(_priced, args.prices or ())), args.budget_tokens, per_row)
     if has_limit and not args.resume and args.cache is None:
         raise ConfigurationError(
             "--budget and --budget-tokens go with --resume or --cache: without these, what was paid for is lost when "

@@ -278,6 +278,9 @@ class Budget:
     """By the model's name, as its handler reports it; ``"*"``: every other one."""
     max_tokens: int | None = None
     """Tokens of prompts and answers together; None: no limit."""
+    max_cost_per_row: float | None = None
+    """Once the requests for an element have cost more, no other one is sent for it: neither a repeat, nor one to repair
+    its answer. Its dead letter has a RowCostError. None: no limit."""
 
     def __post_init__(self) -> None:
         are_prices = isinstance(self.prices, Mapping) and all(isinstance(one, Price) for one in self.prices.values())
@@ -286,10 +289,11 @@ class Budget:
             "prices map names of models to prices, such as {'model-x': Price(input=0.15, output=0.60)}, not "
             f"{self.prices!r:.80}.",
         )
-        limit, tokens = self.limit, self.max_tokens
-        is_positive = limit is None or (_is_amount(limit) and limit > 0)
-        _require(is_positive, f"the budget's limit must be a positive number, not {limit!r:.80}.")
-        _require(limit is None or bool(self.prices), "a budget with a limit needs prices: Headrace knows none.")
+        tokens = self.max_tokens
+        for name, limit in (("the budget's limit", self.limit), ("max_cost_per_row", self.max_cost_per_row)):
+            is_positive = limit is None or (_is_amount(limit) and limit > 0)
+            _require(is_positive, f"{name} must be a positive number, not {limit!r:.80}.")
+        _require(bool(self.prices) or not self.needs_prices, "a budget with a limit needs prices: Headrace knows none.")
         is_count = isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 1
         _require(tokens is None or is_count, f"max_tokens must be an int of at least 1, not {tokens!r:.80}.")
 
@@ -300,7 +304,12 @@ class Budget:
     @property
     def has_limit(self) -> bool:
         """Whether it ends a run at all."""
-        return self.limit is not None or self.max_tokens is not None
+        return self.needs_prices or self.max_tokens is not None
+
+    @property
+    def needs_prices(self) -> bool:
+        """Whether it cannot be kept without prices."""
+        return self.limit is not None or self.max_cost_per_row is not None
 
 
 class Spent(NamedTuple):

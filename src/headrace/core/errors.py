@@ -14,6 +14,7 @@
     ├── EndpointAnswerError (RuntimeError)    a remote endpoint answered with an error, or with nothing that can be read
     ├── FallbackError (RuntimeError)          a model and its fallback both failed
     ├── BudgetError (RuntimeError)            the budget for requests is spent, or cannot be kept
+    ├── RowCostError (RuntimeError)           the requests for one element have cost as much as they may
     └── HostError (RuntimeError)              about the process in which an isolated model lives
         ├── HostStartError                    it cannot be started
         └── HostDiedError                     it died while it worked
@@ -229,6 +230,10 @@ class BudgetError(HeadraceError, RuntimeError):
         super().__init__(message)
         self.left_out = tuple(left_out)
         self.read = read
+
+
+class RowCostError(HeadraceError, RuntimeError):
+    """The requests for one element have cost more than ``Budget.max_cost_per_row``, so no other one is sent for it."""
 
 
 class HostError(HeadraceError, RuntimeError):

@@ -10,13 +10,33 @@ from dataclasses import replace
 from operator import index
 from typing import Any, NamedTuple
 
-from headrace.core.errors import ConfigurationError
+from headrace.core.errors import ConfigurationError, RowCostError, as_type_name
 from headrace.core.events import UsageReported
 
 UsageSink = Callable[[UsageReported], None]
 """Receives reports on the thread that the handler runs on; must neither block nor raise."""
 HeadersSink = Callable[[dict[str, str]], None]
 """Receives an answer's headers by their names in lower case, on the thread that the handler runs on."""
+
+
+class RowCost:
+    """What the requests for an element have cost, and may cost; elements of one request have equal parts in it."""
+
+    def __init__(self, most: float, elements: int) -> None:
+        self._most, self._elements, self._cost = most, elements, 0.0
+
+    def add(self, cost: float) -> None:
+        """Adds what a request has cost."""
+        self._cost += cost / self._elements
+
+    def error(self, last: BaseException) -> RowCostError | None:
+        """Why nothing more is to be requested after a ``last`` error; None: it may be."""
+        if self._cost <= self._most:
+            return None
+        said = f"its requests have cost {self._cost:.6g}, and max_cost_per_row is {self._most:g}, so none is sent after"
+        error = RowCostError(f"{said} {as_type_name(last)}: {last}")
+        error.__cause__ = last
+        return error
 
 
 class RequestState(NamedTuple):
@@ -28,6 +48,7 @@ class RequestState(NamedTuple):
     """Whether an earlier request has paid for the answers that are reported."""
     kept: dict[Any, Any] | None = None
     """None: there is no next try."""
+    row_cost: RowCost | None = None
 
 
 _NO_REQUEST = RequestState()
@@ -141,10 +162,16 @@ def kept_for_next_try() -> dict[Any, Any]:
     return {} if kept is None else kept
 
 
-def request_context(usage: UsageSink) -> contextvars.Context:
+def row_cost_error(last: BaseException) -> RowCostError | None:
+    """Why a handler is not to send another request after an answer that it cannot use; None: it may."""
+    row_cost = current_request.get().row_cost
+    return None if row_cost is None else row_cost.error(last)
+
+
+def request_context(usage: UsageSink, row_cost: RowCost | None = None) -> contextvars.Context:
     """A copy of the current context variables for one request, with all its tries: its usage goes to ``usage``."""
     context = contextvars.copy_context()
-    context.run(current_request.set, RequestState((usage,), kept={}))
+    context.run(current_request.set, RequestState((usage,), kept={}, row_cost=row_cost))
     return context
 
 

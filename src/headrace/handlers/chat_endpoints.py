@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 from headrace.core.errors import ConfigurationError, EndpointAnswerError, EndpointError, PredictionCountError
 from headrace.core.handler import ModelT
 from headrace.core.remote import ElementFailure
-from headrace.core.request_context import kept_for_next_try, report_rate_limit, usage_was_paid_before
+from headrace.core.request_context import kept_for_next_try, report_rate_limit, row_cost_error, usage_was_paid_before
 from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey, KeySource
 from headrace.core.spelling import did_you_mean
@@ -318,6 +318,8 @@ class ChatHandler(ClientHandler[ModelT]):
         if isinstance(value, ElementFailure) and self._schema is not None and reply.text is not None:
             if reply.cut_off:  # the next one would be, too
                 return value
+            if (too_dear := row_cost_error(value.error)) is not None:
+                return ElementFailure(too_dear)
             kept[id(example)] = reply  # if the next request fails, that one alone is sent again
             complaint = {"role": "user", "content": self._schema.complaint(value.error)}
             said = reply.text.encode(errors="replace").decode()  # a lone surrogate cannot be sent

@@ -247,7 +247,7 @@ class Dispatcher:
             name, waited_secs = rules.caller.partition(".")[0], rules.patience_secs if has_waited else None
             is_caught = isinstance(error, rules.caught)
             refusal = self._record.error_of_all(error, call.content, name, waited_secs=waited_secs, is_caught=is_caught)
-        self._deliver(Delivery(call, [], refusal or error, seconds))
+        self._deliver(Delivery(call, [], refusal or call.cost_error or error, seconds))
         if refusal is not None:
             call.inbox.refusal = call.inbox.refusal or refusal
             for one in self._waiting.remove_all(lambda one: one.inbox is call.inbox):
@@ -300,7 +300,7 @@ class Dispatcher:
             self._calls.add(answered)
             self._deliver(Delivery(answered, [predictions[place] for place in kept], None, seconds))
         if not self._sends_again(call, error, worst):
-            self._deliver(Delivery(call, [], error, seconds))
+            self._deliver(Delivery(call, [], call.cost_error or error, seconds))
 
     def _sends_again(self, call: EndpointCall, error: BaseException, judgement: Judgement) -> bool:
         now = self._loop.time()
@@ -326,7 +326,7 @@ class Dispatcher:
                 return False
             pause = pause_before_retry(call.failures)
         pause = judgement.delay_secs + pause
-        if now + pause > call.deadline:
+        if now + pause > call.deadline or call.is_too_dear(error):
             return False
         call.tries += 1
         call.retried.append(error)

@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 from headrace.batching.batcher import Batch
 from headrace.core.answer import predictions_of, wrong_count
 from headrace.core.engine import EngineModelHandler, predict_each
+from headrace.core.errors import RowCostError
 from headrace.core.event_loop import Ended, EventLoop, ended_in_time
 from headrace.core.events import WANTED, CallEnded, Event, HandlerMetric
 from headrace.core.fingerprint import fingerprint
 from headrace.core.remote import RemoteModelHandler
-from headrace.core.request_context import also_report_to
+from headrace.core.request_context import RowCost, also_report_to
 from headrace.failures.concurrency import ConcurrencyLimit, FixedLimit
 from headrace.failures.endpoint_board import Board
 from headrace.failures.replies import RequestReport
@@ -148,6 +149,9 @@ class EndpointCall:
     inbox: Inbox
     context: contextvars.Context
     prefix: str = ""
+    row_cost: RowCost | None = None
+    cost_error: RowCostError | None = None
+    """Why it was not sent again."""
     tries: int = 1
     failures: int = 0
     """How many tries have failed by themselves."""
@@ -159,6 +163,11 @@ class EndpointCall:
     retried: list[BaseException] = field(default_factory=list)
     records: list[Event] = field(default_factory=list)
     """What its bundle is to report."""
+
+    def is_too_dear(self, error: BaseException) -> bool:
+        """Whether it has cost too much to be sent again after an error."""
+        self.cost_error = None if self.row_cost is None else self.row_cost.error(error)
+        return self.cost_error is not None
 
     def content(self) -> object:
         """What tells the call from others with different examples."""

@@ -50,7 +50,12 @@ def prepare(handler: Any, request: InferenceRequest) -> SessionSpec:
     fallbacks = _given_fallbacks(request.fallback)
     spec = _prepared(handler, request, has_fallback=bool(fallbacks))
     prepared = (_prepared_fallback(handler, spec.plan, request, rank) for rank in range(1, len(fallbacks) + 1))
-    return replace(spec, fallbacks=tuple(prepared))
+    spec = replace(spec, fallbacks=tuple(prepared))
+    if request.budget is not None and request.budget.max_cost_per_row is not None and not spec.sends_requests:
+        raise ConfigurationError(
+            f"max_cost_per_row is for handlers that send requests (RemoteModelHandler), unlike {spec.plan.name}."
+        )
+    return spec
 
 
 def _given_fallbacks(given: Any) -> Sequence[Any]:

@@ -153,8 +153,11 @@ class RequestExecutor:
             self._dedup.resume(batch.cache_keys)
             return self._failed(name, batch, error, 1)
         where = getattr(batch.tags[0], "where", None)
-        context = request_context(partial(self._session.record_usage, where=where, gen_ai=dispatcher.rules.gen_ai))
-        call = EndpointCall(name, batch, keys, examples, client, self._inbox, context, prefix)
+        usage, gen_ai = self._session.usage, dispatcher.rules.gen_ai
+        row_cost = None if usage is None else usage.row_cost(len(batch.elements))
+        record = partial(self._session.record_usage, where=where, gen_ai=gen_ai, row_cost=row_cost)
+        context = request_context(record, row_cost)
+        call = EndpointCall(name, batch, keys, examples, client, self._inbox, context, prefix, row_cost)
         self._calls.add(call)
         dispatcher.submit(call)
         return []

@@ -25,6 +25,7 @@ from headrace.core.events import Event, ModelLoaded, Observer, UsageReported
 from headrace.core.model_cache import ModelCache, ResidentModels, Slot
 from headrace.core.phases import Phase, during
 from headrace.core.registry import Registry
+from headrace.core.request_context import RowCost
 from headrace.failures.breaker import CircuitBreaker, LoadPolicy, ProbeSchedule
 from headrace.failures.device import device_loss
 from headrace.failures.retry import RetryBudget
@@ -149,12 +150,20 @@ class InferenceSession:
             return self._shared
 
     def record_usage(
-        self, used: UsageReported, where: tuple[str, int] | None = None, gen_ai: tuple[str, str] = ("", "")
+        self,
+        used: UsageReported,
+        where: tuple[str, int] | None = None,
+        gen_ai: tuple[str, str] = ("", ""),
+        row_cost: RowCost | None = None,
     ) -> None:
         """Counts what a request used, for a row; the next bundle that reports events reports it."""
         if where is not None or gen_ai[0]:
             used = replace(used, where=where, operation=gen_ai[0], provider=gen_ai[1])
-        self.events.append(used if self.usage is None else self.usage.priced(used))
+        if self.usage is not None:
+            used = self.usage.priced(used)
+        if row_cost is not None:
+            row_cost.add(used.cost or 0.0)
+        self.events.append(used)
 
     def report_events(self, observer: Observer) -> None:
         """Reports each of ``events`` once, to whichever bundle's observer asks first."""

@@ -101,6 +101,11 @@ class SessionSpec:
         return self.isolated or bool(self.shared)
 
     @property
+    def sends_requests(self) -> bool:
+        """Whether a model, or a fallback, sends requests."""
+        return any(one.plan.concurrent for one in (self, *self.fallbacks))
+
+    @property
     def has_engines_in_hosts(self) -> bool:
         """Whether the models are engines, and in hosts, which take requests one by one."""
         return self.isolated and bool(self.plan.concurrent)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from headrace.core.config import Budget, Spent
 from headrace.core.errors import BudgetError, ConfigurationError
 from headrace.core.events import UsageReported
+from headrace.core.request_context import RowCost
 from headrace.hosts.system import why_no_hosts
 from headrace.runtime.spec import BudgetSpec, SessionSpec
 
@@ -87,6 +88,11 @@ class UsageMeter:
         self._deadline = time.monotonic() + seconds
         self._stop, self.may_be_over = self._stop or "interrupted", True
 
+    def row_cost(self, elements: int) -> RowCost | None:
+        """What the requests for so many elements will have cost; None: it has no limit."""
+        most = self._budget.max_cost_per_row
+        return None if most is None else RowCost(most, elements)
+
     @property
     def is_late(self) -> bool:
         """Whether what is in flight is not waited for any longer."""
@@ -115,7 +121,7 @@ class UsageMeter:
             self._end_use.detach()
 
     def _reason(self, model: str, *, has_price: bool) -> str | None:
-        if self._budget.limit is not None and not has_price:
+        if self._budget.needs_prices and not has_price:
             return f"the budget cannot be kept: it has no price for {model!r}; add it to the prices"
         reason = self._spent_reason()
         if reason is not None:
@@ -165,8 +171,8 @@ def meter_of(spec: SessionSpec) -> UsageMeter | None:
 
 def stoppable(spec: SessionSpec) -> SessionSpec:
     """The spec, for which ``stop_requests`` has an effect if its models send requests."""
-    sends = any(one.plan.concurrent for one in (spec, *spec.fallbacks))
-    return replace(spec, budget=BudgetSpec(Budget(), spec.origin)) if sends and spec.budget is None else spec
+    needs_one = spec.sends_requests and spec.budget is None
+    return replace(spec, budget=BudgetSpec(Budget(), spec.origin)) if needs_one else spec
 
 
 def stop_requests(spec: SessionSpec, seconds: float) -> None:
