@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import warnings
 from concurrent.futures import Future
 
@@ -10,7 +11,7 @@ import pytest
 
 from headrace import ConfigurationError, EngineModelHandler, PredictionCountError, predict
 from headrace.testing import HandlerContract
-from toy_engine import ToyEngineHandler
+from toy_engine import Engine, ToyEngineHandler, where
 from toys import infer
 
 
@@ -112,13 +113,23 @@ def test_max_concurrent_is_a_positive_int(wrong):
     ("option", "message"),
     [
         ({"max_batch_size": 8, "min_batch_size": 8}, "leave out max_batch_size, min_batch_size; max_concurrent says"),
-        ({"model_copies": 2}, "has one engine on the machine with large_model=True, .* leave out model_copies"),
         ({"max_concurent": 2}, "max_concurent"),
     ],
 )
 def test_options_that_engines_do_not_take_are_refused(option, message):
     with pytest.raises(ConfigurationError, match=message):
         ToyEngineHandler(**option)
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_more_copies_than_gpus_are_refused(monkeypatch, gpus):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus))))
+    with pytest.raises(ConfigurationError, match=rf"model_copies=3 engines needs a GPU.* machine has {gpus}"):
+        list(predict(ToyEngineHandler(model_copies=3), [1]))
+
+
+def test_one_in_each_worker_process_may_be_asked_for_all_the_same():
+    assert set(predict(Engine(where, model_copies=2), range(9), placement="process")) == {(os.getpid(), os.getpid())}
 
 
 def test_run_inference_leaves_no_loop_open_for_warnings():

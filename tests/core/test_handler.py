@@ -65,6 +65,12 @@ def test_sharing_options_set_sharing_and_copies():
     assert ModelHandler().model_copies() == 1
 
 
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "2"])
+def test_model_copies_are_a_positive_int(wrong):
+    with pytest.raises(ConfigurationError, match="model_copies must be an int, at least 1"):
+        ModelHandler(model_copies=wrong)
+
+
 def test_a_subclass_need_not_call_the_constructor():
     class Terse(Adder):
         def __init__(self):

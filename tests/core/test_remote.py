@@ -26,6 +26,7 @@ def test_methods_that_headrace_calls_cannot_be_overridden(method, instead):
     ("options", "problem"),
     [
         ({"num_retries": -1}, "num_retries must be an int"),
+        ({"model_copies": 2}, "its model behind an endpoint: leave out model_copies"),
         ({"retry_filter": True}, "retry_filter must be a function"),
         ({"rate_limiter": 5}, "rate_limiter must have a method allow"),
         ({"requests_per_minute": 0}, "requests_per_minute must be a positive number, or None for no limit, not 0"),

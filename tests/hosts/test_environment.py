@@ -30,6 +30,14 @@ def test_gpus_without_a_driver_are_none(tmp_path):
     assert visible_gpus({}, tmp_path / "none") == []
 
 
+@pytest.mark.parametrize(
+    ("copies", "shares"), [(2, ["0,1", "2,3"]), (3, ["0", "1", "2"]), (4, ["0", "1", "2", "3"]), (5, [*"01230"])]
+)
+def test_gpus_are_shared_out_among_copies(copies, shares):
+    environment = {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
+    assert [gpu_of(number, copies, environment)["CUDA_VISIBLE_DEVICES"] for number in range(copies)] == shares
+
+
 def test_gpus_are_assigned_to_copies_in_turn(driver):
     assert [gpu_of(number, 3, {}, driver) for number in range(3)] == [
         {"CUDA_VISIBLE_DEVICES": gpu} for gpu in ("0", "1", "0")

@@ -25,14 +25,14 @@ class EngineModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
     options have no effect. A prediction leaves as soon as it is ready. If an element fails, the others do not.
 
     Args:
-        max_concurrent: how many requests the engine is given at a time: more than it computes together, so that it
+        max_concurrent: how many requests an engine is given at a time: more than it computes together, so that it
             always finds one to go on with, and few enough for memory.
         options: those of ``headrace.ModelHandler``; with ``large_model=True`` all worker processes of the machine use
-            one engine, in a process of its own.
+            one engine, in a process of its own, and with ``model_copies=N`` so many, each on GPUs of its own.
 
     Raises:
-        ConfigurationError: ``max_concurrent`` is not a positive int; or an option about batches, or ``model_copies``,
-            which engines do not take.
+        ConfigurationError: ``max_concurrent`` is not a positive int; or an option about batches, which engines do not
+            take.
     """
 
     mappable = False
@@ -49,11 +49,6 @@ class EngineModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
             raise ConfigurationError(
                 f"{type(self).__qualname__} takes elements one by one, and its engine batches them: leave out "
                 f"{', '.join(sorted(self._batching_kwargs))}; max_concurrent says how many it is given at a time."
-            )
-        if self.model_copies() > 1:
-            raise ConfigurationError(
-                f"{type(self).__qualname__} has one engine on the machine with large_model=True, or one in each worker "
-                "process: leave out model_copies."
             )
         self.max_concurrent = max_concurrent
 
@@ -91,7 +86,8 @@ class EngineModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
     def prefix(self, example: ExampleT) -> str | None:
         """What requests that wait are sorted by, so that those that begin alike go together; None: they are not.
 
-        Engines compute a common prefix of prompts once if they still have it in memory.
+        Engines compute a common prefix of prompts once if they still have it in memory: so it also decides which of
+        several copies of an engine gets a request.
         """
         return None
 

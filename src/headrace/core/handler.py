@@ -75,7 +75,8 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
             model is loaded.
 
     Raises:
-        ConfigurationError: an unknown argument, which Beam would ignore, or one given under both its names.
+        ConfigurationError: an unknown argument, which Beam would ignore, or one given under both its names; or
+            ``model_copies`` is not a positive int.
     """
 
     card: ClassVar[HandlerCard | None] = None
@@ -120,6 +121,8 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
         for name, value in self._env_vars.items():
             if not (isinstance(name, str) and isinstance(value, str)):
                 raise ConfigurationError(f"env_vars must map strings to strings, not {name!r} to {value!r}.")
+        if model_copies is not None and (type(model_copies) is not int or model_copies < 1):
+            raise ConfigurationError(f"model_copies must be an int, at least 1, not {model_copies!r}.")
         self._large_model = large_model
         self._model_copies = model_copies
         self._share_across_processes = large_model or model_copies is not None

@@ -119,6 +119,10 @@ class RemoteModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
         **options: Any,
     ) -> None:
         super().__init__(**options)
+        if self.model_copies() > 1:
+            raise ConfigurationError(
+                f"{type(self).__qualname__} has its model behind an endpoint: leave out model_copies."
+            )
         if not isinstance(num_retries, int) or num_retries < 0:
             raise ConfigurationError(f"num_retries must be an int, at least 0, not {num_retries!r}.")
         if not callable(retry_filter):

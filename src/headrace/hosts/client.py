@@ -29,6 +29,7 @@ class ModelHosts:
         timeout_secs: time limit for each operation of a host; None: no limit.
         copies: number of hosts.
         side_by_side: whether a host answers any number of requests at once, as engines do.
+        first: the number of the provider's first one that is meant.
     """
 
     def __init__(
@@ -39,12 +40,14 @@ class ModelHosts:
         copies: int = 1,
         *,
         side_by_side: bool = False,
+        first: int = 0,
     ) -> None:
         self._provider = provider
         self._name = name
         self._timeout_secs = timeout_secs
         self.copies = copies
         self._side_by_side = side_by_side
+        self._first = first
         self._connections: list[HostConnection | None] = [None] * copies
         self._is_closed = False
         self._begin()
@@ -192,7 +195,7 @@ class ModelHosts:
         self._count_failed_start(number)
         try:
             connection = self._connections[number] = HostConnection(
-                self._provider, number, self._timeout_secs, side_by_side=self._side_by_side
+                self._provider, self._first + number, self._timeout_secs, side_by_side=self._side_by_side
             )
         except OSError as error:
             raise HostStartError(self._name, f"{error}.") from error

@@ -89,9 +89,14 @@ def _directory() -> str:
 
 
 def gpu_of(number: int, copies: int, environment: Mapping[str, str], driver: Path = _DRIVER) -> dict[str, str]:
-    """The environment variable that gives copy ``number`` its GPU, round robin; empty with a single copy or GPU."""
+    """The environment variable that gives copy ``number`` its share of the GPUs, or one in turn if there are fewer.
+
+    Empty with a single copy or GPU.
+    """
     gpus = visible_gpus(environment, driver)
-    return {_GPUS: gpus[number % len(gpus)]} if copies > 1 and len(gpus) > 1 else {}
+    share = max(1, len(gpus) // copies)
+    first = number * share % max(1, len(gpus))
+    return {_GPUS: ",".join(gpus[first : first + share])} if copies > 1 and len(gpus) > 1 else {}
 
 
 def visible_gpus(environment: Mapping[str, str], driver: Path = _DRIVER) -> list[str]:

@@ -295,7 +295,7 @@ def _fork_server(steps: RunSteps, workers: int | None) -> ForkServerClient:
         pickle_or_explain(PartRunner(steps), name),
         name,
         environment=here if workers is None else here.with_threads(threads_of_each(workers)),
-        environment_of=lambda number: gpu_of(number, workers or 2, os.environ),
+        environment_of=lambda number: gpu_of(number, workers or max(1, len(visible_gpus(os.environ))), os.environ),
     )
 
 

@@ -90,12 +90,14 @@ class Rules(NamedTuple):
         )
 
 
-def rules_of(spec: SessionSpec, handler: Any) -> Rules:
-    """The rules for a handler's requests: its own if it is a remote handler, else those of the transform's retries."""
+def rules_of(spec: SessionSpec, name: Any) -> Rules:
+    """The rules for a model's requests: its handler's if that is remote, else those of the transform's retries."""
+    handler = spec.plan.models[name]
     is_remote = isinstance(handler, RemoteModelHandler)
     is_engine = isinstance(handler, EngineModelHandler)
     method = handler.request if is_remote else partial(predict_each, handler) if is_engine else handler.run_inference
     limiter = getattr(handler, "rate_limiter", None) if is_remote else None
+    limit = handler.max_concurrent if is_engine or is_remote else None
     is_hosted = spec.isolated  # then the model stands in for an engine, and its host keeps to the timeout
 
     def send(examples: Any, client: Any) -> Any:
@@ -117,12 +119,13 @@ def rules_of(spec: SessionSpec, handler: Any) -> Rules:
         tokens_per_minute=getattr(handler, "tokens_per_minute", None),
         has_fallback=spec.plan.has_fallback,
         usage=meter_of(spec),
-        max_concurrent=handler.max_concurrent if is_engine or is_remote else None,
+        max_concurrent=limit and limit * spec.copies_of(name),
         max_retry_after_secs=spec.retry.max_retry_after_secs,
         caught=spec.caught,
         namespace=getattr(handler, "namespace", "") or handler.get_metrics_namespace(),
         one_by_one=is_engine,
         prefix=handler.prefix if is_engine and not spec.plan.prebatched else None,
+        label=spec.plan.label(name),
         model_name=str(getattr(handler, "model_name", None) or ""),
         gen_ai=handler.gen_ai if is_remote or is_engine else ("", ""),
     )

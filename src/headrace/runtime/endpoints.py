@@ -41,7 +41,7 @@ class Endpoints:
         event_loop = self._opened()
         with self._lock:
             if name not in self._endpoints:
-                rules = rules_of(self._spec, self._spec.plan.models[name])._replace(label=self._spec.plan.label(name))
+                rules = rules_of(self._spec, name)
                 quota = dict(self._spec.quota_names).get(name)
                 record = _record_of(quota or (self._spec.transform, name))
                 self._endpoints[name] = Dispatcher(event_loop, rules, _board_of(quota), record)

@@ -7,8 +7,7 @@ import logging
 import math
 import os
 import threading
-import weakref
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from functools import partial
@@ -29,22 +28,6 @@ from headrace.runtime.messages import EngineAnswer, EngineRequest
 from headrace.runtime.spec import SessionSpec
 
 _LOGGER = logging.getLogger(__name__)
-
-
-class HostedEngine:
-    """Stands in for an engine that lives in a host, which ends, or is left to others, when this is garbage-collected.
-
-    Args:
-        hosts: where the engine is loaded.
-    """
-
-    def __init__(self, hosts: EngineHosts) -> None:
-        self._hosts = hosts
-        weakref.finalize(self, hosts.close)
-
-    def predict(self, examples: Iterable[Any], inference_args: dict[str, Any] | None) -> Awaitable[list[Any]]:
-        """As ``EngineHosts.predict``, whose errors do not refer to this object: who keeps one would keep the host."""
-        return self._hosts.predict(examples, inference_args)
 
 
 class EngineCall(Call):
@@ -102,13 +85,27 @@ class EngineHosts:
         self._calls: dict[int, EngineCall] = {}
         """What is not answered, by number."""
         self._sends = False  # whether what comes goes to the host at once; else it waits
+        self.is_down = False
+        """Whether the host was lost, and what comes waits for the next one."""
+        self.is_broken = False
+        """Whether the engine could not be loaded when it was tried last."""
         self._is_closed = False
         self._thread: threading.Thread | None = None
 
     def load(self) -> None:
         """Loads the engine in a host; raises why it cannot."""
-        self._report(self._models.load(self._model))
-        self._connection = self._hosts.connection(0)
+        try:
+            self._report(self._models.load(self._model))
+            self._connection = self._hosts.connection(0)
+        except BaseException:
+            self.is_down = self.is_broken = True
+            raise
+        self.is_broken = False
+
+    @property
+    def in_flight(self) -> int:
+        """How many of this process's requests are not answered."""
+        return len(self._calls)
 
     async def predict(self, examples: Iterable[Any], inference_args: dict[str, Any] | None) -> list[Any]:
         """The engine's predictions; what it reports meanwhile is reported here.
@@ -174,7 +171,7 @@ class EngineHosts:
                 if self._connection is None:
                     self.load()
                 with self._changed:
-                    self._sends = True
+                    self._sends, self.is_down = True, False
                     self._send(self._calls.values())
                 failure = self._await_answers(lambda: False)
                 if failure is not None and not self._is_closed:
@@ -218,7 +215,7 @@ class EngineHosts:
         if not connection.is_over:
             return None
         with self._changed:
-            self._connection, self._sends = None, False
+            self._connection, self._sends, self.is_down = None, False, True
         return None if is_settled() else connection.failure
 
     def _accept(self, call: EngineCall) -> None:

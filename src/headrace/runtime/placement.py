@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from headrace.batching.batcher import Batcher
-from headrace.core.errors import HostDiedError
+from headrace.core.errors import ConfigurationError, HostDiedError
 from headrace.core.events import Observer
 from headrace.hosts.client import ModelHosts
-from headrace.hosts.environment import ThreadBudget
+from headrace.hosts.environment import ThreadBudget, visible_gpus
 from headrace.hosts.fork_server_client import ForkServerClient
 from headrace.hosts.fork_server_process import Preload
 from headrace.hosts.provider import HostFailure, HostProvider
@@ -38,9 +38,10 @@ from headrace.runtime.acquire import (
     work_of,
 )
 from headrace.runtime.bundle import AnyBundle, Executor, PreprocessFirst
+from headrace.runtime.engine_copies import EngineCopies, HostedEngine
 from headrace.runtime.engine_host import EngineRequestHandler
 from headrace.runtime.host_executor import HostExecutor, preprocesses_first
-from headrace.runtime.hosted_engine import EngineHosts, HostedEngine
+from headrace.runtime.hosted_engine import EngineHosts
 from headrace.runtime.hosted_models import HostedModelProxy, HostedModels
 from headrace.runtime.messages import Done, Work
 from headrace.runtime.model_source import Loaded, LoadsOwn, ModelSource
@@ -149,30 +150,51 @@ class MappedModels(ModelSource):
 
 
 class EngineSource(ModelSource):
-    """Loads each engine in a host, of its own or of the machine's; what this process gets stands in for it."""
+    """Loads each engine in hosts, of its own or of the machine's; what this process gets stands in for it."""
 
     def __init__(self, spec: SessionSpec, report: Report) -> None:
         self._spec = spec
         self._report = report
 
     def load(self, name: Any, load_here: LoadsOwn) -> Loaded:
-        """Waits until the engine is loaded, in a new host or in the one that all processes of the machine share."""
-        label, limit = self._spec.plan.name, self._spec.timeout_secs
-        hosts = ModelHosts(self._provider(name), label, limit, side_by_side=True)
-        engine = EngineHosts(self._spec, name, hosts, self._report)
+        """Waits until the engine is loaded, in a new host or in those that all processes of the machine share.
+
+        Raises:
+            ConfigurationError: there are fewer GPUs than copies.
+        """
+        spec, engines = self._spec, list[EngineHosts]()
+        self._refuse_too_many(spec.copies_of(name))
         try:
-            engine.load()
+            for number in range(spec.copies_of(name)):
+                provider, limit = self._provider(name), spec.timeout_secs
+                hosts = ModelHosts(provider, spec.plan.name, limit, side_by_side=True, first=number)
+                engines.append(EngineHosts(spec, name, hosts, self._report))
+                engines[-1].load()
         except BaseException:
-            engine.close()
+            for engine in engines:
+                engine.close()
             raise
-        return Loaded(HostedEngine(engine), self._spec.transform, {})
+        if name in spec.shared:
+            text = "%s: the engine lives in %d hosts of the machine, for all of its worker processes."
+            _LOGGER.info(text, spec.plan.name, len(engines))
+        handler = spec.plan.models[name]
+        prefix = None if spec.plan.prebatched else handler.prefix
+        whole = EngineCopies(engines, handler.max_concurrent, prefix) if len(engines) > 1 else engines[0]
+        return Loaded(HostedEngine(whole), spec.transform, {})
+
+    def _refuse_too_many(self, copies: int) -> None:
+        gpus = len(visible_gpus(os.environ))
+        if copies > gpus > 0:
+            raise ConfigurationError(
+                f"{self._spec.plan.name}: each of model_copies={copies} engines needs a GPU of its own, and this "
+                f"machine has {gpus}: ask for no more. Set CUDA_VISIBLE_DEVICES='' for engines on the CPU."
+            )
 
     def _provider(self, name: Any) -> HostProvider:
         label = self._spec.plan.name
         if name not in self._spec.shared:
             return ForkServerClient(pickle_or_explain(EngineRequestHandler(self._spec, name), label), label)
         acquired = acquire(self._spec, name, self._report)
-        _LOGGER.info("%s: the engine lives in a host of the machine, for all of its worker processes.", label)
         return _lease_for(self._spec, name, acquired)
 
     def close(self) -> None:

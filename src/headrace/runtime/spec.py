@@ -112,6 +112,8 @@ class SessionSpec:
 
     def copies_of(self, name: Any) -> int:
         """The number of hosts of a model that lives in hosts; a model with more than one always does."""
+        if name not in self.shared:
+            return 1
         return max(1, self.plan.models[name].model_copies()) if self.plan.routed else self.copies
 
     @property
