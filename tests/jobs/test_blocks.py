@@ -138,7 +138,7 @@ def assert_same_rows(path, numbers):
         place += len(block)
         rows += [block[index] for index in range(len(block))]
     assert list(map(repr, rows)) == list(map(repr, read_rows(source, numbers)))
-    with mock.patch.object(csv_blocks._ArrowParser, "read", return_value=(b"", None)):
+    with mock.patch.object(csv_blocks._ArrowParser, "read", return_value=None):
         assert list(map(repr, rows)) == list(map(repr, read_rows(source, numbers)))
     return rows
 
@@ -176,6 +176,19 @@ def test_rows_at_the_start_of_a_piece(tmp_path, monkeypatch, line, row):
     monkeypatch.setattr("headrace.jobs.opening._PIECE_BYTES", len(line.encode()))
     (tmp_path / "in.csv").write_text("text,a\n" + line * 5)
     assert assert_same_rows(tmp_path / "in.csv", {"a": "float"}) == [row] * 5
+
+
+def test_rows_before_the_place_where_a_file_breaks_off(tmp_path, monkeypatch):
+    """Though pieces behind them are looked at while they are parsed."""
+    monkeypatch.setattr("headrace.jobs.opening._PIECE_BYTES", 300)
+    monkeypatch.setattr("headrace.jobs.opening._FIRST_BYTES", 300)
+    text = "a\n" + "".join(f"{n}\n" for n in range(5000))
+    (tmp_path / "in.csv.gz").write_bytes(gzip.compress(text.encode())[:-9])
+    rows = []
+    with pytest.raises(EOFError):
+        rows.extend(read_rows(Source(str(tmp_path / "in.csv.gz"), "csv"), {"a": "int"}))
+    assert rows[-1:] == [{"a": len(rows) - 1}]
+    assert len(rows) > 4000
 
 
 RUNS = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 120)), max_size=5)

@@ -1,14 +1,15 @@
 """Reads CSV as Arrow columns where Arrow agrees with Python's ``csv`` module, and line by line elsewhere.
 
-A few megabytes of text are parsed at a time. Of what Arrow refuses, or might read differently from Python, half as much
+Threads parse a few megabytes of text each. Of what Arrow refuses, or might read differently from Python, half as much
 is tried, and so on until only few lines are left, which the ``csv`` module reads.
 """
 
 from __future__ import annotations
 
 import codecs
+from collections import deque
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy
@@ -23,10 +24,10 @@ from headrace.jobs.opening import TextLines, open_text
 from headrace.rows.blocks import Record
 from headrace.rows.values import ZERO, numbers_of
 
-_MOST_BYTES, _ARROW_BYTES = 1 << 22, 1 << 18
+_MOST_BYTES, _LARGEST_BLOCK = 1 << 22, 1 << 30
 _FEW_LINES, _RECORDS = 64, 512
 _THREADS = 4
-"""The most that convert columns."""
+"""The most that parse."""
 _TYPES = {
     "int": pyarrow.int64(),
     "float": pyarrow.float64(),
@@ -40,21 +41,30 @@ _QUOTE, _NEWLINE, _MINUS, _POINT, _ZERO, _NINE = b'"\n-.09'
 
 def read_csv_blocks(source: Source, types: Mapping[str, str]) -> Iterator[Any]:
     """The rows of a file, as record batches or, where Arrow might read them differently, as lists of records."""
-    with (
-        open_text(source) as lines,
-        ThreadPoolExecutor(min(_THREADS, pyarrow.cpu_count()), "headrace-columns") as threads,
-    ):
+    count = min(_THREADS, pyarrow.cpu_count())
+    with open_text(source) as lines, ThreadPoolExecutor(count, "headrace-columns") as threads:
         header = CsvRecords(lines, source.delimiter, source.path).header()
         if source.part is not None:
             lines.go_to(source.part)
-        arrow, size = _ArrowParser(source.delimiter, header, types, threads), _MOST_BYTES
-        while text := lines.ahead(size):
-            records, batch = arrow.read(text)
-            if batch is not None:
-                lines.take(records)
+        arrow, size = _ArrowParser(source.delimiter, header, types), _MOST_BYTES
+        coming, ahead = deque[tuple[bytes, Future[Any]]](), 0  # the next texts, in threads, and their bytes
+        while True:
+            most = count + 1 if size == _MOST_BYTES else 1  # where Arrow refuses much, none are parsed in vain
+            while len(coming) < most and (text := arrow.whole_records(lines.ahead(size, ahead))):
+                coming.append((text, threads.submit(arrow.read, text)))
+                ahead += len(text)
+            text, parsed = coming.popleft() if coming else (lines.ahead(size), None)
+            if not text:
+                return
+            if (batch := parsed and parsed.result()) is not None:
+                lines.take(text)
+                ahead -= len(text)
                 yield batch
                 size = min(_MOST_BYTES, 2 * size)
-            elif arrow.is_able and text.count(b"\n") > _FEW_LINES:
+                continue
+            coming.clear()
+            ahead = 0
+            if arrow.is_able and text.count(b"\n") > _FEW_LINES:
                 size = min(size, len(text)) // 2
             else:
                 yield from _as_python_reads(source, lines, text.count(b"\n"), header, types)
@@ -82,41 +92,40 @@ def _as_python_reads(
 class _ArrowParser:
     """Parses text with Arrow: numbers, days and times as texts first, to see that nothing of a field is lost."""
 
-    def __init__(
-        self, delimiter: str, header: list[str], types: Mapping[str, str], threads: ThreadPoolExecutor
-    ) -> None:
+    def __init__(self, delimiter: str, header: list[str], types: Mapping[str, str]) -> None:
         self.is_able = bool(header) and delimiter in DELIMITERS and NESTED not in types.values()
         self._header = header
         self._kinds = [types.get(name, TEXT) for name in header]
         self._delimiter = delimiter
-        self._threads = threads
 
-    def read(self, text: bytes) -> tuple[bytes, Any]:
-        """The whole records at the beginning of a text, and their record batch: None if Python might read others."""
+    def whole_records(self, text: bytes) -> bytes:
+        """The whole records at the beginning of a text; empty if only Python's reader can tell."""
         if not self.is_able or _is_odd(text):
-            return text, None
-        has_long = False
-        if b'"' in text:
-            ends = record_ends(text, self._delimiter)
-            if not len(ends) or 2 * ends[-1] < len(text):  # most likely a stray quote, for Python's reader
-                return text, None
-            text = text[: ends[-1] + 1]
-            has_long = len(ends) < text.count(b"\n")
-        try:
-            batch = self._parsed(text, has_long=has_long)
-            columns = list(self._threads.map(_converted, batch.columns, self._kinds))
-        except ValueError:  # of Arrow's, too
-            return text, None
-        return text, pyarrow.RecordBatch.from_arrays(columns, self._header)
+            return b""
+        if b'"' not in text:
+            return text
+        ends = record_ends(text, self._delimiter)
+        is_likely = len(ends) and 2 * ends[-1] >= len(text)  # else most likely a stray quote
+        return text[: ends[-1] + 1] if is_likely else b""
 
-    def _parsed(self, text: bytes, *, has_long: bool) -> Any:
+    @during(Phase.READING)
+    def read(self, text: bytes) -> Any:
+        """The record batch of whole records; None if Python might read others."""
+        try:
+            batch = self._parsed(text)
+            columns = list(map(_converted, batch.columns, self._kinds))
+        except ValueError:  # of Arrow's, too
+            return None
+        return pyarrow.RecordBatch.from_arrays(columns, self._header)
+
+    def _parsed(self, text: bytes) -> Any:
         kinds = [pyarrow.bool_() if kind == "bool" else pyarrow.string() for kind in self._kinds]
         table = pyarrow.csv.read_csv(
             pyarrow.BufferReader(text),
             pyarrow.csv.ReadOptions(
-                column_names=self._header, block_size=_ARROW_BYTES, use_threads=len(text) > _ARROW_BYTES
+                column_names=self._header, block_size=min(len(text), _LARGEST_BLOCK), use_threads=False
             ),
-            pyarrow.csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=has_long),
+            pyarrow.csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=b'"' in text),
             pyarrow.csv.ConvertOptions(
                 column_types=dict(zip(self._header, kinds, strict=True)),
                 null_values=[""],
@@ -130,7 +139,6 @@ class _ArrowParser:
         return batches[0] if batches else pyarrow.RecordBatch.from_pylist([], schema=table.schema)
 
 
-@during(Phase.READING)
 def _converted(texts: Any, kind: str) -> Any:
     """A column of texts as one of their values; raises ValueError if that cannot be, or a text does not fit."""
     if kind in (TEXT, "bool"):

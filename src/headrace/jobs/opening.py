@@ -12,9 +12,11 @@ import lzma
 import re
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, BinaryIO
 
 from headrace.jobs import pipes, storage
@@ -160,7 +162,11 @@ class TextLines:
         self.start = len(beginning) - len(self.beginning)
         """Where it begins in the file, in bytes."""
         self._coming = self._read_pieces(self.beginning, sys.maxsize)
-        self._text, self._start = b"", 0
+        self._texts: deque[bytes] = deque()
+        """Read, but not all taken: of the first one ``_start`` bytes are."""
+        self._start = self._untaken = 0
+        self._error: Exception | None = None
+        """Why nothing can be read behind the texts."""
         self.line = 0
         """How many lines were taken, and those before."""
         self.bytes = 0
@@ -170,21 +176,33 @@ class TextLines:
         """Moves to a part, behind which the file seems to end."""
         self._file.seek(part.start)
         self._coming = self._read_pieces(b"", part.stop - part.start)
-        self._text, self._start, self.line = b"", 0, part.line
+        self._texts.clear()
+        self._start, self._untaken, self.line = 0, 0, part.line
 
-    def ahead(self, size: int = sys.maxsize) -> bytes:
-        """The next lines without taking them: about ``size`` bytes of what has been read; empty at the end."""
-        if self._start == len(self._text):
-            self._text, self._start = next(self._coming, b""), 0
-        end = self._text.find(b"\n", self._start + size - 1) + 1
-        return self._text[self._start : end or len(self._text)]
+    def ahead(self, size: int = sys.maxsize, skip: int = 0) -> bytes:
+        """The next lines without taking them: about ``size`` bytes of what has been read; empty at the end.
+
+        Args:
+            size: how many bytes, at least.
+            skip: how many bytes of lines to pass over: an error behind them is raised once they were taken.
+        """
+        start = self._start + skip
+        for text in chain(self._texts, self._one_more(must=not skip)):
+            if start < len(text):
+                end = text.find(b"\n", start + size - 1) + 1
+                return text[start : end or len(text)]
+            start -= len(text)
+        return b""
 
     def take(self, text: bytes, lines: int | None = None) -> None:
         """Consumes ``text``, the next lines; ``lines`` is their number, None if it has to be counted."""
         self._start += len(text)
+        while self._texts and self._start >= len(self._texts[0]):
+            self._start -= len(self._texts.popleft())
         self.bytes += len(text)
         self.line += text.count(b"\n") if lines is None else lines
-        self._position.done = self._position.read - (len(self._text) - self._start)
+        self._untaken -= len(text)
+        self._position.done = self._position.read - self._untaken
 
     def __iter__(self) -> Iterator[bytes]:
         """Lines with their ends."""
@@ -196,6 +214,18 @@ class TextLines:
             self.take(text)
             yield text
 
+    def _one_more(self, *, must: bool) -> Iterator[bytes]:
+        """One more piece; none at the end, or if it cannot be read: ``must`` it be, that is raised."""
+        try:
+            text = b"" if self._error else next(self._coming, b"")
+        except Exception as error:
+            text, self._error = b"", error
+        if self._error and must:
+            raise self._error
+        if text:
+            self._texts.append(text)
+            yield text
+
     def _read_pieces(self, chunk: bytes, left: int) -> Iterator[bytes]:
         """Whole lines, as soon as they were read; the last line gets an end if it has none."""
         parts: list[bytes] = []  # of an unfinished line
@@ -203,7 +233,7 @@ class TextLines:
             left -= len(chunk)
             end = chunk.rfind(b"\n") + 1
             if end:
-                yield self._noted(b"".join([*parts, chunk[:end]]))
+                yield self._noted(b"".join([*parts, memoryview(chunk)[:end]]))
                 parts = []
             parts.append(chunk[end:])
             chunk = b""
@@ -212,6 +242,7 @@ class TextLines:
 
     def _noted(self, text: bytes) -> bytes:
         self._position.add(text)
+        self._untaken += len(text)
         return text
 
 
