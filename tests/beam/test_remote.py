@@ -9,6 +9,7 @@ import pytest
 
 from headrace import NotYetHonouredWarning
 from headrace.beam import ElementFailure, KeyedModelHandler, RemoteModelHandler, RunInference
+from leap import LIMIT_SECS, leap
 
 
 class Length(RemoteModelHandler[str, int, str]):
@@ -35,14 +36,21 @@ def test_remote_handler_runs_in_a_pipeline(run):
 
 
 class Stuck(Length):
+    """Takes too long for an empty text, once another batch is there."""
+
+    others = asyncio.Event()
+
     async def request(self, batch, model, inference_args=None):
         if "" in batch:
+            await Stuck.others.wait()
+            leap()
             await asyncio.Event().wait()
+        asyncio.current_task().add_done_callback(lambda _: Stuck.others.set())
         return await super().request(batch, model, inference_args)
 
 
 def test_time_limit_of_a_remote_handler_is_that_of_a_request(run):
-    infer = RunInference(Stuck()).with_exception_handling(timeout=0.5)
+    infer = RunInference(Stuck()).with_exception_handling(timeout=LIMIT_SECS)
     assert not infer._spec.isolated
     good, bad = run.create(["a", "bb", "", "ccc"]) | infer
     letters = bad.failed_inferences | beam.MapTuple(lambda element, error: (element, error[0]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -18,6 +19,7 @@ from headrace.handlers.openai_inference import (
     OpenAIEmbeddingsModelHandler,
 )
 from http_endpoint import Answer
+from leap import LIMIT_SECS, leap
 from openai_endpoint import refusing, speaking, vector_of
 from waiting import wait_until
 
@@ -167,8 +169,10 @@ def test_upload_that_fails_is_repeated_and_no_batch_is_looked_for(answer, ask):
 def test_run_that_is_abandoned_says_how_to_collect_its_batch(ask, caplog):
     with batching(speaking()) as server, caplog.at_level(logging.WARNING):
         server.held = True
-        (late,) = outcomes(ask(server), ["a"], timeout=1)
-        assert "longer than 1 s" in late
+        with ThreadPoolExecutor(1) as other:
+            other.submit(lambda: wait_until(lambda: "GET /v1/batches/batch_1" in server.paths) and leap())
+            (late,) = outcomes(ask(server), ["a"], timeout=LIMIT_SECS)
+        assert f"longer than {LIMIT_SECS} s" in late
         assert wait_until(lambda: "batch batch_1 stays at the provider" in caplog.text)
         assert "run again with the same batch_directory to collect it" in caplog.text
 

@@ -15,8 +15,10 @@ from otlp_collector import collecting
 
 PROGRAM = """
 import sys
+import threading
 
 import headrace
+from headrace.runtime.observers import subscribed
 
 
 class Square(headrace.ModelHandler):
@@ -78,7 +80,12 @@ PREDICT = [
 def collected(tmp_path_factory):
     """What a collector gets of a program that runs a model here, in a host, and at endpoints."""
     code = [
-        *PREDICT,
+        "seen = threading.Event()",
+        "Sees = type('', (), {'on_event': lambda self, event: getattr(event, 'phases', None) and seen.set()})",
+        "class Seen(Square):",
+        "    load_model = lambda self: seen.wait(60) and Square.load_model(self)",
+        "with subscribed(Sees()):",
+        *(f"    {line.replace('Square', 'Seen')}" for line in PREDICT),
         "print(list(headrace.predict(Square(max_batch_size=4), range(3), isolate=True)))",
         "print(list(headrace.predict(Chat(max_batch_size=1), range(3))))",
         "print(list(headrace.predict(Plain(max_batch_size=1), range(2))))",

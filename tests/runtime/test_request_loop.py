@@ -14,6 +14,7 @@ import pytest
 from headrace import EngineModelHandler, Failure, RemoteModelHandler, RetryConfig, predict
 from headrace.core import event_loop as of_requests
 from headrace.core.event_loop import EventLoop
+from leap import LIMIT_SECS, leap
 from toys import Acting
 from waiting import wait_until
 
@@ -171,11 +172,16 @@ def test_model_that_is_loaded_asynchronously_may_take_its_time(monkeypatch):
 
 
 class Blocking(Gathering):
-    """Requests block; elements from 3 on wait for a gate.
+    """Requests block; elements from 3 on take too long, once the others are there, and go on until a gate opens.
 
     Args:
         gate: a threading.Event.
+        others: the same; None: no element is 3 or more.
     """
+
+    def __init__(self, gate, others=None):
+        super().__init__(gate)
+        self.others = others
 
     def create_client(self):
         return None
@@ -183,6 +189,8 @@ class Blocking(Gathering):
     def request(self, batch, model, inference_args=None):
         sent.append(batch[0])
         if batch[0] >= 3:
+            self.others.wait(_PATIENCE_SECS)
+            leap()
             self.error.wait(_PATIENCE_SECS)
         return batch
 
@@ -195,13 +203,15 @@ def request_threads():
 
 
 def test_threads_of_blocking_requests_that_took_too_long_are_bounded(monkeypatch):
-    gate = threading.Event()
+    gate, others = threading.Event(), threading.Event()
     monkeypatch.setattr(of_requests, "_MOST_GIVEN_UP", 5)
     found, most = [], 0
-    handler, patience = Blocking(gate), RetryConfig(timeout_secs=0.2)
-    for one in predict(handler, range(60), on_failure="yield", timeout=0.1, retry=patience):
+    handler, patience = Blocking(gate, others), RetryConfig(timeout_secs=0.2)
+    for one in predict(handler, range(60), on_failure="yield", timeout=LIMIT_SECS, retry=patience):
         found.append(one)
         most = max(most, request_threads())
+        if len(found) == 3:
+            others.set()
     gate.set()
     assert found[:3] == [0, 1, 2]
     assert {type(one.error) for one in found[3:]} == {TimeoutError}
@@ -210,16 +220,17 @@ def test_threads_of_blocking_requests_that_took_too_long_are_bounded(monkeypatch
 
 
 def test_forked_child_has_none_of_the_threads_that_its_parents_requests_keep(monkeypatch):
-    gate = threading.Event()
+    gate, others = threading.Event(), threading.Event()
+    others.set()
     monkeypatch.setattr(of_requests, "_MOST_GIVEN_UP", 1)
-    found = list(predict(Blocking(gate), [3], on_failure="yield", timeout=0.1))
+    found = list(predict(Blocking(gate, others), [3], on_failure="yield", timeout=LIMIT_SECS))
     assert isinstance(found[0], Failure)
     patience = RetryConfig(timeout_secs=0.2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # a fork of a process with threads
         child = os.fork()
     if not child:
-        os._exit(list(predict(Blocking(gate), [1], on_failure="yield", retry=patience)) != [1])
+        os._exit(list(predict(Blocking(gate, others), [1], on_failure="yield", retry=patience)) != [1])
     gate.set()
     assert os.waitpid(child, 0)[1] == 0
 
