@@ -7,7 +7,6 @@ import math
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import urllib.parse
@@ -19,6 +18,7 @@ import pytest
 from headrace.metrics import instruments
 from http_endpoint import serving
 from openai_endpoint import speaking
+from ports import new_port
 from waiting import wait_until
 
 DASHBOARD = Path(__file__).parents[2] / "examples" / "telemetry" / "grafana.json"
@@ -92,16 +92,10 @@ def got(url):
 
 
 @pytest.fixture
-def ports():
-    """Two that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-        return one.getsockname()[1], other.getsockname()[1]
-
-
-@pytest.fixture
-def prometheus(tmp_path, ports):
+def prometheus(tmp_path):
     """The address of one that watches the program, which works until the test ends."""
     assert shutil.which("prometheus"), "install Debian's package prometheus, or what else has that program"
+    ports = new_port(), new_port()
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "prometheus.yml").write_text(CONFIG.format(port=ports[0]))
     address = f"127.0.0.1:{ports[1]}"

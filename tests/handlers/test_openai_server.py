@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import urllib.request
 
@@ -13,6 +12,7 @@ from headrace import EndpointError, predict
 from headrace.core.events import UsageReported
 from headrace.handlers.openai_inference import OpenAIChatModelHandler, OpenAICompletionsModelHandler
 from http_endpoint import events_and_outcomes
+from ports import new_port
 from waiting import wait_until
 
 pytestmark = pytest.mark.large
@@ -20,12 +20,6 @@ pytestmark = pytest.mark.large
 ARGS = {"max_tokens": 4, "temperature": 0}
 PROMPTS = ["a good film", "the film is bad", "film"]
 WORDS = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d", "e", "good", "bad", "film", "the", "is"}
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def answers(url):
@@ -39,13 +33,13 @@ def answers(url):
 @pytest.fixture
 def serving_model(popen, saved_llama):
     """The URL of the server, and the name of its model."""
-    port = free_port()
+    port = new_port()
     command = "import sys; from transformers.cli.transformers import main; sys.exit(main())"
     arguments = ["serve", saved_llama, "--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     server = popen([sys.executable, "-c", command, *arguments], env=environment)
     url = f"http://127.0.0.1:{port}"
-    assert wait_until(lambda: answers(url) or server.poll() is not None)
+    assert wait_until(lambda: answers(url) or server.poll() is not None, 240)
     assert server.poll() is None
     return f"{url}/v1", saved_llama
 

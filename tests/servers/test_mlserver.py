@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from sklearn.linear_model import LogisticRegression
 from headrace import predict
 from headrace.handlers.kserve_inference import KServeModelHandler
 from headrace.testing import HandlerContract
+from ports import new_port
 from waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("module_travels")
@@ -30,12 +30,6 @@ RNG = numpy.random.default_rng(7)
 ROWS = list(RNG.normal(size=(40, 3)))
 MODEL = LogisticRegression().fit(ROWS, [int(row.sum() > 0) for row in ROWS])
 START_SECS = 240
-
-
-def free_ports(count):
-    with ExitStack() as sockets:
-        bound = [sockets.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in bound]
 
 
 def answers(url):
@@ -50,7 +44,7 @@ def ports(tmp_path_factory):
     """Ports of a server that is ready, by protocol."""
     folder = tmp_path_factory.mktemp("mlserver")
     joblib.dump(MODEL, folder / "model.joblib")
-    http, grpc, metrics = free_ports(3)
+    http, grpc, metrics = new_port(), new_port(), new_port()
     settings = {"host": "127.0.0.1", "http_port": http, "grpc_port": grpc, "metrics_port": metrics}
     (folder / "settings.json").write_text(json.dumps({**settings, "parallel_workers": 0, "debug": False}))
     model = {"name": "sums", "implementation": "mlserver_sklearn.SKLearnModel", "parameters": {"uri": "model.joblib"}}
