@@ -25,7 +25,8 @@ def test_all_transforms_of_a_pipeline_are_counted_together(tmp_path: Path) -> No
     _ = rows | "Two" >> RunInference(Metered())
     result = pipeline.run()
     result.wait_until_finish()
-    headrace.beam.report(result, str(tmp_path / "run.html"))
+    shown = headrace.beam.report(result, str(tmp_path / "run.html"))._repr_html_()
+    assert "srcdoc=" in shown
     figures = json.loads((tmp_path / "run.json").read_text())
     assert (figures["command"], figures["exit_reason"], figures["predictions"]) == ("pipeline", "done", 6)
     assert figures["figures"]["batches"] == 6

@@ -10,7 +10,7 @@ from typing import Any
 from apache_beam.metrics.cells import DistributionResult
 
 from headrace.core.events import FALLBACK
-from headrace.metrics.report import refuse_unwritable, report_figures, write_report
+from headrace.metrics.report import ReportPage, refuse_unwritable, report_figures, write_report
 from headrace.metrics.timeline import Timeline
 from headrace.metrics.totals import Totals, usage_figures, usage_in
 
@@ -21,8 +21,8 @@ _UNKNOWN = (
 )
 
 
-def report(result: Any, path: str) -> None:
-    """Writes a page about a pipeline that has run, with its figures beside it as ``.json``.
+def report(result: Any, path: str) -> ReportPage:
+    """Writes a page about a pipeline that has run, with its figures beside it as ``.json``; a notebook shows it.
 
     It has what the runner's metrics tell: predictions, batches, latencies, loads, tokens and money, added up over all
     transforms of Headrace in the pipeline.
@@ -62,7 +62,7 @@ def report(result: Any, path: str) -> None:
     if latency is not None and latency.count:
         micros = {"mean": latency.sum / latency.count, "least": latency.min, "longest": latency.max}
         figures["latency"] = {name: value / 1e6 for name, value in micros.items()}
-    write_report(figures, path)
+    return write_report(figures, path)
 
 
 def totals_of(result: Any) -> Totals:

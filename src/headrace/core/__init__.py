@@ -7,6 +7,7 @@ result.py      PredictionResult for users; Predictions, Skipped and Failure betw
 config.py      BatchingConfig, PlacementConfig, RetryConfig
 errors.py      the error tree
 events.py      facts for observers (metrics, progress)
+notebooks.py   how results look in a notebook
 clock.py       time as a parameter
 model_cache.py a cache of models, within a limit; registry.py: objects that the users of a process share
 Helpers:  arrays.py (protocol of array plug-ins), conversion.py (rows and columns <-> model calls), files.py (open

@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from headrace.core.errors import as_type_name, causes
+from headrace.core.notebooks import html_table
 from headrace.core.transferable import short_repr
 
 _LONGEST_MESSAGE = 500
@@ -29,6 +30,9 @@ class PredictionResult(NamedTuple):
     """The model's prediction for this example."""
     model_id: str | None = None
     """The model that answered: its path or URI if it has one."""
+
+    def _repr_html_(self) -> str:
+        return html_table("prediction", [(name, short_repr(value)) for name, value in self._asdict().items()])
 
 
 class ModelMetadata(NamedTuple):
@@ -168,6 +172,14 @@ class Failure:
 
     def __repr__(self) -> str:
         return f"<Failure: {self}>"
+
+    def _repr_html_(self) -> str:
+        rows = [("element", short_repr(self.element)), ("error", _said(self.error)), ("attempts", f"{self.attempts}")]
+        if self.key is not None:
+            rows.insert(0, ("key", short_repr(self.key)))
+        if self.model_id:
+            rows.append(("model", self.model_id))
+        return html_table(f"{self.stage.value} failed", rows, ("traceback", "".join(self.caught.lines)))
 
     @property
     def error(self) -> BaseException:

@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from headrace.core.errors import ConfigurationError, HeadraceError
+from headrace.core.notebooks import html_table
 
 _COMMAND = "import json, sys; sys.argv[1:] = json.load(sys.stdin); from headrace.cli.main import main; main()"
 """Its options come from standard input: all users see the arguments of a process, and there may be keys in them."""
@@ -18,7 +19,29 @@ _MISUSED = 2
 _KILL_SECS = 10.0
 
 
-def quote(inputs: str | Sequence[str], **options: Any) -> dict[str, Any]:
+class Quote(dict[str, Any]):
+    """What ``headrace quote --json`` prints; a notebook shows it as a table."""
+
+    def _repr_html_(self) -> str:
+        rows = list(_rows_of(self))
+        for one in self.get("alternatives", ()):
+            more = "; ".join(f"{name} {text}" for name, text in _rows_of(one) if name in ("seconds", "money", "error"))
+            rows.append((f"alternative {one['alternative']}", more))
+        return html_table("quote", rows)
+
+
+def _rows_of(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The figures that are known, each with its interval."""
+    for name, value in found.items():
+        low, high = (found.get(f"{name}_{end}") for end in ("low", "high"))
+        if isinstance(value, dict | list) or name.endswith(("_low", "_high")) or (value is None and high is None):
+            continue
+        texts = [f"{one:,.6g}" if isinstance(one, float) else f"{one}" for one in (value, low, high)]
+        text = texts[0] if value is not None else "not known"
+        yield name.replace("_", " "), text if high is None else f"{text} ({texts[1]} to {texts[2]})"
+
+
+def quote(inputs: str | Sequence[str], **options: Any) -> Quote:
     """What a run over files would take; pilots of a minute or less measure it, each in a process of its own.
 
     Args:
@@ -38,8 +61,7 @@ def quote(inputs: str | Sequence[str], **options: Any) -> dict[str, Any]:
     code, out, error = run_command(["quote", *_words(options), "--json", *paths])
     if code:
         raise (ConfigurationError if code == _MISUSED else HeadraceError)(error)
-    found: dict[str, Any] = json.loads(out)
-    return found
+    return Quote(json.loads(out))
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:

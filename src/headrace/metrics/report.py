@@ -8,9 +8,10 @@ import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
+from html import escape
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.metrics.report_tables import seconds_text, tables
@@ -18,6 +19,8 @@ from headrace.metrics.timeline import Timeline
 from headrace.metrics.verdict import advice, verdict
 
 VERSION = 1
+_MOST_SHOWN = 2_000_000
+"""Bytes."""
 _BEGIN = b'{"report": '
 RUNNING = "running"
 """The ``exit_reason`` of a run that goes on."""
@@ -83,7 +86,7 @@ def report_figures(facts: Figures, timeline: Timeline) -> dict[str, Any]:
     }
 
 
-def write_report(figures: Figures, path: str) -> None:
+def write_report(figures: Figures, path: str) -> ReportPage:
     """Writes the figures beside the page, as ``.json``; only them if the path has that ending.
 
     Raises:
@@ -93,6 +96,20 @@ def write_report(figures: Figures, path: str) -> None:
     write_text(data, json.dumps(figures))
     if path.endswith(".html"):
         write_text(page, render(figures))
+    return ReportPage(path)
+
+
+class ReportPage(NamedTuple):
+    """A report that is written; a notebook shows its page, if that has at most 2 MB."""
+
+    path: str
+
+    def _repr_html_(self) -> str | None:
+        with suppress(OSError):  # it may be gone
+            if self.path.endswith(".html") and os.path.getsize(self.path) <= _MOST_SHOWN:
+                page = escape(Path(self.path).read_text(encoding="utf-8"))
+                return f'<iframe sandbox style="width: 100%; height: 40em; border: 0" srcdoc="{page}"></iframe>'
+        return None
 
 
 def read_figures(path: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.core.errors import ConfigurationError
+from headrace.core.notebooks import html_table
 from headrace.runtime.placement import Choice
 from headrace.testing.simulated_endpoint import EndpointShare
 from headrace.testing.simulated_machine import SimulatedBundle, SimulatedMachine
@@ -75,6 +76,9 @@ class Forecast:
     """And refused."""
     cost: float | None
     """Of machines and endpoints; None: the plan has no prices."""
+
+    def _repr_html_(self) -> str:
+        return html_table("forecast", [(name.replace("_", " "), f"{value}") for name, value in vars(self).items()])
 
     @property
     def rows_per_second(self) -> float:
