@@ -140,7 +140,7 @@ def place(request):
 
 
 @pytest.fixture
-def thread(place):
+def thread(place, wait_until):
     threads = []
 
     def make(handler, caught=(), **options):
@@ -153,7 +153,7 @@ def thread(place):
     yield make
     for one in threads:
         one.close()
-    assert [one for one in threading.enumerate() if one.name == "headrace-refresh"] == []
+    assert wait_until(lambda: "headrace-refresh" not in [one.name for one in threading.enumerate()])
 
 
 @pytest.fixture

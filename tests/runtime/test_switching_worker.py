@@ -67,7 +67,7 @@ def files():
 
 
 @pytest.fixture
-def open_worker(files):
+def open_worker(files, wait_until):
     """Opens a worker of the transform that watches the files."""
     stack, transform = ExitStack(), uuid.uuid4().hex
 
@@ -80,7 +80,7 @@ def open_worker(files):
 
     with stack:
         yield make
-    assert [one for one in threading.enumerate() if one.name == "headrace-refresh"] == []
+    assert wait_until(lambda: "headrace-refresh" not in [one.name for one in threading.enumerate()])
 
 
 def ask(worker, events=None):
