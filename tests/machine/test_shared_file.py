@@ -89,6 +89,22 @@ def test_process_that_ends_without_leaving_removes_the_file(member, directory):
     assert not os.path.exists(directory)
 
 
+ENDING = """
+import atexit, sys
+atexit.register(lambda: (print("it looked whether others use the file", flush=True), sys.stdin.read()))
+from headrace.machine.shared_file import shared_board
+board = shared_board("a")
+"""
+
+
+def test_of_processes_that_end_at_once_the_last_one_removes_the_file(directory, popen):
+    mine = shared_board("a")
+    other = popen([sys.executable, "-c", ENDING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert other.stdout.readline()
+    mine.close()
+    assert not os.path.exists(directory)
+
+
 def test_file_of_a_killed_process_is_removed_by_the_next(member, directory):
     process = member()
     process.send_signal(signal.SIGKILL)
