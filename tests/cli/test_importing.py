@@ -2,6 +2,7 @@
 
 import gc
 import os
+from unittest import mock
 
 import pytest
 
@@ -28,6 +29,15 @@ def test_collections_are_afterwards_as_before(is_enabled):
         assert gc.isenabled() is is_enabled
     finally:
         (gc.enable if was_enabled else gc.disable)()
+
+
+def test_what_was_imported_is_held_until_the_command_ends(folder, headrace, handlers):
+    """No collection visits it, and none before the run either."""
+    folder.write("in.csv", "a\n1\n")
+    options = "run", "in.csv", "--handler", f"{handlers}:Add", "--output", "p.jsonl"
+    with mock.patch("headrace.cli.run._run", side_effect=lambda *_: 10 + (gc.get_freeze_count() > 1000)):
+        assert headrace(*options).code == 11
+    assert gc.get_freeze_count() == 0
 
 
 @pytest.mark.parametrize("name", DEFAULTS)

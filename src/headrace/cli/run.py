@@ -106,8 +106,11 @@ def _execute(args: RunArgs | RetryArgs, started: float, record: RunRecord) -> in
                 args, known = recognised(args)
                 ahead.enter_context(importing_ahead(args))
                 from headrace.cli.prepare import prepare  # noqa: PLC0415 - importing numpy takes a while
+                from headrace.models.memory import hold_heap, release_heap  # noqa: PLC0415 - as above
 
                 run, notes = prepare(args, known)
+                hold_heap()
+                ahead.callback(release_heap)
             for note in notes:
                 say(errors, note)
             if args.dry_run:

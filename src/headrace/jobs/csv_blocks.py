@@ -34,6 +34,8 @@ _TYPES = {
     "date": pyarrow.date32(),
     "datetime": pyarrow.timestamp("us"),
 }
+_PARSED_AS = {TEXT: pyarrow.string(), "bool": pyarrow.bool_()}
+"""Others are bytes at first, since no UTF-8 beyond ASCII fits them."""
 DELIMITERS = ",;\t|:"
 """Those of files that are read as columns, and in parts."""
 _QUOTE, _NEWLINE, _MINUS, _POINT, _ZERO, _NINE = b'"\n-.09'
@@ -119,7 +121,7 @@ class _ArrowParser:
         return pyarrow.RecordBatch.from_arrays(columns, self._header)
 
     def _parsed(self, text: bytes) -> Any:
-        kinds = [pyarrow.bool_() if kind == "bool" else pyarrow.string() for kind in self._kinds]
+        kinds = [_PARSED_AS.get(kind, pyarrow.binary()) for kind in self._kinds]
         table = pyarrow.csv.read_csv(
             pyarrow.BufferReader(text),
             pyarrow.csv.ReadOptions(
@@ -141,8 +143,9 @@ class _ArrowParser:
 
 def _converted(texts: Any, kind: str) -> Any:
     """A column of texts as one of their values; raises ValueError if that cannot be, or a text does not fit."""
-    if kind in (TEXT, "bool"):
+    if kind in _PARSED_AS:
         return texts
+    texts = texts.view(pyarrow.string())
     if kind in ("date", "datetime"):
         fits = pyarrow.compute.match_substring_regex(texts, f"^({CELL_TYPES[kind].pattern.pattern})$")
         if pyarrow.compute.all(fits).as_py() is False:
@@ -171,7 +174,7 @@ def _check(texts: Any, places: Any, kind: str) -> bool:
 def _odd_numbers(texts: Any) -> Any:
     """The places of texts with anything but digits, points and signs, or with a leading zero, as codes have it."""
     _, offsets, content = texts.buffers()
-    ends = numpy.frombuffer(offsets, numpy.int32)[texts.offset : texts.offset + len(texts) + 1]
+    ends = numpy.frombuffer(offsets, numpy.int32)[texts.offset : texts.offset + len(texts) + 1].astype(numpy.intp)
     characters = numpy.frombuffer(content or b"", numpy.uint8)[: ends[-1]]
     if not len(characters):
         return ends[:0]
