@@ -20,16 +20,17 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 import large
 import waiting
 from ports import new_port
 
-# No deadline: how long an example takes depends on the machine. The same examples each time: without a change nothing
-# breaks.
-settings.register_profile("headrace", deadline=None, derandomize=True)
-settings.register_profile("explore", deadline=None, max_examples=2000)
+# No deadline: how long an example takes, or finding one, depends on the machine. The same examples each time: without a
+# change nothing breaks.
+_ANY_TIME = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("headrace", **_ANY_TIME, derandomize=True)
+settings.register_profile("explore", **_ANY_TIME, max_examples=2000)
 settings.load_profile("headrace")
 
 pytest_plugins = ["toy_hosts", "toy_workers"]

@@ -120,7 +120,7 @@ def test_scheduled_kills_lose_double_or_blame_no_element(machine, census, seed, 
     outsider.run(DEEDS)
     (machine.folder / "enough").touch()
     for number, worker in enumerate(machine.workers):
-        code = worker.wait(30)
+        code = worker.wait(120)
         assert code == (-signal.SIGKILL if worker.pid in outsider.killed else 0), machine.stderr()[-3000:]
         outcomes = machine.result(number)
         first = machine.elements(number).start

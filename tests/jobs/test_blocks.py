@@ -151,7 +151,7 @@ def test_each_line_that_can_be_wrong(tmp_path, line):
     assert_same_rows(tmp_path / "in.csv", {"id": "int", "a": "float", "b": "int", "extra": "int"})
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(st.text(alphabet='0123456789.,-+eE"\n\r xn_é\t\0', max_size=12), max_size=60))
 def test_any_text(tmp_path, strange):
     text = "a,b\n" + "1,2\n" * 70 + "\n".join(strange) + "\n" + "3,4\n" * 70
@@ -194,7 +194,7 @@ def test_rows_before_the_place_where_a_file_breaks_off(tmp_path, monkeypatch):
 RUNS = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 120)), max_size=5)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(RUNS, st.sampled_from([7, 50, 1000]))
 def test_rows_that_are_done_are_left_out(tmp_path, runs, group):
     """Of files with rows that are not fit for columns; row groups that are done are not read."""

@@ -191,7 +191,7 @@ def read(source):
     return [row for piece in read_json_blocks(source) for row in rows(piece)]
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(st.dictionaries(NAMES, VALUES, max_size=3), max_size=6), st.integers(1, 40))
 def test_rows_are_those_of_json(source, objects, times):
     lines = [json.dumps(one, ensure_ascii=n % 2 == 0) for n, one in enumerate(objects * times)]

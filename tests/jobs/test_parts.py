@@ -24,7 +24,7 @@ from headrace.rows.blocks import Block, place_at
 PLACES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), unique=True)
 PARTS = st.lists(st.tuples(st.sampled_from(KINDS), PLACES), max_size=5)
 BLOCKS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(1, 9)), min_size=1, max_size=8)
-MANY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+MANY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=40)
 
 
 def line(number, source=0):

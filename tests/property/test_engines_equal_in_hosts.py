@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 sys.path.append(str(Path(__file__).parent))  # hosts find what handlers need on it, too
@@ -14,7 +14,7 @@ sys.path.append(str(Path(__file__).parent))  # hosts find what handlers need on 
 import behaviours
 from pairs import ELEMENTS, Pair
 
-few = settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=15)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import pytest
 import sklearn.ensemble
 import sklearn.linear_model
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
@@ -53,7 +53,7 @@ def folder(tmp_path_factory):
 
 
 MAPPED = {"placement": "machine"}
-few = settings(max_examples=5, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=5)
 
 
 def saved(folder, model):

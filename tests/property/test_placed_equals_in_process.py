@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 sys.path.append(str(Path(__file__).parent))  # hosts find what handlers need on it, too
@@ -39,7 +39,7 @@ def by_behaviour(make_pair):
     return make_pair(behaviours.by_behaviour())
 
 
-few = settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=15)
 
 
 @pytest.mark.parametrize("behaviour", behaviours.HANDLERS)

@@ -204,7 +204,7 @@ FATES = st.lists(st.sampled_from(["answered", "answered", "raises", "fails", "re
 
 
 @pytest.mark.parametrize("is_local", [False, True])
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(FATES, FATES, st.integers(1, 4), st.integers(1, 4))
 def test_nothing_is_lost_whatever_two_endpoints_answer(is_local, fates, others, size, other_size):
     fallback = Acting(each(refuse(3)), max_batch_size=2) if is_local else Told(others, other_size, 2000)
