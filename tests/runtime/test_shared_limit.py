@@ -47,16 +47,17 @@ TELLING = pytest.mark.parametrize("kind", [Telling, AsyncTelling])
 
 @TELLING
 def test_requests_per_minute_are_obeyed(kind):
-    handler = kind(requests_per_minute=1200)
-    assert list(predict(handler, range(5))) == list(range(5))
-    assert handler.times[-1] - handler.times[0] >= 3 * 0.05
+    handler, began = kind(requests_per_minute=1200), time.monotonic()
+    assert list(predict(handler, range(9))) == list(range(9))
+    assert handler.times[-1] - began >= 7 * 0.05
 
 
 @TELLING
 def test_tokens_per_minute_are_obeyed(kind):
     handler = kind(lambda _: report_usage("m", input_tokens=3, output_tokens=2), tokens_per_minute=6000)
-    assert list(predict(handler, range(5))) == list(range(5))
-    assert handler.times[-1] - handler.times[0] >= 3 * 0.05
+    began = time.monotonic()
+    assert list(predict(handler, range(9))) == list(range(9))
+    assert handler.times[-1] - began >= 7 * 0.05
 
 
 def test_tokens_per_minute_without_requests_are_not_missed(caplog):
@@ -96,6 +97,6 @@ def test_rate_limit_in_the_headers_of_an_error_is_obeyed(kind):
 def test_transforms_that_ask_one_endpoint_share_its_limit(close_later):
     handlers = Telling(requests_per_minute=1200), Telling(requests_per_minute=1200)
     workers = [close_later(open_worker(prepare(handler, InferenceRequest()))) for handler in handlers]
-    assert [run(worker, [1]) for worker in (*workers, *workers)] == [[1]] * 4
-    times = sorted(handlers[0].times + handlers[1].times)
-    assert times[-1] - times[0] >= 2 * 0.05
+    began = time.monotonic()
+    assert [run(worker, [1]) for worker in 4 * workers] == [[1]] * 8
+    assert max(handlers[0].times + handlers[1].times) - began >= 6 * 0.05
