@@ -1,8 +1,10 @@
 """Files do not depend on how their rows are cut into tables."""
 
 import io
+import json
 import os
 import tempfile
+from itertools import cycle
 
 import pyarrow
 import pytest
@@ -80,6 +82,16 @@ def test_rows_that_arrow_writes_are_as_those_that_it_does_not(monkeypatch, text)
     written = b"".join(csv_of(lambda: [rows], ","))
     monkeypatch.setattr(text_tables, "_FEW", 10**9)
     assert written == b"".join(csv_of(lambda: [rows], ","))
+
+
+@pytest.mark.parametrize("every", [2, 40, 399])
+@pytest.mark.parametrize("text", ["é\x7f", 'a"', "\\", "\x1f"])
+def test_json_lines_are_as_python_writes_them(every, text):
+    odd = cycle([1e-5, -3e-7, 5e-324, 1e16, 1e300, 2.0, 1234567890123.0])
+    floats = [next(odd) if n % every in (0, 1) else None if n % 7 == 3 else n + 0.125 for n in range(400)]
+    rows = [{"x": x, "v": [x or 0.0, 1e-9], "t": text if n == 5 else f"{n}"} for n, x in enumerate(floats)]
+    written = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    assert b"".join(lines_of([pyarrow.Table.from_pylist(rows)])).decode() == written
 
 
 def test_a_lonely_null_is_a_row(tmp_path):

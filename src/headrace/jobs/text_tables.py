@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -26,10 +26,11 @@ _LINES, _BYTES = 1 << 15, 1 << 24
 _LINE_END = 10
 _THREADS = 2
 _FEW = 20
-"""How many times as many rows there are as need texts of their own, where Arrow's writer writes the others."""
+"""How many times as many rows there are as need texts of their own, where Arrow has those of the others."""
 _PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)
 """Names of columns that need no quotes in CSV."""
-_ESCAPED = r'["\\\x00-\x1f]'
+_SPACE, _QUOTE_MARK, _BACKSLASH = b' "\\'
+"""JSON escapes the last two, and what comes before the first."""
 _SMALL, _LARGE = 1e-4, 1e10
 """From where on Arrow writes floats with an exponent, and Python does not."""
 _NO_LENGTH = array_of([0], pyarrow.int64()).cast(pyarrow.int32())
@@ -206,7 +207,8 @@ def _json_texts(column: Any) -> Any:
 
 
 def _quoted(column: Any) -> Any:
-    if pyarrow.compute.any(pyarrow.compute.match_substring_regex(column, _ESCAPED)).as_py():
+    characters = numpy.frombuffer(_content_of(column), numpy.uint8)
+    if ((characters < _SPACE) | (characters == _QUOTE_MARK) | (characters == _BACKSLASH)).any():
         texts = [text if text is None else encode_basestring(text) for text in column.to_pylist()]
         return array_of(texts, pyarrow.string())
     return _together(_QUOTE, column, _QUOTE)
@@ -236,5 +238,10 @@ def _texts_of_floats(column: Any, small: float = _SMALL) -> Any:
     differs = ((sizes < small) & (sizes > 0)) | ((sizes >= _LARGE) & (whole | (small > 0)))
     if not differs.any():
         return texts
-    others = list(map(repr, numbers[differs].tolist()))
-    return pyarrow.compute.replace_with_mask(texts, numbers_as_array(differs), array_of(others, pyarrow.string()))
+    places = numpy.flatnonzero(differs)
+    others = array_of(list(map(repr, numbers[places].tolist())), pyarrow.string())
+    if len(places) * _FEW > len(texts):
+        return pyarrow.compute.replace_with_mask(texts, numbers_as_array(differs), others)
+    between = pairwise([-1, *places.tolist(), len(texts)])
+    pieces = ((texts[place + 1 : end], others[n : n + 1]) for n, (place, end) in enumerate(between))
+    return pyarrow.concat_arrays([*chain.from_iterable(pieces)])
