@@ -49,6 +49,7 @@ WORKLOADS = (
     "remote_refusals",
     "chat_clients",
     "generation",
+    "generation_copies",
     "sharing_classifier",
     "sharing_transformer",
     "sharing_loading",
