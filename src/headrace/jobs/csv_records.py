@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from typing import Any, NamedTuple
 
 from headrace.core.spelling import type_option
@@ -132,9 +132,10 @@ def _type_of(fields: Iterable[str | None]) -> str:
         return NESTED
     if any(map(_CODE.match, texts)) or any(map(_is_quoted_text, known)):
         return TEXT
-    unfit = {kind: sum(not _fits(kind, text) for text in texts) for kind in _GUESSED}
+    most = max(1, len(texts) // 20)
+    unfit = {kind: len([*islice((1 for text in texts if not _fits(kind, text)), most + 1)]) for kind in _GUESSED}
     kind = min(unfit, key=unfit.__getitem__)
-    return kind if unfit[kind] <= max(1, len(texts) // 20) and 2 * unfit[kind] < len(texts) else TEXT
+    return kind if unfit[kind] <= most and 2 * unfit[kind] < len(texts) else TEXT
 
 
 def _is_quoted_text(field: str) -> bool:
