@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> object:
+def wait_until(condition: Callable[[], object], seconds: float = 120.0) -> object:
     """Waits for ``condition()`` to be true; returns its last value, true or not."""
     deadline = time.monotonic() + seconds
     while not (value := condition()) and time.monotonic() < deadline:

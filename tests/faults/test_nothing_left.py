@@ -71,9 +71,10 @@ class OwningHandler(DoublingHandler):
 
 @pytest.mark.large
 def test_hosts_within_a_host_are_ended():
-    outcomes = list(predict(OwningHandler(), range(5), timeout=3, on_failure="yield", batching=ONE_BY_ONE))
-    assert isinstance(outcomes.pop(3), Failure)
+    outcomes = predict(OwningHandler(), [0, 1, 2, 4], isolate=True, batching=ONE_BY_ONE)
     assert [one.inference for one in outcomes] == [0, 2, 4, 8]
+    (failure,) = predict(OwningHandler(), [3], timeout=3, on_failure="yield")
+    assert isinstance(failure, Failure)
 
 
 SCRIPT = """
