@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import subprocess
@@ -123,6 +124,25 @@ def sql_home(folder: Path) -> Path:
     return _home_of_jars(folder.resolve() / f"sql-{JOB_SERVER}", _FOR_SQL)
 
 
+def java_program(project: Path, folder: Path) -> str:
+    """The class path of a Maven project; compiled, and its jars fetched (80 MB), if its sources have changed.
+
+    Raises:
+        EngineError: it cannot be compiled.
+    """
+    sources = sorted(path for path in project.rglob("*") if path.suffix in (".java", ".xml"))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:10]
+    home = folder.resolve() / f"java-{digest}"
+    if not home.exists():
+        with made_at_once(home) as new:
+            for source in sources:
+                copy = new / source.relative_to(project)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(source, copy)
+            _build(new / "pom.xml", "compile", new / "class-path.txt")
+    return os.pathsep.join([str(home / "target" / "classes"), (home / "class-path.txt").read_text().strip()])
+
+
 def _home_of_jars(home: Path, artifacts: Iterable[str]) -> Path:
     if not home.exists():
         with made_at_once(home) as new:
@@ -134,18 +154,23 @@ def _home_of_jars(home: Path, artifacts: Iterable[str]) -> Path:
 
 def _jars(artifacts: Iterable[str], scratch: Path) -> list[Path]:
     """Those artifacts and all that they need, in Maven's own folder."""
+    pom, class_path = scratch / "pom.xml", scratch / "class-path.txt"
+    pom.write_text(_POM.format("\n".join(_DEPENDENCY.format(*artifact.split(":")) for artifact in artifacts)))
+    _build(pom, "validate", class_path)
+    return [Path(jar) for jar in class_path.read_text().strip().split(os.pathsep)]
+
+
+def _build(pom: Path, phase: str, class_path: Path) -> None:
+    """Builds a project up to a phase, and writes the jars that it needs into a file."""
     maven = shutil.which("mvn")
     if maven is None:
         raise EngineError(
-            "Beam's job server comes from Maven's repository, and there is no `mvn` in PATH; "
+            "Beam's jars come from Maven's repository, and there is no `mvn` in PATH; "
             "install it, for example: apt-get install maven"
         )
-    pom, class_path = scratch / "pom.xml", scratch / "class-path.txt"
-    pom.write_text(_POM.format("\n".join(_DEPENDENCY.format(*artifact.split(":")) for artifact in artifacts)))
-    build = [f"{_DEPENDENCY_PLUGIN}:build-classpath", f"-Dmdep.outputFile={class_path}"]
+    build = [phase, f"{_DEPENDENCY_PLUGIN}:build-classpath", f"-Dmdep.outputFile={class_path}"]
     always = ["--batch-mode", "--update-snapshots", "--strict-checksums"]  # what failed before is tried again
     run_command([maven, *always, "--quiet", "--file", str(pom), *build])
-    return [Path(jar) for jar in class_path.read_text().strip().split(os.pathsep)]
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ import sql
 from job_server import logs
 from members import members
 
-NAMES = ("test", "two", "spark", "sql")
+NAMES = ("test", "two", "spark", "sql", "from-java")
 _TAIL = 150
 """Lines."""
 
