@@ -38,7 +38,7 @@ _OUR_MARK = system.new_mark().rpartition(":")[0].encode()
 
 
 @pytest.fixture(scope="module")
-def _quick_collections():
+def quick_collections():
     """What was imported is not looked at by garbage collections."""
     gc.collect()
     gc.freeze()
@@ -47,7 +47,7 @@ def _quick_collections():
 
 
 @pytest.fixture
-def census(request, _quick_collections):
+def census(request, quick_collections):
     """Fails the test if it leaves a process, a descriptor, a mapping or a thread behind."""
     cloudpickle.register_pickle_by_value(request.module)
     before = _belongings()

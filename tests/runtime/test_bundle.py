@@ -189,8 +189,9 @@ class Hungry(ModelHandler):
 
 
 @pytest.mark.large
-@settings(max_examples=12)  # each want of memory has the garbage collected, beside all frameworks
+@settings(max_examples=30)  # each want of memory has the garbage collected
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=9), st.integers(1, 64), st.booleans())
+@pytest.mark.usefixtures("quick_collections")
 def test_out_of_memory_above_a_drifting_size_fails_no_row(limits, size, catches):
     handler = Hungry(itertools.cycle(limits))
     good, bad = run(handler, range(100), caught=Exception if catches else (), batching=fixed(size))
