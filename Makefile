@@ -9,7 +9,7 @@ INSTALL := $(BIN)/uv pip install --python $(BIN)/python
 # The oldest Beam that pyproject.toml allows, in an environment of its own, without what its tests do not import.
 OLDEST_BEAM := $(shell sed -n 's/^ *"apache-beam>=\([0-9.]*\).*/\1/p' pyproject.toml)
 OLDEST := .venv-oldest
-OLDEST_NEEDS := '.[sklearn,pytorch,onnx,datatable,otel,prometheus,test]' polars skl2onnx docstring-parser jinja2 pytest-timeout pytest-xdist
+OLDEST_NEEDS := '.[sklearn,pytorch,onnx,datatable,lancedb,otel,prometheus,test]' polars skl2onnx docstring-parser jinja2 pytest-timeout pytest-xdist
 
 # Handlers of endpoints whose clients do not go with the other frameworks, with the servers that they are tested with.
 SERVERS := .venv-servers
@@ -46,7 +46,7 @@ demo: $(VENV)/.sklearn ## the main job: a model over a CSV file, its predictions
 	$(BIN)/headrace run demo/digits.csv --model demo/model.pkl --columns 'pixel_*' --output demo/predictions.jsonl
 	$(BIN)/python examples/digits/report.py demo
 
-embed: $(VENV)/.embeddings ## the second example: documentation strings to embeddings, with PyTorch (a large download)
+embed: $(VENV)/.embeddings $(VENV)/.lancedb ## the second example: documentation strings to vectors, and a search, with PyTorch (a large download)
 	$(BIN)/python examples/embed_docstrings.py
 
 benchmark: $(VENV)/.dev ## Headrace beside Beam's own RunInference; every goal in one table, in benchmarks/README.md
@@ -66,7 +66,7 @@ flink-up: $(VENV)/.dev ## start that cluster; pipelines of your own run on it, t
 flink-down: $(VENV)/.dev ## end it, and everything that it has started
 	$(BIN)/python engines/flink.py down
 
-test: $(VENV)/.dev-light ## the tests that are quick and need no large framework (installs 0.9 GB)
+test: $(VENV)/.dev-light ## the tests that are quick and need no large framework (installs 1.1 GB)
 	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal -m 'not large'
 
 test-all: $(VENV)/.dev ## the whole test suite, but for what needs an engine (installs every framework: 9 GB)

@@ -20,6 +20,8 @@ A pipeline moves over by changing ``from apache_beam.ml.inference.base import`` 
              -> metrics                  metrics      events into Beam's metrics
     in a model host: recorder          records a handler's updates of Beam's metrics; metrics replays them
     for users: filesystems.ReadFiles   for other rooms, by entry point: beam_handlers, filesystems
+      embeddings                         Embeddings: a RunInference as a step of MLTransform, for Beam's RAG types
+      lancedb_sink                       LanceDBWriteConfig: what they hold, into a vector store
 """
 
 from __future__ import annotations
@@ -41,13 +43,17 @@ if TYPE_CHECKING:
     from apache_beam.ml.inference.base import load_model_status
     from apache_beam.ml.inference.utils import WatchFilePattern
 
+    from headrace.beam.embeddings import Embeddings
     from headrace.beam.filesystems import ReadFiles
+    from headrace.beam.lancedb_sink import LanceDBWriteConfig
     from headrace.beam.pipeline_report import report
     from headrace.beam.results import DeadLetterRows, RunInferenceDLQ
     from headrace.beam.transform import RunInference
 
 _LAZY = {
     "DeadLetterRows": "headrace.beam.results",
+    "Embeddings": "headrace.beam.embeddings",
+    "LanceDBWriteConfig": "headrace.beam.lancedb_sink",
     "ReadFiles": "headrace.beam.filesystems",
     "RunInference": "headrace.beam.transform",
     "RunInferenceDLQ": "headrace.beam.results",
@@ -61,11 +67,13 @@ __all__ = [
     "DeadLetterRows",
     "ElementFailure",
     "ElementRetry",
+    "Embeddings",
     "ExampleT",
     "KeyModelMapping",
     "KeyModelPathMapping",
     "KeyT",
     "KeyedModelHandler",
+    "LanceDBWriteConfig",
     "MaybeKeyedModelHandler",
     "ModelHandler",
     "ModelMetadata",

