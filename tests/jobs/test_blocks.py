@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import random
 from unittest import mock
 
@@ -189,6 +190,21 @@ def test_rows_before_the_place_where_a_file_breaks_off(tmp_path, monkeypatch):
         rows.extend(read_rows(Source(str(tmp_path / "in.csv.gz"), "csv"), {"a": "int"}))
     assert rows[-1:] == [{"a": len(rows) - 1}]
     assert len(rows) > 4000
+
+
+def test_rows_of_a_pipe_do_not_wait_for_those_behind_them():
+    out, into = os.pipe()
+    try:
+        os.write(into, b"a\n1\n2\n")
+        (source,) = match([f"/dev/fd/{out}"], "csv")
+        blocks = read_blocks(source, types={"a": "int"})
+        assert list(next(blocks).rows()) == [{"a": 1}, {"a": 2}]
+        os.write(into, b"3\n")
+        assert list(next(blocks).rows()) == [{"a": 3}]
+    finally:
+        os.close(into)
+    assert list(blocks) == []
+    os.close(out)
 
 
 RUNS = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 120)), max_size=5)

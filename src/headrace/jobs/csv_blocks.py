@@ -21,6 +21,7 @@ from headrace.core.phases import Phase, during
 from headrace.jobs.csv_records import CELL_TYPES, EXACT, FALSE, NESTED, TEXT, TRUE, CsvRecords, value_of
 from headrace.jobs.files import Source
 from headrace.jobs.opening import TextLines, open_text
+from headrace.jobs.pipes import is_pipe
 from headrace.rows.blocks import Record
 from headrace.rows.values import ZERO, numbers_of
 
@@ -44,6 +45,7 @@ _QUOTE, _NEWLINE, _MINUS, _POINT, _ZERO, _NINE = b'"\n-.09'
 def read_csv_blocks(source: Source, types: Mapping[str, str]) -> Iterator[Any]:
     """The rows of a file, as record batches or, where Arrow might read them differently, as lists of records."""
     count = min(_THREADS, pyarrow.cpu_count())
+    at_once = 1 if is_pipe(source.path) else count + 1  # the rows of a pipe do not wait for others
     with open_text(source) as lines, ThreadPoolExecutor(count, "headrace-columns") as threads:
         header = CsvRecords(lines, source.delimiter, source.path).header()
         if source.part is not None:
@@ -51,7 +53,7 @@ def read_csv_blocks(source: Source, types: Mapping[str, str]) -> Iterator[Any]:
         arrow, size = _ArrowParser(source.delimiter, header, types), _MOST_BYTES
         coming, ahead = deque[tuple[bytes, Future[Any]]](), 0  # the next texts, in threads, and their bytes
         while True:
-            most = count + 1 if size == _MOST_BYTES else 1  # where Arrow refuses much, none are parsed in vain
+            most = at_once if size == _MOST_BYTES else 1  # where Arrow refuses much, none are parsed in vain
             while len(coming) < most and (text := arrow.whole_records(lines.ahead(size, ahead))):
                 coming.append((text, threads.submit(arrow.read, text)))
                 ahead += len(text)
