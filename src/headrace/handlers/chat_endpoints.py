@@ -14,6 +14,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
+from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
 from headrace.core.errors import ConfigurationError, EndpointAnswerError, EndpointError, PredictionCountError
@@ -79,6 +80,9 @@ class ClientHandler(TextEndpointHandler[ModelT]):
     """What an answer should be, for errors."""
     _http_size: ClassVar[int] = 1
     """Examples in a request."""
+    _full_answer = False
+    """Whether the client's objects are needed, and not only some fields of them: making them takes a tenth of the time
+    of a request."""
 
     def __init__(
         self,
@@ -178,7 +182,7 @@ class ClientHandler(TextEndpointHandler[ModelT]):
         content: bytes = raw.http_response.content
         is_page = "json" not in raw.headers.get("content-type", "") and not content.lstrip().startswith((b'"', b"{"))
         try:
-            answer = raw.parse()
+            answer = raw.parse() if self._full_answer else json.loads(content, object_hook=_fields)
             answer = await answer if inspect.isawaitable(answer) else answer
         except Exception:  # whatever the client raises about garbage, or about JSON that is nested too deeply
             answer = None
@@ -242,6 +246,11 @@ class ClientHandler(TextEndpointHandler[ModelT]):
             return self._read(whole, asked, answer.body.encode())
         finally:
             usage_was_paid_before(False)
+
+
+def _fields(found: dict[str, Any]) -> SimpleNamespace:
+    """A JSON object that has attributes, as the client's have."""
+    return SimpleNamespace(**found)
 
 
 def _body(asked: Mapping[str, Any]) -> dict[str, Any]:

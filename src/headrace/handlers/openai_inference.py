@@ -93,7 +93,7 @@ class OpenAIChatModelHandler(_OpenAIHandler, ChatHandler[openai.AsyncOpenAI]):
 
     def _reply_in(self, answer: Any, asked: Mapping[str, Any]) -> ModelReply:
         choice = answer.choices[0]
-        content, refusal = choice.message.content, getattr(choice.message, "refusal", None)
+        content, refusal = (getattr(choice.message, name, None) for name in ("content", "refusal"))
         text, ended = None if content is None else text_in(content), choice.finish_reason
         why_none = f"the model refused: {refusal}" if refusal else f"the answer has no text; it ended with {ended!r}"
         return ModelReply(text, answer, why_none, ended == "length")
@@ -172,6 +172,7 @@ class OpenAIEmbeddingsModelHandler(_OpenAITextHandler):
     _answer = CreateEmbeddingResponse
     _wanted = "list of embeddings"
     _http_size = 64
+    _full_answer = True  # the client has the numbers sent in base64
 
     async def request(
         self, batch: Sequence[Any], model: openai.AsyncOpenAI, inference_args: dict[str, Any] | None = None
