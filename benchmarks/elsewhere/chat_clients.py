@@ -15,7 +15,7 @@ from typing import Any
 import anthropic
 import openai
 
-import headrace
+from headrace import predict
 from headrace.handlers.anthropic_inference import AnthropicChatModelHandler
 from headrace.handlers.openai_inference import OpenAIChatModelHandler
 
@@ -57,7 +57,7 @@ def main(name: str, port: str, count: str, at_once: str | None = None) -> None:
     began = time.perf_counter()
     if at_once is None:
         handler = _HANDLERS[name]("m", url=url, api_key="key")
-        found = [one.inference for one in headrace.predict(handler, texts)]
+        found = [one.inference for one in predict(handler, texts)]
     else:
         found = asyncio.run(by_hand(name, url, texts, int(at_once)))
     print(sum(map(str.__eq__, map(str.upper, texts), found)), time.perf_counter() - began)

@@ -22,7 +22,7 @@ ABOUT = f"""\
 A server in a process of its own answers each chat after {LATENCY_SECS * 1e3:.0f} ms, and has no quota: how many
 requests a second there are depends on what the client costs. `OpenAIChatModelHandler` and `AnthropicChatModelHandler`
 by `predict`, of {_COUNT:,} prompts, beside a loop with `AsyncOpenAI` or `AsyncAnthropic`. {by_hand.ABOUT}. The client
-and the handler are made within the time that counts. The sides take turns."""
+and the handler are made within the time that counts, imports are not. The sides take turns."""
 
 
 GOALS = [

@@ -10,6 +10,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from headrace.core.answer import Skip
@@ -266,13 +267,13 @@ class EndpointLog:
         )
 
 
+@dataclass(eq=False)
 class RequestReport:
     """What a handler has reported during one request."""
 
-    def __init__(self) -> None:
-        self.tokens = 0
-        self.used: list[UsageReported] = []
-        self.allowances: list[Allowance] = []
+    tokens: int = 0
+    used: list[UsageReported] = field(default_factory=list)
+    allowances: list[Allowance] = field(default_factory=list)
 
     def add_headers_of(self, error: BaseException) -> None:
         """Adds the headers of the answer that the error holds."""

@@ -180,7 +180,7 @@ class ClientHandler(TextEndpointHandler[ModelT]):
         raw = await self._method(client)(model=self.model_name, **asked)
         report_rate_limit(raw.headers)
         content: bytes = raw.http_response.content
-        is_page = "json" not in raw.headers.get("content-type", "") and not content.lstrip().startswith((b'"', b"{"))
+        is_page = not content.lstrip().startswith((b'"', b"{")) and "json" not in raw.headers.get("content-type", "")
         try:
             answer = raw.parse() if self._full_answer else json.loads(content, object_hook=_fields)
             answer = await answer if inspect.isawaitable(answer) else answer

@@ -9,10 +9,11 @@ from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 from headrace.core.errors import ConfigurationError, EndpointError, as_type_name
+from headrace.core.events import UsageReported
 from headrace.core.fingerprint import default_cache_key
 from headrace.core.handler import ModelT
 from headrace.core.remote import RemoteModelHandler
-from headrace.core.request_context import report_usage
+from headrace.core.request_context import report_used
 from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey
 from headrace.handlers.client_errors import BAD, NO_KEY, REFUSED, WRONG, explain, outcomes_of, settled, status_of
@@ -140,7 +141,7 @@ class TextEndpointHandler(PromptRows, RemoteModelHandler[Any, PredictionResult, 
     def _used(self, tokens_in: Any, tokens_out: Any = 0, cached: Any = 0) -> None:
         """Reports tokens; some endpoints leave them out, or send nonsense."""
         read, written, had = map(count_of, (tokens_in, tokens_out, cached))
-        report_usage(self.model_name, input_tokens=read, output_tokens=written, cached_tokens=min(had, read))
+        report_used(UsageReported(self.model_name, read, written, cached_tokens=min(had, read)))
 
     def _unreadable(self, content: bytes, wanted: str, *, is_page: bool = False) -> InvalidAnswerError:
         """The error about an answer that is something else than was wanted."""

@@ -227,28 +227,25 @@ class Sender:
         return ended, in_time
 
     async def _try(self, call: EndpointCall) -> Ended:
+        rules, answer = self._rules, None
+        examples = call.examples if rules.prebatched else list(call.examples)
         try:
-            return Ended(await self._predictions(call))
+            if self._needs_thread:
+                ended = await self._event_loop.in_thread(partial(self._in_thread, call, examples))
+                if ended.error is not None:
+                    raise ended.error
+                answer = ended.result
+            if rules.sends_async:
+                answer = rules.send(examples, call.client)
+            return Ended(self._checked(await answer if inspect.isawaitable(answer) else answer, call))
         except asyncio.CancelledError as error:
             if call.inbox.abandoned:
                 raise
-            failure = RuntimeError(f"{self._rules.caller} was cancelled by what it calls.")
+            failure = RuntimeError(f"{rules.caller} was cancelled by what it calls.")
             failure.__cause__ = error
             return Ended(error=failure)
         except BaseException as error:
             return Ended(error=error)
-
-    async def _predictions(self, call: EndpointCall) -> list[Any]:
-        rules, answer = self._rules, None
-        examples = call.examples if rules.prebatched else list(call.examples)
-        if self._needs_thread:
-            ended = await self._event_loop.in_thread(partial(self._in_thread, call, examples))
-            if ended.error is not None:
-                raise ended.error
-            answer = ended.result
-        if rules.sends_async:
-            answer = rules.send(examples, call.client)
-        return self._checked(await answer if inspect.isawaitable(answer) else answer, call)
 
     def _in_thread(self, call: EndpointCall, examples: Any) -> Any:
         """Asks the rate limiter, and sends a request that blocks, whose lazy answer is consumed here.

@@ -14,7 +14,7 @@ from headrace.core.errors import BudgetError, EndpointError, HostStartError
 from headrace.core.events import BatchRetried, Observer, RequestsThrottled
 from headrace.core.phases import Phase, during
 from headrace.core.remote import ElementFailure
-from headrace.core.request_context import request_context
+from headrace.core.request_context import RowCost, request_context
 from headrace.core.result import Caught, Outcome
 from headrace.runtime.bundle import Executor
 from headrace.runtime.dispatcher import Dispatcher
@@ -154,7 +154,8 @@ class RequestExecutor:
             return self._failed(name, batch, error, 1)
         where = getattr(batch.tags[0], "where", None)
         usage, gen_ai = self._session.usage, dispatcher.rules.gen_ai
-        row_cost = None if usage is None else usage.row_cost(len(batch.elements))
+        most = None if usage is None else usage.max_cost_per_row
+        row_cost = None if most is None else RowCost(most, len(batch.elements))
         record = partial(self._session.record_usage, where=where, gen_ai=gen_ai, row_cost=row_cost)
         context = request_context(record, row_cost)
         call = EndpointCall(name, batch, keys, examples, client, self._inbox, context, prefix, row_cost)

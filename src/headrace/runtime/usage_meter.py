@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, TypeVar
 from headrace.core.config import Budget, Spent
 from headrace.core.errors import BudgetError, ConfigurationError
 from headrace.core.events import UsageReported
-from headrace.core.request_context import RowCost
 from headrace.hosts.system import why_no_hosts
 from headrace.runtime.spec import BudgetSpec, SessionSpec
 
@@ -42,6 +41,8 @@ class UsageMeter:
 
     def __init__(self, budget: Budget, file: BudgetFile | None = None) -> None:
         self._budget = budget
+        self.max_cost_per_row = budget.max_cost_per_row
+        """What the requests for an element may cost; None: it has no limit."""
         self._file = file
         self._lock = threading.Lock()
         self._own = Spent()
@@ -87,11 +88,6 @@ class UsageMeter:
         """Lets nothing more be requested; what is in flight has so many seconds to be answered."""
         self._deadline = time.monotonic() + seconds
         self._stop, self.may_be_over = self._stop or "interrupted", True
-
-    def row_cost(self, elements: int) -> RowCost | None:
-        """What the requests for so many elements will have cost; None: it has no limit."""
-        most = self._budget.max_cost_per_row
-        return None if most is None else RowCost(most, elements)
 
     @property
     def is_late(self) -> bool:
