@@ -59,6 +59,30 @@ def test_full_answers_are_those_of_the_client(kind, server):
     assert result.inference.usage.prompt_tokens == 7
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"choices": [{"message": {"content": "A"}, "finish_reason": "stop"}]},
+        {"choices": [{"message": {"content": "A"}, "finish_reason": "stop", "of this server": {}}], "usage": 7},
+        {"choices": [{"message": {}, "finish_reason": "tool_calls"}]},
+        {"choices": [{"message": {"content": None, "refusal": "No."}, "finish_reason": "stop"}]},
+        {"choices": [{"message": {"content": "A"}}]},
+        {"choices": []},
+        ["A"],
+        b'{"choices": ',
+    ],
+)
+def test_answers_are_read_alike_whether_the_clients_objects_are_wanted_or_not(body):
+    with serving(lambda asked, before: Answer(body=body)) as server:
+        handlers = [OpenAIChatModelHandler("m", url=at(server), full_answer=full) for full in (False, True)]
+        short, full = (list(predict(handler, ["a"], on_failure="yield")) for handler in handlers)
+    if failures := failures_among(full):
+        assert [str(one.error) for one in failures] == [str(one.error) for one in failures_among(short)]
+    else:
+        content = None if failures_among(short) else short[0].inference
+        assert content == full[0].inference.choices[0].message.content
+
+
 @TEXTUAL
 def test_inference_args_are_those_of_the_client(kind, server):
     list(predict(kind("m", url=at(server)), ["a"], inference_args={"max_tokens": 5, "extra_body": {"top_k": 3}}))

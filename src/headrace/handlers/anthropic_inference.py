@@ -227,7 +227,7 @@ class AnthropicChatModelHandler(ChatHandler[anthropic.AsyncAnthropic]):
 
     def _reply_in(self, answer: Any, asked: Mapping[str, Any]) -> ModelReply:
         texts = [text_in(block.text) for block in answer.content if block.type == "text"]
-        ended = getattr(answer, "stop_reason", None)
+        ended = answer.stop_reason
         is_refused = ended == "refusal" and not texts
         why_none = "the model refused to answer" if is_refused else f"the answer has no text; it ended with {ended!r}"
         return ModelReply("".join(texts) if texts else None, answer, why_none, ended == "max_tokens")

@@ -14,7 +14,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
-from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
 from headrace.core.errors import ConfigurationError, EndpointAnswerError, EndpointError, PredictionCountError
@@ -27,7 +26,7 @@ from headrace.core.spelling import did_you_mean
 from headrace.handlers.batch_apis import BatchApi
 from headrace.handlers.batch_jobs import MAX_WAIT_SECS, BatchAnswer, BatchJobs, batch_options
 from headrace.handlers.client_errors import outcome_of
-from headrace.handlers.json_answers import InvalidAnswerError, JsonSchema
+from headrace.handlers.json_answers import Fields, InvalidAnswerError, JsonSchema
 from headrace.handlers.prompts import Prompts
 from headrace.handlers.text_endpoints import TextEndpointHandler, checked_url
 
@@ -182,8 +181,11 @@ class ClientHandler(TextEndpointHandler[ModelT]):
         content: bytes = raw.http_response.content
         is_page = not content.lstrip().startswith((b'"', b"{")) and "json" not in raw.headers.get("content-type", "")
         try:
-            answer = raw.parse() if self._full_answer else json.loads(content, object_hook=_fields)
-            answer = await answer if inspect.isawaitable(answer) else answer
+            if self._full_answer:
+                answer = raw.parse()
+                answer = await answer if inspect.isawaitable(answer) else answer
+            else:
+                answer = json.loads(content, object_hook=lambda found: Fields(**found))
         except Exception:  # whatever the client raises about garbage, or about JSON that is nested too deeply
             answer = None
         return self._read(answer, asked, content, is_page=is_page)
@@ -246,11 +248,6 @@ class ClientHandler(TextEndpointHandler[ModelT]):
             return self._read(whole, asked, answer.body.encode())
         finally:
             usage_was_paid_before(False)
-
-
-def _fields(found: dict[str, Any]) -> SimpleNamespace:
-    """A JSON object that has attributes, as the client's have."""
-    return SimpleNamespace(**found)
 
 
 def _body(asked: Mapping[str, Any]) -> dict[str, Any]:

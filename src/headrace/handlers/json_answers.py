@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from headrace.core.conversion import is_deep
@@ -20,6 +21,13 @@ class InvalidAnswerError(ValueError):
 
     is_page = False
     """Whether it answered with no JSON at all, but the page of a web site, say."""
+
+
+class Fields(SimpleNamespace):
+    """A JSON object with attributes, as the clients' objects have; those that are missing are None."""
+
+    def __getattr__(self, _: str) -> None:
+        return None
 
 
 def text_in(content: Any) -> str:

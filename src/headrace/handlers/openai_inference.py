@@ -93,7 +93,7 @@ class OpenAIChatModelHandler(_OpenAIHandler, ChatHandler[openai.AsyncOpenAI]):
 
     def _reply_in(self, answer: Any, asked: Mapping[str, Any]) -> ModelReply:
         choice = answer.choices[0]
-        content, refusal = (getattr(choice.message, name, None) for name in ("content", "refusal"))
+        content, refusal = choice.message.content, getattr(choice.message, "refusal", None)
         text, ended = None if content is None else text_in(content), choice.finish_reason
         why_none = f"the model refused: {refusal}" if refusal else f"the answer has no text; it ended with {ended!r}"
         return ModelReply(text, answer, why_none, ended == "length")
