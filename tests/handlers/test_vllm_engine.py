@@ -167,9 +167,72 @@ def test_conversations_go_through_the_chat_template(saved_llama):
     assert texts(found) == ["10 2"]
 
 
+def does(task, examples, model="some/classifier", **options):
+    return [one.inference for one in predict(VLLMEngineModelHandler(model, task=task), examples, **options)]
+
+
+@pytest.mark.parametrize("options", [{}, {"isolate": True}], ids=["here", "host"])
+def test_texts_are_embedded(engines, options):
+    embedder = VLLMEngineModelHandler("some/embedder", task="embed", prompt="{text}")
+    events, outcomes = events_and_outcomes(embedder, [{"text": "a few words"}, "a"], **options)
+    found = {str(one.example): one.inference for one in outcomes}
+    assert {name: one.tolist() for name, one in found.items()} == {"{'text': 'a few words'}": [1, 3, 5], "a": [1]}
+    assert {one.dtype.name for one in found.values()} == {"float32"}
+    assert sum(event.input_tokens for event in events.of(UsageReported)) == 4
+    (shorter,) = does("embed", ["a few words"], "some/embedder", inference_args={"dimensions": 2})
+    assert shorter.tolist() == [1, 3]
+
+
+def test_texts_are_classified_as_by_transformers():
+    assert does("classify", ["a cccc bbbbb"]) == [{"label": "third", "score": 0.5}]
+    assert does("classify", ["a cccc bbbbb"], inference_args={"top_k": 2}) == [
+        [{"label": "third", "score": 0.5}, {"label": "second", "score": 0.4}]
+    ]
+    assert [len(one) for one in does("classify", ["a b c"], inference_args={"top_k": None})] == [3]
+
+
+@pytest.mark.large
+def test_pairs_of_texts_are_scored(save_bert):
+    import transformers
+
+    tokenizer = save_bert(transformers.BertModel)
+    scorer = VLLMEngineModelHandler(
+        "some/scorer", task="score", engine_args={"tokenizer": tokenizer, "max_model_len": 30}
+    )
+    pairs = [("a b", "c"), {"document": "c", "query": "a b"}, ["a", "b " * 60], "a b", ("a", None)]
+    found = list(predict(scorer, pairs, on_failure="yield"))
+    assert [one.inference for one in found[:3]] == [4.06, 4.06, 3.3]  # [CLS] a b [SEP] c [SEP]
+    assert ["a pair is (query, document)" in str(one.error) for one in failures_among(found)] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "message"),
+    [
+        ("embed", "some/classifier", "task='embed' is not for some/classifier, which vLLM can use for classify"),
+        ("classify", "some/embedder", "task='classify' is not for some/embedder, which vLLM can use for embed"),
+        (
+            "score",
+            "some/classifier",
+            "task='score' is not for some/classifier, .* it has 3 labels, and a cross",
+        ),
+    ],
+)
+def test_model_that_is_not_for_the_task_is_one_error(task, model, message):
+    with pytest.raises(ConfigurationError, match=message):
+        does(task, ["a b c"], model)
+
+
+def test_texts_that_vllm_cannot_do_fail_alone():
+    found = list(predict(VLLMEngineModelHandler("m", task="classify"), ["no room", "a", 7], on_failure="yield"))
+    assert [str(one.error) for one in failures_among(found)] == ["vLLM: no room", "task='classify' takes texts, not 7."]
+    assert found[1].inference == {"label": "LABEL_0", "score": 1.0}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"task": "embde"}, "task is one of generate, embed, classify, score, not 'embde'.*did you mean 'embed'"),
+        ({"task": "embed", "sampling_args": {"max_tokens": 5}}, "generates nothing: leave out sampling_args"),
         ({"sampling_args": {"n": 2}}, "one answer: leave out n"),
         ({"sampling_args": {"max_tokens": 0}}, "vllm.SamplingParams: max_tokens must be at least 1"),
         ({"sampling_args": {"max_token": 5}}, "vllm.SamplingParams: .*max_token"),
@@ -187,6 +250,8 @@ def test_options_that_cannot_be_are_refused(options, message):
 def test_inference_args_are_checked_beforehand():
     with pytest.raises(ConfigurationError, match="max_tokenz"):
         predict(handler(), [], inference_args={"max_tokenz": 3})
+    with pytest.raises(ConfigurationError, match=r"vllm\.PoolingParams: .*dimension"):
+        predict(handler(task="embed"), [], inference_args={"dimension": 3})
 
 
 def test_vllm_is_needed_where_the_engine_runs_only(monkeypatch):

@@ -38,7 +38,7 @@ class EngineModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
     mappable = False
     takes_batching_options: ClassVar[bool] = False
     """Whether options about batches are no error; they have no effect but in Beam's own RunInference."""
-    gen_ai: ClassVar[tuple[str, str]] = ("", "")
+    gen_ai: tuple[str, str] = ("", "")
     """As that of a ``RemoteModelHandler``."""
 
     def __init__(self, *, max_concurrent: int = 256, **options: Any) -> None:

@@ -16,7 +16,7 @@ gemini_inference.GeminiModelHandler [google] Gemini, at Google's API or on Verte
     a prompt; with `prompt`, a row; or what `request_fn` takes -> Google's `GenerateContentResponse`, or its text
     command: texts.jsonl --model gemini-2.5-flash --prompt 'Is this good? {text}'
 huggingface_generation.HuggingFaceGenerationModelHandler [huggingface] text from a Hugging Face language model, run here
-    a prompt, a conversation; with `prompt`, a row -> a dict: `text`, `finish_reason`, `input_tokens`, `output_tokens`
+    a prompt, a conversation; with `prompt`, a row -> a dict: `text`, `finish_reason` ...; with `task` other things
     weights: one engine, in one host
     command: texts.jsonl --model Qwen/Qwen2.5-0.5B-Instruct --prompt 'Is this good? {text}'
 huggingface_inference.HuggingFaceModelHandlerKeyedTensor [huggingface] a Transformers model; columns are its arguments
@@ -85,7 +85,7 @@ vertex_ai_inference.VertexAIModelHandlerJSON [vertex] an endpoint of Vertex AI; 
     what the model's JSON takes -> what its JSON says
     command: rows.csv --model ENDPOINT_ID --handler-arg project=my-project --handler-arg location=us-central1
 vllm_engine.VLLMEngineModelHandler [vllm] text from a language model, in vLLM's engine
-    a prompt, a conversation; with `prompt`, a row -> a dict: `text`, `finish_reason`, `input_tokens`, `output_tokens`
+    a prompt, a conversation; with `prompt`, a row -> a dict: `text`, `finish_reason` ...; with `task` other things
     weights: one engine, in one host
     command: texts.jsonl --model Qwen/Qwen2.5-0.5B-Instruct --prompt 'Is this good? {text}'
 vllm_inference.VLLMChatModelHandler [vllm] chat, by a vLLM server that Headrace starts

@@ -18,6 +18,7 @@ from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ModelT
 from headrace.core.request_context import report_generation
 from headrace.core.result import PredictionResult
+from headrace.core.spelling import did_you_mean
 from headrace.handlers.base import UriModelHandler
 from headrace.handlers.prompts import PromptRows, Prompts, as_message
 
@@ -25,8 +26,12 @@ RunningT = TypeVar("RunningT")
 AnswerT = TypeVar("AnswerT")
 
 _LOGGER = logging.getLogger(__name__)
+_PAIR = ("query", "document")
 _RARITY = 10
 """After a failed start, no other is attempted for this many times the duration of the failed one."""
+
+TASKS = ("generate", "embed", "classify", "score")
+"""What an engine may do with a text."""
 
 Prompt = str | Sequence[Mapping[str, Any]]
 """A text; or a conversation: messages with a role and a content."""
@@ -59,19 +64,38 @@ def as_messages(prompt: Any) -> list[dict[str, Any]] | None:
     return messages
 
 
+def as_pair(example: Any) -> tuple[str, str]:
+    """A query and a document. Raises TypeError if the example is neither two texts nor a dict of two."""
+    texts = example
+    if isinstance(example, Mapping):
+        texts = [example[name] for name in _PAIR] if example.keys() >= set(_PAIR) else list(example.values())
+    if not (isinstance(texts, list | tuple) and len(texts) == 2 and all(isinstance(one, str) for one in texts)):
+        raise TypeError(f"a pair is (query, document), or a dict of two texts, not {example!r:.80}.")
+    return texts[0], texts[1]
+
+
 class GenerationModelHandler(
     PromptRows, UriModelHandler[Prompt, ModelT], EngineModelHandler[Prompt, PredictionResult, ModelT]
 ):
-    """Continues prompts and conversations with an engine in this process.
+    """Continues prompts and conversations with an engine in this process; or embeds, classifies or scores texts.
 
-    An example is a text, or a list of messages such as ``{"role": "user", "content": "Hello"}``, for models with a chat
-    template. Its prediction is a dict: ``text``, ``finish_reason`` (``"stop"``, or ``"length"`` if it was cut off),
-    ``input_tokens`` and ``output_tokens``. A prompt that the model cannot take, such as one that is too long, fails
-    alone.
+    To generate, an example is a text, or a list of messages such as ``{"role": "user", "content": "Hello"}``, for
+    models with a chat template. Its prediction is a dict: ``text``, ``finish_reason`` (``"stop"``, or ``"length"`` if
+    it was cut off), ``input_tokens`` and ``output_tokens``. A prompt that the model cannot take, such as one that is
+    too long, fails alone.
+
+    The other tasks cut off texts that are too long for the model:
+
+    - ``"embed"``: of a text its embedding, a 1-D numpy array of 32-bit floats;
+    - ``"classify"``: of a text a dict, ``label`` and ``score``; with ``inference_args={"top_k": 3}`` a list of the
+      three best, with ``None`` of all;
+    - ``"score"``: of a pair of texts, (query, document), how well they fit, a float: for cross-encoders. A dict is a
+      pair if it has ``query`` and ``document``, or any two texts, in their order.
 
     Args:
         model_uri: id of a model on the Hugging Face hub, or the folder of a saved one.
-        prompt: the prompt of each row. Column names go in braces: ``"Classify: {text}"``.
+        prompt: the prompt, or the text, of each row. Column names go in braces: ``"Classify: {text}"``.
+        task: ``"generate"``, ``"embed"``, ``"classify"`` or ``"score"``.
         options: those of ``headrace.EngineModelHandler``.
 
     Raises:
@@ -81,15 +105,50 @@ class GenerationModelHandler(
     models_have_ids: ClassVar[bool] = True
     """Whether a model's URI may be its id on a hub, so that no local file needs to exist."""
 
-    def __init__(self, model_uri: str | os.PathLike[str], prompt: str | None = None, **options: Any) -> None:
+    def __init__(
+        self, model_uri: str | os.PathLike[str], prompt: str | None = None, task: str = "generate", **options: Any
+    ) -> None:
         super().__init__(model_uri, **options)
+        if task not in TASKS:
+            raise ConfigurationError(f"task is one of {', '.join(TASKS)}, not {task!r}{did_you_mean(str(task), TASKS)}")
+        if task == "score" and prompt is not None:
+            raise ConfigurationError("task='score' takes pairs of texts, which are no prompt: leave prompt out.")
+        if task != "generate":
+            self.gen_ai = ("embeddings" if task == "embed" else task, self.gen_ai[1])
+        self._task = task
+        self._takes_conversations = task == "generate"
         if not self._model_uri:
             raise ConfigurationError("model_uri must be a model's id on the hub or a folder; it is empty.")
         self._prompts = Prompts(type(self).__qualname__, prompt)
 
-    def asked(self, example: Any) -> Prompt:
-        """The prompt of an example, which may be a row if there is a ``prompt``; else raises as ``Prompts.text``."""
-        return self._prompts.text(example) if isinstance(example, Mapping) else example
+    def asked(self, example: Any) -> Any:
+        """The prompt, text or pair of an example, which may be a row if there is a ``prompt``; else raises."""
+        if self._task == "score":
+            return as_pair(example)
+        asked = self._prompts.text(example) if isinstance(example, Mapping) else example
+        if self._task != "generate" and not isinstance(asked, str):
+            raise TypeError(f"task={self._task!r} takes texts, not {asked!r:.80}.")
+        return asked
+
+    def refuse_columns(self, columns: Sequence[str]) -> None:
+        """Raises ConfigurationError if it is not clear which column is the prompt, or which two are the pair."""
+        if self._task != "score":
+            super().refuse_columns(columns)
+        elif len(columns) != 2 and not set(_PAIR) <= set(columns):
+            raise ConfigurationError(
+                "choose the two columns of a pair (--columns 'question,answer', in Python columns=) of "
+                f"{', '.join(map(str, columns))}."
+            )
+
+    def example_from_row(self, row: Mapping[str, Any]) -> Any:
+        """As ``PromptRows``; the pair of a row with two columns."""
+        return as_pair(row) if self._task == "score" else super().example_from_row(row)
+
+    def _refuse_options_of_generation(self, **given: Any) -> None:
+        """Raises ConfigurationError if there are any and the task is another one."""
+        wrong = [name for name, value in given.items() if value is not None]
+        if wrong and self._task != "generate":
+            raise ConfigurationError(f"task={self._task!r} generates nothing: leave out {', '.join(wrong)}.")
 
     def _predicted(
         self, example: Any, made: Generated, *, seconds: float, first_token_secs: float | None

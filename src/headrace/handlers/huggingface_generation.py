@@ -1,4 +1,4 @@
-"""Generates text with language models of transformers in this process, through an engine that batches continuously."""
+"""Runs models of transformers in an engine in this process: it batches requests continuously, or by length."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.core.errors import ConfigurationError, as_type_name, extra_required
+from headrace.core.handler import ModelHandler
 from headrace.core.result import PredictionResult
 from headrace.handlers.generation import Generated, GenerationModelHandler, Prompt, as_messages
 
@@ -15,7 +16,14 @@ with extra_required("huggingface"):
     import torch
     import transformers
 
-    from headrace.handlers.huggingface_engines import BatchedEngine, ContinuousEngine, settings, why_not_continuous
+    from headrace.handlers.huggingface_engines import (
+        BatchedEngine,
+        ContinuousEngine,
+        HandlerEngine,
+        settings,
+        why_not_continuous,
+    )
+    from headrace.handlers.huggingface_inference import HuggingFacePipelineModelHandler
     from headrace.handlers.huggingface_models import pretrained
     from headrace.handlers.torch_models import AutoPlacement
 
@@ -24,6 +32,7 @@ __all__ = ["HuggingFaceGenerationModelHandler"]
 _LOGGER = logging.getLogger(__name__)
 
 _MAX_NEW_TOKENS = 256
+_BATCH_SIZE = 16
 _SEVERAL = {"num_return_sequences", "num_beams", "num_beam_groups"}
 
 
@@ -57,12 +66,15 @@ class TextModel:
             )
 
 
-class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel]):
-    """Continues prompts, and conversations, with a causal language model.
+class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel | HandlerEngine]):
+    """Continues prompts, and conversations, with a causal language model; or embeds, classifies or scores texts.
 
-    Examples, predictions, ``model_uri``, ``prompt`` and errors are those of ``GenerationModelHandler``. Requests join
-    and leave the running batch one by one, where transformers has that for the model, the device and the settings
-    (``ContinuousBatchingManager``); else prompts of similar length go through ``generate`` together.
+    Examples, predictions, ``model_uri``, ``prompt``, ``task`` and errors are those of ``GenerationModelHandler``. To
+    generate, requests join and leave the running batch one by one, where transformers has that for the model, the
+    device and the settings (``ContinuousBatchingManager``); else prompts of similar length go through ``generate``
+    together. The other tasks put texts of similar length together, whichever bundles they are of, and are those of
+    ``SentenceTransformerModelHandler``, of ``HuggingFacePipelineModelHandler`` for ``"text-classification"``, and of
+    sentence-transformers' ``CrossEncoder``: ``inference_args`` go there.
 
     Args:
         device: ``"CPU"``, ``"GPU"`` (CUDA's), or one of PyTorch's, such as ``"cuda:1"``; if it cannot be used, the CPU,
@@ -73,9 +85,10 @@ class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel]):
         continuous: whether to batch continuously. None: if that is possible; else the log says why not. True: an error
             when the model is loaded, if it is not possible.
         continuous_args: arguments of ``transformers.ContinuousBatchingConfig``.
-        batch_size: how many prompts go together where batching is not continuous.
-        load_model_args: keyword arguments for ``AutoModelForCausalLM.from_pretrained``; a ``device_map`` among them
-            decides the device.
+        batch_size: how many prompts go together where batching is not continuous, by default 16; or how many texts of
+            another task, by default as many as make about 1,024 tokens on a CPU, 16,384 elsewhere.
+        load_model_args: keyword arguments for ``AutoModelForCausalLM.from_pretrained``, ``SentenceTransformer``,
+            ``transformers.pipeline`` or ``CrossEncoder``; a ``device_map`` among them decides the device.
     """
 
     gen_ai = ("text_completion", "huggingface")
@@ -86,16 +99,20 @@ class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel]):
         model_uri: str | os.PathLike[str],
         *,
         prompt: str | None = None,
+        task: str = "generate",
         device: str | None = None,
         generation_args: Mapping[str, Any] | None = None,
         continuous: bool | None = None,
         continuous_args: Mapping[str, Any] | None = None,
-        batch_size: int = 16,
+        batch_size: int | None = None,
         load_model_args: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(model_uri, prompt, **options)
-        if not isinstance(batch_size, int) or batch_size < 1:
+        super().__init__(model_uri, prompt, task, **options)
+        self._refuse_options_of_generation(
+            generation_args=generation_args, continuous=continuous, continuous_args=continuous_args
+        )
+        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
             raise ConfigurationError(f"batch_size must be an int, at least 1, not {batch_size!r}.")
         if continuous_args and continuous is False:
             raise ConfigurationError("continuous_args have no effect with continuous=False; leave one of them out.")
@@ -107,9 +124,12 @@ class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel]):
         self._batch_size = batch_size
         self._load_model_args = load_model_args or {}
         self._placement = AutoPlacement(device, self._load_model_args, "load_model_args")
+        self._of_batches = _handler_of_batches(task, self._model_uri, device, self._load_model_args)
 
-    def load_model(self) -> TextModel:
+    def load_model(self) -> TextModel | HandlerEngine:
         """Loads the model and its tokenizer, and starts the engine."""
+        if self._of_batches is not None:
+            return HandlerEngine(self._of_batches, self._batch_size)
         model = self._placement.load(self._load, self._load_model_args)
         tokenizer = transformers.AutoTokenizer.from_pretrained(self._model_uri)
         config = settings(model.generation_config, self._generation_args, tokenizer.pad_token_id)
@@ -117,9 +137,12 @@ class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel]):
         return TextModel(tokenizer, self._engine(model, config), config, longest)
 
     async def submit(
-        self, example: Prompt, model: TextModel, inference_args: dict[str, Any] | None = None
+        self, example: Prompt, model: TextModel | HandlerEngine, inference_args: dict[str, Any] | None = None
     ) -> PredictionResult:
-        """Generates for one prompt; ValueError if it is empty or too long."""
+        """Does the task for one example; to generate, raises ValueError if the prompt is empty or too long."""
+        if isinstance(model, HandlerEngine):
+            args = {**({"truncation": True} if self._task == "classify" else {}), **(inference_args or {})}
+            return PredictionResult(example, await model.predict(self.asked(example), args), self._model_uri)
         limit = (inference_args or {}).get("max_new_tokens", model.max_new_tokens)
         ids = model.encoded(self.asked(example))
         model.refuse_long(len(ids), limit)
@@ -133,19 +156,23 @@ class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel]):
         return self._predicted(example, made, seconds=tokens.seconds, first_token_secs=tokens.first_token_secs)
 
     def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
-        """Raises ConfigurationError for all but a positive ``max_new_tokens``, which may differ between transforms."""
+        """Raises ConfigurationError: to generate, for all but a positive ``max_new_tokens``, each transform's own."""
         given = inference_args or {}
         others = sorted(given.keys() - {"max_new_tokens"})
-        if others:
+        if self._of_batches is not None:
+            self._of_batches.validate_inference_args(given)
+        elif others:
             raise ConfigurationError(
                 f"inference_args may hold max_new_tokens, not {others}: the engine has one configuration for all "
                 "requests. Give the handler generation_args={...}."
             )
-        _refuse_wrong(given)
+        else:
+            _refuse_wrong(given)
 
     def _engine(self, model: Any, config: Any) -> ContinuousEngine | BatchedEngine:
+        size = self._batch_size or _BATCH_SIZE
         if self._continuous is False:
-            return BatchedEngine(model, config, self._batch_size)
+            return BatchedEngine(model, config, size)
         reason = why_not_continuous(model, config)
         if reason is not None and self._continuous:
             raise ConfigurationError(f"continuous=True cannot be: {reason}.")
@@ -156,11 +183,27 @@ class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel]):
                 if self._continuous or self._continuous_args:
                     raise
                 reason = f"{as_type_name(error)}: {error}"
-        _LOGGER.warning("%s: prompts go in batches of %d: %s.", self._model_uri, self._batch_size, reason)
-        return BatchedEngine(model, config, self._batch_size)
+        _LOGGER.warning("%s: prompts go in batches of %d: %s.", self._model_uri, size, reason)
+        return BatchedEngine(model, config, size)
 
     def _load(self, device: torch.device | None = None) -> Any:
         return pretrained(transformers.AutoModelForCausalLM, self._model_uri, device, self._load_model_args)
+
+
+def _handler_of_batches(
+    task: str, uri: str, device: str | None, load_model_args: dict[str, Any]
+) -> ModelHandler[Any, PredictionResult, Any] | None:
+    """What does the task for a batch; None: it generates."""
+    if task == "generate":
+        return None
+    if task == "classify":
+        return HuggingFacePipelineModelHandler(
+            "text-classification", uri, device=device, load_pipeline_args=load_model_args
+        )
+    from headrace.handlers import sentence_transformer_inference as of_texts  # noqa: PLC0415 - another extra
+
+    kind = of_texts.SentenceTransformerModelHandler if task == "embed" else of_texts.CrossEncoderModelHandler
+    return kind(uri, device=device, load_model_args=load_model_args)
 
 
 def _refuse_wrong(generation: Mapping[str, Any]) -> None:

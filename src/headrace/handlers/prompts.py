@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from string import Formatter
-from typing import Any, ClassVar
+from typing import Any
 
 from headrace.core.errors import ConfigurationError, as_type_name
 
@@ -101,7 +101,7 @@ class PromptRows:
     """What handlers make of rows, by their ``_prompts``."""
 
     _prompts: Prompts
-    _takes_conversations: ClassVar[bool] = True
+    _takes_conversations: bool = True
 
     def columns_of_rows(self) -> list[str]:
         """The columns that the prompt takes from a row; empty without a prompt."""

@@ -52,6 +52,7 @@ class SentenceTransformerModelHandler(UriModelHandler[str, Any]):
     """
 
     _metrics_namespace = "BeamML_SentenceTransformer"
+    _model_class = "SentenceTransformer"
 
     def __init__(
         self,
@@ -125,10 +126,33 @@ class SentenceTransformerModelHandler(UriModelHandler[str, Any]):
 
     def _load(self, **where: Any) -> Any:
         place = {name: str(device) for name, device in where.items()}
-        model = sentence_transformers.SentenceTransformer(self._model_uri, **place, **self._load_model_args)
+        make = getattr(sentence_transformers, self._model_class)
+        model = make(self._model_uri, **place, **self._load_model_args)
         if self._max_seq_length is not None:
             model.max_seq_length = self._max_seq_length
         return model.eval().requires_grad_(False)
+
+
+class CrossEncoderModelHandler(SentenceTransformerModelHandler):
+    """Scores pairs of texts; ``inference_args`` go to the model's ``predict``."""
+
+    _model_class = "CrossEncoder"
+
+    def run_inference(
+        self, batch: Sequence[Any], model: Any, inference_args: dict[str, Any] | None = None
+    ) -> list[PredictionResult]:
+        """Scores the pairs, in one batch."""
+        options = {"batch_size": len(batch), "show_progress_bar": False, **(inference_args or {})}
+        return to_results(batch, list(map(float, model.predict(list(batch), **options))), self._model_uri)
+
+    def _load(self, **where: Any) -> Any:
+        model = super()._load(**where)
+        if model.num_labels != 1:
+            raise ConfigurationError(
+                f"{self._model_uri} is no cross-encoder: it has {model.num_labels} labels instead of 1, so it has no "
+                "score for a pair."
+            )
+        return model
 
 
 def _length(most: int, text: Any) -> int:

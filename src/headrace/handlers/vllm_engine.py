@@ -1,4 +1,4 @@
-"""Generates text with vLLM's asynchronous engine in this process; ``vllm_inference`` runs vLLM's server instead."""
+"""Runs vLLM's asynchronous engine in this process; ``vllm_inference`` runs vLLM's server instead."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from headrace.core.errors import ConfigurationError, extra_required
+from headrace.core.request_context import report_usage
 from headrace.core.result import PredictionResult
 from headrace.handlers.generation import (
     EngineLostError,
@@ -25,6 +26,9 @@ from headrace.handlers.generation import (
 __all__ = ["VLLMEngineModelHandler"]
 
 _MAX_TOKENS = 256
+_POOLING = {"embed": "embed", "classify": "classify", "score": "classify"}
+"""vLLM's names of tasks: a cross-encoder classifies with one label."""
+_CUT = {"truncation": True}
 
 
 class VLLMEngine(Restarted[Any]):
@@ -42,23 +46,61 @@ class VLLMEngine(Restarted[Any]):
 
     async def generate(self, prompt: Any, params: Any) -> Any:
         """The output for one prompt; EngineLostError if the engine died over it."""
-        return await self.ask(partial(_generated, prompt=prompt, params=params, name=f"headrace-{next(self._numbers)}"))
+        return await self.ask(partial(_answered, "generate", prompt, params, f"headrace-{next(self._numbers)}"))
+
+    async def pool(self, task: str, asked: Any, args: Mapping[str, Any]) -> Any:
+        """The output for a text, or a pair of texts, cut off if it is too long; as ``generate``."""
+        prompt, more = self._pair(*asked) if task == "score" else (asked, {})
+        params = _pooling_params(task, {**more, **args})
+        name = f"headrace-{next(self._numbers)}"
+        output = await self.ask(partial(_answered, "encode", prompt, params, name, tokenization_kwargs=_CUT))
+        if getattr(output, "error", None) is not None:
+            raise RuntimeError(f"vLLM: {output.error}")
+        return output
+
+    @property
+    def config(self) -> Any:
+        """That of the model, by transformers."""
+        return self._now.model_config.hf_config
+
+    async def refuse_lack_of(self, task: str) -> VLLMEngine:
+        """Itself; ConfigurationError if the model is not for the task."""
+        able, labels = await self._now.get_supported_tasks(), self.config.num_labels
+        if _POOLING[task] not in able or (task == "score" and labels != 1):
+            raise ConfigurationError(
+                f"task={task!r} is not for {self._arguments['model']}, which vLLM can use for {', '.join(able)}; it "
+                f"has {labels} labels, and a cross-encoder, which scores, has one. Give another task or model."
+            )
+        return self
 
     def tokens_of(self, messages: Any) -> list[int]:
         """The tokens of a conversation, by the model's chat template."""
+        tokenizer = self._own_tokenizer()
+        return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+
+    def _pair(self, query: str, document: str) -> tuple[Any, dict[str, Any]]:
+        """A prompt and parameters, as ``LLM.score`` makes them."""
+        config = self._now.model_config
+        texts = (query, document) if getattr(config, "use_sep_token", True) else (query + document,)
+        found = self._own_tokenizer()(*texts, truncation=True, max_length=config.max_model_len)
+        types = found.get("token_type_ids")
+        more = {} if types is None else {"extra_kwargs": {"compressed_token_type_ids": types.count(0)}}
+        return {"prompt_token_ids": list(found["input_ids"])}, more
+
+    def _own_tokenizer(self) -> Any:
         if self._tokenizer is None:
-            import transformers  # noqa: PLC0415 - vLLM brings it, and texts need none
+            import transformers  # noqa: PLC0415 - vLLM brings it, and single texts need none
 
             name = self._arguments.get("tokenizer") or self._arguments["model"]
             self._tokenizer = transformers.AutoTokenizer.from_pretrained(name)
-        return list(self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+        return self._tokenizer
 
 
-async def _generated(engine: Any, prompt: Any, params: Any, name: str) -> Any:
+async def _answered(method: str, prompt: Any, params: Any, name: str, engine: Any, **more: Any) -> Any:
     from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError  # noqa: PLC0415 - as in load_model
 
     try:
-        outputs = [one async for one in engine.generate(prompt, params, request_id=name)]
+        outputs = [one async for one in getattr(engine, method)(prompt, params, request_id=name, **more)]
     except EngineGenerateError as error:  # which says nothing itself
         raise error.__cause__ or error from None
     except EngineDeadError as error:
@@ -90,9 +132,11 @@ def _end(engine: Any) -> None:
 
 
 class VLLMEngineModelHandler(GenerationModelHandler[VLLMEngine]):
-    """Continues prompts, and conversations, with vLLM's engine.
+    """Continues prompts, and conversations, with vLLM's engine; or embeds, classifies or scores texts.
 
-    Examples, predictions, ``model_uri``, ``prompt`` and errors are those of ``GenerationModelHandler``.
+    Examples, predictions, ``model_uri``, ``prompt``, ``task`` and errors are those of ``GenerationModelHandler``. Where
+    nothing is generated, ``RunInference(inference_args={...})`` are arguments of ``vllm.PoolingParams``, such as
+    ``{"dimensions": 256}``, and ``top_k`` to classify.
 
     Args:
         engine_args: further arguments of ``vllm.AsyncEngineArgs``, such as ``{"max_model_len": 4096}``.
@@ -109,29 +153,43 @@ class VLLMEngineModelHandler(GenerationModelHandler[VLLMEngine]):
         model_uri: str | os.PathLike[str],
         *,
         prompt: str | None = None,
+        task: str = "generate",
         engine_args: Mapping[str, Any] | None = None,
         sampling_args: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(model_uri, prompt, **options)
+        super().__init__(model_uri, prompt, task, **options)
+        self._refuse_options_of_generation(sampling_args=sampling_args)
         self._engine_args = dict(engine_args or {})
         if "model" in self._engine_args:
             raise ConfigurationError("engine_args name the model a second time; leave it out there.")
         self._sampling_args = {"max_tokens": _MAX_TOKENS, **(sampling_args or {})}
-        _refuse_wrong(self._sampling_args)
+        self.validate_inference_args(None)
 
-    def load_model(self) -> VLLMEngine:
-        """Starts the engine, in a process that ends with this one; ConfigurationError for wrong ``sampling_args``."""
+    def load_model(self) -> Any:
+        """Starts the engine, in a process that ends with this one; has to be awaited unless the task is to generate.
+
+        Raises:
+            ConfigurationError: the ``sampling_args`` are wrong, or the model is not for the task.
+        """
         with extra_required("vllm"):
             import vllm  # noqa: F401, PLC0415 - takes seconds, and a machine that makes pipelines may not have it
+        if self._task != "generate":
+            engine = VLLMEngine({"model": self._model_uri, "runner": "pooling", **self._engine_args})
+            return engine.refuse_lack_of(self._task)
         _params(self._sampling_args)
         return VLLMEngine({"model": self._model_uri, **self._engine_args})
 
     async def submit(
         self, example: Prompt, model: VLLMEngine, inference_args: dict[str, Any] | None = None
     ) -> PredictionResult:
-        """Generates for one prompt; raises what vLLM raises that refuses it."""
+        """Does the task for one example; raises what vLLM raises that refuses it."""
         asked = self.asked(example)
+        if self._task != "generate":
+            args = inference_args or {}
+            output = await model.pool(self._task, asked, args)
+            report_usage(self._model_uri, input_tokens=len(output.prompt_token_ids))
+            return PredictionResult(example, self._pooled(output.outputs.data, model, args), self._model_uri)
         messages = as_messages(asked)
         prompt = asked if messages is None else {"prompt_token_ids": model.tokens_of(messages)}
         params = _params({**self._sampling_args, **(inference_args or {})})
@@ -148,9 +206,25 @@ class VLLMEngineModelHandler(GenerationModelHandler[VLLMEngine]):
         first = getattr(output.metrics, "first_token_latency", None) or None
         return self._predicted(example, made, seconds=seconds, first_token_secs=first)
 
+    def _pooled(self, data: Any, model: VLLMEngine, args: Mapping[str, Any]) -> Any:
+        """The prediction in a tensor: an embedding, a score, or labels, as a pipeline of transformers has them."""
+        if self._task == "embed":
+            import numpy  # noqa: PLC0415 - as in load_model
+
+            return numpy.array(data.tolist(), dtype="float32")
+        if self._task == "score":
+            return data.item()
+        names = model.config.id2label
+        found = [{"label": names[place], "score": score} for place, score in enumerate(data.tolist())]
+        found.sort(key=lambda one: -one["score"])
+        return found[: args["top_k"]] if "top_k" in args else found[0]
+
     def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
-        """Raises ConfigurationError if vLLM is installed, and refuses them for its ``SamplingParams``."""
-        _refuse_wrong({**self._sampling_args, **(inference_args or {})})
+        """Raises ConfigurationError if vLLM is installed, and refuses them for its parameters of a request."""
+        if self._task == "generate":
+            _refuse_wrong({**self._sampling_args, **(inference_args or {})})
+        elif find_spec("vllm") is not None:
+            _pooling_params(self._task, inference_args or {})
 
 
 def _refuse_wrong(given: Mapping[str, Any]) -> None:
@@ -159,6 +233,17 @@ def _refuse_wrong(given: Mapping[str, Any]) -> None:
         raise ConfigurationError("a prompt gets one answer: leave out n.")
     if find_spec("vllm") is not None:
         _params(given)
+
+
+def _pooling_params(task: str, given: Mapping[str, Any]) -> Any:
+    """The parameters of a request that generates nothing; raises ConfigurationError if vLLM refuses them."""
+    import vllm  # noqa: PLC0415 - as in load_model
+
+    given = {name: value for name, value in given.items() if (task, name) != ("classify", "top_k")}
+    try:
+        return vllm.PoolingParams(task=_POOLING[task], **given)
+    except Exception as error:  # as in _params
+        raise ConfigurationError(f"vllm.PoolingParams: {error}") from error
 
 
 def _params(given: Mapping[str, Any]) -> Any:
