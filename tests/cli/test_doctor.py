@@ -198,7 +198,7 @@ def test_ctrl_c_while_the_model_loads_ends_doctor(command, handlers, folder, dir
     process = command("doctor", f"{handlers}:NeverLoads")
     assert wait_until(lambda: [model for manager in machine_status().managers for model in manager.models])
     process.send_signal(signal.SIGINT)
-    out, error = process.communicate(timeout=30)
+    out, error = process.communicate(timeout=120)
     assert (process.returncode, out, error) == (130, "", "error: interrupted.\n")
     assert wait_until(lambda: not machine_status().managers)
     assert machine_status().stale == ()
