@@ -44,6 +44,21 @@ def test_quota_of_few_requests_is_used_although_some_are_refused_by_chance(each,
     assert found.share_refused - share < 0.045
 
 
+@pytest.mark.parametrize(
+    ("quota", "each", "seconds", "share", "median", "least"),
+    [
+        (small_bucket, 400, 20, 0.02, 0.97, 0.95),
+        (small_bucket, 400, 30, 0.2, 0.65, 0.6),
+        (small_bucket, 50, 200, 0.2, 0.9, 0.85),
+    ],
+)
+def test_quota_is_used_whatever_is_refused_by_chance(quota, each, seconds, share, median, least):
+    runs = [SimulatedEndpoint(quota(steps((0, each))), at_random=share, seed=seed).run(seconds) for seed in range(1, 5)]
+    rates = [found.rate(0, seconds) for found in runs]
+    assert statistics.median(rates) >= median * each
+    assert min(rates) >= least * each
+
+
 @pytest.mark.parametrize("share", [0.02, 0.05])
 def test_endpoint_that_refuses_by_chance_alone_is_used(share):
     found = SimulatedEndpoint(at_random=share, most=100).run(30)

@@ -68,7 +68,7 @@ class EndpointState(ctypes.Structure):
     cuts: float
     """How often the quota was lowered."""
     early_cuts: float
-    """How often, after the first time, before the rate was above it again; negative: that is over."""
+    """How often in a row before the rate was above it again; negative at first if that was not so before."""
     first_quota: float
     """The quota before those."""
     news: float

@@ -70,9 +70,7 @@ class QuotaRate:
             return
         if (now, state.quota) != self._rated_for:  # else it leaves together with others
             self._rated_for, self._rated = (now, state.quota), self._rate(now)
-        rate = self._rated
-        if rate < math.inf:
-            state.next_at = max(state.next_at, now - max(LAG_SECS, 1 / rate)) + 1 / rate
+        state.next_at = max(state.next_at, now - max(LAG_SECS, 1 / self._rated)) + 1 / self._rated
 
     def answered(self, now: float, started: float) -> None:
         """A request was accepted."""
@@ -247,8 +245,8 @@ class ChanceRefusals:
     much likelier it is if a tenth more of all are refused. While no share is known, that goes for the unit after a cut,
     and for the time before the first one; at other times each refusal is one too many.
 
-    Without a quota the first cuts avoid nothing: each comes before the rate is above the last one's quota. After three,
-    more is believed and sooner, and the quota goes back to the first cut's.
+    Cuts that come before the rate is above the last one's quota avoid nothing. After three from the start, or six in a
+    row later, more is believed and sooner, and the quota goes back to the first cut's.
 
     Args:
         board: where the members of a machine keep what they have found out.
@@ -258,18 +256,16 @@ class ChanceRefusals:
     """How much more is refused if there are too many, as the sum has it."""
     _FALSE_ALARMS = 1.0, 200, 5000
     """In how many seconds chance alone makes the sum too high once; in how many requests at least, and at most."""
-    _LEAST, _GREATEST = 0.005, 0.08
-    """A lower share counts as none; a greater one is not believed."""
-    _FUTILE, _GREATEST_IF_FUTILE, _FEWEST_IF_FUTILE = 3, 0.3, 12
-    """Early cuts after which a greater share is believed; the greatest such share; the fewest refusals that show it."""
-    _UNKNOWN = 0.02
-    """The share while none is known."""
+    _LEAST, _GREATEST, _UNKNOWN = 0.005, 0.08, 0.02
+    """A lower share counts as none; a greater one is not believed; the share while none is known."""
+    _FUTILE, _DOUBTED, _GREATEST_IF_FUTILE, _FEWEST_IF_FUTILE = 3, -3.0, 0.3, 12
+    """Early cuts that show a greater share; where they begin later; the greatest; the fewest refusals that show it."""
+    _HALVED, _IF_HALVED = 0.5, 0.05
+    """Below which part of the quota early cuts show at once, how great a share."""
     _TESTED = 2
     """In how many cuts a share that is believed is tested once."""
-    _PHASE, _LONGEST, _FEWEST = 100, 600, 3
-    """How many requests tell the share if so many of them are refused, or would be; how many tell it in any case."""
-    _DOUBT = 20
-    """How many are taken to have been accepted before."""
+    _PHASE, _FEWEST, _LONGEST, _DOUBT = 100, 3, 600, 20
+    """How many requests tell the share, once so many are refused; or at last; how many count as accepted before."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -322,15 +318,18 @@ class ChanceRefusals:
         usual = self._board.state.chance or self._UNKNOWN
         return max(usual, min(self._GREATEST_IF_FUTILE, self._counted())) if self.is_futile else usual
 
+    def _is_great(self) -> bool:
+        return self.is_futile or self.share > self._GREATEST
+
     def _counted(self) -> float:
         state = self._board.state  # a refusal after another one does not count
-        return state.by_chance / (state.counted - self.is_futile * state.by_chance + self._DOUBT)
+        return state.by_chance / (state.counted - self._is_great() * state.by_chance + self._DOUBT)
 
     def cut(self, *, is_early: bool) -> None:
         """The rate was cut; ``is_early``: a little, and before it was above the quota again."""
         state = self._board.state
         state.first_quota = state.first_quota if is_early else state.quota
-        state.early_cuts += 1 if is_early else -math.inf if state.cuts else 0
+        state.early_cuts = state.early_cuts + 1 if is_early else self._DOUBTED * bool(state.cuts)
         state.surplus, state.cuts = 0.0, state.cuts + 1
 
     def _is_enough(self, *, calm: bool) -> bool:
@@ -343,8 +342,9 @@ class ChanceRefusals:
 
     def _learn(self) -> None:
         state = self._board.state
-        share, is_great = self._counted(), self.is_futile or state.chance > self._GREATEST
-        lower = min(share, state.share_before, self._GREATEST_IF_FUTILE if is_great else self._GREATEST)
+        share, has_halved = self._counted(), self.is_futile and state.quota < self._HALVED * state.first_quota
+        before = max(state.share_before, self._IF_HALVED * has_halved)
+        lower = min(share, before, self._GREATEST_IF_FUTILE if self._is_great() else self._GREATEST)
         found = max(lower, state.chance / (2 if state.by_chance else 4))
         state.chance, state.share_before = found if found >= self._LEAST else 0.0, share
         state.counted = state.by_chance = 0.0
