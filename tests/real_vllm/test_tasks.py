@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from multiprocessing import active_children
+
 import pytest
 import torch
 import transformers
@@ -10,6 +12,7 @@ from headrace import ConfigurationError, predict
 from headrace.handlers.vllm_engine import VLLMEngineModelHandler
 from headrace.testing import nearly_equal
 from http_endpoint import failures_among
+from waiting import wait_until
 
 ENGINE_ARGS = {"enforce_eager": True, "dtype": "float32", "kv_cache_memory_bytes": 1 << 28}
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "good", "bad", "film", "the", "is"]
@@ -33,7 +36,8 @@ def save(tmp_path_factory):
         transformers.BertTokenizer(str(folder / "words.txt"), model_max_length=LONGEST).save_pretrained(folder)
         return str(folder)
 
-    return saved
+    yield saved
+    assert wait_until(lambda: not active_children()), active_children()  # which reaps those that vLLM has killed
 
 
 def found(folder, task, examples, **options):
