@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import signal
+import time
 from collections import Counter
 
 import pytest
@@ -124,6 +125,32 @@ def test_other_copies_do_what_one_cannot_that_does_not_start_again(tmp_path):
     )
     assert sorted(found) == [*range(100)]
     assert len(events.of(HostLost)) == 1
+
+
+def test_copy_that_starts_again_does_what_another_cannot(tmp_path):
+    """Both are lost at once."""
+    refused = tmp_path / "refused"
+
+    def load():
+        (tmp_path / f"loaded {os.getpid()}").touch()
+        if len(list(tmp_path.glob("loaded *"))) <= 2:
+            return "lost"
+        try:
+            refused.mkdir()
+        except FileExistsError:
+            time.sleep(0.5)  # the first one's requests come before this one is there again
+            return "good"
+        raise LookupError("gone")
+
+    async def act(example, engine):
+        if engine == "lost":
+            (tmp_path / f"given {os.getpid()}").touch()
+            while len(list(tmp_path.glob("given *"))) < 2:
+                await asyncio.sleep(0.001)
+            die()
+        return example
+
+    assert sorted(predict(Engine(act, load, model_copies=2), range(20))) == [*range(20)]
 
 
 def test_copies_none_of_which_starts_again_say_why(tmp_path):

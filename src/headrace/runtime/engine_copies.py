@@ -96,7 +96,7 @@ class EngineCopies:
             try:
                 return await copy.predict(examples, inference_args)
             except Exception:
-                is_up = [not one.is_down for one in self._copies]
+                is_up = [not one.is_broken for one in self._copies]
                 if not (others and copy.is_broken and any(is_up)):
                     raise
         raise AssertionError
