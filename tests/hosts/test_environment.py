@@ -20,6 +20,8 @@ def driver(tmp_path):
         ({}, ["0", "1"]),
         ({"CUDA_VISIBLE_DEVICES": "3, GPU-5f,"}, ["3", "GPU-5f"]),
         ({"CUDA_VISIBLE_DEVICES": ""}, []),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, []),
+        ({"CUDA_VISIBLE_DEVICES": "2,-1,3"}, ["2"]),
     ],
 )
 def test_visible_gpus_are_read_from_the_environment(environment, gpus, driver):

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from struct import Struct
 
@@ -103,7 +104,8 @@ def visible_gpus(environment: Mapping[str, str], driver: Path = _DRIVER) -> list
     """The ids in ``CUDA_VISIBLE_DEVICES`` if it is set, else the numbers of all NVIDIA GPUs."""
     named = environment.get(_GPUS)
     if named is not None:
-        return [name.strip() for name in named.split(",") if name.strip()]
+        names = map(str.strip, named.split(","))
+        return [name for name in takewhile(lambda name: name != "-1", names) if name]  # for CUDA that ends the list
     try:
         return [str(number) for number in range(len(os.listdir(driver)))]
     except OSError:
