@@ -78,6 +78,12 @@ def test_hostile_texts_are_texts(shown):
     assert "<script>alert(" in found.text
 
 
+def test_texts_that_utf_8_cannot_encode_are_shown():
+    failure = failure_of("a\ud800b")
+    for shown in (f"{failure}", failure._repr_html_()):
+        assert b"a\\ud800b" in shown.encode()
+
+
 @pytest.mark.parametrize("size", [10**3, 10**6])
 def test_big_things_are_cut(size):
     failure = failure_of("x" * size)

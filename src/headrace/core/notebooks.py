@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from html import escape
 from itertools import islice
 
+from headrace.core.transferable import encodable_text
+
 _LONGEST_TEXT, _LONGEST_DETAILS = 500, 10_000
 """Characters."""
 _MOST_ROWS = 50
@@ -26,4 +28,4 @@ def html_table(title: str, rows: Iterable[tuple[str, str]], details: tuple[str, 
 def _cut(text: str, longest: int = _LONGEST_TEXT) -> str:
     """The text for HTML, of which the middle is left out if it is long."""
     half = longest // 2
-    return escape(text if len(text) <= longest else f"{text[:half]} ... {text[-half:]}")
+    return escape(encodable_text(text if len(text) <= longest else f"{text[:half]} ... {text[-half:]}"))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from headrace.core.errors import as_type_name, causes
 from headrace.core.notebooks import html_table
-from headrace.core.transferable import short_repr
+from headrace.core.transferable import encodable_text, short_repr
 
 _LONGEST_MESSAGE = 500
 """Most characters of an error's message where a failure is printed."""
@@ -252,7 +252,7 @@ def _said(error: BaseException) -> str:
         message = f"{error}"
     except Exception:
         message = "..."
-    return _in_a_line(f"{as_type_name(error)}: {message[:_LONGEST_MESSAGE]}")
+    return _in_a_line(encodable_text(f"{as_type_name(error)}: {message[:_LONGEST_MESSAGE]}"))
 
 
 def _in_a_line(text: str) -> str:
