@@ -23,11 +23,13 @@ class RowCost:
     """What the requests for an element have cost, and may cost; elements of one request have equal parts in it."""
 
     def __init__(self, most: float, elements: int) -> None:
-        self._most, self._elements, self._cost = most, elements, 0.0
+        self._most, self._cost = most, 0.0
+        self.elements = elements
+        """How many a request is for: fewer, once some have their answers."""
 
     def add(self, cost: float) -> None:
         """Adds what a request has cost."""
-        self._cost += cost / self._elements
+        self._cost += cost / self.elements
 
     def error(self, last: BaseException) -> RowCostError | None:
         """Why nothing more is to be requested after a ``last`` error; None: it may be."""

@@ -10,7 +10,7 @@ from headrace.core.events import Observer
 from headrace.core.phases import during
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
 from headrace.ipc.exceptions import with_traceback_of
-from headrace.runtime.operations import Operations
+from headrace.runtime.operations import Operations, is_any_of
 from headrace.runtime.plan import ONLY
 from headrace.runtime.queues import AnyBatch, queues_for
 from headrace.runtime.session import InferenceSession
@@ -142,7 +142,7 @@ def raise_uncaught(failure: Failure, spec: SessionSpec, error: BaseException) ->
     Raises:
         BaseException: the failure's own error, if the user does not catch ``error``.
     """
-    if spec.caught_by_user is not None and not isinstance(error, spec.caught_by_user):
+    if spec.caught_by_user is not None and not is_any_of(error, spec.caught_by_user):
         raise with_traceback_of(*failure.caught)
     return failure
 

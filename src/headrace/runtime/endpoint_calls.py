@@ -190,6 +190,8 @@ class EndpointCall:
         """Leaves out the other elements."""
         part = self.part(positions)
         self.batch, self.keys, self.examples = part.batch, part.keys, part.examples
+        if self.row_cost is not None:
+            self.row_cost.elements = len(positions)
 
 
 class Delivery(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from headrace.core.answer import SKIP
-from headrace.core.errors import DeviceLostError
+from headrace.core.errors import DeviceLostError, RowCostError
 from headrace.core.events import ElementFailed, ElementsSkipped, Observer
 from headrace.core.phases import Phase, during
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
@@ -135,7 +135,12 @@ def catches(spec: SessionSpec, error: BaseException, model: Any = ONLY) -> bool:
             "model has a process of its own, which is replaced, and only the element that caused the loss fails."
         )
         raise DeviceLostError(lost_devices[spec.cache_name]) from error
-    return isinstance(error, spec.caught) and not isinstance(error, DeviceLostError)
+    return is_any_of(error, spec.caught) and not isinstance(error, DeviceLostError)
+
+
+def is_any_of(error: BaseException, classes: type[BaseException] | tuple[type[BaseException], ...]) -> bool:
+    """Whether an error has one of the classes, or takes the place of one that has: ``RowCostError`` does."""
+    return isinstance(error, classes) or (isinstance(error, RowCostError) and isinstance(error.__cause__, classes))
 
 
 def check_device(spec: SessionSpec) -> None:
