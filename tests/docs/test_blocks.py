@@ -150,6 +150,16 @@ def test_commands_and_their_options_exist(path):
         assert used <= ours | BEAM_OPTIONS
 
 
+def test_the_java_command_has_what_its_program_requires():
+    program = (ROOT / "examples" / "java" / "src" / "main" / "java" / "Flowers.java").read_text()
+    required = re.findall(r"@Required\s+String get(\w+)", program)
+    page = (ROOT / "docs" / "running.md").read_text()
+    (command,) = re.findall(r"^java -cp (?:.*\\\n)*.*$", page, re.MULTILINE)
+    missing = {f"{name[0].lower()}{name[1:]}" for name in required} - set(re.findall(r"--(\w+)=", command))
+    assert len(required) == 4
+    assert missing == set()
+
+
 def test_commands_are_found():
     assert "--output" in COMMAND.findall((ROOT / "README.md").read_text())[0]
 
