@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, BinaryIO
 
 from headrace.jobs import pipes, storage
@@ -187,12 +186,14 @@ class TextLines:
             skip: how many bytes of lines to pass over: an error behind them is raised once they were taken.
         """
         start = self._start + skip
-        for text in chain(self._texts, self._one_more(must=not skip)):
+        for text in self._texts:
             if start < len(text):
-                end = text.find(b"\n", start + size - 1) + 1
-                return text[start : end or len(text)]
+                break
             start -= len(text)
-        return b""
+        else:
+            text = self._one_more(must=not skip)
+        end = text.find(b"\n", start + size - 1) + 1
+        return text[start : end or len(text)]
 
     def take(self, text: bytes, lines: int | None = None) -> None:
         """Consumes ``text``, the next lines; ``lines`` is their number, None if it has to be counted."""
@@ -214,8 +215,8 @@ class TextLines:
             self.take(text)
             yield text
 
-    def _one_more(self, *, must: bool) -> Iterator[bytes]:
-        """One more piece; none at the end, or if it cannot be read: ``must`` it be, that is raised."""
+    def _one_more(self, *, must: bool) -> bytes:
+        """One more piece; empty at the end, or if it cannot be read: ``must`` it be, that is raised."""
         try:
             text = b"" if self._error else next(self._coming, b"")
         except Exception as error:
@@ -224,7 +225,7 @@ class TextLines:
             raise self._error
         if text:
             self._texts.append(text)
-            yield text
+        return text
 
     def _read_pieces(self, chunk: bytes, left: int) -> Iterator[bytes]:
         """Whole lines, as soon as they were read; the last line gets an end if it has none."""
