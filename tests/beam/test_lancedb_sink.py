@@ -118,6 +118,7 @@ BAD = {
     "sparse": Chunk(Content(text="x"), id="bad", embedding=Embedding([1.0, 2.0], ([3], [4.0]))),
     "no id": item(""),
     "id of another type": item(5),
+    "id of bytes, which would be a second row of its text": item(b"a"),
     "no JSON": item("bad", other={1, 2}),
     "another type": item("bad", year="this"),
     "beyond the type": item("bad", year=2**70),
@@ -134,6 +135,15 @@ def test_an_item_that_does_not_fit_is_a_dead_letter_alone(run, tmp_path, bad):
     assert "item" in described
     assert "".join(lines).startswith("Traceback")
     assert rows(tmp_path).keys() == {"a", "b"}
+
+
+def test_table_that_cannot_be_opened_is_an_error_and_makes_no_dead_letters(run, tmp_path, monkeypatch):
+    def fail(*_):
+        raise ValueError("Failed to connect")
+
+    monkeypatch.setattr("headrace.beam.lancedb_sink._Table._settle_length", fail)
+    with pytest.raises(Exception, match=r"table table in .*: Failed to connect"):
+        write(run, [item("a")], tmp_path, dead_letters=True)
 
 
 def test_vectors_of_another_model_are_one_clear_error(make_run, tmp_path):

@@ -117,6 +117,8 @@ class _Upsert(beam.DoFn):
         """Yields the dead letter of an item that cannot be written."""
         try:
             self._rows[item.id] = self._table.row(item)
+        except _TableLostError:
+            raise
         except Exception as error:
             if not self._table.config.dead_letters:
                 raise
@@ -129,6 +131,10 @@ class _Upsert(beam.DoFn):
         if self._rows:
             self._table.upsert([*self._rows.values()])
             self._rows = {}
+
+
+class _TableLostError(RuntimeError):
+    """The table cannot be opened, which is no item's fault."""
 
 
 class _Table:
@@ -167,8 +173,8 @@ class _Table:
 
     def row(self, item: Any) -> dict[str, Any]:
         """The item's row; raises ValueError if a value does not fit."""
-        if not item.id:
-            raise ValueError(f"an item needs an id: {short_repr(item)}")
+        if not (isinstance(item.id, str) and item.id):
+            raise ValueError(f"an item needs an id, a text: {short_repr(item)}")
         vector = None if item.embedding is None else item.embedding.dense_embedding
         if vector is None or item.embedding.sparse_embedding:
             raise ValueError(f"item {item.id}: LanceDB stores a dense vector, and no sparse one.")
@@ -177,7 +183,7 @@ class _Table:
         if numbers.ndim != 1 or not numbers.size or not np.isfinite(numbers).all():
             raise ValueError(f"item {item.id}: its vector is not a list of finite numbers: {short_repr(vector)}")
         if self._length is None:
-            self._length = _repeated(partial(self._settle_length, len(numbers)))
+            self._length = self._settled(len(numbers))
         if len(numbers) != self._length:
             raise ValueError(
                 f"item {item.id}: its vector has {len(numbers)} numbers, those of table {self.config.table} have "
@@ -199,6 +205,12 @@ class _Table:
         except (TypeError, ValueError, OverflowError) as error:  # pyarrow's are such
             raise ValueError(f"item {item.id}: {name}: {error}") from error
         return values
+
+    def _settled(self, wanted: int) -> int:
+        try:
+            return int(_repeated(partial(self._settle_length, wanted)))
+        except Exception as error:
+            raise _TableLostError(f"table {self.config.table} in {self.config.uri}: {error}") from error
 
     def _settle_length(self, wanted: int) -> int:
         """How long vectors are: as the table says, or as this one, the first."""
