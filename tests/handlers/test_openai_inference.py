@@ -67,6 +67,7 @@ def test_full_answers_are_those_of_the_client(kind, server):
         {"choices": [{"message": {}, "finish_reason": "tool_calls"}]},
         {"choices": [{"message": {"content": None, "refusal": "No."}, "finish_reason": "stop"}]},
         {"choices": [{"message": {"content": "A"}}]},
+        {"choices": [{"message": {"content": [{"type": "text", "text": "A"}]}, "finish_reason": "stop"}]},
         {"choices": []},
         ["A"],
         b'{"choices": ',

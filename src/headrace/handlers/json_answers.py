@@ -29,6 +29,10 @@ class Fields(SimpleNamespace):
     def __getattr__(self, _: str) -> None:
         return None
 
+    def __repr__(self) -> str:
+        """As the JSON, for errors that show it."""
+        return repr(vars(self))
+
 
 def text_in(content: Any) -> str:
     """The text in an answer; InvalidAnswerError if it is something else."""
