@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import random
+import threading
 
 import pytest
 import sentence_transformers
@@ -17,6 +19,7 @@ from headrace.handlers.huggingface_engines import Batches
 from headrace.handlers.huggingface_generation import HuggingFaceGenerationModelHandler
 from headrace.testing import HandlerContract, nearly_equal
 from http_endpoint import failures_among
+from waiting import wait_until
 
 pytestmark = pytest.mark.large
 
@@ -136,6 +139,27 @@ def test_batches_are_of_similar_length_and_so_many_tokens():
     batches = []
     assert asyncio.run(ask()) == [18, 2, 200, 6, 4, 120, 20, 2, 4]
     assert batches == [[1, 1, 2, 2], [3, 9], [10], [60], [100]]
+
+
+def test_engine_whose_last_request_failed_ends_as_others_do():
+    async def fail():
+        with pytest.raises(ZeroDivisionError):
+            await Batches(lambda batch: [1 / 0]).answer("a", 1, None)
+
+    def is_over():
+        gc.collect()
+        return not {one.name for one in threading.enumerate()} & {"headrace-generation"}
+
+    assert wait_until(is_over, 20)
+    asyncio.run(fail())
+    assert wait_until(is_over, 20)
+
+
+def test_another_model_is_loaded_from_its_path(classifier, save_bert):
+    handler = make(classifier, "classify")
+    handler.update_model_path(save_bert(transformers.BertForSequenceClassification, id2label={0: "x", 1: "y"}))
+    (result,) = predict(handler, ["a film"])
+    assert result.inference["label"] in ("x", "y")
 
 
 @pytest.mark.parametrize(

@@ -237,15 +237,23 @@ def _predict(handler: ModelHandler[Any, PredictionResult, Any], model: Any, batc
 
 
 def _run_batches(requests: queue.SimpleQueue[_Request | None], run: _Run, cut: Callable[..., Any]) -> None:
-    while (first := requests.get()) is not None:
-        time.sleep(_GATHER_SECS)  # nothing tells that no other is about to come
-        waiting = [first]
-        with suppress(queue.Empty):
-            while (another := requests.get_nowait()) is not None:
-                waiting.append(another)
-            requests.put(None)  # the end, for the next round
-        for batch in cut(waiting):
-            _try(batch, run)
+    while _run_round(requests, run, cut):
+        pass  # and keeps nothing: the error of a request refers to the engine, whose end would never come
+
+
+def _run_round(requests: queue.SimpleQueue[_Request | None], run: _Run, cut: Callable[..., Any]) -> bool:
+    """Waits for requests and runs them; whether there may be others."""
+    if (first := requests.get()) is None:
+        return False
+    time.sleep(_GATHER_SECS)  # nothing tells that no other is about to come
+    waiting = [first]
+    with suppress(queue.Empty):
+        while (another := requests.get_nowait()) is not None:
+            waiting.append(another)
+        requests.put(None)  # the end, for the next round
+    for batch in cut(waiting):
+        _try(batch, run)
+    return True
 
 
 def _batches(waiting: Sequence[_Request], size: float, tokens: float) -> Iterator[list[_Request]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 from collections.abc import Mapping
@@ -129,7 +130,9 @@ class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel | Handl
     def load_model(self) -> TextModel | HandlerEngine:
         """Loads the model and its tokenizer, and starts the engine."""
         if self._of_batches is not None:
-            return HandlerEngine(self._of_batches, self._batch_size)
+            handler = copy.copy(self._of_batches)
+            handler.update_model_path(self._model_uri)
+            return HandlerEngine(handler, self._batch_size)
         model = self._placement.load(self._load, self._load_model_args)
         tokenizer = transformers.AutoTokenizer.from_pretrained(self._model_uri)
         config = settings(model.generation_config, self._generation_args, tokenizer.pad_token_id)
