@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 
 import pytest
 
@@ -71,10 +72,13 @@ def test_a_worker_goes_on_with_another_part_and_batches_go_across(tmp_path, monk
 
 
 class Slow(ModelHandler):
+    begun = threading.Event()
+
     def load_model(self):
         return None
 
     async def run_inference(self, batch, model, inference_args=None):
+        self.begun.set()
         await asyncio.sleep(0.5)
         return [1] * len(batch)
 
@@ -87,7 +91,8 @@ def test_a_worker_that_is_stopped_between_two_parts_keeps_what_is_paid_for(tmp_p
     run = Run(Job(Slow(), sources, str(tmp_path / "out.jsonl"), batch_sizes=sizes, resume={}, workers=2))
     run.output.prepare()
     runner = PartRunner(run._driver)
-    assert runner.ask(GoOn((0, sources[0]))).parts is None  # the request is on its way
+    assert runner.ask(GoOn((0, sources[0]))).parts is None
+    assert Slow.begun.wait(60)  # the request is on its way
     assert runner.ask(Stop(keep=False)).caught is None
     runner.close()
     assert len(StoredOutput.find(run.output.folder).places) == 1

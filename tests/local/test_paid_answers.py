@@ -91,7 +91,7 @@ def interrupts(monkeypatch):
     "options", [{}, {"ordered": False}, {"fallback": Metered("other")}], ids=lambda options: "".join(options) or "plain"
 )
 def test_interrupt_loses_no_answer_to_a_request_in_flight(interrupts, options, requests_end, monkeypatch):
-    monkeypatch.setattr(predict_module, "_DRAIN_SECS", 1)
+    monkeypatch.setattr(predict_module, "_DRAIN_SECS", 3)
     ASKED.clear()
     FOREVER.clear()
     found = []
