@@ -7,6 +7,8 @@ import gc
 import json
 import random
 import threading
+import weakref
+from collections import Counter
 
 import pytest
 import sentence_transformers
@@ -139,6 +141,24 @@ def test_batches_are_of_similar_length_and_so_many_tokens():
     batches = []
     assert asyncio.run(ask()) == [18, 2, 200, 6, 4, 120, 20, 2, 4]
     assert batches == [[1, 1, 2, 2], [3, 9], [10], [60], [100]]
+
+
+def test_halves_of_a_batch_begin_when_what_it_held_is_gone():
+    async def ask():
+        engine = Batches(run)
+        return await asyncio.gather(*[engine.answer(number, 1, None) for number in range(4)])
+
+    def run(batch):
+        sizes[len(batch), len(held)] += 1
+        activations = threading.Event()
+        held.add(activations)
+        if len(batch) > 1:
+            raise MemoryError
+        return [one.given for one in batch]
+
+    held, sizes = weakref.WeakSet(), Counter()
+    assert asyncio.run(ask()) == [0, 1, 2, 3]
+    assert sizes == {(4, 0): 1, (2, 0): 2, (1, 0): 4}
 
 
 def test_engine_whose_last_request_failed_ends_as_others_do():

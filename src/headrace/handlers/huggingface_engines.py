@@ -277,13 +277,14 @@ def _try(batch: Sequence[_Request], run: _Run) -> None:
         for one, answer in zip(batch, run(batch), strict=True):
             with suppress(InvalidStateError):  # it was cancelled
                 one.result.set_result(answer)
+        return
     except BaseException as error:  # SystemExit, too: without this thread, all would wait for ever
         if len(batch) == 1:
             batch[0].fail(error)
             return
-        middle = len(batch) // 2
-        _try(batch[:middle], run)
-        _try(batch[middle:], run)
+    middle = len(batch) // 2  # out here, where the error no longer holds what was in the accelerator's memory
+    _try(batch[:middle], run)
+    _try(batch[middle:], run)
 
 
 @torch.inference_mode()
