@@ -6,10 +6,11 @@ import sys
 
 import cloudpickle
 
-from headrace import SKIP, ElementFailure, ModelHandler, RemoteModelHandler, report_usage
+from headrace import SKIP, ElementFailure, ModelHandler, Price, RemoteModelHandler, report_usage
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # hosts cannot import it
 
+EACH_COSTS_ONE = {"*": Price(request=1)}
 ASKED: list = []
 """Examples that were requested in this process."""
 

@@ -17,11 +17,10 @@ from headrace import (
     predict_table,
 )
 from headrace.beam import RunInference
-from metered import ASKED, LocalMetered, Metered
+from metered import ASKED, EACH_COSTS_ONE, LocalMetered, Metered
 
 pytestmark = pytest.mark.usefixtures("requests_end", "module_travels")
 
-EACH_COSTS_ONE = {"*": Price(request=1)}
 CAPPED = Budget(prices=EACH_COSTS_ONE, max_cost_per_row=2)
 SAID = "its requests have cost 3, and max_cost_per_row is 2, so none is sent after ValueError: not yet"
 

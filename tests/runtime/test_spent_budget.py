@@ -9,17 +9,14 @@ from headrace import (
     BudgetError,
     KeyedModelHandler,
     KeyModelMapping,
-    Price,
     RetryConfig,
     predict,
 )
 from headrace.local import predict as predict_module
-from metered import ASKED, Metered
+from metered import ASKED, EACH_COSTS_ONE, Metered
 from toys import Acting, Poisoned, each
 
 pytestmark = pytest.mark.usefixtures("module_travels", "requests_end")
-
-EACH_COSTS_ONE = {"*": Price(request=1)}
 
 
 def spend(handler, elements, limit, **options):

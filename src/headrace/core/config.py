@@ -303,7 +303,7 @@ class Budget:
 
     @property
     def has_limit(self) -> bool:
-        """Whether it ends a run at all."""
+        """Whether it may end a run: one for rows does if a model has no price."""
         return self.needs_prices or self.max_tokens is not None
 
     @property

@@ -28,7 +28,7 @@ class EngineModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
         max_concurrent: how many requests an engine is given at a time: more than it computes together, so that it
             always finds one to go on with, and few enough for memory.
         options: those of ``headrace.ModelHandler``; with ``large_model=True`` all worker processes of the machine use
-            one engine, in a process of its own, and with ``model_copies=N`` so many, each on GPUs of its own.
+            one engine, in its own process, and with ``model_copies=N`` they share N, each on its own GPUs.
 
     Raises:
         ConfigurationError: ``max_concurrent`` is not a positive int; or an option about batches, which engines do not

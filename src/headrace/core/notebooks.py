@@ -26,6 +26,6 @@ def html_table(title: str, rows: Iterable[tuple[str, str]], details: tuple[str, 
 
 
 def _cut(text: str, longest: int = _LONGEST_TEXT) -> str:
-    """The text for HTML, of which the middle is left out if it is long."""
+    """Escapes a text for HTML, and leaves out the middle of a long one."""
     half = longest // 2
     return escape(encodable_text(text if len(text) <= longest else f"{text[:half]} ... {text[-half:]}"))

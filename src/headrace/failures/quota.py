@@ -265,7 +265,7 @@ class ChanceRefusals:
     _TESTED = 2
     """In how many cuts a share that is believed is tested once."""
     _PHASE, _FEWEST, _LONGEST, _DOUBT = 100, 3, 600, 20
-    """How many requests tell the share, once so many are refused; or at last; how many count as accepted before."""
+    """Requests in a phase that measures the share; refusals it needs; its longest; accepted ones assumed beforehand."""
 
     def __init__(self, board: Board) -> None:
         self._board = board

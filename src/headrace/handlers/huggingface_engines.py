@@ -156,7 +156,7 @@ def _stop(manager: Any) -> None:
 
 
 @dataclass(eq=False)
-class _Request:
+class _Waiting:
     given: Any
     length: int
     options: Any
@@ -171,7 +171,7 @@ class _Request:
             self.result.set_exception(error)
 
 
-_Run = Callable[[Sequence[_Request]], Iterable[Any]]
+_Run = Callable[[Sequence[_Waiting]], Iterable[Any]]
 
 
 class Batches:
@@ -184,7 +184,7 @@ class Batches:
     """
 
     def __init__(self, run: _Run, size: int | None = None, tokens: float = math.inf) -> None:
-        self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         cut = partial(_batches, size=size or math.inf, tokens=tokens)
         threading.Thread(
             target=_run_batches, args=(self._requests, run, cut), name="headrace-generation", daemon=True
@@ -193,7 +193,7 @@ class Batches:
 
     async def answer(self, given: Any, length: int, options: Any) -> Any:
         """The answer to one request; raises what the model raises for it alone."""
-        request = _Request(given, length, options)
+        request = _Waiting(given, length, options)
         self._requests.put(request)
         return await asyncio.wrap_future(request.result)
 
@@ -231,17 +231,17 @@ class HandlerEngine(Batches):
         return await self.answer(example, int(min(text_length(example), self._longest)), inference_args)
 
 
-def _predict(handler: ModelHandler[Any, PredictionResult, Any], model: Any, batch: Sequence[_Request]) -> list[Any]:
+def _predict(handler: ModelHandler[Any, PredictionResult, Any], model: Any, batch: Sequence[_Waiting]) -> list[Any]:
     found = handler.run_inference([one.given for one in batch], model, batch[0].options)
     return [one.inference for one in found]
 
 
-def _run_batches(requests: queue.SimpleQueue[_Request | None], run: _Run, cut: Callable[..., Any]) -> None:
+def _run_batches(requests: queue.SimpleQueue[_Waiting | None], run: _Run, cut: Callable[..., Any]) -> None:
     while _run_round(requests, run, cut):
         pass  # and keeps nothing: the error of a request refers to the engine, whose end would never come
 
 
-def _run_round(requests: queue.SimpleQueue[_Request | None], run: _Run, cut: Callable[..., Any]) -> bool:
+def _run_round(requests: queue.SimpleQueue[_Waiting | None], run: _Run, cut: Callable[..., Any]) -> bool:
     """Waits for requests and runs them; whether there may be others."""
     if (first := requests.get()) is None:
         return False
@@ -256,9 +256,9 @@ def _run_round(requests: queue.SimpleQueue[_Request | None], run: _Run, cut: Cal
     return True
 
 
-def _batches(waiting: Sequence[_Request], size: float, tokens: float) -> Iterator[list[_Request]]:
+def _batches(waiting: Sequence[_Waiting], size: float, tokens: float) -> Iterator[list[_Waiting]]:
     """Requests of the same options, in the order of their lengths."""
-    batch: list[_Request] = []
+    batch: list[_Waiting] = []
     for one in sorted(waiting, key=lambda one: (repr(one.options), one.length)):
         is_full = len(batch) >= size or one.length * (len(batch) + 1) > tokens
         if batch and (is_full or repr(one.options) != repr(batch[0].options)):
@@ -268,7 +268,7 @@ def _batches(waiting: Sequence[_Request], size: float, tokens: float) -> Iterato
     yield batch
 
 
-def _try(batch: Sequence[_Request], run: _Run) -> None:
+def _try(batch: Sequence[_Waiting], run: _Run) -> None:
     """Runs a batch; if that fails, each half on its own, until only what is at fault fails."""
     batch = [one for one in batch if not one.result.cancelled()]
     if not batch:
@@ -288,7 +288,7 @@ def _try(batch: Sequence[_Request], run: _Run) -> None:
 
 
 @torch.inference_mode()
-def _generate(model: Any, config: Any, batch: Sequence[_Request]) -> list[Tokens]:
+def _generate(model: Any, config: Any, batch: Sequence[_Waiting]) -> list[Tokens]:
     longest = max(one.length for one in batch)
     pad = config.pad_token_id
     ids = torch.tensor([[pad] * (longest - one.length) + one.given for one in batch], device=model.device)
@@ -319,7 +319,7 @@ def _up_to(ids: list[int], ends: set[int]) -> list[int]:
 class _Watch(transformers.StoppingCriteria):  # type: ignore[misc]
     """Sees when the first token comes, and ends what nobody waits for any longer."""
 
-    def __init__(self, batch: Sequence[_Request]) -> None:
+    def __init__(self, batch: Sequence[_Waiting]) -> None:
         self._batch = batch
         self.first: float | None = None
 

@@ -163,7 +163,7 @@ def _lock(file: int, kind: int, byte: int) -> bool:
 
 def _remove_unless_used(path: str, file: int) -> None:
     with contextlib.suppress(OSError):
-        fcntl.lockf(file, fcntl.LOCK_UN, 1, _USED)  # so that of two that end at the same time one finds nobody
+        fcntl.lockf(file, fcntl.LOCK_UN, 1, _USED)  # so that the last of two that end together sees no user
         if _lock(file, fcntl.LOCK_EX, _USED) and is_at(file, path):
             os.remove(path)
             os.rmdir(os.path.dirname(path))

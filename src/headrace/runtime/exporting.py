@@ -41,7 +41,7 @@ class _Exports(ExitStack):
                 WANTED.add(CallEnded)
                 self.callback(WANTED.discard, CallEnded)
                 atexit.unregister(_end)
-                atexit.register(_end)  # anew: it is called before that of OpenTelemetry, which is set up by now
+                atexit.register(_end)  # last registered, it runs before OpenTelemetry's own
             if observers and samples:
                 self.enter_context(Sampler(FanOut(), gpus=True))
         except BaseException:
@@ -118,7 +118,7 @@ def stop_exporting() -> None:
 
 
 def _end() -> None:
-    """Ends all as the process exits; a generator that nobody has ended ends later, when no thread runs any more."""
+    """Closes all exports as the process exits: generators left open would close them too late, when no thread runs."""
     for exports in _OPEN.values():
         exports.close()
 
