@@ -31,8 +31,6 @@ _BEATS_PER_LIMIT, _LONGEST_BEAT_SECS = 20, 1.0
 """How often the event loop shows within the time limit that it turns, and at least how often."""
 ALL_CLIENTS = 0
 """Stands for all clients; no single client has this number."""
-_IDLE_SECS = 3.0
-"""A client that has an engine alone, and gives it nothing for longer, loses it."""
 NOT_MAPPED = "it is an engine, which takes the requests of all processes itself"
 """Why the weights of a shared engine are not in shared memory."""
 
@@ -123,7 +121,7 @@ class RunningEngine:
         self._in_flight = 0
         self._hangs = False
         """Whether a request was late because the engine answers nothing."""
-        self._turns = EngineTurns(handler.max_concurrent, self._note)
+        self._room = EngineRoom(handler.max_concurrent, self._note)
         self._note(ALL_CLIENTS)
         self.event_loop = open_loop()
         self.event_loop.call(self._beat)
@@ -146,25 +144,21 @@ class RunningEngine:
             return
         used: list[UsageReported] = []
         context = request_context(used.append)
-        exclusive = request.head.wants_exclusive
-        work = self._have_exclusively(number, send) if exclusive else self._answer(number, request, used, send)
-        self._tasks[number] = context.run(self.event_loop.loop.create_task, work)
+        self._tasks[number] = context.run(self.event_loop.loop.create_task, self._answer(number, request, used, send))
 
     def leave(self, client: int) -> None:
         """Drops a client's requests."""
         for number in [one for one in self._tasks if client_of(one) == client]:
             self._tasks.pop(number).cancel()
 
-    async def _have_exclusively(self, number: int, send: Send) -> None:
-        """Says when the client has the engine, and keeps it until that is taken back, or the client is idle."""
-        async with self._turns.exclusive(client_of(number)):
-            send(number, _encoded(EngineAnswer(), self._progress).content())
-            await self._turns.idle()
-        del self._tasks[number]
-
     async def _answer(self, number: int, request: Decoded, used: list[UsageReported], send: Send) -> None:
-        async with self._turns.shared_slot(client_of(number)):
-            answer, predictions = await self._predicted(request, used)
+        async with self._room.place(client_of(number) if request.head.is_alone else ALL_CLIENTS):
+            try:
+                if request.head.is_alone:
+                    request = decode(memoryview(request.rows[0]), own=True)
+                answer, predictions = await self._predicted(request, used)
+            except Exception as error:
+                answer, predictions = EngineAnswer(Caught.of(error)), ()
         del self._tasks[number]
         send(number, _encoded(answer, self._progress, predictions, request.columns).content())
 
@@ -208,13 +202,13 @@ class RunningEngine:
         return EngineAnswer(Caught.of(error), HostFailure(self._progress.read(), True, why), used)
 
 
-class EngineTurns:
-    """Keeps the requests of one client apart from those of others while it finds out which of its own kill a host.
+class EngineRoom:
+    """Room for as many requests as an engine takes; a client that asks for that has none of others beside its own.
 
     For the event loop's thread.
 
     Args:
-        limit: how many requests the engine is given at a time.
+        limit: how many requests of all clients the engine is given at a time.
         note: takes the owner of the engine's requests from now on: a client's number, or ``ALL_CLIENTS``.
     """
 
@@ -222,56 +216,32 @@ class EngineTurns:
         self._limit = limit
         self._note = note
         self._line = asyncio.Lock()
-        self._room = asyncio.Semaphore(limit)
-        self._exclusive = ALL_CLIENTS
-        self._taken = self._in_use = 0
-        """How many requests of clients that were alone there were, and are."""
+        self._left = asyncio.Event()
+        self._inside = 0
+        self._owner = ALL_CLIENTS
 
     @asynccontextmanager
-    async def shared_slot(self, client: int) -> AsyncIterator[None]:
-        """A place for one request, once there is one."""
-        if client == self._exclusive:  # it has taken all
-            self._taken += 1
-            self._in_use += 1
-            try:
-                yield
-            finally:
-                self._in_use -= 1
-            return
-        async with self._line:
-            await self._room.acquire()
-        try:
-            yield
-        finally:
-            self._room.release()
-
-    @asynccontextmanager
-    async def exclusive(self, client: int) -> AsyncIterator[None]:
-        """All places for one client, once the engine has answered what it was given before."""
-        taken = 0
-        try:
+    async def place(self, owner: int) -> AsyncIterator[None]:
+        """A place for one request, once there is one: of a client that is to be alone, or of ``ALL_CLIENTS``."""
+        if owner != self._owner or owner == ALL_CLIENTS:  # else the engine is its own already
             async with self._line:
-                while taken < self._limit:
-                    await self._room.acquire()
-                    taken += 1
-            self._take(client)
+                while self._inside and (owner != self._owner or self._inside >= self._limit):
+                    self._left.clear()
+                    await self._left.wait()
+                self._take(owner)
+        self._inside += 1
+        try:
             yield
         finally:
-            if self._exclusive == client:
+            self._inside -= 1
+            self._left.set()
+            if not self._inside:
                 self._take(ALL_CLIENTS)
-            for _ in range(taken):
-                self._room.release()
 
-    async def idle(self) -> None:
-        """Waits until whoever has the engine alone makes no use of it, such as a process that was stopped."""
-        before = -1
-        while self._in_use or self._taken != before:
-            before = self._taken
-            await asyncio.sleep(_IDLE_SECS)
-
-    def _take(self, client: int) -> None:
-        self._exclusive = client
-        self._note(client)
+    def _take(self, owner: int) -> None:
+        if owner != self._owner:
+            self._owner = owner
+            self._note(owner)
 
 
 def _encoded(

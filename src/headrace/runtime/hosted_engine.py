@@ -35,7 +35,15 @@ class EngineCall(Call):
 
     def __init__(self, number: int, message: Message, accept: Callable[[EngineCall], None]) -> None:
         super().__init__(number, message, accept)
+        self._is_alone = False
         self.answer: Future[tuple[EngineAnswer, list[Any]]] = Future()
+
+    def isolate(self) -> None:
+        """From now on it is to be answered with none of other clients' requests beside it, and read only then."""
+        if not self._is_alone:
+            columns, content = self.message.columns, b"".join(self.message.content())
+            self.message, self._is_alone = encode(EngineRequest(is_alone=True), [content]), True
+            self.message.columns = columns
 
     def end(self, answer: EngineAnswer, predictions: list[Any]) -> None:
         """Gives it its answer."""
@@ -233,16 +241,12 @@ class EngineHosts:
         with self._changed:
             self._calls.pop(call.number, None)
 
-    def _is_ours(self, failure: HostFailure) -> bool:
-        """Whether a host may have been lost to requests of this process."""
-        return client_of(failure.snapshot.call) in (0, self._hosts.client)
-
     def _try_again(self, failure: HostFailure, calls: Sequence[EngineCall]) -> None:
         """Tries again what was with a host that was lost: all together, then parts, then one by one.
 
         What is not to blame goes to the next host like new requests.
         """
-        if not self._is_ours(failure):
+        if client_of(failure.snapshot.call) not in (0, self._hosts.client):
             return
 
         def attempt(positions: Sequence[int], _: Mapping[int, InjectedFailure]) -> Sequence[int] | LostBatch:
@@ -269,28 +273,18 @@ class EngineHosts:
             self._fail(calls, error)
 
     def _try(self, calls: Sequence[EngineCall]) -> HostFailure | None:
-        """Gives requests to the engine, with no others, also not of other processes; returns how the host was lost."""
-        while True:
-            turn = self._have_exclusively()
-            with self._changed:  # some may have been answered, or taken back
-                self._send([call for call in calls if call.number in self._calls])
-            failure = self._await_answers(lambda: all(call.answer.done() for call in calls))
-            with self._changed:
-                self._drop(turn)
-            if failure is None or not self._is_shared or self._is_ours(failure):
-                return failure  # else this process had lost its turn, since it was idle or stopped, perhaps to another
-
-    def _have_exclusively(self) -> EngineCall:
-        """Asks for the engine until this process has it; to be taken back."""
+        """Gives requests to the engine, with none of other processes; returns how the host was lost to them."""
         while True:
             if self._connection is None:
                 self.load()
-            turn = self._call(encode(EngineRequest(wants_exclusive=True), []))
-            with self._changed:
-                self._send([turn])
-            failure = self._await_answers(turn.answer.done)
-            if failure is None and self._connection is not None:
-                return turn
+            with self._changed:  # some may have been answered, or taken back
+                left = [call for call in calls if call.number in self._calls]
+                for call in left:
+                    call.isolate()
+                self._send(left)
+            failure = self._await_answers(lambda: all(call.answer.done() for call in calls))
+            if failure is None or not self._is_shared or client_of(failure.snapshot.call) == self._hosts.client:
+                return failure  # else it was lost before it was this process's
 
     def _fail(self, calls: Iterable[EngineCall], error: BaseException) -> None:
         for call in calls:

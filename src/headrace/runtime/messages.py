@@ -95,8 +95,8 @@ class EngineRequest(NamedTuple):
 
     inference_args: dict[str, Any] | None = None
     is_taken_back: bool = False
-    wants_exclusive: bool = False
-    """Whether the client asks to have the engine alone until it takes this back."""
+    is_alone: bool = False
+    """Whether the only row is another request as bytes, to be answered while the engine has none of other clients."""
 
 
 class EngineAnswer(NamedTuple):
