@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy
 import pandas
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace import BatchingConfig
 from headrace.batching.batcher import Batch
 from headrace.batching.columnar import (
     ColumnarBatch,
@@ -22,6 +24,7 @@ from headrace.batching.columnar import (
     split,
     without_views,
 )
+from headrace.batching.size import FixedSize
 from large import torch
 
 KINDS = {
@@ -84,46 +87,38 @@ def test_elements_of_different_kinds_are_refused():
         concatenate([numpy.zeros((2, 3)), numpy.zeros((2, 4))])
 
 
-@given(st.lists(st.integers(0, 40), max_size=8), st.lists(st.integers(1, 25), min_size=1), st.integers(1, 30))
-def test_batches_are_cut_by_rows(sizes, targets, most):
-    asked = iter(targets * 400)
-    batcher = RowBatcher(lambda: next(asked), most)
-    elements, first = [], 0
-    for size in sizes:
-        elements.append(list(range(first, first + size)))
-        first += size
-    batches = [batch for tag, element in enumerate(elements) for batch in batcher.add(element, tag, len(element))]
-    assert len(batcher) == first - sum(batch.total for batch in batches)
-    batches.append(batcher.flush())
-    assert len(batcher) == 0
-    assert [row for batch in batches for row in concatenate([[], *batch.elements])] == list(range(first))
-    assert all(
-        row in elements[tag] for batch in batches for tag, piece in zip(batch.tags, batch.elements) for row in piece
-    )
-    expected = iter(targets * 400)
-    assert all(batch.total == min(next(expected), most) for batch in batches[:-1])
-    for batch in batches:
-        assert batch.rows == list(map(len, batch.elements))
+class Sizes(FixedSize):
+    """Targets as a test wants them, in turn."""
+
+    def __init__(self, targets, limit=math.inf):
+        self.target, self.max_size = iter(targets * 400).__next__, lambda: limit
 
 
 @given(
-    st.lists(st.integers(0, 60), max_size=8), st.lists(st.integers(1, 25), min_size=1), st.integers(1, 30), st.data()
+    st.lists(st.integers(0, 60), max_size=8),
+    st.lists(st.integers(1, 25), min_size=1),
+    st.integers(1, 30),
+    st.integers(1, 40),
+    st.integers(0, 12),
 )
-def test_batches_with_slack_end_near_their_target_and_lose_no_row(sizes, targets, most, data):
-    limit, least = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 12))
-    asked = iter(targets * 400)
-    batcher = RowBatcher(lambda: next(asked), most, min_rows=least, slack=1 / 4, most=lambda: limit)
-    batches = []
-    for tag, size in enumerate(sizes):
-        batches += batcher.add([(tag, row) for row in range(size)], tag, size)
+def test_batches_end_near_their_target_and_lose_no_row(sizes, targets, least, limit, more):
+    config = BatchingConfig(least, least + more)
+    batcher, batches = RowBatcher(config, Sizes(targets, limit)), []
+    elements = [[(tag, row) for row in range(size)] for tag, size in enumerate(sizes)]
+    for tag, element in enumerate(elements):
+        batches += batcher.add(element, tag, len(element))
+    assert len(batcher) == sum(sizes) - sum(batch.total for batch in batches)
     batches.append(batcher.flush())
     assert len(batcher) == 0
-    assert [row for batch in batches for row in concatenate([[], *batch.elements])] == [
-        (tag, row) for tag, size in enumerate(sizes) for row in range(size)
-    ]
-    for batch, wanted in zip(batches[:-1], map(min, targets * 400, itertools.repeat(most)), strict=False):
-        assert max(wanted - wanted // 4, min(least, wanted)) <= batch.total <= max(wanted, min(5 * wanted / 4, limit))
-        assert batch.total <= most
+    assert [row for batch in batches for row in concatenate([[], *batch.elements])] == list(itertools.chain(*elements))
+    for batch in batches:
+        assert batch.rows == list(map(len, batch.elements))
+        assert all(row[0] == tag for tag, piece in zip(batch.tags, batch.elements, strict=True) for row in piece)
+    for batch, target in zip(batches[:-1], targets * 400, strict=False):
+        wanted = min(target, least + more)
+        slack = 0 if config.fixed_size else wanted // 4
+        assert max(wanted - slack, min(least, wanted)) <= batch.total <= max(wanted, min(wanted + slack, limit))
+        assert batch.total <= least + more
 
 
 @given(st.lists(st.integers(0, 9), max_size=6), st.data())

@@ -10,90 +10,92 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.batching.lookahead import Limits, Lookahead, Measured, lookahead_for
-from headrace.batching.size import size_controller
+from headrace.batching.lookahead import Lookahead, Measured
+from headrace.batching.size import FixedSize, size_controller
 from headrace.core.config import BatchingConfig
 
 LENGTHS = st.lists(st.integers(0, 300), max_size=60)
-NO_LIMITS = Limits(1, math.inf, math.inf)
 
 
-def cut(lengths, limits=NO_LIMITS, target=math.inf, sizes=None, *, padded=False):
+class Sizes(FixedSize):
+    """Sizes as a test wants them."""
+
+    def __init__(self, target=math.inf, most=math.inf, overhead=math.inf):
+        super().__init__(target)
+        self.max_size, self.overhead = lambda: most, lambda: overhead
+
+
+def sorting(lengths, sizes, **options):
+    """A lookahead with elements of these lengths."""
+    lookahead = Lookahead(BatchingConfig(length_fn=len, **options), sizes)
+    for place, length in enumerate(lengths):
+        lookahead.add(Measured(length, place, length, length))
+    return lookahead
+
+
+def cut(lengths, target=math.inf, **options):
     """The batches, each as a list of lengths; and the batches themselves."""
-    targets = target if callable(target) else lambda: target
-    lookahead = Lookahead(targets, limits, target_is_padded=padded)
-    for place, (length, size) in enumerate(zip(lengths, sizes or lengths, strict=True)):
-        lookahead.add(Measured((length, size), place, length, size))
+    lookahead = sorting(lengths, Sizes(target), **options)
     assert len(lookahead) == len(lengths)
     batches = list(lookahead.cut())
     assert len(lookahead) == 0
     assert list(lookahead.cut()) == []
-    return [[length for length, _ in batch.elements] for batch in batches], batches
+    return [batch.elements for batch in batches], batches
 
 
 def test_the_longest_leave_first():
-    assert cut([3, 1, 2, 9, 8], target=2)[0] == [[9, 8], [3, 2], [1]]
+    assert cut([3, 1, 2, 9, 8], min_batch_size=2, max_batch_size=2)[0] == [[9, 8], [3, 2], [1]]
 
 
 @given(
     LENGTHS,
     st.integers(1, 8),
     st.integers(0, 20),
-    st.one_of(st.just(math.inf), st.integers(1, 900)),
+    st.none() | st.integers(1, 900),
     st.integers(0, 900),
-    st.lists(st.integers(1, 300), max_size=3).map(sorted),
-    st.booleans(),
+    st.none() | st.lists(st.integers(1, 300), min_size=1, max_size=3).map(sorted),
 )
-def test_batches_keep_all_limits_and_lose_nothing(lengths, smallest, more, heaviest, target, boundaries, padded):
-    limits = Limits(smallest, smallest + more, heaviest, boundaries)
-    cuts, batches = cut(lengths, limits, target, padded=padded)
+def test_batches_keep_all_limits_and_lose_nothing(lengths, smallest, more, heaviest, target, boundaries):
+    limits = {"max_batch_weight": heaviest, "bucket_boundaries": boundaries}
+    cuts, batches = cut(lengths, target, min_batch_size=smallest, max_batch_size=smallest + more, **limits)
     assert sorted(tag for batch in batches for tag in batch.tags) == list(range(len(lengths)))
-    assert all(
-        lengths[tag] == one for batch in batches for tag, (one, _) in zip(batch.tags, batch.elements, strict=True)
-    )
+    assert all(lengths[tag] == one for batch in batches for tag, one in zip(batch.tags, batch.elements, strict=True))
     assert list(itertools.chain(*cuts)) == sorted(lengths, reverse=True)
     for one, batch in zip(cuts, batches, strict=True):
         assert batch.weight == len(one) * max(one)
         assert batch.useful == sum(one)
-        assert len(one) <= limits.max_count
-        assert len(one) == 1 or batch.weight <= heaviest
-        assert len({sum(length >= boundary for boundary in boundaries) for length in one}) == 1
+        assert len(one) <= smallest + more
+        assert len(one) == 1 or batch.weight <= (heaviest or math.inf)
+        assert len({sum(length >= boundary for boundary in boundaries or ()) for length in one}) == 1
         if len(one) > smallest:
-            assert (batch.weight if padded else len(one)) <= max(target, batch.weight / len(one) if padded else 1)
+            assert batch.weight <= max(target, batch.weight / len(one))
 
 
 @given(LENGTHS, st.integers(1, 9), st.integers(1, 900))
 def test_a_batch_ends_only_when_one_more_element_would_be_too_many(lengths, count, heaviest):
-    cuts, _ = cut(lengths, Limits(1, count, heaviest))
+    cuts, _ = cut(lengths, min_batch_size=count, max_batch_size=count, max_batch_weight=heaviest)
     for one, following in itertools.pairwise(cuts):
         assert len(one) == count or one[0] * (len(one) + 1) > heaviest
         assert one[-1] >= following[0]
 
 
 def test_elements_of_different_buckets_never_share_a_batch():
-    assert cut([1, 9, 10, 49, 50, 70], Limits(1, 10, math.inf, [10, 50]))[0] == [[70, 50], [49, 10], [9, 1]]
+    assert cut([1, 9, 10, 49, 50, 60], bucket_boundaries=[10, 50])[0] == [[60, 50], [49], [10], [9], [1]]
+    assert cut([8, 9, 10, 11], bucket_boundaries=[10])[0] == [[11, 10], [9, 8]]
 
 
 def test_the_target_is_asked_for_each_batch_when_the_last_one_has_run():
-    asked = []
-
-    def target():
-        asked.append(len(taken))
-        return 2 ** len(asked)
-
-    taken = []
-    lookahead = Lookahead(target, NO_LIMITS, target_is_padded=False)
-    for place in range(10):
-        lookahead.add(Measured(place, place, 1, 1))
-    for batch in lookahead.cut():
+    asked, taken, sizes = [], [], Sizes()
+    sizes.target = lambda: asked.append(len(taken)) or 2 ** len(asked)
+    for batch in sorting([1] * 10, sizes).cut():
         taken.append(len(batch.elements))
     assert taken == [2, 4, 4]
     assert asked == [0, 1, 2]
 
 
-@given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 9), st.integers(1, 30), st.sampled_from([(), (2,)]))
+@given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 9), st.integers(1, 30), st.sampled_from([None, [2]]))
 def test_elements_of_one_length_keep_their_order_under_any_limits(lengths, count, heaviest, boundaries):
-    _, batches = cut(lengths, Limits(1, count, heaviest, boundaries))
+    _, batches = cut(lengths, max_batch_size=count, max_batch_weight=heaviest, bucket_boundaries=boundaries)
     tags = [tag for batch in batches for tag in batch.tags]
     assert tags == sorted(range(len(lengths)), key=lambda place: -lengths[place])
 
@@ -104,29 +106,23 @@ def test_padding_is_a_small_part_of_batches(waiting, share):
     weights = [
         batch.weight
         for part in range(0, 20_000, waiting)
-        for batch in cut(lengths[part : part + waiting], target=32)[1]
+        for batch in cut(lengths[part : part + waiting], 32, min_batch_size=32, max_batch_size=32)[1]
     ]
     assert sum(lengths) / sum(weights) > share
     in_order = sum(32 * max(lengths[part : part + 32]) for part in range(0, 20_000, 32))
     assert sum(lengths) / in_order < 0.35
 
 
-@pytest.mark.parametrize("padded", [False, True])
-def test_the_size_that_fits_memory_overrides_the_minimum(padded):
-    lookahead = Lookahead(lambda: 32, Limits(32, 64, math.inf), target_is_padded=padded, max_size=lambda: 8)
-    for place in range(20):
-        lookahead.add(Measured(place, place, 1, 1))
+@pytest.mark.parametrize("smallest", [32, 64])
+def test_the_size_that_fits_memory_overrides_the_minimum(smallest):
+    lookahead = sorting([1] * 20, Sizes(32, most=8), min_batch_size=smallest, max_batch_size=64)
     assert [len(batch.elements) for batch in lookahead.cut()] == [8, 8, 4]
 
 
 @given(LENGTHS, st.integers(1, 5), st.one_of(st.just(0), st.integers(1, 900), st.just(math.inf)))
 def test_a_batch_ends_when_padding_costs_more_than_another_batch(lengths, smallest, overhead):
     """Not for a little padding; and never with more than a quarter padding, however much a batch costs."""
-    lookahead = Lookahead(
-        lambda: math.inf, Limits(smallest, math.inf, math.inf), target_is_padded=True, overhead=lambda: overhead
-    )
-    for place, length in enumerate(lengths):
-        lookahead.add(Measured(place, place, length, length))
+    lookahead = sorting(lengths, Sizes(overhead=overhead), min_batch_size=smallest)
     batches = list(lookahead.cut())
     assert sorted(tag for batch in batches for tag in batch.tags) == list(range(len(lengths)))
     for batch in batches:
@@ -153,7 +149,7 @@ def test_padding_ends_a_batch_of_free_size(options, ends):
     sizes = size_controller(config)
     for size in (10, 20, 40, 80, 160, 320, 640):
         sizes.observe(size, 0.1 + 0.001 * size)
-    lookahead = lookahead_for(config, sizes)
+    lookahead = Lookahead(config, sizes)
     for size in (50, 50, 10, 10, 10, 10, 10):
         lookahead.add(Measured(size, size, size, size))
     assert [len(batch.elements) for batch in lookahead.cut()] == ([2, 5] if ends else [7])

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.cli.handlers import make_handler, parse_arguments
 from headrace.core.errors import ConfigurationError, MissingExtraError
-from headrace.core.handler_names import handler_names
+from headrace.core.spelling import handler_names
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
 
 

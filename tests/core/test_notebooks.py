@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from headrace import PredictionResult, predict
-from headrace.core.notebooks import html_table
+from headrace.core.transferable import html_table
 from headrace.jobs.quote import Quote
 from headrace.metrics.report import ReportPage
 from headrace.testing import simulate

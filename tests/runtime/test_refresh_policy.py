@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -84,7 +86,7 @@ def test_load_in_progress_stays_wanted_when_handed_on():
     wanting("b", "c", policy=policy)
     policy.request(ModelUpdate(9, "b"), to("b"))
     assert str(policy.next(NOW)) == "b"
-    successor = policy.successor()
+    successor = copy(policy)
     policy.loaded()
     assert str(successor.serving) == "a"
     assert load_all(successor) == "b"

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
 from headrace.batching.batcher import Batch, footprint
+from headrace.batching.size import SizeController
 from headrace.core.answer import SomeSkipped, mark_skips, no_columns, no_skips, wrong_count
+from headrace.core.config import BatchingConfig
 from headrace.core.result import PredictionResult
+
+_SLACK = 1 / 4
+"""The share of its size by which a batch of rows may differ, to end with an element."""
 
 
 def rows_in(columns: Any) -> int:
@@ -141,33 +146,18 @@ def as_columns(batch: Batch) -> ColumnarBatch:
 class RowBatcher:
     """Cuts a stream of columnar elements into batches of rows, in order.
 
-    Cutting elements costs a copy of their rows when the pieces are joined. With ``slack``, batches end where elements
-    do, if that keeps their sizes near the target.
+    Cutting elements costs a copy of their rows when the pieces are joined. So batches end where elements do, if that
+    keeps their sizes near the target, unless all have the same size. A batch also leaves for its bytes if it has
+    ``min_batch_size`` rows; elements are not cut for that.
 
     Args:
-        target: the number of rows at which a batch leaves; called once for each batch, at its first element.
-        max_bytes: a batch also leaves at about this many bytes if it has ``min_rows``; elements are not cut for that.
-        min_rows: the smallest number of rows of a batch that leaves for its bytes, or to end with an element.
-        slack: the share of the target by which a batch may be smaller or larger, to end with an element.
-        most: limits larger batches; called with ``target``.
+        config: its sizes count rows.
+        sizes: asked for each batch, at its first element.
     """
 
-    def __init__(
-        self,
-        target: Callable[[], int],
-        max_rows: int,
-        *,
-        max_bytes: float = math.inf,
-        min_rows: int = 1,
-        slack: float = 0.0,
-        most: Callable[[], float] = lambda: math.inf,
-    ) -> None:
-        self._ask_target = target
-        self._ask_most = most
-        self._max_rows = max_rows
-        self._max_bytes = max_bytes
-        self._min_rows = min_rows
-        self._slack = slack
+    def __init__(self, config: BatchingConfig, sizes: SizeController) -> None:
+        self._config = config
+        self._sizes = sizes
         self._begin()
 
     def __len__(self) -> int:
@@ -175,6 +165,7 @@ class RowBatcher:
 
     def add(self, element: Any, tag: Any, rows: int) -> Iterator[ColumnarBatch]:
         """Adds an element with ``rows`` rows; yields the batches that leave. Run each one before taking the next."""
+        config = self._config
         start, row_bytes = 0, footprint(element) / max(1, rows)
         while start < rows:
             if not self._waiting:
@@ -186,7 +177,7 @@ class RowBatcher:
                 self._batch.rows.append(stop - start)
                 self._waiting += stop - start
                 self._bytes += row_bytes * (stop - start)
-            is_large = self._bytes >= self._max_bytes and self._waiting >= self._min_rows
+            is_large = self._bytes >= config.lookahead_bytes and self._waiting >= config.min_batch_size
             if start == stop or is_large or self._waiting >= self._target:
                 yield self.flush()
             start = stop
@@ -205,10 +196,11 @@ class RowBatcher:
 
     def _aim(self) -> None:
         """Sets the size of the next batch, and the least and the most for which elements stay whole."""
-        self._target = max(1, min(self._ask_target(), self._max_rows))
-        slack = int(self._target * self._slack)
-        self._least = max(self._target - slack, min(self._min_rows, self._target))
-        self._most = max(self._target, int(min(self._target + slack, self._max_rows, self._ask_most())))
+        config = self._config
+        self._target = max(1, min(self._sizes.target(), config.max_batch_size))
+        slack = 0 if config.fixed_size else int(self._target * _SLACK)
+        self._least = max(self._target - slack, min(config.min_batch_size, self._target))
+        self._most = max(self._target, int(min(self._target + slack, config.max_batch_size, self._sizes.max_size())))
 
     def _room_for(self, rows: int) -> int:
         """How many of an element's remaining ``rows`` join the batch; 0: it leaves without them."""

@@ -120,10 +120,6 @@ class AdaptiveSize(SizeController):
         self._smallest, self._largest = config.adaptive_bounds
         self._lock = threading.Lock()
         self._seen = BatchTimes()
-        self._typical: dict[int, tuple[float, float]] = {}
-        """The median batch of each power of two, as (size, seconds)."""
-        self._fast: dict[int, tuple[float, float]] = {}
-        """The batch at the faster quartile of each power of two, since other load only makes batches slower."""
         self._largest_seen = 0.0
         self._last: float = self._smallest
         self._overhead = 0.0
@@ -135,8 +131,7 @@ class AdaptiveSize(SizeController):
             if not self._seen:
                 return self._smallest
             self._asked += 1
-            self._typical, self._fast = self._seen.ranked(1 / 2), self._seen.ranked(1 / 4)
-            fixed, each = fit_line(list(self._typical.values()))
+            fixed, each = fit_line(list(self._seen.typical.values()))
             self._overhead = fixed / each if each else 0.0  # with equal times the overhead is unknown
             longest = self._longest(fixed, each)
             best = max(1.0, min(self._fastest(fixed, each), longest))
@@ -174,7 +169,7 @@ class AdaptiveSize(SizeController):
         """
         config = self._config
         sizes = [self._largest]
-        last = self._typical.get(size_class(self._last)) if self._is_known(size_class(self._last)) else None
+        last = self._seen.typical.get(size_class(self._last)) if self._is_known(size_class(self._last)) else None
         for limit, spent in (
             (config.target_batch_duration_secs, 0.0),
             (config.target_batch_duration_secs_including_fixed_cost, fixed),
@@ -199,7 +194,7 @@ class AdaptiveSize(SizeController):
         fastest = max(rates, key=rates.__getitem__, default=power)
         if fastest == power or fastest == max(rates) < power:
             return size
-        return self._fast[fastest][0]
+        return self._seen.fast[fastest][0]
 
     def _trial(self, best: float, longest: float) -> float | None:
         """A size other than the best, to learn its speed, if it is time for a trial."""
@@ -208,14 +203,14 @@ class AdaptiveSize(SizeController):
         now = self._rate(size_class(best))
         for power in range(size_class(best) - 1, 0, -1):
             if not self._is_known(power):
-                return self._fast[power][0] if power in self._fast else best / 2
+                return self._seen.fast[power][0] if power in self._seen.fast else best / 2
             if self._rate(power) < self._FAR * now:
                 break
         is_due = self._asked % self._DOUBLE == 0 or not self._is_known(size_class(2 * best))
         return 2 * best if is_due and 2 * best <= min(longest, self._largest_seen) else None
 
     def _rate(self, power: int) -> float:
-        size, seconds = self._fast.get(power, (0, 1))
+        size, seconds = self._seen.fast.get(power, (0, 1))
         return size / seconds
 
     def _is_known(self, power: int) -> bool:
@@ -318,7 +313,7 @@ class MemoryLimitedSize(SizeController):
 
     def _max_in_time(self) -> float:
         """Half the size that, by the fitted line, would just meet the time limit; infinite: unknown."""
-        fixed, each = fit_line(list(self._times.ranked(1 / 2).values()) or [(1.0, 0.0)])
+        fixed, each = fit_line(list(self._times.typical.values()) or [(1.0, 0.0)])
         return (self._timeout_secs - fixed) / 2 / each if each else math.inf
 
 

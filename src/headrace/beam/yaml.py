@@ -15,10 +15,9 @@ from apache_beam.utils.python_callable import PythonCallableWithSource
 from headrace.beam.results import DeadLetterRows
 from headrace.beam.transform import RunInference
 from headrace.core.errors import ConfigurationError
-from headrace.core.handler_names import factory_place, handler_names, no_handler
 from headrace.core.keyed import KeyedModelHandler
 from headrace.core.result import PredictionResult
-from headrace.core.spelling import did_you_mean, unknown_arguments
+from headrace.core.spelling import did_you_mean, factory_place, handler_names, no_handler, unknown_arguments
 from headrace.rows.examples import ExampleOfRow, Examples
 
 _RESULT = RowTypeConstraint.from_fields([("example", Any), ("inference", Any), ("model_id", str | None)])

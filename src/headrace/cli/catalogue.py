@@ -27,7 +27,7 @@ from headrace.cli.handlers import constructors, parameter_of_model, search_here
 from headrace.cli.options import NAMED
 from headrace.core.errors import ConfigurationError, as_type_name, install_command, requirements
 from headrace.core.handler import HandlerCard
-from headrace.core.handler_names import GROUP, factory_place, no_handler
+from headrace.core.spelling import HANDLERS, factory_place, no_handler
 from headrace.handlers.cards import CARDS
 
 OURS = "headrace.handlers."
@@ -75,7 +75,7 @@ def listed_handlers() -> list[Listed]:
     ours = {f"{OURS}{path.replace('.', ':')}": (_UNSAID, "headrace") for path in CARDS}
     named = {
         entry.value: (entry.name, entry.dist.name if entry.dist else entry.value.partition(".")[0])
-        for entry in metadata.entry_points(group=GROUP)
+        for entry in metadata.entry_points(group=HANDLERS)
     }
     handlers = [_listed(name, value, package) for value, (name, package) in (ours | named).items()]
     return sorted(handlers, key=lambda one: (not one.path.startswith(OURS), one.path.rpartition(".")[0], one.name))

@@ -16,9 +16,8 @@ from typing import Any
 
 from headrace.core.declared_type import evaluated
 from headrace.core.errors import ConfigurationError, MissingExtraError, as_type_name
-from headrace.core.handler_names import factory_place, handler_names, no_handler
 from headrace.core.secrets import SECRET_ARGUMENTS
-from headrace.core.spelling import did_you_mean, no_file
+from headrace.core.spelling import did_you_mean, factory_place, handler_names, no_file, no_handler
 
 _PLACE = re.compile(r"[\w./-]+:[A-Za-z_][\w.]*")
 """What may name an object; the module may be a file by mistake."""

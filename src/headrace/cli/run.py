@@ -23,7 +23,7 @@ from headrace.cli.record import STDOUT_NAME, RunRecord, output_in_file
 from headrace.cli.retry_command import retry_options
 from headrace.cli.summary import PROCESS_START, loading_seconds, phases, show_run
 from headrace.core.errors import BudgetError, ConfigurationError, EndpointError, as_type_name
-from headrace.core.handler_names import factory_place
+from headrace.core.spelling import factory_place
 from headrace.runtime.exporting import exporting, stop_exporting
 from headrace.runtime.observers import FanOut, subscribed
 from headrace.runtime.sampling import Sampler

@@ -7,11 +7,11 @@ result.py      PredictionResult for users; Predictions, Skipped and Failure betw
 config.py      BatchingConfig, PlacementConfig, RetryConfig
 errors.py      the error tree
 events.py      facts for observers (metrics, progress)
-notebooks.py   how results look in a notebook
 clock.py       time as a parameter
 model_cache.py a cache of models, within a limit; registry.py: objects that the users of a process share
 Helpers:  arrays.py (protocol of array plug-ins), conversion.py (rows and columns <-> model calls), files.py (open
-          URIs), sqlite_files.py (of several processes), transferable.py (text in place of what cannot be pickled)
+          URIs), sqlite_files.py (of several processes), transferable.py (text in place of what cannot be
+          pickled, or for a reader), spelling.py (names that users mistype; of handlers)
 
 Everything here runs in every process: workers, hosts, the manager. Nothing here starts one.
 """

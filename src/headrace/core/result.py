@@ -12,8 +12,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from headrace.core.errors import as_type_name, causes
-from headrace.core.notebooks import html_table
-from headrace.core.transferable import encodable_text, short_repr
+from headrace.core.transferable import encodable_text, html_table, short_repr
 
 _LONGEST_MESSAGE = 500
 """Most characters of an error's message where a failure is printed."""

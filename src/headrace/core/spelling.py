@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import glob
+import importlib.metadata
 import inspect
 import os
 import shlex
@@ -126,6 +127,32 @@ def did_you_mean(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
     """The end of a sentence about a name that does not exist: a question if another is like it, else a full stop."""
     found = nearest(name, known, likeness)
     return "." if found is None else f"; did you mean {found!r}?"
+
+
+HANDLERS = "headrace.handlers"
+"""The entry points that are handlers."""
+
+
+def handler_names() -> list[str]:
+    """The names of the installed handlers."""
+    return sorted({entry.name for entry in importlib.metadata.entry_points(group=HANDLERS)})
+
+
+def factory_place(name: str) -> tuple[str, str] | None:
+    """The module and the name in it of the factory that a name stands for; None if there is no such handler."""
+    entries = [entry.value for entry in importlib.metadata.entry_points(group=HANDLERS) if entry.name == name]
+    module, colon, attribute = (entries[0] if entries and ":" not in name else name).partition(":")
+    return (module, attribute) if colon else None
+
+
+def no_handler(name: str) -> str:
+    """That there is no handler of a name, and how to find one."""
+    module, dot, factory = name.rpartition(".")
+    own = f"{module}:{factory}" if dot and factory != "py" else "package.module:factory"
+    return (
+        f"there is no handler {name!r}{did_you_mean(name, handler_names())} `headrace handlers` lists them all; write "
+        f"one of your own as {own}."
+    )
 
 
 def type_option(column: str, kind: str) -> str:

@@ -1,10 +1,12 @@
-"""Values on their way to another process: new locks for old ones, and text for parts that cannot be sent."""
+"""Values on their way to another process or to a reader: new locks for old ones, text for what cannot be sent."""
 
 from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from html import escape
+from itertools import islice
 from typing import Any, Final
 
 LOCKS: Final[Mapping[type, Callable[[Any], Any]]] = {
@@ -15,6 +17,9 @@ LOCKS: Final[Mapping[type, Callable[[Any], Any]]] = {
 holds the new one."""
 _LONGEST_TEXT = 200
 """Most characters of a replacement text; a string that cannot be encoded is not shortened."""
+_LONGEST_CELL, _LONGEST_DETAILS = 500, 10_000
+"""Characters in a table for a notebook."""
+_MOST_ROWS = 50
 _DEEPEST = 10
 """How many levels of containers are searched."""
 
@@ -64,3 +69,21 @@ def short_repr(value: Any) -> str:
 
 def _are_same(new: Collection[Any], old: Collection[Any]) -> bool:
     return len(new) == len(old) and all(map(operator.is_, new, old))
+
+
+def html_table(title: str, rows: Iterable[tuple[str, str]], details: tuple[str, str] = ("", "")) -> str:
+    """A table of HTML, a name and a text in each row; below it ``details``, a name and a long text, to be opened."""
+    some = [*islice(rows, _MOST_ROWS + 1)]
+    if len(some) > _MOST_ROWS:
+        some[_MOST_ROWS:] = [("...", f"only the first {_MOST_ROWS} rows are shown")]
+    lines = [f"<tr><th>{_cut(name)}</th><td>{_cut(text)}</td></tr>" for name, text in some]
+    name, text = details
+    more = f"<details><summary>{_cut(name)}</summary><pre>{_cut(text, _LONGEST_DETAILS)}</pre></details>"
+    style = ' style="text-align: left"'
+    return f"<table{style}><caption>{_cut(title)}</caption>{''.join(lines)}</table>{more if text else ''}"
+
+
+def _cut(text: str, longest: int = _LONGEST_CELL) -> str:
+    """Escapes a text for HTML, and leaves out the middle of a long one."""
+    half = longest // 2
+    return escape(encodable_text(text if len(text) <= longest else f"{text[:half]} ... {text[-half:]}"))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from headrace.core.errors import ConfigurationError, HeadraceError
-from headrace.core.notebooks import html_table
+from headrace.core.transferable import html_table
 
 _COMMAND = "import json, sys; sys.argv[1:] = json.load(sys.stdin); from headrace.cli.main import main; main()"
 """Its options come from standard input: all users see the arguments of a process, and there may be keys in them."""

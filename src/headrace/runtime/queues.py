@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from headrace.batching.batcher import Batch, Batcher, WaitingBytes, footprint
 from headrace.batching.columnar import ColumnarBatch, RowBatcher, rows_in
-from headrace.batching.lookahead import Measured, lookahead_for
+from headrace.batching.lookahead import Lookahead, Measured
 from headrace.batching.size import SizeController
 from headrace.core.config import BatchingConfig
 from headrace.core.keyed import NO_PAIRS, not_pairs
@@ -17,8 +17,6 @@ from headrace.core.model_cache import ResidentModels
 from headrace.runtime.plan import ONLY, Plan
 
 AnyBatch: TypeAlias = Batch | ColumnarBatch
-_SLACK = 1 / 4
-"""The share of its size by which a batch of rows may differ, to end with an element."""
 
 
 class LengthOfTag:
@@ -91,7 +89,7 @@ class _Sorted:
 
     def __init__(self, config: BatchingConfig, sizes: SizeController) -> None:
         self._size_fn, self._length_fn = config.element_size_fn, config.length_fn
-        self._lookahead = lookahead_for(config, sizes)
+        self._lookahead = Lookahead(config, sizes)
         self._tags_have_lengths = isinstance(config.length_fn, LengthOfTag)
         self._enough = config.lookahead if config.sizes_are_weights else max(config.lookahead, config.min_batch_size)
         self.bytes = 0.0
@@ -253,15 +251,7 @@ def queues_for(
     if plan.prebatched:
         return OneQueue(Batcher(lambda: 1, 1))
     if config.columnar:
-        rows = RowBatcher(
-            sizes[ONLY].target,
-            config.max_batch_size,
-            max_bytes=config.lookahead_bytes,
-            min_rows=config.min_batch_size,
-            slack=0.0 if config.fixed_size else _SLACK,
-            most=sizes[ONLY].max_size,
-        )
-        return OneQueue(rows)
+        return OneQueue(RowBatcher(config, sizes[ONLY]))
     if plan.looks_at_elements:
         return ModelQueues(plan, sizes, ResidentModels(plan.model_limit) if resident is None else resident)
     batcher = Batcher(

@@ -134,11 +134,6 @@ class VersionedModels:
         if thread is not None:
             thread.join(_LONGEST_END_SECS)
 
-    def successor(self) -> RefreshPolicy:
-        """The policy's state for the next ``VersionedModels`` of this transform."""
-        with self._changed:
-            return self.policy.successor()
-
     def _request(self, update: ModelUpdate) -> None:
         change = self._change(update)
         if change is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -226,4 +227,4 @@ def _close_models(models: VersionedModels, *, linger: bool = False) -> None:
     with _OPEN.lock:
         _remembered.clear()
         if identity not in _OPEN:
-            _remembered[identity] = models.successor()
+            _remembered[identity] = copy(models.policy)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from copy import copy
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
+from headrace.core.clock import backoff
 from headrace.core.errors import ConfigurationError, UnknownKeyError
 from headrace.runtime.plan import ONLY, Handler, Plan, Refreshed
 from headrace.runtime.spec import ModelUpdate, SessionSpec
@@ -124,7 +124,7 @@ def names_to_load(now: Plan, before: Plan, in_use: set[Any]) -> list[Any]:
 class RefreshPolicy:
     """Loads one version at a time; the changes wanted meanwhile follow together, the newest of each model.
 
-    A failed load leaves the serving version in place and is tried again later, unless newer changes replace it.
+    A failed load leaves the serving version in place and is tried again later, or with the next change.
 
     Args:
         waits: whether to take updates in order of arrival, whatever their timestamps: the thread must follow its own
@@ -138,8 +138,9 @@ class RefreshPolicy:
         self._waits = waits
         self._latest: ModelUpdate | None = None
         self._wanted: Change = {}
-        self._loading: Change | None = None
-        self._failed: Change = {}
+        """What does not serve yet."""
+        self._loading: Change = {}
+        """What of it is being loaded."""
         self._failures = 0
         self._due = 0.0
 
@@ -151,12 +152,9 @@ class RefreshPolicy:
 
     def request(self, update: ModelUpdate, change: Change) -> None:
         """Asks for the change of an update, if it is news."""
-        if not self.note(update):
-            return
-        self._wanted = {**self._wanted, **change}
-        self._failed = _without(self._failed, change)
-        if not self._failed:
-            self._failures = 0
+        if self.note(update):
+            self._wanted = {**self._wanted, **change}
+            self._failures, self._due = 0, 0.0
 
     def note(self, update: ModelUpdate) -> bool:
         """Records an update; returns whether it is news."""
@@ -167,54 +165,41 @@ class RefreshPolicy:
 
     def initial(self, change: Change) -> Version:
         """The version to begin with; the serving one if the change has just failed."""
-        return self.serving if change == self._failed else self.serving.after(change)
+        return self.serving if self._failures and change == self._wanted else self.serving.after(change)
 
     def started(self, version: Version, update: ModelUpdate, change: Change | None, now: float) -> None:
         """Records the initial version, which may be older than the wanted one."""
         self.note(update)
         missing = dict(self.serving.after(change or {}).models - version.models)
         self.serving = version
-        if missing and missing != self._failed:
-            self._loading = missing
+        if missing and not (self._failures and missing == self._wanted):
+            self._wanted = self._loading = {**self._wanted, **missing}
             self.failed(now, 0)
 
     def is_due(self, now: float) -> bool:
         """Whether there may be a version to load now."""
-        return bool(self._wanted) or (bool(self._failed) and now >= self._due)
+        return bool(self._wanted) and now >= self._due
 
     def next(self, now: float) -> Version | None:
         """The version to load now, if any. Report the result through ``loaded`` or ``failed``."""
-        while self.is_due(now):
-            if self._wanted:
-                change, self._wanted = self._wanted, {}
-            else:
-                change, self._failed = self._failed, {}
-            version = self.serving.after(change)
-            if version != self.serving:
-                self._loading = change
-                return version
-        return None
+        if not self.is_due(now):
+            return None
+        version = self.serving.after(self._wanted)
+        self._loading = self._wanted
+        if version == self.serving:
+            self.loaded()
+            return None
+        return version
 
     def loaded(self) -> None:
         """Records that the version was loaded and serves."""
-        assert self._loading is not None
-        self.serving, self._loading, self._failures = self.serving.after(self._loading), None, 0
+        self.serving = self.serving.after(self._loading)
+        self._wanted = {name: one for name, one in self._wanted.items() if self._loading.get(name) != one}
+        self._failures, self._due = 0, 0.0
 
     def failed(self, now: float, seconds: float) -> None:
-        """Records that the load failed after ``seconds``."""
-        assert self._loading is not None
-        change, self._loading = _without(self._loading, self._wanted), None
-        if change:
-            pause = min(_SHORTEST_PAUSE_SECS * 2**self._failures, _LONGEST_PAUSE_SECS)
-            self._failed, self._failures = {**self._failed, **change}, self._failures + 1
+        """Records that the load failed after ``seconds``; what was wanted meanwhile is loaded at once."""
+        if self._wanted == self._loading:
+            self._failures += 1
+            pause = backoff(self._failures, _SHORTEST_PAUSE_SECS, _LONGEST_PAUSE_SECS)
             self._due = now + max(pause, seconds * _RARITY)
-
-    def successor(self) -> RefreshPolicy:
-        """A copy for the next process or session; what is loading here counts as wanted there."""
-        policy = copy(self)
-        policy._wanted, policy._loading = {**(self._loading or {}), **self._wanted}, None
-        return policy
-
-
-def _without(change: Change, newer: Change) -> Change:
-    return {name: model for name, model in change.items() if name not in newer}

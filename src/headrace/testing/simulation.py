@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.core.errors import ConfigurationError
-from headrace.core.notebooks import html_table
+from headrace.core.transferable import html_table
 from headrace.runtime.placement import Choice
 from headrace.testing.simulated_endpoint import EndpointShare
 from headrace.testing.simulated_machine import SimulatedBundle, SimulatedMachine
