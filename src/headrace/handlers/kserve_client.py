@@ -56,6 +56,9 @@ _STATUSES = {
     "DEADLINE_EXCEEDED": 504,
 }
 """HTTP's statuses for codes of gRPC."""
+_NO_MODEL = 404
+_UNFIT = (400, 404, 405, 501)
+"""Statuses of a metadata request that mean the model is missing, or the server does not speak the protocol."""
 _UNREADABLE = (InferenceServerException, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What Triton's clients raise about an answer that does not follow the protocol."""
 
@@ -86,9 +89,8 @@ class KServeClient:
     """Asks for one model's predictions; connects when it is first used, to the running event loop.
 
     Args:
-        server: host, port and, over HTTP, a path.
-        secure: whether to use TLS.
-        over_grpc: else HTTP.
+        url: of the server.
+        protocol: ``"http"`` or ``"grpc"``.
         model_name: as the server knows it.
         model_version: empty: the server decides.
         headers: returns those of the next request.
@@ -96,34 +98,43 @@ class KServeClient:
         binary: over HTTP, whether the server takes tensors as they are in memory; None: if it says so.
     """
 
-    server: str
-    secure: bool
-    over_grpc: bool
+    url: str
+    protocol: str
     model_name: str
     model_version: str
     headers: Callable[[], dict[str, str]]
     timeout_secs: float
     binary: bool | None
-    inputs: tuple[TensorSpec, ...] | None = None
-    """Those of the model, once they have been asked for."""
 
     def __post_init__(self) -> None:
-        self._api = over_grpc if self.over_grpc else over_http
+        self._server, self._is_secure = server_of(self.url, self.protocol)
+        self._over_grpc = self.protocol == "grpc"
+        self._inputs: tuple[TensorSpec, ...] | None = None
         self._triton: Any = None
         self._loop: Any = None
 
-    async def ask_for_inputs(self) -> tuple[TensorSpec, ...]:
-        """The inputs that the model's metadata name; empty: they name none."""
+    async def known_inputs(self) -> tuple[TensorSpec, ...]:
+        """The inputs that the model's metadata name, asked for once; empty: they name none."""
+        if self._inputs is None:
+            self._inputs = await self._ask_for_inputs()
+        return self._inputs
+
+    async def _ask_for_inputs(self) -> tuple[TensorSpec, ...]:
         triton = self._connected()
-        if self.binary is None and not self.over_grpc:
+        if self.binary is None and not self._over_grpc:
             self.binary = await _takes_binary(triton, self.headers())
-        as_dict = {"as_json": True} if self.over_grpc else {}
-        asked = triton.get_model_metadata(self.model_name, self.model_version, **self._options(), **as_dict)
+        as_dict = {"as_json": True} if self._over_grpc else {}
         try:
+            asked = triton.get_model_metadata(self.model_name, self.model_version, **self._options(), **as_dict)
             found = (await _answered(asked)).get("inputs") or ()
             return tuple(
                 TensorSpec(one["name"], one["datatype"], tuple(map(int, one.get("shape", ())))) for one in found
             )
+        except EndpointAnswerError as error:
+            if error.status_code not in _UNFIT:
+                raise
+            said = f"no model {self.model_name!r}: {error}"
+            raise EndpointAnswerError(said, _NO_MODEL, error.headers) from error
         except OSError:  # of a connection; aiohttp's about certificates are ValueErrors, too
             raise
         except _UNREADABLE as error:
@@ -139,22 +150,23 @@ class KServeClient:
             InvalidAnswerError: the answer was computed, and cannot be read.
             PredictionCountError: an output is there twice, or one of those wanted is missing.
         """
-        as_bytes = {} if self.over_grpc else {"binary_data": bool(self.binary)}
+        api = over_grpc if self._over_grpc else over_http
+        as_bytes = {} if self._over_grpc else {"binary_data": bool(self.binary)}
         inputs = [
-            self._api.InferInput(name, list(array.shape), datatype).set_data_from_numpy(array, **as_bytes)
+            api.InferInput(name, list(array.shape), datatype).set_data_from_numpy(array, **as_bytes)
             for name, datatype, array in tensors
         ]
         asked = self._connected().infer(
             self.model_name,
             inputs,
             self.model_version,
-            outputs=[self._api.InferRequestedOutput(name, **as_bytes) for name in outputs] or None,
+            outputs=[api.InferRequestedOutput(name, **as_bytes) for name in outputs] or None,
             parameters=parameters or None,
             **self._options(),
         )
         try:
             result = await _answered(asked)
-            found = _outputs_over_grpc(result) if self.over_grpc else _outputs_over_http(result)
+            found = _outputs_over_grpc(result) if self._over_grpc else _outputs_over_http(result)
         except OSError:
             raise
         except _UNREADABLE as error:
@@ -165,7 +177,7 @@ class KServeClient:
 
     def _options(self) -> dict[str, Any]:
         headers = self.headers()
-        if self.over_grpc:
+        if self._over_grpc:
             return {"headers": headers, "client_timeout": self.timeout_secs}
         return {"headers": headers if self.binary else {**_JSON, **headers}}
 
@@ -173,16 +185,13 @@ class KServeClient:
         """Triton's client, for the running loop."""
         if self._triton is None:
             self._loop = asyncio.get_running_loop()
-            if self.over_grpc:
-                self._triton = over_grpc.InferenceServerClient(self.server, ssl=self.secure, channel_args=_CHANNEL)
+            options: dict[str, Any] = {"ssl": self._is_secure}
+            if self._over_grpc:
+                self._triton = over_grpc.InferenceServerClient(self._server, channel_args=_CHANNEL, **options)
             else:
-                self._triton = _HttpWithHeaders(
-                    self.server,
-                    conn_limit=_CONNECTIONS,
-                    conn_timeout=self.timeout_secs,
-                    ssl=self.secure,
-                    ssl_context=ssl.create_default_context() if self.secure else None,
-                )
+                options |= {"conn_limit": _CONNECTIONS, "conn_timeout": self.timeout_secs}
+                options["ssl_context"] = ssl.create_default_context() if self._is_secure else None
+                self._triton = _HttpWithHeaders(self._server, **options)
         return self._triton
 
     async def aclose(self) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from headrace.core.conversion import places_by, to_numbers, to_results
-from headrace.core.errors import ConfigurationError, EndpointAnswerError, PredictionCountError, extra_required
+from headrace.core.errors import ConfigurationError, PredictionCountError, extra_required
 from headrace.core.remote import ElementFailure, RemoteModelHandler
 from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey, KeySource
@@ -21,14 +21,12 @@ with extra_required("kserve"):
 
 __all__ = ["KServeModelHandler"]
 
-_NO_MODEL = 404
-_UNFIT = (400, 404, 405, 501)
-"""Statuses of a metadata request that mean the model is missing, or the server does not speak the protocol."""
 _TEXT = "BYTES"
-_PLAIN = {bool: "b", int: "i", float: "f", str: "O"}
-"""Kinds of numpy's arrays of Python's values."""
 _UNNAMED = "input-0"
 """The name of a tensor if neither the handler nor the model's metadata name one."""
+
+_Request = tuple[Sequence[int], list["NamedTensor"]]
+"""Places of examples, and their tensors."""
 
 
 class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]):
@@ -93,8 +91,8 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
             raise ConfigurationError(f"timeout_secs must be positive, not {timeout_secs!r}.")
         if isinstance(outputs, str):
             raise ConfigurationError(f"outputs must be a list of names: [{outputs!r}].")
-        self._server, self._secure = server_of(url, protocol)
-        self._protocol = protocol
+        server_of(url, protocol)
+        self._url, self._protocol = url, protocol
         self._model_name = model_name
         self._model_version = "" if model_version is None else str(model_version)
         self._input_name = input_name
@@ -109,16 +107,8 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
 
     def create_client(self) -> KServeClient:
         """Makes a client; it connects with the first request."""
-        return KServeClient(
-            self._server,
-            self._secure,
-            self._protocol == "grpc",
-            self._model_name,
-            self._model_version,
-            self._current_headers,
-            self._timeout_secs,
-            self._binary,
-        )
+        model = self._url, self._protocol, self._model_name, self._model_version
+        return KServeClient(*model, self._current_headers, self._timeout_secs, self._binary)
 
     def _current_headers(self) -> dict[str, str]:
         key = self._api_key.value()
@@ -129,103 +119,77 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
         self, batch: Sequence[Any], model: KServeClient, inference_args: dict[str, Any] | None = None
     ) -> list[Any]:
         """Sends a request for the examples of each shape."""
-        try:
-            inputs = await self._inputs_of(model)
-        except Exception as error:
-            self._api_key.mask_error(error)
-            raise
         outcomes: list[Any] = [None] * len(batch)
-        groups = self._groups(batch, inputs, outcomes)
 
-        async def results(group: tuple[Sequence[int], list[NamedTensor]]) -> list[Any]:
-            places, sent = group
+        async def results(request: _Request) -> list[Any]:
+            places, tensors = request
             try:
-                outputs = await model.infer(sent, self._outputs, inference_args or {})
+                outputs = await model.infer(tensors, self._outputs, inference_args or {})
                 return self._results([batch[place] for place in places], outputs)
             except Exception as error:
                 self._api_key.mask_error(error)
                 raise
 
-        answers = outcomes_of(await settled(groups, results))
-        for (places, _), answer in zip(groups, answers, strict=True):
+        try:
+            requests = self._requests(batch, await model.known_inputs(), outcomes)
+        except Exception as error:
+            self._api_key.mask_error(error)
+            raise
+        answers = outcomes_of(await settled(requests, results))
+        for (places, _), answer in zip(requests, answers, strict=True):
             for number, place in enumerate(places):
                 outcomes[place] = answer[number] if isinstance(answer, list) else answer
         return outcomes
 
-    def _groups(
-        self, batch: Sequence[Any], inputs: Sequence[TensorSpec], outcomes: list[Any]
-    ) -> list[tuple[Sequence[int], list[NamedTensor]]]:
-        """Places of examples that share a request, and its tensors; those that fit in none get their outcome."""
-        most = self._most(inputs)
-        if self._batched and (whole := self._together(batch, inputs)) is not None:
-            size = most or len(batch)
-            parts = [range(start, min(start + size, len(batch))) for start in range(0, len(batch), size)]
-            return [(part, [one._replace(array=one.array[part.start : part.stop]) for one in whole]) for part in parts]
-        tensors: dict[int, list[NamedTensor]] = {}
+    def _requests(self, batch: Sequence[Any], inputs: Sequence[TensorSpec], outcomes: list[Any]) -> list[_Request]:
+        """Examples that become tensors of one shape, together; those that do not fit get their outcome."""
+        arrays: dict[int, dict[str, Array]] = {}
         for place, example in enumerate(batch):
             try:
-                tensors[place] = self._tensors_of(example, inputs)
+                arrays[place] = self._arrays_of(example, inputs)
             except (TypeError, ValueError) as error:
                 outcomes[place] = ElementFailure(error)
-        return [(places, self._joined([tensors[place] for place in places])) for places in _alike(tensors, most)]
-
-    def _together(self, batch: Sequence[Any], inputs: Sequence[TensorSpec]) -> list[NamedTensor] | None:
-        """The tensors of examples that are all alike, made at once; None: each has to be looked at."""
-        first, columns = batch[0], [_column(batch)]
-        if isinstance(first, Mapping):
-            if not all(isinstance(one, Mapping) and one.keys() == first.keys() for one in batch):
-                return None
-            columns = [_column([one[name] for one in batch]) for name in first]
-        if any(column is None for column in columns):
-            return None
-        rows = dict(zip(first, columns, strict=True)) if isinstance(first, Mapping) else columns[0]
-        try:
-            return self._tensors_of(rows, inputs, are_rows=True)
-        except (TypeError, ValueError):  # of some of them
-            return None
-
-    async def _inputs_of(self, model: KServeClient) -> tuple[TensorSpec, ...]:
-        """The model's inputs, asked for once."""
-        if model.inputs is None:
+        kinds = [tuple((name, one.dtype, one.shape) for name, one in named.items()) for named in arrays.values()]
+        waiting = [[[*arrays][number] for number in numbers] for numbers in places_by(kinds).values()]
+        converted: list[_Request] = []
+        while waiting:
+            places = waiting.pop()
             try:
-                model.inputs = await model.ask_for_inputs()
-            except EndpointAnswerError as error:
-                if error.status_code not in _UNFIT:
-                    raise
-                said = f"no model {self._model_name!r}: {error}"
-                raise EndpointAnswerError(said, _NO_MODEL, error.headers) from error
-        return model.inputs
+                converted.append((places, self._tensors_of([arrays[place] for place in places], inputs)))
+            except (TypeError, ValueError) as error:
+                outcomes[places[0]] = ElementFailure(error)
+                waiting += [[place] for place in places] if len(places) > 1 else []
+        shapes = [tuple((name, datatype, array.shape[1:]) for name, datatype, array in sent) for _, sent in converted]
+        together = [_joined([converted[number] for number in numbers]) for numbers in places_by(shapes).values()]
+        return [part for request in together for part in self._parts(request, inputs)]
 
-    def _most(self, inputs: Sequence[TensorSpec]) -> int | None:
-        """How many examples a request may have; None: any number."""
-        if not self._batched:
-            return 1
-        return min((spec.shape[0] for spec in inputs if spec.shape and spec.shape[0] > 0), default=None)
-
-    def _tensors_of(self, example: Any, inputs: Sequence[TensorSpec], *, are_rows: bool = False) -> list[NamedTensor]:
-        """The tensors of one example, without a batch dimension, in the order of their names; or of rows of several."""
-        known, said = {spec.name: spec for spec in inputs}, ", ".join(map(str, inputs))
+    def _arrays_of(self, example: Any, inputs: Sequence[TensorSpec]) -> dict[str, Array]:
+        """An example as arrays, in the order of their names; raises if the model takes others."""
+        said = ", ".join(map(str, inputs))
         if isinstance(example, Mapping):
-            named = dict(example)
+            named = example
         elif self._input_name is None and len(inputs) > 1:
             raise ValueError(f"the model takes {said}; an example must be a dict with these names.")
         else:
-            named = {self._input_name or next(iter(known), _UNNAMED): example}
-        if known and named.keys() != known.keys():
+            named = {self._input_name or (inputs[0].name if inputs else _UNNAMED): example}
+        if inputs and named.keys() != {spec.name for spec in inputs}:
             raise ValueError(f"the model takes {said}; the example has {', '.join(map(str, named)) or 'none'}.")
-        return [
-            _tensor(name, named[name], known.get(name), batched=self._batched, are_rows=are_rows)
-            for name in sorted(named)
-        ]
+        return {name: _as_array(named[name]) for name in sorted(named)}
 
-    def _joined(self, examples: Sequence[list[NamedTensor]]) -> list[NamedTensor]:
-        """The tensors of a request for several examples of one kind."""
-        if not self._batched:
-            return examples[0]
-        return [
-            NamedTensor(parts[0].name, parts[0].datatype, numpy.stack([part.array for part in parts]))
-            for parts in zip(*examples, strict=True)
-        ]
+    def _tensors_of(self, alike: Sequence[Mapping[str, Array]], inputs: Sequence[TensorSpec]) -> list[NamedTensor]:
+        """The tensors of examples whose arrays have equal dtypes and shapes; raises if the model does not take them."""
+        specs = {spec.name: spec for spec in inputs}
+        rows = {name: numpy.stack([one[name] for one in alike]) for name in alike[0]}
+        return [_tensor(name, array, specs.get(name), self._batched) for name, array in rows.items()]
+
+    def _parts(self, request: _Request, inputs: Sequence[TensorSpec]) -> Iterator[_Request]:
+        """Requests of no more examples than the model takes."""
+        places, tensors = request
+        fixed = [spec.shape[0] for spec in inputs if spec.shape and spec.shape[0] > 0]
+        most = min(fixed, default=len(places)) if self._batched else 1
+        for start in range(0, len(places), most):
+            part = slice(start, start + most) if self._batched else start
+            yield places[start : start + most], [one._replace(array=one.array[part]) for one in tensors]
 
     def _results(self, examples: Sequence[Any], outputs: Mapping[str, Array]) -> list[Any]:
         """Each example's part of the only output of a request, or a dict of its parts."""
@@ -260,35 +224,34 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
         return dict(row) if self._columns_are_inputs else numpy.array(to_numbers(row))
 
 
-def _column(values: Sequence[Any]) -> Any:
-    """Values of one type as the rows of an array, each as it would be alone; None if they are not alike."""
-    kinds = set(map(type, values))
-    if kinds == {numpy.ndarray}:
-        return numpy.stack(values) if len({(one.dtype, one.shape) for one in values}) == 1 else None
-    kind = _PLAIN.get(kinds.pop()) if len(kinds) == 1 else None
-    column = numpy.array(values, object if kind == "O" else None) if kind else None
-    return column if column is not None and column.dtype.kind == kind else None
+def _joined(requests: Sequence[_Request]) -> _Request:
+    """One request for the examples of several."""
+    if len(requests) == 1:
+        return requests[0]
+    tensors = zip(*(tensors for _, tensors in requests), strict=True)
+    arrays = [one[0]._replace(array=numpy.concatenate([part.array for part in one])) for one in tensors]
+    return [place for places, _ in requests for place in places], arrays
 
 
-def _tensor(name: str, value: Any, spec: TensorSpec | None, *, batched: bool, are_rows: bool) -> NamedTensor:
-    array = _as_array(value)
+def _tensor(name: str, rows: Array, spec: TensorSpec | None, batched: bool) -> NamedTensor:
+    """Rows as the model takes them; raises if it does not."""
     if spec is None:
-        datatype = np_to_triton_dtype(array.dtype)
+        datatype = np_to_triton_dtype(rows.dtype)
         if datatype is None:
-            raise TypeError(f"input {name!r} is of {array.dtype}, which the protocol does not have.")
-        return NamedTensor(name, datatype, array)
+            raise TypeError(f"input {name!r} is of {rows.dtype}, which the protocol does not have.")
+        return NamedTensor(name, datatype, rows)
     shape = spec.shape[1:] if batched else spec.shape
-    if array.ndim == are_rows and shape in ((1,), (-1,)):  # a number, or a column of a file
-        array = array[..., None]
-    found = array.shape[are_rows:]
+    if rows.ndim == 1 and shape in ((1,), (-1,)):  # a number, or a column of a file
+        rows = rows[..., None]
+    found = rows.shape[1:]
     if len(shape) != len(found) or any(0 <= most != length for most, length in zip(shape, found, strict=True)):
         raise ValueError(f"input {name!r} takes an example of shape {list(shape)}, not {list(found)}.")
-    if (spec.datatype == _TEXT) != (array.dtype.kind == "O"):
-        raise TypeError(f"input {name!r} is {spec.datatype}, not {array.dtype}.")
+    if (spec.datatype == _TEXT) != (rows.dtype.kind == "O"):
+        raise TypeError(f"input {name!r} is {spec.datatype}, not {rows.dtype}.")
     dtype = numpy.dtype(triton_to_np_dtype(spec.datatype))
     if dtype.kind == "V":  # BF16, which numpy itself does not know
-        return NamedTensor(name, spec.datatype, fitted(array, numpy.float32).astype(dtype))
-    return NamedTensor(name, spec.datatype, fitted(array, dtype))
+        return NamedTensor(name, spec.datatype, fitted(rows, numpy.float32).astype(dtype))
+    return NamedTensor(name, spec.datatype, fitted(rows, dtype))
 
 
 def _as_array(value: Any) -> Array:
@@ -304,11 +267,9 @@ def _as_array(value: Any) -> Array:
 
 
 def _as_sent(item: Any) -> bytes:
-    if isinstance(item, str):
-        return item.encode()
-    if not isinstance(item, bytes):
+    if not isinstance(item, str | bytes):
         raise TypeError(f"tensors hold numbers, texts or bytes, not {item!r:.80}.")
-    return item
+    return item.encode() if isinstance(item, str) else item
 
 
 def _rows(name: str, array: Array, count: int) -> list[Any]:
@@ -333,11 +294,3 @@ def _as_text(item: Any) -> Any:
 
 def _as_bytes(item: Any) -> Any:
     return item.encode() if isinstance(item, str) else item
-
-
-def _alike(tensors: Mapping[int, list[NamedTensor]], most: int | None) -> list[list[int]]:
-    """Places of examples that go together in a request: of equal names, datatypes and shapes."""
-    places, size = list(tensors), most or len(tensors)
-    kinds = [tuple((name, datatype, array.shape) for name, datatype, array in named) for named in tensors.values()]
-    groups = [[places[one] for one in alike] for alike in places_by(kinds).values()]
-    return [group[start : start + size] for group in groups for start in range(0, len(group), size)]
