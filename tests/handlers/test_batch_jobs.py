@@ -9,8 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from headrace.handlers import batch_jobs, batch_store
-from headrace.handlers.batch_apis import Collected
-from headrace.handlers.batch_jobs import BatchAnswer, BatchJobs, BatchUnfinishedError
+from headrace.handlers.batch_jobs import BatchJobs, BatchUnfinishedError
 from headrace.handlers.batch_store import BatchStore, Line, Sent
 
 SOON = 0.2
@@ -45,7 +44,7 @@ class Api:
     async def send(self, token, requests):
         if "send" in self.wrong:
             raise self.wrong.pop("send")
-        self.batches.append([request.id for request in requests])
+        self.batches.append(list(requests))
         self.tokens.append(token)
         return str(len(self.batches))
 
@@ -60,7 +59,7 @@ class Api:
             raise self.wrong.pop(remote)
         if remote in self.held:
             return None
-        return Collected([Line(name, 200, "{}") for name in self.batches[int(remote) - 1]], "completed")
+        return [Line(name, 200, "{}") for name in self.batches[int(remote) - 1]], "completed"
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +98,7 @@ def announce(api, tmp_path):
 
 
 def news(answers):
-    assert all(isinstance(one, BatchAnswer) for one in answers)
+    assert all(isinstance(one, Line) for one in answers)
     return [one.is_new for one in answers]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from headrace.core.answer import predictions_of
 from headrace.core.errors import ConfigurationError, extra_required
@@ -30,6 +30,7 @@ __all__ = ["AnthropicChatModelHandler", "AnthropicModelHandler", "message_from_c
 _KEY = "ANTHROPIC_API_KEY"
 _MAX_TOKENS = 1024
 _CALLER = "AnthropicModelHandler"
+ClientT = TypeVar("ClientT", anthropic.Anthropic, anthropic.AsyncAnthropic)
 _ABOUT_BATCHES = ("min_batch_size", "max_batch_size", "max_batch_duration_secs", "max_batch_weight", "element_size_fn")
 
 
@@ -137,8 +138,8 @@ class AnthropicModelHandler(RemoteModelHandler[Any, PredictionResult, Anthropic]
         ours = {"system": self.system, "output_config": self.output_config}
         args = {**{name: value for name, value in ours.items() if value is not None}, **(inference_args or {})}
         try:
-            _renew(model, self._api_key)
-            answers = predictions_of(self.request_fn(self.model_name, batch, model, args), "request_fn", len(batch))
+            client = _renewed(model, self._api_key)
+            answers = predictions_of(self.request_fn(self.model_name, batch, client, args), "request_fn", len(batch))
         except Exception as error:
             self._api_key.mask_error(error)
             raise
@@ -208,11 +209,10 @@ class AnthropicChatModelHandler(ChatHandler[anthropic.AsyncAnthropic]):
         return client
 
     def _batch_api(self, client: anthropic.AsyncAnthropic) -> AnthropicBatches:
-        return AnthropicBatches(client, lambda: _renew(client, self._api_key))
+        return AnthropicBatches(lambda: _renewed(client, self._api_key))
 
     def _method(self, client: anthropic.AsyncAnthropic) -> Any:
-        _renew(client, self._api_key)
-        return super()._method(client)
+        return super()._method(_renewed(client, self._api_key))
 
     def _asked(self, system: str | None, messages: list[dict[str, Any]]) -> dict[str, Any]:
         asked: dict[str, Any] = {"max_tokens": self._max_tokens, "messages": messages}
@@ -239,10 +239,11 @@ def _refuse_anonymous(client: Any, key: ApiKey) -> None:
         key.required()
 
 
-def _renew(client: Any, key: ApiKey) -> None:
-    """Gives the client the key of a function, which may have expired."""
+def _renewed(client: ClientT, key: ApiKey) -> ClientT:
+    """The client, with the current key of a function: the last one may have expired."""
     if callable(key.given):
         client.api_key = key.required()
+    return client
 
 
 def _tokens_in(answer: Any) -> tuple[int, int, int]:

@@ -6,8 +6,8 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from headrace.core.errors import EndpointError, HeadraceError
 from headrace.handlers.batch_store import Announced, Line
@@ -45,21 +45,10 @@ class BatchRefusedError(HeadraceError, RuntimeError):
     """Whether the batch would be accepted when others have ended."""
 
 
-class Request(NamedTuple):
-    """One request of a batch."""
-
-    id: str
-    """A digest of its content."""
-    body: Mapping[str, Any]
-
-
-class Collected(NamedTuple):
-    """What a batch leaves behind."""
-
-    lines: list[Line]
-    """In any order, perhaps without requests that the batch has not come to."""
-    ended: str
-    """How it ended, in the provider's word."""
+Requests = Mapping[str, Mapping[str, Any]]
+"""The bodies of requests by ids, which are digests of their content."""
+Collected = tuple[list[Line], str]
+"""What a batch leaves behind, in any order, perhaps without requests that it has not come to; and how it ended."""
 
 
 class OpenAIBatches:
@@ -79,14 +68,14 @@ class OpenAIBatches:
         self._client = client
         self._path = path
 
-    async def prepare(self, token: str, requests: Sequence[Request]) -> str:
+    async def prepare(self, token: str, requests: Requests) -> str:
         """Does what has to be done before there can be a batch, uploads a file; returns what ``send`` needs."""
-        lines = [
-            json.dumps({"custom_id": one.id, "method": "POST", "url": self._path, "body": one.body}) for one in requests
-        ]
-        data = ("\n".join(lines) + "\n").encode()
+        same = {"method": "POST", "url": self._path}
+        lines = [json.dumps({"custom_id": name, **same, "body": body}) + "\n" for name, body in requests.items()]
         try:
-            return str((await self._client.files.create(file=(f"{token}.jsonl", data), purpose="batch")).id)
+            return str(
+                (await self._client.files.create(file=(f"{token}.jsonl", "".join(lines).encode()), purpose="batch")).id
+            )
         except Exception as error:
             error.args = (f"the batch's file could not be uploaded: {error}",)
             raise
@@ -128,7 +117,7 @@ class OpenAIBatches:
                     raise
             else:
                 lines += await asyncio.to_thread(_read_lines, content, _openai_line)
-        return Collected(lines, batch.status)
+        return lines, batch.status
 
 
 def _openai_line(said: dict[str, Any]) -> Line:
@@ -151,25 +140,22 @@ class AnthropicBatches:
     """Requests go up together, results come back as JSON lines.
 
     Args:
-        client: Anthropic's.
-        renew: called before each request: the client's key may have expired.
+        client: returns Anthropic's, before each request: its key may have expired.
     """
 
     most_requests = 100_000
     most_bytes = 256_000_000
 
-    def __init__(self, client: Any, renew: Callable[[], None]) -> None:
+    def __init__(self, client: Callable[[], Any]) -> None:
         self._client = client
-        self._renew = renew
 
-    async def prepare(self, token: str, requests: Sequence[Request]) -> Any:
+    async def prepare(self, token: str, requests: Requests) -> Any:
         """The requests as Anthropic has them, which keeps no token."""
-        return [{"custom_id": request.id, "params": request.body} for request in requests]
+        return [{"custom_id": name, "params": body} for name, body in requests.items()]
 
     async def send(self, token: str, prepared: Any) -> str:
         """Makes a batch."""
-        self._renew()
-        return str((await self._client.messages.batches.create(requests=prepared)).id)
+        return str((await self._client().messages.batches.create(requests=prepared)).id)
 
     async def find(self, batch: Announced) -> str | None:
         """The id of the batch with our requests; "" if there is none; None: that cannot be told yet.
@@ -177,8 +163,7 @@ class AnthropicBatches:
         Anthropic says which requests a batch has when it has ended: until then, one of as many might be it.
         """
         undecided = False
-        self._renew()
-        async for one in self._client.messages.batches.list(limit=100):  # the latest first
+        async for one in self._client().messages.batches.list(limit=100):  # the latest first
             if one.created_at.timestamp() < batch.at - _ANTHROPIC_EARLIER_SECS:
                 break
             if one.id in batch.elsewhere or _size_of(one.request_counts) != len(batch.ids):
@@ -193,8 +178,7 @@ class AnthropicBatches:
 
     async def collect(self, remote: str) -> Collected | None:
         """The results of a batch; None while it runs. EndpointError: Anthropic has them no longer."""
-        self._renew()
-        batch = await self._client.messages.batches.retrieve(remote)
+        batch = await self._client().messages.batches.retrieve(remote)
         if batch.processing_status != "ended":
             return None
         if not batch.results_url:
@@ -202,10 +186,10 @@ class AnthropicBatches:
                 f"the endpoint no longer has the answers of batch {remote}: Anthropic keeps them for 29 days. Name "
                 "another batch_directory to ask again."
             )
-        return Collected(await self._results(remote), "some of it expired or was cancelled")
+        return await self._results(remote), "some of it expired or was cancelled"
 
     async def _results(self, remote: str) -> list[Line]:
-        response = (await self._client.messages.batches.results(remote)).http_response
+        response = (await self._client().messages.batches.results(remote)).http_response
         try:
             content = await response.aread()  # the client's own reader ends at a line that is damaged
         except Exception as error:  # the HTTP client's
@@ -233,17 +217,16 @@ BatchApi = OpenAIBatches | AnthropicBatches
 
 
 def _read_lines(content: bytes, line_of: Callable[[Any], Line]) -> list[Line]:
-    return [line for raw in filter(bytes.strip, content.split(b"\n")) for line in _read_line(raw, line_of)]
-
-
-def _read_line(raw: bytes, line_of: Callable[[Any], Line]) -> Iterator[Line]:
-    """A line of a file of results. A damaged one was paid for all the same: its request's answer cannot be used."""
-    try:
-        line = line_of(json.loads(raw))
-        if not isinstance(line.id, str):
-            raise TypeError("the id is no text")
-        yield line._replace(body=line.body.encode(errors="replace").decode())  # SQLite takes no surrogates
-    except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        said = f"the batch's results have a damaged line: {raw[:200].decode(errors='replace')!r}"
-        _LOGGER.warning("%s", said)
-        yield from (Line(one.decode(errors="replace"), 200, json.dumps(said)) for one in _ID.findall(raw))
+    """The lines of a file of results. A damaged one was paid for all the same: its request's answer cannot be used."""
+    lines: list[Line] = []
+    for raw in filter(bytes.strip, content.split(b"\n")):
+        try:
+            line = line_of(json.loads(raw))
+            if not isinstance(line.id, str):
+                raise TypeError("the id is no text")
+            lines.append(line._replace(body=line.body.encode(errors="replace").decode()))  # SQLite takes no surrogates
+        except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
+            said = f"the batch's results have a damaged line: {raw[:200].decode(errors='replace')!r}"
+            _LOGGER.warning("%s", said)
+            lines += [Line(one.decode(errors="replace"), 200, json.dumps(said)) for one in _ID.findall(raw)]
+    return lines

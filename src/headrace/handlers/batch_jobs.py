@@ -26,10 +26,10 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from headrace.core.errors import ConfigurationError, EndpointError, HeadraceError, as_type_name, extra_required
-from headrace.handlers.batch_apis import BatchApi, BatchRefusedError, Collected, Request
+from headrace.handlers.batch_apis import BatchApi, BatchRefusedError, Collected, Requests
 from headrace.handlers.batch_store import BatchStore, Line, Sent, unusable
 from headrace.handlers.client_errors import is_final, status_of
 
@@ -60,17 +60,8 @@ class BatchLateError(BatchUnfinishedError):
     """A request was not answered in time, and its batch still runs."""
 
 
-class BatchAnswer(NamedTuple):
-    """The answer to a request, as HTTP would have it."""
-
-    status: int
-    body: str
-    """JSON."""
-    is_new: bool = False
-    """Whether it is handed out for the first time; else what it cost was counted before."""
-
-
-_Outcome = BatchAnswer | BatchUnfinishedError
+_Outcome = Line | BatchUnfinishedError
+"""Of a request; a line has a status."""
 
 
 def batch_options(
@@ -115,17 +106,18 @@ class BatchJobs:
 
     async def answers(self, bodies: Sequence[Mapping[str, Any]]) -> list[_Outcome]:
         """The answers, in order; of equal requests only one is sent. EndpointError: the provider refuses a batch."""
-        requests = await asyncio.to_thread(lambda: [Request(self._id_of(body), body) for body in bodies])
+        ids = await asyncio.to_thread(lambda: list(map(self._id_of, bodies)))
+        requests = dict(zip(ids, bodies, strict=True))
         found: dict[str, _Outcome] = {}
         deadline, tries = time.monotonic() + self._max_wait_secs, 0
-        while tries < _TRIES and (left := {one.id: one for one in requests if _is_to_be_asked(found.get(one.id))}):
+        while tries < _TRIES and (left := {one: requests[one] for one in requests if _is_to_be_asked(found.get(one))}):
             until = time.monotonic() + self._max_wait_secs
             try:
                 known, batches = await self._sent(left, until)
             except BatchLateError as late:
                 found |= dict.fromkeys(left, late)
                 known, batches, _ = await asyncio.to_thread(self._store.look_up, left)
-            found |= {line.id: BatchAnswer(200, line.body) for line in known}
+            found |= {line.id: line for line in known}
             answers = [await self._waited_for(batch, until) for batch in batches]
             for some in answers:
                 found |= some
@@ -133,20 +125,20 @@ class BatchJobs:
                 tries += 1
             else:
                 await asyncio.sleep(REFUSED_SECS)
-        return await self._handed_out(requests, found)
+        return await self._handed_out(ids, found)
 
-    async def _handed_out(self, requests: Sequence[Request], found: Mapping[str, _Outcome]) -> list[_Outcome]:
+    async def _handed_out(self, ids: Sequence[str], found: Mapping[str, _Outcome]) -> list[_Outcome]:
         """The answers in order; of several to equal requests, and of those in several runs, one is new."""
         lost = BatchUnfinishedError("the provider took no batch with it in time; it has others that have not ended.")
-        new = await asyncio.to_thread(self._store.count, [request.id for request in requests])
-        answers: list[_Outcome] = []
-        for request in requests:
-            answer = found.get(request.id, lost)
-            if isinstance(answer, BatchAnswer) and request.id in new:
-                new.remove(request.id)
-                answer = answer._replace(is_new=True)
-            answers.append(answer)
-        return answers
+        new = await asyncio.to_thread(self._store.count, ids)
+        outcomes: list[_Outcome] = []
+        for one in ids:
+            outcome = found.get(one, lost)
+            if isinstance(outcome, Line) and one in new:
+                new.remove(one)
+                outcome = outcome._replace(is_new=True)
+            outcomes.append(outcome)
+        return outcomes
 
     async def refuse(self, bodies: Iterable[Mapping[str, Any]]) -> None:
         """Forgets answers that could not be used: the next one with the same request asks again."""
@@ -156,25 +148,21 @@ class BatchJobs:
         content = json.dumps([self._where, body], sort_keys=True)
         return hashlib.blake2b(content.encode(), digest_size=20).hexdigest()
 
-    async def _sent(self, left: Mapping[str, Request], until: float) -> tuple[list[Line], list[Sent]]:
+    async def _sent(self, left: Requests, until: float) -> tuple[list[Line], list[Sent]]:
         """The answers that are known, and the batches in which all other requests now are."""
         since = time.monotonic()
         for pause in _pauses():
             async with self._alone(until):  # not while this one waits: others may have nothing to do with it
                 if await self._is_clear(left, since):
-                    return await self._sent_rest(left)
+                    lines, batches, known = await asyncio.to_thread(self._store.look_up, left)
+                    missing = {one: body for one, body in left.items() if one not in known}
+                    for part in await asyncio.to_thread(_parts_of, missing, self._api):
+                        batches.append(await self._send(part))
+                    return lines, batches
             await self._rest(pause, until, "it is not known yet whether the batch with this request has arrived")
         raise AssertionError("this is a bug in Headrace, please report it")
 
-    async def _sent_rest(self, left: Mapping[str, Request]) -> tuple[list[Line], list[Sent]]:
-        lines, batches, known = await asyncio.to_thread(self._store.look_up, left)
-        missing = [request for request in left.values() if request.id not in known]
-        limits = self._api.most_requests, self._api.most_bytes
-        for part in await asyncio.to_thread(lambda: list(_parts_of(missing, *limits))):
-            batches.append(await self._send(part))
-        return lines, batches
-
-    async def _is_clear(self, left: Mapping[str, Request], since: float) -> bool:
+    async def _is_clear(self, left: Requests, since: float) -> bool:
         """Whether all batches have arrived, or not, whose sender was killed, or heard nothing."""
         is_clear = True
         for announced in await asyncio.to_thread(self._store.announced, left):
@@ -210,11 +198,11 @@ class BatchJobs:
                 f"the account, and whether the endpoint has a Batch API.{gone}"
             ) from error
 
-    async def _send(self, requests: Sequence[Request]) -> Sent:
+    async def _send(self, requests: Requests) -> Sent:
         token = uuid.uuid4().hex
         with self._refusing():
             prepared = await self._api.prepare(token, requests)
-            number = await asyncio.to_thread(self._store.announce, token, [request.id for request in requests])
+            number = await asyncio.to_thread(self._store.announce, token, requests)
             try:
                 remote = await self._api.send(token, prepared)
             except self._errors as error:
@@ -246,8 +234,9 @@ class BatchJobs:
         if collected is None:
             late = BatchLateError(f"no answer after {self._max_wait_secs:g} s; {later}")
             return dict.fromkeys((line.id for line in lines), late)
-        await asyncio.to_thread(self._store.end, batch.number, collected.lines)
-        otherwise = f"batch {batch.remote} ended ({collected.ended}) without its answer"
+        answered, ended = collected
+        await asyncio.to_thread(self._store.end, batch.number, answered)
+        otherwise = f"batch {batch.remote} ended ({ended}) without its answer"
         return {line.id: _outcome(line, otherwise) for line in await asyncio.to_thread(self._store.lines, batch.number)}
 
     async def _polled(self, remote: str, ids: set[str], until: float) -> Collected | None:
@@ -263,7 +252,7 @@ class BatchJobs:
                 _LOGGER.info("%s: batch %s could not be polled: %s", self._who, remote, as_type_name(error))
             if collected is not None:
                 ended_at = ended_at or time.monotonic()
-                is_whole = ids <= {line.id for line in collected.lines}
+                is_whole = ids <= {line.id for line in collected[0]}
                 if is_whole or time.monotonic() - ended_at >= ARRIVING_SECS:
                     return collected
             if time.monotonic() + pause > until:
@@ -291,31 +280,30 @@ class BatchJobs:
             lock.release()
 
 
-def _parts_of(requests: Iterable[Request], most: int, most_bytes: int) -> Iterator[list[Request]]:
+def _parts_of(requests: Requests, api: BatchApi) -> list[Requests]:
     """Requests that fit into a batch, together."""
-    part: list[Request] = []
-    size = 0
-    for request in requests:
-        needed = len(json.dumps(request.body)) + len(request.id) + 200  # what a provider's format has around it
-        if part and (len(part) == most or size + needed > most_bytes):
-            yield part
-            part, size = [], 0
-        part.append(request)
+    parts: list[dict[str, Mapping[str, Any]]] = []
+    size = api.most_bytes
+    for name, body in requests.items():
+        needed = len(json.dumps(body)) + len(name) + 200  # what a provider's format has around it
+        if size + needed > api.most_bytes or len(parts[-1]) == api.most_requests:
+            parts.append({})
+            size = 0
+        parts[-1][name] = body
         size += needed
-    if part:
-        yield part
+    return list(parts)
 
 
 def _is_to_be_asked(outcome: _Outcome | None) -> bool:
     """Whether there is no answer, or one that the same request may not get again."""
-    if isinstance(outcome, BatchAnswer):
-        return outcome.status >= 400 and not is_final(outcome.status)
+    if isinstance(outcome, Line):
+        return outcome.status != 200 and not is_final(outcome.status)
     return outcome is None or not isinstance(outcome, BatchLateError)
 
 
 def _outcome(line: Line, otherwise: str) -> _Outcome:
     if line.status is not None:
-        return BatchAnswer(line.status, line.body)
+        return line
     return BatchUnfinishedError(f"{otherwise}: {line.body}" if line.body else f"{otherwise}.")
 
 

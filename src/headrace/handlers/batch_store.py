@@ -44,6 +44,8 @@ class Line(NamedTuple):
     """As of HTTP; None: the batch ended before its turn."""
     body: str
     """JSON, as in the answer to a single request; without a status the reason."""
+    is_new: bool = False
+    """Whether it is handed out for the first time; else what it cost was counted before."""
 
 
 class Announced(NamedTuple):
@@ -145,16 +147,15 @@ class BatchStore:
         """The batches that may have been sent or not, as far as they have one of these requests."""
         with self._opened() as database:
             found = database.execute(
-                "SELECT DISTINCT number, token, announced FROM requests JOIN batches ON batch = number "
-                "WHERE remote IS NULL AND id IN (SELECT value FROM json_each(?))",
+                "SELECT number, token, announced, "
+                "(SELECT json_group_array(id) FROM requests WHERE batch = number) FROM batches WHERE remote IS NULL "
+                "AND number IN (SELECT batch FROM requests WHERE id IN (SELECT value FROM json_each(?)))",
                 _as_json(ids),
             ).fetchall()
             others = frozenset(one for (one,) in database.execute("SELECT remote FROM batches WHERE remote NOT NULL"))
-            members = "SELECT id FROM requests WHERE batch = ?"
-            return [
-                Announced(number, token, at, frozenset(one for (one,) in database.execute(members, (number,))), others)
-                for number, token, at in found
-            ]
+        return [
+            Announced(number, token, at, frozenset(json.loads(members)), others) for number, token, at, members in found
+        ]
 
     def count(self, ids: Iterable[str]) -> set[str]:
         """Notes that answers to these requests are handed out; returns those that were not before."""

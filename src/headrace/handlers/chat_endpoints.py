@@ -24,7 +24,8 @@ from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey, KeySource
 from headrace.core.spelling import did_you_mean
 from headrace.handlers.batch_apis import BatchApi
-from headrace.handlers.batch_jobs import MAX_WAIT_SECS, BatchAnswer, BatchJobs, batch_options
+from headrace.handlers.batch_jobs import MAX_WAIT_SECS, BatchJobs, batch_options
+from headrace.handlers.batch_store import Line
 from headrace.handlers.client_errors import outcome_of
 from headrace.handlers.json_answers import Fields, InvalidAnswerError, JsonSchema
 from headrace.handlers.prompts import Prompts
@@ -172,25 +173,24 @@ class ClientHandler(TextEndpointHandler[ModelT]):
         return await self._sent(client, {**next(self._steps("Hi")), **args})
 
     async def _sent(self, client: ModelT, asked: Mapping[str, Any]) -> Any:
-        """What the answer to a request holds.
-
-        The answer is paid for: its tokens are reported, and whatever is wrong with it, the error is a final one.
-        """
+        """What the answer to a request holds."""
         raw = await self._method(client)(model=self.model_name, **asked)
         report_rate_limit(raw.headers)
         content: bytes = raw.http_response.content
         is_page = not content.lstrip().startswith((b'"', b"{")) and "json" not in raw.headers.get("content-type", "")
-        try:
+        return self._read(content, asked, is_page=is_page, request_id=raw.request_id)
+
+    def _read(
+        self, content: bytes, asked: Mapping[str, Any], *, is_page: bool = False, request_id: str | None = None
+    ) -> Any:
+        """What an answer holds. It is paid for: its tokens are reported, and whatever is wrong with it is final."""
+        answer: Any = None
+        with suppress(Exception):  # whatever is raised about garbage, or about JSON that is nested too deeply
             if self._full_answer:
-                answer = raw.parse()
-                answer = await answer if inspect.isawaitable(answer) else answer
+                answer = self._answer.construct(**json.loads(content))  # as the client does
+                answer._request_id = request_id
             else:
                 answer = json.loads(content, object_hook=lambda found: Fields(**found))
-        except Exception:  # whatever the client raises about garbage, or about JSON that is nested too deeply
-            answer = None
-        return self._read(answer, asked, content, is_page=is_page)
-
-    def _read(self, answer: Any, asked: Mapping[str, Any], content: bytes, *, is_page: bool = False) -> Any:
         if not is_page:
             self._used(*self._tokens_in(answer))
         try:
@@ -227,25 +227,21 @@ class ClientHandler(TextEndpointHandler[ModelT]):
         await jobs.refuse(body for bodies, one in zip(sent, found, strict=True) if _is_unfit(one) for body in bodies)
         return found
 
-    def _answered(self, answer: BatchAnswer | Exception, asked: Mapping[str, Any]) -> Any:
+    def _answered(self, answer: Line | Exception, asked: Mapping[str, Any]) -> Any:
         """What the answer to a request of a batch holds; raises what came of one that failed."""
         if isinstance(answer, Exception):
             raise answer
-        said: Any = None
-        with suppress(ValueError, RecursionError):
-            said = json.loads(answer.body)
-        if answer.status >= 400:
+        if answer.status != 200:
+            said: Any = None
+            with suppress(ValueError, RecursionError):
+                said = json.loads(answer.body)
             error: Any = EndpointAnswerError(f"Error code: {answer.status} - {said!s:.500}", answer.status)
             with suppress(AttributeError, LookupError, TypeError):
                 error.code = said["error"]["code"]
             raise error
-        try:
-            whole = self._answer.construct(**said)
-        except Exception:  # as of a single request's answer
-            whole = None
         usage_was_paid_before(not answer.is_new)
         try:
-            return self._read(whole, asked, answer.body.encode())
+            return self._read(answer.body.encode(), asked)
         finally:
             usage_was_paid_before(False)
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 import os
 from abc import abstractmethod
+from array import array
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from headrace.core.errors import PredictionCountError, extra_required
@@ -172,7 +175,6 @@ class OpenAIEmbeddingsModelHandler(_OpenAITextHandler):
     _answer = CreateEmbeddingResponse
     _wanted = "list of embeddings"
     _http_size = 64
-    _full_answer = True  # the client has the numbers sent in base64
 
     async def request(
         self, batch: Sequence[Any], model: openai.AsyncOpenAI, inference_args: dict[str, Any] | None = None
@@ -218,12 +220,16 @@ class OpenAIEmbeddingsModelHandler(_OpenAITextHandler):
         return {"input": [text]}
 
     def _reply_in(self, answer: Any, asked: Mapping[str, Any]) -> list[Any]:
-        is_encoded = asked.get("encoding_format") == "base64"
+        is_wanted_so = asked.get("encoding_format") == "base64"
         found = [one.embedding for one in _in_order(answer.data, len(asked["input"]))]
-        return [one if is_encoded and isinstance(one, str) else _vector(one) for one in found]
+        return [one if is_wanted_so and isinstance(one, str) else _vector(one) for one in found]
 
 
 def _vector(found: Any) -> Any:
+    """The numbers of an embedding, which the client has sent in base64."""
+    if isinstance(found, str):
+        with suppress(ValueError):
+            found = array("f", b64decode(found)).tolist()
     is_vector = isinstance(found, list) and found and set(map(type, found)) <= {int, float}
     if is_vector and math.isfinite(sum(found)):
         return found
