@@ -7,7 +7,7 @@ from operator import itemgetter
 
 import pytest
 
-from headrace.rows.files import Contents, FileRow, is_of_file, read_ahead, record_of_file, row_of_file
+from headrace.rows.files import Contents, FileRow, is_of_file, record_of_file, row_of_file
 
 
 @pytest.fixture
@@ -68,8 +68,8 @@ def test_at_most_64_files_or_64_mebibytes_are_read_ahead(tmp_path, size, most):
     path = tmp_path / "x"
     path.write_bytes(b"")
     begun = []
-    rows = (begun.append(number) or FileRow(row_of_file(str(path), size, 1.0)) for number in range(300))
-    for number, _ in enumerate(read_ahead(rows, lambda row: row)):
+    rows = (begun.append(number) or (row_of_file(str(path), size, 1.0), None) for number in range(300))
+    for number, _ in enumerate(Contents().of(rows)):
         assert len(begun) - number - 1 <= most
     assert len(begun) == 300
 
@@ -89,13 +89,13 @@ def test_rows_that_are_kept_may_be_read_behind_the_end(rows):
         return content
 
     contents = [b"%d" % number for number in range(30)]
-    ahead = list(read_ahead([FileRow(row, waits) for row in rows(*contents)], lambda row: row))
+    ahead = list(Contents(waits).of((row, None) for row in rows(*contents)))
     may_read.set()
-    assert [row["content"] for row in ahead] == contents
+    assert [row["content"] for row, _ in ahead] == contents
 
 
 def test_ending_early_ends_the_threads(rows, wait_until):
-    coming = read_ahead(map(FileRow, rows(*[b"x"] * 200)), lambda row: row)
+    coming = Contents().of((row, None) for row in rows(*[b"x"] * 200))
     next(coming)
     coming.close()
     assert wait_until(lambda: "headrace-reads-files" not in str(threading.enumerate()))  # those of others, too

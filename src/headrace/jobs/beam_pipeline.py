@@ -39,7 +39,7 @@ _EMBEDDED = (None, "FnApiRunner")
 
 
 class BeamPipeline:
-    """A job as a pipeline, built by the constructor.
+    """A job as a pipeline: one worker reads its files in order, several read parts of them.
 
     Args:
         job: what to run.
@@ -51,10 +51,20 @@ class BeamPipeline:
     """
 
     def __init__(self, job: Job, steps: RunSteps) -> None:
+        has_many = _has_many_workers(job)
+        found = Splits(job.sources, _UNKNOWN_WORKERS) if has_many else enumerate(job.sources)
+        sources = [(index, *source[:-1], source.part and tuple(source.part)) for index, source in found]
         runner = FnApiRunner() if job.runner in _EMBEDDED else job.runner
         self._pipeline = beam.Pipeline(runner, _options_of(job))
-        _build(self._pipeline, job, steps)
         self._result: Any = None
+        spec = bound_to(self._pipeline, steps.spec)
+        _ = (
+            self._pipeline
+            | "Files" >> beam.Create(sources, reshuffle=has_many)
+            | "Run" >> beam.ParDo(_RunSources(steps, spec)).with_resource_hints(**spec.resource_hints)
+            | "Parts" >> beam.CombineGlobally(ToListCombineFn())
+            | "Manifest" >> beam.Map(_write_manifest, steps.folder)
+        )
 
     def execute(self) -> Totals:
         """Runs the pipeline to the end; returns its totals from Beam's metrics.
@@ -63,7 +73,9 @@ class BeamPipeline:
             Exception: the pipeline failed.
         """
         self._result = self._pipeline.run()
-        _refuse_failed(self._result.wait_until_finish())
+        state = self._result.wait_until_finish()
+        if state in (PipelineState.FAILED, PipelineState.CANCELLED):
+            raise RuntimeError(f"the runner ended the pipeline as {state}")
         return totals_of(self._result)
 
     def cancel(self) -> None:
@@ -141,26 +153,6 @@ def take_options(arguments: Sequence[str], known: Iterable[str] = ()) -> tuple[s
 
 def _raise_configuration_error(message: str) -> NoReturn:
     raise ConfigurationError(f"{message}.")
-
-
-def _refuse_failed(state: Any) -> None:
-    if state in (PipelineState.FAILED, PipelineState.CANCELLED):
-        raise RuntimeError(f"the runner ended the pipeline as {state}")
-
-
-def _build(pipeline: beam.Pipeline, job: Job, steps: RunSteps) -> None:
-    """Builds the pipeline; a single worker reads the files in order, several read parts of them."""
-    has_many = _has_many_workers(job)
-    found = Splits(job.sources, _UNKNOWN_WORKERS) if has_many else enumerate(job.sources)
-    sources = [(index, *source[:-1], source.part and tuple(source.part)) for index, source in found]
-    spec = bound_to(pipeline, steps.spec)
-    _ = (
-        pipeline
-        | "Files" >> beam.Create(sources, reshuffle=has_many)
-        | "Run" >> beam.ParDo(_RunSources(steps, spec)).with_resource_hints(**spec.resource_hints)
-        | "Parts" >> beam.CombineGlobally(ToListCombineFn())
-        | "Manifest" >> beam.Map(_write_manifest, steps.folder)
-    )
 
 
 def _write_manifest(parts: list[str], folder: str) -> None:

@@ -1,15 +1,13 @@
 """Reads CSV as Arrow columns where Arrow agrees with Python's ``csv`` module, and line by line elsewhere.
 
-Threads parse a few megabytes of text each. Of what Arrow refuses, or might read differently from Python, half as much
-is tried, and so on until only few lines are left, which the ``csv`` module reads.
+Of a few megabytes that Arrow refuses, or might read differently from Python, half as much is tried, and so on until
+only few lines are left, which the ``csv`` module reads.
 """
 
 from __future__ import annotations
 
 import codecs
-from collections import deque
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy
@@ -17,18 +15,16 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.csv
 
-from headrace.core.phases import Phase, during
 from headrace.jobs.csv_records import CELL_TYPES, EXACT, FALSE, NESTED, TEXT, TRUE, CsvRecords, value_of
 from headrace.jobs.files import Source
 from headrace.jobs.opening import TextLines, open_text
-from headrace.jobs.pipes import is_pipe
 from headrace.rows.blocks import Record
 from headrace.rows.values import ZERO, numbers_of
 
-_MOST_BYTES, _LARGEST_BLOCK = 1 << 22, 1 << 30
+_MOST_BYTES = 1 << 22
+_ARROW_BYTES = 1 << 20
+"""What one of Arrow's threads parses; no line may be longer."""
 _FEW_LINES, _RECORDS = 64, 512
-_THREADS = 4
-"""The most that parse."""
 _TYPES = {
     "int": pyarrow.int64(),
     "float": pyarrow.float64(),
@@ -44,31 +40,19 @@ _QUOTE, _NEWLINE, _MINUS, _POINT, _ZERO, _NINE = b'"\n-.09'
 
 def read_csv_blocks(source: Source, types: Mapping[str, str]) -> Iterator[Any]:
     """The rows of a file, as record batches or, where Arrow might read them differently, as lists of records."""
-    count = min(_THREADS, pyarrow.cpu_count())
-    at_once = 1 if is_pipe(source.path) else count + 1  # the rows of a pipe do not wait for others
-    with open_text(source) as lines, ThreadPoolExecutor(count, "headrace-columns") as threads:
+    with open_text(source) as lines:
         header = CsvRecords(lines, source.delimiter, source.path).header()
         if source.part is not None:
             lines.go_to(source.part)
         arrow, size = _ArrowParser(source.delimiter, header, types), _MOST_BYTES
-        coming, ahead = deque[tuple[bytes, Future[Any]]](), 0  # the next texts, in threads, and their bytes
-        while True:
-            most = at_once if size == _MOST_BYTES else 1  # where Arrow refuses much, none are parsed in vain
-            while len(coming) < most and (text := arrow.whole_records(lines.ahead(size, ahead))):
-                coming.append((text, threads.submit(arrow.read, text)))
-                ahead += len(text)
-            text, parsed = coming.popleft() if coming else (lines.ahead(size), None)
-            if not text:
-                return
-            if (batch := parsed and parsed.result()) is not None:
+        while text := lines.ahead(size):
+            whole = arrow.whole_records(text)
+            text, batch = whole or text, arrow.read(whole) if whole else None
+            if batch is not None:
                 lines.take(text)
-                ahead -= len(text)
                 yield batch
                 size = min(_MOST_BYTES, 2 * size)
-                continue
-            coming.clear()
-            ahead = 0
-            if arrow.is_able and text.count(b"\n") > _FEW_LINES:
+            elif arrow.is_able and text.count(b"\n") > _FEW_LINES:
                 size = min(size, len(text)) // 2
             else:
                 yield from _as_python_reads(source, lines, text.count(b"\n"), header, types)
@@ -87,7 +71,7 @@ def _as_python_reads(
             if len(records) == _RECORDS:
                 yield records
                 records = []
-    except ValueError:  # the end of the file, but not of the rows before it
+    except Exception:  # the end of the file, but not of the rows before it
         yield records
         raise
     yield records
@@ -112,7 +96,6 @@ class _ArrowParser:
         is_likely = len(ends) and 2 * ends[-1] >= len(text)  # else most likely a stray quote
         return text[: ends[-1] + 1] if is_likely else b""
 
-    @during(Phase.READING)
     def read(self, text: bytes) -> Any:
         """The record batch of whole records; None if Python might read others."""
         try:
@@ -126,9 +109,7 @@ class _ArrowParser:
         kinds = [_PARSED_AS.get(kind, pyarrow.binary()) for kind in self._kinds]
         table = pyarrow.csv.read_csv(
             pyarrow.BufferReader(text),
-            pyarrow.csv.ReadOptions(
-                column_names=self._header, block_size=min(len(text), _LARGEST_BLOCK), use_threads=False
-            ),
+            pyarrow.csv.ReadOptions(column_names=self._header, block_size=_ARROW_BYTES),
             pyarrow.csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=b'"' in text),
             pyarrow.csv.ConvertOptions(
                 column_types=dict(zip(self._header, kinds, strict=True)),

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from glob import escape
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -27,8 +26,6 @@ _FORMATS = {
     ".pq": "parquet",
 }
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".lzma": "xz", ".zst": "zstd", ".zstd": "zstd"}
-_LOOKED_AT = 1000
-"""How many files of a folder are looked at to say how to name them."""
 _FILES_AT_ONCE = 500
 """How many of the files that are rows are one source."""
 _NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -185,12 +182,7 @@ def stamp(path: str) -> tuple[int, float]:
     Raises:
         OSError: there is no such file.
     """
-    if not storage.is_remote(path):
-        return file_info(path)[1:]
-    found = [_listed[path]] if path in _listed else storage.match(escape(path))
-    if not found:
-        raise FileNotFoundError(path)
-    return found[0][1:]
+    return (_listed.get(path) or storage.find(path))[1:]
 
 
 def known_size(source: Source) -> int | None:
@@ -258,7 +250,9 @@ def _matching(pattern: str, *, are_rows: bool = False) -> list[FileInfo]:
         files = [] if are_rows else _files_below(path)
         if any(True for file in files for _ in _pairs(file[len(path) :])):
             return list(map(file_info, files))
-        names = f"'{os.path.join(pattern, '**/*')}'" if are_rows else _glob_of(pattern)
+        names = f"'{os.path.join(pattern, '**/*')}{''.join(_extensions(files[0])) if files else ''}'"
+        if not (are_rows or files):
+            names = f"'{os.path.join(pattern, '*.jsonl')}', for example; it has none of .jsonl, .csv or .parquet"
         raise ConfigurationError(f"{pattern} is a folder; name its files: {names}.")
     try:
         if os.path.exists(path):  # also a file whose name looks like a glob
@@ -308,14 +302,6 @@ def _files_below(folder: str) -> list[str]:
         for path in files_below(folder)
         if _is_of_rows(path) and not any(part.startswith((".", "_")) for part in path[len(folder) :].split(os.sep))
     )
-
-
-def _glob_of(folder: str) -> str:
-    """A glob, in quotes, of the files of rows in a folder."""
-    for path in islice(files_below(folder), _LOOKED_AT):
-        if _is_of_rows(path):
-            return f"'{os.path.join(folder, '**/*')}{''.join(_extensions(path))}'"
-    return f"'{os.path.join(folder, '*.jsonl')}', for example; it has none of .jsonl, .csv or .parquet"
 
 
 def _is_of_rows(path: str) -> bool:

@@ -22,7 +22,7 @@ from headrace.jobs import storage
 from headrace.jobs.csv_records import CsvRecords
 from headrace.jobs.files import Source, delimiter_of, location, stamp
 from headrace.jobs.letters import completed, is_of_cause, line_of_letter, others, position_in
-from headrace.jobs.opening import InputShare, create_compressed, open_source, open_text
+from headrace.jobs.opening import create_compressed, open_source, open_text
 from headrace.jobs.output_batches import OutputLine, batch_of_lines, json_value, rows_in_lines
 from headrace.jobs.parquet_tables import write_parquet
 from headrace.jobs.publishing import Move
@@ -78,14 +78,12 @@ class LetterOrder:
         """How many rows the output has; None: there are no letters."""
 
     def placed(
-        self, pieces: Iterable[Sequence[Record]], source: Source, index: int, done: RowRanges, share: InputShare | None
+        self, pieces: Iterable[Sequence[Record]], source: Source, index: int, done: RowRanges
     ) -> Iterator[Block]:
         """The rows of a file of dead letters as blocks, without those at the places that are done."""
         ranks = iter(self._ranks[index].tolist())
         for piece in pieces:
             for record, rank in zip(piece, ranks, strict=False):
-                if share is not None:
-                    share.add(source.path, rank not in done)
                 if rank not in done:
                     yield Block(0, rank, records=[record], path=source.path)
 

@@ -11,8 +11,6 @@ import gzip
 import lzma
 import re
 import sys
-import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -37,10 +35,8 @@ _OTHER_KINDS = {
     codecs.BOM_UTF16_BE: _UTF_16,
 }
 """What a file is and how to read it, by its first bytes."""
-following: dict[str, InputShare] = {}
-"""The shares of this process's runs, by output folder."""
-_ALMOST = 0.999
-"""The most that a run has done while it is at work."""
+ALMOST = 0.999
+"""The most of its input that a run has done while it is at work."""
 
 
 @dataclass
@@ -55,11 +51,14 @@ class Position:
     """How many of these have become rows. The others are read ahead: they may be all of a small file."""
     stored: int | None = None
     """The bytes of the file that were read for them; None: all."""
+    rows: int = 0
+    """How many rows there are in the blocks that were made, and before these."""
 
-    def add(self, text: bytes) -> None:
-        """Notes that so much more was read."""
+    def add(self, text: bytes) -> bytes:
+        """A text, once it is noted that it was read."""
         self.read += len(text)
         self.stored = None if self.file is None else self.file.tell()
+        return text
 
     def part(self, size: int) -> float:
         """The share of a file of this many bytes that has been read as rows, from 0 to 1."""
@@ -161,11 +160,8 @@ class TextLines:
         self.start = len(beginning) - len(self.beginning)
         """Where it begins in the file, in bytes."""
         self._coming = self._read_pieces(self.beginning, sys.maxsize)
-        self._texts: deque[bytes] = deque()
-        """Read, but not all taken: of the first one ``_start`` bytes are."""
-        self._start = self._untaken = 0
-        self._error: Exception | None = None
-        """Why nothing can be read behind the texts."""
+        self._text, self._start = b"", 0
+        """Lines that were read, and how many bytes of them were taken."""
         self.line = 0
         """How many lines were taken, and those before."""
         self.bytes = 0
@@ -175,35 +171,21 @@ class TextLines:
         """Moves to a part, behind which the file seems to end."""
         self._file.seek(part.start)
         self._coming = self._read_pieces(b"", part.stop - part.start)
-        self._texts.clear()
-        self._start, self._untaken, self.line = 0, 0, part.line
+        self._text, self._start, self.line = b"", 0, part.line
 
-    def ahead(self, size: int = sys.maxsize, skip: int = 0) -> bytes:
-        """The next lines without taking them: about ``size`` bytes of what has been read; empty at the end.
-
-        Args:
-            size: how many bytes, at least.
-            skip: how many bytes of lines to pass over: an error behind them is raised once they were taken.
-        """
-        start = self._start + skip
-        for text in self._texts:
-            if start < len(text):
-                break
-            start -= len(text)
-        else:
-            text = self._one_more(must=not skip)
-        end = text.find(b"\n", start + size - 1) + 1
-        return text[start : end or len(text)]
+    def ahead(self, size: int = sys.maxsize) -> bytes:
+        """The next lines without taking them: at least ``size`` bytes of those that were read; empty at the end."""
+        if self._start == len(self._text):
+            self._text, self._start = next(self._coming, b""), 0
+        end = self._text.find(b"\n", self._start + size - 1) + 1
+        return self._text[self._start : end or len(self._text)]
 
     def take(self, text: bytes, lines: int | None = None) -> None:
         """Consumes ``text``, the next lines; ``lines`` is their number, None if it has to be counted."""
         self._start += len(text)
-        while self._texts and self._start >= len(self._texts[0]):
-            self._start -= len(self._texts.popleft())
         self.bytes += len(text)
         self.line += text.count(b"\n") if lines is None else lines
-        self._untaken -= len(text)
-        self._position.done = self._position.read - self._untaken
+        self._position.done += len(text)
 
     def __iter__(self) -> Iterator[bytes]:
         """Lines with their ends."""
@@ -215,18 +197,6 @@ class TextLines:
             self.take(text)
             yield text
 
-    def _one_more(self, *, must: bool) -> bytes:
-        """One more piece; empty at the end, or if it cannot be read: ``must`` it be, that is raised."""
-        try:
-            text = b"" if self._error else next(self._coming, b"")
-        except Exception as error:
-            text, self._error = b"", error
-        if self._error and must:
-            raise self._error
-        if text:
-            self._texts.append(text)
-        return text
-
     def _read_pieces(self, chunk: bytes, left: int) -> Iterator[bytes]:
         """Whole lines, as soon as they were read; the last line gets an end if it has none."""
         parts: list[bytes] = []  # of an unfinished line
@@ -234,17 +204,12 @@ class TextLines:
             left -= len(chunk)
             end = chunk.rfind(b"\n") + 1
             if end:
-                yield self._noted(b"".join([*parts, memoryview(chunk)[:end]]))
+                yield self._position.add(b"".join([*parts, memoryview(chunk)[:end]]))
                 parts = []
             parts.append(chunk[end:])
             chunk = b""
         if rest := b"".join(parts):
-            yield self._noted(rest + b"\n")
-
-    def _noted(self, text: bytes) -> bytes:
-        self._position.add(text)
-        self._untaken += len(text)
-        return text
+            yield self._position.add(rest + b"\n")
 
 
 @contextmanager
@@ -293,7 +258,7 @@ def _wrong_kind(beginning: bytes, file_format: str) -> str | None:
 
 
 class InputShare:
-    """The share of one run's input that is done. Thread-safe.
+    """The share of one run's input that is done, as far as this process has read it.
 
     Args:
         sizes: of the files in bytes, by path; None if nobody knows, as of a pipe.
@@ -302,34 +267,19 @@ class InputShare:
 
     def __init__(self, sizes: Mapping[str, int | None], limit: int | None = None) -> None:
         self._limit = limit
-        known = {path: size for path, size in sizes.items() if size is not None}
-        self._sizes = known if len(known) == len(sizes) else {}
-        self._total = sum(self._sizes.values())
-        self._parts: dict[str, float] = {}
-        self._lock = threading.Lock()
-        self._rows, self._read = 0, 0.0
-        """Of the blocks that were made: their rows, and the share of the input that they are."""
-        self._skipped = 0.0
-        """The share of the rows that earlier runs did."""
-
-    def add(self, path: str, rows: int) -> None:
-        """Notes that a block of a file was made, with so many rows to answer."""
-        size = self._sizes.get(path, 0)
-        part = positions.get(path, Position()).part(size)
-        with self._lock:
-            share = max(0.0, part - self._parts.get(path, 0.0)) * size / max(1, self._total)
-            self._parts[path] = max(self._parts.get(path, 0.0), part)
-            self._rows += rows
-            if rows:
-                self._read += share
-            else:
-                self._skipped += share
+        self._sizes = {path: size or 0 for path, size in sizes.items()} if None not in sizes.values() else {}
+        self.earlier_rows = 0
+        """How many rows need no answer, since earlier runs have done them."""
+        for path in sizes:
+            positions.pop(path, None)  # of a look at its beginning
 
     def at(self, rows: int) -> float | None:
-        """The share of the input, from 0 to 1, that the first ``rows`` rows are; None if nobody knows."""
-        with self._lock:
-            is_known = self._total and self._rows
-            share = self._skipped + self._read * min(1.0, rows / self._rows) if is_known else None
+        """The share of the input, from 0 to 1, that so many answered rows are; None if nobody knows."""
+        begun = [(positions[path], size) for path, size in self._sizes.items() if path in positions]
+        share, of = None, sum(position.rows for position, _ in begun)
+        if of and (total := sum(self._sizes.values())):
+            read = sum(position.part(size) * size for position, size in begun)
+            share = read / total * min(1.0, (self.earlier_rows + rows) / of)
         if self._limit is not None and (share is not None or rows):
             share = max(share or 0.0, rows / self._limit)
-        return share if share is None else min(share, _ALMOST)
+        return share if share is None else min(share, ALMOST)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from itertools import chain
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import pyarrow
 import pyarrow.compute
@@ -34,40 +34,23 @@ _TYPES = pyarrow.types
 _WITH_LENGTHS = _TYPES.is_string, _TYPES.is_large_string, _TYPES.is_binary, _TYPES.is_large_binary
 
 
-class Number(NamedTuple):
-    """Integers in a range, and possibly floats."""
+class Kind(NamedTuple):
+    """What values of JSON a column holds, null aside; those of several kinds have no type but text."""
 
-    least: int = 0
-    most: int = 0
-    has_floats: bool = False
-
-
-class Array(NamedTuple):
-    """Arrays of one kind of values."""
-
-    of: Kind
-
-
-class Object(NamedTuple):
-    """Objects; missing fields are null."""
-
-    fields: dict[str, Kind]
+    numbers: tuple[int, int, bool] | None = None
+    """The least and the largest integer, and whether there are floats."""
+    items: Kind | None = None
+    """Of arrays."""
+    fields: dict[str, Kind] | None = None
+    """Of objects; missing ones are null."""
+    others: frozenset[Any] = frozenset()
+    """Arrow's types of truths and of texts; None: of values that no type holds."""
 
 
-class Typed(NamedTuple):
-    """Columns of one Arrow type."""
-
-    type: Any
-    kind: Kind
-    """What they are beside columns of another type."""
-
-
-Kind: TypeAlias = Number | Array | Object | Typed | Any
-"""The kind of a column's values: null only, truths or texts have Arrow's type; None: no single type represents them.
-
-``either`` joins two kinds; joining is commutative and associative.
-"""
-NOTHING, TRUTH, STRING = pyarrow.null(), pyarrow.bool_(), pyarrow.string()
+NOTHING, UNTYPED = Kind(), Kind(others=frozenset([None]))
+_TRUTHS, _TEXTS = (Kind(others=frozenset([kind])) for kind in (pyarrow.bool_(), pyarrow.string()))
+NULL = pyarrow.null()
+ItemT = TypeVar("ItemT")
 
 
 def write_parquet(
@@ -85,13 +68,14 @@ def write_parquet(
         types: Arrow's types by column name; None: each column gets one that represents all of its values.
     """
     rows, size = 0, 0
-    kinds: dict[str, Kind] = {}
+    seen: dict[str, tuple[Any, Kind]] = {}
     for table in tables():
         check()
         rows, size = rows + table.num_rows, size + _size(table)
-        for name, kind in () if types else _kinds_of(table):
-            kinds[name] = either(kinds.get(name, NOTHING), kind)
-    types = types or {name: type_of(kind) for name, kind in kinds.items()}
+        for name, its_type, kind in () if types else _kinds_of(table):
+            one_type, kinds = seen.get(name, (NULL, NOTHING))
+            seen[name] = _one_type(one_type, its_type), either(kinds, kind)
+    types = types or {name: type_of(kind) if one is None else one for name, (one, kind) in seen.items()}
     schema = pyarrow.schema(list(zip(map(utf8, types), types.values(), strict=True)))
     with open_parquet(pyarrow.PythonFile(file, mode="w"), schema) as writer:
         alike = (_as_types(table, types, schema) for table in tables())
@@ -121,67 +105,65 @@ def kind_of(values: Iterable[Any], levels: int = _LEVELS) -> Kind:
         return NOTHING
     if types <= {int, float}:
         integers = values if float not in types else [value for value in values if type(value) is int]
-        return Number(min(integers, default=0), max(integers, default=0), float in types)
+        return Kind((min(integers, default=0), max(integers, default=0), float in types))
     if types == {list} and levels:
-        return Array(kind_of(chain.from_iterable(values), levels - 1))
+        return Kind(items=kind_of(chain.from_iterable(values), levels - 1))
     if types == {dict} and levels:
-        return _kind_of_objects(values, levels - 1)
+        names = dict.fromkeys(chain.from_iterable(values))
+        if len(names) <= _FIELDS and is_utf8("".join(names)):
+            return Kind(fields={name: kind_of([value.get(name) for value in values], levels - 1) for name in names})
     if types == {str} and is_utf8("".join(values)):
-        return STRING
-    return TRUTH if types == {bool} else None
-
-
-def _kind_of_objects(values: list[dict[str, Any]], levels: int) -> Kind:
-    names = dict.fromkeys(chain.from_iterable(values))
-    if len(names) > _FIELDS or not is_utf8("".join(names)):
-        return None
-    return Object({name: kind_of([value.get(name) for value in values], levels) for name in names})
+        return _TEXTS
+    return _TRUTHS if types == {bool} else UNTYPED
 
 
 def either(one: Kind, other: Kind) -> Kind:
-    """The kind that represents the values of both."""
-    if one == other or NOTHING in (one, other):
-        return other if one == NOTHING else one
-    if isinstance(one, Typed) or isinstance(other, Typed):
-        types = {kind.type if isinstance(kind, Typed) else None for kind in (one, other)}
-        kind = either(*(kind.kind if isinstance(kind, Typed) else kind for kind in (one, other)))
-        return Typed(types.pop(), kind) if len(types) == 1 else kind
-    if isinstance(one, Number) and isinstance(other, Number):
-        return Number(min(one.least, other.least), max(one.most, other.most), one.has_floats or other.has_floats)
-    if isinstance(one, Array) and isinstance(other, Array):
-        return Array(either(one.of, other.of))
-    if isinstance(one, Object) and isinstance(other, Object):
-        names = dict.fromkeys([*one.fields, *other.fields])
-        if len(names) <= _FIELDS:
-            return Object(
-                {name: either(one.fields.get(name, NOTHING), other.fields.get(name, NOTHING)) for name in names}
-            )
-    return None
+    """The kind of the values of both; joining is commutative and associative."""
+    fields = _together(one.fields, other.fields, _either_of_fields)
+    others = one.others | other.others
+    if None in others or len(fields or ()) > _FIELDS:
+        return UNTYPED
+    return Kind(
+        _together(one.numbers, other.numbers, lambda a, b: (min(a[0], b[0]), max(a[1], b[1]), a[2] or b[2])),
+        _together(one.items, other.items, either),
+        fields,
+        others,
+    )
+
+
+def _either_of_fields(one: dict[str, Kind], other: dict[str, Kind]) -> dict[str, Kind]:
+    return {name: either(one.get(name, NOTHING), other.get(name, NOTHING)) for name in {**one, **other}}
+
+
+def _together(one: ItemT | None, other: ItemT | None, join: Callable[[ItemT, ItemT], ItemT]) -> ItemT | None:
+    return other if one is None else one if other is None else join(one, other)
 
 
 def type_of(kind: Kind) -> Any:
     """Arrow's type for a column; text if no exact type exists."""
-    return kind.type if isinstance(kind, Typed) else _exact_type(kind) or pyarrow.string()
+    return _exact_type(kind) or pyarrow.string()
 
 
 def _exact_type(kind: Kind) -> Any:
-    if isinstance(kind, Number):
-        return _type_of_numbers(kind)
-    if isinstance(kind, Array):
-        inner = _exact_type(kind.of)
-        return inner and pyarrow.list_(inner)
-    if isinstance(kind, Object) and kind.fields:  # Parquet has no objects without fields
+    found = list(kind.others)
+    if kind.numbers is not None:
+        found.append(_type_of_numbers(*kind.numbers))
+    if kind.items is not None:
+        inner = _exact_type(kind.items)
+        found.append(inner and pyarrow.list_(inner))
+    if kind.fields is not None:
         types = {name: _exact_type(field) for name, field in kind.fields.items()}
-        return pyarrow.struct(list(types.items())) if all(types.values()) else None
-    return None if isinstance(kind, Object) else kind
+        is_exact = types and all(types.values())  # Parquet has no objects without fields
+        found.append(pyarrow.struct(list(types.items())) if is_exact else None)
+    return NULL if not found else found[0] if len(found) == 1 else None
 
 
-def _type_of_numbers(kind: Number) -> Any:
-    if kind.has_floats:
-        return pyarrow.float64() if kind.least >= -_EXACT and kind.most <= _EXACT else None
-    if kind.least >= -(2**63) and kind.most < 2**63:
+def _type_of_numbers(least: int, most: int, has_floats: bool) -> Any:
+    if has_floats:
+        return pyarrow.float64() if least >= -_EXACT and most <= _EXACT else None
+    if least >= -(2**63) and most < 2**63:
         return pyarrow.int64()
-    return pyarrow.uint64() if kind.least >= 0 and kind.most < 2**64 else None
+    return pyarrow.uint64() if least >= 0 and most < 2**64 else None
 
 
 def as_array(values: list[Any], kind: Any) -> Any:
@@ -232,12 +214,14 @@ def _regrouped(tables: Iterable[Any], rows: int) -> Iterator[Any]:
         yield pyarrow.concat_tables(waiting).combine_chunks()
 
 
-def _kinds_of(table: Any) -> Iterator[tuple[str, Kind]]:
+def _kinds_of(table: Any) -> Iterator[tuple[str, Any, Kind]]:
+    """The columns, each with its type, None for values in lines of JSON, and their kind."""
     columns, rows = _columns_and_rows(table)
     for name, column in columns.items():
-        yield name, NOTHING if _TYPES.is_null(column.type) else Typed(column.type, _kind_of_column(column))
+        yield name, column.type, _kind_of_column(column)
     for name in dict.fromkeys(chain.from_iterable(rows)):
-        yield name, kind_of([row.get(name) for row in rows])
+        kind = kind_of([row.get(name) for row in rows])
+        yield name, NULL if kind == NOTHING else None, kind
 
 
 def _columns_and_rows(table: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -247,17 +231,22 @@ def _columns_and_rows(table: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]
     return dict(zip(table.schema.names, columns, strict=False)), rows or []
 
 
+def _one_type(one: Any, other: Any) -> Any:
+    """The type of two columns; None if they have two."""
+    return other if one == NULL else one if other in (NULL, one) else None
+
+
 def _kind_of_column(column: Any) -> Kind:
     if column.null_count == len(column):
         return NOTHING
     if _is_list(column.type):
-        return Array(_kind_of_column(pyarrow.compute.list_flatten(column)))
+        return Kind(items=_kind_of_column(pyarrow.compute.list_flatten(column)))
     if _TYPES.is_integer(column.type):
         ends = pyarrow.compute.min_max(column)
-        return Number(ends["min"].as_py(), ends["max"].as_py())
+        return Kind((ends["min"].as_py(), ends["max"].as_py(), False))
     if _TYPES.is_floating(column.type):
-        return Number(has_floats=True)
-    return column.type if column.type in CANONICAL else None
+        return Kind((0, 0, True))
+    return Kind(others=frozenset([column.type if column.type in CANONICAL else None]))
 
 
 def _as_types(table: Any, types: dict[str, Any], schema: Any) -> Any:

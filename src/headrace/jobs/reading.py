@@ -17,7 +17,7 @@ from headrace.jobs.csv_blocks import read_csv_blocks
 from headrace.jobs.csv_records import TEXT, CsvRecords, Quoted, types_of_sample
 from headrace.jobs.files import Key, Part, Source
 from headrace.jobs.json_lines import read_json_blocks
-from headrace.jobs.opening import InputShare, Position, open_source, open_text, positions
+from headrace.jobs.opening import Position, open_source, open_text, positions
 from headrace.jobs.row_ranges import NO_ROWS, RowRanges
 from headrace.jobs.storage import is_remote
 from headrace.rows import files
@@ -147,8 +147,6 @@ def read_blocks(
     types: Mapping[str, str] = MappingProxyType({}),
     done: RowRanges = NO_ROWS,
     names: tuple[str, ...] = (),
-    *,
-    share: InputShare | None = None,
 ) -> Iterator[Block]:
     """The blocks of a file, in order; holds a few megabytes of a text file in memory, or of a Parquet row group.
 
@@ -158,7 +156,6 @@ def read_blocks(
         types: of a CSV file's columns, but for those of text.
         done: places of rows to leave out.
         names: the columns that the model sees, if it sees columns.
-        share: follows how much of the input is read.
     """
     part = source.part
     first, last = (0, sys.maxsize) if part is None else (part.row, part.row + part.rows)
@@ -166,17 +163,11 @@ def read_blocks(
     def is_done(start: int, stop: int) -> bool:
         return not any(done.missing(index, max(start, first), min(stop, last)))
 
-    return placed(_pieces_of(source, types, is_done), source, index, done, names, share=share)
+    return placed(_pieces_of(source, types, is_done), source, index, done, names)
 
 
 def placed(
-    pieces: Iterable[Any],
-    source: Source,
-    index: int,
-    done: RowRanges = NO_ROWS,
-    names: tuple[str, ...] = (),
-    *,
-    share: InputShare | None = None,
+    pieces: Iterable[Any], source: Source, index: int, done: RowRanges = NO_ROWS, names: tuple[str, ...] = ()
 ) -> Iterator[Block]:
     """Record batches and lists of records, one after the other, as blocks; a number stands for rows that are done."""
     part = source.part or Part(0, sys.maxsize, is_last=True)
@@ -186,8 +177,7 @@ def placed(
         some = None if isinstance(piece, int) else with_keys(piece, source.keys)
         first, row = row, row + (piece if some is None else len(some))
         missing = [] if some is None else list(done.missing(index, max(first, part.row), min(row, last)))
-        if share is not None:
-            share.add(source.path, sum(stop - start for start, stop in missing))
+        positions.setdefault(source.path, Position()).rows = row
         batch, records = (None, some) if isinstance(some, list) else (some, [])
         block = Block(index, first, names, batch, records, path=source.path)
         for start, stop in missing:

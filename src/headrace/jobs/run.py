@@ -15,7 +15,7 @@ from headrace.jobs.folder import FolderOutput, folder_output
 from headrace.jobs.into import CompletedOutput, LetterOrder
 from headrace.jobs.job import Job, Report, cancelled, refuse_if_cancelled
 from headrace.jobs.letters import others_in
-from headrace.jobs.opening import InputShare, following
+from headrace.jobs.opening import InputShare
 from headrace.jobs.output import Output
 from headrace.jobs.parts import OutcomeWriter
 from headrace.jobs.pipes import as_name, is_pipe
@@ -81,6 +81,8 @@ class Run:
         """What is to be said before it runs."""
         if job.changed_since is not None and self._earlier is None:
             self.notes.append(_CHANGED.format(job.changed_since))
+        self._others = 0 if rest is None else len(rest)
+        """How many rows of the input are left out, dead letters of another cause."""
         if rest is not None:
             self.notes.append(f"dead letters of other causes stay: {len(rest):,}")
         steps, self.is_columnar = _steps(job, self.output, order, self._earlier, rest)
@@ -119,22 +121,18 @@ class Run:
             PublishError: all rows are done, but the files are not in place; the parts remain.
             Exception: the run failed; ``describe`` says why.
         """
-        if isinstance(self.share, InputShare):
-            following[self.output.folder] = self.share
         try:
             self.output.prepare()
             if self._earlier is not None:
                 self._earlier.fill(lambda: refuse_if_cancelled(self.output.folder))
             if self.job.folder is not None and not self.job.sources:
                 return Report(0, {}, Totals(), inputs=self.output.inputs)
-            if isinstance(self.share, Splits):
-                self.share.earlier_rows = self.output.earlier_rows
+            self.share.earlier_rows = self.output.earlier_rows + self._others
             totals = self._driver.execute()
             began = time.monotonic()
             report = self.output.publish(lambda: refuse_if_cancelled(self.output.folder), self.job.threshold)
             seconds = time.monotonic() - began
         finally:
-            following.pop(self.output.folder, None)
             self.output.clean()
         return report._replace(
             totals=totals,
@@ -243,15 +241,18 @@ def _output(job: Job, order: LetterOrder | None) -> Output:
 
 def _refuse_pipes(job: Job) -> None:
     piped = [source for source in job.sources if is_pipe(source.path)]
-    elsewhere = bool(piped) and (_runs_elsewhere(job) or job.workers not in (1, None))
-    for source in piped:
-        if elsewhere or job.resume is not None:
-            option = "--runner and the options of workers" if _needs_beam(job) else "--workers"
-            option = "--resume" if job.resume is not None else option
-            raise ConfigurationError(
-                f"{as_name(source.path)} is a pipe, which can be read only once, and by this process only; leave "
-                f"{option} out, or write what comes through it to a file first."
-            )
+    option = None
+    if job.resume is not None:
+        option = "--resume"
+    elif _needs_beam(job):
+        option = "--runner and the options of workers" if piped and _runs_elsewhere(job) else None
+    elif job.workers not in (1, None):
+        option = "--workers"
+    if piped and option:
+        raise ConfigurationError(
+            f"{as_name(piped[0].path)} is a pipe, which can be read only once, and by this process only; leave "
+            f"{option} out, or write what comes through it to a file first."
+        )
 
 
 def _runs_elsewhere(job: Job) -> bool:

@@ -17,7 +17,7 @@ from headrace.jobs import pipes
 from headrace.jobs.csv_blocks import DELIMITERS, record_ends
 from headrace.jobs.csv_records import CsvRecords
 from headrace.jobs.files import Part, Source, compression_of, known_size
-from headrace.jobs.opening import TextLines, open_source, open_text
+from headrace.jobs.opening import ALMOST, TextLines, open_source, open_text
 from headrace.jobs.reading import parquet_file
 from headrace.jobs.storage import is_remote
 
@@ -32,7 +32,6 @@ _RETURN = ord("\r")
 _BLANK = re.compile(rb"(?<=\n)[ \t\r\x0b\x0c]*\n")
 _BEFORE_BLANK = re.compile(rb"\n[ \t\r\n\x0b\x0c]")
 """How a line begins that may be blank: to look for that is ten times as fast."""
-_ALMOST = 0.999
 
 
 def part_bytes(left: int, total: int, workers: int) -> int:
@@ -84,41 +83,38 @@ class Splits:
         """The share of the input, from 0 to 1, that so many rows are; None if that is unknown."""
         if None in self._sizes or not self._rows:
             return None
-        return min((self.earlier_rows + rows) / self._rows * (1 - self._left / self._total), _ALMOST)
+        return min((self.earlier_rows + rows) / self._rows * (1 - self._left / self._total), ALMOST)
 
     def _of(self, source: Source, size: int | None) -> Iterator[Part]:
         if not size:
             return iter(())
         if source.files:
-            return self._of_files(source, size)
-        return self._of_groups(source, size) if source.format == "parquet" else self._of_text(source, size)
+            return self._of_rows(range(1, len(source.files) + 1), size)
+        if source.format != "parquet":
+            return self._of_text(source, size)
+        with open_source(source) as file:
+            metadata = parquet_file(file).metadata
+            groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        return self._of_rows(list(accumulate(groups)), size)
 
     def _next_bytes(self) -> int:
         return part_bytes(self._left, self._total, self._workers)
 
-    def _of_files(self, source: Source, size: int) -> Iterator[Part]:
-        before, row, total = self._left, 0, len(source.files)
-        while row < total:
-            stop = min(total, row + max(1, self._next_bytes() * total // size))
-            self._left = before - size * stop // total
-            yield Part(row, stop - row, stop == total)
-            row = stop
+    def _of_rows(self, ends: Sequence[int], size: int) -> Iterator[Part]:
+        """Whole row groups, or a few pieces of a large one: each worker reads a group from its beginning.
 
-    def _of_groups(self, source: Source, size: int) -> Iterator[Part]:
-        """Whole row groups, or a few pieces of a large one: each worker reads a group from its beginning."""
-        with open_source(source) as file:
-            metadata = parquet_file(file).metadata
-            groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-        ends, before = list(accumulate(groups)), self._left
-        row, total = 0, sum(groups)
+        Args:
+            ends: how many rows there are up to the end of each group.
+            size: of the file, in bytes.
+        """
+        before, row, total = self._left, 0, ends[-1] if ends else 0
         while row < total:
             group = bisect_right(ends, row)
-            rows = max(
-                1,
-                self._next_bytes() * total // size,
-                min(groups[group] // (_PARTS_LEFT * self._workers), ends[group] - row),
-            )
-            stop = ends[max(group, bisect_right(ends, row + rows) - 1)] if row + rows >= ends[group] else row + rows
+            of_group = ends[group] - (ends[group - 1] if group else 0)
+            fewest = min(of_group // (_PARTS_LEFT * self._workers), ends[group] - row)
+            stop = row + max(1, self._next_bytes() * total // size, fewest)
+            if stop >= ends[group]:
+                stop = ends[max(group, bisect_right(ends, stop) - 1)]
             self._left = before - size * stop // total
             yield Part(row, stop - row, stop == total)
             row = stop

@@ -18,7 +18,6 @@ from headrace.jobs.files import Source
 from headrace.jobs.into import LetterOrder
 from headrace.jobs.job import CancelledError, Job, cancelled, refuse_if_cancelled
 from headrace.jobs.letters import read_dead_letters
-from headrace.jobs.opening import following
 from headrace.jobs.parts import BundleParts, OutcomeWriter, write_manifest
 from headrace.jobs.pipes import as_name, is_pipe
 from headrace.jobs.reading import placed, read_blocks
@@ -208,14 +207,13 @@ class BlockReader:
         if self._done is None:
             self._done = StoredOutput.find(self.folder).places | self._rest
         done = self._done
-        share = following.get(self.folder)
         if source.letters:
             letters = read_dead_letters(source, self._types)
             if self._order is not None:
-                return self._order.placed(letters, source, index, done, share)
-            return placed(letters, source, index, done, share=share)
+                return self._order.placed(letters, source, index, done)
+            return placed(letters, source, index, done)
         names = () if self._fit is None else self._fit.names
-        blocks = self._limited(read_blocks(source, index, self._types, done, names, share=share))
+        blocks = self._limited(read_blocks(source, index, self._types, done, names))
         return blocks if self._fit is None else fitted(blocks, self._fit)
 
     @during(Phase.READING)
@@ -271,8 +269,7 @@ class Loop:
             stack.callback(end_budget, self._steps.spec)
             stack.callback(worker.close)
             stack.callback(self._steps.writer.abandon)
-            observers = [totals] if self._steps.writer.paid else [totals, _Cancellation(self._steps.folder)]
-            observer = FanOut(*observers)
+            observer = FanOut(totals, self)
             bundle = self._steps.bundle(worker.bundle(observer), observer)
             bundle.run(enumerate(self._sources))
             written = bundle.finish()
@@ -280,17 +277,10 @@ class Loop:
         write_manifest(self._steps.folder, [written])
         return totals
 
+    def on_event(self, event: Event) -> None:
+        """Ends a cancelled run between two batches: those of rows that are sorted together take long."""
+        if isinstance(event, BatchCompleted) and not self._steps.writer.paid:
+            refuse_if_cancelled(self._steps.folder)
+
     def cancel(self) -> None:
         """Nothing to do: the bundle checks for cancellation before each row, and after each batch."""
-
-
-class _Cancellation:
-    """Ends a cancelled run between two batches: those of rows that are sorted together take long until the next row."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-
-    def on_event(self, event: Event) -> None:
-        """Raises CancelledError after a batch if the job was cancelled."""
-        if isinstance(event, BatchCompleted):
-            refuse_if_cancelled(self._folder)

@@ -116,13 +116,20 @@ def delete_folder(path: str) -> None:
         delete(path)
 
 
+def find(path: str) -> FileInfo:
+    """A file as it is now; raises OSError if there is none."""
+    found = match(escape(path)) if is_remote(path) else [file_info(path)]
+    if not found:
+        raise FileNotFoundError(path)
+    return found[0]
+
+
 def size(path: str) -> int | None:
     """The size of a file in bytes; None if unknown."""
     try:
-        found = match(escape(path)) if is_remote(path) else [file_info(path)]
+        return find(path).size
     except OSError:
         return None
-    return found[0].size if found else None
 
 
 def prefetch(items: Iterator[T]) -> Generator[T, None, None]:

@@ -224,14 +224,15 @@ def _type_of(kinds: set[type]) -> str:
 
 def types_of_schema(schema: Any) -> dict[str, str]:
     """The types of the columns of an Arrow schema; numbers of all widths are ``int`` or ``float``."""
-    return {field.name: _name_of_arrow(field.type) for field in schema}
+    return {field.name: name_of_type(field.type) for field in schema}
 
 
-def _name_of_arrow(kind: Any) -> str:
+def name_of_type(kind: Any) -> str:
+    """What values of an Arrow type are: ``int``, ``float``, ``bool``, ``str``, ``date``, ``datetime``, or the type."""
     from pyarrow import types  # noqa: PLC0415 - only where there are Arrow's types
 
     if types.is_dictionary(kind):
-        return _name_of_arrow(kind.value_type)
+        return name_of_type(kind.value_type)
     named = {
         "int": types.is_integer,
         "float": types.is_floating,

@@ -25,7 +25,7 @@ from headrace.core.conversion import FLOAT32_MAX, places_by, to_results
 from headrace.core.errors import ConfigurationError
 from headrace.core.phases import Phase, during
 from headrace.core.result import PredictionResult
-from headrace.rows.blocks import Block, BrokenLine, Record, types_of_schema
+from headrace.rows.blocks import Block, BrokenLine, Record, name_of_type, types_of_schema
 from headrace.rows.examples import ExampleOfRow, Examples
 from headrace.rows.values import (
     ZERO,
@@ -42,16 +42,9 @@ from headrace.runtime.plan import make_plan
 _MOMENT = pyarrow.timestamp("us")
 _OF_NULLS = {"int": pyarrow.float64(), "float": pyarrow.float64(), "str": pyarrow.string(), "datetime": _MOMENT}
 """What a column without values is in a frame, by what it holds in other rows."""
-_NAMES: dict[Any, tuple[str, ...]] = {
-    pyarrow.int64(): ("int", "float"),
-    pyarrow.float64(): ("int", "float"),
-    pyarrow.bool_(): ("bool",),
-    pyarrow.string(): ("str",),
-    pyarrow.large_string(): ("str",),
-    pyarrow.date32(): ("date",),
-    _MOMENT: ("datetime",),
-}
-"""The names of ``types_of_schema`` that columns with nulls may have."""
+_SETTLED = [pyarrow.int64(), pyarrow.float64(), pyarrow.bool_(), pyarrow.string(), pyarrow.large_string()]
+_SETTLED += [pyarrow.date32(), _MOMENT]
+"""Types that a column with nulls may have."""
 _LIMITS = -FLOAT32_MAX, FLOAT32_MAX
 _NUMBERS = {"int", "float", "bool", "list"}
 _NO_NUMBERS = "date", "time", "duration", "binary", "large_binary", "fixed_size_binary", "struct", "map"
@@ -288,9 +281,10 @@ def _in_frame(column: Any, kind: str | None) -> Any:
         return column.cast(_OF_NULLS[kind]) if kind in _OF_NULLS else column
     if kind == "float" and types.is_integer(of):
         return column.cast(pyarrow.float64(), safe=False)  # as Python rounds
-    if column.null_count:
-        return column if kind in _NAMES.get(of, ()) else None
-    return column if of in _NAMES or (types.is_timestamp(of) and of.unit == "us") else None
+    if of not in _SETTLED:
+        return column if not column.null_count and types.is_timestamp(of) and of.unit == "us" else None
+    is_known = kind == name_of_type(of) or (kind == "int" and types.is_floating(of))
+    return column if is_known or not column.null_count else None
 
 
 def _as_column(answer: Any) -> Any:

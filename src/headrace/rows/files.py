@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timezone
-from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 from headrace.core.files import is_uri, read_file
@@ -84,7 +83,7 @@ class Contents(NamedTuple):
     def of(self, rows: Iterable[tuple[Any, T]]) -> Iterator[tuple[Any, T]]:
         """Rows of files that have their content, each with what goes along; those that cannot be read as they are."""
         files = ((FileRow(row, self.decode) if isinstance(row, dict) else row, its) for row, its in rows)
-        return read_ahead(files, itemgetter(0)) if self.ahead else files
+        return _read_ahead(files) if self.ahead else files
 
 
 def row_of_file(path: str, size: int, changed: float) -> Row:
@@ -108,24 +107,20 @@ def is_of_file(position: Any) -> bool:
     return isinstance(position, dict) and position.get("row", 0) is None
 
 
-def read_ahead(items: Iterable[T], row_of: Callable[[T], Any]) -> Iterator[T]:
-    """Hands on items in order, while threads read the files of some that follow: at most 64 files or 64 MiB.
-
-    Args:
-        items: that have rows.
-        row_of: an item's row; where it is no ``FileRow``, nothing is read.
-    """
-    waiting: deque[tuple[T, int]] = deque()
+def _read_ahead(rows: Iterable[tuple[Any, T]]) -> Iterator[tuple[Any, T]]:
+    """Hands on rows in order, while threads read the files of some that follow: at most 64 files or 64 MiB."""
+    waiting: deque[tuple[tuple[Any, T], int]] = deque()
     threads: ThreadPoolExecutor | None = None
     size, is_whole = 0, False
     try:
-        for item in items:
-            row = row_of(item)
+        for item in rows:
+            row, its_size = item[0], 0
             if isinstance(row, FileRow):
                 threads = threads or ThreadPoolExecutor(_threads_for(row["path"]), "headrace-reads-files")
                 row.read_on(threads)
-            waiting.append((item, _size_of(row)))
-            size += waiting[-1][1]
+                its_size = int(row.get("size") or 0)
+            waiting.append((item, its_size))
+            size += its_size
             while len(waiting) > _FILES_AHEAD or (size > _BYTES_AHEAD and len(waiting) > 1):
                 due, its_size = waiting.popleft()
                 size -= its_size
@@ -136,11 +131,6 @@ def read_ahead(items: Iterable[T], row_of: Callable[[T], Any]) -> Iterator[T]:
     finally:
         if threads is not None:  # what was handed out may still be read
             threads.shutdown(wait=not is_whole, cancel_futures=not is_whole)
-
-
-def _size_of(row: Any) -> int:
-    size = row.get("size") if isinstance(row, FileRow) else 0
-    return size if isinstance(size, int) else 0
 
 
 def _threads_for(path: str) -> int:
