@@ -12,7 +12,6 @@ import time
 import pytest
 
 import headrace as package
-from headrace.cli.options import RunArgs
 from headrace.cli.words import changed, parsed, plain, table_of, toml_of, words_of
 from headrace.core.errors import ConfigurationError
 
@@ -309,7 +308,7 @@ def test_python_quotes_too(folder, handlers):
 
 
 def run_args(*words):
-    return plain(parsed([*words, "INPUT"], RunArgs))
+    return plain(parsed([*words, "INPUT"]))
 
 
 OPTIONS = (

@@ -11,8 +11,7 @@ import pytest
 
 from full_disk import full_disk
 from headrace.cli.options import RunArgs
-from headrace.cli.retry_command import retry_options
-from headrace.cli.words import parsed
+from headrace.cli.words import parsed, retry_options
 
 pytest.importorskip("matplotlib")
 
@@ -197,9 +196,9 @@ def test_keys_are_not_in_the_command():
 
 def test_each_fallback_is_retried_with_the_options_behind_it():
     given = ("--fallback", "one", "--fallback-model", "m1", "--fallback", "two", "--fallback-arg", "api_key=k", "in")
-    options = retry_options(parsed(given, RunArgs))
+    options = retry_options(parsed(given))
     assert options == "--fallback one --fallback-model m1 --fallback two --fallback-arg 'api_key=***'"
-    assert retry_options(parsed(("--fallback-model", "m1", "--fallback", "one", "in"), RunArgs)) == (
+    assert retry_options(parsed(("--fallback-model", "m1", "--fallback", "one", "in"))) == (
         "--fallback one --fallback-model m1"
     )
 

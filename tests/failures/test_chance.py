@@ -7,8 +7,8 @@ import statistics
 import pytest
 
 from headrace.failures.outages import Verdict
-from headrace.testing.simulated_endpoint import LATENCY, SimulatedEndpoint, TokenBucket
-from quotas import SlidingWindow, Windows, steps
+from headrace.testing.simulated_endpoint import LATENCY, TokenBucket
+from quotas import SimulatedEndpoint, SlidingWindow, Windows, steps
 
 
 def small_bucket(quota):

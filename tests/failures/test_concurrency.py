@@ -12,8 +12,8 @@ from headrace.failures.concurrency import ConcurrencyLimit
 from headrace.failures.endpoint_board import Board, Memory
 from headrace.failures.known_rates import Allowance
 from headrace.failures.outages import Verdict
-from headrace.testing.simulated_endpoint import LATENCY, SimulatedEndpoint, TokenBucket
-from quotas import SlidingWindow, Windows, steps
+from headrace.testing.simulated_endpoint import LATENCY, TokenBucket
+from quotas import SimulatedEndpoint, SlidingWindow, Windows, steps
 
 
 def quota_of(value):

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.failures.endpoint_board import Board, Memory
 from headrace.failures.known_rates import Allowance, MinuteBudget, allowances
-from headrace.testing.simulated_endpoint import SimulatedEndpoint
+from quotas import SimulatedEndpoint
 
 
 def most_in_a_minute(times, seconds):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from headrace.cli.option import argument, flag, option, share
+from headrace.cli.option import argument, option, share
 from headrace.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -34,28 +34,19 @@ class DiffArgs:
     old: str = argument("OLD", "The output of an earlier run: JSON lines, CSV or Parquet; a file or a glob.")
     new: str = argument("NEW", "The output to compare with it, in any of these formats.")
     ids: list[str] | None = option(
-        "--id",
-        None,
-        "The columns that identify a row in both outputs; by default its place does.",
-        "A,B",
+        "The columns that identify a row in both outputs; by default its place does.", "A,B", name="--id"
     )
     columns: list[str] | None = option(
-        "--columns", None, "The columns to compare. By default prediction, or prediction_* after --explode.", "A,B"
+        "The columns to compare. By default prediction, or prediction_* after --explode.", "A,B"
     )
-    tolerance: float = option(
-        "--tolerance", None, "Numbers that differ by no more than this are the same.", "NUMBER", default=0.0
-    )
+    tolerance: float = option("Numbers that differ by no more than this are the same.", "NUMBER", default=0.0)
     threshold: float | None = option(
-        "--threshold",
-        None,
-        "Exit with code 3 if more than this share of the rows changed, as 0.01 or 1%.",
-        "SHARE",
-        parser=share,
+        "Exit with code 3 if more than this share of the rows changed, as 0.01 or 1%.", "SHARE", parser=share
     )
     output: str | None = option(
-        "--output", None, "Write the rows that changed, or that one output lacks: .jsonl, .csv or .parquet.", "FILE"
+        "Write the rows that changed, or that one output lacks: .jsonl, .csv or .parquet.", "FILE"
     )
-    as_json: bool = flag("--json", None, "Print one JSON object.")
+    as_json: bool = option("Print one JSON object.", name="--json", default=False)
 
 
 def run_diff(args: DiffArgs) -> int:

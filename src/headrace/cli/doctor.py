@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from headrace.cli.console import Signals, console_logging, error_text, fail, report_error, say
+from headrace.cli.option import names_of
 from headrace.cli.options import DoctorArgs
 from headrace.cli.summary import Line, rate_text
 from headrace.core.errors import ConfigurationError, HeadraceError, as_type_name
@@ -58,7 +59,7 @@ def _refuse_stray_options(args: DoctorArgs) -> None:
 
 
 def _option(name: str) -> str:
-    return str(next(one.metadata["typer"].param_decls[0] for one in fields(DoctorArgs) if one.name == name))
+    return next(names_of(one)[0] for one in fields(DoctorArgs) if one.name == name)
 
 
 def _report_status(args: DoctorArgs, out: Console) -> int:

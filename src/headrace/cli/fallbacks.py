@@ -13,6 +13,8 @@ from headrace.core.errors import ConfigurationError
 if TYPE_CHECKING:
     from headrace.cli.options import RetryArgs, RunArgs
 
+WITH_OPTIONS_OF_BEAM = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""For the commands that hand others on to Beam."""
 _NAME, _MODEL, _ARGUMENT = "--fallback", "--fallback-model", "--fallback-arg"
 _BEHIND = "\0"
 """Stands between the number of a fallback and a value; no word of a command line contains it."""

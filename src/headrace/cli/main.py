@@ -18,10 +18,10 @@ from headrace import __version__
 from headrace.cli.console import report_error
 from headrace.cli.diff import DiffArgs, run_diff
 from headrace.cli.doctor import run_doctor
-from headrace.cli.fallbacks import FallbacksInOrder
+from headrace.cli.fallbacks import WITH_OPTIONS_OF_BEAM, FallbacksInOrder
 from headrace.cli.migrate import MigrateArgs, run_migrate
 from headrace.cli.option import command_of
-from headrace.cli.options import DoctorArgs, HandlersArgs, RetryArgs, RunArgs
+from headrace.cli.options import DoctorArgs, HandlersArgs, JobArgs, RetryArgs, RunArgs
 from headrace.cli.quote import QuoteArgs, run_quote
 from headrace.cli.report import ReportArgs, run_report
 from headrace.cli.run import INTERRUPTED, MISUSED, execute
@@ -63,30 +63,23 @@ def run_handlers(args: HandlersArgs) -> int:
     return 0
 
 
-_COMMANDS: dict[Any, Callable[[Any, float | None], int]] = {
+_COMMANDS: dict[type, Callable[..., int]] = {
     RunArgs: execute,
     RetryArgs: execute,
-    DoctorArgs: lambda args, _: run_doctor(args),
-    HandlersArgs: lambda args, _: run_handlers(args),
-    MigrateArgs: lambda args, _: run_migrate(args),
-    DiffArgs: lambda args, _: run_diff(args),
-    ReportArgs: lambda args, _: run_report(args),
-    SimulateArgs: lambda args, _: run_simulate(args),
-    QuoteArgs: lambda args, _: run_quote(args),
+    QuoteArgs: run_quote,
+    DoctorArgs: run_doctor,
+    HandlersArgs: run_handlers,
+    ReportArgs: run_report,
+    DiffArgs: run_diff,
+    SimulateArgs: run_simulate,
+    MigrateArgs: run_migrate,
 }
-"""What runs each command, given its options and when it was called (None: with the process). To typer a command is the
-dataclass of its options, whose docstring is its help."""
+"""What runs each command, given its options: a dataclass, whose docstring is the command's help."""
 
-_WITH_OPTIONS_OF_BEAM = {"allow_extra_args": True, "ignore_unknown_options": True}
-app.command("run", cls=FallbacksInOrder, context_settings=_WITH_OPTIONS_OF_BEAM)(command_of(RunArgs))
-app.command("retry", cls=FallbacksInOrder, context_settings=_WITH_OPTIONS_OF_BEAM)(command_of(RetryArgs))
-app.command("quote", cls=FallbacksInOrder, context_settings=_WITH_OPTIONS_OF_BEAM)(command_of(QuoteArgs))
-app.command("doctor")(command_of(DoctorArgs))
-app.command("handlers")(command_of(HandlersArgs))
-app.command("report")(command_of(ReportArgs))
-app.command("diff")(command_of(DiffArgs))
-app.command("simulate")(command_of(SimulateArgs))
-app.command("migrate")(command_of(MigrateArgs))
+for _kind in _COMMANDS:
+    _of_beam: Any = {"cls": FallbacksInOrder, "context_settings": WITH_OPTIONS_OF_BEAM}
+    _name = _kind.__name__.removesuffix("Args").lower()
+    app.command(_name, **_of_beam if issubclass(_kind, JobArgs) else {})(command_of(_kind))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -111,7 +104,8 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
     called = None if arguments is None else time.monotonic()
     try:
         args = app(None if arguments is None else list(arguments), prog_name="headrace", standalone_mode=False)
-        return _COMMANDS[type(args)](args, called) if type(args) in _COMMANDS else 0
+        run: Callable[..., int] = _COMMANDS.get(type(args), lambda _: 0)
+        return run(args, called) if run is execute else run(args)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except ConfigurationError as error:

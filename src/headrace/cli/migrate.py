@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from headrace.cli.console import report_error
-from headrace.cli.option import argument, flag
+from headrace.cli.option import argument, option
 from headrace.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -34,8 +34,10 @@ class MigrateArgs:
     """
 
     paths: list[str] = argument("PATH", "Python files, notebooks, or folders of them.")
-    write: bool = flag("--write", None, "Change the files; by default a diff shows what would change.")
-    check: bool = flag("--check", None, "Only name the files that would change; exit code 1 if there are any.")
+    write: bool = option("Change the files; by default a diff shows what would change.", name="--write", default=False)
+    check: bool = option(
+        "Only name the files that would change; exit code 1 if there are any.", name="--check", default=False
+    )
 
 
 def run_migrate(args: MigrateArgs) -> int:

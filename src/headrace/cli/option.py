@@ -10,20 +10,19 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, field, fields
+from dataclasses import MISSING, Field, field, fields
 from enum import Enum
+from functools import partial
 from inspect import Parameter, Signature, cleandoc
 from typing import Any, TypeVar, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
 from headrace.core.errors import ConfigurationError
 from headrace.core.spelling import did_you_mean, no_file
 
 ArgsT = TypeVar("ArgsT")
-
-INPUT, MODEL, OUTPUT, RUN, REPORT = "Input", "Model", "Output", "Running", "Report"
-"""The panels of the help."""
 
 FILE = "headrace.toml"
 
@@ -61,17 +60,19 @@ class OutputFormat(str, Enum):
     parquet = "parquet"
 
 
-def option(
-    name: str, panel: str | None, text: str, metavar: str | None = None, *, default: Any = None, **more: Any
-) -> Any:
-    """A field that is an option: its name, its panel and text in the help, and what its value is called there."""
-    info = typer.Option(default, name, help=text, metavar=metavar, rich_help_panel=panel, **more)
+def option(text: str, metavar: str | None = None, *, name: str = "", default: Any = None, **more: Any) -> Any:
+    """A field that is an option: its text in the help, what its value is called there, and its name.
+
+    Without ``name`` it has that of the field: ``--max-batch-size``, and for a flag ``--resume/--no-resume``.
+    """
+    info = typer.Option(default, *filter(None, [name]), help=text, metavar=metavar, **more)
     return field(default=default, metadata={"typer": info})
 
 
-def flag(name: str, panel: str | None, text: str) -> Any:
-    """A field that is an option without a value; off by default."""
-    return option(name, panel, text, default=False)
+input_option, model_option, output_option, run_option, report_option = (
+    partial(option, rich_help_panel=panel) for panel in ("Input", "Model", "Output", "Running", "Report")
+)
+"""The same in the panels of the help."""
 
 
 def argument(metavar: str, text: str, *, is_needed: bool = True, **more: Any) -> Any:
@@ -96,10 +97,20 @@ def command_of(args: type[ArgsT]) -> Callable[..., ArgsT]:
     return command
 
 
+def names_of(one: Field[Any]) -> list[str]:
+    """The names of an option, of a flag also that which turns it off; none of an argument."""
+    info = one.metadata["typer"]
+    if not isinstance(info, OptionInfo):
+        return []
+    if info.param_decls:
+        return info.param_decls[0].split("/")
+    name = one.name.replace("_", "-")
+    return [f"--{name}", *([f"--no-{name}"] if info.default is False else [])]
+
+
 def option_names(args: type) -> list[str]:
     """The options of a command."""
-    names = (name for one in fields(args) for name in one.metadata["typer"].param_decls or ())
-    return [name for both in names for name in both.split("/")]
+    return [name for one in fields(args) for name in names_of(one)]
 
 
 def share(text: str) -> float:

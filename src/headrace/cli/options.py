@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from headrace.cli.handlers import handlers_like
 from headrace.cli.option import (
-    INPUT,
-    MODEL,
-    OUTPUT,
-    REPORT,
-    RUN,
     FileFormat,
     OutputFormat,
     PlacementName,
     argument,
     count,
-    flag,
     in_place_of_output,
+    input_option,
+    model_option,
     option,
+    output_option,
+    report_option,
+    run_option,
     share,
     use_settings,
 )
@@ -32,51 +31,38 @@ NAMED = ("url", "prompt", "method", "batch_directory")
 """Parameters of handlers that have an option of their own."""
 
 
-def _config() -> Any:
-    return option(
-        "--config",
-        RUN,
+@dataclass(frozen=True, kw_only=True)
+class ModelArgs:
+    """Options of every command that runs a model."""
+
+    handler: str | None = model_option(_HANDLER_HELP, "NAME", autocompletion=handlers_like)
+    model: str | None = model_option(
+        "Where the model is: a path, a URI, or an id on a hub, as the handler takes it.", "URI"
+    )
+    handler_args: list[str] | None = model_option(
+        "A parameter of the handler, as JSON or text. Repeatable.", "KEY=VALUE", name="--handler-arg"
+    )
+    inference_args: list[str] | None = model_option(
+        "An argument of the model's call, as JSON or text. Repeatable.", "KEY=VALUE", name="--inference-arg"
+    )
+    config: str | None = run_option(
         "A file with options of this command. By default headrace.toml of the current folder, if there is one.",
         "FILE",
         is_eager=True,
         callback=use_settings,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelArgs:
-    """Options of every command that runs a model."""
-
-    handler: str | None = option("--handler", MODEL, _HANDLER_HELP, "NAME", autocompletion=handlers_like)
-    model: str | None = option(
-        "--model", MODEL, "Where the model is: a path, a URI, or an id on a hub, as the handler takes it.", "URI"
+    key: str | None = model_option("The column of the key, for a handler of keyed examples.", "COLUMN")
+    columns: list[str] | None = input_option(
+        "The columns that the model sees: names or globs. By default those that the model names, else all.", "A,B,'C*'"
     )
-    handler_args: list[str] | None = option(
-        "--handler-arg", MODEL, "A parameter of the handler, as JSON or text. Repeatable.", "KEY=VALUE"
-    )
-    inference_args: list[str] | None = option(
-        "--inference-arg", MODEL, "An argument of the model's call, as JSON or text. Repeatable.", "KEY=VALUE"
-    )
-    key: str | None = option("--key", MODEL, "The column of the key, for a handler of keyed examples.", "COLUMN")
-    columns: list[str] | None = option(
-        "--columns",
-        INPUT,
-        "The columns that the model sees: names or globs. By default those that the model names, else all.",
-        "A,B,'C*'",
-    )
-    max_batch_size: int | None = option("--max-batch-size", MODEL, "Most rows in a batch.")
-    types: list[str] | None = option(
-        "--types",
-        INPUT,
+    max_batch_size: int | None = model_option("Most rows in a batch.")
+    types: list[str] | None = input_option(
         "Types of the columns of CSV files: str, int, float, bool, date, datetime or json. By default the first 1,000 "
         "rows decide.",
         "A=TYPE,'C*=TYPE'",
     )
-    decode: str | None = option(
-        "--decode",
-        INPUT,
-        "With --format files: makes the column content of a file's bytes, on the threads that read.",
-        "MODULE:FUNCTION",
+    decode: str | None = input_option(
+        "With --format files: makes the column content of a file's bytes, on the threads that read.", "MODULE:FUNCTION"
     )
 
 
@@ -84,164 +70,111 @@ class ModelArgs:
 class FileArgs:
     """Options of commands that read files of rows."""
 
-    text_columns: list[str] | None = option(
-        "--text-columns", INPUT, "Columns of CSV files that stay text: --types A=str.", "A,B,'C*'"
-    )
-    file_format: FileFormat | None = option(
-        "--format",
-        INPUT,
+    text_columns: list[str] | None = input_option("Columns of CSV files that stay text: --types A=str.", "A,B,'C*'")
+    file_format: FileFormat | None = input_option(
         "Format of the inputs; by default their extensions decide. files: each file is a row of path, size and "
         "modified, and of its content if --columns names it.",
+        name="--format",
     )
-    delimiter: str | None = option(
-        "--delimiter", INPUT, "Delimiter of CSV files; by default a comma, or a tab for .tsv.", "CHARACTER"
-    )
+    delimiter: str | None = input_option("Delimiter of CSV files; by default a comma, or a tab for .tsv.", "CHARACTER")
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobArgs(ModelArgs, ShownArgs):
     """Options of both ``headrace run`` and ``headrace retry``."""
 
-    dead_letters: str | None = option(
-        "--dead-letters",
-        OUTPUT,
+    dead_letters: str | None = output_option(
         "The file for the dead letters: .jsonl, .csv (both also .gz) or .parquet; or a FOLDER/ of them. By default "
         "beside OUT, as JSONL.",
         "FILE",
     )
-    output_format: OutputFormat | None = option(
-        "--output-format",
-        OUTPUT,
-        "How to write rows with --output -, by default as JSON lines, or FOLDER/, by default as each input.",
+    output_format: OutputFormat | None = output_option(
+        "How to write rows with --output -, by default as JSON lines, or FOLDER/, by default as each input."
     )
-    keep: list[str] | None = option(
-        "--keep",
-        OUTPUT,
-        "The columns to write beside the prediction: names or globs. All by default; '' for none.",
-        "A,B,'C*'",
+    keep: list[str] | None = output_option(
+        "The columns to write beside the prediction: names or globs. All by default; '' for none.", "A,B,'C*'"
     )
-    explode: bool = flag(
-        "--explode/--no-explode",
-        OUTPUT,
+    explode: bool = output_option(
         "Write a prediction of several values as several columns: prediction_0, or prediction_NAME where the model "
         "names them, as its classes.",
+        default=False,
     )
-    config: str | None = _config()
-    no_progress: bool = flag(
-        "--no-progress/--progress",
-        RUN,
+    no_progress: bool = run_option(
         "Show only the summary: no bar, and no line every half minute where there is no terminal.",
+        name="--no-progress/--progress",
+        default=False,
     )
-    as_json: bool = flag(
-        "--json/--no-json",
-        RUN,
+    as_json: bool = run_option(
         "Print what came of the run as one JSON object on standard output, in place of the summary.",
+        name="--json/--no-json",
+        default=False,
     )
-    verbose: bool = flag(
-        "--verbose/--no-verbose",
-        RUN,
+    verbose: bool = run_option(
         "Show the log, Beam's too, the traceback of a failure, and batch sizes and loading in the summary.",
+        default=False,
     )
-    cache: str | None = option(
-        "--cache", RUN, "A file of earlier predictions: rows that are in it are not predicted again.", "PATH"
+    cache: str | None = run_option(
+        "A file of earlier predictions: rows that are in it are not predicted again.", "PATH"
     )
-    budget: float | None = option(
-        "--budget",
-        RUN,
+    budget: float | None = run_option(
         "Stops the run when requests on this machine have cost this much, at the prices of --price. The same command "
         "continues, with --resume or --cache.",
         "AMOUNT",
     )
-    budget_tokens: int | None = option("--budget-tokens", RUN, "The same in tokens, of prompts and answers.", "COUNT")
-    budget_per_row: float | None = option(
-        "--budget-per-row", RUN, "No further request for a row whose requests have cost more.", "AMOUNT"
-    )
-    prices: list[str] | None = option(
-        "--price",
-        RUN,
+    budget_tokens: int | None = run_option("The same in tokens, of prompts and answers.", "COUNT")
+    budget_per_row: float | None = run_option("No further request for a row whose requests have cost more.", "AMOUNT")
+    prices: list[str] | None = run_option(
         "A model's price for a million input tokens, a million output tokens and, if it has them, a request and a "
         "million cached input tokens; * is every other model. Repeatable.",
         "MODEL=IN,OUT[,REQUEST[,CACHED]]",
+        name="--price",
     )
-    url: str | None = option(
-        "--url", MODEL, "Where the endpoint of a remote model is, such as http://localhost:8000/v1.", "URL"
+    url: str | None = model_option("Where the endpoint of a remote model is, such as http://localhost:8000/v1.", "URL")
+    prompt: str | None = model_option(
+        "The prompt for each row of a language model. Column names go in braces: 'Classify: {text}'.", "TEMPLATE"
     )
-    prompt: str | None = option(
-        "--prompt",
-        MODEL,
-        "The prompt for each row of a language model. Column names go in braces: 'Classify: {text}'.",
-        "TEMPLATE",
+    method: str | None = model_option(
+        "What a scikit-learn or XGBoost model is asked: predict, predict_proba, decision_function or transform.", "NAME"
     )
-    method: str | None = option(
-        "--method",
-        MODEL,
-        "What a scikit-learn or XGBoost model is asked: predict, predict_proba, decision_function or transform.",
-        "NAME",
+    batch_directory: str | None = model_option(
+        "Send rows with the provider's Batch API, and keep in this folder what was sent.", "FOLDER"
     )
-    batch_directory: str | None = option(
-        "--batch-directory",
-        MODEL,
-        "Send rows with the provider's Batch API, and keep in this folder what was sent.",
-        "FOLDER",
-    )
-    min_batch_size: int | None = option(
-        "--min-batch-size", MODEL, "Fewest rows in a batch; the last one may have fewer."
-    )
-    length_column: str | None = option(
-        "--length-column",
-        MODEL,
+    min_batch_size: int | None = model_option("Fewest rows in a batch; the last one may have fewer.")
+    length_column: str | None = model_option(
         "Batch rows of similar length: this column's number, or the length of its text. For models that pad; handlers "
         "of texts need no column.",
         "COLUMN",
     )
-    fallback: list[str] | None = option(
-        "--fallback",
-        MODEL,
+    fallback: list[str] | None = model_option(
         "Another handler, for rows that the first one's model failed on. Repeatable, in order.",
         "NAME",
         autocompletion=handlers_like,
     )
-    fallback_model: list[str] | None = option(
-        "--fallback-model", MODEL, "Where the model of the --fallback before it is, like --model.", "URI"
+    fallback_model: list[str] | None = model_option(
+        "Where the model of the --fallback before it is, like --model.", "URI"
     )
-    fallback_args: list[str] | None = option(
-        "--fallback-arg",
-        MODEL,
-        "A parameter of the --fallback before it, like --handler-arg. Repeatable.",
-        "KEY=VALUE",
+    fallback_args: list[str] | None = model_option(
+        "A parameter of the --fallback before it, like --handler-arg. Repeatable.", "KEY=VALUE", name="--fallback-arg"
     )
-    placement: PlacementName | None = option(
-        "--placement",
-        RUN,
+    placement: PlacementName | None = run_option(
         "A model for each worker process, or one for the machine; auto: one if memory is short. By default as the "
-        "handler says.",
+        "handler says."
     )
-    isolate: bool = flag(
-        "--isolate/--no-isolate",
-        RUN,
-        "Run the model in a process of its own: a row that crashes it costs that row only.",
+    isolate: bool = run_option(
+        "Run the model in a process of its own: a row that crashes it costs that row only.", default=False
     )
-    timeout: float | None = option(
-        "--timeout",
-        RUN,
-        "The longest that a batch, or loading the model, may take; rows that hang go to the dead letters.",
-        "SECONDS",
+    timeout: float | None = run_option(
+        "The longest that a batch, or loading the model, may take; rows that hang go to the dead letters.", "SECONDS"
     )
-    threshold: float | None = option(
-        "--threshold",
-        RUN,
+    threshold: float | None = run_option(
         "The share of rows that may fail, as 0.01 or 1%. If more do, or by default all, OUT is not written.",
         "SHARE",
         parser=share,
     )
-    resume: bool = flag(
-        "--resume/--no-resume",
-        RUN,
-        "Keep what is done if the run fails, is interrupted or killed; the same command then continues.",
+    resume: bool = run_option(
+        "Keep what is done if the run fails, is interrupted or killed; the same command then continues.", default=False
     )
-    runner: str | None = option(
-        "--runner", RUN, "Beam's runner. By default none: this process runs the rows, without Beam.", "NAME"
-    )
+    runner: str | None = run_option("Beam's runner. By default none: this process runs the rows, without Beam.", "NAME")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,22 +196,22 @@ class RunArgs(FileArgs, JobArgs, ChangedArgs):
 
     command: ClassVar[str] = "run"
     into: ClassVar[None] = None
-    output: str | None = option("--output", OUTPUT, f"{_OUTPUT_HELP} {_FOLDER_HELP} Needed, but for --dry-run.", "OUT")
+    output: str | None = output_option(f"{_OUTPUT_HELP} {_FOLDER_HELP} Needed, but for --dry-run.", "OUT")
     arguments: list[str] = argument(
         "INPUT", "Files or globs ('data/*.jsonl'), local or of any filesystem of Beam; - is standard input."
     )
     """Inputs, mixed with Beam's options."""
-    workers: int | None = option(
-        "--workers",
-        RUN,
+    workers: int | None = run_option(
         "How many processes of this machine share the rows; auto: as many as it has room for.",
         "COUNT",
         default=1,
         parser=count,
     )
-    limit: int | None = option("--limit", INPUT, "Read only the first rows.", "COUNT", min=1)
-    dry_run: bool = flag(
-        "--dry-run", RUN, "Read the first 1,000 rows, or --limit, and show types and examples: no model is loaded."
+    limit: int | None = input_option("Read only the first rows.", "COUNT", min=1)
+    dry_run: bool = run_option(
+        "Read the first 1,000 rows, or --limit, and show types and examples: no model is loaded.",
+        name="--dry-run",
+        default=False,
     )
 
 
@@ -299,10 +232,8 @@ class RetryArgs(JobArgs, CauseArgs):
     workers: ClassVar[int] = 1
     limit: ClassVar[None] = None
     dry_run: ClassVar[bool] = False
-    output: str | None = option("--output", OUTPUT, _OUTPUT_HELP, "OUT")
-    into: str | None = option(
-        "--into",
-        OUTPUT,
+    output: str | None = output_option(_OUTPUT_HELP, "OUT")
+    into: str | None = output_option(
         "The output that the dead letters are of: predictions are put into it, in the order of the input.",
         "OUT",
         callback=in_place_of_output,
@@ -326,14 +257,15 @@ class DoctorArgs(FileArgs, ModelArgs):
     """
 
     handler: str | None = argument("HANDLER", _HANDLER_HELP, is_needed=False, autocompletion=handlers_like)
-    config: str | None = _config()
-    rows: str | None = option("--rows", INPUT, "A file of rows, with which batches are measured.", "FILE")
-    processes: int | None = option(
-        "--processes", REPORT, "How many worker processes to plan for. By default one for each core.", "COUNT", min=1
+    rows: str | None = input_option("A file of rows, with which batches are measured.", "FILE")
+    processes: int | None = report_option(
+        "How many worker processes to plan for. By default one for each core.", "COUNT", min=1
     )
-    clean: bool = flag("--clean", REPORT, "Remove files of managers, and end hosts, whose owner is gone.")
-    as_json: bool = flag("--json", REPORT, "Print JSON: plain values, in bytes and seconds.")
-    verbose: bool = flag("--verbose", REPORT, "Show the log, and the traceback of a failure.")
+    clean: bool = report_option(
+        "Remove files of managers, and end hosts, whose owner is gone.", name="--clean", default=False
+    )
+    as_json: bool = report_option("Print JSON: plain values, in bytes and seconds.", name="--json", default=False)
+    verbose: bool = report_option("Show the log, and the traceback of a failure.", name="--verbose", default=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,5 +278,5 @@ class HandlersArgs:
     name: str | None = argument(
         "NAME", "Describe this one: its parameters, and an example.", is_needed=False, autocompletion=handlers_like
     )
-    as_json: bool = flag("--json", None, "Print JSON: a list of objects.")
-    markdown: bool = flag("--markdown", None, "Print the whole table as Markdown.")
+    as_json: bool = option("Print JSON: a list of objects.", name="--json", default=False)
+    markdown: bool = option("Print the whole table as Markdown.", name="--markdown", default=False)

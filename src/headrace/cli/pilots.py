@@ -14,8 +14,7 @@ from typing import Any
 
 from headrace.cli.option import FileFormat
 from headrace.cli.options import RunArgs
-from headrace.cli.retry_command import masked
-from headrace.cli.words import changed, differs_in_predictions, plain, table_of, words_of
+from headrace.cli.words import changed, differs_in_predictions, masked, plain, table_of, words_of
 from headrace.core.errors import ConfigurationError, HeadraceError
 from headrace.jobs.files import match
 from headrace.jobs.quote import run_command

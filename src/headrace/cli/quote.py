@@ -15,11 +15,10 @@ import typer
 from rich.console import Console
 
 from headrace.cli.console import ErrorConsole, Signals, report_error
-from headrace.cli.option import REPORT, flag, option
+from headrace.cli.option import report_option
 from headrace.cli.options import RetryArgs, RunArgs
-from headrace.cli.retry_command import masked
 from headrace.cli.summary import show
-from headrace.cli.words import plain, table_of, toml_of
+from headrace.cli.words import masked, plain, table_of, toml_of
 from headrace.core.errors import ConfigurationError, HeadraceError
 
 _MOST_SECS = 60.0
@@ -50,32 +49,23 @@ class QuoteArgs(RunArgs):
     """
 
     command: ClassVar[str] = "quote"
-    alternatives: list[str] | None = option(
-        "--alternative",
-        REPORT,
+    alternatives: list[str] | None = report_option(
         "Quote this as well: options of headrace run in one word, in place of the others. Repeatable.",
         "'--workers 2'",
+        name="--alternative",
     )
-    pilot: float = option(
-        "--pilot",
-        REPORT,
-        "How long all pilots together may take.",
-        "SECONDS",
-        default=_MOST_SECS,
-        min=1,
-        max=_MOST_SECS,
+    pilot: float = report_option(
+        "How long all pilots together may take.", "SECONDS", default=_MOST_SECS, min=1, max=_MOST_SECS
     )
-    deadline: float | None = option(
-        "--deadline",
-        REPORT,
-        "How long the run may take, as 30m, 6h or 2d: says how many machines.",
-        "TIME",
-        parser=duration,
+    deadline: float | None = report_option(
+        "How long the run may take, as 30m, 6h or 2d: says how many machines.", "TIME", parser=duration
     )
-    config_out: str | None = option(
-        "--config-out", REPORT, "Write the recommended options into this new file, for run --config.", "FILE"
+    config_out: str | None = report_option(
+        "Write the recommended options into this new file, for run --config.", "FILE"
     )
-    as_json: bool = flag("--json/--no-json", REPORT, "Print the quote as one JSON object, for run --quote.")
+    as_json: bool = report_option(
+        "Print the quote as one JSON object, for run --quote.", name="--json/--no-json", default=False
+    )
 
 
 def run_quote(args: QuoteArgs) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import typer
 
-from headrace.cli.option import INPUT, RUN, argument, flag, option
+from headrace.cli.option import argument, input_option, option, run_option
 from headrace.core.errors import ConfigurationError, as_type_name
 
 
@@ -15,39 +15,25 @@ from headrace.core.errors import ConfigurationError, as_type_name
 class ShownArgs:
     """Options of a run for its report and its forecast."""
 
-    report: str | None = option(
-        "--report",
-        RUN,
+    report: str | None = run_option(
         "Write a page about the run, what it took and what held it back: .html, with its figures beside it as .json.",
         "FILE",
     )
-    report_messages: bool = flag(
-        "--report-messages",
-        RUN,
+    report_messages: bool = run_option(
         "Let the report quote the messages of errors, which may hold values of rows.",
+        name="--report-messages",
+        default=False,
     )
-    watch: int | None = option(
-        "--watch",
-        RUN,
-        "Serve the same page while the run goes on, on this port of 127.0.0.1; 0: any.",
-        "PORT",
+    watch: int | None = run_option(
+        "Serve the same page while the run goes on, on this port of 127.0.0.1; 0: any.", "PORT"
     )
-    prometheus: str | None = option(
-        "--prometheus",
-        RUN,
-        "Show Prometheus the figures of the run, on this port, or in a file for node_exporter.",
-        "[HOST:]PORT|FILE.prom",
+    prometheus: str | None = run_option(
+        "Show Prometheus the figures of the run, on this port, or in a file for node_exporter.", "[HOST:]PORT|FILE.prom"
     )
-    stop_after: float | None = option(
-        "--stop-after",
-        INPUT,
-        "Stop reading rows after this many seconds, for a trial: OUT has the rows read by then.",
-        "SECONDS",
-        min=0,
+    stop_after: float | None = input_option(
+        "Stop reading rows after this many seconds, for a trial: OUT has the rows read by then.", "SECONDS", min=0
     )
-    quote: str | None = option(
-        "--quote",
-        RUN,
+    quote: str | None = run_option(
         "What headrace quote --json has printed: its money, at the most, is the budget, and the report shows both.",
         "QUOTE.JSON",
     )
@@ -57,9 +43,7 @@ class ShownArgs:
 class ChangedArgs:
     """The option of a run that takes predictions over."""
 
-    changed_since: str | None = option(
-        "--changed-since",
-        RUN,
+    changed_since: str | None = run_option(
         "Predict only rows that are not in OUT, or that have changed, an earlier output with a --report beside it; "
         "the others take its predictions. If the model has changed, all rows.",
         "OUT",
@@ -70,9 +54,7 @@ class ChangedArgs:
 class CauseArgs:
     """The option of a retry that chooses dead letters."""
 
-    cause: str | None = option(
-        "--cause",
-        INPUT,
+    cause: str | None = input_option(
         "Retry only dead letters with this text in their STAGE TYPE: MESSAGE, as the summary has it; the others stay.",
         "TEXT",
     )
@@ -86,8 +68,8 @@ class ReportArgs:
     """
 
     run: str = argument("RUN", "The .json that headrace run --report has written.")
-    compare: str | None = option("--compare", None, "Another run's .json, to set beside.", "OTHER")
-    output: str | None = option("--output", None, "The page; by default RUN with .html.", "PAGE")
+    compare: str | None = option("Another run's .json, to set beside.", "OTHER")
+    output: str | None = option("The page; by default RUN with .html.", "PAGE")
 
 
 def run_report(args: ReportArgs) -> int:

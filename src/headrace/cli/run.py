@@ -20,8 +20,8 @@ from headrace.cli.options import RetryArgs, RunArgs
 from headrace.cli.progress import STARTING, JobProgress, wait
 from headrace.cli.recognition import about_model, recognised
 from headrace.cli.record import STDOUT_NAME, RunRecord, output_in_file
-from headrace.cli.retry_command import retry_options
 from headrace.cli.summary import PROCESS_START, loading_seconds, phases, show_run
+from headrace.cli.words import retry_options
 from headrace.core.errors import BudgetError, ConfigurationError, EndpointError, as_type_name
 from headrace.core.spelling import factory_place
 from headrace.runtime.exporting import exporting, stop_exporting

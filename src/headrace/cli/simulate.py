@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from headrace.cli.option import argument, flag, read_toml
+from headrace.cli.option import argument, option, read_toml
 
 if TYPE_CHECKING:
     from headrace.testing.simulation import Forecast
@@ -26,7 +26,7 @@ class SimulateArgs:
     """
 
     plan: str = argument("PLAN", "A TOML file; docs/scaling.md has an example, and all keys.")
-    as_json: bool = flag("--json", None, "Print one JSON object.")
+    as_json: bool = option("Print one JSON object.", name="--json", default=False)
 
 
 def run_simulate(args: SimulateArgs) -> int:

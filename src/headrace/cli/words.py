@@ -1,69 +1,74 @@
-"""The options of ``headrace run`` as words of a command line, changed by those of an alternative, and as a file."""
+"""The options of a run as words of a command line, as a file, and changed by those of an alternative."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields, replace
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import typer
 
-from headrace.cli.fallbacks import FallbacksInOrder, options_behind
-from headrace.cli.option import MODELS, PATHS, command_of
-from headrace.cli.options import RunArgs
-from headrace.cli.retry_command import masked
+from headrace.cli.fallbacks import WITH_OPTIONS_OF_BEAM, FallbacksInOrder, options_behind
+from headrace.cli.option import MODELS, PATHS, command_of, names_of, option_names
+from headrace.cli.options import RetryArgs, RunArgs
 from headrace.core.errors import ConfigurationError
+from headrace.core.secrets import MASK
 from headrace.core.spelling import did_you_mean
 
-SAME_PREDICTIONS = {
-    "workers",
-    "placement",
-    "isolate",
-    "timeout",
-    "min_batch_size",
-    "max_batch_size",
-    "length_column",
-    "batch_directory",
-    "cache",
-    "prices",
+_SAME_PREDICTIONS = {
+    *("workers", "placement", "isolate", "timeout", "min_batch_size", "max_batch_size", "length_column"),
+    *("batch_directory", "cache", "prices"),
 }
 """The options that change how fast and how dear a run is, and no prediction."""
-ArgsT = TypeVar("ArgsT", bound=RunArgs)
-
-_PAIRS = ("handler_args", "inference_args", "prices")
-_OF_FALLBACKS = ("fallback_model", "fallback_args")
-_LEFT_OUT = (*_OF_FALLBACKS, "config")
-
-
-_ABOUT_FILES = (
+_OF_ONE_RUN = {
     *("output", "dead_letters", "output_format", "arguments", "limit", "stop_after", "dry_run", "resume", "threshold"),
     *("config", "no_progress", "as_json", "verbose", "report", "report_messages", "watch", "prometheus"),
     *("quote", "budget", "budget_tokens", "changed_since"),
-)
+}
 """The options that say nothing about how a row is predicted."""
+_NOT_OF_RETRY = (_OF_ONE_RUN - {"budget", "budget_tokens"}) | {"into", "cause", "runner"}
+_PAIRS = ("handler_args", "inference_args", "prices")
+_OF_FALLBACKS = ("fallback_model", "fallback_args")
+_SECRET = re.compile(
+    r"^(--[\w-]+=)?([^=]*(api_?key|(access|auth|bearer|hf)_?(key|token)|password|secret|credential)[^=]*|token)="
+    r"|authorization['\"]?\s*[:=]|://[^/@\s]*@",
+    re.IGNORECASE,
+)
+
+
+def masked(text: str) -> str:
+    """A word of a command line, without a secret."""
+    key = text.partition("=")[0]
+    return (f"{key}={MASK}" if key.isidentifier() else MASK) if _SECRET.search(text) else text
+
+
+def retry_options(args: RunArgs | RetryArgs) -> str:
+    """The options of a run with which its dead letters are retried, but for secrets, as a command line has them."""
+    return shlex.join(map(masked, _words(_given(args, RetryArgs, _NOT_OF_RETRY))))
 
 
 def plain(args: RunArgs) -> RunArgs:
     """Only the options that say how rows are predicted, as if they had been typed."""
-    names = (one.name for one in fields(RunArgs) if one.name not in _ABOUT_FILES)
+    names = (one.name for one in fields(RunArgs) if one.name not in _OF_ONE_RUN)
     given = RunArgs(arguments=[], **{name: getattr(args, name) for name in names})
-    return replace(parsed([*words_of(given), "INPUT"], RunArgs), arguments=args.arguments)
+    return replace(parsed([*words_of(given), "INPUT"]), arguments=args.arguments)
 
 
 def words_of(args: RunArgs) -> list[str]:
     """The options of a command line that differ from their defaults, as words; without inputs."""
-    return [word for name, value in _given(args) for word in ((name,) if value is True else (name, value))]
+    return list(_words(_given(args, type(args), ("config",))))
 
 
 def table_of(args: RunArgs) -> dict[str, Any]:
     """The same as a table of ``headrace.toml``, without secrets."""
     table: dict[str, Any] = {}
-    for name, value in _given(args):
+    for name, value in _given(args, type(args), ("config",)):
         if value is not True and masked(value) != value:
             continue
         if name[2:] in table:
@@ -97,15 +102,18 @@ def _from_folder(path: str, folder: str) -> str:
     return os.path.relpath(path, folder or ".") + ("/" if path.endswith("/") else "")
 
 
-def _given(args: RunArgs) -> Iterator[tuple[str, Any]]:
-    """Names of options and their values, as text; True: a flag that is on."""
-    for one in fields(args):
-        info, value = one.metadata["typer"], getattr(args, one.name)
-        if not info.param_decls or value == one.default or one.name in _LEFT_OUT:
+def _words(given: Iterator[tuple[str, Any]]) -> Iterator[str]:
+    for name, value in given:
+        yield from (name,) if value is True else (name, value)
+
+
+def _given(args: RunArgs | RetryArgs, kind: type, but: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """The options of a command that are given: their names and their values, as text; True: a flag that is on."""
+    for one in fields(kind):
+        name, value = next(iter(names_of(one)), None), getattr(args, one.name, one.default)
+        if name is None or value == one.default or one.name in (*but, *_OF_FALLBACKS):
             continue
-        name = info.param_decls[0].partition("/")[0]
-        values = value if isinstance(value, list) else [value]
-        for number, single in enumerate(values, start=1):
+        for number, single in enumerate(value if isinstance(value, list) else [value], start=1):
             yield name, True if single is True else _text(single)
             if one.name == "fallback":
                 yield from options_behind(args, number)
@@ -117,16 +125,15 @@ def _text(value: Any) -> str:
     return value.value if isinstance(value, Enum) else str(value)
 
 
-def parsed(words: Sequence[str], kind: type[ArgsT]) -> ArgsT:
-    """The options of words behind a command, which name an input; without those of a file.
+def parsed(words: Sequence[str]) -> RunArgs:
+    """The options of words behind ``headrace run``, which name an input; without those of a file.
 
     Raises:
         ConfigurationError: they are wrong.
     """
-    command: Any = _command(cast(Any, kind))
     try:
-        with command.make_context("run", ["--config", os.devnull, *words]) as context:
-            found: ArgsT = command.invoke(context)
+        with _command().make_context("run", ["--config", os.devnull, *words]) as context:
+            found: RunArgs = _command().invoke(context)
             return replace(found, config=None)
     except Exception as error:
         if not hasattr(error, "format_message"):  # typer's, or click's
@@ -135,10 +142,9 @@ def parsed(words: Sequence[str], kind: type[ArgsT]) -> ArgsT:
 
 
 @cache
-def _command(kind: Any) -> Any:
+def _command() -> Any:
     app = typer.Typer()
-    more = {"allow_extra_args": True, "ignore_unknown_options": True}
-    app.command("run", cls=FallbacksInOrder, context_settings=more)(command_of(kind))
+    app.command("run", cls=FallbacksInOrder, context_settings=WITH_OPTIONS_OF_BEAM)(command_of(RunArgs))
     return typer.main.get_command(app)
 
 
@@ -150,11 +156,10 @@ def changed(base: RunArgs, alternative: str) -> RunArgs:
     """
     try:
         words = shlex.split(alternative)
-        own = parsed([*words, "INPUT"], RunArgs)
+        own = parsed([*words, "INPUT"])
         if strange := [word for word in own.arguments if word != "INPUT"]:
-            names = [one.metadata["typer"].param_decls[0] for one in fields(own) if one.metadata["typer"].param_decls]
             raise ConfigurationError(
-                f"it has options of headrace run, not {strange[0]}{did_you_mean(strange[0], names)}"
+                f"it has options of headrace run, not {strange[0]}{did_you_mean(strange[0], option_names(RunArgs))}"
             )
     except (ValueError, ConfigurationError) as error:
         raise ConfigurationError(f"--alternative {alternative!r}: {error}") from None
@@ -167,7 +172,7 @@ def changed(base: RunArgs, alternative: str) -> RunArgs:
         kept |= dict.fromkeys(_OF_FALLBACKS)
     emptied: dict[str, Any] = {**dict.fromkeys(lists), **kept}
     rest = replace(base, **emptied)
-    return replace(parsed([*words_of(rest), *words, "INPUT"], RunArgs), arguments=base.arguments, config=base.config)
+    return replace(parsed([*words_of(rest), *words, "INPUT"]), arguments=base.arguments, config=base.config)
 
 
 def _others(pairs: Sequence[str] | None, new: Sequence[str]) -> list[str] | None:
@@ -178,4 +183,4 @@ def _others(pairs: Sequence[str] | None, new: Sequence[str]) -> list[str] | None
 def differs_in_predictions(one: RunArgs, other: RunArgs) -> bool:
     """Whether the options of two runs may predict differently."""
     names = (field.name for field in fields(one))
-    return any(getattr(one, name) != getattr(other, name) for name in names if name not in SAME_PREDICTIONS)
+    return any(getattr(one, name) != getattr(other, name) for name in names if name not in _SAME_PREDICTIONS)

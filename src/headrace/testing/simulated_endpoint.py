@@ -8,13 +8,16 @@ import math
 import random
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.core.errors import ConfigurationError
 from headrace.failures.concurrency import ConcurrencyLimit
 from headrace.failures.endpoint_board import Board, Memory
 from headrace.failures.outages import Verdict
 from headrace.testing.simulation_plan import SimulatedRun
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 LATENCY = 0.05
 """Seconds, by default."""
@@ -27,9 +30,6 @@ _EVENTS = 500_000
 _LONGEST_SECS = 1e8
 _NEARLY = 0.8
 """The share of a quota that is used if the quota holds clients back."""
-_THERE = 0.0005
-"""How long a refusal to connect takes."""
-
 
 OverTime = Callable[[float], float]
 """A value by the time."""
@@ -68,18 +68,9 @@ class SimulatedEndpoint:
         quota: ``accepts(now)``; None: there is none.
         clients: how many, each on a machine of its own.
         processes: how many clients share a machine, and so a limit.
-        joins: when each process begins; by default at once.
-        dies: when the last process is killed.
         latency: of a request that nothing waits for, in seconds; takes a random generator.
         workers: how many requests the endpoint works on at a time; the others queue.
-        outage: from when until when nobody listens.
-        retry_after: what a refusal asks for, in seconds.
-        bad: which part of the requests has ``verdict``.
-        verdict: what the endpoint says of a bad request.
         at_random: which part of the requests it refuses whatever they are, before it counts them.
-        latency_refused: how long a refusal takes, in seconds.
-        most: how many requests a client may have in flight.
-        tokens: what a request takes; takes a random generator.
         seed: of what is random.
         options: those of ``ConcurrencyLimit``.
     """
@@ -90,43 +81,29 @@ class SimulatedEndpoint:
         *,
         clients: int = 1,
         processes: int = 1,
-        joins: Sequence[float] = (),
-        dies: float = math.inf,
         latency: Callable[[random.Random], float] = lambda _: LATENCY,
         workers: int = 0,
-        outage: tuple[float, float] = (0, 0),
-        retry_after: float = 0.0,
-        bad: float = 0.0,
-        verdict: Verdict = Verdict.DECLINED,
         at_random: float = 0.0,
-        latency_refused: float | None = None,
-        most: int = _MOST,
-        tokens: Callable[[random.Random], int] = lambda _: 0,
         seed: int = 7,
         **options: Any,
     ) -> None:
         self._rng = random.Random(seed)
-        self._quota, self._latency, self._outage, self._retry_after = quota, latency, outage, retry_after
-        self._tokens, self._bad, self._verdict, self._at_random = tokens, bad, verdict, at_random
-        self._latency_refused = LATENCY if latency_refused is None else latency_refused
+        self._quota, self._latency, self._at_random = quota, latency, at_random
         self._free = [0.0] * workers
         self._events: list[tuple[float, int, int, Any]] = []
         self._numbers = itertools.count()
-        self._joins = joins or [0.0] * (clients * processes)
-        self._dies = dies
         memories = [Memory() if processes > 1 else None for _ in range(clients)]
         self._new: Callable[[int, float], ConcurrencyLimit] = lambda client, now: ConcurrencyLimit(
-            now, most=most, jitter=self._rng.random, board=Board(now, memories[client // processes]), **options
+            now, jitter=self._rng.random, board=Board(now, memories[client // processes]), **{"most": _MOST, **options}
         )
         self.limits: dict[int, ConcurrencyLimit] = {}
         self._wakes = [math.inf] * (clients * processes)
-        self.by_client = [0] * (clients * processes)
+        self._joins: Sequence[float] = [0.0] * (clients * processes)
+        """When each client begins."""
         self.accepted: list[float] = []
         self.refused: list[float] = []
-        self.unheard: list[float] = []
-        self.latencies: list[float] = []
 
-    def run(self, seconds: float, requests: float = math.inf, events: float = math.inf) -> SimulatedEndpoint:
+    def run(self, seconds: float, requests: float = math.inf, events: float = math.inf) -> Self:
         """Lets time pass, up to so many seconds, requests or events; of these at least until two are accepted."""
         for client, joins in enumerate(self._joins):
             self._push(joins, client, None)
@@ -135,24 +112,13 @@ class SimulatedEndpoint:
             if events < 0 and self.accepted and self.accepted[-1] > self.accepted[len(self.accepted) // 2]:
                 break
             now, _, client, answer = heapq.heappop(self._events)
-            if client == len(self._joins) - 1 and now >= self._dies:
-                continue
             if client not in self.limits:
                 self.limits[client] = self._new(client, now)
             if answer is not None:
-                started, reply, retry_after, tokens = answer
-                self.limits[client].finished(now, started, reply, retry_after=retry_after, tokens=tokens)
+                started, reply, more = answer
+                self.limits[client].finished(now, started, reply, **more)
             self._pump(client, now)
         return self
-
-    def rate(self, begin: float, end: float) -> float:
-        """Requests accepted a second, between these times."""
-        return (bisect_left(self.accepted, end) - bisect_left(self.accepted, begin)) / (end - begin)
-
-    @property
-    def share_refused(self) -> float:
-        """Of all requests that it heard."""
-        return len(self.refused) / (len(self.accepted) + len(self.refused))
 
     def _push(self, time: float, client: int, answer: Any) -> None:
         heapq.heappush(self._events, (time, next(self._numbers), client, answer))
@@ -168,23 +134,20 @@ class SimulatedEndpoint:
             self._push(wake, client, None)
 
     def _request(self, client: int, now: float) -> None:
-        if self._outage[0] <= now < self._outage[1]:
-            self.unheard.append(now)
-            self._push(now + _THERE, client, (now, Verdict.UNAVAILABLE, 0.0, 0))
-        elif (self._at_random and self._rng.random() < self._at_random) or (
-            self._quota is not None and not self._quota.accepts(now)
-        ):
+        if self._refuses(now):
             self.refused.append(now)
-            self._push(now + self._latency_refused, client, (now, Verdict.REFUSED, self._retry_after, 0))
+            self._push(now + LATENCY, client, (now, Verdict.REFUSED, {}))
         else:
-            end = self._end(now, self._latency(self._rng))
             self.accepted.append(now)
-            self.by_client[client] += 1
-            self.latencies.append(end - now)
-            verdict = self._verdict if self._bad and self._rng.random() < self._bad else Verdict.ANSWERED
-            self._push(end, client, (now, verdict, 0.0, self._tokens(self._rng)))
+            self._push(self._end(now), client, (now, Verdict.ANSWERED, {}))
 
-    def _end(self, now: float, seconds: float) -> float:
+    def _refuses(self, now: float) -> bool:
+        at_random = self._at_random and self._rng.random() < self._at_random
+        return bool(at_random) or (self._quota is not None and not self._quota.accepts(now))
+
+    def _end(self, now: float) -> float:
+        """When a request that leaves now is answered."""
+        seconds = self._latency(self._rng)
         if not self._free:
             return now + seconds
         end = max(now, heapq.heappop(self._free)) + seconds
