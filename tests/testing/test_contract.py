@@ -26,6 +26,7 @@ from headrace.testing import (
     NoneHandler,
     PoisonHandler,
 )
+from headrace.testing.contract_tools import Loaded
 
 TESTS = [name for name in dir(HandlerContract) if name.startswith("test_")]
 EXAMPLES = [[1], [2], [3], [4]]
@@ -340,8 +341,8 @@ def _fixtures(make: Any, examples: list[Any], wanted: Any, monkeypatch: Any) -> 
     handler: ModelHandler = make()
     given = {
         "handler": lambda: handler,
-        "model": handler.load_model,
         "examples": lambda: [list(example) for example in examples],
+        "loaded": lambda: Loaded(handler, handler.load_model(), given["examples"](), given["inference_args"]()),
         "bad_example": lambda: BAD,
         "mixed_examples": lambda: [*map(list, examples[:2]), [], BAD],
         "inference_args": lambda: {"an": "argument"},

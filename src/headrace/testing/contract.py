@@ -13,6 +13,7 @@ from headrace.core.errors import extra_required
 from headrace.core.keyed import KeyedModelHandler
 from headrace.core.result import Failure
 from headrace.testing.contract_tools import (
+    Loaded,
     Wrapped,
     batches_of,
     batches_of_all_sizes,
@@ -98,6 +99,11 @@ class HandlerContract:
         return handler.load_model()
 
     @pytest.fixture
+    def loaded(self, handler: Any, model: Any, examples: list[Any], inference_args: Any) -> Loaded:
+        """The handler with its model, the examples, and the ways to run it."""
+        return Loaded(handler, model, examples, inference_args)
+
+    @pytest.fixture
     def mixed_examples(self, examples: list[Any], odd_examples: Sequence[Any], bad_example: Any) -> list[Any]:
         """Some examples of every sort that the subclass gives."""
         return [*examples[:2], *odd_examples, *([] if bad_example is _NONE_GIVEN else [bad_example])]
@@ -114,76 +120,62 @@ class HandlerContract:
 
     def test_pickles(self, handler: Any, examples: list[Any], inference_args: Any) -> None:
         """A handler is pickled to the workers before it loads anything."""
-        copied = pickled(handler)
-        self._assert_same(
-            infer(copied, examples, copied.load_model(), inference_args),
-            infer(handler, examples, handler.load_model(), inference_args),
-            "a pickled copy predicts something else",
+        found, expected = (
+            infer(one, examples, one.load_model(), inference_args) for one in (pickled(handler), handler)
         )
+        self._assert_same(found, expected, "a pickled copy predicts something else")
 
-    def test_pickles_after_loading(self, handler: Any, model: Any, examples: list[Any], inference_args: Any) -> None:
+    def test_pickles_after_loading(self, loaded: Loaded) -> None:
         """Loading must not leave the model, or anything else that does not pickle, in the handler."""
-        expected = infer(handler, examples, model, inference_args)
-        copied = pickled(handler)
-        found = infer(copied, examples, copied.load_model(), inference_args)
+        expected, copied = loaded.infer(), pickled(loaded.handler)
+        found = infer(copied, loaded.examples, copied.load_model(), loaded.inference_args)
         self._assert_same(found, expected, "a copy pickled after loading predicts something else")
 
     def test_copies_share_a_model(self, handler: Any, examples: list[Any], inference_args: Any) -> None:
         """One copy of a handler loads and another runs: run_inference may need nothing that load_model sets."""
         runs, loads = pickled(handler), pickled(handler)
-        found = infer(runs, examples, loads.load_model(), inference_args)
-        expected = infer(loads, examples, loads.load_model(), inference_args)
+        found, expected = (infer(one, examples, loads.load_model(), inference_args) for one in (runs, loads))
         self._assert_same(found, expected, "a copy that did not load the model itself predicts something else")
 
-    def test_one_prediction_for_each_example(
-        self, handler: Any, model: Any, examples: list[Any], inference_args: Any
-    ) -> None:
+    def test_one_prediction_for_each_example(self, loaded: Loaded) -> None:
         """This holds for batches of every size, including smaller last ones."""
-        for batch in batches_of_all_sizes(examples):
-            predictions = infer(handler, batch, model, inference_args)
-            for example, prediction in zip(batch, predictions, strict=True):
+        for batch in batches_of_all_sizes(loaded.examples):
+            for example, prediction in zip(batch, loaded.infer(batch), strict=True):
                 kept = getattr(prediction, "example", example)
                 assert nearly_equal(kept, example), f"the prediction for {example!r} carries the example {kept!r}"
 
-    def test_batched_equals_one_by_one(
-        self, handler: Any, model: Any, examples: list[Any], inference_args: Any
-    ) -> None:
+    def test_batched_equals_one_by_one(self, loaded: Loaded) -> None:
         """An example's prediction does not depend on the others in its batch."""
-        alone = [infer(handler, [example], model, inference_args)[0] for example in examples]
-        for size in range(2, len(examples) + 1):
-            together = [p for batch in batches_of(examples, size) for p in infer(handler, batch, model, inference_args)]
+        alone = [loaded.infer([example])[0] for example in loaded.examples]
+        for size in range(2, len(alone) + 1):
+            together = [one for batch in batches_of(loaded.examples, size) for one in loaded.infer(batch)]
             self._assert_same(together, alone, f"batches of {size} and of 1 predict differently")
 
-    def test_predictions_follow_the_order_of_the_batch(
-        self, handler: Any, model: Any, examples: list[Any], inference_args: Any
-    ) -> None:
+    def test_predictions_follow_the_order_of_the_batch(self, loaded: Loaded) -> None:
         """Reversed examples give reversed predictions."""
-        forward = infer(handler, examples, model, inference_args)
-        backward = infer(handler, examples[::-1], model, inference_args)
+        forward, backward = loaded.infer(), loaded.infer(loaded.examples[::-1])
         self._assert_same(backward[::-1], forward, "predictions do not follow the order of the examples")
 
-    def test_inputs_stay_as_they_are(self, handler: Any, model: Any, examples: list[Any], inference_args: Any) -> None:
+    def test_inputs_stay_as_they_are(self, loaded: Loaded) -> None:
         """A failed batch is tried again, and other transforms see the same elements."""
-        given = [pickled(example) for example in examples]
-        batch, args = list(given), pickled(inference_args)
-        infer(handler, batch, model, args)
+        given = [pickled(example) for example in loaded.examples]
+        batch, args = list(given), pickled(loaded.inference_args)
+        infer(loaded.handler, batch, loaded.model, args)
         assert len(batch) == len(given), "run_inference changed the batch"
         assert all(map(identical, batch, given)), "run_inference changed the batch"
-        assert all(map(identical, given, examples)), "run_inference changed an example"
-        assert identical(args, inference_args), "run_inference changed inference_args"
+        assert all(map(identical, given, loaded.examples)), "run_inference changed an example"
+        assert identical(args, loaded.inference_args), "run_inference changed inference_args"
 
-    def test_same_batch_same_predictions(
-        self, handler: Any, model: Any, examples: list[Any], inference_args: Any
-    ) -> None:
+    def test_same_batch_same_predictions(self, loaded: Loaded) -> None:
         """A runner may repeat a bundle, and expects the same predictions."""
-        first, second = (infer(handler, examples, model, inference_args) for _ in range(2))
+        first, second = loaded.infer(), loaded.infer()
         self._assert_same(second, first, "the same batch, run twice, gives different predictions")
 
-    def test_threads_share_the_model(self, handler: Any, model: Any, examples: list[Any], inference_args: Any) -> None:
+    def test_threads_share_the_model(self, loaded: Loaded) -> None:
         """A worker's threads run batches at the same time."""
-        expected = infer(handler, examples, model, inference_args)
+        expected = loaded.infer()
         with ThreadPoolExecutor(_THREADS) as pool:
-            runs = [pool.submit(infer, handler, examples, model, inference_args) for _ in range(2 * _THREADS)]
+            runs = [pool.submit(loaded.infer) for _ in range(2 * _THREADS)]
         for run in runs:
             self._assert_same(run.result(), expected, "predictions change when several threads run")
 
@@ -208,72 +200,48 @@ class HandlerContract:
         hints = handler.get_resource_hints()
         assert isinstance(hints, dict), f"get_resource_hints() returned {hints!r}"
 
-    def test_predict_equals_calling_it(
-        self, handler: Any, model: Any, examples: list[Any], inference_args: Any
-    ) -> None:
+    def test_predict_equals_calling_it(self, loaded: Loaded) -> None:
         """The runtime adds nothing and loses nothing."""
-        found = run_predict(handler, examples, inference_args=inference_args)
-        expected = infer(handler, examples, model, inference_args)
-        self._assert_same(found, expected, "headrace.predict and run_inference predict differently")
+        found = loaded.predict(loaded.examples)
+        self._assert_same(found, loaded.infer(), "headrace.predict and run_inference predict differently")
 
-    def test_functions_before_and_after(
-        self, handler: Any, model: Any, examples: list[Any], inference_args: Any
-    ) -> None:
+    def test_functions_before_and_after(self, loaded: Loaded) -> None:
         """with_preprocess_fn and with_postprocess_fn compose, and leave the handler itself as it was."""
-        composed = handler.with_preprocess_fn(unwrapped).with_postprocess_fn(wrapped)
-        found = run_predict(composed, map(wrapped, examples), inference_args=inference_args)
+        composed = loaded.handler.with_preprocess_fn(unwrapped).with_postprocess_fn(wrapped)
+        found = loaded.predict(map(wrapped, loaded.examples), composed)
         assert all(isinstance(prediction, Wrapped) for prediction in found), "the postprocessing function did not run"
-        expected = infer(handler, examples, model, inference_args)
-        self._assert_same([unwrapped(prediction) for prediction in found], expected, "composing changes predictions")
-        assert not handler.get_preprocess_fns(), "with_preprocess_fn changed the handler itself"
+        self._assert_same([unwrapped(one) for one in found], loaded.infer(), "composing changes predictions")
+        assert not loaded.handler.get_preprocess_fns(), "with_preprocess_fn changed the handler itself"
 
-    def test_elements_that_are_batches(
-        self, handler: Any, model: Any, examples: list[Any], inference_args: Any
-    ) -> None:
+    def test_elements_that_are_batches(self, loaded: Loaded) -> None:
         """with_no_batching passes batches on unchanged."""
-        batches = [examples[:1], examples[1:]]
-        found = run_predict(handler.with_no_batching(), batches, inference_args=inference_args)
-        expected = infer(handler, examples, model, inference_args)
-        self._assert_same(found, expected, "with_no_batching changes predictions")
+        batches = [loaded.examples[:1], loaded.examples[1:]]
+        found = loaded.predict(batches, loaded.handler.with_no_batching())
+        self._assert_same(found, loaded.infer(), "with_no_batching changes predictions")
 
-    def test_keys_are_kept(self, handler: Any, model: Any, examples: list[Any], inference_args: Any) -> None:
+    def test_keys_are_kept(self, loaded: Loaded) -> None:
         """A KeyedModelHandler returns each prediction with its key."""
-        pairs = list(enumerate(examples))
-        found = run_predict(KeyedModelHandler(handler), pairs, inference_args=inference_args)
-        assert [key for key, _ in found] == list(range(len(examples))), "keys are lost"
-        expected = infer(handler, examples, model, inference_args)
-        self._assert_same([prediction for _, prediction in found], expected, "keys change predictions")
+        found = loaded.predict(enumerate(loaded.examples), KeyedModelHandler(loaded.handler))
+        assert [key for key, _ in found] == list(range(len(loaded.examples))), "keys are lost"
+        self._assert_same([prediction for _, prediction in found], loaded.infer(), "keys change predictions")
 
-    def test_a_bad_example_fails_alone(
-        self, handler: Any, model: Any, examples: list[Any], bad_example: Any, inference_args: Any
-    ) -> None:
+    def test_a_bad_example_fails_alone(self, loaded: Loaded, bad_example: Any) -> None:
         """The other examples in its batch get their predictions."""
         if bad_example is _NONE_GIVEN:
             pytest.skip("the subclass gives no bad_example")
-        together = BatchingConfig(min_batch_size=len(examples) + 1, max_batch_size=len(examples) + 1)
-        elements = [*examples[:2], bad_example, *examples[2:]]
-        found = run_predict(handler, elements, inference_args=inference_args, batching=together, on_failure="yield")
+        found = loaded.outcomes([*loaded.examples[:2], bad_example, *loaded.examples[2:]])
         failed = [place for place, outcome in enumerate(found) if isinstance(outcome, Failure)]
-        assert failed == [2], f"of {len(elements)} elements, of which number 2 is bad, these failed: {failed}"
-        expected = infer(handler, examples, model, inference_args)
-        self._assert_same(found[:2] + found[3:], expected, "a bad neighbour changes predictions")
+        assert failed == [2], f"of {len(found)} elements, of which number 2 is bad, these failed: {failed}"
+        self._assert_same(found[:2] + found[3:], loaded.infer(), "a bad neighbour changes predictions")
 
-    def test_neighbours_change_no_outcome(
-        self, handler: Any, model: Any, mixed_examples: list[Any], inference_args: Any
-    ) -> None:
+    def test_neighbours_change_no_outcome(self, loaded: Loaded, mixed_examples: list[Any]) -> None:
         """An example has the same outcome alone, in pairs, and among all examples in any order."""
         elements = mixed_examples
-        loaded = copy(handler)
-        loaded.load_model = lambda: model
-
-        def outcomes(places: Sequence[int]) -> list[Any]:
-            batch, size = [elements[place] for place in places], len(places)
-            sizes = BatchingConfig(min_batch_size=size, max_batch_size=size)
-            return run_predict(loaded, batch, inference_args=inference_args, batching=sizes, on_failure="yield")
-
-        alone = [outcomes([place])[0] for place in range(len(elements))]
+        handler = copy(loaded.handler)
+        handler.load_model = lambda: loaded.model
+        alone = [loaded.outcomes([element], handler)[0] for element in elements]
         for places in mixtures(len(elements)):
-            for place, found in zip(places, outcomes(places), strict=True):
+            for place, found in zip(places, loaded.outcomes([elements[one] for one in places], handler), strict=True):
                 assert self._same_outcome(found, alone[place]), (
                     f"alone, the outcome of {elements[place]!r} is {shown(alone[place])}, and beside "
                     f"{[elements[other] for other in places if other != place]!r:.500} it is {shown(found)}"

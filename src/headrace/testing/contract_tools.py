@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Number
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.core.answer import predictions_of
+from headrace.core.config import BatchingConfig
 from headrace.core.errors import NotYetHonouredWarning
 from headrace.core.result import Failure
 from headrace.core.transferable import LOCKS
@@ -57,6 +58,28 @@ def run_predict(handler: Any, elements: Any, **options: Any) -> list[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotYetHonouredWarning)
         return list(predict(handler, elements, **options))
+
+
+class Loaded(NamedTuple):
+    """A handler with its model, and what to ask it."""
+
+    handler: Any
+    model: Any
+    examples: list[Any]
+    inference_args: Any
+
+    def infer(self, batch: Sequence[Any] | None = None) -> list[Any]:
+        """The predictions of one call, for all examples or for a batch."""
+        return infer(self.handler, self.examples if batch is None else batch, self.model, self.inference_args)
+
+    def predict(self, elements: Any, handler: Any = None, **options: Any) -> list[Any]:
+        """The outcomes of ``headrace.predict``, with the handler or with what was made of it."""
+        return run_predict(handler or self.handler, elements, inference_args=self.inference_args, **options)
+
+    def outcomes(self, batch: list[Any], handler: Any = None) -> list[Any]:
+        """The same of elements that are one batch, with failures."""
+        together = BatchingConfig(min_batch_size=len(batch), max_batch_size=len(batch))
+        return self.predict(batch, handler, batching=together, on_failure="yield")
 
 
 def batches_of(examples: list[Any], size: int) -> list[list[Any]]:
