@@ -61,12 +61,6 @@ def find_starts(notes):
     return sorted(starts.values(), key=lambda start: start["begun"])
 
 
-def test_a_failed_pipeline_is_not_measured(sharing, plan, tmp_path):
-    broken = replace(plan, settings={"stairs": 1}, processes=1)
-    with pytest.raises(RuntimeError, match="missing 1 required positional argument: 'steps'"):
-        sharing.run_pipeline(broken, tmp_path / "run")
-
-
 def account(tmp_path, limit_secs, script, sampling_secs=0.1):
     command = [sys.executable, "-m", "elsewhere.accounting", tmp_path / "account", str(limit_secs), str(sampling_secs)]
     subprocess.run([*command, sys.executable, "-c", script], cwd=BENCHMARKS, check=True)
@@ -81,13 +75,6 @@ def test_orphans_are_accounted_for(tmp_path):
     assert found["left_behind"] == 0
     assert found["cpu_seconds"] >= 0.5
     assert found["samples"][0][1] > 10**6
-
-
-def test_processes_do_not_outlive_the_limit(tmp_path):
-    script = "import subprocess, time\nsubprocess.Popen(['sleep', '600'], start_new_session=True)\ntime.sleep(600)"
-    found = account(tmp_path, 1, script)
-    assert found["code"] is None
-    assert found["left_behind"] == 2
 
 
 def notes(sharing, *lines):
@@ -123,15 +110,6 @@ def test_a_run_is_evaluated(sharing):
     assert (run.wall, run.cpu_seconds, run.loads, run.load_seconds) == (9, 7.5, 1, 2)
     assert (run.pss, run.peak_pss) == (200, 900)
     assert run.last_start == 0.5
-
-
-def test_predictions_are_compared(sharing, benchmark_module):
-    differ = benchmark_module("outputs").OutputsDifferError
-    sharing.check_equal({1: 1.0, 2: 1000.5}, {1: 1.0, 2: 1000.0}, "x", 1e-3)
-    with pytest.raises(differ, match=r"x: predictions differ by up to 0\.002"):
-        sharing.check_equal({1: 1.002}, {1: 1.0}, "x", 1e-3)
-    with pytest.raises(differ):
-        sharing.check_equal({1: 1.0, 2: 1.0}, {1: 1.0}, "x", 1e-3)
 
 
 @pytest.fixture
@@ -177,33 +155,3 @@ def test_goals_about_memory_leave_out_what_processes_take_without_a_model(sharin
     assert "start: 0.1 (0.1 to 0.1) s, rounds: 1; the goal is at most 0.15 s: reached." in lines
     assert "beside one copy: 100 (100 to 100) MB, rounds: 1; the goal is at most 50 MB: **missed**." in lines
     assert "in copies: 2 (2 to 2), rounds: 1; the goal is at most 1.15: **missed**." in lines
-
-
-def test_variants_that_are_wanted_take_turns(sharing, monkeypatch, tmp_path):
-    variants = sharing.both_sides(dict.fromkeys(("private", "shared"), sharing.Plan("", "", "", 1, 1, 1)))
-    went = []
-
-    def run_pipeline(plan, folder, *, watch):
-        went.append(f"{plan.side}{' watched' * watch}")
-        return make_run(sharing, pss=float(watch)), {0: 1.0}
-
-    monkeypatch.setattr(sharing, "run_pipeline", run_pipeline)
-    monkeypatch.setenv("HEADRACE_BENCHMARK_VARIANTS", "shared\nBeam, private")
-
-    runs = sharing.take_turns(variants, tmp_path, 2)
-
-    assert went == ["Beam watched", "Headrace watched", "Headrace", "Beam", "Beam", "Headrace"]
-    assert list(runs) == ["Headrace, shared", "Beam, private"]
-    for of_variant in runs.values():
-        assert [[run.pss for run in some] for some in of_variant] == [[0, 0], [1]]
-
-
-def test_hosts_over_mapped_weights_come_back(benchmark_module, tmp_path):
-    recovery = benchmark_module("workloads.sharing_recovery")
-    mapped, private = recovery.facts(tmp_path, 2, quick=True)
-    for fact in (mapped, private):
-        assert len(fact["runs"]) == 2
-        assert all(0 < one["next_try"] < one["answer"] for one in fact["runs"])
-    assert private["loads"] == "3"
-    lines = benchmark_module("goals").render(recovery.GOALS, {"facts": [mapped, private]})
-    assert lines.count("the goal is at most 100 ms") == 2

@@ -48,17 +48,3 @@ def test_bad_rows_are_counted(benchmark_module):
     (_, ours), (_, theirs) = (bad_rows.run(side, trouble, 500) for side in ("Headrace", "Beam"))
     assert ours == {"calls": "65", "predictions": "495", "rows in dead letters": "5", "good rows lost": "0"}
     assert theirs == {"calls": "5", "predictions": "0", "rows in dead letters": "500", "good rows lost": "495"}
-
-
-def test_copies_of_an_engine_generate_what_one_does_and_find_beginnings_in_their_caches(benchmark_module, tmp_path):
-    copies = benchmark_module("workloads.generation_copies")
-    facts = {fact["way"]: fact for fact in copies.facts(tmp_path, 1, quick=True)}
-    assert list(facts) == [copies.ONE, copies.TWO, copies.WIDE]
-    assert all(rate > 0 and found > 0 for fact in facts.values() for rate, found in zip(fact["runs"], fact["found"]))
-
-
-def test_imports_are_measured(benchmark_module, tmp_path):
-    rows = {row["import"]: row for row in benchmark_module("workloads.imports").facts(tmp_path, 1, quick=True)}
-
-    assert rows["`import headrace`"]["imports torch"] == "no"
-    assert all(int(row["memory MB"]) > 0 for row in rows.values())

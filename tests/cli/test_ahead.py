@@ -67,10 +67,3 @@ def test_workers_import_ahead_with_their_share_of_the_cores(run, handlers, folde
     assert [row["prediction"] for row in folder.rows("p.jsonl")] == [1, 2]
     assert ahead == [("Add", ["headrace.jobs.workers", handlers], threads_of_each(2))]
     assert SPARE._process is None
-
-
-def test_handler_that_nobody_knows_starts_no_fork_server(folder, headrace, ahead):
-    folder.write("in.jsonl", [{"a": 1}])
-    result = headrace("run", "--handler", "no-such", "in.jsonl", "--output", "p.jsonl", "--isolate")
-    assert "there is no handler 'no-such'" in result.error
-    assert ahead == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import json
 import re
 import shlex
@@ -18,7 +17,6 @@ from headrace.cli.catalogue import OURS, as_markdown, example_of, listed_handler
 from headrace.cli.handlers import make_handler, parse_arguments
 from headrace.cli.main import app
 from headrace.cli.options import NAMED
-from headrace.handlers.cards import CARDS
 
 CARD = package.HandlerCard("a word", "its `length`", "none", "safe", "words")
 THEIRS = """
@@ -197,18 +195,6 @@ def test_the_example_fits_the_handler(folder, monkeypatch, one):
     folder.write(args.model, "")
     named = {name: value for name in NAMED if (value := getattr(args, name)) is not None}
     assert make_handler(args.handler, parse_arguments("--handler-arg", args.handler_args), args.model, named)
-
-
-@pytest.mark.parametrize("one", [marked(one) for one in listed_handlers() if not one.trouble])
-def test_each_card_is_of_a_class(one):
-    module, _, name = one.path.rpartition(".")
-    assert inspect.isclass(getattr(importlib.import_module(module), name))
-
-
-def test_every_handler_of_ours_with_a_name_is_in_the_table():
-    named = {one.path.removeprefix(OURS) for one in listed_handlers() if one.name != "-" and one.path.startswith(OURS)}
-    assert len(named) > 10
-    assert named <= CARDS.keys()
 
 
 @pytest.mark.parametrize("one", [marked(one) for one in listed_handlers() if one.name != "-" and not one.trouble])

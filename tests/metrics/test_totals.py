@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from headrace.core.events import (
     BatchCompleted,
     BatchFailed,
@@ -50,18 +52,12 @@ def test_usage_adds_up_by_model():
     assert totals.usage == {"a": UsageReported("a", 4, 3, 2, 0.75), "b": UsageReported("b", 1, 0)}
 
 
-def test_what_a_fallback_answers_is_counted_on_its_own():
+def test_what_fallbacks_and_the_cache_answer_is_counted_on_its_own():
     totals = Totals()
     for model, examples in (("", 10), ("fallback", 3), ("fallback-key", 2), ("key", 4)):
         totals.on_event(BatchCompleted(model, examples, 0, 0.1))
-    assert (totals.predictions, totals.from_fallback) == (19, 5)
-
-
-def test_predictions_from_a_cache_add_up():
-    totals = Totals()
-    for event in CacheUsed("", 3, 1), CacheUsed("", 2, 0):
-        totals.on_event(event)
-    assert (totals.cached, totals.predictions) == (5, 0)
+    totals.on_event(CacheUsed("", 3, 1))
+    assert (totals.predictions, totals.from_fallback, totals.cached) == (19, 5, 3)
 
 
 class Table:
@@ -83,45 +79,67 @@ def counted(*events, **options):
     return table
 
 
-def test_batches_are_counted_and_timed():
-    table = counted(BatchCompleted("", 3, 24, 0.0015), BatchCompleted("", 1, 8, 0.001))
-    assert table.counters == {("ns", "num_inferences"): 4}
-    assert table.distributions == {
-        ("ns", "inference_request_batch_size"): [3, 1],
-        ("ns", "inference_request_batch_byte_size"): [24, 8],
-        ("ns", "inference_batch_latency_micro_secs"): [1500, 1000],
-    }
+MILLIS, MICROS = "load_model_latency_milli_secs", "inference_batch_latency_micro_secs"
+SIZE, BYTES = "inference_request_batch_size", "inference_request_batch_byte_size"
+TIMED = UsageReported("a", 3, 30, seconds=2.0, first_token_secs=0.1234)
 
 
-def test_padding_is_counted_if_lengths_are_known():
-    table = counted(
-        BatchCompleted("", 3, 24, 0.1, useful=7.0, padded=9.0), BatchCompleted("", 1, 8, 0.1, useful=2, padded=2)
-    )
-    assert table.counters == {("ns", "num_inferences"): 4, ("ns", "useful_length"): 9, ("ns", "padded_length"): 11}
+@pytest.mark.parametrize(
+    ("events", "counters"),
+    [
+        ([BatchCompleted("", 3, 24, 0.1), BatchCompleted("", 1, 8, 0.1)], {"num_inferences": 4}),
+        ([BatchCompleted("k", 3, 24, 0.001)], {"num_inferences": 3, "k-_num_inferences": 3}),
+        (
+            [BatchCompleted("", 3, 24, 0.1, useful=7.0, padded=9.0), BatchCompleted("", 1, 8, 0.1, useful=2, padded=2)],
+            {"num_inferences": 4, "useful_length": 9, "padded_length": 11},
+        ),
+        ([BatchFailed("", 3, ValueError()), ElementFailed(Stage.INFERENCE, KeyError())], {"failed_batches_counter": 1}),
+        (
+            [ElementsSkipped("", Stage.PREPROCESSING, 1), ElementsSkipped("k", Stage.INFERENCE, 3)],
+            {"skipped_elements_counter": 4, "k-_skipped_elements_counter": 3},
+        ),
+        (
+            [UsageReported("a", 3, 2), UsageReported("a", 1, 1)],
+            {
+                "billed_requests": 2,
+                "input_tokens": 4,
+                "output_tokens": 3,
+                "a-_billed_requests": 2,
+                "a-_input_tokens": 4,
+                "a-_output_tokens": 3,
+            },
+        ),
+        (
+            [CacheUsed("", 3, 1), CacheUsed("k", 0, 2)],
+            {"cache_hits": 3, "cache_misses": 3, "k-_cache_hits": 0, "k-_cache_misses": 2},
+        ),
+    ],
+)
+def test_events_are_counted_in_all_and_by_model(events, counters):
+    assert counted(*events).counters == {("ns", name): value for name, value in counters.items()}
 
 
-def test_loads_and_failures_are_counted():
-    table = counted(
-        ModelLoaded("", 0.5, 1000), BatchFailed("", 3, ValueError()), ElementFailed(Stage.INFERENCE, ValueError())
-    )
-    assert table.counters == {("ns", "failed_batches_counter"): 1}
-    assert table.distributions == {
-        ("ns", "load_model_latency_milli_secs"): [500],
-        ("ns", "model_byte_size"): [1000],
-    }
-
-
-def test_skipped_elements_are_counted():
-    events = ElementsSkipped("", Stage.PREPROCESSING, 1), ElementsSkipped("k", Stage.INFERENCE, 3)
-    assert counted(*events).counters == {
-        ("ns", "skipped_elements_counter"): 4,
-        ("ns", "k-_skipped_elements_counter"): 3,
-    }
-
-
-def test_named_models_are_counted_twice():
-    table = counted(BatchCompleted("k", 3, 24, 0.001))
-    assert table.counters == {("ns", "num_inferences"): 3, ("ns", "k-_num_inferences"): 3}
+@pytest.mark.parametrize(
+    ("events", "values"),
+    [
+        (
+            [BatchCompleted("", 3, 24, 0.0015), BatchCompleted("", 1, 8, 0.001)],
+            {SIZE: [3, 1], BYTES: [24, 8], MICROS: [1500, 1000]},
+        ),
+        ([ModelLoaded("", 0.5, 1000)], {MILLIS: [500], "model_byte_size": [1000]}),
+        (
+            [TIMED, UsageReported("a", 3, 1)],
+            {
+                "time_to_first_token_milli_secs": [123],
+                "output_tokens_per_sec": [15],
+                "a-_time_to_first_token_milli_secs": [123],
+                "a-_output_tokens_per_sec": [15],
+            },
+        ),
+    ],
+)
+def test_sizes_and_times_are_distributions(events, values):
+    assert counted(*events).distributions == {("ns", name): value for name, value in values.items()}
 
 
 def test_batch_elements_metrics_are_optional():
@@ -130,44 +148,10 @@ def test_batch_elements_metrics_are_optional():
     assert table.distributions["BatchElements", "msec_per_batch"] == [2]
 
 
-def test_usage_is_counted_in_total_and_by_model():
-    table = counted(UsageReported("a", 3, 2), UsageReported("b", 1, 0), UsageReported("a", 1, 1))
-    assert table.counters == {
-        ("ns", "billed_requests"): 3,
-        ("ns", "input_tokens"): 5,
-        ("ns", "output_tokens"): 3,
-        ("ns", "a-_billed_requests"): 2,
-        ("ns", "a-_input_tokens"): 4,
-        ("ns", "a-_output_tokens"): 3,
-        ("ns", "b-_billed_requests"): 1,
-        ("ns", "b-_input_tokens"): 1,
-        ("ns", "b-_output_tokens"): 0,
-    }
-
-
-def test_times_of_generation_are_distributions():
-    table = counted(UsageReported("a", 3, 30, seconds=2.0, first_token_secs=0.1234), UsageReported("a", 3, 1))
-    assert table.distributions == {
-        ("ns", "time_to_first_token_milli_secs"): [123],
-        ("ns", "a-_time_to_first_token_milli_secs"): [123],
-        ("ns", "output_tokens_per_sec"): [15],
-        ("ns", "a-_output_tokens_per_sec"): [15],
-    }
-
-
 def test_costs_of_less_than_a_millionth_add_up():
     table = counted(*[UsageReported("a", 1, 0, cost=0.45e-6)] * 5)
     assert table.counters["ns", "cost_micros"] == 2
     assert table.counters["ns", "a-_cost_micros"] == 2
-
-
-def test_cache_is_counted():
-    assert counted(CacheUsed("", 3, 1), CacheUsed("k", 0, 2)).counters == {
-        ("ns", "cache_hits"): 3,
-        ("ns", "cache_misses"): 3,
-        ("ns", "k-_cache_hits"): 0,
-        ("ns", "k-_cache_misses"): 2,
-    }
 
 
 def test_usage_is_read_from_counters():

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +33,52 @@ TESTS = [name for name in dir(HandlerContract) if name.startswith("test_")]
 EXAMPLES = [[1], [2], [3], [4]]
 BAD = None
 """What cannot be doubled."""
+
+
+def having(**methods):
+    """A handler that doubles, but has these methods."""
+    return type("Odd", (DoublingHandler,), methods)
+
+
+def running(before=lambda batch, inference_args: batch, after=lambda result, place, batch: result):
+    """One that changes what it is given to run, or each result, of a place in a batch."""
+
+    def run_inference(self, batch, model, inference_args=None):
+        given = before(batch, inference_args)
+        return [
+            after(result, place, batch)
+            for place, result in enumerate(DoublingHandler.run_inference(self, given, model))
+        ]
+
+    return having(run_inference=run_inference)
+
+
+def look_at_the_batch(result, place, batch):
+    return result._replace(inference=len(batch))
+
+
+def take_from_all(batch, inference_args):
+    taken = [list(example) for example in batch]
+    for example in batch:
+        example.clear()
+    return taken
+
+
+def take_all(batch, inference_args):
+    taken = list(batch)
+    batch.clear()
+    return taken
+
+
+def fail_beside_the_empty(batch, inference_args):
+    if batch == [[]]:
+        raise ValueError("a list of nothing has no type")
+    return batch
+
+
+def run_in_one_thread(batch, inference_args):
+    assert threading.current_thread() is threading.main_thread()
+    return batch
 
 
 class LoadsEarly(DoublingHandler):
@@ -63,51 +110,6 @@ class NeedsItsOwnLoad(DoublingHandler):
         return super().run_inference(batch if self.loaded else [], model)
 
 
-class WrongExamples(DoublingHandler):
-    def run_inference(self, batch, model, inference_args=None):
-        return [result._replace(example=0) for result in super().run_inference(batch, model)]
-
-
-class LooksAtTheBatch(DoublingHandler):
-    def run_inference(self, batch, model, inference_args=None):
-        return [result._replace(inference=len(batch)) for result in super().run_inference(batch, model)]
-
-
-class FailsBesideTheEmpty(DoublingHandler):
-    def run_inference(self, batch, model, inference_args=None):
-        if batch == [[]]:
-            raise ValueError("a list of nothing has no type")
-        return super().run_inference(batch, model)
-
-
-class LooksAtTheFirst(DoublingHandler):
-    def run_inference(self, batch, model, inference_args=None):
-        return [
-            result._replace(inference=(batch[0], i)) for i, result in enumerate(super().run_inference(batch, model))
-        ]
-
-
-class ChangesExamples(DoublingHandler):
-    def run_inference(self, batch, model, inference_args=None):
-        results = [result._replace(example=list(result.example)) for result in super().run_inference(batch, model)]
-        for example in batch:
-            example.clear()
-        return results
-
-
-class ChangesTheBatch(DoublingHandler):
-    def run_inference(self, batch, model, inference_args=None):
-        results = super().run_inference(list(batch), model)
-        batch.clear()
-        return results
-
-
-class ChangesItsArguments(DoublingHandler):
-    def run_inference(self, batch, model, inference_args=None):
-        inference_args.clear()
-        return super().run_inference(batch, model)
-
-
 class NeverTheSame(DoublingHandler):
     def __init__(self):
         super().__init__()
@@ -117,76 +119,11 @@ class NeverTheSame(DoublingHandler):
         return [result._replace(inference=next(self.counter)) for result in super().run_inference(batch, model)]
 
 
-class OneThreadOnly(DoublingHandler):
-    def run_inference(self, batch, model, inference_args=None):
-        assert threading.current_thread() is threading.main_thread()
-        return super().run_inference(batch, model)
-
-
-class CountsNoBytes(DoublingHandler):
-    def get_num_bytes(self, batch):
-        return 0
-
-
-class MisspellsAnOption(DoublingHandler):
-    def batch_elements_kwargs(self):
-        return {"max_batchsize": 3}
-
-
-class HasNoNamespace(DoublingHandler):
-    def get_metrics_namespace(self):
-        return ""
-
-
-class HintsAreAList(DoublingHandler):
-    def get_resource_hints(self):
-        return ["min_ram"]
-
-
-class RefusesItsArguments(DoublingHandler):
-    def validate_inference_args(self, inference_args):
-        raise ValueError(inference_args)
-
-
-class AlwaysBatches(DoublingHandler):
-    def with_no_batching(self):
-        return self
-
-
 class AddsFunctionsToItself(DoublingHandler):
     def with_preprocess_fn(self, fn):
         self.get_preprocess_fns = lambda: [fn]
         return self
 
-
-class HidesBadExamples(DoublingHandler):
-    def run_inference(self, batch, model, inference_args=None):
-        return super().run_inference([example or [] for example in batch], model)
-
-
-class IgnoresTheEnvironment(DoublingHandler):
-    def set_environment_vars(self):
-        pass
-
-
-RUNS = {
-    "test_a_bad_example_fails_alone",
-    "test_batched_equals_one_by_one",
-    "test_copies_share_a_model",
-    "test_elements_that_are_batches",
-    "test_env_vars_are_set_before_loading",
-    "test_functions_before_and_after",
-    "test_inputs_stay_as_they_are",
-    "test_keys_are_kept",
-    "test_one_prediction_for_each_example",
-    "test_pickles",
-    "test_pickles_after_loading",
-    "test_predict_equals_calling_it",
-    "test_predictions_follow_the_order_of_the_batch",
-    "test_same_batch_same_predictions",
-    "test_threads_share_the_model",
-}
-"""Those that run the model."""
 
 USES_PREDICT = {
     "test_a_bad_example_fails_alone",
@@ -196,7 +133,18 @@ USES_PREDICT = {
     "test_keys_are_kept",
     "test_predict_equals_calling_it",
 }
-
+RUNS = USES_PREDICT | {
+    "test_batched_equals_one_by_one",
+    "test_copies_share_a_model",
+    "test_inputs_stay_as_they_are",
+    "test_one_prediction_for_each_example",
+    "test_pickles",
+    "test_pickles_after_loading",
+    "test_predictions_follow_the_order_of_the_batch",
+    "test_same_batch_same_predictions",
+    "test_threads_share_the_model",
+}
+"""The tests that run the model."""
 NEIGHBOURS = "test_neighbours_change_no_outcome"
 
 BAD_HANDLERS: list[tuple[Any, set[str]]] = [
@@ -204,35 +152,44 @@ BAD_HANDLERS: list[tuple[Any, set[str]]] = [
     (LoadsEarly, {"test_construction_loads_nothing"}),
     (HoldsRows, {"test_pickles", "test_pickles_after_loading", "test_copies_share_a_model"}),
     (KeepsItsModel, {"test_pickles_after_loading"}),
-    (WrongExamples, {"test_one_prediction_for_each_example"}),
-    (OneThreadOnly, {"test_threads_share_the_model"}),
-    (CountsNoBytes, {"test_num_bytes_grows_with_the_batch"}),
-    (MisspellsAnOption, {"test_batching_options_are_known"} | USES_PREDICT - {"test_a_bad_example_fails_alone"}),
-    (HasNoNamespace, {"test_metrics_namespace_is_a_name"}),
-    (HintsAreAList, {"test_resource_hints_are_a_dict"}),
-    (RefusesItsArguments, USES_PREDICT | {NEIGHBOURS}),
-    (AlwaysBatches, {"test_elements_that_are_batches"}),
-    (HidesBadExamples, {"test_a_bad_example_fails_alone"}),
-    (IgnoresTheEnvironment, {"test_env_vars_are_set_before_loading"}),
+    (running(after=lambda result, *_: result._replace(example=0)), {"test_one_prediction_for_each_example"}),
+    (running(run_in_one_thread), {"test_threads_share_the_model"}),
+    (having(get_num_bytes=lambda *_: 0), {"test_num_bytes_grows_with_the_batch"}),
+    (
+        having(batch_elements_kwargs=lambda _: {"max_batchsize": 3}),
+        {"test_batching_options_are_known"} | USES_PREDICT - {"test_a_bad_example_fails_alone"},
+    ),
+    (having(get_metrics_namespace=lambda _: ""), {"test_metrics_namespace_is_a_name"}),
+    (having(get_resource_hints=lambda _: ["min_ram"]), {"test_resource_hints_are_a_dict"}),
+    (having(validate_inference_args=lambda _, args: {}[args]), USES_PREDICT | {NEIGHBOURS}),
+    (having(with_no_batching=lambda self: self), {"test_elements_that_are_batches"}),
+    (running(lambda batch, _: [example or [] for example in batch]), {"test_a_bad_example_fails_alone"}),
+    (having(set_environment_vars=lambda _: None), {"test_env_vars_are_set_before_loading"}),
     (BrokenLoadHandler, RUNS | {NEIGHBOURS}),
-    (FailsBesideTheEmpty, {NEIGHBOURS}),
+    (running(fail_beside_the_empty), {NEIGHBOURS}),
 ]
 
 AT_LEAST: list[tuple[Any, set[str]]] = [
-    (LooksAtTheBatch, {"test_batched_equals_one_by_one", "test_a_bad_example_fails_alone", NEIGHBOURS}),
+    (
+        running(after=look_at_the_batch),
+        {"test_batched_equals_one_by_one", "test_a_bad_example_fails_alone", NEIGHBOURS},
+    ),
     (NeedsItsOwnLoad, {"test_copies_share_a_model"}),
-    (LooksAtTheFirst, {"test_predictions_follow_the_order_of_the_batch", "test_batched_equals_one_by_one"}),
-    (ChangesExamples, {"test_inputs_stay_as_they_are"}),
-    (ChangesTheBatch, {"test_inputs_stay_as_they_are"}),
-    (ChangesItsArguments, {"test_inputs_stay_as_they_are"}),
+    (
+        running(after=lambda result, place, batch: result._replace(inference=(batch[0], place))),
+        {"test_predictions_follow_the_order_of_the_batch", "test_batched_equals_one_by_one"},
+    ),
+    (running(take_from_all), {"test_inputs_stay_as_they_are"}),
+    (running(take_all), {"test_inputs_stay_as_they_are"}),
+    (running(lambda batch, args: [batch, args.clear()][0]), {"test_inputs_stay_as_they_are"}),
     (NeverTheSame, {"test_same_batch_same_predictions", "test_predict_equals_calling_it"}),
     (AddsFunctionsToItself, {"test_functions_before_and_after"}),
     (NoneHandler, RUNS),
     (BrokenGeneratorHandler, RUNS - {"test_env_vars_are_set_before_loading"}),
-    (lambda: MiscountingHandler(-1), {"test_one_prediction_for_each_example", "test_predict_equals_calling_it"}),
-    (lambda: MiscountingHandler(1), {"test_one_prediction_for_each_example", "test_predict_equals_calling_it"}),
-    (lambda: MemoryHungryHandler(2), {"test_one_prediction_for_each_example", "test_predict_equals_calling_it"}),
-    (lambda: PoisonHandler([2]), {"test_one_prediction_for_each_example", "test_predict_equals_calling_it"}),
+    *(
+        (make, {"test_one_prediction_for_each_example", "test_predict_equals_calling_it"})
+        for make in (partial(MiscountingHandler, -1), partial(MemoryHungryHandler, 2), partial(PoisonHandler, [2]))
+    ),
 ]
 
 
@@ -251,7 +208,7 @@ def test_a_suite_may_define_equality():
         def equal(self, a, b):
             return a.example == b.example
 
-    assert failing(Loose(), LooksAtTheBatch) == set()
+    assert failing(Loose(), running(after=look_at_the_batch)) == set()
 
 
 SUITE = """

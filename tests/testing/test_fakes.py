@@ -23,28 +23,6 @@ class TestDoublingHandler(HandlerContract):
         return [1, 2.5, "a", [3]]
 
 
-class TestSlowHandler(HandlerContract):
-    bad_example = object()
-
-    def handler(self):
-        return SlowHandler(FakeClock())
-
-    def examples(self):
-        return [1, 2, 3, 4, 5]
-
-
-class TestLoadCountingHandler(HandlerContract):
-    bad_example = None
-
-    @pytest.fixture
-    def handler(self):
-        return LoadCountingHandler()
-
-    @pytest.fixture(params=[["a", "b", "c", "d"]])
-    def examples(self, request):
-        return request.param
-
-
 def test_doubling_gives_results_with_their_examples():
     assert list(predict(DoublingHandler(), [1, "a"])) == [PredictionResult(1, 2), PredictionResult("a", "aa")]
 
