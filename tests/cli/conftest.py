@@ -273,13 +273,20 @@ def handlers(tmp_path_factory, monkeypatch):
 
 
 @pytest.fixture
-def logged(folder, monkeypatch):
-    """A folder with a module ``logged`` of handlers that log, importable here and in processes started from here."""
-    folder.write("logged.py", LOGGED)
+def own(folder, monkeypatch):
+    """The folder, whose modules are importable here and in processes started from here."""
     monkeypatch.syspath_prepend(str(folder.path))
     monkeypatch.setenv("PYTHONPATH", str(folder.path), prepend=os.pathsep)
     yield folder
-    sys.modules.pop("logged", None)
+    for path in folder.path.glob("*.py"):
+        sys.modules.pop(path.stem, None)
+
+
+@pytest.fixture
+def logged(own):
+    """A folder with a module ``logged`` of handlers that log."""
+    own.write("logged.py", LOGGED)
+    return own
 
 
 @pytest.fixture

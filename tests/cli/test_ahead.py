@@ -35,12 +35,20 @@ def run(folder, headrace, handlers):
     return run
 
 
-@pytest.mark.parametrize("options", [["--isolate"], ["--timeout", "60"]])
-def test_isolated_run_has_its_fork_server_import_ahead(run, handlers, folder, ahead, options):
+@pytest.mark.parametrize(
+    ("options", "started"),
+    [
+        (["--isolate"], lambda module: [module]),
+        (["--timeout", "60"], lambda module: [module]),
+        (["--workers", "2"], lambda module: ["headrace.jobs.workers", module]),
+    ],
+)
+def test_isolated_run_and_workers_have_their_fork_server_import_ahead(run, handlers, folder, ahead, options, started):
     result = run(*options)
     assert result.code == 0, result.err
     assert [row["prediction"] for row in folder.rows("p.jsonl")] == [1, 2]
-    assert ahead == [("Add", [handlers])]
+    threads = (threads_of_each(2),) if "--workers" in options else ()
+    assert ahead == [("Add", started(handlers), *threads)]
     assert SPARE._process is None
 
 
@@ -59,11 +67,3 @@ def test_mistaken_run_leaves_no_fork_server(run, ahead, processes, handler):
     assert run("--isolate", handler=handler).code == 2
     assert len(ahead) == 1
     assert processes() == []
-
-
-def test_workers_import_ahead_with_their_share_of_the_cores(run, handlers, folder, ahead):
-    result = run("--workers", "2")
-    assert result.code == 0, result.err
-    assert [row["prediction"] for row in folder.rows("p.jsonl")] == [1, 2]
-    assert ahead == [("Add", ["headrace.jobs.workers", handlers], threads_of_each(2))]
-    assert SPARE._process is None

@@ -34,11 +34,10 @@ CHANGED = [{"a": -1, "text": "new"}, *ROWS[:10], {"a": 10, "text": "other"}, *RO
 
 
 @pytest.fixture
-def run(folder, headrace, monkeypatch):
-    folder.write("doubles.py", HANDLER)
-    folder.write("monday.jsonl", ROWS)
-    folder.write("tuesday.jsonl", CHANGED)
-    monkeypatch.syspath_prepend(str(folder.path))
+def run(own, headrace):
+    own.write("doubles.py", HANDLER)
+    own.write("monday.jsonl", ROWS)
+    own.write("tuesday.jsonl", CHANGED)
 
     def call(source, output, *more):
         return headrace("run", source, "--handler", "doubles:Twice", "--output", output, "--json", *more)

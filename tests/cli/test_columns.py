@@ -22,6 +22,7 @@ COLUMNS = ("id", "pixel_1", "pixel_0", "label", "x[1]")
 )
 def test_names_keep_the_given_order_and_globs_that_of_the_file(asked, chosen):
     assert choose("--columns", asked, COLUMNS) == chosen
+    assert choose("--columns", ["a,b*"], ()) == ("a", "b*"), "trusted without rows"
 
 
 def error_of(name, columns):
@@ -52,16 +53,8 @@ def test_a_name_that_matches_no_column_is_an_error(name, meant):
         (["a\tb"], "; if its fields are separated otherwise, add --delimiter $'\\t'."),
         (["1.5", "2"], "These are numbers: the first line of a CSV file has to name its columns."),
         (["a", "2"], "the columns are a, 2."),
+        ([f"c{n}" for n in range(785)], ", c18, c19 and 765 more."),
     ],
 )
 def test_columns_of_a_file_that_was_read_wrongly_are_recognized(columns, hint):
     assert error_of("weight", columns).endswith(hint)
-
-
-def test_names_are_trusted_without_rows():
-    assert choose("--columns", ["a,b*"], ()) == ("a", "b*")
-
-
-def test_only_the_first_of_many_columns_are_listed():
-    columns = [f"c{n}" for n in range(785)]
-    assert error_of("weight", columns).endswith(", c18, c19 and 765 more.")

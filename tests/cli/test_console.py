@@ -36,10 +36,14 @@ def log_and_warn():
         warnings.warn("have a care", UserWarning, stacklevel=2)
 
 
-def test_warnings_are_short_and_beams_log_stays_away(console, screen):
+def test_warnings_are_short_and_beams_log_stays_away_unless_it_is_asked_for(console, screen):
     with console_logging(console, verbose=False):
         log_and_warn()
     assert screen.getvalue() == "warning: shop: of the user\nUserWarning: have a care\n"
+    with console_logging(console, verbose=True):
+        log_and_warn()
+    assert "error: apache_beam.runners: of Beam\n" in screen.getvalue()
+    assert "info: shop: details\n" in screen.getvalue()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -49,6 +53,9 @@ def test_a_signal_interrupts_and_is_remembered(number, code):
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
         assert (signals.received, signals.exit_code) == ([number], code)
+        signals.heeded = False
+        os.kill(os.getpid(), number)
+        assert signals.received == [number] * 2
     assert signal.getsignal(number) is before
 
 
@@ -63,13 +70,6 @@ def test_a_signal_that_is_ignored_stays_ignored():
         signal.signal(signal.SIGINT, before)
 
 
-def test_beams_log_comes_when_asked_for(console, screen):
-    with console_logging(console, verbose=True):
-        log_and_warn()
-    assert "error: apache_beam.runners: of Beam\n" in screen.getvalue()
-    assert "info: shop: details\n" in screen.getvalue()
-
-
 def test_the_log_is_left_as_it_was(console):
     root, shown = logging.getLogger(), warnings.showwarning
     before = (root.level, list(root.handlers))
@@ -77,10 +77,3 @@ def test_the_log_is_left_as_it_was(console):
         raise RuntimeError
     assert (root.level, list(root.handlers)) == before
     assert warnings.showwarning is shown
-
-
-def test_a_signal_that_is_not_heeded_is_only_recorded():
-    with Signals() as signals:
-        signals.heeded = False
-        os.kill(os.getpid(), signal.SIGINT)
-        assert signals.received == [signal.SIGINT]

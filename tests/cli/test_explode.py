@@ -18,10 +18,9 @@ class Several(headrace.ModelHandler):
 
 
 @pytest.fixture
-def run(folder, headrace, monkeypatch):
-    monkeypatch.syspath_prepend(str(folder.path))
-    folder.write("several_values.py", HANDLER)
-    folder.write("in.jsonl", [{"a": number} for number in range(1, 4)])
+def run(own, headrace):
+    own.write("several_values.py", HANDLER)
+    own.write("in.jsonl", [{"a": number} for number in range(1, 4)])
 
     def call(*more):
         return headrace("run", "in.jsonl", "--handler", "several_values:Several", "--explode", *more)

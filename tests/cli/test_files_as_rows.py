@@ -50,13 +50,12 @@ LENGTHS = {"a.txt": 2, "sub/c [x] ü.txt": 4, "sub/deep/d.txt": 0}
 
 
 @pytest.fixture
-def files(folder, monkeypatch):
+def files(own):
     """The files, below ``in``; the handlers' module is in the current folder."""
-    folder.write("own_files.py", OWN)
-    monkeypatch.syspath_prepend(str(folder.path))
+    own.write("own_files.py", OWN)
     for name, content in FILES.items():
-        folder.write(f"in/{name}", content)
-    return folder
+        own.write(f"in/{name}", content)
+    return own
 
 
 @pytest.fixture

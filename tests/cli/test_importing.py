@@ -41,19 +41,13 @@ def test_what_was_imported_is_held_until_the_command_ends(folder, headrace, hand
 
 
 @pytest.mark.parametrize("name", DEFAULTS)
-def test_idle_threads_sleep_soon(name):
+def test_idle_threads_sleep_soon_unless_the_user_has_set_something_else(name, monkeypatch):
     with importing():
         assert int(os.environ[name]) < DEFAULTS[name]
-
-
-@pytest.mark.parametrize("name", DEFAULTS)
-def test_what_the_user_has_set_stays(name, monkeypatch):
     monkeypatch.setenv(name, "30")
     with importing():
         assert os.environ[name] == "30"
-
-
-def test_a_policy_of_openmp_that_the_user_has_set_counts(monkeypatch):
+    monkeypatch.delenv("GOMP_SPINCOUNT")
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
     with importing():
         assert "GOMP_SPINCOUNT" not in os.environ

@@ -66,13 +66,11 @@ class Net(torch.nn.Module):
 
 
 @pytest.fixture
-def module(folder):
+def module(own):
     """A module of the current folder, by its name."""
-    name = f"objects_{folder.path.name}"
-    folder.write(f"{name}.py", FACTORIES)
-    yield name
-    sys.modules.pop(name, None)
-    sys.path.remove(str(folder.path))
+    name = f"objects_{own.path.name}"
+    own.write(f"{name}.py", FACTORIES)
+    return name
 
 
 @pytest.mark.parametrize(

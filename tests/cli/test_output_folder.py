@@ -153,16 +153,6 @@ def test_refused_predictions_leave_the_outputs(work):
     assert failed.isdisjoint(work.outputs())
 
 
-def test_folders_that_are_partitioned_give_their_columns(work, headrace):
-    shutil.rmtree(work.path / "in")
-    work.write("in/year=2023/x.csv", 1)
-    work.write("in/year=2024/x.csv", 2)
-    run = ("run", "in", "--handler", "logged:Logged", "--columns", "n,year", "--output", "out/")
-    assert headrace(*run).code == 0
-    assert (work.path / "out/year=2024/x.csv").read_text() == "n,year,prediction\n2,2024,20\n"
-    assert sorted(work.outputs()) == ["year=2023/x.csv", "year=2024/x.csv"]
-
-
 def test_workers_write_the_same(work, headrace):
     for number in range(3):
         work.write(f"in/w{number}.csv", *range(1000 * number + 100, 1000 * number + 190))
@@ -335,14 +325,6 @@ def test_a_remote_folder_gets_what_is_new_or_changed(work, headrace, objects):
     assert "--handler-arg times: changed since the outputs in objects://out [1]/ were written" in result.err
     assert predicted == [1, 2, 3, 4, 5, 18, 19]
     assert outputs["c.jsonl"].splitlines()[0] == '{"n": 4, "prediction": 8}'
-
-
-def test_dead_letters_may_be_in_a_local_folder(work, headrace, objects):
-    result, _, outputs = run_remotely(work, headrace, "--dead-letters", "bad/")
-    assert (result.code, sorted(outputs)) == (0, [".headrace.json", "a.csv", "c.jsonl", "s/b.csv"])
-    assert [name for name in work.names() if name.startswith("bad/")] == [
-        "bad/a.dead-letters.jsonl", "bad/s/b.dead-letters.jsonl",
-    ]  # fmt: skip
 
 
 def test_a_remote_folder_whose_manifest_changes_meanwhile_is_left_alone(work, headrace, objects, monkeypatch):

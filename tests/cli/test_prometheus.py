@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
-import sys
 import urllib.request
 
 import pytest
@@ -14,7 +12,6 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.core.errors import install_command
 from otlp_collector import collecting
 from waiting import wait_until
 
@@ -110,17 +107,6 @@ def test_the_variable_does_the_same_and_a_port_that_is_taken_stops_no_worker(arg
     finished(command(*arguments, HEADRACE_PROMETHEUS="run.prom"))
     assert total((folder.path / "run.prom").read_text(), "headrace_examples_total") == ROWS
     assert "no figures at" in finished(command(*arguments, HEADRACE_PROMETHEUS=f"127.0.0.1:{taken_port}"))
-
-
-def test_a_missing_extra_is_one_error_with_the_command(arguments):
-    code = "import sys; sys.modules['prometheus_client'] = None; from headrace.cli.main import main; sys.exit(main())"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments, "--prometheus", "9464"], capture_output=True, text=True, check=False
-    )
-    command = install_command("prometheus-client", "prometheus")
-    assert done.stderr == f"error: prometheus-client is not installed; install the extra 'prometheus' with: {command}\n"
-    assert done.returncode == 2
-    assert not os.path.exists("p.jsonl")
 
 
 def test_processes_with_one_port_show_the_figures_of_all(arguments, command, folder, taken_port):

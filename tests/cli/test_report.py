@@ -74,13 +74,6 @@ def test_a_run_that_fails_has_a_report_too(run, folder):
     assert "The run did not get to its end" in (folder.path / "run.html").read_text()
 
 
-def test_a_wrong_name_is_refused_before_the_run(run, folder):
-    result = run("--report", "run.pdf")
-    assert result.code == 2
-    assert "ends in .html or .json" in result.err
-    assert not (folder.path / "p.jsonl").exists()
-
-
 def test_pages_are_made_again_and_compared(run, headrace, folder):
     run("--report", "one.json")
     run("--report", "two.json")
@@ -102,17 +95,6 @@ def test_more_workers_are_no_advice_where_the_model_computes_elsewhere(folder, h
     ):
         assert headrace(*arguments, *more).code == 0
         assert json.loads((folder.path / "r.json").read_text())["keeps_one_worker"] is is_elsewhere
-
-
-def test_samples_of_workers_come_along(folder, headrace, handlers):
-    folder.write("in.jsonl", [{"a": number} for number in range(2000)])
-    result = headrace(
-        "run", "in.jsonl", "--output", "p.jsonl", "--handler", f"{handlers}:Add", "--workers", "2", "--report", "r.json"
-    )
-    assert result.code == 0
-    facts = json.loads((folder.path / "r.json").read_text())
-    assert sum(facts["timeline"]["rows"]) == 2000
-    assert facts["workers"] == 2
 
 
 STEPS = """

@@ -34,14 +34,11 @@ ARGUMENTS = ("--columns", "n", "--output", "out.jsonl", "--no-progress")
 
 
 @pytest.fixture
-def run(headrace, folder, tmp_path_factory, monkeypatch, request):
+def run(headrace, own):
     """Runs the rows."""
-    code = tmp_path_factory.mktemp("code")
-    name = f"metered_{code.name}"
-    (code / f"{name}.py").write_text(METERED)
-    monkeypatch.syspath_prepend(str(code))
-    folder.write("in.jsonl", [{"n": n} for n in range(ROWS)])
-    return lambda *more: headrace("run", "in.jsonl", "--handler", f"{name}:Asks", *ARGUMENTS, *more)
+    own.write("metered_rows.py", METERED)
+    own.write("in.jsonl", [{"n": n} for n in range(ROWS)])
+    return lambda *more: headrace("run", "in.jsonl", "--handler", "metered_rows:Asks", *ARGUMENTS, *more)
 
 
 def asked(folder):

@@ -51,16 +51,6 @@ def test_texts_of_digits_stay_texts_in_files(folder, run, model, name):
     assert [(row["zip"], row["active"]) for row in rows] == list(zip(FRAME["zip"], FRAME["active"], strict=True))
 
 
-def test_retry_reads_lines_with_other_types(folder, headrace, handlers):
-    folder.write("in.csv", "a,b\n" + "1,2\n" * 30 + "3,1.5\n")
-    options = ("--handler", f"{handlers}:Add", "--output", "p.jsonl")
-    assert headrace("run", "in.csv", *options, "--types", "b=int").code == 0
-    retry = ("retry", "p.dead-letters.jsonl", "--handler", f"{handlers}:Add", "--into", "p.jsonl")
-    assert headrace(*retry).code == 3
-    assert headrace(*retry, "--types", "b=float").code == 0
-    assert folder.rows("p.jsonl")[30] == {"a": 3, "b": 1.5, "prediction": 4.5}
-
-
 def test_the_option_that_a_message_names_can_be_given(folder, headrace, handlers):
     folder.write("in.csv", '"a, [b]",n\n1,1\n2,2\n3,3\nx,4\n')
     run = ("run", "in.csv", "--handler", f"{handlers}:bare", "--columns", "n", "--output", "p.jsonl")

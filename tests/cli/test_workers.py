@@ -3,11 +3,7 @@
 import json
 import os
 import signal
-from datetime import datetime, timezone
-from decimal import Decimal
 
-import pyarrow
-import pyarrow.parquet
 import pytest
 
 from headrace.hosts.system import marked
@@ -43,19 +39,17 @@ RUN = ("run", "[ab].*", "--handler", "twice:Twice", "--max-batch-size=8", "--out
 
 
 @pytest.fixture
-def work(folder, monkeypatch):
+def work(own, monkeypatch):
     """A CSV file with quoted line ends, and a file of JSON lines, with lines that cannot be read in both."""
-    folder.write("twice.py", HANDLER)
-    monkeypatch.syspath_prepend(str(folder.path))
-    monkeypatch.setenv("PYTHONPATH", str(folder.path), prepend=os.pathsep)
+    own.write("twice.py", HANDLER)
     monkeypatch.setattr(splits, "_FEWEST_BYTES", 200)
     csv = [
         f'{n},"line\nline {n}"' if n % 3 else f"{n},too,many" if n % 50 == 48 else f"{n},x" for n in range(ROWS // 2)
     ]
-    folder.write("a.csv", "\n".join(["n,t", *csv]))
+    own.write("a.csv", "\n".join(["n,t", *csv]))
     lines = [json.dumps({"n": n, "t": "y"}) if n % 50 != 49 else f"broken {n}" for n in range(ROWS // 2, ROWS)]
-    folder.write("b.jsonl", "\n\n".join(lines))
-    return folder
+    own.write("b.jsonl", "\n\n".join(lines))
+    return own
 
 
 @pytest.fixture
@@ -130,44 +124,6 @@ def test_a_killed_worker_fails_the_run_which_then_goes_on(work, headrace, comman
     last = headrace(*RUN, "--resume")
     assert int(last.summary["done before"].replace(",", "")) >= len(done) + 50
     assert written(work) == expected
-
-
-@pytest.mark.large
-def test_types_outlive_killed_workers_and_runs(work, headrace, command, runs, wait_until):
-    moment = datetime(2024, 2, 29, 12, 30, 0, 123456, timezone.utc)
-    columns = {
-        "n": pyarrow.array(range(ROWS)),
-        "small": pyarrow.array([n % 100 if n % 7 else None for n in range(ROWS)], pyarrow.int8()),
-        "at": pyarrow.array([moment] * ROWS, pyarrow.timestamp("us", "Europe/Rome")),
-        "price": pyarrow.array([Decimal(n) / 8 for n in range(ROWS)], pyarrow.decimal128(12, 3)),
-        "kind": pyarrow.array([f"k{n * 5 // ROWS}" for n in range(ROWS)]).dictionary_encode(),
-        "who": pyarrow.array([{"id": n, "tags": ["x"] * (n % 3)} if n % 5 else None for n in range(ROWS)]),
-        "late": pyarrow.array([None] * (ROWS - 1) + [1], pyarrow.uint16()),
-    }
-    table = pyarrow.table(columns)
-    pyarrow.parquet.write_table(table, work.path / "t.parquet", row_group_size=ROWS // 3)
-    run = ("run", "t.parquet", "--handler", "twice:Twice", "--max-batch-size=8", "--output", "p.parquet", "--resume")
-    process = command(*run, "--workers=2", PAUSE="0.02")
-    assert wait_until(lambda: len(runs.done("p.parquet")) >= 50)
-    os.kill(int((work.path / "log").read_text().split()[-1]), signal.SIGKILL)
-    assert "was killed by SIGKILL" in process.communicate()[1]
-    done = len(runs.done("p.parquet"))
-    process = command(*run, "--workers=2", PAUSE="0.02")
-    assert wait_until(lambda: len(runs.done("p.parquet")) >= done + 50)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    assert wait_until(lambda: not hosts_of(process))
-    assert headrace(*run, "--workers=2").code == 0
-    good = pyarrow.array([n % 20 != 13 for n in range(ROWS)])
-    expected = table.filter(good).append_column(
-        "prediction", pyarrow.array([2 * n for n in range(ROWS) if n % 20 != 13])
-    )
-    found = pyarrow.parquet.read_table(work.path / "p.parquet")
-    assert found.schema.equals(expected.schema)
-    assert found.to_pylist() == expected.to_pylist()
-    letters = work.rows("p.dead-letters.jsonl")
-    assert sorted(letter["row"]["n"] for letter in letters) == list(range(13, ROWS, 20))
-    assert not [name for name in work.names() if "headrace-" in name]
 
 
 @pytest.mark.large
