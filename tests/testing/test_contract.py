@@ -27,7 +27,7 @@ from headrace.testing import (
     NoneHandler,
     PoisonHandler,
 )
-from headrace.testing.contract_tools import Loaded
+from headrace.testing.contract_tools import LoadedHandler
 
 TESTS = [name for name in dir(HandlerContract) if name.startswith("test_")]
 EXAMPLES = [[1], [2], [3], [4]]
@@ -299,7 +299,7 @@ def _fixtures(make: Any, examples: list[Any], wanted: Any, monkeypatch: Any) -> 
     given = {
         "handler": lambda: handler,
         "examples": lambda: [list(example) for example in examples],
-        "loaded": lambda: Loaded(handler, handler.load_model(), given["examples"](), given["inference_args"]()),
+        "loaded": lambda: LoadedHandler(handler, handler.load_model(), given["examples"](), given["inference_args"]()),
         "bad_example": lambda: BAD,
         "mixed_examples": lambda: [*map(list, examples[:2]), [], BAD],
         "inference_args": lambda: {"an": "argument"},

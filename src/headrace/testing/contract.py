@@ -13,7 +13,7 @@ from headrace.core.errors import extra_required
 from headrace.core.keyed import KeyedModelHandler
 from headrace.core.result import Failure
 from headrace.testing.contract_tools import (
-    Loaded,
+    LoadedHandler,
     Wrapped,
     batches_of,
     batches_of_all_sizes,
@@ -99,9 +99,9 @@ class HandlerContract:
         return handler.load_model()
 
     @pytest.fixture
-    def loaded(self, handler: Any, model: Any, examples: list[Any], inference_args: Any) -> Loaded:
+    def loaded(self, handler: Any, model: Any, examples: list[Any], inference_args: Any) -> LoadedHandler:
         """The handler with its model, the examples, and the ways to run it."""
-        return Loaded(handler, model, examples, inference_args)
+        return LoadedHandler(handler, model, examples, inference_args)
 
     @pytest.fixture
     def mixed_examples(self, examples: list[Any], odd_examples: Sequence[Any], bad_example: Any) -> list[Any]:
@@ -125,7 +125,7 @@ class HandlerContract:
         )
         self._assert_same(found, expected, "a pickled copy predicts something else")
 
-    def test_pickles_after_loading(self, loaded: Loaded) -> None:
+    def test_pickles_after_loading(self, loaded: LoadedHandler) -> None:
         """Loading must not leave the model, or anything else that does not pickle, in the handler."""
         expected, copied = loaded.infer(), pickled(loaded.handler)
         found = infer(copied, loaded.examples, copied.load_model(), loaded.inference_args)
@@ -137,26 +137,26 @@ class HandlerContract:
         found, expected = (infer(one, examples, loads.load_model(), inference_args) for one in (runs, loads))
         self._assert_same(found, expected, "a copy that did not load the model itself predicts something else")
 
-    def test_one_prediction_for_each_example(self, loaded: Loaded) -> None:
+    def test_one_prediction_for_each_example(self, loaded: LoadedHandler) -> None:
         """This holds for batches of every size, including smaller last ones."""
         for batch in batches_of_all_sizes(loaded.examples):
             for example, prediction in zip(batch, loaded.infer(batch), strict=True):
                 kept = getattr(prediction, "example", example)
                 assert nearly_equal(kept, example), f"the prediction for {example!r} carries the example {kept!r}"
 
-    def test_batched_equals_one_by_one(self, loaded: Loaded) -> None:
+    def test_batched_equals_one_by_one(self, loaded: LoadedHandler) -> None:
         """An example's prediction does not depend on the others in its batch."""
         alone = [loaded.infer([example])[0] for example in loaded.examples]
         for size in range(2, len(alone) + 1):
             together = [one for batch in batches_of(loaded.examples, size) for one in loaded.infer(batch)]
             self._assert_same(together, alone, f"batches of {size} and of 1 predict differently")
 
-    def test_predictions_follow_the_order_of_the_batch(self, loaded: Loaded) -> None:
+    def test_predictions_follow_the_order_of_the_batch(self, loaded: LoadedHandler) -> None:
         """Reversed examples give reversed predictions."""
         forward, backward = loaded.infer(), loaded.infer(loaded.examples[::-1])
         self._assert_same(backward[::-1], forward, "predictions do not follow the order of the examples")
 
-    def test_inputs_stay_as_they_are(self, loaded: Loaded) -> None:
+    def test_inputs_stay_as_they_are(self, loaded: LoadedHandler) -> None:
         """A failed batch is tried again, and other transforms see the same elements."""
         given = [pickled(example) for example in loaded.examples]
         batch, args = list(given), pickled(loaded.inference_args)
@@ -166,12 +166,12 @@ class HandlerContract:
         assert all(map(identical, given, loaded.examples)), "run_inference changed an example"
         assert identical(args, loaded.inference_args), "run_inference changed inference_args"
 
-    def test_same_batch_same_predictions(self, loaded: Loaded) -> None:
+    def test_same_batch_same_predictions(self, loaded: LoadedHandler) -> None:
         """A runner may repeat a bundle, and expects the same predictions."""
         first, second = loaded.infer(), loaded.infer()
         self._assert_same(second, first, "the same batch, run twice, gives different predictions")
 
-    def test_threads_share_the_model(self, loaded: Loaded) -> None:
+    def test_threads_share_the_model(self, loaded: LoadedHandler) -> None:
         """A worker's threads run batches at the same time."""
         expected = loaded.infer()
         with ThreadPoolExecutor(_THREADS) as pool:
@@ -200,12 +200,12 @@ class HandlerContract:
         hints = handler.get_resource_hints()
         assert isinstance(hints, dict), f"get_resource_hints() returned {hints!r}"
 
-    def test_predict_equals_calling_it(self, loaded: Loaded) -> None:
+    def test_predict_equals_calling_it(self, loaded: LoadedHandler) -> None:
         """The runtime adds nothing and loses nothing."""
         found = loaded.predict(loaded.examples)
         self._assert_same(found, loaded.infer(), "headrace.predict and run_inference predict differently")
 
-    def test_functions_before_and_after(self, loaded: Loaded) -> None:
+    def test_functions_before_and_after(self, loaded: LoadedHandler) -> None:
         """with_preprocess_fn and with_postprocess_fn compose, and leave the handler itself as it was."""
         composed = loaded.handler.with_preprocess_fn(unwrapped).with_postprocess_fn(wrapped)
         found = loaded.predict(map(wrapped, loaded.examples), composed)
@@ -213,19 +213,19 @@ class HandlerContract:
         self._assert_same([unwrapped(one) for one in found], loaded.infer(), "composing changes predictions")
         assert not loaded.handler.get_preprocess_fns(), "with_preprocess_fn changed the handler itself"
 
-    def test_elements_that_are_batches(self, loaded: Loaded) -> None:
+    def test_elements_that_are_batches(self, loaded: LoadedHandler) -> None:
         """with_no_batching passes batches on unchanged."""
         batches = [loaded.examples[:1], loaded.examples[1:]]
         found = loaded.predict(batches, loaded.handler.with_no_batching())
         self._assert_same(found, loaded.infer(), "with_no_batching changes predictions")
 
-    def test_keys_are_kept(self, loaded: Loaded) -> None:
+    def test_keys_are_kept(self, loaded: LoadedHandler) -> None:
         """A KeyedModelHandler returns each prediction with its key."""
         found = loaded.predict(enumerate(loaded.examples), KeyedModelHandler(loaded.handler))
         assert [key for key, _ in found] == list(range(len(loaded.examples))), "keys are lost"
         self._assert_same([prediction for _, prediction in found], loaded.infer(), "keys change predictions")
 
-    def test_a_bad_example_fails_alone(self, loaded: Loaded, bad_example: Any) -> None:
+    def test_a_bad_example_fails_alone(self, loaded: LoadedHandler, bad_example: Any) -> None:
         """The other examples in its batch get their predictions."""
         if bad_example is _NONE_GIVEN:
             pytest.skip("the subclass gives no bad_example")
@@ -234,7 +234,7 @@ class HandlerContract:
         assert failed == [2], f"of {len(found)} elements, of which number 2 is bad, these failed: {failed}"
         self._assert_same(found[:2] + found[3:], loaded.infer(), "a bad neighbour changes predictions")
 
-    def test_neighbours_change_no_outcome(self, loaded: Loaded, mixed_examples: list[Any]) -> None:
+    def test_neighbours_change_no_outcome(self, loaded: LoadedHandler, mixed_examples: list[Any]) -> None:
         """An example has the same outcome alone, in pairs, and among all examples in any order."""
         elements = mixed_examples
         handler = copy(loaded.handler)

@@ -60,7 +60,7 @@ def run_predict(handler: Any, elements: Any, **options: Any) -> list[Any]:
         return list(predict(handler, elements, **options))
 
 
-class Loaded(NamedTuple):
+class LoadedHandler(NamedTuple):
     """A handler with its model, and what to ask it."""
 
     handler: Any
