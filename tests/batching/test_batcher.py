@@ -1,11 +1,18 @@
-"""Batches keep their bounds and the order of their elements."""
+"""Batches keep their bounds and the order of their elements, whose bytes are estimated; so do gathered elements."""
 
 from __future__ import annotations
 
+import sys
+from statistics import median
+from types import SimpleNamespace
+
+import numpy
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.batching.batcher import Batch, Batcher
+from headrace.batching.batcher import Batch, Batcher, Gathered, GatherPolicy, WaitingBytes, footprint
+from headrace.core.config import BatchingConfig
 
 weights = st.lists(st.integers(min_value=0, max_value=12), max_size=60)
 targets = st.lists(st.integers(min_value=1, max_value=15), min_size=1)
@@ -64,3 +71,157 @@ def test_parts_keep_their_keys_in_the_cache():
     assert batch.part(1, 3).cache_keys == [None, b"C"]
     assert batch.pick([2, 0])[0].cache_keys == [b"C", b"A"]
     assert Batch(["a"], [0]).part(0, 0).cache_keys == Batch(["a"], [0]).pick([0])[0].cache_keys == ()
+
+
+MEGABYTE = numpy.zeros(1_000_000, dtype=numpy.uint8)
+
+
+class Unruly:
+    """Refuses to tell its size."""
+
+    @property
+    def nbytes(self):
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize(
+    ("value", "least", "most"),
+    [
+        (MEGABYTE, 1e6, 1e6),
+        (memoryview(MEGABYTE), 1e6, 1e6),
+        (b"x" * 1000, 1000, 1100),
+        ("x" * 1000, 1000, 1100),
+        ({"a": MEGABYTE, "b": MEGABYTE}, 2e6, 2.01e6),
+        (("key", MEGABYTE), 1e6, 1.01e6),
+        ([1.5] * 100_000, 3e6, 4e6),
+        (SimpleNamespace(image=MEGABYTE), 1e6, 1.01e6),
+        ([[[[[MEGABYTE]]]]], 1, 1e4),
+        ({}, 1, 1000),
+        (None, 1, 100),
+        (Unruly(), 1, 100),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_footprint_estimates_bytes(value, least, most):
+    assert least <= footprint(value) <= most
+
+
+def test_footprint_does_not_follow_cycles():
+    circle = []
+    circle.append(circle)
+    assert footprint(circle) < 1000 * sys.getsizeof(circle)
+
+
+def weighed(elements, bound):
+    """The estimated and the real bytes waiting when the bound was reached; the list's length."""
+    waiting, growing = WaitingBytes(bound), []
+    for element in elements:
+        growing.append(element)
+        if len(growing) >= waiting.next_measurement:
+            waiting.measure(growing)
+        if waiting.bytes >= bound:
+            break
+    return waiting.bytes, sum(map(footprint, growing)), len(growing)
+
+
+def test_a_few_large_ones_among_many_small_ones_are_bounded_on_average():
+    large, small = bytes(1_000_000), bytes(10)
+    found = [weighed([large if n % 50 == at else small for n in range(100_000)], 8_000_000)[1] for at in range(50)]
+    assert median(found) < 16_000_000
+    assert max(found) < 160_000_000
+
+
+def test_small_elements_are_rarely_measured():
+    waiting, looks, growing = WaitingBytes(64_000_000), 0, []
+    for element in range(64_000):
+        growing.append(element)
+        if len(growing) >= waiting.next_measurement:
+            waiting.measure(growing)
+            looks += 1
+    assert looks < 520
+    assert waiting.bytes == pytest.approx(sum(map(sys.getsizeof, growing)), rel=0.01)
+
+
+def batches(sizes, target, *, measured=True, **options):
+    """The batches that leave when elements of these sizes arrive in turn, and the rest."""
+    policy = GatherPolicy(BatchingConfig(**options), measured=measured)
+    leaving, waiting, gathered = [], [], None
+    for size in sizes:
+        if gathered is not None and not policy.fits(gathered, size):
+            leaving.append(waiting)
+            waiting, gathered = [], None
+        gathered = (gathered or Gathered(target, 0.0, 0)).plus(size, 0)
+        waiting.append(size)
+        if policy.is_full(gathered):
+            leaving.append(waiting)
+            waiting, gathered = [], None
+    return leaving, waiting
+
+
+@pytest.mark.parametrize(
+    ("sizes", "target", "options", "leaving", "waiting"),
+    [
+        ([1] * 5, 2, {}, [[1, 1], [1, 1]], [1]),
+        ([1] * 5, 9, {"max_batch_size": 2}, [[1, 1], [1, 1]], [1]),
+        ([3, 3, 3, 9, 1], 6, {"max_batch_size": 8, "element_size_fn": len}, [[3, 3], [3], [9]], [1]),
+        ([1, 1, 5, 2], 9, {"max_batch_weight": 8, "element_size_fn": len}, [[1, 1], [5]], [2]),
+        ([1, 1, 4, 2], 9, {"max_batch_weight": 8, "element_size_fn": len}, [[1, 1], [4, 2]], []),
+        ([1, 1, 1, 1], 2, {"min_batch_size": 3, "length_fn": len}, [[1, 1, 1]], [1]),
+        ([5, 1, 1, 1], 2, {"min_batch_size": 2, "max_batch_size": 2, "length_fn": len}, [[5, 1], [1, 1]], []),
+    ],
+)
+def test_gathered_elements_leave_when_they_are_enough(sizes, target, options, leaving, waiting):
+    assert batches(sizes, target, **options) == (leaving, waiting)
+
+
+options = st.fixed_dictionaries(
+    {"max_batch_size": st.integers(1, 9)},
+    optional={
+        "element_size_fn": st.just(len),
+        "length_fn": st.just(len),
+        "lookahead": st.integers(1, 9),
+    },
+)
+
+
+@given(st.lists(st.integers(0, 9)), st.integers(1, 20), options, st.booleans(), st.none() | st.integers(1, 12))
+def test_gathering_exceeds_no_limit_and_loses_no_element(sizes, target, options, measured, weight):
+    if weight is not None and len(options) > 1 and ("element_size_fn" in options or "length_fn" in options):
+        options["max_batch_weight"] = weight
+    config = BatchingConfig(**options)
+    leaving, waiting = batches(sizes, target, measured=measured, **options)
+    assert [size for batch in (*leaving, waiting) for size in batch] == sizes
+    most = config.lookahead if config.learns_from_weights and not measured else config.max_batch_size
+    for batch in (*leaving, waiting):
+        assert len(batch) <= most
+        if measured and config.max_batch_weight is not None and len(batch) > 1:
+            assert len(batch) * max(batch) <= config.max_batch_weight
+        if measured and config.sizes_are_weights and len(batch) > 1:
+            assert sum(batch) <= config.max_batch_size
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 99)), min_size=1),
+    st.integers(1, 20),
+    options,
+    st.booleans(),
+    st.booleans(),
+    st.lists(st.integers(1, 7), min_size=1),
+)
+def test_adding_several_elements_equals_adding_them_one_by_one(elements, target, options, measured, counted, cuts):
+    policy = GatherPolicy(BatchingConfig(**options), measured=measured)
+    elements = [(1 if counted else size, stamp) for size, stamp in elements]
+    expected = batches([size for size, _ in elements], target, measured=measured, **options)
+    leaving, waiting, gathered, rest, turn = [], [], None, elements, 0
+    while rest:
+        now, turn = rest[: cuts[turn % len(cuts)]], turn + 1
+        sizes, stamps = map(list, zip(*now, strict=True))
+        unmeasured = counted and not ({"element_size_fn", "length_fn"} & options.keys())
+        gathered, count = policy.take(gathered or Gathered(target, 0.0, 100), stamps, None if unmeasured else sizes)
+        waiting += now[:count]
+        rest = rest[count:]
+        assert gathered.earliest == min(stamp for _, stamp in waiting)
+        if count < len(now) or policy.is_full(gathered):
+            leaving.append([size for size, _ in waiting])
+            waiting, gathered = [], None
+    assert (leaving, [size for size, _ in waiting]) == expected

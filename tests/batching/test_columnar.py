@@ -24,7 +24,7 @@ from headrace.batching.columnar import (
     split,
     without_views,
 )
-from headrace.batching.size import FixedSize
+from headrace.batching.size import SizeController
 from large import torch
 
 KINDS = {
@@ -87,7 +87,7 @@ def test_elements_of_different_kinds_are_refused():
         concatenate([numpy.zeros((2, 3)), numpy.zeros((2, 4))])
 
 
-class Sizes(FixedSize):
+class Sizes(SizeController):
     """Targets as a test wants them, in turn."""
 
     def __init__(self, targets, limit=math.inf):

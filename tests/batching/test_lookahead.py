@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.batching.lookahead import Lookahead, Measured
-from headrace.batching.size import FixedSize, size_controller
+from headrace.batching.size import SizeController, size_controller
 from headrace.core.config import BatchingConfig
 
 LENGTHS = st.lists(st.integers(0, 300), max_size=60)
 
 
-class Sizes(FixedSize):
+class Sizes(SizeController):
     """Sizes as a test wants them."""
 
     def __init__(self, target=math.inf, most=math.inf, overhead=math.inf):

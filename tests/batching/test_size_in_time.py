@@ -9,7 +9,7 @@ import statistics
 import pytest
 
 from headrace import BatchingConfig
-from headrace.batching.size import FixedSize, MemoryLimitedSize, Untimed, size_controller
+from headrace.batching.size import MemoryLimitedSize, SizeController, Untimed, size_controller
 from headrace.core.result import Stage
 from headrace.failures.search import FailureSearch, LostBatch, parts_after_timeout
 
@@ -172,7 +172,7 @@ def test_a_model_that_becomes_slower_gets_smaller_batches():
 
 def test_sizes_grow_again_after_one_that_failed():
     """With a size of three halves, no batch could have been about as large."""
-    sizes = MemoryLimitedSize(FixedSize(64))
+    sizes = MemoryLimitedSize(SizeController(64))
     sizes.observe(3, Untimed.OUT_OF_MEMORY)
     assert sizes.target() == 1
     for _ in range(8):

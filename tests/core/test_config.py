@@ -58,12 +58,6 @@ def test_bad_options_are_named(options, message):
         BatchingConfig(**options)
 
 
-def test_sizes_are_weights_only_without_a_weight_limit():
-    assert BatchingConfig(element_size_fn=len).sizes_are_weights
-    assert not BatchingConfig(element_size_fn=len, max_batch_weight=5).sizes_are_weights
-    assert not BatchingConfig().sizes_are_weights
-
-
 def test_placement_and_retry_options_are_checked():
     with pytest.raises(ConfigurationError, match="'process', 'machine' or 'auto'"):
         PlacementConfig("moon")

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import pytest
 
-from headrace import KeyedModelHandler, ModelHandler, PredictionResult, RemoteModelHandler
+from headrace import KeyedModelHandler, ModelHandler, PredictionResult
 from headrace.core.declared_type import declared_prediction_type
 
 ThingT = TypeVar("ThingT")
@@ -30,11 +30,6 @@ class ByAnnotation(ModelHandler):
         yield from batch
 
 
-class ByUnhelpfulAnnotation(ModelHandler[str, float, Any]):
-    def run_inference(self, batch, model, inference_args=None) -> Any:
-        return batch
-
-
 class ByBoth(ModelHandler[str, float, Any]):
     def run_inference(self, batch, model, inference_args=None) -> Sequence[int]:
         return batch
@@ -52,10 +47,6 @@ class Late:
 class ByMissingName(ModelHandler["missing.Example", float, Any]):
     def run_inference(self, batch, model, inference_args=None) -> Iterable[missing.Prediction]:  # noqa: F821
         return batch
-
-
-class Heir(ByArgument):
-    pass
 
 
 class Overriding(ByArgument):
@@ -86,10 +77,6 @@ class LateClosed(LateOpen[int, str]):
     pass
 
 
-class HalfOpen(Open[int, ThingT]):
-    pass
-
-
 class Mixin:
     def run_inference(self, batch, model, inference_args=None):
         return batch
@@ -99,21 +86,9 @@ class Mixed(Mixin, ModelHandler[str, bytes, Any]):
     pass
 
 
-class Remote(RemoteModelHandler[str, float, Any]):
-    def create_client(self):
-        return None
-
-    def request(self, batch, model, inference_args=None):
-        return batch
-
-
 class Alone:
     def run_inference(self, batch, model) -> list[int]:
         return batch
-
-
-class Nothing:
-    pass
 
 
 @pytest.mark.parametrize(
@@ -122,21 +97,16 @@ class Nothing:
         (Plain, Any),
         (ByArgument, float),
         (ByAnnotation, dict[str, float]),
-        (ByUnhelpfulAnnotation, float),
         (ByBoth, int),
         (ByLateName, Late),
         (ByMissingName, float),
-        (Heir, float),
         (Overriding, Any),
         (Redeclaring, str),
         (Open, tuple[Any, Any]),
         (Closed, tuple[int, str]),
         (LateClosed, tuple[int, str]),
-        (HalfOpen, tuple[int, Any]),
         (Mixed, bytes),
-        (Remote, float),
         (Alone, int),
-        (Nothing, Any),
         (ModelHandler, Any),
     ],
     ids=lambda given: getattr(given, "__name__", str(given)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+from pathlib import Path
 
 import pytest
 from apache_beam.io.localfilesystem import LocalFileSystem
@@ -12,17 +13,11 @@ from headrace.core import files
 from headrace.core.files import keep_copies, kept_copies, open_uri
 
 
-def test_local_paths_are_opened(tmp_path):
-    path = tmp_path / "model.bin"
-    path.write_bytes(b"abc")
-    with open_uri(str(path)) as file:
-        assert file.read() == b"abc"
-
-
-def test_file_uris_are_opened(tmp_path):
+@pytest.mark.parametrize("named", [str, Path.as_uri])
+def test_local_files_are_opened_by_path_and_by_uri(tmp_path, named):
     path = tmp_path / "my model.bin"
     path.write_bytes(b"abc")
-    with open_uri(path.as_uri()) as file:
+    with open_uri(named(path)) as file:
         assert file.read() == b"abc"
 
 

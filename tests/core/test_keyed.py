@@ -95,14 +95,6 @@ def test_one_handler_gives_the_keyed_handler_its_options():
         handler.validate_inference_args({"a": 1})
 
 
-def test_a_subclass_of_the_keyed_handler_keeps_its_own_answers():
-    class Mine(KeyedModelHandler):
-        def get_metrics_namespace(self):
-            return "Mine"
-
-    assert Mine(Adder()).get_metrics_namespace() == "Mine"
-
-
 @pytest.mark.parametrize("keyed", [KeyedModelHandler, MaybeKeyedModelHandler])
 def test_a_subclass_may_ask_its_base_and_travels(keyed):
     class Mine(keyed):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -67,13 +68,9 @@ def test_a_waiting_user_takes_over_when_the_load_raises():
 
 def test_the_model_idle_longest_is_evicted():
     store, loads = ModelCache(limit=2), []
-
-    def use(name):
-        with store.use(name, lambda: loads.append(name)):
-            assert len(store) <= 2
-
     for name in "aabcbca":
-        use(name)
+        with store.use(name, partial(loads.append, name)):
+            assert len(store) <= 2
     assert loads == ["a", "b", "c", "a"]
 
 

@@ -47,19 +47,6 @@ def test_verdicts(need, loading, free, verdict):
     assert admit(need, ALL, loading, free, 64 * GB) == verdict
 
 
-def test_models_last_used_together_are_evicted_by_name():
-    twins = [Held("b", GB, 0, 1.0), Held("a", GB, 0, 1.0)]
-    assert admit(GB, twins, [], GB, 64 * GB) == Evict(("a",))
-
-
-def test_small_old_models_stay_if_only_a_large_one_makes_room():
-    assert admit(4 * GB, [OLD, NEW], [], GB, 64 * GB) == Evict(("new",))
-
-
-def test_a_model_of_unknown_size_is_tried_when_nothing_is_free():
-    assert admit(None, [USED], [], 0, 64 * GB) == Admit()
-
-
 @pytest.mark.parametrize("loading", [[], [GB], [None]])
 def test_a_model_larger_than_memory_is_refused_at_once(loading):
     assert admit(64 * GB, [], loading, 64 * GB, 64 * GB) == Refuse(
@@ -88,11 +75,6 @@ def test_admission_waits_for_models_being_unloaded():
 def test_small_models_are_not_refused_for_lack_of_a_large_margin():
     assert admit(10**7, [], [], 2 * 10**7, 64 * GB) == Admit()
     assert isinstance(admit(10**7, [], [], 2 * 10**7 - 1, 64 * GB), Refuse)
-
-
-def test_available_memory_never_exceeds_the_total():
-    assert isinstance(admit(8 * GB, [USED], [], 99 * GB, 10 * GB), Admit)
-    assert admit(8 * GB, [USED], [GB + 1], 99 * GB, 10 * GB) == Wait()
 
 
 @pytest.mark.parametrize(
@@ -213,36 +195,26 @@ def measured(memory, **options):
     return room
 
 
-def test_a_load_waits_for_memory_that_another_process_holds():
-    memory, clock, neighbour = Memory(1000 * MB), FakeClock(), Neighbour()
-    room = measured(memory, now=clock.seconds, neighbours=neighbour)
-    memory.used = 950 * MB
-    assert room.make("a", None, {"b": 1}, []) is None  # first of all it waits for its own
-    assert neighbour.told == []
-    assert room.make("a", None, {"b": 0}, []) == ("b",)  # though that is not enough
-    clock.advance(59)
-    assert room.make("a", None, {}, []) is None
-    memory.used = 600 * MB
-    assert room.make("a", None, {}, []) == ()
-    assert neighbour.told == ["waits", "waits", "waits no longer"]
-
-
-def test_a_load_waits_for_a_minute_in_all_and_not_for_what_never_fits():
+def test_a_load_waits_a_minute_in_all_for_what_another_process_holds_and_not_for_what_never_fits():
     memory, clock, neighbour = Memory(1000 * MB), FakeClock(), Neighbour()
     room = measured(memory, now=clock.seconds, neighbours=neighbour)
     memory.used = 950 * MB
     with pytest.raises(ModelMemoryError, match="in all"):
         room.make("a", 1000 * MB, {}, [])
+    assert room.make("a", None, {"b": 1}, []) is None  # first of all it waits for its own
+    assert neighbour.told == []
+    assert room.make("a", None, {"b": 0}, []) == ("b",)  # though that is not enough
+    clock.advance(59)
     assert room.make("a", None, {}, []) is None
-    clock.advance(60)
+    clock.advance(1)
     for name in "ab":
         with pytest.raises(ModelMemoryError, match="are free"):
             room.make(name, None, {}, [])
-    memory.used = 0
+    memory.used = 600 * MB
     assert room.make("a", None, {}, []) == ()
     memory.used = 950 * MB
     assert room.make("a", None, {}, []) is None
-    assert neighbour.told[-2:] == ["waits no longer", "waits"]
+    assert neighbour.told == ["waits"] * 2 + ["waits no longer"] * 3 + ["waits"]
 
 
 def test_a_process_makes_way_for_another_that_waits():

@@ -122,13 +122,11 @@ def grouped(machine, request):
     )
 
 
-def test_a_machine_without_groups(machine):
-    assert machine.figures() == (PHYSICAL, 9_000_000 * 1024)
-
-
-def test_a_group_without_a_limit(grouped):
+@pytest.mark.parametrize("limit", ["max", 64 * GIGABYTE])
+def test_a_group_without_a_limit_within_the_machine_s_memory(grouped, limit):
     machine, make = grouped
-    make("jobs/one", "max", used=15 * GIGABYTE)
+    assert machine.figures() == (PHYSICAL, 9_000_000 * 1024)
+    make("jobs/one", limit, used=15 * GIGABYTE if limit == "max" else 0)
     assert machine.figures() == (PHYSICAL, 9_000_000 * 1024)
 
 
@@ -150,12 +148,6 @@ def test_the_tightest_enclosing_group_decides(grouped):
     assert machine.figures() == (2 * GIGABYTE, GIGABYTE - 1)
 
 
-def test_a_limit_beyond_the_machine_s_memory_is_none(grouped):
-    machine, make = grouped
-    make("jobs/one", 64 * GIGABYTE)
-    assert machine.figures() == (PHYSICAL, 9_000_000 * 1024)
-
-
 @pytest.mark.parametrize(("line", "place"), [("4:memory:/docker/abc", "memory"), ("0::/", ""), ("0::/../other", "")])
 def test_a_container_sees_its_own_group_at_the_top(machine, line, place):
     machine.is_in(line)
@@ -167,6 +159,7 @@ def test_memory_figures_may_be_unknown(tmp_path):
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert memory_limit(tmp_path, tmp_path) == memory_available(tmp_path, tmp_path) == physical
     assert memory_of(os.getpid(), tmp_path) is None
+    assert oom_kills(tmp_path, tmp_path) is None
 
 
 @pytest.mark.parametrize("count", [3, None])  # none before Linux 4.13
@@ -178,11 +171,6 @@ def test_out_of_memory_kills_are_counted(grouped, count):
     machine.group(f"{place}/one", **{name: f"under_oom 0\noom 4\n{kills}".strip()})
     machine.group(place, **{name: "oom_kill 70" if count else "oom 1"})
     assert machine.kills() == count
-
-
-def test_out_of_memory_kills_are_unknown_without_groups(machine, tmp_path):
-    assert machine.kills() is None
-    assert oom_kills(tmp_path / "nothing") is None
 
 
 def test_other_processes_are_unknown_if_proc_is_of_another_namespace(tmp_path):

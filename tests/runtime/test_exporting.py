@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 
@@ -194,21 +193,6 @@ def test_a_collector_that_is_away_costs_no_row(tmp_path, closed_port):
         "OTEL_EXPORTER_OTLP_TIMEOUT": "1",
     }
     assert ran(tmp_path, PREDICT, **variables).startswith("1\n")
-
-
-def test_gpus_are_measured_where_there_are_some(tmp_path):
-    figures = tmp_path / "figures.prom"
-    code = [
-        "from types import SimpleNamespace as Some",
-        "utilization, memory = (lambda gpu: Some(gpu=50)), (lambda gpu: Some(used=1000))",
-        "figures = {'nvmlDeviceGetUtilizationRates': utilization, 'nvmlDeviceGetMemoryInfo': memory}",
-        "opened = {'nvmlInit': list, 'nvmlDeviceGetCount': lambda: 2, 'nvmlDeviceGetHandleByIndex': int}",
-        "sys.modules['pynvml'] = Some(**figures, **opened)",
-        *PREDICT,
-    ]
-    assert ran(tmp_path, code, HEADRACE_PROMETHEUS=str(figures)) == "1\n"
-    found = dict(re.findall(r"headrace_gpu_(\w+){.*} (.*)", figures.read_text()))
-    assert found == {"busy": "1.0", "memory_bytes": "2000.0"}
 
 
 UNENDED = ["global results", "results = headrace.predict(Square(max_batch_size=1), range(9))", "print(next(results))"]

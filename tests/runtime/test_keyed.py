@@ -11,7 +11,6 @@ import pytest
 
 from headrace import (
     BatchingConfig,
-    ConfigurationError,
     KeyedModelHandler,
     KeyModelMapping,
     ModelHandler,
@@ -19,7 +18,6 @@ from headrace import (
 )
 from headrace.models import admission
 from headrace.models.memory import resident_bytes
-from headrace.runtime.plan import make_plan
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -131,11 +129,6 @@ def test_models_have_the_batching_options_of_their_own_handlers(tmp_path, way):
     assert [sizes[2, n] for n in (0, 30, 1, 2, 9, 8)] == [6] * 6
     everywhere = predict(handler, elements, batching=BatchingConfig(min_batch_size=4, max_batch_size=4), **way)
     assert {size for _, (_, _, size) in everywhere} == {4, 2}
-
-
-def test_contradicting_options_of_one_model_are_refused_at_once(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"Minimum \(9\) must not be greater"):
-        make_plan(keyed(tmp_path / "notes", min_batch_size=9, max_batch_size=3))
 
 
 class Large(Named):

@@ -15,7 +15,6 @@ import pytest
 
 from headrace import (
     BatchingConfig,
-    CacheConfig,
     ConfigurationError,
     Failure,
     KeyedModelHandler,
@@ -53,6 +52,11 @@ def ask(tmp_path):
     return call
 
 
+def test_only_what_is_missing_of_a_batch_is_asked_for(ask):
+    assert ask(Metered(size=4), [1, 2, 13, 4]) == ([2, 4, "failed", 8], [1, 2, 4, 13])
+    assert ask(Metered(size=4), [5, 4, 6, 2, 13, 1]) == ([10, 8, 12, 4, "failed", 2], [5, 6, 13])
+
+
 @BOTH
 def test_predictions_are_asked_for_once(ask, kind):
     assert ask(kind(), [1, 2, 3]) == ([2, 4, 6], [1, 2, 3])
@@ -64,11 +68,6 @@ def test_skips_are_kept_and_failures_are_not(ask):
     expected = [2, "failed", 4, "failed"]  # 7 has no output
     assert ask(Metered(), [1, 7, 13, 2, 99]) == (expected, [1, 2, 7, 13, 99])
     assert ask(Metered(), [1, 7, 13, 2, 99]) == (expected, [13, 99])
-
-
-def test_only_what_is_missing_of_a_batch_is_asked_for(ask):
-    assert ask(Metered(size=4), [1, 2, 13, 4]) == ([2, 4, "failed", 8], [1, 2, 4, 13])
-    assert ask(Metered(size=4), [5, 4, 6, 2, 13, 1]) == ([10, 8, 12, 4, "failed", 2], [5, 6, 13])
 
 
 @BOTH
@@ -105,17 +104,12 @@ def test_other_models_and_arguments_are_asked(ask):
     assert ask(Metered(), [1.0]) == ([2.0], [1.0])
 
 
-def test_local_models_are_not_called_again_even_if_they_change_their_examples(ask):
+@pytest.mark.parametrize("isolate", [False, True])
+def test_local_models_are_not_called_again_even_if_they_change_their_examples(ask, isolate):
     handler = LocalMetered(min_batch_size=2, max_batch_size=2)
     assert ask(handler, [{"n": 1}, {"n": 2}]) == ([2, 4], [{"n": 1}, {"n": 2}])
-    assert ask(handler, [{"n": 2}, {"n": 1}, {"n": 3}]) == ([4, 2, 6], [{"n": 3}])
-
-
-def test_isolated_models_are_not_called_again(ask):
-    handler = LocalMetered()
-    assert ask(handler, [{"n": 1}, {"n": 2}])[0] == [2, 4]
-    assert ask(handler, [{"n": 2}, {"n": 1}, {"n": 3}], isolate=True)[0] == [4, 2, 6]
-    assert ask(handler, [{"n": 3}])[1] == []
+    assert ask(handler, [{"n": 2}, {"n": 1}, {"n": 3}], isolate=isolate) == ([4, 2, 6], [] if isolate else [{"n": 3}])
+    assert ask(handler, [{"n": 3}]) == ([6], [])
 
 
 def test_hits_and_misses_are_reported(tmp_path):
@@ -233,11 +227,6 @@ class Told(Locked):
 def test_wrong_use_is_one_error_at_construction(ask, handler, options, reason):
     with pytest.raises(ConfigurationError, match=reason):
         ask(handler, [1], **options)
-
-
-def test_size_that_is_none_is_refused():
-    with pytest.raises(ConfigurationError, match="max_bytes"):
-        CacheConfig("cache", max_bytes=5)
 
 
 RUN = """

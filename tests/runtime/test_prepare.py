@@ -97,38 +97,21 @@ def test_unusable_runtime_directory_is_refused_at_once(tmp_path, monkeypatch):
         prepare(Handler(large_model=True), InferenceRequest())
 
 
-def test_handler_may_refuse_arguments():
-    class Strict(Handler):
-        def validate_inference_args(self, inference_args):
-            if inference_args:
-                raise ValueError("none, please")
-
-    with pytest.raises(ValueError, match="none, please"):
-        prepare(Strict(), InferenceRequest(inference_args={"a": 1}))
-
-
 @pytest.mark.parametrize(
-    ("request_", "timeout"),
+    ("options", "isolated", "timeout"),
     [
-        (InferenceRequest(isolate=True), None),
-        (InferenceRequest(placement=PlacementConfig(isolate=True)), None),
-        (InferenceRequest(placement=PlacementConfig("process", isolate=True)), None),
-        (InferenceRequest(timeout_secs=3), 3),
-        (InferenceRequest(timeout_secs=0.5, isolate=True), 0.5),
+        ({}, False, None),
+        ({"placement": PlacementConfig()}, False, None),
+        ({"placement": "process"}, False, None),
+        ({"isolate": True}, True, None),
+        ({"placement": PlacementConfig("process", isolate=True)}, True, None),
+        ({"timeout_secs": 3}, True, 3),
+        ({"timeout_secs": 0.5, "isolate": True}, True, 0.5),
     ],
 )
-def test_options_that_isolate(request_, timeout):
-    spec = prepare(Handler(), request_)
-    assert (spec.isolated, spec.timeout_secs) == (True, timeout)
-
-
-@pytest.mark.parametrize(
-    "request_",
-    [InferenceRequest(), InferenceRequest(placement=PlacementConfig()), InferenceRequest(placement="process")],
-)
-def test_options_that_do_not_isolate(request_):
-    spec = prepare(Handler(), request_)
-    assert (spec.isolated, spec.timeout_secs) == (False, None)
+def test_options_that_isolate(options, isolated, timeout):
+    spec = prepare(Handler(), InferenceRequest(**options))
+    assert (spec.isolated, spec.timeout_secs) == (isolated, timeout)
 
 
 @pytest.mark.parametrize("timeout", [0, 0.0, -1, float("inf"), float("nan"), "5", [5], True])

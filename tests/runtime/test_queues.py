@@ -100,13 +100,6 @@ def test_models_and_buckets_never_mix_and_none_starves(elements, size, options):
         ]
 
 
-def test_sorted_elements_wait_for_the_lookahead():
-    queues = queues_of(DoublingHandler(), fixed(2, length_fn=abs, lookahead=4))
-    assert [list(queues.add(n, n)) for n in (1, 9, 2)] == [[], [], []]
-    assert [batch.elements for _, batch in queues.add(8, 8)] == [[9, 8], [2, 1]]
-    assert cut(queues, [5, 6, 7]) == [(ONLY, [7, 6]), (ONLY, [5])]
-
-
 def test_bytes_limit_all_queues_together():
     queues = queues_of(by_key("a", "b"), fixed(2, length_fn=lambda pair: len(pair[1]), lookahead_bytes=4000))
     small, large = b"x" * 100, b"y" * 1000

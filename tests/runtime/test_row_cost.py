@@ -14,7 +14,6 @@ from headrace import (
     Price,
     RowCostError,
     predict,
-    predict_table,
 )
 from headrace.beam import RunInference
 from metered import ASKED, EACH_COSTS_ONE, LocalMetered, Metered
@@ -81,14 +80,6 @@ def test_pipeline_has_a_dead_letter(caught, has_fallback):
         assert_that(results, equal_to([4, 8]))
         letters = failures.failed_inferences | beam.Map(lambda letter: (letter[0], SAID in str(letter[1][1])))
         assert_that(letters, equal_to([([21], True)]), label="letters")
-
-
-def test_table_marks_the_row():
-    pandas = pytest.importorskip("pandas")
-    table = pandas.DataFrame({"n": [2, 21]})
-    marked = predict_table(Again(), table, columns="n", budget=CAPPED, on_failure="mark")
-    assert marked["prediction"].tolist()[0] == 4
-    assert SAID in str(marked.iloc[1].to_dict())
 
 
 def test_cap_that_cannot_be_kept_is_an_error():

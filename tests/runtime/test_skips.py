@@ -145,23 +145,6 @@ def test_rows_of_columnar_elements_cannot_be_skipped(answer):
         list(predict(Columns(answer), [numpy.arange(3)], batching=batching))
 
 
-ELSEWHERE = {
-    "isolated": {"isolate": True},
-    "mapped": {"placement": "machine"},
-    "mapped by a host": {"placement": "machine", "isolate": True},
-}
-
-
-@pytest.mark.parametrize("options", ELSEWHERE.values(), ids=ELSEWHERE)
-def test_skips_in_other_processes_are_the_same(options, request):
-    if "placement" in options:
-        request.getfixturevalue("runtime")
-    handler = Choosy().with_preprocess_fn(skip_multiples_of_5).with_postprocess_fn(skip_above_50)
-    found, totals = counted(handler, NUMBERS, batching=BatchingConfig(7, 7), **options)
-    assert [one for one in found if not isinstance(one, Failure)] == DOUBLES
-    assert len(found) + totals.skipped == len(NUMBERS)
-
-
 def test_skipped_outcomes_hold_each_operations_input():
     handler = Choosy().with_preprocess_fn(skip_multiples_of_5).with_postprocess_fn(skip_above_50)
     outcomes = outcomes_of(handler, [5, 3, 28, 1, 29])

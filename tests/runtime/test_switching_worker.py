@@ -91,11 +91,6 @@ def ask(worker, events=None):
     return next(value.inference for outcome in outcomes for value in outcome.values)
 
 
-def test_newest_file_is_the_first_model(files, open_worker):
-    files.put("v1")
-    assert ask(open_worker()) == "v1"
-
-
 def test_newer_file_serves_after_the_next_look(files, open_worker, wait_until):
     worker, events = open_worker(), Events()
     ask(worker, events)
@@ -146,23 +141,18 @@ def test_first_model_is_the_previous_file_if_the_newest_fails_to_load(files, ope
     assert wait_until(lambda: ask(worker) == "v2")
 
 
-def test_next_bundle_looks_again_if_no_first_model_loads(files, open_worker):
+def test_next_bundle_looks_again_if_the_first_look_fails_or_no_first_model_loads(files, open_worker):
     files.put("bad")
     files.broken |= {"bad", "v0"}
-    worker = open_worker()
-    with pytest.raises(ValueError, match="v0"):
-        ask(worker)
-    files.put("v2")
-    assert ask(worker) == "v2"
-
-
-def test_first_look_that_fails_fails_its_bundle_only(files, open_worker):
     worker = open_worker()
     files.error = OSError("no such folder")
     with pytest.raises(OSError, match="no such folder"):
         ask(worker)
     files.error = None
-    assert ask(worker) == "v0"
+    with pytest.raises(ValueError, match="v0"):
+        ask(worker)
+    files.put("v2")
+    assert ask(worker) == "v2"
 
 
 def test_later_look_that_fails_is_logged_and_the_next_comes_in_time(files, open_worker, wait_until):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import pytest
@@ -9,19 +10,20 @@ import pytest
 from headrace import (
     Budget,
     BudgetError,
-    ConfigurationError,
     ElementRetry,
     KeyedModelHandler,
     KeyModelMapping,
     Price,
+    RetryConfig,
     predict,
 )
 from headrace.core.events import UsageReported
+from headrace.local import predict as predict_module
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.usage_meter import UsageMeter
-from metered import ASKED, AsyncMetered, LocalMetered, Metered
-from toys import Events, run
+from metered import ASKED, EACH_COSTS_ONE, AsyncMetered, LocalMetered, Metered
+from toys import Acting, Events, Poisoned, each, run
 
 pytestmark = pytest.mark.usefixtures("requests_end", "module_travels")
 
@@ -126,16 +128,16 @@ def test_waiting_requests_are_not_sent_and_those_in_flight_are_delivered():
     assert 21 <= len(ASKED) < 200
 
 
-def test_price_that_is_missing_stops_at_the_first_request():
-    found, error = spend(Metered("n"), range(100, 1000), Budget(1000.0, prices=PRICES))
-    assert "no price for 'n'; add it" in error
-    assert len(found) == len(ASKED) < 20
-
-
-def test_handler_that_reports_nothing_stops_at_the_first_requests():
-    found, error = spend(Metered(""), range(100, 1000), Budget(max_tokens=1_000_000_000))
-    assert "Metered does not report" in error
-    assert "headrace.report_usage" in error
+@pytest.mark.parametrize(
+    ("model", "budget", "said"),
+    [
+        ("n", Budget(1000.0, prices=PRICES), "no price for 'n'; add it"),
+        ("", Budget(max_tokens=1_000_000_000), r"Metered does not report .* headrace\.report_usage"),
+    ],
+)
+def test_budget_that_cannot_be_kept_stops_at_the_first_requests(model, budget, said):
+    found, error = spend(Metered(model), range(100, 1000), budget)
+    assert re.search(said, error)
     assert len(found) == len(ASKED) < 20
 
 
@@ -183,11 +185,6 @@ def test_bundle_that_is_tried_again_requests_nothing():
         assert bool(ASKED) is bool(asked)
 
 
-def test_budget_that_is_none_is_refused_at_construction():
-    with pytest.raises(ConfigurationError, match="budget must be a Budget, not 5"):
-        predict(Metered(), [1], budget=5)
-
-
 @BOTH
 def test_model_and_fallback_spend_one_budget_and_what_either_was_asked_has_its_outcome(kind):
     """The first one fails each element, and the fallback answers it, until the budget is spent."""
@@ -198,3 +195,57 @@ def test_model_and_fallback_spend_one_budget_and_what_either_was_asked_has_its_o
     assert 40 <= len(ASKED) < 500
     assert found == [28] * ASKED.count(14)
     assert found
+
+
+def alike(example):
+    return 1.0
+
+
+class Sorted(Metered):
+    """Many batches leave together."""
+
+    def batch_elements_kwargs(self):
+        return {**super().batch_elements_kwargs(), "length_fn": alike, "lookahead": 200}
+
+
+def test_what_was_paid_for_has_its_outcome_although_many_batches_leave_together():
+    found, _ = spend(Sorted(), range(100, 1000), Budget(20, prices=EACH_COSTS_ONE), ordered=False)
+    assert 20 <= len(ASKED) < 900
+    assert sorted(found) == sorted(2 * n for n in ASKED)
+
+
+def test_what_a_fallback_was_paid_for_has_its_outcome_although_preprocessed_elements_come_together():
+    handler = Poisoned().with_preprocess_fn(lambda n: -n)
+    fallback = Metered().with_preprocess_fn(abs)
+    budget = Budget(20, prices=EACH_COSTS_ONE)
+    found, _ = spend(handler, range(100, 1000), budget, fallback=fallback, isolate=True, ordered=False)
+    assert 20 <= len(ASKED) < 900
+    assert sorted(found) == sorted(2 * n for n in ASKED)
+
+
+def test_what_a_fallback_was_paid_for_comes_in_order_although_many_outcomes_wait(monkeypatch):
+    monkeypatch.setattr(predict_module, "_LONGEST_QUEUE", 10)
+
+    def first(example):
+        if example < 105:
+            raise ValueError("too small")
+        return example
+
+    handler = Acting(each(first), min_batch_size=1, max_batch_size=1)
+    found, _ = spend(handler, range(100, 300), Budget(1, prices=EACH_COSTS_ONE), fallback=Sorted())
+    paid = len(ASKED)
+    assert 1 <= paid < 5
+    assert found[:paid] == [2 * n for n in sorted(ASKED)]
+    assert found[paid:] == list(range(105, 105 + len(found) - paid))
+
+
+@pytest.mark.parametrize("limit", range(1, 8))
+def test_what_was_paid_for_has_its_outcome_while_another_model_is_probed(limit):
+    models = {"broken": Acting(lambda batch: 1 / 0, max_batch_size=1), "there": Metered()}
+    handler = KeyedModelHandler([KeyModelMapping([key], model) for key, model in models.items()])
+    elements = [("broken", n) for n in range(5)]
+    elements += [(key, n) for n in range(100, 200) for key in ("there", "there", "broken")]
+    options = {"fallback": Acting(lambda batch: [0 for _ in batch]), "placement": "process", "ordered": False}
+    budget = Budget(limit, prices=EACH_COSTS_ONE)
+    found, _ = spend(handler, elements, budget, retry=RetryConfig(attempts=1), **options)
+    assert sorted(value for key, value in found if key == "there") == sorted(2 * n for n in ASKED)

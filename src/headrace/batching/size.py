@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import threading
-from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Sequence
 from enum import Enum
 from itertools import combinations
 from statistics import median, median_low
 from typing import TypeAlias
 
-from headrace.batching.batch_times import BatchTimes, size_class
 from headrace.core.config import BatchingConfig
+
+_REMEMBERED = 15
+"""Enough that most periods in which other programs slow the machine down are shorter."""
 
 
 class Untimed(Enum):
@@ -39,15 +41,42 @@ def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return max(0.0, median(seconds - each * size for size, seconds in points)), each
 
 
-class SizeController(ABC):
-    """Determines the size of the next batch, and learns from batches that ran. Thread-safe."""
+class BatchTimes(dict[int, "deque[tuple[float, float]]"]):
+    """The last few batches of each power of two, as (size, seconds)."""
 
-    learns = True
+    def __init__(self) -> None:
+        super().__init__()
+        self.typical: dict[int, tuple[float, float]] = {}
+        """Of each power of two the batch with the median time per element."""
+        self.fast: dict[int, tuple[float, float]] = {}
+        """The batch at the faster quartile, since other load only makes batches slower."""
+
+    def add(self, size: float, seconds: float) -> None:
+        """Adds a batch."""
+        power = size_class(size)
+        batches = self.setdefault(power, deque(maxlen=_REMEMBERED))
+        batches.append((size, max(seconds, 1e-12)))
+        by_speed = sorted(batches, key=lambda batch: batch[1] / batch[0])
+        self.typical[power], self.fast[power] = (by_speed[(len(batches) - 1) // part] for part in (2, 4))
+
+
+def size_class(size: float) -> int:
+    """Class of sizes between two powers of two: 1 for size 1, 2 for 2 and 3, 3 for 4 to 7; 0 below 1."""
+    return int(min(size, 2**62)).bit_length()
+
+
+class SizeController:
+    """Determines the size of the next batch: a fixed one, so that each run forms the same batches. Thread-safe."""
+
+    learns = False
     """Whether the times of batches change the size."""
 
-    @abstractmethod
+    def __init__(self, size: int) -> None:
+        self._size = size
+
     def target(self) -> int:
         """Size for the next batch."""
+        return self._size
 
     def max_size(self) -> float:
         """Size that no batch of several elements should exceed, even below its minimum, for lack of memory or time."""
@@ -61,25 +90,8 @@ class SizeController(ABC):
         """Whether it needs no more times of batches of about this size, so that they may run beside other work."""
         return True
 
-    @abstractmethod
     def observe(self, size: float, time: BatchTime) -> None:
         """Notes how long the model took for a batch of ``size``."""
-
-
-class FixedSize(SizeController):
-    """Gives every batch the same size, so that each run forms the same batches."""
-
-    learns = False
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-
-    def target(self) -> int:
-        """The fixed size."""
-        return self._size
-
-    def observe(self, size: float, time: BatchTime) -> None:
-        """Learns nothing."""
 
 
 class AdaptiveSize(SizeController):
@@ -113,6 +125,8 @@ class AdaptiveSize(SizeController):
     """One batch in this many tries another size, if there is one whose speed is not known."""
     _DOUBLE = 30
     """One batch in this many tries twice the size even if its speed is known, since that may be outdated."""
+
+    learns = True
 
     def __init__(self, config: BatchingConfig, timeout_secs: float = math.inf) -> None:
         self._config = config
@@ -227,8 +241,7 @@ class MemoryLimitedSize(SizeController):
 
     After a batch that ran out of memory, or was killed at the time limit, no batch is larger than half of it, or than
     the largest that succeeded if that is more. After some batches of about that size a larger one is tried; if it
-    fails, twice as many precede the next attempt. If a size fails that used to succeed, learning starts again. No size
-    is tried if twice that size would exceed the time limit, as estimated from other batches.
+    fails, twice as many precede the next attempt. If a size fails that used to succeed, learning starts again.
     """
 
     _PATIENCE = 8
@@ -236,21 +249,17 @@ class MemoryLimitedSize(SizeController):
     _PATIENCE_IN_TIME = 32
     """The same after a timeout, which costs the time limit and a load of the model."""
     _MOST_PATIENCE = 1024
-    _GROWTH = 1.25
+    _GROWTH = 1.15
     _ABOUT = 0.75
 
-    def __init__(self, wanted: SizeController, timeout_secs: float = math.inf) -> None:
+    def __init__(self, wanted: SizeController) -> None:
         self._wanted = wanted
         self.learns = wanted.learns
-        self._timeout_secs = timeout_secs
-        self._times = BatchTimes()
         self._lock = threading.Lock()
         self._ceiling = math.inf
         """The largest size allowed; a whole number, so that batches can reach it."""
         self._largest_good = 0.0
         """The largest size that has succeeded since a batch first failed."""
-        self._half = math.inf
-        """Half of the last size that failed."""
         self._first_patience = self._patience = self._PATIENCE
         self._good_in_a_row = 0
 
@@ -282,8 +291,6 @@ class MemoryLimitedSize(SizeController):
                 self._first_patience = self._PATIENCE if time is Untimed.OUT_OF_MEMORY else self._PATIENCE_IN_TIME
                 self._shrink(size)
                 return
-            if self._timeout_secs < math.inf and not isinstance(time, Untimed):
-                self._times.add(size, time)
             if self._ceiling < math.inf:
                 self._grow(size)
 
@@ -294,8 +301,7 @@ class MemoryLimitedSize(SizeController):
             self._patience, self._largest_good = self._first_patience, 0.0
         elif self._largest_good:
             self._patience = min(2 * self._patience, self._MOST_PATIENCE)
-        self._half = max(1.0, size // 2)
-        self._ceiling = max(1.0, math.floor(min(max(self._half, self._largest_good), self._max_in_time())))
+        self._ceiling = max(1.0, size // 2, self._largest_good)
         self._good_in_a_row = 0
 
     def _grow(self, size: float) -> None:
@@ -304,22 +310,13 @@ class MemoryLimitedSize(SizeController):
         if size < self._ABOUT * self._ceiling:
             return
         self._good_in_a_row += 1
-        larger = self._half
         if self._good_in_a_row >= self._patience:
             self._good_in_a_row = 0
-            self._times.forget_above(size)  # an old time of a larger batch must not prevent the attempt
-            larger = max(self._ceiling + 1, self._ceiling * self._GROWTH)
-        self._ceiling = max(self._ceiling, math.floor(min(larger, self._max_in_time())))
-
-    def _max_in_time(self) -> float:
-        """Half the size that, by the fitted line, would just meet the time limit; infinite: unknown."""
-        fixed, each = fit_line(list(self._times.typical.values()) or [(1.0, 0.0)])
-        return (self._timeout_secs - fixed) / 2 / each if each else math.inf
+            self._ceiling = math.floor(max(self._ceiling + 1, self._ceiling * self._GROWTH))
 
 
 def size_controller(config: BatchingConfig, timeout_secs: float | None = None) -> SizeController:
     """The controller that a configuration calls for."""
     limit = math.inf if timeout_secs is None else timeout_secs
-    return MemoryLimitedSize(
-        FixedSize(config.max_batch_size) if config.fixed_size else AdaptiveSize(config, limit), limit
-    )
+    adaptive = None if config.fixed_size else AdaptiveSize(config, limit)
+    return MemoryLimitedSize(adaptive or SizeController(config.max_batch_size))

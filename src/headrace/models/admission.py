@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
 from headrace.core.errors import ModelMemoryError
@@ -28,7 +29,7 @@ _LARGE = 1 << 24
 class Held(NamedTuple):
     """A model that is in memory."""
 
-    key: str
+    key: Any
     nbytes: int
     """Bytes that evicting it frees."""
     leases: int
@@ -46,7 +47,7 @@ class Admit:
 class Evict:
     """Evict these models, then ask again."""
 
-    keys: tuple[str, ...]
+    keys: tuple[Any, ...]
     """Unused models, least recently used first, and no more than necessary."""
 
 
@@ -112,10 +113,10 @@ def margin_of(need: int | None, limit: int) -> int:
     return margin if need is None else min(margin, need)
 
 
-def _least_recently_used(short: int, held: Sequence[Held]) -> tuple[str, ...]:
+def _least_recently_used(short: int, held: Sequence[Held]) -> tuple[Any, ...]:
     """Keys of the idle models to evict to free ``short`` bytes; empty if all of them are too small, or none need go."""
     chosen: list[Held] = []
-    for model in sorted((model for model in held if not model.leases), key=_age):
+    for model in sorted((model for model in held if not model.leases), key=attrgetter("last_used", "key")):
         if sum(one.nbytes for one in chosen) < short:
             chosen.append(model)
     freed = sum(model.nbytes for model in chosen)
@@ -126,10 +127,6 @@ def _least_recently_used(short: int, held: Sequence[Held]) -> tuple[str, ...]:
             chosen.remove(model)
             freed -= model.nbytes
     return tuple(model.key for model in chosen)
-
-
-def _age(model: Held) -> tuple[float, str]:
-    return model.last_used, model.key
 
 
 def _never(need: int, limit: int, margin: int) -> str:
@@ -278,17 +275,15 @@ class MemoryBudget:
         if loading and not self._taken:
             return Wait()
         largest = max(self._taken.values(), default=0)
-        sizes = [self._taken.get(one, largest) for one in held]
-        models = [Held(str(at), sizes[at], users, at) for at, users in enumerate(held.values())]
+        models = [Held(one, self._taken.get(one, largest), users, at) for at, (one, users) in enumerate(held.items())]
         need = max(self._taken.get(name, largest), at_least or 0)
         needs = [self._taken.get(one, largest) for one in loading]
         available, limit = self._available(), self._limit()
         verdict = admit(need or None, models, needs, available, limit)
         if isinstance(verdict, Refuse) and not known:  # the need was an assumption: evict what is idle, then try
             idle = tuple(model.key for model in models if not model.leases)
-            verdict = Evict(idle) if idle else admit(at_least, models, needs, available, limit)
-        names = list(held)
-        return Evict(tuple(names[int(key)] for key in verdict.keys)) if isinstance(verdict, Evict) else verdict
+            return Evict(idle) if idle else admit(at_least, models, needs, available, limit)
+        return verdict
 
     def begins(self, loading: Sequence[Any]) -> None:
         """Notes that a load begins while the loads of these models are in progress."""

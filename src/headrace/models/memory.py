@@ -179,10 +179,7 @@ def pids_are_local(proc: Path = Path("/proc")) -> bool:
     """
     status = lines_of(proc / "self" / "status")
     # NSpid lists this process's id in each namespace, from that of /proc inwards.
-    numbers = next((line.split()[1:] for line in status if line.startswith("NSpid:")), None)
-    if numbers is None:  # kernels before 4.1
-        numbers = [line.split()[1] for line in status if line.startswith("Pid:")]
-    return numbers == [str(os.getpid())]
+    return [str(os.getpid())] in (line.split()[1:] for line in status if line.startswith("NSpid:"))
 
 
 def lines_of(path: Path) -> list[str]:

@@ -56,7 +56,6 @@ class VersionedModels:
         self.spec = fresh()
         self.plan = self.spec.plan
         self.waits = waits
-        self._clock = self.spec.clock
         self._watch = self.spec.watch
         self.policy = policy or RefreshPolicy(waits=waits)
         self.serving: Served | None = None
@@ -265,4 +264,4 @@ class VersionedModels:
         _LOGGER.warning("%s: the refresh to %s failed%s: %r", self.plan.name, what, goes_on, error)
 
     def _now(self) -> float:
-        return self._clock.time_ns() / 1e9
+        return self.spec.clock.time_ns() / 1e9

@@ -48,13 +48,11 @@ class Sampler:
 
     Args:
         observer: receives the events, on that thread.
-        clock: seconds.
         gpus: whether to sample the machine's GPUs.
     """
 
-    def __init__(self, observer: Observer, clock: Callable[[], float] = time.monotonic, *, gpus: bool = False) -> None:
+    def __init__(self, observer: Observer, *, gpus: bool = False) -> None:
         self._observer = observer
-        self._clock = clock
         self._gpus = gpus
         self._done: threading.Event | None = None
         self._thread: threading.Thread | None = None
@@ -63,7 +61,7 @@ class Sampler:
         """Starts the thread; only the first call does something."""
         if self._thread is None:
             self._done = threading.Event()
-            arguments = (self._observer, self._done, self._clock, _gpu_figures() if self._gpus else dict)
+            arguments = (self._observer, self._done, _gpu_figures() if self._gpus else dict)
             self._thread = threading.Thread(target=_sample, args=arguments, name="headrace-samples", daemon=True)
             self._thread.start()
 
@@ -81,24 +79,19 @@ class Sampler:
         self.close()
 
 
-def _sample(
-    observer: Observer,
-    done: threading.Event,
-    clock: Callable[[], float],
-    gpu_figures: Callable[[], Mapping[str, float]],
-) -> None:
+def _sample(observer: Observer, done: threading.Event, gpu_figures: Callable[[], Mapping[str, float]]) -> None:
     """A phase gets the time since the last sample if any thread is in it.
 
     A call that holds the interpreter's lock delays the sample until it returns, in the function that made the call.
     Samples of hundreds of threads are fewer: they take a hundredth of the time.
     """
     phases: dict[str, float] = {}
-    began = last = clock()
+    began = last = time.monotonic()
     computed = time.process_time()
     is_over, took = False, 0.0
     while not is_over:
         is_over = done.wait(max(_PERIOD_SECS, took * _REST))
-        now, busy = clock(), time.thread_time()
+        now, busy = time.monotonic(), time.thread_time()
         looks = list(_looks())
         found = {phase_of(frame) for frame in sys._current_frames().values()}.union(*(look.phases for look in looks))
         if Phase.QUOTA in found:

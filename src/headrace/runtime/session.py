@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 from headrace.batching.batcher import Batch
 from headrace.batching.columnar import ColumnarBatch
-from headrace.batching.size import FixedSize, SizeController, size_controller
+from headrace.batching.size import SizeController, size_controller
 from headrace.core.clock import sleep_of
 from headrace.core.errors import ModelMemoryError
 from headrace.core.events import Event, ModelLoaded, Observer, UsageReported
@@ -113,7 +113,7 @@ class InferenceSession:
         self.spec = spec
         self._sizes = sizes_of(spec)
         self.models = {name: SessionModel(spec, name, self._sizes[name]) for name in plan.models}
-        as_they_come = dict.fromkeys(plan.models, FixedSize(sys.maxsize))
+        as_they_come = dict.fromkeys(plan.models, SizeController(sys.maxsize))
         self.queue_sizes: Mapping[Any, SizeController] = as_they_come if spec.gathered else self._sizes
         """Target batch sizes; unlimited for gathered elements, which wait for a full batch or the end of a bundle."""
         self.resident = ResidentModels(plan.model_limit)
@@ -315,7 +315,7 @@ class _Sessions:
     def _end_others(self, spec: SessionSpec) -> None:
         """Ends the lingering sessions of other transforms; not within a turn, since each has one of its own."""
         with self._open.lock:
-            others = [name for name, one in self._lingering.items() if not one.spec.is_of_same_transform(spec)]
+            others = [name for name, one in self._lingering.items() if one.spec.own_transform != spec.own_transform]
             ending = [self._lingering.pop(name) for name in others]
         for session in ending:
             with self._turn(session.spec):

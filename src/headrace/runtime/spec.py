@@ -162,11 +162,7 @@ class SessionSpec:
             for own in self.fallbacks
         ]
 
-    def is_of_same_transform(self, other: SessionSpec) -> bool:
-        """Whether both belong to one transform: as versions of its models, or as model and fallback."""
-        return self.own_transform == other.own_transform
-
     @property
     def own_transform(self) -> str:
-        """The name of the transform, of its fallbacks' sessions, too."""
+        """The name of the transform; the sessions of its models' versions and of its fallbacks have the same."""
         return self.transform.partition(_OF_FALLBACK)[0]
