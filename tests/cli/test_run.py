@@ -47,32 +47,12 @@ def test_the_summary_counts_all_rows(folder, run):
     assert result.summary["written"] == str(folder.path / "p.jsonl")
 
 
-def test_several_inputs_and_globs_are_read(folder, run):
-    folder.write("data/b.csv", "a\n3\n")
-    folder.write("data/a.csv", "a\n1\n2\n")
-    folder.write("more.jsonl", [{"a": 4}])
-    assert run("Add", "data/*.csv", "more.jsonl", "--output", "p.jsonl").code == 0
-    assert [row["prediction"] for row in folder.rows("p.jsonl")] == [1, 2, 3, 4]
-
-
-def test_the_format_and_the_delimiter_can_be_given(folder, run):
-    folder.write("in.txt", "a;b\n1;2\n")
-    assert run("Add", "in.txt", "--format", "csv", "--delimiter", ";", "--output", "p.jsonl").code == 0
-    assert folder.rows("p.jsonl") == [{"a": 1, "b": 2, "prediction": 3}]
-
-
 def test_columns_are_selected_and_kept_by_glob(folder, run):
     folder.write("in.jsonl", [{"x_2": 1, "id": 7, "x_1": 2, "y": 100}])
     assert run("Add", "in.jsonl", "--columns", "x_*", "--keep", "id", "--output", "p.jsonl").code == 0
     assert folder.rows("p.jsonl") == [{"id": 7, "prediction": 3}]
     assert run("Add", "in.jsonl", "--columns", "y", "--columns", "x_1", "--keep", "", "--output", "p.jsonl").code == 0
     assert folder.rows("p.jsonl") == [{"prediction": 102}]
-
-
-def test_text_columns_stay_text(folder, run):
-    folder.write("in.csv", "a,phone\n1,4412\n")
-    assert run("bare", "in.csv", "--columns", "a", "--text-columns", "phone", "--output", "p.jsonl").code == 0
-    assert folder.rows("p.jsonl") == [{"a": 1, "phone": "4412", "prediction": 1}]
 
 
 def test_a_handler_may_make_its_own_examples(folder, run):
@@ -96,38 +76,6 @@ def test_arguments_reach_the_handler_and_the_model(folder, run):
     assert folder.rows("p.jsonl") == [{"a": 1, "prediction": "here/it.is"}]
 
 
-def test_beam_options_reach_beam(folder, run):
-    for n in range(4):
-        folder.write(f"in{n}.jsonl", [{"a": n}])
-    workers = ("--direct_num_workers", "2", "--direct_running_mode=multi_threading")
-    result = run("Add", "in0.jsonl", *workers, "in1.jsonl", "--output", "p.jsonl", "in[23].jsonl")
-    assert result.code == 0
-    assert sorted(row["prediction"] for row in folder.rows("p.jsonl")) == [0, 1, 2, 3]
-
-
-class TestColumnsThatAPredictionHas:
-    """Only the first row's are known before the run begins."""
-
-    @pytest.fixture
-    def of_rows(self, folder):
-        rows = [{"a": 1}, {"a": 2, "prediction": 7}, {"a": 3, "model_id": "m"}]
-        folder.write("in.jsonl", rows)
-        return rows
-
-    @pytest.mark.parametrize("resume", [[], ["--resume"]])
-    def test_a_later_row_with_such_a_column_is_a_dead_letter(self, folder, run, of_rows, resume):
-        assert run("bare", "in.jsonl", "--columns", "a", "--output", "p.jsonl", *resume).code == 0
-        assert folder.rows("p.jsonl") == [{"a": 1, "prediction": 1}]
-        letters = folder.rows("p.dead-letters.jsonl")
-        assert [letter["row"] for letter in letters] == of_rows[1:]
-        assert "the row has a column 'prediction' of its own" in letters[0]["message"]
-        assert "with --keep" in letters[1]["message"]
-
-    def test_a_column_that_is_not_kept_does_no_harm(self, folder, run, of_rows):
-        assert run("bare", "in.jsonl", "--columns", "a", "--keep", "a", "--output", "p.jsonl").code == 0
-        assert folder.rows("p.jsonl") == [{"a": n, "prediction": n} for n in (1, 2, 3)]
-
-
 def test_a_traceback_that_letters_have_in_common_is_written_three_times(folder, run):
     folder.write("in.jsonl", [{"a": 1}, *[{"a": f"x{number}"} for number in range(9)], {"b": 1}])
     assert run("Vectors", "in.jsonl", "--columns", "a", "--output", "p.jsonl").code == 0
@@ -135,17 +83,3 @@ def test_a_traceback_that_letters_have_in_common_is_written_three_times(folder, 
     assert [letter["traceback"] is None for letter in letters] == [False] * 3 + [True] * 6 + [False]
     assert letters[0]["traceback"].endswith(f"ValueError: {letters[0]['message']}\n")
     assert "'x8'" in letters[8]["message"]
-
-
-def test_one_column_is_a_bare_value(folder, run):
-    folder.write("in.jsonl", ROWS)
-    assert run("bare", "in.jsonl", "--columns", "b", "--keep", "a", "--output", "p.jsonl").code == 0
-    assert folder.rows("p.jsonl") == [{"a": n, "prediction": 10 * n} for n in range(5)]
-
-
-def test_batch_sizes_can_be_given(folder, run):
-    folder.write("in.jsonl", [{"a": n} for n in range(7)])
-    run("size", "in.jsonl", "--min-batch-size", 3, "--max-batch-size", 3, "--output", "p.jsonl")
-    assert [row["prediction"] for row in folder.rows("p.jsonl")] == [3, 3, 3, 3, 3, 3, 1]
-    run("size", "in.jsonl", "--handler-arg", "min_batch_size=2", "--max-batch-size", 2, "--output", "p.jsonl")
-    assert [row["prediction"] for row in folder.rows("p.jsonl")] == [2, 2, 2, 2, 2, 2, 1]

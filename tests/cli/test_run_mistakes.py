@@ -15,12 +15,10 @@ def old(folder):
     folder.write("in.jsonl", ROWS)
     folder.write("in.csv", "a,b\n1,2\n")
     folder.write("long.csv", "a,b\n" + "1,2\n" * 1000)
-    folder.write("array.json", '[{"a": 1, "b": 2}]')
     folder.write("broken.jsonl", '{"a": 1\n')
     folder.write("twice.csv", "a,a\n1,2\n")
     folder.write("prediction.jsonl", [{"a": 1, "prediction": 2}])
     folder.write("p.jsonl", "old\n")
-    folder.write("p.parquet.txt", "")
     before = folder.names()
     yield folder
     assert folder.names() == before
@@ -44,19 +42,12 @@ def mistaken(old, handlers, headrace):
     ("inputs", "error"),
     [
         (["absent.csv"], "there is no file 'absent.csv'."),
-        (["in.cvs"], "there is no file 'in.cvs'; did you mean 'in.csv'?"),
-        (["in.jsonl", "absent*.csv"], "no file matches 'absent*.csv'."),
-        (["."], ". is a folder; name its files: './**/*."),
-        (["p.parquet.txt"], "tells no format; add --format jsonl, csv or parquet."),
         (["broken.jsonl"], "line 1: Expecting ',' delimiter"),
-        (["twice.csv"], "the header has 'a' twice, and a row can have it once only; rename one of them in the header"),
         (["", "in.csv"], "an INPUT has no name (''); is a variable of the shell empty?"),
-        (["array.json"], "it is one JSON array, not an object on each line; convert it: jq -c "),
         (
             ["s3://bucket/a.csv"],
             "Beam's part for Amazon S3 is not installed; install it with: pip install 'apache-beam[aws]'",
         ),
-        (["gs://bucket/a.csv"], "pip install 'apache-beam[gcp]'"),
         (["prediction.jsonl"], "the input has a column 'prediction', where the prediction goes"),
         (["--streaming"], "no INPUT is given"),
     ],
@@ -96,7 +87,6 @@ def test_a_handler_that_does_not_pickle_stays_in_this_process(mistaken, argument
         (["--handler-arg", "plus=1", "--model", "x"], "--model and --handler-arg plus are the same"),
         (["--inference-arg", "x=1"], "Add takes no inference argument but times"),
         (["--inference-arg", "times=1", "--inference-arg", "times=2"], "--inference-arg times is given twice."),
-        (["--max-batch-size", "0"], "max_batch_size must be at least 1, not 0."),
         (["--max-batch-size", "many"], "Invalid value for '--max-batch-size'"),
         (["--format", "xml"], "Invalid value for '--format': 'xml' is not one of 'jsonl', 'csv', 'parquet', 'files'."),
         (["--delimiter", ";;", "in.csv"], "--delimiter is one character, not ';;'"),
@@ -108,8 +98,6 @@ def test_a_handler_that_does_not_pickle_stays_in_this_process(mistaken, argument
             "did you mean '--direct_num_workers'?",
             marks=pytest.mark.since_beam("2.77", reason="older versions take the beginning of an option's name"),
         ),
-        (["--direct_num_workers=x"], "invalid int value: 'x'."),
-        (["--runner", "NoRunner"], "Unexpected pipeline runner: NoRunner."),
     ],
 )
 def test_mistaken_options_are_named(mistaken, arguments, error):
@@ -119,9 +107,7 @@ def test_mistaken_options_are_named(mistaken, arguments, error):
 @pytest.mark.parametrize(
     ("output", "error"),
     [
-        ("p.txt", "--output must end in .jsonl, .csv (both also .gz) or .parquet, not 'p.txt'."),
         ("in.jsonl", "in.jsonl is among the inputs and would be overwritten; choose another --output."),
-        ("..", "--output must be a file, and .. is a folder; name a file in it, such as ../predictions.jsonl; or"),
         ("in.csv/p.jsonl", "in.csv/p.jsonl: Not a directory; name a place where a file can be made."),
         ("gs://bucket/p.jsonl", "pip install 'apache-beam[gcp]'"),
     ],
@@ -196,13 +182,6 @@ def test_a_model_that_cannot_be_loaded_is_named_with_its_option(old, headrace):
     assert (result.code, result.out) == (1, "")
     assert result.error.startswith("sklearn-numpy cannot load --model ../churn.h5: ")
     assert result.error.endswith("the file is a model of Keras: --handler tensorflow-numpy")
-
-
-@pytest.mark.parametrize("output", ["p.jsonl", "p.parquet"])
-def test_a_pipeline_that_fails_leaves_the_output(old, headrace, handlers, output):
-    result = headrace("run", "in.jsonl", "--handler", f"{handlers}:Broken", "--output", output)
-    assert (result.code, result.out) == (1, "")
-    assert result.error == "the run failed: OSError: no such weights: w.pkl"
 
 
 @pytest.mark.parametrize(("first", "code"), [("in.csv", 2), ("long.csv", 1)])

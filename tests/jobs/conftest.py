@@ -72,6 +72,20 @@ def plain(tmp_path):
 
 
 @pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Writes a file below the current folder; returns its path."""
+    monkeypatch.chdir(tmp_path)
+
+    def to(name, content=""):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return str(path)
+
+    return to
+
+
+@pytest.fixture
 def good(tmp_path):
     """3,000 rows of Parquet with columns of all kinds."""
     return write_columns_of_all_types(tmp_path / "good.parquet")

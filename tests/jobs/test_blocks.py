@@ -3,7 +3,6 @@
 import gzip
 import json
 import os
-import random
 from unittest import mock
 
 import numpy
@@ -102,31 +101,6 @@ LINES = (
         "{n},{x}, ,t,\t",
     ]
 )
-
-
-def csv_text(seed, count, ends="\n", clean=3000):
-    chosen = random.Random(seed)
-    lines = [LINES[0].format(n=n, x=n / 8) for n in range(clean)]
-    lines += [chosen.choice(LINES).format(n=n, x=chosen.uniform(-50, 50)) for n in range(count)]
-    lines.append(f"0{seed},01.5,007,t,1")
-    return (ends.join([HEADER, *lines]) + chosen.choice(["", ends])).encode("utf-8", "surrogateescape")
-
-
-@pytest.mark.large
-@pytest.mark.parametrize("ends", ["\n", "\r\n"])
-@pytest.mark.parametrize("output", OUTPUTS)
-def test_csv_with_all_that_can_be_wrong(both_ways, tmp_path, output, ends):
-    (tmp_path / "1.csv").write_bytes(csv_text(1, 5000, ends))
-    (tmp_path / "2.csv.gz").write_bytes(gzip.compress(b"\xef\xbb\xbf" + csv_text(2, 1000, ends)))
-    (tmp_path / "3.csv").write_bytes(b'b,a,text\n1,2,"open\n' + csv_text(3, 200))
-    (tmp_path / "4.csv").write_bytes(b"")
-    (tmp_path / "5.csv").write_bytes(b"\n1,2\n")
-    both_ways(tmp_path / "*.csv*", output=output)
-
-
-def test_csv_with_another_delimiter_and_columns_of_text(both_ways, tmp_path):
-    (tmp_path / "in.tsv").write_bytes(csv_text(4, 300).replace(b",", b"\t"))
-    both_ways(tmp_path / "in.tsv", text=("id",))
 
 
 def assert_same_rows(path, numbers):

@@ -124,18 +124,6 @@ def test_numbers_of_a_type_in_one_file_and_of_another_in_the_next(both_ways, tmp
     assert len(letters) == 4
 
 
-MIXED = pandas.DataFrame(
-    {
-        "n": [*range(99), 1313],
-        "x": numpy.arange(100, dtype="float32") / 3,
-        "t": pandas.Categorical([*["a", "b"] * 49, None, "c"]),
-        "v": [[n / 2, 1.0] if n % 50 else [1.0] for n in range(100)],
-        "y": pandas.array([True, False] * 49 + [None, True], "boolean"),
-    },
-    index=range(100, 0, -1),
-)
-
-
 def test_objects_of_a_data_frame_that_are_no_column_of_arrows():
     frame = pandas.DataFrame({"n": [1, "x", 3], "t": ["a", "b", 7]})
     found = predict_table(Describing("nt"), frame, on_failure="mark")

@@ -9,8 +9,7 @@ import zstandard
 
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.files import Source, match
-from headrace.jobs.reading import read_blocks, read_rows
-from headrace.rows.columns import Fit, fitted
+from headrace.jobs.reading import read_rows
 
 KINDS = {
     "gz": gzip.compress,
@@ -24,23 +23,14 @@ TEXT = "".join(["a,b\n", *(f"{row['a']},{row['b']}\n" for row in ROWS)]).encode(
 MIDDLE = TEXT.index(b"\n", len(TEXT) // 2) + 1
 
 
-def row_by_row(source):
-    return list(read_rows(source, {"a": "int", "b": "int"}))
-
-
-def in_columns(source):
-    blocks = read_blocks(source, types={"a": "int", "b": "int"}, names=("a", "b"))
-    return [row for block in fitted(blocks, Fit(("a", "b"))) for row in block.rows()]
-
-
-@pytest.fixture(params=[row_by_row, in_columns])
-def read(request, tmp_path):
+@pytest.fixture
+def read(tmp_path):
     """Reads a compressed CSV file with such bytes."""
 
     def rows(extension, content):
         path = tmp_path / f"a.csv.{extension}"
         path.write_bytes(content)
-        return request.param(Source(str(path), "csv"))
+        return list(read_rows(Source(str(path), "csv"), {"a": "int", "b": "int"}))
 
     return rows
 

@@ -9,18 +9,6 @@ from headrace.jobs.files import Source, match
 from headrace.jobs.reading import infer_schema, read_rows
 
 
-@pytest.fixture
-def write(tmp_path, monkeypatch):
-    """Writes a file into the current folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def to(name, content):
-        (tmp_path / name).write_text(content)
-        return str(tmp_path / name)
-
-    return to
-
-
 def rows_of(path):
     (source,) = match([path])
     return list(read_rows(source, infer_schema([source]).csv))

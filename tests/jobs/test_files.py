@@ -16,20 +16,6 @@ from headrace.jobs.reading import InputSchema, infer_schema, read_rows
 from headrace.rows.blocks import BrokenLine
 
 
-@pytest.fixture
-def write(tmp_path, monkeypatch):
-    """Writes a file into the current folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def to(name, content):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return str(path)
-
-    return to
-
-
 def rows_of(path, **options):
     sources = match([path], **options)
     types = infer_schema(sources).csv
@@ -117,21 +103,6 @@ def test_a_line_in_many_pieces():
     pieces = iter([b"\n", *[b"x" * 64] * 600_000, b"\ny"])
     lines = TextLines(SimpleNamespace(read=lambda _: next(pieces, b"")))
     assert list(map(len, lines.pieces())) == [1, 64 * 600_000 + 1, 2]
-
-
-def test_csv_fields_with_quotes_line_ends_and_a_byte_order_mark(write):
-    write("a.csv", '\ufeffname,text\r\nx,"one\r\ntwo, ""three"""\r\n\r\ny,\u2028z\r\n')
-    assert rows_of("a.csv") == [{"name": "x", "text": 'one\r\ntwo, "three"'}, {"name": "y", "text": "\u2028z"}]
-
-
-def test_csv_lines_with_too_few_or_too_many_fields(write):
-    write("a.csv", "a,b\n1,2\n3\n4,5,6\n7,8\n")
-    rows = rows_of("a.csv")
-    assert [row for row in rows if isinstance(row, dict)] == [{"a": 1, "b": 2}, {"a": 7, "b": 8}]
-    assert broken(rows) == [
-        ("3", 3, "the line has 1 fields, the header 2"),
-        ("4,5,6", 4, "the line has 3 fields, the header 2"),
-    ]
 
 
 def test_csv_fields_of_any_length(write):

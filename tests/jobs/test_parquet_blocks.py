@@ -10,18 +10,8 @@ import pytest
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.files import match
 from headrace.jobs.reading import infer_schema, read_rows
-from headrace.rows.blocks import BrokenLine
 
 FAR = pyarrow.array([0, 10**7, 1], pyarrow.int32()).cast(pyarrow.date32())
-
-
-def test_a_date_that_python_does_not_have_costs_its_row(tmp_path):
-    path = tmp_path / "a.parquet"
-    pyarrow.parquet.write_table(pyarrow.table({"a": [1, 2, 3], "when": FAR}), path)
-    first, far, last = read_rows(match([str(path)])[0], {})
-    assert (first, last["a"]) == ({"a": 1, "when": datetime.date(1970, 1, 1)}, 3)
-    assert isinstance(far, BrokenLine)
-    assert (far.line, far.number) == ("a: [ 2 ]\nwhen: [ 29349-01-26 ]", 2)
 
 
 def test_in_columns_too(tmp_path, both_ways):

@@ -149,26 +149,6 @@ def test_table_without_rows_gets_the_columns(table):
     assert columns_of(found) == {"prediction": [], "model_id": [], "outcome": [], "error": []}
 
 
-@pytest.mark.parametrize(
-    ("predictions", "kind", "values"),
-    [
-        ([1, 2, 3], pyarrow.int64(), [1, 2, 3]),
-        ([numpy.float32(0.5), 1.0, numpy.nan], pyarrow.float64(), [0.5, 1.0, None]),
-        ([numpy.zeros(2), numpy.ones(2), None], pyarrow.list_(pyarrow.float64()), [[0, 0], [1, 1], None]),
-        (
-            [{"a": 1}, {"a": 2}, {"a": 3}],
-            pyarrow.struct({"a": pyarrow.int64()}),
-            [{"a": 1}, {"a": 2}, {"a": 3}],
-        ),
-        ([1, "x", [2]], pyarrow.string(), ["1", "x", "[2]"]),
-    ],
-)
-def test_predictions_in_a_table_have_the_types_of_the_command_lines_parquet(predictions, kind, values):
-    found = predict_table(Acting(lambda batch: [predictions[n - 1] for n in batch]), TABLES[1], columns="n")
-    assert found.schema.field("prediction").type == kind
-    assert found.column("prediction").to_pylist() == values
-
-
 def test_predictions_in_a_data_frame_are_what_the_handler_made():
     vectors = [numpy.zeros(2), numpy.ones(2), numpy.ones(2)]
     found = predict_table(Acting(lambda batch: [vectors[n - 1] for n in batch]), TABLES[0], columns="n")

@@ -122,11 +122,6 @@ def test_a_dead_letter_says_everything(make, lines, tmp_path):
     assert letters["reading"]["row"] == {"line": "?", "file": str(tmp_path / "in0.jsonl"), "line_number": 3}
 
 
-def test_files_keep_their_order(make, lines):
-    Run(make([0, 2], [4], [6, 8])).execute()
-    assert [line["n"] for line in lines("out.jsonl")] == [0, 2, 4, 6, 8]
-
-
 def test_several_workers_lose_nothing(make, lines):
     options = ("--direct_num_workers=2", "--direct_running_mode=multi_threading")
     report = Run(make(*([n * 10, n * 10 + 1] for n in range(5)), options=options)).execute()

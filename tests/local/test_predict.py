@@ -254,12 +254,6 @@ def test_host_may_have_hosts(processes):
     assert processes() == []
 
 
-@pytest.mark.parametrize("timeout", [0, -1, "5", float("inf"), float("nan"), True])
-def test_wrong_timeout_is_refused_at_once(timeout):
-    with pytest.raises(ConfigurationError, match="timeout must be a positive number of seconds"):
-        predict(Doubler(), [], timeout=timeout)
-
-
 @pytest.mark.parametrize("prepared", [False, True])
 @pytest.mark.parametrize("ordered", [False, True])
 def test_function_that_raises_stop_iteration_loses_nothing(prepared, ordered):

@@ -61,22 +61,27 @@ def outcome(handler, row=ROW, **examples):
     return found
 
 
-def test_without_columns_the_example_is_the_row():
-    assert outcome(Echo()) == ("echo", ROW)
+@pytest.mark.parametrize(
+    ("make", "columns", "example"),
+    [
+        (Echo, None, ROW),
+        (Echo, ("b", "a"), {"b": 2, "a": 1}),
+        (Echo, ("b",), 2),
+        (Array, ("b", "a"), [2.0, 1.0]),
+        (Array, ("b",), [2.0]),
+        (Array, None, [1.0, 2.0]),
+    ],
+)
+def test_examples_are_made_of_columns_in_their_order(make, columns, example):
+    assert repr(outcome(make(), columns=columns, all_columns=("a", "b"))) == repr(("echo", example))
 
 
-def test_several_columns_are_a_dict_in_their_order():
-    _, example = outcome(Echo(), columns=("b", "a"))
-    assert list(example.items()) == [("b", 2), ("a", 1)]
-
-
-def test_one_column_is_a_bare_value():
-    assert outcome(Echo(), columns=("b",)) == ("echo", 2)
-
-
-@pytest.mark.parametrize(("columns", "example"), [(("b", "a"), [2.0, 1.0]), (("b",), [2.0]), (None, [1.0, 2.0])])
-def test_a_handler_may_make_its_own_examples(columns, example):
-    assert outcome(Array(), columns=columns, all_columns=("a", "b")) == ("echo", example)
+def test_columns_that_a_prediction_has_are_refused():
+    over = over_rows(Echo(), Examples(("a",)), ("prediction", "model_id"))
+    first, *others = predict(over, [{"a": 1}, {"a": 2, "prediction": 7}, {"a": 3, "model_id": "m"}], on_failure="yield")
+    assert first == ("echo", 1)
+    assert "the row has a column 'prediction' of its own" in str(others[0].error)
+    assert "with --keep" in str(others[1].error)
 
 
 @pytest.mark.parametrize("make", [Array, BeamsEcho], ids=["headrace", "beam"])

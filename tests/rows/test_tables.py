@@ -13,20 +13,6 @@ from headrace import ConfigurationError
 from headrace.rows.blocks import BrokenLine
 from headrace.rows.tables import chosen, names_of, rows_of_table
 
-ROWS = [{"n": 1, "text": "a"}, {"n": 2, "text": None}]
-
-
-@pytest.mark.parametrize(
-    "table",
-    [pandas.DataFrame(ROWS), pyarrow.Table.from_pylist(ROWS), pyarrow.RecordBatch.from_pylist(ROWS)],
-    ids=lambda table: type(table).__name__,
-)
-def test_rows_are_dicts_of_python_values(table):
-    rows = list(rows_of_table(table))
-    assert rows == ROWS
-    assert type(rows[0]["n"]) is int
-    assert names_of(table) == ("n", "text")
-
 
 def test_rows_keep_their_order_across_chunks():
     table = pyarrow.concat_tables([pyarrow.table({"n": range(start, start + 900)}) for start in (0, 900, 1800)])

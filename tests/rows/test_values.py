@@ -80,42 +80,6 @@ def test_extensions_of_pyarrow_have_its_values():
     assert as_values(truths) == [True, False]
 
 
-SCRIPT = """
-import sys
-
-class NoPandas:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "pandas":
-            raise ModuleNotFoundError("No module named 'pandas'", name="pandas")
-
-if sys.argv[2] == "without":
-    sys.meta_path.insert(0, NoPandas())
-else:
-    import pandas
-from headrace.jobs.files import Source
-from headrace.jobs.json_lines import as_line
-from headrace.jobs.reading import read_rows
-
-for row in read_rows(Source(sys.argv[1], "parquet"), {}):
-    print([(name, type(value), repr(value)) for name, value in row.items()], as_line(row))
-"""
-
-
-@pytest.mark.large
-def test_whether_pandas_is_installed_makes_no_difference(tmp_path):
-    kinds = [MOMENTS, pyarrow.timestamp("ns"), pyarrow.duration("ns"), pyarrow.time64("ns")]
-    counts = [0, 1, 1000, COUNT % DAY, None]
-    columns = [pyarrow.array(counts, kind) for kind in kinds]
-    pyarrow.parquet.write_table(pyarrow.table(columns, list("abcd")), tmp_path / "a.parquet")
-    (tmp_path / "read.py").write_text(SCRIPT)
-
-    def told(how):
-        command = [sys.executable, str(tmp_path / "read.py"), str(tmp_path / "a.parquet"), how]
-        return subprocess.run(command, capture_output=True, check=True, text=True).stdout
-
-    assert told("without") == told("with") != ""
-
-
 class Celsius(pyarrow.ExtensionType):
     """A type that Python code adds to Arrow's; it is not hashable."""
 
