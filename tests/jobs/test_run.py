@@ -22,7 +22,6 @@ from headrace.jobs.reading import infer_schema
 from headrace.jobs.run import Run, describe
 from headrace.jobs.stored_rows import StoredOutput
 from headrace.rows.examples import Examples
-from toys import Acting
 
 STARTED, GO_ON = threading.Event(), threading.Event()
 
@@ -157,34 +156,12 @@ def test_rows_are_written_as_they_were_read_whatever_the_handler_does_to_them(ma
     assert [letter["row"] for letter in lines("out.dead-letters.jsonl")] == [{"n": 13}]
 
 
-@pytest.mark.parametrize(
-    "options", [{"isolate": True}, {"options": ("--direct_num_workers=1",)}], ids=["host", "Beam's runner"]
-)
-def test_a_prediction_that_contains_itself_crosses_processes(make, lines, options):
-    def act(batch):
-        itself = {}
-        itself["x"] = itself
-        return [itself if number == 2 else number for number in batch]
-
-    Run(make([2, 3], handler=Acting(act), **options)).execute()
-    assert lines("out.jsonl") == [{"n": 3, "prediction": 3}]
-    (letter,) = lines("out.dead-letters.jsonl")
-    assert (letter["row"], letter["stage"]) == ({"n": 2}, "writing")
-
-
 def test_a_key_from_a_column(make, lines):
     handler = KeyedModelHandler([KeyModelMapping([0, 2], Halve())])
     Run(make([0, 2, 4], handler=handler, examples=Examples(("n",), ("n",), "n"))).execute()
     assert lines("out.jsonl") == [{"n": 0, "prediction": 0}, {"n": 2, "prediction": 1}]
     (letter,) = lines("out.dead-letters.jsonl")
     assert (letter["row"], letter["error_type"]) == ({"n": 4}, "headrace.core.errors.UnknownKeyError")
-
-
-def test_figures_from_beams_metrics(make):
-    report = Run(make(range(0, 20, 2), batch_sizes={"min_batch_size": 4, "max_batch_size": 4})).execute()
-    totals = report.totals
-    assert (totals.predictions, totals.batches, totals.failed_batches, totals.loads) == (10, 3, 0, 1)
-    assert totals.mean_batch_size == pytest.approx(10 / 3)
 
 
 def test_no_rows(make, lines):
@@ -217,8 +194,16 @@ def test_a_file_that_breaks_off_or_goes_on_leaves_everything_as_it_was(make, tmp
     assert (tmp_path / "out.jsonl").read_text() == "old\n"
 
 
-@pytest.mark.parametrize("options", [{}, {"resume": {"job": 1}}, {"runner": "FnApiRunner"}], ids=["", "resume", "Beam"])
-@pytest.mark.parametrize(("output", "most"), [("out.jsonl", 0), ("out.jsonl", 40_000), ("out.parquet", 20_000)])
+@pytest.mark.parametrize(
+    ("output", "most", "options"),
+    [
+        ("out.jsonl", 0, {"resume": {"job": 1}}),
+        ("out.jsonl", 40_000, {}),
+        ("out.jsonl", 40_000, {"resume": {"job": 1}}),
+        ("out.jsonl", 40_000, {"runner": "FnApiRunner"}),
+        ("out.parquet", 20_000, {}),
+    ],
+)
 def test_a_full_disk_leaves_everything_as_it_was(make, tmp_path, output, most, options):
     (tmp_path / output).write_text("old\n")
     job = make(range(0, 16_000, 2), output=output, **options)

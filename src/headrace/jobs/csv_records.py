@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from headrace.core.spelling import type_option
 from headrace.jobs.json_lines import strict_json
 from headrace.jobs.opening import not_utf8
-from headrace.rows.blocks import BrokenLine, Row
+from headrace.rows.blocks import BrokenLine, Record
 
 TEXT = "str"
 NESTED = "json"
@@ -204,7 +204,7 @@ class CsvRecords:
                 return header
         return []
 
-    def rows(self, header: list[str], types: Mapping[str, str]) -> Iterator[Row | BrokenLine]:
+    def rows(self, header: list[str], types: Mapping[str, str]) -> Iterator[Record]:
         """The remaining records; empty lines are left out, and one with a field that does not fit is broken."""
         kinds = [types.get(name, TEXT) for name in header]
         columns = dict(zip(header, kinds, strict=True))
@@ -214,11 +214,10 @@ class CsvRecords:
                 yield self._broken(fields)
             elif len(fields) == len(header):
                 try:
-                    row: Row = dict(zip(header, map(cell, kinds, header, self._with_nulls(fields)), strict=True))
+                    row: Record = dict(zip(header, map(cell, kinds, header, self._with_nulls(fields)), strict=True))
                 except ValueError as error:
-                    yield self._broken(error)
-                else:
-                    yield row
+                    row = self._broken(error)
+                yield row
             elif fields:
                 yield self._broken(ValueError(f"the line has {len(fields)} fields, the header {len(header)}"))
 
@@ -226,16 +225,11 @@ class CsvRecords:
         """For each of the remaining records, whether ``rows`` has it: that is not empty."""
         return (isinstance(fields, Exception) or bool(fields) for fields in self._records)
 
-    def sample(self, header: list[str]) -> Iterator[Row | BrokenLine]:
+    def sample(self, header: list[str]) -> Iterator[Record]:
         """The remaining records as text; fields in quotes are ``Quoted``."""
         for row in self.rows(header, {}):
-            if isinstance(row, BrokenLine):
-                yield row
-            else:
-                yield {
-                    name: Quoted(field) if is_quoted else field
-                    for (name, field), is_quoted in zip(row.items(), self.in_quotes(), strict=False)
-                }
+            fields = zip(row.items() if isinstance(row, dict) else (), self.in_quotes(), strict=False)
+            yield {name: Quoted(text) if in_quotes else text for (name, text), in_quotes in fields} or row
 
     def in_quotes(self) -> Iterator[bool]:
         """Which fields of the record that was read last are in quotes."""

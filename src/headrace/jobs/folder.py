@@ -34,19 +34,11 @@ _MANIFEST = ".headrace.json"
 _VERSION = 1
 
 
-def folder_output(
-    path: str,
-    dead_letters: str | None,
-    decisive: Mapping[str, Any],
-    sources: Sequence[Source],
-    file_format: str | None,
-    *,
-    keeps: bool,
-) -> FolderOutput:
+def folder_output(path: str, dead_letters: str | None, *inputs: Any, keeps: bool) -> FolderOutput:
     """The output in a folder: a local one may be resumed; arguments and errors are those of ``FolderOutput``."""
     if not keeps and any(is_remote(absolute(one)) for one in (path, dead_letters or "")):
-        return FolderOutput(path, dead_letters, decisive, sources, file_format)
-    return LocalFolder(path, dead_letters, decisive, sources, file_format, keeps=keeps)
+        return FolderOutput(path, dead_letters, *inputs)
+    return LocalFolder(path, dead_letters, *inputs, keeps=keeps)
 
 
 class FolderOutput(Output):
@@ -108,9 +100,8 @@ class FolderOutput(Output):
 
     def refuse_inputs(self, sources: Sequence[Source]) -> None:
         """Raises ConfigurationError if an input is among the outputs, or can have none of its own."""
-        folders = [
-            os.path.join(folder if is_remote(folder) else os.path.realpath(folder), "") for folder in self._roots
-        ]
+        roots = {self._root, self._letters_root}
+        folders = [os.path.join(one if is_remote(one) else os.path.realpath(one), "") for one in roots]
         for source in sources:
             if source.files or is_pipe(source.path):
                 what = "with --format files all inputs" if source.files else as_name(source.path)
@@ -124,10 +115,6 @@ class FolderOutput(Output):
                         f"{source.path} is an input, and in the folder of the outputs, {folder}: the next run would "
                         "take them for inputs, too; choose another folder."
                     )
-
-    @property
-    def _roots(self) -> set[str]:
-        return {self._root, self._letters_root}
 
     def sources_written_as(self, kind: str) -> Container[int]:
         """The numbers of the sources whose output has a format."""

@@ -73,11 +73,9 @@ def as_line(record: Any, *, bytes_too: bool = True) -> bytes:
             text = encode(record)
         except (ValueError, TypeError):
             text = encode(_to_json_slow(record, known))
-    except RecursionError:
-        cause = ValueError(_ENDLESS)
-        raise JsonEncodeError(str(cause)) from cause
     except Exception as error:
-        raise JsonEncodeError(str(error)) from error
+        cause = ValueError(_ENDLESS) if isinstance(error, RecursionError) else error
+        raise JsonEncodeError(str(cause)) from cause
     # UTF-8 cannot hold a lone surrogate: write JSON's escape for it, \udXXX.
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
@@ -275,11 +273,7 @@ def _row_or_none(line: bytes) -> Row | None:
 
 def records_of(source: Source, lines: Sequence[bytes], first: int) -> list[Record]:
     """The rows of lines; those without any character but spaces are left out."""
-    return [
-        _record(source, line.removesuffix(b"\n"), number)
-        for number, line in enumerate(lines, first)
-        if not (line.isspace() or not line)
-    ]
+    return [_record(source, line, number) for number, line in enumerate(lines, first) if line.strip()]
 
 
 def strict_json(text: str) -> Any:
@@ -300,14 +294,12 @@ def strict_json(text: str) -> Any:
 def _record(source: Source, line: bytes, number: int) -> Record:
     try:
         row = strict_json(line.decode())
-        if type(row) is not dict:
-            raise TypeError(f"a row must be a JSON object, not {type(row).__name__}")
-    except UnicodeDecodeError as error:
-        text = line.decode("utf-8", "backslashreplace")
-        return BrokenLine(text, source.path, number, not_utf8(error), read_as=_READ_AS)
-    except (ValueError, TypeError) as error:
-        return BrokenLine(line.decode(), source.path, number, error, read_as=_READ_AS)
-    return row
+        if type(row) is dict:
+            return row
+        error: Exception = TypeError(f"a row must be a JSON object, not {type(row).__name__}")
+    except ValueError as wrong:
+        error = not_utf8(wrong) if isinstance(wrong, UnicodeDecodeError) else wrong
+    return BrokenLine(line.decode("utf-8", "backslashreplace"), source.path, number, error, read_as=_READ_AS)
 
 
 def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from headrace.batching.columnar import rows_in
 from headrace.core.answer import SKIP, is_of_columns
 from headrace.core.config import BatchingConfig, Budget, CacheConfig, RetryConfig
 from headrace.core.errors import BudgetError, ConfigurationError, as_type_name
-from headrace.core.result import DeadLetter, Failure, Outcome, PredictionResult, Predictions
+from headrace.core.result import DeadLetter, Failure, Outcome, Predictions
 from headrace.core.spelling import refusing_unknown
 from headrace.local.predict import drained, opened, prepared, results_of
 from headrace.rows.examples import PREDICTION, RESERVED, answer_of, exploded_all, naming_outputs, refuse_exploded
@@ -91,10 +91,9 @@ def _opened(
     with opened(spec) as bundle:
 
         def outcomes_of(some: Any) -> Iterator[Outcome]:
-            """With the numbers of rows for their tags; those of blocks have none."""
             try:
                 for place, element in enumerate(elements.of(some)):
-                    yield from bundle.add(element, None if elements.example_of else place)
+                    yield from bundle.add(element, place)
                     if bundle.spent:
                         break
                 yield from bundle.finish()
@@ -103,8 +102,7 @@ def _opened(
                 raise
 
         def predicted(some: Any) -> Any:
-            outcomes = map(_named, outcomes_of(some))
-            found = _added(outcomes, rows_in(some), are_blocks=elements.example_of is not None, raises=raises)
+            found = _added(outcomes_of(some), rows_in(some), are_blocks=elements.example_of is not None, raises=raises)
             added = dict(zip(_ADDED, found, strict=True))
             if explode:
                 added = {**exploded_all(list(added.pop(PREDICTION))), **added}
@@ -113,33 +111,22 @@ def _opened(
         yield predicted
 
 
-def _named(outcome: Outcome) -> Outcome:
-    """The outcome; a fallback's predictions say who answered, whatever they are."""
-    if not isinstance(outcome, Predictions) or outcome.fallback is None:
-        return outcome
-    answers = map(answer_of, outcome.values)
-    named = [PredictionResult(None, value, model_id or outcome.fallback) for value, model_id in answers]
-    return outcome._replace(values=named)
-
-
 def _as_given(table: TableT, opened: Callable[[Any], AbstractContextManager[Predicted]]) -> TableT:
     """A table with its predictions, as one of its kind; frames of Polars go through as Arrow tables."""
     given: Any = table
     is_lazy, is_frame = hasattr(given, "collect"), type(table).__module__.partition(".")[0] == "polars"
-    result: TableT
+    result: Any
     is_table = is_frame or hasattr(given, "iloc") or hasattr(given, "num_columns")
     if hasattr(given, "__arrow_c_stream__") and not is_table:
         from headrace.jobs.arrow_predictions import predicted_stream  # noqa: PLC0415 - needs pyarrow
 
         result = predicted_stream(given, opened)
-        return result
+        return cast(TableT, result)
     arrow = (given.collect() if is_lazy else given).to_arrow() if is_frame else given
     with opened(arrow) as predicted:
-        found: Any = predicted(arrow)
-    if is_frame:
-        found = sys.modules["polars"].from_arrow(found)
-    result = found.lazy() if is_frame and is_lazy else found
-    return result
+        result = predicted(arrow)
+    result = sys.modules["polars"].from_arrow(result) if is_frame else result
+    return cast(TableT, result.lazy() if is_frame and is_lazy else result)
 
 
 def _with_columns(table: Any, added: dict[str, Any], *, raises: bool) -> Any:
@@ -189,8 +176,12 @@ def _added(outcomes: Iterable[Outcome], total: int, *, are_blocks: bool, raises:
     if are_blocks and (column := _one_array(found)) is not None:
         return column
     results = partial(results_of_blocks, example_of=lambda _: None) if are_blocks else results_of
-    rows = {place: _row(result) for outcome in found for place, result in results(outcome)}
-    answers = (rows[place] if place in rows else _row(left_out) for place in range(total))
+    rows = {
+        place: _row(result, getattr(outcome, "fallback", None))
+        for outcome in found
+        for place, result in results(outcome)
+    }
+    answers = (rows.get(place) or _row(left_out) for place in range(total))
     return [list(values) for values in zip(*answers, strict=True)] or [[] for _ in _ADDED]
 
 
@@ -206,13 +197,16 @@ def _one_array(outcomes: list[Any]) -> Sequence[Any] | None:
     return sys.modules["numpy"].concatenate(arrays), results[0].model_id, "predicted", None
 
 
-def _row(answer: Any) -> tuple[Any, str | None, str, str | None]:
+def _row(answer: Any, fallback: str | None = None) -> tuple[Any, str | None, str, str | None]:
     if isinstance(answer, Failure):
         letter = DeadLetter.of(answer.record, answer.stage, answer.index)
         return None, letter.model_id, "failed", f"{letter.error_type}: {letter.message}"
     if isinstance(answer, BudgetError):
         return None, None, "failed", f"{as_type_name(answer)}: {answer}"
-    return (None, None, "skipped", None) if answer is SKIP else (*answer_of(answer), "predicted", None)
+    if answer is SKIP:
+        return None, None, "skipped", None
+    value, model_id = answer_of(answer)
+    return value, model_id or fallback, "predicted", None
 
 
 def _refuse_mistakes(table: Any, on_failure: str) -> None:

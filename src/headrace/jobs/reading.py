@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow
+import pyarrow.parquet
 
 from headrace.core.errors import ConfigurationError
 from headrace.jobs import pipes
@@ -30,6 +31,7 @@ SAMPLED_ROWS = 1000
 _SAMPLED_BYTES = 1 << 23
 _FILES_AT_ONCE = 250
 _CHUNK_BYTES = 1 << 20
+_WHOLE = Part(0, sys.maxsize, is_last=True)
 _ROWS = 1 << 16
 _BYTES = 1 << 24
 _SPARK = b"org.apache.spark.version"
@@ -65,9 +67,8 @@ def infer_schema(sources: Sequence[Source]) -> InputSchema:
         return InputSchema(files.COLUMNS, {}, files.TYPES, (files.CONTENT,))
     columns, stated, sample = tuple[str, ...](), dict[str, str](), list[Row]()
     for source in sources:
-        is_at_hand = not is_remote(source.path) and not pipes.is_pipe(source.path)
+        is_csv, is_at_hand = source.format == "csv", not (is_remote(source.path) or pipes.is_pipe(source.path))
         try:
-            is_csv = source.format == "csv"
             wanted = SAMPLED_ROWS - len(sample) if is_csv and (is_at_hand or not sample) else 0
             is_checked = is_at_hand and source.format == "parquet"
             if wanted or is_checked or not columns or not (is_csv or stated):
@@ -157,11 +158,10 @@ def read_blocks(
         done: places of rows to leave out.
         names: the columns that the model sees, if it sees columns.
     """
-    part = source.part
-    first, last = (0, sys.maxsize) if part is None else (part.row, part.row + part.rows)
+    first, rows, *_ = source.part or _WHOLE
 
     def is_done(start: int, stop: int) -> bool:
-        return not any(done.missing(index, max(start, first), min(stop, last)))
+        return not any(done.missing(index, max(start, first), min(stop, first + rows)))
 
     return placed(_pieces_of(source, types, is_done), source, index, done, names)
 
@@ -170,7 +170,7 @@ def placed(
     pieces: Iterable[Any], source: Source, index: int, done: RowRanges = NO_ROWS, names: tuple[str, ...] = ()
 ) -> Iterator[Block]:
     """Record batches and lists of records, one after the other, as blocks; a number stands for rows that are done."""
-    part = source.part or Part(0, sys.maxsize, is_last=True)
+    part = source.part or _WHOLE
     last = part.row + part.rows
     row = 0 if source.format == "parquet" else part.row  # of a part of text there are only its own pieces
     for piece in pieces:
@@ -188,24 +188,20 @@ def placed(
 
 def with_keys(piece: Any, keys: tuple[Key, ...]) -> Any:
     """Rows with the columns of the folders of their file, unless they have such a column."""
-    if not keys:
-        return piece
-    return [_row_with(row, keys) for row in piece] if isinstance(piece, list) else _batch_with(piece, keys)
+    if isinstance(piece, list):
+        of_folders = {name: value for name, value, _ in keys}
+        return [_row_with(row, of_folders) for row in piece] if keys else piece
+    for name, value, kind in keys:
+        if name not in piece.schema.names:
+            (one,) = array_of([value], pyarrow.int64() if kind == "int" else pyarrow.string())
+            piece = piece.append_column(name, pyarrow.repeat(one, piece.num_rows))
+    return piece
 
 
-def _row_with(row: Record, keys: tuple[Key, ...]) -> Record:
-    of_folders = {name: value for name, value, _ in keys}
+def _row_with(row: Record, of_folders: Row) -> Record:
     if isinstance(row, BrokenLine):
         return row._replace(read_as=row.read_as and {**row.read_as, "keys": of_folders})
     return {**row, **{name: value for name, value in of_folders.items() if name not in row}}
-
-
-def _batch_with(batch: Any, keys: tuple[Key, ...]) -> Any:
-    for name, value, kind in keys:
-        if name not in batch.schema.names:
-            (one,) = array_of([value], pyarrow.int64() if kind == "int" else pyarrow.string())
-            batch = batch.append_column(name, pyarrow.repeat(one, batch.num_rows))
-    return batch
 
 
 def read_rows(source: Source, types: Mapping[str, str] = MappingProxyType({})) -> Iterator[Record]:
@@ -273,8 +269,6 @@ def parquet_file(file: BinaryIO) -> Any:
     Raises:
         ValueError: two columns have the same name; a row would lose one of them.
     """
-    import pyarrow.parquet  # noqa: PLC0415 - only where there is a Parquet file
-
     options: dict[str, Any] = {"buffer_size": _CHUNK_BYTES, "pre_buffer": False}
     parquet = pyarrow.parquet.ParquetFile(file, **options)
     if _SPARK in (parquet.metadata.metadata or {}):

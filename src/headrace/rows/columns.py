@@ -233,12 +233,10 @@ class OfBlocks(NamedTuple):
         columns = self.columns(blocks)
         if columns is not None:
             return _as_column(handler.run_columns(columns, model, inference_args))
-        examples = list(chain.from_iterable(map(self._examples, blocks)))
+        known = (map(self.of_row, one.rows()) if one.example is None else [one.example] for one in blocks)
+        examples = list(chain.from_iterable(known))
         answer = predictions_of(handler.run_inference(examples, model, inference_args), handler, len(examples))
         return [one._replace(inference=_of_numpy(one.inference)) if hasattr(one, "model_id") else one for one in answer]
-
-    def _examples(self, block: Block) -> Iterable[Any]:
-        return map(self.of_row, block.rows()) if block.example is None else [block.example]
 
     def columns(self, blocks: Sequence[Block]) -> Any:
         """What a handler takes of blocks of one kind; None: their rows, as examples."""

@@ -175,7 +175,8 @@ def names_of(table: Any) -> tuple[str, ...]:
     Raises:
         ConfigurationError: it has none, or two of the same name; or it is a table of no known kind.
     """
-    names = tuple(_arrow(table).schema.names if _is_arrow(table) else table.columns)
+    known = _known(table)
+    names = tuple(known.columns if hasattr(known, "iloc") else known.schema.names)
     if not names:
         raise ConfigurationError("the table has no columns, so its rows make no examples.")
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
@@ -186,8 +187,8 @@ def names_of(table: Any) -> tuple[str, ...]:
 
 def types_of_table(table: Any) -> dict[str, Any]:
     """The types of the columns of an Arrow table, or the dtypes of a data frame; for objects that of the first ones."""
-    if _is_arrow(table):
-        return types_of_schema(_arrow(table).schema)
+    if not hasattr(table, "iloc"):
+        return types_of_schema(_known(table).schema)
     given = table.dtypes.items()
     first = table.iloc[:_ROWS_AT_ONCE]
     return {name: first[name].convert_dtypes().dtype if str(kind) == "object" else kind for name, kind in given}
@@ -211,8 +212,7 @@ def rows_of_table(table: Any) -> Iterator[Record]:
 
 def _blocks_of_table(table: Any, names: tuple[str, ...], rows: int = _ROWS_OF_BLOCK) -> Iterator[Block]:
     """The rows of a table of Arrow's or of pandas' in blocks of at most ``rows``, for a model that sees ``names``."""
-    table = _arrow(table) if _is_arrow(table) else table
-    first = 0
+    table, first = _known(table), 0
     for piece in table if _is_reader(table) else [table]:
         for start in range(0, rows_in(piece), rows):
             some = slice_rows(piece, start, start + rows)
@@ -251,17 +251,13 @@ def chosen(option: str, asked: str | Sequence[str] | None, names: Sequence[str])
     return wanted
 
 
-def _is_arrow(table: Any) -> bool:
-    """Whether it is a table or record batch of Arrow's, or can be made one, as a frame of polars can."""
-    return not hasattr(table, "iloc")
-
-
 def _is_reader(given: Any) -> bool:
     return hasattr(given, "read_next_batch")
 
 
-def _arrow(table: Any) -> Any:
-    if hasattr(table, "num_columns") or _is_reader(table):
+def _known(table: Any) -> Any:
+    """A data frame of pandas, or a table, record batch or reader of Arrow's, which a frame of Polars becomes."""
+    if hasattr(table, "iloc") or hasattr(table, "num_columns") or _is_reader(table):
         return table
     if not hasattr(table, "__arrow_c_stream__"):
         kind = f"{type(table).__module__}.{type(table).__qualname__}"

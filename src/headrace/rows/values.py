@@ -70,7 +70,7 @@ def as_values(column: Any) -> list[Any]:
     Raises:
         Exception: Python cannot represent one of them.
     """
-    kind = _decoded_type(column.type)
+    kind = column.type.value_type if _TYPES.is_dictionary(column.type) else column.type
     if getattr(kind, "unit", None) != "ns":
         values: list[Any] = column.to_pylist()
         return values
@@ -90,10 +90,6 @@ def _in_microseconds(kind: Any) -> Any:
     if _TYPES.is_timestamp(kind):
         return pyarrow.timestamp("us", kind.tz)
     return pyarrow.time64("us") if _TYPES.is_time(kind) else pyarrow.duration("us")
-
-
-def _decoded_type(kind: Any) -> Any:
-    return kind.value_type if _TYPES.is_dictionary(kind) else kind
 
 
 def numbers_of(column: Any) -> Any:
