@@ -43,15 +43,6 @@ def test_a_traceback_shows_the_frames_of_others_and_one_line_for_neighbouring_on
     assert "in refuse" in theirs
 
 
-def test_a_failed_inference_is_a_batch_of_one_element():
-    record = failure(raised(ValueError("no"))).record
-    assert record[0] == ["element"]
-    cls, text, lines = record[1]
-    assert (cls, text) == (ValueError, "ValueError('no')")
-    assert lines[0].startswith("Traceback")
-    assert lines[-1] == "ValueError: no\n"
-
-
 def test_a_printed_failure_says_which_element_failed_where_and_why():
     assert str(failure(ValueError("no"))) == "inference failed for 'element': ValueError: no"
     assert repr(failure(ValueError("no"))) == "<Failure: inference failed for 'element': ValueError: no>"
@@ -114,12 +105,15 @@ def raised_by(function):
 
 def test_a_record_says_more_than_the_triple_that_it_is():
     facts = {"attempts": 3, "model_id": "m.pkl", "key": "k", "source": ["raw"]}
-    made = failure(raised(ValueError("no")), **facts).record[1]
+    element, made = failure(raised(ValueError("no")), **facts).record
+    assert element == ["element"]
     for record in (made, pickle.loads(pickle.dumps(made))):
         assert isinstance(record, ErrorRecord)
         assert record == tuple(made)
-        cls, text, _ = record
+        cls, text, lines = record
         assert (cls, text) == (record[0], record[1]) == (ValueError, "ValueError('no')")
+        assert lines[0].startswith("Traceback")
+        assert lines[-1] == "ValueError: no\n"
         assert {name: getattr(record, name) for name in facts} == facts
         assert record.wrapped
     assert not failure(ValueError(), whole_batch=True).record[1].wrapped

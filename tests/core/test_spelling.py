@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import pytest
 
-from headrace import BatchingConfig, ConfigurationError, ModelHandler
-from headrace.core.spelling import did_you_mean, nearest, no_file, unknown_arguments
+from headrace import ConfigurationError, ModelHandler
+from headrace.core.spelling import did_you_mean, nearest, no_file
 
 
 class Mapped(ModelHandler):
@@ -43,12 +43,6 @@ def test_unknown_argument_of_a_handler_is_an_error_with_the_cure(name, advice):
     with pytest.raises(ConfigurationError) as caught:
         Wrapped("path", **{name: 1})
     assert str(caught.value).startswith(f"Wrapped has no argument {name!r}{advice}")
-
-
-def test_every_option_of_a_configuration_has_a_place():
-    for name in BatchingConfig.__dataclass_fields__:
-        with pytest.raises(ConfigurationError, match=r"it belongs to (BatchingConfig|the model handler|RunIn)"):
-            raise unknown_arguments("RunInference", [name], [])
 
 
 KNOWN = ("columns", "Keep", "text-columns", "model")

@@ -68,13 +68,7 @@ def test_keys_do_not_count():
 )
 def test_options_decide(options):
     assert list(predict(Padding(**PAIRS, **options), TEXTS)) == AS_THEY_COME
-
-
-def test_batching_of_the_transform_replaces_the_default():
     assert list(predict(Padding(), TEXTS, batching=BatchingConfig(**PAIRS))) == AS_THEY_COME
-
-
-def test_elements_may_be_sorted_although_they_wait():
     assert make_plan(Padding(max_batch_duration_secs=1, sort_by_length=True)).batching.sorts
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 
 import pytest
 
@@ -72,23 +71,6 @@ def test_fallback_answers_for_elements_that_failed_and_only_those(place, preproc
 def test_fallback_answers_for_elements_that_kill_the_model():
     found = list(predict(Acting(killed_by(2), max_batch_size=4), [1, 2, 3], fallback=Acting(), isolate=True))
     assert found == [101, 2, 103]
-
-
-def hanging_over(example):
-    """What becomes of a batch: nothing, with this example."""
-
-    def act(batch):
-        if example in batch:
-            threading.Event().wait()
-        return [one + 100 for one in batch]
-
-    return act
-
-
-@pytest.mark.large
-def test_fallback_answers_for_elements_that_hang():
-    handler = Acting(hanging_over(2), max_batch_size=4)
-    assert list(predict(handler, [1, 2, 3], fallback=Acting(each(tenfold)), timeout=3)) == [101, 20, 103]
 
 
 def test_fallback_of_predictions_that_raise_raises_both_errors_where_nothing_is_caught():

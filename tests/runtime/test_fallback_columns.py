@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 
 import numpy
 import pytest
@@ -33,14 +32,12 @@ class Refusing(ModelHandler):
     Args:
         added: the number.
         refused: the rows.
-        how: what becomes of the batch with one of them.
     """
 
-    def __init__(self, added, refused, how=None, **options):
+    def __init__(self, added, refused, **options):
         super().__init__(**options)
         self.added = added
         self.refused = refused
-        self.how = how
         self.asked = []
 
     def load_model(self):
@@ -49,8 +46,6 @@ class Refusing(ModelHandler):
     def run_columns(self, columns, model, inference_args=None):
         self.asked += columns.tolist()
         bad = numpy.isin(columns, list(self.refused))
-        if bad.any() and self.how is not None:
-            self.how()
         if bad.any():
             raise KeyError(f"refuses {columns[bad].min()}")
         return columns + model
@@ -131,13 +126,6 @@ def test_rows_that_failed_together_do_not_share_the_fate_of_one(place):
     assert [row for row, _, _ in found] == [*range(20)]
     whose = {row: who for row, _, who in found if who != "fallback"}
     assert whose == {6: "fallback2", 7: None, 8: "fallback2"}
-
-
-@pytest.mark.large
-def test_rows_that_kill_the_model_are_answered_by_the_fallback():
-    handler, fallback = Refusing(1000, {7, 30}, lambda: os._exit(3)), Refusing(2000, set())
-    found = rows_of(predict(handler, elements_of(40, 9), fallback=fallback, batching=in_rows(16), isolate=True))
-    assert [(row, value - row) for row, value, _ in found] == [(n, 2000 if n in (7, 30) else 1000) for n in range(40)]
 
 
 @given(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import apache_beam.ml.inference.base as incumbent
 import pytest
 
-from headrace import BatchingConfig, ConfigurationError, KeyedModelHandler, KeyModelMapping, ModelHandler
+from headrace import ConfigurationError, KeyedModelHandler, KeyModelMapping, ModelHandler
 from headrace.runtime.plan import ONLY, make_plan
 
 
@@ -77,12 +77,6 @@ def test_remote_models_are_recognized():
 
     assert make_plan(Theirs("namespace")).remote == {ONLY}
     assert make_plan(incumbent.KeyedModelHandler(Theirs("namespace"))).remote == {ONLY}
-
-
-def test_batching_options_are_the_handlers_unless_replaced():
-    handler = Ours(min_batch_size=3)
-    assert make_plan(handler).batching == BatchingConfig(min_batch_size=3)
-    assert make_plan(handler, BatchingConfig(max_batch_size=5)).batching == BatchingConfig(max_batch_size=5)
 
 
 def test_unknown_batching_options_are_refused():

@@ -84,12 +84,6 @@ def test_models_that_are_shared(base, asks, placement, shared, copies, automatic
     assert spec.is_hosted_or_shared == shared
 
 
-def test_models_by_key_that_are_shared():
-    mappings = [KeyModelMapping(["a"], Handler(large_model=True)), KeyModelMapping(["b"], Handler())]
-    assert len(prepare(KeyedModelHandler(mappings), InferenceRequest()).shared) == 1
-    assert len(prepare(KeyedModelHandler(mappings), InferenceRequest(placement="machine")).shared) == 2
-
-
 def test_unusable_runtime_directory_is_refused_at_once(tmp_path, monkeypatch):
     monkeypatch.setenv("HEADRACE_RUNTIME_DIR", str(tmp_path / ("long" * 30)))
     prepare(Handler(), InferenceRequest())
@@ -176,5 +170,7 @@ def test_engine_beside_other_models_is_not_shared():
     mappings = [KeyModelMapping(["a"], Engine(large_model=True)), KeyModelMapping(["b"], Handler())]
     with pytest.raises(ConfigurationError, match="give the other models a transform of their own"):
         prepare(KeyedModelHandler(mappings), InferenceRequest())
+    mappings[0] = KeyModelMapping(["a"], Handler(large_model=True))
+    assert prepare(KeyedModelHandler(mappings), InferenceRequest()).shared == {"a"}
     mappings[0] = KeyModelMapping(["a"], Engine())
     assert prepare(KeyedModelHandler(mappings), InferenceRequest(placement="machine")).shared == {"b"}

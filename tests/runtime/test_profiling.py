@@ -12,7 +12,7 @@ import pytest
 import sklearn.linear_model
 
 import headrace
-from headrace.core.errors import ConfigurationError, HostDiedError
+from headrace.core.errors import ConfigurationError
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
 from headrace.runtime import profiling
 from headrace.runtime.placement import Choice
@@ -95,20 +95,6 @@ def test_profile_calls_handlers_as_a_pipeline_does_and_leaves_out_rows_that_fail
     del os.environ["A_VARIABLE_OF_THIS_TEST"]
     assert seen == {(6, "set"), (3, "set")}
     assert ([cost.size for cost in model.costs], model.trouble) == ([1, 8], "")
-
-
-def fail():
-    raise OSError("no such weights")
-
-
-def die():
-    os._exit(3)
-
-
-@pytest.mark.parametrize(("load", "error", "words"), [(fail, OSError, "^no such weights$"), (die, HostDiedError, "3")])
-def test_profile_of_a_model_that_fails_to_load(load, error, words):
-    with pytest.raises(error, match=words):
-        look(Acting(load=load))
 
 
 @pytest.mark.parametrize("load", [dict, threading.Lock])

@@ -122,12 +122,6 @@ def test_largest_queue_leaves_after_that_of_the_model_which_makes_room_for_its()
     assert [(name, batch.tags) for name, batch in queues.flush()] == [("b", [1])]
 
 
-def test_weight_is_computed_once():
-    asked = []
-    cut(queues_of(DoublingHandler(), fixed(2, element_size_fn=lambda n: asked.append(n) or 1)), [1, 2, 3])
-    assert asked == [1, 2, 3]
-
-
 @pytest.mark.parametrize("option", ["element_size_fn", "length_fn"])
 @pytest.mark.parametrize("weight", [math.nan, math.inf, -1])
 def test_element_without_a_weight_is_in_no_queue(weight, option):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from copy import copy
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,29 +65,6 @@ def test_changes_of_other_keys_are_kept():
     policy.request(ModelUpdate(3, 3), to("three", "k2"))
     load_all(policy)
     assert policy.serving == Version().after(to("one", "k1")).after(to("three", "k2"))
-
-
-def test_first_load_that_failed_is_retried_later():
-    policy = RefreshPolicy()
-    update, change = ModelUpdate(1, "broken"), to("broken")
-    assert str(policy.initial(change)) == "broken"
-    policy.started(Version(), update, change, NOW)
-    policy.request(update, change)
-    assert not policy.is_due(NOW)
-    assert policy.initial(change) == Version()
-    assert str(policy.next(LATER)) == "broken"
-
-
-def test_load_in_progress_stays_wanted_when_handed_on():
-    policy = wanting("a")
-    load_all(policy)
-    wanting("b", "c", policy=policy)
-    policy.request(ModelUpdate(9, "b"), to("b"))
-    assert str(policy.next(NOW)) == "b"
-    successor = copy(policy)
-    policy.loaded()
-    assert str(successor.serving) == "a"
-    assert load_all(successor) == "b"
 
 
 @given(st.lists(st.one_of(st.integers(0, 5), st.sampled_from(["begin", "end"]))), st.sets(st.integers(0, 5)))

@@ -159,18 +159,6 @@ def test_models_by_key_spend_one_budget():
     assert 19 <= len(ASKED) < 400
 
 
-def test_predictions_from_a_cache_cost_nothing(tmp_path):
-    cache, budget = str(tmp_path / "cache"), Budget(20 * A_REQUEST, prices=PRICES)
-    elements = range(100, 150)
-    everything = []
-    for _ in range(3):
-        found, error = spend(Metered(), elements, budget, cache=cache)
-        everything += ASKED
-    assert error is None
-    assert found == [2 * n for n in elements]
-    assert sorted(everything) == list(elements)
-
-
 def test_bundle_that_is_tried_again_requests_nothing():
     spec = catching(prepare(Metered(), InferenceRequest(budget=Budget(2 * A_REQUEST, prices=PRICES))), Exception)
     for asked in (2, 0, 0):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import pickle
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -293,6 +293,17 @@ def with_keys(keys: Sequence[Any], predictions: list[Any]) -> list[Any]:
     if not isinstance(predictions, SomeSkipped):
         return pairs
     return SomeSkipped(SKIP if pair[1] is SKIP else pair for pair in pairs)
+
+
+def within_pair(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """What ``fn`` does to an example, or a prediction, done to the second part of a pair; it may skip it."""
+    return functools.partial(_within_pair, fn)
+
+
+def _within_pair(fn: Callable[[Any], Any], pair: tuple[Any, Any]) -> Any:
+    key, value = pair
+    made = fn(value)
+    return SKIP if made is SKIP else (key, made)
 
 
 def _refuse_processing(handler: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from headrace.core.answer import SKIP
 from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ModelHandler, bare
-from headrace.core.keyed import KeyedModelHandler
+from headrace.core.keyed import KeyedModelHandler, within_pair
 from headrace.core.lengths import OfExample
 from headrace.core.result import PredictionResult
 
@@ -35,10 +35,12 @@ def with_sources(handler: Any) -> Any:
         )
     first, *others = list(handler.get_preprocess_fns()) or [_same]
     pairs: Any = _Pairs(bare(handler))
-    for fn in reversed([partial(_paired, first), *(partial(_on_example, other) for other in others)]):
+    fns: list[Callable[[Any], Any]] = [partial(_paired, first), *map(within_pair, others)]
+    for fn in reversed(fns):
         pairs = ModelHandler.with_preprocess_fn(pairs, fn)
     *before, last = list(handler.get_postprocess_fns()) or [_same]
-    for fn in [*(partial(_on_example, one) for one in before), partial(_as_result, last)]:
+    fns = [*map(within_pair, before), partial(_as_result, last)]
+    for fn in fns:
         pairs = ModelHandler.with_postprocess_fn(pairs, fn)
     return pairs
 
@@ -57,12 +59,6 @@ class _Pairs(KeyedModelHandler[Any, Any, Any, Any]):
 def _paired(fn: Callable[[Any], Any], source: Any) -> Any:
     example = fn(source)
     return SKIP if example is SKIP else (source, example)
-
-
-def _on_example(fn: Callable[[Any], Any], pair: tuple[Any, Any]) -> Any:
-    source, example = pair
-    made = fn(example)
-    return SKIP if made is SKIP else (source, made)
 
 
 def _as_result(fn: Callable[[Any], Any], pair: tuple[Any, Any]) -> Any:

@@ -13,18 +13,17 @@ With a second fallback, there is another FallbackBundle of that one's bundle and
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from headrace.batching.batcher import Batch
-from headrace.core.answer import SKIP
 from headrace.core.config import BatchingConfig
 from headrace.core.errors import BudgetError, ConfigurationError, FallbackError
 from headrace.core.events import ElementFailed, Event, Observer
 from headrace.core.handler import bare
-from headrace.core.keyed import KeyedModelHandler, MaybeKeyedModelHandler
+from headrace.core.keyed import KeyedModelHandler, MaybeKeyedModelHandler, within_pair
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
 from headrace.runtime.bundle import AnyBundle, Executor, raise_uncaught
 from headrace.runtime.plan import ONLY, Handler, Plan, make_plan
@@ -257,20 +256,7 @@ def fitted_plan(plan: Plan, given: Handler, fitted: Handler) -> Plan:
     """The plan of a fallback. Its elements wait for those of other bundles no longer."""
     batching = replace(plan.batching, max_batch_duration_secs=None)
     if fitted is not given:
-        before, after = (
-            tuple(map(_WithinPair, fns)) for fns in (given.get_preprocess_fns(), given.get_postprocess_fns())
-        )
+        functions = given.get_preprocess_fns(), given.get_postprocess_fns()
+        before, after = (tuple(map(within_pair, fns)) for fns in functions)
         plan = replace(plan, preprocess=before, postprocess=after)
     return replace(plan, batching=batching)
-
-
-@dataclass(frozen=True)
-class _WithinPair:
-    """Applies a function for examples, or predictions, to one with a key."""
-
-    function: Callable[[Any], Any]
-
-    def __call__(self, pair: Any) -> Any:
-        key, value = pair
-        result = self.function(value)
-        return SKIP if result is SKIP else (key, result)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 import os
 import pickle
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -103,7 +101,6 @@ class PredictionCache:
         self._again_at: float | None = None
         """When the file that has failed is tried again; None: it works."""
         self._has_warned = False
-        self._lock = threading.Lock()
 
     def look_up(self, name: Any, batch: Batch) -> CacheLookup:
         """What is known of a batch for the named model; the rest knows what to be kept by."""
@@ -169,14 +166,12 @@ class PredictionCache:
 
     def _use(self, use: Callable[[PredictionStore], ValueT]) -> ValueT | None:
         """What ``use`` returns; None if the file fails, or has failed and it is not yet time to try again."""
-        with self._lock:
-            is_trial = self._again_at is not None
-            if self._again_at is not None and time.monotonic() < self._again_at:
-                return None
-            self._again_at = math.inf if is_trial else None  # one thread tries for all
-        began = time.monotonic()
+        began, is_trial = time.monotonic(), self._again_at is not None
+        if began < (self._again_at or 0.0):
+            return None
         try:
             if is_trial:
+                self._again_at = began + _PAUSE_SECS  # one thread tries for all
                 self._store.check()
             result = use(self._store)
         except (sqlite3.Error, ConfigurationError) as error:
@@ -197,7 +192,6 @@ class PredictionCache:
         self._again_at = time.monotonic() + max(_PAUSE_SECS, _PAUSE_FACTOR * took_secs)
 
     def _log_once(self, what: str, error: Exception) -> None:
-        with self._lock:
-            has_warned, self._has_warned = self._has_warned, True
-        if not has_warned:
+        if not self._has_warned:
+            self._has_warned = True
             _LOGGER.warning("Cache %s: %s: %s. This is said once.", self._spec.path, what, error)

@@ -10,7 +10,7 @@ import sqlite3
 import stat
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 
 from headrace.core.errors import ConfigurationError
@@ -133,21 +133,17 @@ def _used_bytes(database: sqlite3.Connection) -> int:
 
 
 def _open(path: str) -> sqlite3.Connection:
-    try:
-        _refuse_unsafe(path)
-        database = sqlite3.connect(path, _BUSY_SECS, isolation_level=None, check_same_thread=False)
-    except (OSError, sqlite3.Error) as error:
-        raise _unusable(path, str(error)) from error
-    try:
-        with legible_errors():
-            _set_up(database, path)
-    except sqlite3.Error as error:
-        database.close()
-        raise _unusable(path, str(error)) from error
-    except BaseException:
-        database.close()
-        raise
-    return database
+    with ExitStack() as undo:
+        try:
+            _refuse_unsafe(path)
+            database = sqlite3.connect(path, _BUSY_SECS, isolation_level=None, check_same_thread=False)
+            undo.callback(database.close)
+            with legible_errors():
+                _set_up(database, path)
+        except (OSError, sqlite3.Error) as error:
+            raise _unusable(path, str(error)) from error
+        undo.pop_all()
+        return database
 
 
 def _refuse_unsafe(path: str) -> None:
