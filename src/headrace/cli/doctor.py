@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, fields, replace
 from importlib.metadata import version
@@ -14,7 +14,7 @@ from rich.console import Console
 from headrace.cli.console import Signals, console_logging, error_text, fail, report_error, say
 from headrace.cli.option import names_of
 from headrace.cli.options import DoctorArgs
-from headrace.cli.summary import Line, rate_text
+from headrace.cli.summary import Line, rate_text, show
 from headrace.core.errors import ConfigurationError, HeadraceError, as_type_name
 
 if TYPE_CHECKING:
@@ -78,20 +78,18 @@ def _report_status(args: DoctorArgs, out: Console) -> int:
     if args.as_json:
         say(out, json.dumps(_status_as_json(state, cleaned), indent=2))
     else:
-        _show(out, list(_status_lines(state, cleaned)))
+        show(out, list(_status_lines(state, cleaned)))
     return FAILED if state.leftovers or state.problem else HEALTHY
 
 
 def _report_profile(args: DoctorArgs, errors: Console, out: Console) -> int:
-    from headrace.cli.handlers import make_handler, parse_arguments  # noqa: PLC0415 - only where there is a handler
-    from headrace.cli.recognition import about_model, recognised  # noqa: PLC0415 - as above
+    from headrace.cli.handlers import parse_arguments  # noqa: PLC0415 - only where there is a handler
+    from headrace.cli.recognition import about_model, handler_of, recognised  # noqa: PLC0415 - as above
 
     args, known = recognised(args)
     inference_args = parse_arguments("--inference-arg", args.inference_args) or None
     with errors.status("loading the model") if errors.is_terminal else nullcontext():
-        arguments = parse_arguments("--handler-arg", args.handler_args)
-        parameter = known.model.path_parameter if known else None
-        made = make_handler(args.handler or "", arguments, args.model, model_parameter=parameter)
+        made = handler_of(args, known)
         from headrace.rows.examples import batching_over_rows  # noqa: PLC0415 - importing numpy takes a while
 
         handler, rows = _over_rows(made, args, known) if args.rows else (made, None)
@@ -111,7 +109,7 @@ def _report_profile(args: DoctorArgs, errors: Console, out: Console) -> int:
     if args.as_json:
         say(out, json.dumps(_profile_as_json(found), indent=2))
     else:
-        _show(out, list(_profile_lines(found)))
+        show(out, list(_profile_lines(found)))
     troubles = [f"{model.name}: {model.trouble}".removeprefix(": ") for model in found.models if model.trouble]
     for trouble in troubles:
         report_error(errors, trouble)
@@ -175,12 +173,6 @@ def beams_defects(installed: str) -> list[str]:
     ]
 
 
-def _show(console: Console, lines: Sequence[Line]) -> None:
-    width = 2 + max(len(name) for name, _ in lines)
-    for name, value in lines:
-        say(console, f"{name:<{width}}{value}".rstrip())
-
-
 def _status_lines(state: MachineState, cleaned: MachineState | None) -> Iterator[Line]:
     yield "Beam", version("apache-beam")
     yield from (("", defect) for defect in beams_defects(version("apache-beam")))
@@ -204,19 +196,18 @@ def _status_lines(state: MachineState, cleaned: MachineState | None) -> Iterator
         removed = [(cleaned.stale, "endpoint"), ([one.process for one in cleaned.orphans], "process")]
         names = [f"{kind} {name}" for some, kind in [*removed, (cleaned.abandoned, "file")] for name in some]
         yield "cleaned", ", ".join(names) or "nothing"
-    for leftover in _leftovers(state) or ["nothing"]:
+    for leftover in list(_leftovers(state)) or ["nothing"]:
         yield "left over", leftover
     if state.leftovers:
         yield "cure", "headrace doctor --clean removes stale files and ends hosts without an owner"
 
 
-def _leftovers(state: MachineState) -> list[str]:
-    of = {True: "what was spent of a budget", False: "the limit of an endpoint"}
-    return [
-        *(f"files of endpoint {name}, whose manager is gone" for name in state.stale),
-        *(f"host {_described(orphan)}, whose owner is gone" for orphan in state.orphans),
-        *(f"file {name}, {of[name.endswith('.budget')]}, whose processes were killed" for name in state.abandoned),
-    ]
+def _leftovers(state: MachineState) -> Iterator[str]:
+    yield from (f"files of endpoint {name}, whose manager is gone" for name in state.stale)
+    yield from (f"host {_described(orphan)}, whose owner is gone" for orphan in state.orphans)
+    for name in state.abandoned:
+        what = "what was spent of a budget" if name.endswith(".budget") else "the limit of an endpoint"
+        yield f"file {name}, {what}, whose processes were killed"
 
 
 def _model_lines(model: ModelState) -> Iterator[Line]:

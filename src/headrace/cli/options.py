@@ -22,7 +22,6 @@ from headrace.cli.option import (
     share,
     use_settings,
 )
-from headrace.cli.report import CauseArgs, ChangedArgs, ShownArgs
 
 _HANDLER_HELP = "An installed handler (sklearn-numpy, ...) or package.module:factory; by default the model decides."
 _OUTPUT_HELP = "The file for the predictions: .jsonl, .csv (both also .gz) or .parquet; - is standard output."
@@ -80,9 +79,31 @@ class FileArgs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobArgs(ModelArgs, ShownArgs):
+class JobArgs(ModelArgs):
     """Options of both ``headrace run`` and ``headrace retry``."""
 
+    report: str | None = run_option(
+        "Write a page about the run, what it took and what held it back: .html, with its figures beside it as .json.",
+        "FILE",
+    )
+    report_messages: bool = run_option(
+        "Let the report quote the messages of errors, which may hold values of rows.",
+        name="--report-messages",
+        default=False,
+    )
+    watch: int | None = run_option(
+        "Serve the same page while the run goes on, on this port of 127.0.0.1; 0: any.", "PORT"
+    )
+    prometheus: str | None = run_option(
+        "Show Prometheus the figures of the run, on this port, or in a file for node_exporter.", "[HOST:]PORT|FILE.prom"
+    )
+    stop_after: float | None = input_option(
+        "Stop reading rows after this many seconds, for a trial: OUT has the rows read by then.", "SECONDS", min=0
+    )
+    quote: str | None = run_option(
+        "What headrace quote --json has printed: its money, at the most, is the budget, and the report shows both.",
+        "QUOTE.JSON",
+    )
     dead_letters: str | None = output_option(
         "The file for the dead letters: .jsonl, .csv (both also .gz) or .parquet; or a FOLDER/ of them. By default "
         "beside OUT, as JSONL.",
@@ -178,7 +199,7 @@ class JobArgs(ModelArgs, ShownArgs):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunArgs(FileArgs, JobArgs, ChangedArgs):
+class RunArgs(FileArgs, JobArgs):
     """Predict for every row of JSONL, CSV or Parquet files, or for files themselves (--format files).
 
     The model's file decides which handler runs it, and which columns it gets, unless --handler and --columns do.
@@ -207,6 +228,11 @@ class RunArgs(FileArgs, JobArgs, ChangedArgs):
         default=1,
         parser=count,
     )
+    changed_since: str | None = run_option(
+        "Predict only rows that are not in OUT, or that have changed, an earlier output with a --report beside it; "
+        "the others take its predictions. If the model has changed, all rows.",
+        "OUT",
+    )
     limit: int | None = input_option("Read only the first rows.", "COUNT", min=1)
     dry_run: bool = run_option(
         "Read the first 1,000 rows, or --limit, and show types and examples: no model is loaded.",
@@ -216,7 +242,7 @@ class RunArgs(FileArgs, JobArgs, ChangedArgs):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RetryArgs(JobArgs, CauseArgs):
+class RetryArgs(JobArgs):
     """Predict for the rows of dead letters, as headrace run does for those of files.
 
     Each row goes through the model as it was first read, and comes out once: in OUT, or in new dead letters, which add
@@ -233,6 +259,10 @@ class RetryArgs(JobArgs, CauseArgs):
     limit: ClassVar[None] = None
     dry_run: ClassVar[bool] = False
     output: str | None = output_option(_OUTPUT_HELP, "OUT")
+    cause: str | None = input_option(
+        "Retry only dead letters with this text in their STAGE TYPE: MESSAGE, as the summary has it; the others stay.",
+        "TEXT",
+    )
     into: str | None = output_option(
         "The output that the dead letters are of: predictions are put into it, in the order of the input.",
         "OUT",

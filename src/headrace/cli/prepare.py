@@ -16,7 +16,6 @@ from headrace.cli.inputs import columns_of, contents_of, examples_of, read_input
 from headrace.cli.option import option_names
 from headrace.cli.options import NAMED, RetryArgs, RunArgs
 from headrace.cli.recognition import Recognised, handler_of
-from headrace.cli.record import refuse_misuse
 from headrace.cli.summary import PROCESS_START
 from headrace.core.config import Budget, Price
 from headrace.core.errors import ConfigurationError
@@ -142,7 +141,6 @@ def _given_inputs(args: RunArgs | RetryArgs) -> tuple[str, ...]:
 
 
 def _output(args: RunArgs | RetryArgs) -> str:
-    refuse_misuse(args)
     if args.output is not None and args.into is not None:
         raise ConfigurationError("--output is a new file, and --into one that is there; name one of the two.")
     if (path := args.output or args.into) is not None:

@@ -88,7 +88,7 @@ def run_quote(args: QuoteArgs) -> int:
     if args.as_json:
         typer.echo(json.dumps(found))
     else:
-        show(Console(), list(_lines(found, args)), [])
+        show(Console(), list(_lines(found, args)))
     return 0
 
 

@@ -16,7 +16,7 @@ from headrace.core.model_files import KnownModel, ModelFile, recognise
 from headrace.core.spelling import did_you_mean, no_file
 
 if TYPE_CHECKING:
-    from headrace.cli.options import ModelArgs, RetryArgs, RunArgs
+    from headrace.cli.options import ModelArgs
     from headrace.jobs.reading import InputSchema
 
 ArgsT = TypeVar("ArgsT", bound="ModelArgs")
@@ -111,9 +111,10 @@ def recognised(args: ArgsT) -> tuple[ArgsT, Recognised | None]:
     return args, Recognised(known, is_named=False)
 
 
-def handler_of(args: RunArgs | RetryArgs, known: Recognised | None) -> Any:
+def handler_of(args: ModelArgs, known: Recognised | None) -> Any:
     """The handler that the options name, or that was found."""
-    named = {name: value for name in NAMED if (value := getattr(args, name)) is not None}
+    has_named = hasattr(args, NAMED[0])  # not doctor
+    named = {name: value for name in NAMED if (value := getattr(args, name)) is not None} if has_named else None
     arguments = parse_arguments("--handler-arg", args.handler_args)
     parameter = known.model.path_parameter if known else None
     return make_handler(args.handler or "", arguments, args.model, named, parameter)

@@ -207,19 +207,19 @@ def _stdout_kept() -> Iterator[TextIO]:
 
 @contextmanager
 def output_in_file(args: RunArgs | RetryArgs) -> Iterator[RunArgs | RetryArgs]:
-    """The options, with a file in a temporary folder in place of standard output."""
-    if args.output != STDOUT or _misuse(args) is not None:
+    """The options, with a file in a temporary folder in place of standard output.
+
+    Raises:
+        ConfigurationError: standard output cannot be used as the options ask.
+    """
+    if (misuse := _misuse(args)) is not None:
+        raise ConfigurationError(misuse)
+    if args.output != STDOUT:
         yield args
         return
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         kind = args.output_format.value if args.output_format else "jsonl"
         yield replace(args, output=os.path.join(folder, f"predictions.{kind}"), output_format=None)
-
-
-def refuse_misuse(args: RunArgs | RetryArgs) -> None:
-    """Raises ConfigurationError if standard output cannot be used as the options ask."""
-    if (misuse := _misuse(args)) is not None:
-        raise ConfigurationError(misuse)
 
 
 def _misuse(args: RunArgs | RetryArgs) -> str | None:

@@ -1,4 +1,4 @@
-"""The page of a run: the options that ask for it, and ``headrace report``, which makes it again from its figures."""
+"""``headrace report``: makes the page of a run again, from its figures."""
 
 from __future__ import annotations
 
@@ -7,57 +7,8 @@ from dataclasses import dataclass
 
 import typer
 
-from headrace.cli.option import argument, input_option, option, run_option
+from headrace.cli.option import argument, option
 from headrace.core.errors import ConfigurationError, as_type_name
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShownArgs:
-    """Options of a run for its report and its forecast."""
-
-    report: str | None = run_option(
-        "Write a page about the run, what it took and what held it back: .html, with its figures beside it as .json.",
-        "FILE",
-    )
-    report_messages: bool = run_option(
-        "Let the report quote the messages of errors, which may hold values of rows.",
-        name="--report-messages",
-        default=False,
-    )
-    watch: int | None = run_option(
-        "Serve the same page while the run goes on, on this port of 127.0.0.1; 0: any.", "PORT"
-    )
-    prometheus: str | None = run_option(
-        "Show Prometheus the figures of the run, on this port, or in a file for node_exporter.", "[HOST:]PORT|FILE.prom"
-    )
-    stop_after: float | None = input_option(
-        "Stop reading rows after this many seconds, for a trial: OUT has the rows read by then.", "SECONDS", min=0
-    )
-    quote: str | None = run_option(
-        "What headrace quote --json has printed: its money, at the most, is the budget, and the report shows both.",
-        "QUOTE.JSON",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChangedArgs:
-    """The option of a run that takes predictions over."""
-
-    changed_since: str | None = run_option(
-        "Predict only rows that are not in OUT, or that have changed, an earlier output with a --report beside it; "
-        "the others take its predictions. If the model has changed, all rows.",
-        "OUT",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class CauseArgs:
-    """The option of a retry that chooses dead letters."""
-
-    cause: str | None = input_option(
-        "Retry only dead letters with this text in their STAGE TYPE: MESSAGE, as the summary has it; the others stay.",
-        "TEXT",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
@@ -101,11 +101,11 @@ def show_run(
     show(Console(), lines, list(_causes(report.messages, report.failed)))
 
 
-def show(console: Console, lines: list[Line], causes: list[str]) -> None:
+def show(console: Console, lines: Sequence[Line], causes: Sequence[str] = ()) -> None:
     """Prints lines in two columns; the causes behind the number of dead letters."""
     width = 2 + max(len(name) for name, _ in lines)
     for name, value in lines:
-        for text in (f"{name:<{width}}{value}", *(causes if name == _FAILED else ())):
+        for text in (f"{name:<{width}}{value}".rstrip(), *(causes if name == _FAILED else ())):
             say(console, text)
 
 

@@ -24,7 +24,12 @@ _MOST_SHOWN = 2_000_000
 _BEGIN = b'{"report": '
 RUNNING = "running"
 """The ``exit_reason`` of a run that goes on."""
-_STARTING = (("imports", "start and imports"), ("loading", "loading the model"))
+_PHASES = {
+    "imports": "start and imports",
+    "loading": "loading the model",
+    "rows": "rows",
+    "writing": "joining and moving files",
+}
 
 Figures = Mapping[str, Any]
 
@@ -75,15 +80,9 @@ def _begins_as_report(path: str) -> bool:
 
 def report_figures(facts: Figures, timeline: Timeline) -> dict[str, Any]:
     """All that a report shows, as plain values: the facts of ``--json``, and how the run went over time."""
-    now = datetime.now(timezone.utc).isoformat(" ", "seconds")
-    return {
-        "report": VERSION,
-        "headrace": version("headrace"),
-        "written": now,
-        **_UNKNOWN,
-        **facts,
-        **timeline.figures(),
-    }
+    written = datetime.now(timezone.utc).isoformat(" ", "seconds")
+    about = {"report": VERSION, "headrace": version("headrace"), "written": written}
+    return {**about, **_UNKNOWN, **facts, **timeline.figures()}
 
 
 def write_report(figures: Figures, path: str) -> ReportPage:
@@ -242,19 +241,15 @@ def _time(figures: Figures) -> dict[str, Any]:
             "rows": [_bar(name, seconds, 0.0, whole) for name, seconds in busy.items()],
         }
     whole = sum(phases.values())
-    rows, began = [], 0.0
-    for name, label in _STARTING:
-        rows.append(_bar(label, phases[name], began, whole))
-        began += phases[name]
-    rows.append(_bar("rows", phases["rows"], began, whole))
     busy, sampled = figures["wall"]["busy_seconds"], figures["wall"]["sampled_seconds"]
     processes = max(1, round(sampled / (whole - phases["imports"]))) if whole > phases["imports"] else 1
-    rows += [
-        _bar(f"·\N{NO-BREAK SPACE}{name}", seconds / processes, began, whole)
-        for name, seconds in busy.items()
-        if name != "loading"
-    ]
-    rows.append(_bar("joining and moving files", phases["writing"], began + phases["rows"], whole))
+    within = {name: seconds / processes for name, seconds in busy.items() if name != "loading"}
+    rows, began = [], 0.0
+    for phase, label in _PHASES.items():
+        rows.append(_bar(label, phases[phase], began, whole))
+        if phase == "rows":
+            rows += [_bar(f"·\N{NO-BREAK SPACE}{name}", seconds, began, whole) for name, seconds in within.items()]
+        began += phases[phase]
     caption = "One after the other; what is within rows (·) is sampled, and overlaps where threads work side by side."
     caption += f" It is the mean of {processes} processes." if processes > 1 else ""
     return {"caption": caption, "rows": rows}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import stdev
+from statistics import fmean, stdev, variance
 from typing import Any
 
 _Z = 1.96
 """Standard errors on both sides of a 95 % interval."""
+
+_OF_USAGE = ("Requests", "Tokens in", "Tokens out", "Cost")
 
 Figures = Mapping[str, Any]
 
@@ -19,35 +21,42 @@ def tables(figures: Figures, other: Figures | None) -> Iterator[dict[str, Any]]:
         yield _comparison(figures, other)
     if figures["figures"]:
         counts = [[name, _number(value)] for name, value in figures["figures"].items()]
-        yield {"title": "Counted", "caption": "", "columns": ["", "In all"], "rows": counts}
+        yield _table("Counted", ["", "In all"], counts)
     if figures["latency"]:
         values = [[name, seconds_text(value)] for name, value in figures["latency"].items()]
-        yield {"title": "Latency", "caption": "Of a batch or a request.", "columns": ["", "Time"], "rows": values}
+        yield _table("Latency", ["", "Time"], values, "Of a batch or a request.")
     if figures["padding"]["padded"]:
         useful = figures["padding"]["useful"] / figures["padding"]["padded"]
         rows = [["useful", f"{useful:.1%}"], ["padding", f"{1 - useful:.1%}"]]
-        yield {"title": "Padding", "caption": "", "columns": ["Of what the model computed", "Share"], "rows": rows}
+        yield _table("Padding", ["Of what the model computed", "Share"], rows)
     if figures["usage"]:
-        yield _usage(figures)
+        rows = [[model, *_used(used)] for model, used in figures["usage"].items()]
+        yield _table("Tokens and money", ["Model", *_OF_USAGE], rows, _saved(figures))
     elif figures["from_cache"]:
-        rows = [["from the cache", f"{figures['from_cache']:,}"]]
-        yield {"title": "Cache", "caption": "", "columns": ["Predictions", "In all"], "rows": rows}
+        yield _table("Cache", ["Predictions", "In all"], [["from the cache", f"{figures['from_cache']:,}"]])
     if figures["quote"]:
         yield _forecast(figures)
-    yield from _rows_by_place(figures)
+    if figures["slowest"]:
+        rows = [[_place(one), seconds_text(one["seconds"] / max(1, one["rows"]))] for one in figures["slowest"]]
+        yield _table("Slowest rows", ["Rows", "Each"], rows, "The time of a batch or a request, divided by its rows.")
+    if figures["dearest"]:
+        rows = [[_place(one), *_used(one)] for one in figures["dearest"]]
+        yield _table("Dearest rows", ["Row", *_OF_USAGE], rows)
 
 
-def _usage(figures: Figures) -> dict[str, Any]:
-    rows = [
-        [
-            model,
-            *(f"{used[name]:,}" for name in ("requests", "input_tokens", "output_tokens")),
-            _cost(used["cost"]),
-        ]
-        for model, used in figures["usage"].items()
-    ]
-    columns = ["Model", "Requests", "Tokens in", "Tokens out", "Cost"]
-    return {"title": "Tokens and money", "caption": _saved(figures), "columns": columns, "rows": rows}
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> dict[str, Any]:
+    return {"title": title, "caption": caption, "columns": columns, "rows": rows}
+
+
+def _used(one: Mapping[str, Any]) -> list[str]:
+    """What ``_OF_USAGE`` says of a model or a row."""
+    counts = [f"{one[name]:,}" for name in ("requests", "input_tokens", "output_tokens")]
+    return [*counts, "" if one["cost"] is None else f"{one['cost']:,.6g}"]
+
+
+def _place(one: Mapping[str, Any]) -> str:
+    more = f" and {one['rows'] - 1:,} more" if one.get("rows", 1) > 1 else ""
+    return f"{one['file']}, row {one['row']:,}{more}"
 
 
 def _saved(figures: Figures) -> str:
@@ -75,36 +84,8 @@ def _forecast(figures: Figures) -> dict[str, Any]:
         within = ("yes" if ends[0] <= came[name] <= ends[1] else "no") if is_known else ""
         between = f"{_number(ends[0])} to {_number(ends[1])}" if is_known else ""
         rows.append([name.replace("_", " "), _number(quote[name]), between, _number(came[name]), within])
-    caption = "What headrace quote said before, and what came."
     columns = ["", "Forecast", "Interval", "Came", "Within"]
-    return {"title": "Forecast", "caption": caption, "columns": columns, "rows": rows}
-
-
-def _rows_by_place(figures: Figures) -> Iterator[dict[str, Any]]:
-    def place(one: Mapping[str, Any]) -> str:
-        more = f" and {one['rows'] - 1:,} more" if one.get("rows", 1) > 1 else ""
-        return f"{one['file']}, row {one['row']:,}{more}"
-
-    slow, dear = figures["slowest"], figures["dearest"]
-    if slow:
-        rows = [[place(one), seconds_text(one["seconds"] / max(1, one["rows"]))] for one in slow]
-        caption = "The time of a batch or a request, divided by its rows."
-        yield {"title": "Slowest rows", "caption": caption, "columns": ["Rows", "Each"], "rows": rows}
-    if dear:
-        rows = [
-            [
-                place(one),
-                *(f"{one[name]:,}" for name in ("requests", "input_tokens", "output_tokens")),
-                _cost(one["cost"]),
-            ]
-            for one in dear
-        ]
-        columns = ["Row", "Requests", "Tokens in", "Tokens out", "Cost"]
-        yield {"title": "Dearest rows", "caption": "", "columns": columns, "rows": rows}
-
-
-def _cost(cost: float | None) -> str:
-    return "" if cost is None else f"{cost:,.6g}"
+    return _table("Forecast", columns, rows, "What headrace quote said before, and what came.")
 
 
 def _comparison(figures: Figures, other: Figures) -> dict[str, Any]:
@@ -124,7 +105,7 @@ def _comparison(figures: Figures, other: Figures) -> dict[str, Any]:
         f"Beside the run of {other['written']}. ± is a 95 % interval: of time by how much the rate varied during the "
         "runs, of failures and cost by which rows they had."
     )
-    return {"title": "Compared", "caption": caption, "columns": ["", "Before", "Now", "Difference"], "rows": rows}
+    return _table("Compared", ["", "Before", "Now", "Difference"], rows, caption)
 
 
 def _error(name: str, figures: Figures) -> float:
@@ -147,9 +128,7 @@ def _rate(figures: Figures) -> tuple[float, float]:
     if not working:
         return 0.0, 0.0
     some = values[working[0] : working[-1] + 1]
-    mean = sum(some) / len(some)
-    variance = sum((value - mean) ** 2 for value in some) / max(1, len(some) - 1)
-    return mean, math.sqrt(variance / len(some))
+    return fmean(some), math.sqrt(variance(some) / len(some)) if len(some) > 1 else 0.0
 
 
 def _number(value: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -143,83 +143,70 @@ class InferenceMetrics:
 
     def on_event(self, event: Event) -> None:
         """Updates the metrics that the event concerns."""
-        if isinstance(event, BatchCompleted):
-            self._batch(event)
-        elif isinstance(event, BatchFailed):
-            self._increment(event.model, "failed_batches_counter", 1)
-        elif isinstance(event, BatchRetried):
-            self._increment(event.model, "retried_batches_counter", 1)
-        elif isinstance(event, ElementsSkipped):
-            self._increment(event.model, "skipped_elements_counter", event.elements)
-        elif isinstance(event, HostLost):
-            self._increment(event.model, "model_host_timeouts" if event.timed_out else "model_host_deaths", 1)
-        elif isinstance(event, UsageReported):
-            self._usage(event)
-        else:
-            self._model(event)
-
-    def _model(self, event: Event) -> None:
-        if isinstance(event, ModelLoaded):
-            self._update(event.model, "load_model_latency_milli_secs", round(event.seconds * 1e3))
-            self._update(event.model, "model_byte_size", event.bytes)
-        elif isinstance(event, CacheUsed):
-            self._increment(event.model, "cache_hits", event.hits)
-            self._increment(event.model, "cache_misses", event.misses)
-        elif isinstance(event, RequestsThrottled):
+        if isinstance(event, RequestsThrottled):
             self._sink.increment(event.namespace, "cumulativeThrottlingSeconds", event.seconds)
         elif isinstance(event, ModelRefreshed):
             self._sink.increment(self._namespace, "model_refreshes", 1)
         elif isinstance(event, RefreshFailed):
             self._sink.increment(self._namespace, "failed_model_refreshes", 1)
-
-    def _batch(self, event: BatchCompleted) -> None:
-        self._increment(event.model, "num_inferences", event.examples)
-        self._update(event.model, "inference_request_batch_size", event.examples)
-        self._update(event.model, "inference_request_batch_byte_size", event.bytes)
-        self._update(event.model, "inference_batch_latency_micro_secs", round(event.seconds * 1e6))
-        if event.padded:
-            self._increment(event.model, "useful_length", round(event.useful))
-            self._increment(event.model, "padded_length", round(event.padded))
-        if self._batch_elements:
+        elif (figures := _FIGURES.get(type(event))) is not None:
+            counts, values = figures(event)
+            if isinstance(event, UsageReported) and event.cost is not None:
+                counts["cost_micros"] = self._micros(event.model, event.cost)
+            prefix = f"{event.model}-_" if event.model else self._prefix  # type: ignore[union-attr]
+            for record, some in ((self._sink.increment, counts), (self._sink.update, values)):
+                for name, value in some.items():
+                    for full_name in (name, prefix + name) if prefix else (name,):
+                        record(self._namespace, full_name, value)
+        if self._batch_elements and isinstance(event, BatchCompleted):
             self._sink.update("BatchElements", "batch_size", event.examples)
             self._sink.update("BatchElements", "msec_per_batch", round(event.seconds * 1e3))
 
-    def _usage(self, event: UsageReported) -> None:
-        figures = {
-            "billed_requests": event.requests,
-            "input_tokens": event.input_tokens,
-            "output_tokens": event.output_tokens,
-        }
-        if event.cost is not None:
-            micros = event.cost * 1e6 + self._uncounted_micros.get(event.model, 0.0)
-            figures["cost_micros"] = int(micros)
-            self._uncounted_micros[event.model] = micros - int(micros)
-        for name, amount in figures.items():
-            self._sink.increment(self._namespace, name, amount)
-            self._sink.increment(self._namespace, f"{event.model}-_{name}", amount)
-        self._times(event)
+    def _micros(self, model: str, cost: float) -> int:
+        """A cost in millionths; what is less than one is added to the next."""
+        micros = cost * 1e6 + self._uncounted_micros.get(model, 0.0)
+        self._uncounted_micros[model] = micros - int(micros)
+        return int(micros)
 
-    def _times(self, event: UsageReported) -> None:
-        figures = {}
-        if event.first_token_secs is not None:
-            figures["time_to_first_token_milli_secs"] = round(event.first_token_secs * 1e3)
-        if event.seconds:
-            figures["output_tokens_per_sec"] = round(event.output_tokens / event.seconds)
-        for name, value in figures.items():
-            self._sink.update(self._namespace, name, value)
-            self._sink.update(self._namespace, f"{event.model}-_{name}", value)
 
-    def _increment(self, model: str, name: str, amount: int) -> None:
-        for full_name in self._names(model, name):
-            self._sink.increment(self._namespace, full_name, amount)
+Figures = tuple[dict[str, int], dict[str, int]]
+"""What is added to counters and to distributions, by their names."""
 
-    def _update(self, model: str, name: str, value: int) -> None:
-        for full_name in self._names(model, name):
-            self._sink.update(self._namespace, full_name, value)
 
-    def _names(self, model: str, name: str) -> list[str]:
-        prefix = f"{model}-_" if model else self._prefix
-        return [name, prefix + name] if prefix else [name]
+def _of_batch(event: BatchCompleted) -> Figures:
+    counts = {"num_inferences": event.examples}
+    if event.padded:
+        counts |= {"useful_length": round(event.useful), "padded_length": round(event.padded)}
+    return counts, {
+        "inference_request_batch_size": event.examples,
+        "inference_request_batch_byte_size": event.bytes,
+        "inference_batch_latency_micro_secs": round(event.seconds * 1e6),
+    }
+
+
+def _of_usage(event: UsageReported) -> Figures:
+    times = {}
+    if event.first_token_secs is not None:
+        times["time_to_first_token_milli_secs"] = round(event.first_token_secs * 1e3)
+    if event.seconds:
+        times["output_tokens_per_sec"] = round(event.output_tokens / event.seconds)
+    names = ("billed_requests", "input_tokens", "output_tokens")
+    return dict(zip(names, (event.requests, event.input_tokens, event.output_tokens), strict=True)), times
+
+
+_FIGURES: dict[type, Callable[[Any], Figures]] = {
+    BatchCompleted: _of_batch,
+    BatchFailed: lambda _: ({"failed_batches_counter": 1}, {}),
+    BatchRetried: lambda _: ({"retried_batches_counter": 1}, {}),
+    CacheUsed: lambda event: ({"cache_hits": event.hits, "cache_misses": event.misses}, {}),
+    ElementsSkipped: lambda event: ({"skipped_elements_counter": event.elements}, {}),
+    HostLost: lambda event: ({"model_host_timeouts" if event.timed_out else "model_host_deaths": 1}, {}),
+    ModelLoaded: lambda event: (
+        {},
+        {"load_model_latency_milli_secs": round(event.seconds * 1e3), "model_byte_size": event.bytes},
+    ),
+    UsageReported: _of_usage,
+}
 
 
 def usage_figures(usage: Mapping[str, UsageReported]) -> dict[str, dict[str, Any]]:

@@ -16,10 +16,12 @@ with extra_required("migrate"):
     from libcst.helpers import get_full_name_for_node
     from libcst.metadata import (
         ByteSpanPositionProvider,
+        CodeRange,
         CodeSpan,
         ImportAssignment,
         MetadataWrapper,
         ParentNodeProvider,
+        PositionProvider,
         Scope,
         ScopeProvider,
     )
@@ -95,10 +97,10 @@ class FileImports:
         self.module = module
         wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
         self.spans: Mapping[libcst.CSTNode, CodeSpan] = wrapper.resolve(ByteSpanPositionProvider)
+        self._places: Mapping[libcst.CSTNode, CodeRange] = wrapper.resolve(PositionProvider)
         self.parents: Mapping[libcst.CSTNode, libcst.CSTNode] = wrapper.resolve(ParentNodeProvider)
         scopes: Mapping[libcst.CSTNode, Scope | None] = wrapper.resolve(ScopeProvider)
         self.scopes = {scope for scope in scopes.values() if scope is not None}
-        self._content = module.code.encode()
         self.statements: list[Statement] = self.nodes_of(libcst.Import, libcst.ImportFrom)
         self.bindings = [
             binding for statement in self.statements for binding in bindings_of(statement) if binding.leads_there
@@ -111,13 +113,10 @@ class FileImports:
         found = [node for node in self.parents if isinstance(node, kinds)]
         return sorted(found, key=lambda node: self.spans[node].start)
 
-    def finding(
-        self, node: libcst.CSTNode, message: str, *, needs_person: bool = True, if_beam_stays: bool = False, at: int = 0
-    ) -> Finding:
-        """A finding about a node, or about what begins ``at`` bytes after its beginning."""
-        before = self._content[: self.spans[node].start + at].decode()
-        column = len(before.rpartition("\n")[2]) + 1
-        return Finding(before.count("\n") + 1, column, message, needs_person, if_beam_stays)
+    def finding(self, node: libcst.CSTNode, message: str, **more: bool) -> Finding:
+        """A finding about a node."""
+        start = self._places[node].start
+        return Finding(start.line, start.column + 1, message, **more)
 
     def uses_within(self, node: libcst.CSTNode) -> list[Use]:
         """The uses of names in a part of the file; not those in text."""
