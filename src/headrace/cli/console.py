@@ -86,7 +86,6 @@ class _ConsoleHandler(logging.Handler):
         self._verbose = verbose
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Prints a record."""
         if self._verbose or not (record.name.startswith(_NOISY) or _is_noise(record.pathname)):
             text = f"{record.levelname.lower()}: {record.name}: {self.format(record)}"
             say(self._console, text)

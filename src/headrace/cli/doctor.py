@@ -133,7 +133,6 @@ def _over_rows(handler: Any, args: DoctorArgs, known: Recognised | None) -> tupl
 
 
 def _status_as_json(state: MachineState, cleaned: MachineState | None = None) -> dict[str, Any]:
-    """Plain values; bytes and seconds."""
     found = asdict(state)
     found["own_hosts"] = {str(owner): hosts for owner, hosts in found["own_hosts"].items()}
     found["nothing_left_over"] = not state.leftovers
@@ -148,7 +147,6 @@ def _status_as_json(state: MachineState, cleaned: MachineState | None = None) ->
 
 
 def _profile_as_json(found: Profile) -> dict[str, Any]:
-    """Plain values; bytes and seconds."""
     models = [
         {**asdict(model), "mapped": model.mapped, "costs": [cost._asdict() for cost in model.costs]}
         for model in found.models

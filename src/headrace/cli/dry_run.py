@@ -63,7 +63,6 @@ def show_dry_run(out: Console, run: Run) -> None:
 
 
 def _placed(job: Job) -> Iterator[tuple[str, Record]]:
-    """The rows of all files, each with its place."""
     rows = (
         (row, f"row {number} of {source.paths[number - 1] if source.files else source.path}")
         for source in job.sources

@@ -96,7 +96,6 @@ class Pilots:
         return quoted, self._options[best]
 
     def _entry(self, piloted: Entry, text: str, folder: str) -> Entry:
-        """What is said of an alternative, given its pilot."""
         options = self._options[text]
         if options.batch_directory is not None and "error" not in piloted:
             words = ["run", *words_of(options), "--config", os.devnull, "--dry-run"]
@@ -124,7 +123,6 @@ class Pilots:
         return min(same, key=lambda text: same[text]["seconds"] or slowest)
 
     def _forecast(self, options: RunArgs, number: int, folder: str) -> Entry:
-        """What a run with these options will take."""
         until = time.monotonic() + self._seconds
         has_cache = options.cache is not None
         # What one pilot puts into the cache is not to be found there by the next one.

@@ -143,7 +143,6 @@ class _Rate:
         self._seen: deque[tuple[float, int]] = deque([(now, 0)])
 
     def at(self, now: float, count: int) -> float:
-        """The rate at a time when ``count`` are done."""
         if count != self._seen[-1][1]:
             self._seen.append((now, count))
         while len(self._seen) > 2 and now - self._seen[1][0] > _WINDOW_SECONDS:

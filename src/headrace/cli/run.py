@@ -207,7 +207,6 @@ def _watched(args: RunArgs | RetryArgs, record: RunRecord) -> Iterator[None]:
 
 
 def _subject(run: Run, args: RunArgs | RetryArgs) -> dict[str, Any]:
-    """What is run, for the report."""
     return {
         "command": args.command,
         "handler": args.handler,

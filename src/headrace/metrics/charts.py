@@ -90,7 +90,6 @@ def _figure(inches: float) -> Iterator[Figure]:
 
 
 def _svg(figure: Figure, described: str) -> str:
-    """The figure as an element of HTML."""
     file = io.StringIO()
     figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     text = file.getvalue()

@@ -81,7 +81,6 @@ def _serve(host: str, port: int) -> Any:
 
 
 def _all() -> Any:
-    """What the figures are collected from."""
     if not _is_for_several():
         return _OURS
     registry = prometheus_client.CollectorRegistry()

@@ -241,7 +241,6 @@ class _Most(Generic[PlacedT]):
         self._of: dict[tuple[str, int], PlacedT] = {}
 
     def add(self, event: PlacedT) -> None:
-        """Takes an event."""
         if event.where is None:
             return
         before = self._of.get(event.where)

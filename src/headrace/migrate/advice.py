@@ -66,7 +66,6 @@ def _uses_that_stay(imports: FileImports, rewriting: Rewriting) -> Iterator[Find
 
 
 def _staying(imports: FileImports, node: libcst.CSTNode, path: tuple[str, ...]) -> Finding:
-    """About a name, or a module, that has no counterpart."""
     about = f"{'.'.join(path[3:]) or 'inference'} stays Beam's"
     is_private_class = path[-1][:1] == "_" and path[-1][1:2].isupper() and not path[-1].isupper()
     if is_private_class and module_for(path[3]):

@@ -93,7 +93,6 @@ class FileImports:
     """The imports of a file that lead to Beam's inference package, and their uses."""
 
     def __init__(self, module: libcst.Module) -> None:
-        """Reads a parsed file, which nothing else changes."""
         self.module = module
         wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
         self.spans: Mapping[libcst.CSTNode, CodeSpan] = wrapper.resolve(ByteSpanPositionProvider)

@@ -47,7 +47,6 @@ class Rewriting:
     """
 
     def __init__(self, imports: FileImports) -> None:
-        """Decides."""
         self._uses: dict[Binding, list[Use]] = {binding: [] for binding in imports.bindings}
         for use in imports.uses:
             for binding in use.bindings:
@@ -71,7 +70,6 @@ class Rewriting:
         return self._decide_chains(binding)
 
     def _fits(self, binding: Binding, module: str) -> bool:
-        """Whether a module of Headrace has all that is used of Beam's."""
         depth = len(binding.path)
         used = [use.path for use in self._uses[binding] if len(use.path) > depth]
         return all(find_counterpart(path) and path[depth] in names_in(module) for path in used)
@@ -112,7 +110,6 @@ class Editor:
     """Makes the edits of a file."""
 
     def __init__(self, imports: FileImports, rewriting: Rewriting, content: bytes) -> None:
-        """``content`` is the file's text in UTF-8."""
         self._imports = imports
         self._rewriting = rewriting
         self._content = content

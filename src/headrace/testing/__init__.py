@@ -11,6 +11,7 @@ Only ``HandlerContract`` needs pytest (the extra ``test``).
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from headrace.testing.contract_tools import nearly_equal
@@ -65,16 +66,16 @@ __all__ = [
 ]
 
 
+_LAZY = {
+    "HandlerContract": "headrace.testing.contract",  # only this part needs pytest
+    "simulate": "headrace.testing.simulation",  # tests of handlers need no runtime
+}
+
+
 def __getattr__(name: str) -> Any:
-    if name == "simulate":
-        from headrace.testing.simulation import simulate  # noqa: PLC0415 - tests of handlers need no runtime
-
-        return simulate
-    if name != "HandlerContract":
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from headrace.testing.contract import HandlerContract  # noqa: PLC0415 - only this part needs pytest
-
-    return HandlerContract
+    return getattr(import_module(_LAZY[name]), name)
 
 
 def __dir__() -> list[str]:

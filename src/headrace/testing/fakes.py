@@ -71,7 +71,14 @@ class DoublingHandler(ModelHandler[Any, PredictionResult, Doubler]):
         self, batch: Sequence[Any], model: Doubler, inference_args: dict[str, Any] | None = None
     ) -> Iterable[PredictionResult]:
         """Returns a PredictionResult for each example; ``inference_args`` have no effect."""
-        return [PredictionResult(example, model(example)) for example in batch]
+        self._check(batch)
+        return self._changed([PredictionResult(example, model(example)) for example in batch])
+
+    def _check(self, batch: Sequence[Any]) -> None:
+        """Of a subclass: looks at a batch first; it may raise, or end the process."""
+
+    def _changed(self, predictions: list[PredictionResult]) -> Iterable[PredictionResult]:
+        return predictions
 
 
 class SlowHandler(DoublingHandler):
@@ -89,12 +96,8 @@ class SlowHandler(DoublingHandler):
         self._fixed = fixed
         self._each = each
 
-    def run_inference(
-        self, batch: Sequence[Any], model: Doubler, inference_args: dict[str, Any] | None = None
-    ) -> Iterable[PredictionResult]:
-        """Advances the clock by ``fixed + each * len(batch)`` seconds."""
+    def _check(self, batch: Sequence[Any]) -> None:
         self._clock.advance(self._fixed + self._each * len(batch))
-        return super().run_inference(batch, model, inference_args)
 
 
 class LoadCountingHandler(DoublingHandler):

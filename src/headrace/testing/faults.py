@@ -24,24 +24,7 @@ from headrace.core.result import PredictionResult
 from headrace.testing.fakes import Doubler, DoublingHandler
 
 
-class _FailingHandler(DoublingHandler):
-    """Doubles; a subclass looks at each batch before, or at its predictions afterwards."""
-
-    def run_inference(
-        self, batch: Sequence[Any], model: Doubler, inference_args: dict[str, Any] | None = None
-    ) -> Iterable[PredictionResult]:
-        """Doubles the examples, and fails as the class says."""
-        self._check(batch)
-        return self._changed([*super().run_inference(batch, model, inference_args)])
-
-    def _check(self, batch: Sequence[Any]) -> None:
-        """Raises, or ends the process."""
-
-    def _changed(self, predictions: list[PredictionResult]) -> Iterable[PredictionResult]:
-        return predictions
-
-
-class PoisonHandler(_FailingHandler):
+class PoisonHandler(DoublingHandler):
     """Doubles, but raises for any batch with a poisonous example.
 
     Args:
@@ -60,7 +43,7 @@ class PoisonHandler(_FailingHandler):
             raise self._error(f"poisonous examples: {poisoned}")
 
 
-class MiscountingHandler(_FailingHandler):
+class MiscountingHandler(DoublingHandler):
     """Doubles, but returns too few or too many predictions: omits the last ones, or repeats the last one.
 
     Args:
@@ -76,14 +59,14 @@ class MiscountingHandler(_FailingHandler):
         return predictions[:kept] + predictions[-1:] * self._surplus
 
 
-class NoneHandler(_FailingHandler):
+class NoneHandler(DoublingHandler):
     """Forgets to return its predictions."""
 
     def _changed(self, predictions: list[PredictionResult]) -> Iterable[PredictionResult]:
         return None  # type: ignore[return-value]
 
 
-class BrokenGeneratorHandler(_FailingHandler):
+class BrokenGeneratorHandler(DoublingHandler):
     """Returns its predictions lazily, and raises a RuntimeError after its call has returned.
 
     Args:
@@ -100,7 +83,7 @@ class BrokenGeneratorHandler(_FailingHandler):
             raise RuntimeError(f"broke after {self._good} predictions")
 
 
-class MemoryHungryHandler(_FailingHandler):
+class MemoryHungryHandler(DoublingHandler):
     """Doubles, but runs out of memory on large batches.
 
     Args:
@@ -148,7 +131,7 @@ _lost_devices: set[tuple[int, str]] = set()
 """Pairs of process and device, since forked processes have devices of their own."""
 
 
-class DeviceLosingHandler(_FailingHandler):
+class DeviceLosingHandler(DoublingHandler):
     """Doubles on a device, and loses it with any batch that has a poisonous example; later calls and loads fail.
 
     Args:
@@ -176,7 +159,7 @@ Fault: TypeAlias = Callable[[], Any]
 _MEGABYTE = 1 << 20
 
 
-class FaultyHandler(_FailingHandler):
+class FaultyHandler(DoublingHandler):
     """Doubles, but commits a fault for any batch with one of certain examples.
 
     Args:

@@ -146,7 +146,6 @@ class _Simulation:
         self.preempted = 0
 
     def forecast(self) -> Forecast:
-        """Runs it."""
         self._start()
         while self._unfinished:
             now, number, start = heapq.heappop(self._events)
@@ -210,7 +209,6 @@ class _Simulation:
             self._take(now, self._idle.pop())
 
     def _take(self, now: float, worker: int) -> None:
-        """A worker takes the next bundle, if there is one."""
         if not self._left:
             self._idle.add(worker)
             return
