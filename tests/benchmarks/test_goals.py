@@ -157,21 +157,6 @@ def test_what_measures_everything_writes_the_table(commands, goals, stated, tmp_
     assert capsys.readouterr().out == f"a page\n\n{table}\n"
 
 
-def test_a_workload_that_fails_does_not_stop_the_others(commands, run, monkeypatch, tmp_path, capsys):
-    def fail_first(name, _):
-        assert name != "early", "predictions differ"
-        return "a page", CASES
-
-    monkeypatch.setattr(run, "WORKLOADS", ["early", "timed"])
-    monkeypatch.setattr(run, "_run", fail_first)
-
-    with pytest.raises(SystemExit, match="failed: early"):
-        commands()
-    assert [file.name for file in sorted((tmp_path / "results").iterdir())] == ["timed.json", "timed.md"]
-    assert "0.5 to 1.5" in (tmp_path / "README.md").read_text()
-    assert "AssertionError: predictions differ" in capsys.readouterr().err
-
-
 @pytest.mark.large
 def test_the_readmes_table_is_that_of_the_results(goals, run):
     collected = run.collect()

@@ -8,22 +8,6 @@ pytestmark = pytest.mark.large
 
 
 @pytest.fixture
-def roundtrip(benchmark_module):
-    return benchmark_module("workloads.roundtrip")
-
-
-def test_batches_run_in_all_variants(roundtrip, tmp_path):
-    facts = list(roundtrip.facts(tmp_path, 2, quick=True))
-
-    assert [fact["batch"] for fact in facts] == [
-        f"{size}, {arrays}" for arrays in ("32 arrays", "1 array") for size in ("4 KB", "1 MB", "16 MB")
-    ]
-    for fact in facts:
-        assert {way: len(times) for way, times in fact["runs"].items()} == {"bare host": 2, "bundle": 2, "Beam": 2}
-        assert float(fact["bare host / Beam"]) > 0
-
-
-@pytest.fixture
 def recovery(benchmark_module):
     return benchmark_module("workloads.recovery")
 

@@ -1,8 +1,5 @@
 """The workloads about sharing measure what they claim, on real pipelines with worker processes."""
 
-import json
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -59,22 +56,6 @@ def find_starts(notes):
         if one.what in ("request", "begun"):
             starts.setdefault(one.process, {}).setdefault(one.what, one.ns)
     return sorted(starts.values(), key=lambda start: start["begun"])
-
-
-def account(tmp_path, limit_secs, script, sampling_secs=0.1):
-    command = [sys.executable, "-m", "elsewhere.accounting", tmp_path / "account", str(limit_secs), str(sampling_secs)]
-    subprocess.run([*command, sys.executable, "-c", script], cwd=BENCHMARKS, check=True)
-    return json.loads((tmp_path / "account").read_text())
-
-
-def test_orphans_are_accounted_for(tmp_path):
-    """An orphan burns CPU time after its parent has ended."""
-    orphan = "import time\nwhile time.process_time() < 0.5: pass"
-    found = account(tmp_path, 60, f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {orphan!r}])")
-    assert found["code"] == 0
-    assert found["left_behind"] == 0
-    assert found["cpu_seconds"] >= 0.5
-    assert found["samples"][0][1] > 10**6
 
 
 def notes(sharing, *lines):

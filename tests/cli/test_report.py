@@ -97,44 +97,6 @@ def test_more_workers_are_no_advice_where_the_model_computes_elsewhere(folder, h
         assert json.loads((folder.path / "r.json").read_text())["keeps_one_worker"] is is_elsewhere
 
 
-STEPS = """
-import time
-
-import headrace
-
-
-def busy(value):
-    end = time.process_time() + 0.2
-    while time.process_time() < end:
-        pass
-    return value
-
-
-class Adds(headrace.ModelHandler):
-    def load_model(self):
-        return sum
-
-    def run_inference(self, batch, model, inference_args=None):
-        return [model(row.values()) for row in batch]
-
-
-def steps():
-    return Adds().with_preprocess_fn(busy).with_postprocess_fn(busy)
-"""
-
-
-def test_samples_tell_what_an_isolated_host_is_at(folder, headrace):
-    folder.write("in.jsonl", [{"a": number} for number in range(4)])
-    folder.write("steps.py", STEPS)
-    arguments = ("run", "in.jsonl", "--output", "p.jsonl", "--handler", "steps:steps", "--isolate", "--report")
-    assert headrace(*arguments, "r.json").code == 0
-    facts = json.loads((folder.path / "r.json").read_text())
-    spent = facts["wall"]["busy_seconds"]
-    assert spent["preprocessing"] > spent.get("model", 0)
-    assert spent["postprocessing"] > spent.get("model", 0)
-    assert sum(facts["timeline"]["cpu_seconds"]) > 0.4, "of the host"
-
-
 def test_the_command_for_dead_letters_works_as_pasted(folder, headrace, handlers):
     folder.write("in.jsonl", [{"a": 1}, {"a": "x"}, {"a": 2}])
     options = ("--handler", f"{handlers}:Add", "--inference-arg", "times=3", "--max-batch-size", "2", "--json")

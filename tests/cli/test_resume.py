@@ -7,6 +7,8 @@ import random
 import shutil
 import signal
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 COUNT = 600
@@ -52,19 +54,26 @@ def in_input_order(letters):
     return sorted(letters, key=number)
 
 
-@pytest.mark.large
-def test_a_run_killed_repeatedly_resumes(work, undisturbed, headrace, command, runs):
-    """No row is predicted twice whose result was durable, none is missing, and the bytes are the same."""
-    arguments = ("run", "[ab].jsonl", *ARGUMENTS, "--output", "p.jsonl")
+def killed(command, runs, name, arguments, places, most, pause):
+    """Kills a run for each of several options, at a random moment; returns what is durable then.
+
+    No row is predicted twice whose result was durable.
+    """
     done = set()
-    for place in ((), ("--isolate",)):
+    for place in places:
         logged = len(runs.log())
-        process = command(*arguments, *place, PAUSE="0.01")
-        now = runs.kill(process, "p.jsonl", len(done) + random.randrange(1, 150))
+        now = runs.kill(command(*arguments, *place, PAUSE=pause), name, len(done) + random.randrange(1, most))
         assert done < now
         assert not done & set(runs.log()[logged:])
         done = now
-    logged = len(runs.log())
+    return done, len(runs.log())
+
+
+@pytest.mark.large
+def test_a_run_killed_repeatedly_resumes(work, undisturbed, headrace, command, runs):
+    """No row is missing, and the bytes are the same."""
+    arguments = ("run", "[ab].jsonl", *ARGUMENTS, "--output", "p.jsonl")
+    done, logged = killed(command, runs, "p.jsonl", arguments, [(), ("--isolate",)], 150, "0.01")
     last = headrace(*arguments)
     assert (last.code, last.err) == (0, "")
     assert last.summary["rows"] == str(COUNT)
@@ -74,6 +83,53 @@ def test_a_run_killed_repeatedly_resumes(work, undisturbed, headrace, command, r
     letters = letters_of((work.path / "p.dead-letters.jsonl").read_bytes())
     assert letters == in_input_order(letters_of(undisturbed[1]))
     assert work.names() == ["a.jsonl", "b.jsonl", "log", "logged.py", "p.dead-letters.jsonl", "p.jsonl"]
+
+
+OF_COLUMNS = 12_000
+BAD = sum(n % 97 == 7 or n % 301 == 5 or n == OF_COLUMNS // 2 + 1000 for n in range(OF_COLUMNS))
+IN_COLUMNS = ("--handler=logged:InColumns", "--columns=n,x", "--max-batch-size=20", "--keep=n,word")
+WORKERS = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
+
+
+@pytest.fixture
+def columns(logged, monkeypatch):
+    """A Parquet file, and a CSV file with broken lines, of rows of which some are not fit for columns."""
+    monkeypatch.setenv("BAD_OF", "97")
+    half = OF_COLUMNS // 2
+    table = {
+        "n": range(half),
+        "x": [None if n % 301 == 5 else n / 8 for n in range(half)],
+        "word": [f"w{n % 7}" if n % 5 else None for n in range(half)],
+    }
+    pyarrow.parquet.write_table(pyarrow.table(table), logged.path / "a.parquet", row_group_size=1000)
+    lines = [f"{n},{'smudge' if n % 301 == 5 else n / 8},é{n}" for n in range(half, OF_COLUMNS)]
+    lines[1000] += ",broken"
+    logged.write("b.csv", "\n".join(["n,x,word", *lines]))
+    return logged
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("name", ["p.parquet", "p.jsonl.gz"])
+def test_a_run_in_columns_killed_repeatedly_resumes(columns, headrace, command, resumable, name):
+    runs, run = resumable(OF_COLUMNS // 2), ("run", "a.parquet", "b.csv", *IN_COLUMNS, "--output")
+    whole = headrace(*run, f"whole/{name}", "--dead-letters=whole/q.jsonl")
+    assert (whole.summary["predictions"], whole.summary["dead letters"]) == (f"{OF_COLUMNS - BAD:,}", f"{BAD:,}")
+    arguments = (*run, name, "--dead-letters=q.jsonl", "--resume")
+    places = [("--isolate", "--max-batch-size=30"), WORKERS]
+    done, logged = killed(command, runs, name, arguments, places, OF_COLUMNS // 5, "0.005")
+    assert [path for path in columns.names() if path.endswith(".predictions")]
+    last = headrace(*arguments, "--max-batch-size=1000")
+    assert (last.code, last.err) == (0, "")
+    assert int(last.summary["done before"].replace(",", "")) >= len(done)  # a worker may have outlived its run
+    for figure in ("rows", "predictions", "dead letters"):
+        assert last.summary[figure] == whole.summary[figure]
+    assert not done & set(runs.log()[logged:])
+    read = gzip.decompress if name.endswith(".gz") else bytes
+    assert read((columns.path / name).read_bytes()) == read((columns.path / "whole" / name).read_bytes())
+    letters = (letters_of((columns.path / path).read_bytes()) for path in ("q.jsonl", "whole/q.jsonl"))
+    found, expected = (sorted(some, key=json.dumps) for some in letters)
+    assert found == expected
+    assert not [path for path in columns.names() if "headrace-" in path]
 
 
 def test_a_run_killed_while_publishing_its_files_resumes(work, undisturbed, headrace, command, runs):

@@ -185,28 +185,6 @@ def test_page_is_for_those_who_listen_too(figures: dict[str, Any]) -> None:
             assert attributes["scope"] in ("row", "col")
 
 
-@pytest.mark.parametrize("scheme", [0, 1])
-def test_texts_stand_out_from_the_page(figures: dict[str, Any], scheme: int) -> None:
-    blocks = re.findall(r":root \{(.*?)\}", render(figures))
-    colours = dict(re.findall(r"--(\w+): (#\w+)", blocks[scheme]))
-    for name in ("text", "soft", "bad", "one", "two"):
-        wanted = 4.5 if name in ("text", "soft", "bad") else 3
-        assert contrast(colours[name], colours["page"]) >= wanted, name
-
-
-def contrast(one: str, other: str) -> float:
-    """The ratio of two colours' luminances, as WCAG 2 defines it."""
-
-    def luminance(colour: str) -> float:
-        digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
-        parts = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
-        linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    darker, lighter = sorted(map(luminance, (one, other)))
-    return (lighter + 0.05) / (darker + 0.05)
-
-
 def test_a_run_that_failed_at_once_has_a_page(timeline: Timeline) -> None:
     nothing = dict.fromkeys(("rows", "done_before", "predictions", "failures", "skipped", "unread", "phases"))
     facts = {**FACTS, **nothing, "exit_code": 1, "seconds": None, "error": "It broke."}

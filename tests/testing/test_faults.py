@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import pickle
 import select
@@ -12,13 +11,11 @@ import sys
 
 import pytest
 
-from headrace import PredictionResult
 from headrace.testing import (
     BrokenGeneratorHandler,
     BrokenLoadHandler,
     DeviceLosingHandler,
     DoublingHandler,
-    FaultyFunction,
     FaultyHandler,
     FaultyLoadHandler,
     MemoryHungryHandler,
@@ -33,30 +30,9 @@ def infer(handler, batch):
     return handler.run_inference(batch, handler.load_model())
 
 
-def test_poison_fails_a_batch_and_nothing_else():
-    handler = PoisonHandler(13, 17)
-    assert infer(handler, [1, 2]) == infer(DoublingHandler(), [1, 2])
-    with pytest.raises(ValueError, match=r"poisonous examples: \[17\]"):
-        infer(handler, [1, 17, 2])
-
-
 @pytest.mark.parametrize(("surplus", "count"), [(-1, 2), (-3, 0), (-9, 0), (0, 3), (1, 4), (4, 7)])
 def test_a_miscounting_handler_returns_a_wrong_number(surplus, count):
     assert len(infer(MiscountingHandler(surplus), [1, 2, 3])) == count
-
-
-def test_a_broken_generator_breaks_after_its_call():
-    answer = infer(BrokenGeneratorHandler(good=2), [1, 2, 3])
-    assert [next(answer), next(answer)] == [PredictionResult(1, 2), PredictionResult(2, 4)]
-    with pytest.raises(RuntimeError, match="broke after 2"):
-        next(answer)
-
-
-def test_memory_runs_out_above_the_limit():
-    handler = MemoryHungryHandler(limit=2)
-    assert len(infer(handler, [1, 2])) == 2
-    with pytest.raises(MemoryError, match="3 examples, of which 2 fit"):
-        infer(handler, [1, 2, 3])
 
 
 @pytest.mark.parametrize(
@@ -91,15 +67,6 @@ def test_a_lost_device_stays_lost_in_its_process_and_nowhere_else():
     subprocess.run([sys.executable, "-c", code], input=pickle.dumps(handler), check=True)
 
 
-def test_faults_occur_on_the_given_examples():
-    committed = []
-    handler = FaultyHandler(functools.partial(committed.append, "fault"), 13, 17)
-    assert infer(handler, [1, 2]) == infer(DoublingHandler(), [1, 2])
-    assert committed == []
-    assert infer(handler, [1, 17, 13]) == infer(DoublingHandler(), [1, 17, 13])
-    assert committed == ["fault"]
-
-
 def test_a_segmentation_fault_kills_the_process():
     done = subprocess.run([sys.executable, "-c", "from headrace.testing import segfault; segfault()"], check=False)
     assert done.returncode == -signal.SIGSEGV
@@ -122,10 +89,3 @@ def test_a_hanging_handler_never_returns(name, others_go_on):
     finally:
         process.kill()
         process.communicate()
-
-
-def test_a_fault_may_occur_in_a_function():
-    committed = []
-    function = FaultyFunction(functools.partial(committed.append, "fault"), 13)
-    assert [function(1), function("a"), committed] == [1, "a", []]
-    assert [function(13), committed] == [13, ["fault"]]

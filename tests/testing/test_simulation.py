@@ -8,8 +8,6 @@ import pytest
 
 from headrace.core.errors import ConfigurationError
 from headrace.testing import simulate
-from headrace.testing.simulation import _parts
-from headrace.testing.simulation_plan import parse_plan
 
 LINE = {"fixed": 0.02, "per_row": 0.001}
 MODEL = {"load_seconds": 2, "memory_gb": 1.0, "batch_seconds": LINE}
@@ -182,14 +180,6 @@ def test_what_does_not_fit_into_memory_is_an_error_with_the_cure():
 def test_a_wrong_plan_is_an_error_that_names_the_key(changes, says):
     with pytest.raises(ConfigurationError, match=says):
         simulate(plan(**changes))
-
-
-def test_parts_are_those_that_a_run_cuts():
-    """Of a hundred megabytes for two workers: an eighth of what is left, and at the end an eighth of a 32nd."""
-    given = plan(rows=1_000_000, bytes_per_row=100, machines={"workers": 2})
-    parts = [*_parts(parse_plan(given))]
-    assert (parts[0], parts[1], parts[-2]) == (125_000, 109_375, 3906)
-    assert sum(parts) == 1_000_000
 
 
 def test_two_workers_with_memory_for_one_model_take_turns():
