@@ -100,8 +100,8 @@ xgboost_inference.XGBoostModelHandlerNumpy [xgboost] an XGBoost model; a row is 
     a numpy array: a matrix of rows of features, or one row -> what `model.predict` returns for these rows, or this row
     weights: in one host
     command: rows.csv --model model.ubj --handler-arg model_class=XGBClassifier --columns 'x_*'
-xgboost_inference.XGBoostModelHandlerPandas [xgboost] an XGBoost model; a row is a pandas Series
-    a DataFrame, or a Series for one row -> what `model.predict` returns for these rows, or this row
+xgboost_inference.XGBoostModelHandlerPandas [xgboost] an XGBoost model; a row is part of a data frame
+    a DataFrame, or a row (Series, dict, `beam.Row`) -> what `model.predict` returns for these rows, or this row
     weights: in one host
     command: rows.csv --model model.ubj --handler-arg model_class=XGBClassifier --columns 'age,city'
 xgboost_inference.XGBoostModelHandlerSciPy [xgboost]

@@ -47,7 +47,7 @@ def examples_of(batch: Sequence[Any], *, rows_too: bool) -> Sequence[Any]:
                 f"an example must be a DataFrame with a single row; this one's shape is {frame.shape}: "
                 "split it, one frame for each row, for example with frame.iloc[[i]]."
             )
-    return batch if rows_too else [one if (row := _as_row(one)) is None else frame_of_rows([row]) for one in batch]
+    return batch if rows_too else [one if (row := as_row(one)) is None else frame_of_rows([row]) for one in batch]
 
 
 def predict_examples(examples: Sequence[Any], predict: PredictFn) -> Any:
@@ -61,7 +61,7 @@ def predict_examples(examples: Sequence[Any], predict: PredictFn) -> Any:
     """
     if hasattr(examples[0], "num_rows"):
         return _predict_batch(examples[0], predict)
-    rows = list(map(_as_row, examples))
+    rows = list(map(as_row, examples))
     known = [row for row in rows if row is not None]
     if len(known) == len(rows):
         return predict_by_kind(known, map(_kinds, known), lambda alike: predict(frame_of_rows(alike)))
@@ -72,7 +72,7 @@ def predict_examples(examples: Sequence[Any], predict: PredictFn) -> Any:
     return predict_by_kind(examples, map(_kind_of_frame, examples), lambda alike: predict(pandas.concat(alike)))
 
 
-def _as_row(example: Any) -> Mapping[str, Any] | None:
+def as_row(example: Any) -> Mapping[str, Any] | None:
     """A mapping, a named tuple or a row of Beam's as a mapping; None if it is none."""
     if isinstance(example, pandas.DataFrame | Mapping):
         return None if isinstance(example, pandas.DataFrame) else example
@@ -117,9 +117,9 @@ def bytes_of(examples: Sequence[Any]) -> int:
 
 
 def _bytes_of(example: Any) -> int:
-    row = _as_row(example)
+    row = as_row(example)
     frame = example if row is None else frame_of_rows([row])
-    return int(frame.memory_usage(deep=True).sum())
+    return int(numpy.sum(frame.memory_usage(deep=True)))
 
 
 def _kinds(row: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:

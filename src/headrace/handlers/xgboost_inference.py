@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from headrace.core.answer import predictions_of, with_model_id
 from headrace.core.beam_compat import with_beams_attributes
-from headrace.core.columns import Takes
-from headrace.core.conversion import column_numbers, predict_by_kind, to_matrix
+from headrace.core.columns import Form, Takes
+from headrace.core.conversion import column_numbers, predict_by_kind, to_matrix, to_results
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
@@ -25,6 +25,7 @@ with extra_required("xgboost"):
     import xgboost
 
 from headrace.handlers.array_batches import ArrayExamples, with_names
+from headrace.handlers.data_frames import as_frame, as_row, bytes_of
 
 if TYPE_CHECKING:
     import datatable
@@ -40,6 +41,8 @@ __all__ = [
 
 
 ExampleT = TypeVar("ExampleT")
+
+_CURE = "save it with XGBoost 3.1 or later, or give it columns of pandas' type category."
 
 XGBoostInferenceFn = Callable[[Sequence[Any], Any, "dict[str, Any] | None"], Iterable[PredictionResult]]
 
@@ -73,6 +76,7 @@ def default_xgboost_inference_fn(
         return list(_split(ask(_together(alike)), [matrix.shape[0] for matrix in alike]))
 
     def ask(matrix: Any) -> Any:
+        matrix = _as_fitted(matrix, model) if isinstance(matrix, pandas.DataFrame) else matrix
         answer = _predict(model, matrix, arguments, method)
         return with_names(answer, getattr(model, "classes_", ())) if named else answer
 
@@ -165,29 +169,42 @@ class XGBoostModelHandlerNumpy(ArrayExamples, XGBoostModelHandler["numpy.ndarray
 
 
 class XGBoostModelHandlerPandas(XGBoostModelHandler[pandas.DataFrame]):
-    """Predicts for pandas frames: an example is a DataFrame, or a Series for a single row.
+    """Predicts for pandas frames: an example is a DataFrame; or a row: a Series, dict, named tuple or ``beam.Row``.
 
-    Args and errors are those of ``XGBoostModelHandler``.
+    Columns that the model was not fitted on are left out. Text becomes its categories where it was fitted on some, else
+    numbers. Args and errors are those of ``XGBoostModelHandler``.
     """
 
-    takes = Takes(missing=True)
+    takes = Takes(Form.FRAME)
+
+    def run_inference(
+        self, batch: Sequence[Any], model: Any, inference_args: dict[str, Any] | None = None
+    ) -> Iterable[PredictionResult]:
+        """Predicts; rows of the same columns make one frame, and frames of the same columns and dtypes share a call."""
+        rows = list(map(as_row, batch))
+        known = [row for row in rows if row is not None]
+        if len(known) < len(rows) or not self.columns_equal_rows():
+            pairs = zip(batch, rows, strict=True)
+            examples = [given if row is None else self.example_from_row(row) for given, row in pairs]
+            return super().run_inference(examples, model, inference_args)
+
+        def predict(alike: Sequence[Mapping[str, Any]]) -> Any:
+            frame = pandas.DataFrame({name: [row[name] for row in alike] for name in alike[0]})
+            return self._columns_result(alike, frame, model, inference_args).inference
+
+        return to_results(batch, predict_by_kind(known, map(tuple, known), predict), self._model_uri)
 
     def run_columns(self, columns: Any, model: Any, inference_args: dict[str, Any] | None = None) -> PredictionResult:
         """Predicts for all rows of a data frame, or of columns that make one; it is the batch's only example."""
-        frame = columns.to_pandas() if hasattr(columns, "to_pandas") else pandas.DataFrame(columns)
-        return self._columns_result(columns, frame, model, inference_args)
+        return self._columns_result(columns, as_frame(columns), model, inference_args)
 
-    def get_num_bytes(self, batch: Sequence[pandas.DataFrame]) -> int:
-        """Bytes of the frames, their indexes and strings included."""
-        return sum(int(numpy.sum(frame.memory_usage(deep=True))) for frame in batch)
+    def get_num_bytes(self, batch: Sequence[Any]) -> int:
+        """Bytes of the frames, their indexes and strings included; of a large batch estimated from some of them."""
+        return bytes_of(batch)
 
     def example_from_row(self, row: Mapping[str, Any]) -> pandas.Series:
-        """A row as a Series of 64-bit floats by column, one of each; missing values are NaN."""
-        numbers = {column: _numbers(column, value) for column, value in row.items()}
-        for column, found in numbers.items():
-            if len(found) != 1:
-                raise ValueError(f"column {column!r} holds {len(found)} numbers; a frame takes one for each column.")
-        return pandas.Series({column: found[0] for column, found in numbers.items()}, dtype="float64")
+        """A row as a Series by column."""
+        return pandas.Series(dict(row))
 
 
 class XGBoostModelHandlerSciPy(XGBoostModelHandler[Any]):
@@ -242,6 +259,42 @@ def _matrix(example: Any) -> Any:
     return example.reshape(1, -1) if _is_row(example) else example
 
 
+def _as_fitted(frame: pandas.DataFrame, model: Any) -> pandas.DataFrame:
+    """A frame of the columns that the model was fitted on; text is its categories, or numbers."""
+    booster = model.get_booster() if hasattr(model, "get_booster") else model
+    names = list(getattr(booster, "feature_names", None) or frame.columns)
+    if names != list(frame.columns) and set(names) <= set(frame.columns):
+        frame = frame[names]
+    kinds = dict(zip(names, getattr(booster, "feature_types", None) or (), strict=False))
+    known = _categories(booster) if "c" in kinds.values() else {}
+    values: dict[Any, Any] = {}
+    for name, column in frame.items():
+        if isinstance(column.dtype, pandas.CategoricalDtype):
+            continue
+        if name in known:
+            values[name] = _category(name, column, known[name])
+        elif column.dtype.kind == "O":
+            if kinds.get(name) == "c":
+                raise ValueError(f"column {name!r} holds text, and the model has no names of categories; {_CURE}")
+            values[name] = [_number(str(name), value) for value in column]
+    return frame.assign(**values) if values else frame
+
+
+def _categories(booster: Any) -> dict[Any, Any]:
+    """The categories that the model knows, by column; XGBoost saves them since 3.1."""
+    found = booster.get_categories(export_to_arrow=True) if hasattr(booster, "get_categories") else None
+    columns = () if found is None or found.empty() else found.to_arrow()
+    return {name: values.to_pandas() for name, values in columns if values is not None}
+
+
+def _category(name: Any, column: pandas.Series, known: Any) -> pandas.Categorical:
+    codes = pandas.Index(known).get_indexer(column)
+    unknown = column[(codes < 0) & column.notna()]
+    if len(unknown):
+        raise ValueError(f"column {name!r} holds {unknown.iloc[0]!r}, which is none of the model's categories.")
+    return pandas.Categorical.from_codes(codes, known)
+
+
 def _kind(matrix: Any) -> tuple[Any, ...]:
     """What matrices must share to be concatenated: XGBoost looks at columns and their types, pandas converts them."""
     if isinstance(matrix, pandas.DataFrame):
@@ -280,6 +333,13 @@ def _split(answer: Any, counts: Sequence[int]) -> Iterator[Any]:
     """Each example's part of an answer, in memory of its own."""
     for start, stop in pairwise(accumulate(counts, initial=0)):
         yield answer[start:stop].copy()
+
+
+def _number(column: str, value: Any) -> float:
+    numbers = _numbers(column, value)
+    if len(numbers) != 1:
+        raise ValueError(f"column {column!r} holds {len(numbers)} numbers; a frame takes one for each column.")
+    return numbers[0]
 
 
 def _numbers(column: str, value: Any) -> list[float]:
