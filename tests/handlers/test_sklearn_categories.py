@@ -1,5 +1,8 @@
 """A fitted model says which kinds of values its encoders know, and columns of another kind are refused."""
 
+import pickle
+
+import numpy
 import pandas
 import pyarrow
 import pytest
@@ -12,8 +15,11 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
+from headrace import predict
 from headrace.core.errors import ConfigurationError
 from headrace.handlers.data_frames import refuse_other_kinds
+from headrace.handlers.sklearn_inference import SklearnModelHandlerPandas
+from toys import inferences
 
 FRAME = pandas.DataFrame(
     {
@@ -108,3 +114,19 @@ def test_what_is_not_known_is_not_judged():
     refuse_other_kinds(LogisticRegression().fit(FRAME[["age"]], [0, 1, 0, 1]), {"age": "str"})
     refuse_other_kinds(fitted(within_columns(["zip"])), {})
     refuse_other_kinds("no estimator", GOOD)
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_what_is_missing_in_a_row_is_of_the_type_that_the_model_was_fitted_on(tmp_path, missing):
+    frame = pandas.DataFrame({"zip": ["00501", None, "94110", None], "year": [2020.0, 2021.0, None, None]})
+    encoder = ColumnTransformer([("texts", OrdinalEncoder(), ["zip"]), ("years", OrdinalEncoder(), ["year"])])
+    model = make_pipeline(encoder, SimpleImputer(strategy="constant", fill_value=9)).fit(frame)
+    (tmp_path / "model.pkl").write_bytes(pickle.dumps(model))
+    rows = [
+        {name: missing if pandas.isna(value) else value for name, value in row.items()}
+        for row in frame.to_dict("records")
+    ]
+    handler = SklearnModelHandlerPandas(tmp_path / "model.pkl", method="transform")
+    for batch in (rows, *([row] for row in rows)):
+        expected = model.transform(frame.loc[[rows.index(row) for row in batch]])
+        assert numpy.array_equal(inferences(predict(handler, batch)), expected)

@@ -50,7 +50,7 @@ def examples_of(batch: Sequence[Any], *, rows_too: bool) -> Sequence[Any]:
     return batch if rows_too else [one if (row := as_row(one)) is None else frame_of_rows([row]) for one in batch]
 
 
-def predict_examples(examples: Sequence[Any], predict: PredictFn) -> Any:
+def predict_examples(examples: Sequence[Any], predict: PredictFn, model: Any = None) -> Any:
     """The predictions for examples.
 
     Args:
@@ -58,13 +58,16 @@ def predict_examples(examples: Sequence[Any], predict: PredictFn) -> Any:
             have an attribute ``types``, which says what its columns hold (``"float"``, ``"str"``, ...): missing values
             are then of that type.
         predict: the model's call.
+        model: what its encoders were fitted on is the type of missing values in rows that do not say.
     """
     if hasattr(examples[0], "num_rows"):
         return _predict_batch(examples[0], predict)
     rows = list(map(as_row, examples))
     known = [row for row in rows if row is not None]
     if len(known) == len(rows):
-        return predict_by_kind(known, map(_kinds, known), lambda alike: predict(frame_of_rows(alike)))
+        types = {column: _kind_of_values(values) for column, values in _categories(model, ())}
+        kinds = [_kinds(row, types) for row in known]
+        return predict_by_kind(known, kinds, lambda alike: predict(frame_of_rows(alike, types)))
     if known:
         examples = examples_of(examples, rows_too=False)
     if _are_alike(examples):
@@ -122,8 +125,8 @@ def _bytes_of(example: Any) -> int:
     return int(numpy.sum(frame.memory_usage(deep=True)))
 
 
-def _kinds(row: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    types = getattr(row, "types", {})
+def _kinds(row: Mapping[str, Any], types: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    types = getattr(row, "types", types)
     return tuple([(name, _kind(value, types.get(name))) for name, value in row.items()])
 
 
@@ -132,7 +135,7 @@ def _kind(value: Any, declared: Any) -> Any:
     kind = type(value)
     if declared == "float" and kind is int:
         return float
-    if value is None:
+    if value is None or (declared == "str" and kind is float and math.isnan(value)):
         return _MISSING.get(declared, kind)
     if kind is int and not -(2**63) <= value < 2**63:
         return "unsigned" if 0 <= value < 2**64 else object
@@ -141,9 +144,10 @@ def _kind(value: Any, declared: Any) -> Any:
     return kind
 
 
-def frame_of_rows(rows: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:
-    """Rows of the same columns and kinds of values as a frame."""
-    return pandas.DataFrame({name: _column([row[name] for row in rows], kind) for name, kind in _kinds(rows[0])})
+def frame_of_rows(rows: Sequence[Mapping[str, Any]], types: Mapping[str, Any] | None = None) -> pandas.DataFrame:
+    """Rows of the same columns and kinds of values as a frame; ``types`` as a row's own."""
+    kinds = _kinds(rows[0], types or {})
+    return pandas.DataFrame({name: _column([row[name] for row in rows], kind) for name, kind in kinds})
 
 
 def _column(values: list[Any], kind: Any) -> pandas.Series:

@@ -166,7 +166,7 @@ def _predict_frames(
             frame = frame[names]
         return _asked(model, frame, inference_args, method, named=named)
 
-    return _frames().predict_examples(batch, predict), batch
+    return _frames().predict_examples(batch, predict, model), batch
 
 
 class SklearnModelHandlerPandas(SklearnModelHandler["pandas.DataFrame"]):
