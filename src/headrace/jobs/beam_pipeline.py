@@ -28,7 +28,7 @@ from headrace.jobs.files import Part, Source
 from headrace.jobs.job import Job, refuse_if_cancelled
 from headrace.jobs.parts import BundleParts, write_manifest
 from headrace.jobs.splits import Splits
-from headrace.jobs.steps import RunSteps
+from headrace.jobs.steps import RunSteps, SourceBundle
 from headrace.metrics.totals import Totals
 from headrace.runtime.spec import SessionSpec
 
@@ -93,12 +93,13 @@ class _RunSources(SessionDoFn):
 
     def start_bundle(self) -> None:
         """Starts the bundle's parts."""
-        self._sources = self._steps.bundle(self._new_bundle())
+        self._sources = SourceBundle(self._steps, self._new_bundle())
 
     def process(self, source: tuple[Any, ...]) -> None:
         """Runs the rows of one source, or of a part of it."""
         index, *fields, part = source
-        self._sources.run([(index, Source(*fields)._replace(part=Part(*part) if part else None))])
+        for _ in self._sources.batches([(index, Source(*fields)._replace(part=Part(*part) if part else None))]):
+            pass
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         """Runs what still waits, closes the parts and emits their names."""

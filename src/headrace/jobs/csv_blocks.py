@@ -134,24 +134,13 @@ def _converted(texts: Any, kind: str) -> Any:
         if pyarrow.compute.all(fits).as_py() is False:
             raise ValueError(f"a {kind} has another form")
         return texts.cast(_TYPES[kind])
-    has_space = _check(texts, _odd_numbers(texts), kind)
-    found = (pyarrow.compute.utf8_trim(texts, " \t") if has_space else texts).cast(_TYPES[kind])
-    if kind == "float" and _is_large(numbers := numbers_of(found.fill_null(ZERO))):
-        _check(texts, numpy.flatnonzero(numpy.abs(numbers) >= EXACT), kind)
+    odd = _odd_numbers(texts)
+    found = (pyarrow.compute.utf8_trim(texts, " \t") if len(odd) else texts).cast(_TYPES[kind])
+    if kind == "float":
+        odd = numpy.union1d(odd, numpy.flatnonzero(numpy.abs(numbers_of(found.fill_null(ZERO))) >= EXACT))
+    for place in odd.tolist():
+        value_of(kind, texts[place].as_py().strip())
     return found
-
-
-def _is_large(numbers: Any) -> bool:
-    """Whether some may be, or are NaN: with less work than to look for them."""
-    return len(numbers) > 0 and not -EXACT < numbers.min() <= numbers.max() < EXACT
-
-
-def _check(texts: Any, places: Any, kind: str) -> bool:
-    """Raises ValueError if a text at one of the places does not fit; returns whether one has white space around it."""
-    found = [texts[place].as_py() for place in places.tolist()]
-    for text in found:
-        value_of(kind, text.strip())
-    return any(text != text.strip() for text in found)
 
 
 def _odd_numbers(texts: Any) -> Any:

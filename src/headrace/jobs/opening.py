@@ -16,6 +16,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+from pyarrow import CompressedInputStream, CompressedOutputStream, PythonFile
+
 from headrace.jobs import pipes, storage
 from headrace.jobs.files import Part, Source, compression_of
 
@@ -94,9 +96,7 @@ def _decompressed(file: Any, compression: str | None) -> Any:
         return gzip.open(file)
     if compression in _STREAMS:
         return _Streams(file, _STREAMS[compression])
-    import pyarrow  # noqa: PLC0415 - only where there is such a file
-
-    return pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), compression)
+    return CompressedInputStream(PythonFile(file, mode="r"), compression)
 
 
 class _Streams:
@@ -132,15 +132,11 @@ def create_compressed(path: str) -> Iterator[BinaryIO]:
 
 
 def _compressing(file: Any, compression: str | None) -> Any:
-    if compression is None:
-        return file
     if compression == "gzip":
         return gzip.GzipFile("", "wb", fileobj=file, mtime=0)
-    if compression == "zstd":
-        import pyarrow  # noqa: PLC0415 - only where there is such a file
-
-        return pyarrow.CompressedOutputStream(pyarrow.PythonFile(file, mode="w"), compression)
-    return bz2.BZ2File(file, "wb") if compression == "bz2" else lzma.LZMAFile(file, "wb")
+    if compression == "xz":
+        return lzma.LZMAFile(file, "wb")
+    return file if compression is None else CompressedOutputStream(PythonFile(file, mode="w"), compression)
 
 
 class TextLines:

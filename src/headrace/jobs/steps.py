@@ -52,26 +52,25 @@ class RunSteps(NamedTuple):
         """The folder of the parts."""
         return self.reader.folder
 
-    def bundle(self, bundle: AnyBundle, observer: Observer | None = None) -> SourceBundle:
-        """Starts on a bundle of sources with a new bundle of the runtime, and that one's observer."""
-        return SourceBundle(bundle, self.reader, self.writer, observer)
-
 
 class SourceBundle:
-    """Reads sources into a bundle of the runtime, and writes its outcomes into parts; used by one thread."""
+    """Reads sources into a bundle of the runtime, and writes its outcomes into parts; used by one thread.
 
-    def __init__(
-        self, bundle: AnyBundle, reader: BlockReader, writer: OutcomeWriter, observer: Observer | None = None
-    ) -> None:
+    Args:
+        steps: how to read and write.
+        bundle: of the runtime, a new one.
+        observer: of that one.
+    """
+
+    def __init__(self, steps: RunSteps, bundle: AnyBundle, observer: Observer | None = None) -> None:
+        self._reader, self._writer = steps.reader, steps.writer
         self._bundle = bundle
         self._observer = observer
-        self._reader = reader
-        self._writer = writer
         self._is_cut = False
-        writer.begin()
+        self._writer.begin()
 
-    def run(self, sources: Iterable[tuple[int, Source]]) -> None:
-        """Runs the rows of sources, or some of them if the bundle's first rows all fail.
+    def batches(self, sources: Iterable[tuple[int, Source]]) -> Generator[None, None, None]:
+        """Runs the rows of sources, or some if the bundle's first rows all fail; pauses when outcomes were written.
 
         Args:
             sources: the files, each with its index, counted from 0; the next one is asked for before one is done.
@@ -80,11 +79,6 @@ class SourceBundle:
             CancelledError: the job was cancelled.
             Exception: a file cannot be read, a part cannot be written, or the model cannot be loaded.
         """
-        for _ in self.batches(sources):
-            pass
-
-    def batches(self, sources: Iterable[tuple[int, Source]]) -> Generator[None, None, None]:
-        """As ``run``, pausing whenever outcomes were written."""
         add, writer, reader = self._bundle.add, self._writer, self._reader
         if writer.has_only_failed():
             self._is_cut = True
@@ -270,8 +264,9 @@ class Loop:
             stack.callback(worker.close)
             stack.callback(self._steps.writer.abandon)
             observer = FanOut(totals, self)
-            bundle = self._steps.bundle(worker.bundle(observer), observer)
-            bundle.run(enumerate(self._sources))
+            bundle = SourceBundle(self._steps, worker.bundle(observer), observer)
+            for _ in bundle.batches(enumerate(self._sources)):
+                pass
             written = bundle.finish()
         refuse_if_cancelled(self._steps.folder)
         write_manifest(self._steps.folder, [written])

@@ -152,7 +152,7 @@ class PartRunner(RequestHandler):
             if "numpy" in sys.modules:
                 sys.modules["numpy"].random.seed()  # forked from one process, all workers would draw the same numbers
             self._worker = open_worker(self._steps.spec)
-        bundle = self._steps.bundle(self._worker.bundle(self), self)
+        bundle = SourceBundle(self._steps, self._worker.bundle(self), self)
         self._batches = self._all_batches(bundle)
         return bundle
 
