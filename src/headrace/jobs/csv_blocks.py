@@ -85,6 +85,14 @@ class _ArrowParser:
         self._header = header
         self._kinds = [types.get(name, TEXT) for name in header]
         self._delimiter = delimiter
+        self._options = pyarrow.csv.ConvertOptions(
+            column_types={name: _PARSED_AS.get(types.get(name, TEXT), pyarrow.binary()) for name in header},
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            true_values=TRUE,
+            false_values=FALSE,
+        )
 
     def whole_records(self, text: bytes) -> bytes:
         """The whole records at the beginning of a text; empty if only Python's reader can tell."""
@@ -99,29 +107,17 @@ class _ArrowParser:
     def read(self, text: bytes) -> Any:
         """The record batch of whole records; None if Python might read others."""
         try:
-            batch = self._parsed(text)
-            columns = list(map(_converted, batch.columns, self._kinds))
+            table = pyarrow.csv.read_csv(
+                pyarrow.BufferReader(text),
+                pyarrow.csv.ReadOptions(column_names=self._header, block_size=_ARROW_BYTES),
+                pyarrow.csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=b'"' in text),
+                self._options,
+            )
+            texts = [column.combine_chunks() for column in table.columns]
+            columns = list(map(_converted, texts, self._kinds))
         except ValueError:  # of Arrow's, too
             return None
         return pyarrow.RecordBatch.from_arrays(columns, self._header)
-
-    def _parsed(self, text: bytes) -> Any:
-        kinds = [_PARSED_AS.get(kind, pyarrow.binary()) for kind in self._kinds]
-        table = pyarrow.csv.read_csv(
-            pyarrow.BufferReader(text),
-            pyarrow.csv.ReadOptions(column_names=self._header, block_size=_ARROW_BYTES),
-            pyarrow.csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=b'"' in text),
-            pyarrow.csv.ConvertOptions(
-                column_types=dict(zip(self._header, kinds, strict=True)),
-                null_values=[""],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-                true_values=TRUE,
-                false_values=FALSE,
-            ),
-        )
-        batches = table.combine_chunks().to_batches()
-        return batches[0] if batches else pyarrow.RecordBatch.from_pylist([], schema=table.schema)
 
 
 def _converted(texts: Any, kind: str) -> Any:

@@ -169,12 +169,9 @@ def _type_of_numbers(least: int, most: int, has_floats: bool) -> Any:
 def as_array(values: list[Any], kind: Any) -> Any:
     """Values as an array of a type that represents them."""
     if _TYPES.is_string(kind):
-        values = [value if value is None else _as_text(value) for value in map(json_value, values)]
+        known = map(json_value, values)
+        values = [one and utf8(one) if isinstance(one, str | None) else json.dumps(one) for one in known]
     return pyarrow.array(values, kind)
-
-
-def _as_text(value: Any) -> str:
-    return utf8(value) if isinstance(value, str) else json.dumps(value)
 
 
 def _size(table: Any) -> int:

@@ -165,11 +165,9 @@ def _csv_texts(table: Any, names: Sequence[str], null: Any) -> Iterator[Any]:
 
 def _csv_column(column: Any) -> Any:
     if _TYPES.is_list(column.type):
-        return _together(_QUOTE, _texts_of_lists(column), _QUOTE)
-    if _TYPES.is_floating(column.type):
-        return _texts_of_floats(column, small=0)
+        return _together(_QUOTE, _texts(column), _QUOTE)
     if not _TYPES.is_string(column.type):
-        return column.cast(pyarrow.string())
+        return _texts(column, small=0)
     if b'"' in _content_of(column):
         column = pyarrow.compute.replace_substring(column, '"', '""')
     return _together(_QUOTE, column, _QUOTE)
@@ -192,18 +190,15 @@ def _content_of(texts: Any) -> bytes:
 
 
 def _json_texts(column: Any) -> Any:
-    kind = column.type
-    if _TYPES.is_null(kind):
-        return pyarrow.repeat(_NULL, len(column))
-    if _TYPES.is_string(kind):
-        texts = _quoted(column)
-    elif _TYPES.is_floating(kind):
-        texts = _texts_of_floats(column)
-    elif _TYPES.is_list(kind):
-        texts = _texts_of_lists(column)
-    else:
-        texts = column.cast(pyarrow.string())
+    texts = _quoted(column) if _TYPES.is_string(column.type) else _texts(column)
     return texts.fill_null(_NULL) if texts.null_count else texts
+
+
+def _texts(column: Any, small: float = _SMALL) -> Any:
+    """A column as JSON has it, but for texts; null where there is nothing."""
+    if _TYPES.is_floating(column.type):
+        return _texts_of_floats(column, small)
+    return _texts_of_lists(column) if _TYPES.is_list(column.type) else column.cast(pyarrow.string())
 
 
 def _quoted(column: Any) -> Any:
