@@ -19,11 +19,11 @@ from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
 from headrace.jobs.files import match
 from headrace.jobs.job import Job
 from headrace.jobs.output import Output
-from headrace.jobs.output_batches import OutputLine
 from headrace.jobs.parts import BundleParts, PartWriter, write_manifest
 from headrace.jobs.reading import infer_schema
 from headrace.jobs.run import Run
 from headrace.rows.examples import Examples
+from output_rows import write_rows
 from tables_of_all_types import write_columns_of_all_types
 
 
@@ -218,7 +218,7 @@ def written(tmp_path):
     def _part(output, rows, good):
         part = PartWriter(output.folder, "predictions" if good else "letters")
         for row, place in zip(rows, places):
-            part.write_lines([OutputLine(place, json.dumps(row))])
+            write_rows(part, [(place, row)])
         return part.finish()
 
     return to

@@ -9,10 +9,11 @@ import pytest
 
 from headrace.jobs import output, parts
 from headrace.jobs.direct_parquet import DirectParquet
-from headrace.jobs.output_batches import OutputLine, lines_in
+from headrace.jobs.output_batches import lines_in
 from headrace.jobs.parquet_tables import write_parquet
 from headrace.jobs.parts import PartWriter
 from headrace.jobs.stored_rows import StoredRows
+from output_rows import write_rows
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def block(*numbers, as_type="int64"):
 
 
 def put(part, place, batch):
-    part.write_batch(numpy.arange(place, place + batch.num_rows), batch)
+    part.write(numpy.arange(place, place + batch.num_rows), batch)
 
 
 def stored(part):
@@ -54,7 +55,7 @@ def test_blocks_of_one_schema_are_one_file(part, tmp_path):
     "later",
     [
         pytest.param(lambda part: put(part, 6, block(6, 7, as_type="float64")), id="another type"),
-        pytest.param(lambda part: part.write_lines([OutputLine(n, f'{{"n": {n}}}') for n in (6, 7)]), id="lines"),
+        pytest.param(lambda part: write_rows(part, [(n, {"n": n}) for n in (6, 7)]), id="lines"),
     ],
 )
 def test_rows_that_do_not_fit_come_behind_those_of_the_file(part, later):

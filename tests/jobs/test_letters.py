@@ -10,7 +10,7 @@ import pytest
 
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.letters import completed, match_dead_letters, read_dead_letters, schema_of_letters
-from headrace.jobs.output_batches import OutputLine, batch_of_lines, lines_in
+from headrace.jobs.output_batches import batch_of_lines, lines_in
 from headrace.rows.blocks import BrokenLine, TriedRow
 
 LETTER = {"row": {"n": 1, "deep": [1, {"a": None}]}, "stage": "inference", "message": "no", "attempts": 3}
@@ -82,7 +82,7 @@ def test_a_tried_row_is_a_row_wherever_it_goes():
 def test_letters_get_their_places_and_what_they_hold_stays():
     row = {"text": 'ends, "place": 7}}'}
     texts = [json.dumps({"row": row, "position": {"file": "a", "row": 4, "place": 3}}), json.dumps({"row": row})]
-    table = pyarrow.Table.from_batches([batch_of_lines([OutputLine(3, text) for text in texts])])
+    table = pyarrow.Table.from_batches([batch_of_lines(texts)])
     (done,) = completed([(numpy.array([3, 3]), table)], lambda places: places - 1, 3)
     letter, other = map(json.loads, lines_in(done))
     assert letter == {"row": row, "position": {"file": "a", "row": 4, "place": 3, "before": 2, "of": 3}}

@@ -15,11 +15,12 @@ from headrace.core.result import PredictionResult, Predictions
 from headrace.jobs import parts as parts_module
 from headrace.jobs import stored_rows
 from headrace.jobs.json_lines import as_line
-from headrace.jobs.output_batches import OutputLine, batch_of_block, kept_columns, lines_in
+from headrace.jobs.output_batches import batch_of_block, kept_columns, lines_in
 from headrace.jobs.parts import KINDS, OutcomeWriter, PartWriter
 from headrace.jobs.stored_rows import StoredOutput
 from headrace.jobs.text_tables import lines_of
 from headrace.rows.blocks import Block, place_at
+from output_rows import write_rows
 
 PLACES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), unique=True)
 PARTS = st.lists(st.tuples(st.sampled_from(KINDS), PLACES), max_size=5)
@@ -29,7 +30,7 @@ MANY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, Heal
 
 def line(number, source=0):
     letter = {"n": number, "place": [source, number], "stage": "inference", "error_type": "E", "message": "?" * 400}
-    return OutputLine(place_at(source, number), json.dumps(letter))
+    return place_at(source, number), letter
 
 
 def rows_of(folder):
@@ -47,12 +48,11 @@ def places_in(tables):
 @given(PARTS, st.sampled_from([1, 3, 1 << 16]))
 def test_each_row_is_of_one_kind_and_one_source(tmp_path_factory, monkeypatch, parts, rows_in_stream):
     monkeypatch.setattr(parts_module, "GROUP_ROWS", rows_in_stream)
-    monkeypatch.setattr(parts_module, "_LINES", rows_in_stream)
     folder = str(tmp_path_factory.mktemp("parts"))
     for kind, places in parts:
         writer = PartWriter(folder, kind, durable=True)
         for source, number in places:
-            writer.write_lines([line(number, source)])
+            write_rows(writer, [line(number, source)])
         writer.finish()
     found = StoredOutput.find(folder)
     good, bad, skipped = ({one for kind, some in parts if kind == wanted for one in some} for wanted in KINDS)
@@ -77,7 +77,7 @@ def write_blocks(folder, blocks):
         sources = numpy.full(count, source) if first % 3 else [f"s{source}"] * count
         block = Block(source, first, ("n",), pyarrow.record_batch({"source": sources, "n": numbers}))
         places = numpy.arange(block.place, block.place + count)
-        writer.write_batch(places, batch_of_block(kept_columns(block.batch, None), numbers / 2, "m"))
+        writer.write(places, batch_of_block(kept_columns(block.batch, None), numbers / 2, "m"))
     writer.finish()
 
 
@@ -135,7 +135,7 @@ def test_parts_that_follow_each_other_are_in_memory_one_by_one(tmp_path, monkeyp
     monkeypatch.setattr(stored_rows, "_load", lambda stream: loaded.append(stream) or load(stream))
     for part in range(9):
         writer = PartWriter(str(tmp_path), "predictions")
-        writer.write_lines([line(10 * part + n) for n in (2, 0, 1)])
+        write_rows(writer, [line(10 * part + n) for n in (2, 0, 1)])
         writer.finish()
     for number, table in enumerate(StoredOutput.find(str(tmp_path)).good.tables()):
         assert table.num_rows == 3
@@ -151,7 +151,7 @@ def test_nothing_written_is_no_part(tmp_path, kind):
 def test_a_long_part_does_not_wait_in_memory(tmp_path):
     part = PartWriter(str(tmp_path), "predictions")
     for n in range(60):
-        part.write_lines([OutputLine(n, '"' + "x" * 1_000_000 + '"')])
+        write_rows(part, [(n, "x" * 1_000_000)])
     (file,) = tmp_path.iterdir()
     assert file.stat().st_size > 30_000_000
     part.finish()
@@ -164,10 +164,10 @@ def test_durable_rows_wait_for_a_second_and_paid_ones_not_at_all(tmp_path, monke
     monkeypatch.setattr(parts_module.time, "monotonic", lambda: now)
     writer = PartWriter(str(tmp_path), "predictions", durable=True, paid=paid)
     for n in range(3):
-        writer.write_lines([line(n)])
+        write_rows(writer, [line(n)])
     assert rows_of(tmp_path) == ([0, 1, 2] if paid else [0])
     now += 1
-    writer.write_lines([line(3)])
+    write_rows(writer, [line(3)])
     assert rows_of(tmp_path) == [0, 1, 2, 3]
     writer.finish()
 
@@ -176,7 +176,7 @@ def test_durable_rows_wait_for_a_second_and_paid_ones_not_at_all(tmp_path, monke
 def test_what_a_killed_process_had_begun_counts_as_far_as_it_is_whole(tmp_path, lost, most):
     writer = PartWriter(str(tmp_path), "predictions", durable=True, paid=True)
     for n in range(20):
-        writer.write_lines([line(n)])
+        write_rows(writer, [line(n)])
     writer.finish()
     (begun,) = tmp_path.iterdir()
     os.truncate(begun, begun.stat().st_size - lost)
@@ -189,9 +189,9 @@ def test_what_a_killed_process_had_begun_counts_as_far_as_it_is_whole(tmp_path, 
 def test_rows_that_a_process_adds_meanwhile_are_not_read(tmp_path):
     """One that is about to end may still write."""
     writer = PartWriter(str(tmp_path), "predictions", durable=True, paid=True)
-    writer.write_lines([line(0)])
+    write_rows(writer, [line(0)])
     found = StoredOutput.find(str(tmp_path)).good
-    writer.write_lines([line(1)])
+    write_rows(writer, [line(1)])
     assert (len(found.places), sum(table.num_rows for table in found.tables())) == (1, 1)
     writer.finish()
 
@@ -200,12 +200,11 @@ def test_rows_that_a_process_adds_meanwhile_are_not_read(tmp_path):
 def test_after_an_error_nothing_is_added_though_there_is_room_again(tmp_path, monkeypatch, most):
     """What is found is right, wherever in the lines the disk was full."""
     monkeypatch.setattr(parts_module, "GROUP_BYTES", 10_000)
-    monkeypatch.setattr(parts_module, "_BYTES", 10_000)
     writer = PartWriter(str(tmp_path), "predictions", durable=True)
 
     def write():
         for n in range(20_000):
-            writer.write_lines([line(n)])
+            write_rows(writer, [line(n)])
 
     with full_disk(most), pytest.raises(OSError, match="too large"):
         write()
@@ -220,9 +219,9 @@ def test_dead_letters_are_counted(tmp_path):
     part = PartWriter(str(tmp_path), "letters")
     for n in range(20_000):
         letter = {"stage": "inference", "error_type": "E", "message": f"row {n} is bad"}
-        part.write_lines([OutputLine(2 * n, json.dumps(letter))])
+        write_rows(part, [(2 * n, letter)])
         if n % 4 == 0:
-            part.write_lines([OutputLine(2 * n + 1, json.dumps({**letter, "message": "no\nsuch " + "x" * 10_000}))])
+            write_rows(part, [(2 * n + 1, {**letter, "message": "no\nsuch " + "x" * 10_000})])
     report = StoredOutput.of_parts([part.finish()]).counted(lambda: None)
     assert report.dead_letters == {("inference", "E"): 25_000}
     ((often, count), *others) = report.messages.items()

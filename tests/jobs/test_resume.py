@@ -9,11 +9,11 @@ import pytest
 
 from full_disk import full_disk
 from headrace.core.errors import ConfigurationError
-from headrace.jobs.output_batches import OutputLine
 from headrace.jobs.parts import PartWriter, write_manifest
 from headrace.jobs.publishing import PublishError
 from headrace.jobs.resume import ResumableOutput
 from headrace.rows.blocks import place_at
+from output_rows import write_rows
 
 LOCKS = """
 import sys
@@ -43,7 +43,7 @@ def output(tmp_path):
 def write(output, *numbers, kind="predictions"):
     writer = PartWriter(output.folder, kind, durable=True)
     more = {} if kind == "predictions" else {"stage": "inference", "error_type": "E"}
-    writer.write_lines([OutputLine(place_at(0, n), json.dumps({"n": n, **more})) for n in numbers])
+    write_rows(writer, [(place_at(0, n), {"n": n, **more}) for n in numbers])
     writer.finish()
 
 

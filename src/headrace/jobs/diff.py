@@ -26,6 +26,8 @@ _PLACE = "row"
 """The column of a row's number, counted from 1, where no column identifies it."""
 _ROWS_AT_ONCE = 1 << 16
 _TYPES = pyarrow.types
+Table = dict[str, Any]
+"""Arrow arrays by name."""
 
 
 @dataclass(frozen=True)
@@ -103,10 +105,6 @@ def write_rows(rows: Any, path: str) -> None:
         os.replace(part, path)
     except OSError as error:
         raise ConfigurationError(f"--output: cannot write {path}: {error.strerror or error}.") from error
-
-
-Table = dict[str, Any]
-"""Arrow arrays by name."""
 
 
 def _read(path: str, ids: Sequence[str], columns: Sequence[str]) -> Table:

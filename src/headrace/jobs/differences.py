@@ -13,7 +13,7 @@ import numpy
 import pyarrow
 import pyarrow.compute
 
-from headrace.rows.values import as_array, is_vector
+from headrace.rows.values import as_array, is_number, is_text, is_vector
 
 _Z = 1.96
 """Standard errors on both sides of a 95 % interval."""
@@ -52,16 +52,12 @@ def compare(name: str, old: Any, new: Any, tolerance: float) -> tuple[Any, Colum
     A null, or NaN, differs from anything else, and is equal to itself.
     """
     old, new = _of_one_type(old, new)
-    with numpy.errstate(invalid="ignore", over="ignore"):  # of infinities
-        if _is_number(old):
-            return _compare_numbers(name, old, new, tolerance)
-        if _is_vectors(old) and _is_vectors(new):
-            a, b = _as_matrix(old), _as_matrix(new)
-            if a is not None and b is not None and a.shape == b.shape:
-                return _compare_vectors(name, a, b, tolerance)
+    a, b = _as_matrix(old), _as_matrix(new)
+    if a is not None and b is not None and a.shape == b.shape:
+        return _compare_numbers(name, (old, new), a, b, tolerance)
     if _TYPES.is_nested(old.type):
         old, new = _as_text(old), _as_text(new)
-    differs = _filled(pyarrow.compute.not_equal(old, new)) | _null_in_one(old, new)
+    differs = _differ(old, new)
     some = pyarrow.array(differs)
     moves = Counter(zip(old.filter(some).to_pylist(), new.filter(some).to_pylist(), strict=True))
     commonest = [(*move, rows) for move, rows in moves.most_common(_MOST_MOVES)]
@@ -77,59 +73,51 @@ def texts_of(values: Any) -> Iterator[str | None]:
 def _of_one_type(old: Any, new: Any) -> tuple[Any, Any]:
     known = next((side.type for side in (old, new) if not _TYPES.is_null(side.type)), pyarrow.string())
     old, new = (side.cast(known) if _TYPES.is_null(side.type) else side for side in (old, new))
-    are_alike = old.type == new.type or any(is_kind(old) and is_kind(new) for is_kind in (_is_number, _is_vectors))
+    are_alike = old.type == new.type or any(is_kind(old.type) and is_kind(new.type) for is_kind in (_counts, is_vector))
     return (old, new) if are_alike else (_as_text(old), _as_text(new))
 
 
-def _is_number(array: Any) -> bool:
-    return bool(_TYPES.is_integer(array.type) or _TYPES.is_floating(array.type))
+def _counts(kind: Any) -> bool:
+    return is_number(kind) and not _TYPES.is_boolean(kind)
 
 
 def _as_text(array: Any) -> Any:
-    is_text = _TYPES.is_string(array.type) or _TYPES.is_large_string(array.type)
-    return array.cast(pyarrow.string()) if is_text else pyarrow.array(texts_of(array), pyarrow.string())
+    return array.cast(pyarrow.string()) if is_text(array.type) else pyarrow.array(texts_of(array), pyarrow.string())
 
 
-def _is_vectors(array: Any) -> bool:
-    return is_vector(array.type) and array.null_count == 0
+def _as_matrix(column: Any) -> Any:
+    """Numbers, or vectors of one length, as rows; None if they are others."""
+    if _counts(column.type):
+        return column.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False).reshape(-1, 1)
+    if not is_vector(column.type) or column.null_count:
+        return None
+    lengths = pyarrow.compute.unique(pyarrow.compute.list_value_length(column))
+    is_matrix = len(lengths) == 1 and not column.flatten().null_count
+    return as_array(column).astype(float) if is_matrix else None
 
 
-def _compare_numbers(name: str, old: Any, new: Any, tolerance: float) -> tuple[Any, ColumnDiff]:
-    a, b = (side.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False) for side in (old, new))
-    delta = b - a
-    known = ~(numpy.isnan(a) | numpy.isnan(b))
-    delta[a == b] = 0  # infinities
-    exact = _TYPES.is_integer(old.type) and _TYPES.is_integer(new.type) and not tolerance
-    differs = _filled(pyarrow.compute.not_equal(old, new)) if exact else known & ~(numpy.abs(delta) <= tolerance)
-    differs |= numpy.isnan(a) ^ numpy.isnan(b)
-    some = delta[known]
-    mean = _mean(some) if len(some) else None
-    return differs, ColumnDiff(name, int(differs.sum()), mean, _sizes(numpy.abs(delta[differs & known])))
+def _compare_numbers(name: str, both: tuple[Any, Any], old: Any, new: Any, tolerance: float) -> tuple[Any, ColumnDiff]:
+    with numpy.errstate(invalid="ignore", over="ignore"):  # of infinities
+        delta = numpy.where((old == new) | (numpy.isnan(old) & numpy.isnan(new)), 0, new - old)
+        sizes = numpy.abs(delta).max(axis=1, initial=0)
+        differs = ~(sizes <= tolerance)
+        if not tolerance and all(_TYPES.is_integer(side.type) for side in both):
+            differs = _differ(*both)  # exactly
+        known = ~(numpy.isnan(old) | numpy.isnan(new)).any(axis=1)
+        mean = cosine = None
+        if _counts(both[0].type):
+            mean = _mean(delta[known]) if known.any() else None
+        else:
+            norms = numpy.linalg.norm(old, axis=1) * numpy.linalg.norm(new, axis=1)
+            similar = (old * new).sum(axis=1)[norms > 0] / norms[norms > 0]
+            cosine = (float(similar.mean()), float(similar.min())) if len(similar) else None
+        return differs, ColumnDiff(name, int(differs.sum()), mean, _sizes(sizes[differs & known]), cosine)
 
 
-def _as_matrix(vectors: Any) -> Any:
-    """Vectors of one length as rows; None if they are not."""
-    lengths = pyarrow.compute.unique(pyarrow.compute.list_value_length(vectors))
-    is_matrix = len(lengths) == 1 and not vectors.flatten().null_count
-    return as_array(vectors).astype(float) if is_matrix else None
-
-
-def _compare_vectors(name: str, old: Any, new: Any, tolerance: float) -> tuple[Any, ColumnDiff]:
-    largest = numpy.nan_to_num(numpy.abs(new - old), nan=numpy.inf).max(axis=1, initial=0)
-    largest[(old == new).all(axis=1)] = 0
-    differs = largest > tolerance
-    norms = numpy.linalg.norm(old, axis=1) * numpy.linalg.norm(new, axis=1)
-    similar = (old * new).sum(axis=1)[norms > 0] / norms[norms > 0]
-    cosine = (float(similar.mean()), float(similar.min())) if len(similar) else None
-    return differs, ColumnDiff(name, int(differs.sum()), None, _sizes(largest[differs]), cosine)
-
-
-def _filled(comparison: Any) -> Any:
-    return comparison.fill_null(False).to_numpy(zero_copy_only=False).copy()
-
-
-def _null_in_one(old: Any, new: Any) -> Any:
-    return old.is_null().to_numpy(zero_copy_only=False) ^ new.is_null().to_numpy(zero_copy_only=False)
+def _differ(old: Any, new: Any) -> Any:
+    differs = pyarrow.compute.not_equal(old, new).fill_null(True)
+    are_null = pyarrow.compute.and_(old.is_null(), new.is_null())
+    return pyarrow.compute.and_not(differs, are_null).to_numpy(zero_copy_only=False).copy()
 
 
 def _mean(values: Any) -> Interval:

@@ -23,7 +23,7 @@ from headrace.jobs.csv_records import CsvRecords
 from headrace.jobs.files import Source, delimiter_of, location, stamp
 from headrace.jobs.letters import completed, is_of_cause, line_of_letter, others, position_in
 from headrace.jobs.opening import create_compressed, open_source, open_text
-from headrace.jobs.output_batches import OutputLine, batch_of_lines, json_value, rows_in_lines
+from headrace.jobs.output_batches import batch_of_lines, json_value, rows_in_lines
 from headrace.jobs.parquet_tables import write_parquet
 from headrace.jobs.publishing import Move
 from headrace.jobs.reading import parquet_file, read_parquet, read_rows
@@ -93,9 +93,8 @@ class LetterOrder:
             ranked = zip(ranks.tolist(), read_rows(source), strict=True)
             rest = ((rank, letter) for rank, letter in ranked if isinstance(letter, dict) and rank in self.others)
             while some := list(islice(rest, _LETTERS_AT_ONCE)):
-                lines = [OutputLine(0, line_of_letter(letter, rank)) for rank, letter in some]
-                places = numpy.array([rank for rank, _ in some])
-                yield places, pyarrow.Table.from_batches([batch_of_lines(lines)])
+                lines = [line_of_letter(letter, rank) for rank, letter in some]
+                yield numpy.array([rank for rank, _ in some]), pyarrow.Table.from_batches([batch_of_lines(lines)])
 
 
 class CompletedOutput(ResumableOutput):
@@ -276,7 +275,7 @@ def _in_columns_of(schema: Any, table: Any) -> Any:
         if column is not None:
             columns[field.name] = column
             rows = [{name: value for name, value in row.items() if name != field.name} for row in rows]
-    return pyarrow.Table.from_batches([batch_of_lines([OutputLine(0, json.dumps(row)) for row in rows], columns)])
+    return pyarrow.Table.from_batches([batch_of_lines(list(map(json.dumps, rows)), columns)])
 
 
 def _held_exactly(values: list[Any], kind: Any) -> Any:

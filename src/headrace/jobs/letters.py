@@ -23,7 +23,7 @@ from headrace.failures.device import device_loss
 from headrace.jobs.csv_records import CsvRecords
 from headrace.jobs.files import Source, absolute, match, stamp
 from headrace.jobs.json_lines import JsonEncodeError, as_line, records_of
-from headrace.jobs.output_batches import OutputLine, batch_of_lines, lines_in
+from headrace.jobs.output_batches import batch_of_lines, lines_in
 from headrace.jobs.pipes import as_path, is_pipe
 from headrace.jobs.reading import SAMPLED_ROWS, InputSchema, read_blocks, read_rows
 from headrace.jobs.row_ranges import RowRanges
@@ -51,7 +51,7 @@ def completed(pieces: Iterable[tuple[Any, Any]], before: Callable[[Any], Any], t
             _PLACE.sub(rf'\1, "before": {count}, "of": {total}}}}}', line)
             for line, count in zip(lines_in(table) or [], before(places).tolist(), strict=True)
         ]
-        yield pyarrow.Table.from_batches([batch_of_lines([OutputLine(0, text) for text in texts])])
+        yield pyarrow.Table.from_batches([batch_of_lines(texts)])
 
 
 def position_of(place: BlockRow) -> dict[str, Any]:
@@ -98,36 +98,29 @@ def decoded(value: Any, name: str = "row") -> Row:
     return found
 
 
-class LetterLines:
-    """Makes the lines of one part: a traceback that many letters of a source have is in the first of them only."""
+Tracebacks = Counter[int]
+"""How many letters of a part have each traceback."""
 
-    def __init__(self) -> None:
-        self._tracebacks: Counter[int] = Counter()
 
-    def line_of(self, place: BlockRow, letter: DeadLetter) -> OutputLine:
-        """A letter's line."""
-        row = place.row
-        is_broken = isinstance(row, BrokenLine)
-        line = {
-            "row": row.row if isinstance(row, BrokenLine) else row,
-            "stage": "reading" if is_broken else letter.stage,
-            "operation": letter.index,
-            "error_type": letter.error_type,
-            "message": letter.message,
-            "traceback": self._unless_known(place.block.source, letter),
-            "attempts": getattr(row, "attempts", 0) + letter.attempts,
-            "model_id": letter.model_id,
-            "position": position_of(place),
-        }
-        return OutputLine(place.place, as_line(line)[:-1].decode())
-
-    def _unless_known(self, source: int, letter: DeadLetter) -> str | None:
-        """The traceback; None if it is that of several letters before, but for the message, which the letter has."""
-        if len(self._tracebacks) > _DISTINCT_TRACEBACKS:
-            self._tracebacks.clear()
-        key = hash((source, letter.traceback.replace(letter.message, "")))
-        self._tracebacks[key] += 1
-        return letter.traceback if self._tracebacks[key] <= _SAME_TRACEBACKS else None
+def line_of(place: BlockRow, letter: DeadLetter, tracebacks: Tracebacks) -> str:
+    """A letter's line; a traceback that many letters of a source have is in the first of them only."""
+    if len(tracebacks) > _DISTINCT_TRACEBACKS:
+        tracebacks.clear()
+    key = hash((place.block.source, letter.traceback.replace(letter.message, "")))  # the letter has the message
+    tracebacks[key] += 1
+    row = place.row
+    line = {
+        "row": row.row if isinstance(row, BrokenLine) else row,
+        "stage": "reading" if isinstance(row, BrokenLine) else letter.stage,
+        "operation": letter.index,
+        "error_type": letter.error_type,
+        "message": letter.message,
+        "traceback": letter.traceback if tracebacks[key] <= _SAME_TRACEBACKS else None,
+        "attempts": getattr(row, "attempts", 0) + letter.attempts,
+        "model_id": letter.model_id,
+        "position": position_of(place),
+    }
+    return as_line(line)[:-1].decode()
 
 
 def unwritten(error: JsonEncodeError, model_id: str | None) -> DeadLetter:

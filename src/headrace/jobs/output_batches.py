@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy
 import pyarrow
@@ -36,36 +36,7 @@ _LINE = "line"
 _TYPES = pyarrow.types
 _TYPE_OF = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
 CANONICAL = set(_TYPE_OF.values())
-_STEADY_ROWS = 1 << 12
 _VIEWS = {"string_view": pyarrow.large_string(), "binary_view": pyarrow.large_binary()}
-
-
-class OutputLine(NamedTuple):
-    """A row of the output as a line of JSON."""
-
-    place: int
-    text: str
-
-
-class SteadyTypes:
-    """How many rows are written in columns at least: the more, the more often their types change.
-
-    Each change begins a piece of a part, which costs as much as hundreds of lines.
-    """
-
-    def __init__(self) -> None:
-        self.fewest = 1
-        self._schema: Any = None
-        self._rows = _STEADY_ROWS
-        """Since the types have changed."""
-
-    def add(self, batch: Any, rows: int) -> None:
-        """Records a batch and its number of rows; None: the rows are written as lines."""
-        schema = None if batch is None else batch.schema
-        if schema != self._schema:
-            self.fewest = min(_STEADY_ROWS, self.fewest * (1 if self._rows >= _STEADY_ROWS else 2))
-            self._schema, self._rows = schema, 0
-        self._rows += rows
 
 
 def json_value(value: Any) -> Any:
@@ -92,11 +63,11 @@ def kept_columns(batch: Any, keep: tuple[str, ...] | None, *, typed: bool = Fals
     return {name: (_of_typed_output if typed else _as_json_type)(column) for name, column in columns.items()}
 
 
-def batch_of_lines(lines: Sequence[OutputLine], columns: Mapping[str, Any] = MappingProxyType({})) -> Any:
+def batch_of_lines(lines: list[str], columns: Mapping[str, Any] = MappingProxyType({})) -> Any:
     """Lines of JSON as a record batch, behind columns that are not in them."""
-    texts = array_of([line.text for line in lines], pyarrow.string())
     fields = [*((name, column.type) for name, column in columns.items()), (_LINE, pyarrow.string())]
-    return pyarrow.RecordBatch.from_arrays([*columns.values(), texts], schema=pyarrow.schema(fields, metadata=_LINES))
+    schema = pyarrow.schema(fields, metadata=_LINES)
+    return pyarrow.RecordBatch.from_arrays([*columns.values(), array_of(lines, pyarrow.string())], schema=schema)
 
 
 def batch_of_block(columns: dict[str, Any], predictions: Any, model_id: str | None, *, explode: bool = False) -> Any:
@@ -130,8 +101,7 @@ def batch_as_written(batch: Any) -> Any:
     """Rows of a finished output as a record batch of one that is being written."""
     if (written := _as_batch(kept_columns(batch, None))) is not None:
         return written
-    lines = [OutputLine(place, as_line(row)[:-1].decode()) for place, row in enumerate(Block(0, 0, batch=batch).rows())]
-    return batch_of_lines(lines)
+    return batch_of_lines([as_line(row)[:-1].decode() for row in Block(0, 0, batch=batch).rows()])
 
 
 def column_of_predictions(predictions: Any) -> Any:

@@ -14,7 +14,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import groupby, islice, repeat
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy
@@ -27,19 +27,19 @@ from headrace.jobs import storage
 from headrace.jobs.direct_parquet import DirectParquet
 from headrace.jobs.job import FIRST_ROWS
 from headrace.jobs.json_lines import JsonEncodeError, as_line
-from headrace.jobs.letters import LetterLines, unwritten
-from headrace.jobs.output_batches import OutputLine, SteadyTypes, batch_of_block, batch_of_lines, kept_columns
+from headrace.jobs.letters import Tracebacks, line_of, unwritten
+from headrace.jobs.output_batches import batch_of_block, batch_of_lines, kept_columns
 from headrace.jobs.parquet_tables import GROUP_BYTES, GROUP_ROWS
 from headrace.jobs.publishing import sync
 from headrace.rows.blocks import Block, BlockRow, Row
 from headrace.rows.examples import PREDICTION, answer_of, exploded
 from headrace.rows.values import numbers_as_array
 
-_LINES, _BYTES = 1 << 12, 1 << 24
-"""The most lines that are not yet a record batch."""
 _SYNC_SECONDS = 1.0
-_FEWEST_IN_COLUMNS = 64
-"""Fewer rows are lines, unless the output is typed."""
+_FEWEST_IN_COLUMNS, _MANY_ROWS = 64, 1 << 12
+"""Fewer rows are lines, unless the output is typed; once types have changed often, all but many rows are."""
+_OFTEN = 8
+"""Each change begins a chunk, which costs as much as hundreds of lines."""
 
 KINDS = ("predictions", "letters", "skipped")
 """The extensions of parts."""
@@ -78,32 +78,29 @@ class PartWriter:
         self._has_failed = False
         """Whether rows are lacking: those that would follow are not added."""
         self._file: BinaryIO | None = None
-        self._lines: list[OutputLine] = []
-        self._bytes_of_lines = 0
+        self._lines: list[tuple[int, str]] = []
+        """With their places; not in the chunk yet."""
         self._chunk: list[tuple[Any, Any]] = []
         """Record batches of one schema, with the places of their rows."""
         self._rows = self._bytes = 0
-        """Of the chunk."""
+        """Of the chunk and the lines."""
 
-    def write_lines(self, lines: Sequence[OutputLine]) -> None:
-        """Adds rows."""
-        with self._adding():
+    def write_lines(self, lines: Sequence[tuple[int, str]]) -> None:
+        """Adds rows as lines of JSON, with their places."""
+        with self._adding(len(lines), sum(len(text) for _, text in lines)):
             self._lines += lines
-            self._bytes_of_lines += sum(len(line.text) for line in lines)
-            if len(self._lines) >= _LINES or self._bytes_of_lines >= _BYTES:
-                self._end_lines()
 
-    def write_batch(self, places: Any, batch: Any) -> None:
+    def write(self, places: Any, batch: Any) -> None:
         """Adds rows as a record batch, with an array of their places."""
-        with self._adding():
-            self._end_lines()  # rows before these
+        with self._adding(len(places), batch.nbytes):
+            self._end_lines()
             self._add(places, batch)
 
     def finish(self) -> str | None:
         """Closes the part; returns its path, None if nothing was written."""
         self._sync_at = 0.0
         with self._adding():
-            self._end_chunk()
+            self._write_chunk()
             if self._direct is not None:
                 self._direct.close()
         if self._file is None:
@@ -122,15 +119,14 @@ class PartWriter:
                     file.close()
 
     @contextmanager
-    def _adding(self) -> Iterator[None]:
+    def _adding(self, rows: int = 0, size: int = 0) -> Iterator[None]:
         try:
             yield
+            self._rows, self._bytes = self._rows + rows, self._bytes + size
             is_due = self._durable and time.monotonic() >= self._sync_at
-            if is_due or self._paid:
-                self._end_chunk()
-            if self._file is not None and (is_due or self._paid):
-                self._file.flush()
-            if self._file is not None and is_due:
+            if is_due or self._paid or self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
+                self._write_chunk()
+            if is_due and self._file is not None:
                 os.fsync(self._file.fileno())
                 self._sync_at = time.monotonic() + _SYNC_SECONDS
         except BaseException:
@@ -139,26 +135,20 @@ class PartWriter:
 
     def _end_lines(self) -> None:
         """Makes a batch of the lines that wait."""
-        lines, self._lines, self._bytes_of_lines = self._lines, [], 0
+        lines, self._lines = self._lines, []
         if lines:
-            lines = sorted(lines, key=attrgetter("place"))
-            self._add(numpy.array([line.place for line in lines], numpy.int64), batch_of_lines(lines))
+            places, texts = zip(*lines, strict=True)
+            self._add(numpy.array(places, numpy.int64), batch_of_lines(list(texts)))
 
     def _add(self, places: Any, batch: Any) -> None:
         if self._chunk and not self._chunk[0][1].schema.equals(batch.schema, check_metadata=True):
             self._write_chunk()
         self._chunk.append((places, batch))
-        self._rows += len(places)
-        self._bytes += batch.nbytes
-        if self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
-            self._write_chunk()
-
-    def _end_chunk(self) -> None:
-        self._end_lines()
-        if self._chunk:
-            self._write_chunk()
 
     def _write_chunk(self) -> None:
+        self._end_lines()
+        if not self._chunk:
+            return
         some, batches = zip(*self._chunk, strict=True)
         self._chunk, self._rows, self._bytes = [], 0, 0
         table = pyarrow.Table.from_batches(batches)
@@ -174,6 +164,8 @@ class PartWriter:
         stream = pyarrow.ipc.new_stream(self._file, schema)
         stream.write_batch(pyarrow.RecordBatch.from_arrays(columns, schema=schema))
         stream.close()  # not after an error: it would add to what is not whole
+        if self._durable:
+            self._file.flush()
 
 
 class OutcomeWriter:
@@ -211,8 +203,11 @@ class OutcomeWriter:
         self.failed = self.others = 0
         """How many of the bundle's rows are dead letters, and how many are not."""
         self._parts: list[PartWriter] = []
-        self._lines = LetterLines()
-        self._types = SteadyTypes()
+        self._tracebacks = Tracebacks()
+        self._schema: Any = None
+        """Of the last rows that were written in columns."""
+        self._changes = 0
+        """How often it has changed."""
         self.is_direct = False
         """Whether one bundle brings all rows of a Parquet file, which can be written at once."""
 
@@ -234,16 +229,15 @@ class OutcomeWriter:
     def write(self, outcomes: Iterable[Outcome]) -> None:
         """Writes outcomes, whose tags are ``BlockRow``s; those of blocks have none."""
         for outcome in outcomes:
-            if isinstance(outcome, Predictions):
-                if outcome.tags:
-                    self._write_predictions(*outcome)
-            elif isinstance(outcome, Failure):
+            if isinstance(outcome, Failure):
                 letter = DeadLetter.of(outcome.record, outcome.stage, outcome.index)
                 for row in [outcome.tag] if outcome.tag is not None else letter.element.places():
                     self._write_letter(row, letter)
-            else:
+            elif outcome.tags and isinstance(outcome, Predictions):
+                self._write_predictions(*outcome)
+            elif outcome.tags:
                 self.others += len(outcome.tags)
-                self._skipped.write_lines([OutputLine(row.place, "{}") for row in outcome.tags])
+                self._skipped.write_lines([(row.place, "{}") for row in outcome.tags])
 
     @during(Phase.WRITING)
     def finish(self) -> list[str]:
@@ -271,33 +265,35 @@ class OutcomeWriter:
     def _write_rows(self, block: Block, places: Any, values: Any, model_id: str | None) -> None:
         """Writes rows of a block in columns, or as lines of JSON: few rows, and values that no column holds."""
         batch, is_typed = block.typed if block.batch is None else block.batch, block.source in self._typed
-        is_in_columns = len(places) >= max(self._types.fewest, 0 if is_typed else _FEWEST_IN_COLUMNS)
+        fewest = _MANY_ROWS if self._changes >= _OFTEN else 0 if is_typed else _FEWEST_IN_COLUMNS
         kept: dict[str, Any] = {}
-        if batch is not None and (is_typed or is_in_columns):
+        if batch is not None and (is_typed or len(places) >= fewest):
             kept = kept_columns(_taken(batch, places - block.place), self._keep, typed=is_typed)
-        if batch is not None and is_in_columns:
+        if batch is not None and len(places) >= fewest:
             found = batch_of_block(kept, values, model_id, explode=self._explode)
-            self._types.add(found, len(places))
+            schema = None if found is None else found.schema
+            self._schema, self._changes = schema, self._changes + (schema != self._schema)
             if found is not None:
                 self.others += len(places)
-                self._good.write_batch(places, found)
+                self._good.write(places, found)
                 return
         rows = [BlockRow(block, place) for place in places.tolist()]
         if batch is None or not is_typed:
             records = map(self._kept, _records_of(block, places - block.place))
             self._good.write_lines(self._lines_of(rows, records, values, model_id))
         elif lines := self._lines_of(rows, repeat({}), values, model_id):
-            written = numpy.array([line.place for line in lines], numpy.int64)
+            written = numpy.array([place for place, _ in lines], numpy.int64)
             if len(written) < len(places):
                 kept = kept_columns(_taken(batch, written - block.place), self._keep, typed=True)
-            self._good.write_batch(written, batch_of_lines(lines, kept))
+            self._good.write(written, batch_of_lines([text for _, text in lines], kept))
 
     def _kept(self, record: Row) -> Row:
         return record if self._keep is None else {name: record.get(name) for name in self._keep}
 
     def _lines_of(
         self, rows: list[BlockRow], records: Iterable[Row], values: Iterable[Any], fallback: str | None
-    ) -> list[OutputLine]:
+    ) -> list[tuple[int, str]]:
+        """Rows as lines of JSON; those that cannot be are dead letters."""
         lines = []
         for row, record, value in zip(rows, records, values, strict=False):
             prediction, model_id = answer_of(value)
@@ -309,13 +305,13 @@ class OutcomeWriter:
             except JsonEncodeError as error:
                 self._write_letter(row, unwritten(error, model_id))
             else:
-                lines.append(OutputLine(row.place, line[:-1].decode()))
+                lines.append((row.place, line[:-1].decode()))
         self.others += len(lines)
         return lines
 
-    def _write_letter(self, place: BlockRow, letter: DeadLetter) -> None:
+    def _write_letter(self, row: BlockRow, letter: DeadLetter) -> None:
         self.failed += 1
-        self._bad.write_lines([self._lines.line_of(place, letter)])
+        self._bad.write_lines([(row.place, line_of(row, letter, self._tracebacks))])
 
 
 def _records_of(block: Block, numbers: Any) -> Sequence[Any]:
