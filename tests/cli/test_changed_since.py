@@ -95,14 +95,6 @@ def test_predictions_of_several_forms_are_in_their_columns_again(headrace, run, 
     assert folder.rows("new.parquet") == folder.rows("old.parquet")
 
 
-def test_days_follow_each_other(run, folder):
-    facts_of(run("monday.jsonl", "monday.out.jsonl", "--report", "monday.json"))
-    since = ("--changed-since", "monday.out.jsonl", "--report", "tuesday.json")
-    facts_of(run("tuesday.jsonl", "tuesday.out.jsonl", *since))
-    facts = facts_of(run("tuesday.jsonl", "again.jsonl", "--changed-since", "tuesday.out.jsonl"))
-    assert facts["from_cache"] == len(CHANGED)
-
-
 def test_rows_that_failed_are_predicted_again(run, folder):
     folder.write("monday.jsonl", [{"a": 1, "text": "x"}, {"a": 2}, {"a": 3, "text": "y"}])
     facts = facts_of(run("monday.jsonl", "old.jsonl", "--report", "monday.json"))

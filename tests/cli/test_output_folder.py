@@ -252,17 +252,6 @@ def test_a_manifest_that_cannot_be_read_is_named(work):
     assert (result.code, "out/.headrace.json, which tells what the outputs" in result.error) == (2, True)
 
 
-def test_runs_of_one_folder_come_one_after_the_other(work, command):
-    process = command(*RUN, PAUSE="60")
-    scratch = work.path / "out"
-    assert wait_until(lambda: scratch.exists() and any(scratch.glob(".headrace-*/lock")))
-    result, _ = work.run()
-    assert (result.code, "is at work in" in result.error) == (2, True)
-    process.kill()
-    process.communicate()
-    assert work.run()[0].code == 0
-
-
 @pytest.mark.parametrize(("move", "resume"), [(3, ("--resume",)), (6, ())])
 def test_a_run_killed_while_it_moves_files_leaves_whole_outputs(work, command, move, resume):
     work.run()

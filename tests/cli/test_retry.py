@@ -115,21 +115,6 @@ def test_what_succeeds_is_put_into_the_output_in_the_order_of_the_input(folder, 
     assert ids(folder, output) == ALL
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--resume",),
-        ("--length-column", "id"),
-        ("--isolate",),
-        pytest.param(("--runner=FnApiRunner",), marks=pytest.mark.large),
-    ],
-    ids=str,
-)
-def test_the_order_is_that_of_the_input_however_both_run(folder, completed, options):
-    assert completed("p.jsonl", *options, first=options).code == 0
-    assert ids(folder, "p.jsonl") == ALL
-
-
 def test_what_fails_again_stays_in_the_dead_letters_until_it_succeeds(folder, call, completed):
     """Also rows with the same content, at the beginning and at the end, and one that the user deleted."""
     folder.write("a.jsonl", [{"a": "x"}, {"a": "y"}, {"a": 1}, {"a": "x"}, {"a": 1}, {"a": 1}, {"a": "z"}, {"a": "x"}])

@@ -66,22 +66,13 @@ def test_rows_that_do_not_fit_come_behind_those_of_the_file(part, later):
     assert stored(part) == (list(range(10)), None)
 
 
-def test_rows_out_of_order_are_no_file_of_their_own(part):
-    for place in (4, 0, 8):
-        put(part, place, block(*range(place, place + 4)))
-    assert stored(part) == (list(range(12)), None)
-
-
-def test_rows_out_of_order_within_a_row_group_are_no_file_of_their_own(part):
-    for place in (2, 0, 4, 6):
-        put(part, place, block(place, place + 1))
-    assert stored(part) == (list(range(8)), None)
-
-
-def test_rows_that_came_twice_are_no_file_of_their_own(part):
-    for place in (0, 4, 4):
-        put(part, place, block(*range(place, place + 4)))
-    assert stored(part) == (list(range(8)), None)
+@pytest.mark.parametrize(
+    ("places", "rows"), [((4, 0, 8), 4), ((2, 0, 4, 6), 2), ((0, 4, 4), 4)], ids=["groups", "within a group", "twice"]
+)
+def test_rows_out_of_order_are_no_file_of_their_own(part, places, rows):
+    for place in places:
+        put(part, place, block(*range(place, place + rows)))
+    assert stored(part) == (list(range(max(places) + rows)), None)
 
 
 def test_a_column_whose_type_is_not_known_yet_is_none_for_the_file(part, tmp_path):
@@ -96,20 +87,13 @@ def test_a_column_without_any_value_keeps_its_type(part, tmp_path):
     assert stored(part) == ([None, None], str(tmp_path / "direct.parquet"))
 
 
-def test_a_row_group_that_cannot_be_written_fails_the_next_rows(part, monkeypatch):
+@pytest.mark.parametrize("more", [True, False])
+def test_a_row_group_that_cannot_be_written_fails_the_next_rows_or_the_part(part, monkeypatch, more):
     put(part, 0, block(0, 1, 2, 3))
     monkeypatch.setattr(DirectParquet, "_write", lambda *_: 1 / 0)
     put(part, 4, block(4, 5, 6, 7))
     with pytest.raises(ZeroDivisionError):
-        put(part, 8, block(8, 9, 10, 11))
-    part.abandon()
-
-
-def test_the_last_row_group_that_cannot_be_written_fails_the_part(part, monkeypatch):
-    monkeypatch.setattr(DirectParquet, "_write", lambda *_: 1 / 0)
-    put(part, 0, block(0, 1, 2, 3))
-    with pytest.raises(ZeroDivisionError):
-        part.finish()
+        put(part, 8, block(8, 9, 10, 11)) if more else part.finish()
     part.abandon()
 
 

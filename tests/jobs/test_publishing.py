@@ -47,33 +47,17 @@ EARLIER = [OLD, {}, {"p": OLD["p"]}, {"q": OLD["q"]}, {"p": NEW["p"], "q": NEW["
 
 
 @pytest.mark.parametrize("moves", WAYS)
-@pytest.mark.parametrize("old", EARLIER, ids=lambda old: "+".join(old) or "none")
-def test_one_call_fails(place, moves, old):
+@pytest.mark.parametrize(("old", "removing"), [*((old, False) for old in EARLIER), (OLD, True)])
+def test_one_call_fails(place, moves, old, removing):
     """Whichever it is, before it does anything or after: both files are new, or both as they were and the new whole."""
-    files, error, _ = place("no failure", moves, old=old)
-    assert error is None
-    assert {name: files[name] for name in "pq"} == NEW
+    new = {"p": NEW["p"]} if removing else NEW
+    files, error, _ = place("no failure", moves, old=old, removing=removing)
+    assert (error, {name: files[name] for name in "pq" if name in files}) == (None, new)
     calls = ObjectStore.calls
     for number in itertools.chain(range(1, calls + 1), range(-calls, 0)):
-        files, error, _ = place(number, moves, old=old, failing=[number])
-        there = {name: files[name] for name in "pq" if name in files}
-        if error is None:
-            assert there == NEW
-        else:
-            assert there == old
-            assert {name: files[f"parts/{name}"] for name in "pq"} == NEW
-
-
-@pytest.mark.parametrize("moves", WAYS)
-def test_one_call_fails_where_an_earlier_file_goes(place, moves):
-    files, error, _ = place("no failure", moves, removing=True)
-    assert (error, files["p"], "q" in files) == (None, NEW["p"], False)
-    calls = ObjectStore.calls
-    for number in itertools.chain(range(1, calls + 1), range(-calls, 0)):
-        files, error, _ = place(number, moves, failing=[number], removing=True)
-        there = {name: files[name] for name in "pq" if name in files}
-        assert there == ({"p": NEW["p"]} if error is None else OLD)
-        assert error is None or files["parts/p"] == NEW["p"]
+        files, error, _ = place(number, moves, old=old, failing=[number], removing=removing)
+        assert {name: files[name] for name in "pq" if name in files} == (new if error is None else old)
+        assert error is None or {name: files[f"parts/{name}"] for name in "pq"} == NEW
 
 
 @pytest.mark.parametrize("moves", WAYS)

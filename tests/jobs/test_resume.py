@@ -71,20 +71,6 @@ def test_what_was_done_is_found_and_published(output, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["p.dead-letters.jsonl", "p.jsonl"]
 
 
-def test_what_was_skipped_is_done(output):
-    first = output()
-    first.prepare()
-    write(first, 0, 3)
-    write(first, 1, 4, kind="skipped")
-    first.clean()
-    second = output()
-    second.prepare()
-    assert second.earlier_rows == 4
-    write(second, 2, kind="letters")
-    write(second, 3, kind="skipped")  # of a bundle that runs a second time
-    assert publish(second) == (2, 1, 2)
-
-
 def test_a_row_without_a_result_is_not_passed_over(output):
     first = output()
     first.prepare()
@@ -150,17 +136,6 @@ def test_a_run_of_dead_letters_alone_is_not_kept_once_they_are_written(output, t
     publish(one, threshold=0)
     one.clean()
     assert os.listdir(tmp_path) == ["p.dead-letters.failed.jsonl"]
-
-
-def test_a_row_is_a_prediction_or_a_dead_letter_not_both(output, tmp_path):
-    """A bundle that a runner runs again may come out otherwise."""
-    first = output()
-    first.prepare()
-    write(first, 0, 2, 5, 1)
-    write(first, 1, 2, 3, 4, 5, 6, kind="letters")
-    assert publish(first) == (4, 3, 0)
-    letters = (tmp_path / "p.dead-letters.jsonl").read_text().splitlines()
-    assert [json.loads(line)["n"] for line in letters] == [3, 4, 6]
 
 
 def test_another_job_is_refused_only_if_something_would_be_lost(output):

@@ -91,16 +91,6 @@ def test_rows_that_are_retried_have_the_types_of_the_others(tmp_path, good):
     assert without(found, "prediction", inexact) == without(given, inexact)
 
 
-def test_files_of_several_types_are_one_output(tmp_path):
-    kinds = {"a": pyarrow.float32(), "b": pyarrow.float64()}
-    for name, kind in kinds.items():
-        table = pyarrow.table({"id": [1, 2], "x": pyarrow.array([0.5, 2.0], kind), "day": [None, None]})
-        pyarrow.parquet.write_table(table, tmp_path / f"{name}.parquet")
-    run(Answers(float), match([str(tmp_path / "*.parquet")]), tmp_path / "out" / "all.parquet")
-    found = pyarrow.parquet.read_table(tmp_path / "out" / "all.parquet")
-    assert (found["x"].type, found["x"].to_pylist()) == (pyarrow.float64(), [0.5, 2.0, 0.5, 2.0])
-
-
 def in_files(folder, *columns):
     """A file for each column ``x``; its rows are numbered."""
     for number, column in enumerate(columns):
@@ -111,16 +101,18 @@ def in_files(folder, *columns):
 
 
 LISTS = [pyarrow.array([[0.5, 2.0]], kind(pyarrow.float32())) for kind in (pyarrow.list_, pyarrow.large_list)]
+NUMBERS = [pyarrow.array([0.5, 2.0], kind) for kind in (pyarrow.float32(), pyarrow.float64())]
 ONE, SEVERAL = pyarrow.array([[1.0]], pyarrow.list_(pyarrow.float64(), 1)), pyarrow.array(["a", None])
 
 
 @pytest.mark.parametrize(
     ("columns", "kind", "values"),
     [
+        (([None, None], *NUMBERS), pyarrow.float64(), [None, None, 0.5, 2.0, 0.5, 2.0]),
         ((*LISTS, ONE), pyarrow.list_(pyarrow.float64()), [[0.5, 2.0], [0.5, 2.0], [1.0]]),
         (([1.5, float("nan")], SEVERAL), pyarrow.string(), ["1.5", None, "a", None]),
     ],
-    ids=["vectors", "no number"],
+    ids=["numbers", "vectors", "no number"],
 )
 def test_values_of_several_types(tmp_path, columns, kind, values):
     run(Answers(float), in_files(tmp_path, *columns), tmp_path / "out" / "all.parquet")

@@ -6,11 +6,13 @@ import codecs
 import math
 import os
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice, zip_longest
 from typing import Any, BinaryIO, NamedTuple
 
+import numpy
 import pyarrow
+import pyarrow.compute
 import pyarrow.parquet
 
 from headrace.core.errors import ConfigurationError
@@ -20,6 +22,7 @@ from headrace.jobs.pipes import is_pipe
 from headrace.jobs.reading import parquet_file, with_keys
 from headrace.jobs.splits import Splits
 from headrace.jobs.storage import is_remote
+from headrace.rows.values import is_text
 
 _BYTES = 1 << 25
 """How much of the input is read."""
@@ -28,8 +31,6 @@ _COUNTED_BYTES = 1 << 30
 _FILES = 64
 """From how many files rows are taken."""
 _MOST_ROWS = 100_000
-_MOST_PATHS = 1 << 20
-"""Characters of the names of files that are rows: they are arguments of a command."""
 _STRATA, _STRIPS = 16, 32
 _LONGEST = 1 << 20
 _ROWS_AT_ONCE = 1 << 13
@@ -114,7 +115,10 @@ class Sample:
             name = "tsv" if delimiter == "\t" else file_format
             paths.append(os.path.join(folder, f"sample-{number}.{name}{compression}"))
             if file_format == "parquet":
-                _write_table(_part_of(records, part), times, kind[-1], paths[-1])
+                some = records if part == slice(None) else records.take(list(range(len(records)))[part])
+                with pyarrow.parquet.ParquetWriter(paths[-1], some.schema) as writer:
+                    for _ in range(times):
+                        writer.write_table(some, row_group_size=kind[-1])
                 continue
             with create_compressed(paths[-1]) as file:
                 file.write(kind[-1])
@@ -194,12 +198,9 @@ def _of_text(source: Source, share: float, limit: int | None) -> _RowsOfFile:
                 some += _up_to(_records(source, file), share * size / _STRIPS)
             rows = round(len(some) * size / max(1, sum(map(len, some))))
     is_exact = not compression and not is_remote(source.path) and size <= _COUNTED_BYTES
-    rows = _counted(source) if is_exact else rows
+    if is_exact:
+        rows = sum(one.part.rows for _, one in Splits([source], 1) if one.part is not None)
     return _RowsOfFile((source.format, source.delimiter, compression, header), some, rows, is_exact)
-
-
-def _counted(source: Source) -> int:
-    return sum(one.part.rows for _, one in Splits([source], 1) if one.part is not None)
 
 
 def _rows_of_parquet(source: Source) -> int:
@@ -235,11 +236,8 @@ def _in_strata(found: Sequence[Any], drawn: random.Random) -> tuple[Any, Sequenc
         places, strata = _order(_lengths_of(table), drawn)
         return table.take(pyarrow.array(places, pyarrow.int64())), strata
     records = [record for some in found for record in some]
-    if records and not isinstance(records[0], bytes):
-        places, strata = _order([file.size for file in records], drawn)
-        chosen = [records[place] for place in places]
-        return list(islice(chosen, max(1, _MOST_PATHS // max(len(file.path) for file in chosen)))), strata
-    places, strata = _order(list(map(len, records)), drawn)
+    lengths = [len(record) if isinstance(record, bytes) else record.size for record in records]
+    places, strata = _order(lengths, drawn)
     return [records[place] for place in places], strata
 
 
@@ -261,29 +259,9 @@ def _order(lengths: Sequence[float], drawn: random.Random) -> tuple[Sequence[int
 
 def _lengths_of(table: Any) -> Sequence[float]:
     """The bytes of the texts of each row."""
-    from pyarrow import compute  # noqa: PLC0415 - only for Parquet
-
-    total: Any = pyarrow.array([0] * len(table), pyarrow.int64())
+    lengths = numpy.zeros(len(table), numpy.int64)
     for column in table.columns:
-        if any(test(column.type) for test in _TEXTS):
-            total = compute.add(total, compute.fill_null(compute.binary_length(column), 0))
-    lengths: list[float] = total.to_pylist()
-    return lengths
-
-
-_TEXTS: Sequence[Callable[[Any], bool]] = (
-    pyarrow.types.is_string,
-    pyarrow.types.is_large_string,
-    pyarrow.types.is_binary,
-    pyarrow.types.is_large_binary,
-)
-
-
-def _part_of(table: Any, part: slice) -> Any:
-    return table if part == slice(None) else table.take(list(range(len(table)))[part])
-
-
-def _write_table(table: Any, times: int, group: int, path: str) -> None:
-    with pyarrow.parquet.ParquetWriter(path, table.schema) as writer:
-        for _ in range(times):
-            writer.write_table(table, row_group_size=group)
+        if is_text(column.type) or pyarrow.types.is_binary(column.type) or pyarrow.types.is_large_binary(column.type):
+            lengths += pyarrow.compute.binary_length(column).fill_null(0).to_numpy()
+    found: list[int] = lengths.tolist()
+    return found
