@@ -202,35 +202,3 @@ def test_requests_all_come_back_once_in_whichever_order_things_happen(first):
         scene = Scene(seed)
         scene.play()
         check(scene, seed)
-
-
-def test_first_request_is_not_held_up_by_the_next_try_of_an_earlier_one():
-    """After an error of the endpoint's own the next request goes alone; a try of one before it comes meanwhile."""
-    tries = Counter()
-    event_loop = EventLoopInTurn(Turns(random.Random(0)))
-
-    async def send(examples, client):
-        (element,) = examples
-        tries[element] += 1
-        if element == "bad":
-            await asyncio.sleep(0.6)
-            raise EndpointError("H", "gone")
-        if element in ("earlier", "first") and tries[element] == 1:
-            raise Failed(429, 2300 if element == "earlier" else 0)
-        return examples
-
-    def submit(element):
-        batch, context = Batch([element], [element], 1), contextvars.copy_context()
-        endpoint.submit(EndpointCall("", batch, None, [element], None, inboxes[element], context))
-
-    rules = Rules("H.request", send, True, False, None, 2, lambda error: True, 60.0, None, requests_per_minute=60)
-    endpoint = Dispatcher(event_loop, rules)
-    inboxes = {element: Inbox() for element in ("good", "earlier", "bad", "first")}
-    for element, secs in (("good", 0.0), ("earlier", 0.5), ("bad", 0.5), ("first", 2.7)):
-        event_loop.loop.call_later(secs, submit, element)
-    with pytest.raises(Stuck):
-        event_loop.loop.run_forever()
-    event_loop.loop.close()
-    came = [element for element, inbox in inboxes.items() if not inbox.empty()]
-    assert came == ["good", "earlier", "bad", "first"]
-    assert tries["first"] == tries["earlier"] == 2

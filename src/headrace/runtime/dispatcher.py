@@ -15,7 +15,7 @@ from headrace.core.remote import ElementRetry, pause_before_retry
 from headrace.failures import replies
 from headrace.failures.endpoint_board import Board
 from headrace.failures.outages import Verdict
-from headrace.failures.replies import EndpointLog, EndpointRecord, Judgement, RequestReport, concerns_all, judge
+from headrace.failures.replies import EndpointLog, EndpointRecord, Judgement, RequestReport, judge
 from headrace.failures.retry import RetryTokens
 from headrace.runtime.endpoint_calls import Delivery, EndpointCall, Rules, Sender, WaitingCalls
 from headrace.runtime.sampling import sample_also
@@ -122,7 +122,7 @@ class Dispatcher:
             if call.inbox.abandoned:
                 self._loop.call_soon(self._cancel, call)  # a task that has not begun would never end its request
         self._calls = {call for call in self._calls if not call.inbox.abandoned}
-        self._waiting.abandon()
+        self._waiting.remove_all(lambda call: call.inbox.abandoned)
         self._start_ready()
 
     def _cancel(self, call: EndpointCall) -> None:
@@ -158,7 +158,7 @@ class Dispatcher:
             for call in self._waiting.remove_all():  # the budget is spent
                 self._deliver(Delivery(call, [], usage.error, 0.0))
         self._limit.client_is_busy = self._event_loop.is_busy()
-        ready = len(self._waiting) if self._waiting.canary_done else self._waiting.ready()
+        ready = len(self._waiting)
         left, wait = self._limit.take(now, ready)
         for _ in range(left):
             call = self._waiting.take(newest=began is not None and self._limit.is_down)
@@ -252,8 +252,6 @@ class Dispatcher:
             call.inbox.refusal = call.inbox.refusal or refusal
             for one in self._waiting.remove_all(lambda one: one.inbox is call.inbox):
                 self._deliver(Delivery(one, [], refusal, seconds))
-        if refusal is not None or (may_be_of_all and concerns_all(error)):
-            self._waiting.reset_canary()  # the next one goes alone, too, be it another bundle's
 
     def _finish(
         self, call: EndpointCall, started: float, judgement: Judgement, report: RequestReport, error: Any = None
@@ -306,8 +304,6 @@ class Dispatcher:
         now = self._loop.time()
         if not judgement.retries or call.inbox.abandoned or self._patience(now) <= 0:
             return False
-        if judgement.verdict is Verdict.FAILED:
-            self._waiting.finish_canary()  # others show whether the endpoint is down
         if self._limit.is_down and self.rules.num_retries:  # 0: nothing that may have been billed is sent again
             judgement = judgement.while_down()
         if math.isinf(call.deadline):
@@ -338,8 +334,6 @@ class Dispatcher:
         call = delivery.call
         if call not in self._calls:
             return  # it has its outcome
-        if not self._waiting.canary_done:
-            self._waiting.finish_canary()
         call.client = None  # an error refers to the call, and whoever keeps it would keep the client
         self._deliveries.add(partial(call.inbox.put, delivery), has_time=len(self._waiting) > self._limit.in_flight)
         self._calls.discard(call)

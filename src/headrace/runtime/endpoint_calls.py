@@ -283,29 +283,13 @@ class Sender:
 
 
 class WaitingCalls(deque[EndpointCall]):
-    """Calls in the order in which they leave. Not thread-safe.
-
-    The first one goes alone, to show whether the endpoint works at all. Those for an engine are sorted by prefix, and
-    go together at once.
-    """
+    """Calls in the order in which they leave, those for an engine sorted by prefix. Not thread-safe."""
 
     def __init__(self, *, for_engine: bool) -> None:
         super().__init__()
         self._for_engine = for_engine
         self._sorted = 0
         """How many of them, at the front, are sorted by prefix."""
-        self._canary: EndpointCall | None = None
-        self.canary_done = for_engine
-
-    def ready(self) -> int:
-        """How many may leave as far as the first one is concerned, which goes before all others."""
-        if self.canary_done or not self:
-            return len(self)
-        first = self._canary
-        if first is not None and first in self:
-            self.remove(first)
-            self.appendleft(first)
-        return int(first in (None, self[0]))
 
     def take(self, *, newest: bool) -> EndpointCall:
         """Removes the next call.
@@ -315,14 +299,11 @@ class WaitingCalls(deque[EndpointCall]):
         Args:
             newest: the one at the back, rather than one that is sent again: each probe is another request.
         """
-        if self._for_engine and self._sorted <= 0 and self._canary is None:
+        if self._for_engine and self._sorted <= 0:
             self.extend(sorted(self.remove_all(), key=attrgetter("prefix")))
             self._sorted = len(self)
         self._sorted -= 1
-        call = self.pop() if newest and self._canary is None else self.popleft()
-        if not self.canary_done:
-            self._canary = self._canary or call
-        return call
+        return self.pop() if newest else self.popleft()
 
     def remove_all(self, which: Callable[[EndpointCall], bool] = lambda _: True) -> list[EndpointCall]:
         """Removes calls, by default all, and returns them."""
@@ -332,17 +313,3 @@ class WaitingCalls(deque[EndpointCall]):
             self.clear()
             self.extend(kept)
         return removed
-
-    def abandon(self) -> None:
-        """Forgets the calls of bundles that were abandoned."""
-        self.remove_all(lambda call: call.inbox.abandoned)
-        if self._canary is not None and self._canary.inbox.abandoned:
-            self._canary = None
-
-    def finish_canary(self) -> None:
-        """Lets all others go: the first one has shown what it could."""
-        self._canary, self.canary_done = None, True
-
-    def reset_canary(self) -> None:
-        """Has the next one go alone, too."""
-        self._canary, self.canary_done = None, False
