@@ -1,4 +1,4 @@
-"""The circuit breaker opens after consecutive failures, probes single rows, and closes on the first success."""
+"""What is tried less while it fails: batches, whose rows are probed; and loads, which batches then do not wait for."""
 
 from __future__ import annotations
 
@@ -9,10 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import RetryConfig
+from headrace.core.errors import HostDiedError
 from headrace.core.result import Caught
-from headrace.failures.breaker import CALLS, HOSTS, TIMEOUTS, CircuitBreaker, ProbeSchedule, Probing
+from headrace.failures.breaker import (
+    CALLS,
+    HOSTS,
+    TIMEOUTS,
+    CircuitBreaker,
+    LoadPolicy,
+    ProbeSchedule,
+    Probing,
+    survive_one_death,
+)
 from headrace.failures.recovery import Recovery
 from headrace.failures.retry import RetryBudget
+from headrace.hosts.provider import DeviceLostInHostError, HostFailure, load_error
 from headrace.testing import FakeClock
 
 
@@ -23,15 +34,6 @@ def test_breaker_is_open_exactly_when_the_last_limit_batches_failed(history, lim
         breaker.record(succeeded=succeeded)
         recent = history[max(0, position + 1 - limit) : position + 1]
         assert breaker.is_open == (len(recent) == limit and not any(recent))
-
-
-def test_breaker_opens_after_five_failures_by_default():
-    breaker = CircuitBreaker()
-    for _ in range(4):
-        breaker.record(succeeded=False)
-    assert not breaker.is_open
-    breaker.record(succeeded=False)
-    assert breaker.is_open
 
 
 def opened():
@@ -127,3 +129,95 @@ def test_probes_pause_for_a_second_and_for_nine_times_as_long_as_they_took():
     schedule.ended(8.1)
     assert not schedule.begins(26.0)
     assert schedule.begins(26.2)
+
+
+ERROR, ANOTHER = RuntimeError("one"), RuntimeError("another")
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def record(clock):
+    return LoadPolicy(clock.time_ns)
+
+
+def test_one_death_is_forgiven_and_two_are_not(record):
+    assert record.failed(ERROR, 1.0, timed_out=False)
+    assert record.current_error() is None
+    assert not record.failed(ANOTHER, 1.0, timed_out=False)
+    assert repr(record.current_error()) == repr(ANOTHER)
+
+
+def test_a_timeout_is_not_forgiven(record):
+    assert not record.failed(ERROR, 1.0, timed_out=True)
+    assert repr(record.current_error()) == repr(ERROR)
+
+
+@pytest.mark.parametrize("seconds", [0.5, 3.0])
+def test_the_error_is_kept_for_ten_times_the_last_attempt(record, clock, seconds):
+    record.failed(ERROR, seconds, timed_out=True)
+    clock.advance(10 * seconds - 0.001)
+    assert repr(record.current_error()) == repr(ERROR)
+    clock.advance(0.002)
+    assert record.current_error() is None
+
+
+def test_a_death_is_forgiven_again_after_the_backoff(record, clock):
+    record.failed(ERROR, 1.0, timed_out=True)
+    clock.advance(11)
+    assert record.failed(ERROR, 1.0, timed_out=False)
+    assert not record.failed(ANOTHER, 2.0, timed_out=False)
+    clock.advance(19)
+    assert repr(record.current_error()) == repr(ANOTHER)
+
+
+def test_a_success_clears_all_failures(record):
+    record.failed(ERROR, 1.0, timed_out=False)
+    record.loaded()
+    assert record.failed(ERROR, 1.0, timed_out=False)
+    record.failed(ERROR, 1.0, timed_out=False)
+    record.loaded()
+    assert record.current_error() is None
+
+
+def test_a_load_that_keeps_raising_is_tried_ever_more_rarely(record, clock):
+    pauses = []
+    for _ in range(12):
+        record.raised(ERROR, 0.01)
+        begun = clock.time_ns()
+        while repr(record.current_error()) == repr(ERROR):
+            clock.advance(0.5)
+        pauses.append((clock.time_ns() - begun) / 1e9)
+    assert pauses == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]
+    record.loaded()
+    record.raised(ERROR, 0.5)
+    clock.advance(4.9)
+    assert repr(record.current_error()) == repr(ERROR)
+    clock.advance(0.2)
+    assert record.current_error() is None
+
+
+@pytest.mark.parametrize(("results", "outcome"), [("g", "g"), ("dg", "g"), ("dd", "d"), ("ddg", "d"), ("gd", "g")])
+def test_an_attempt_survives_one_death(results, outcome):
+    assert survive_one_death(iter(results).__next__, lambda result: result == "d") == outcome
+
+
+def lost(timed_out=False, **options):
+    return HostFailure(None, timed_out, "was killed by SIGKILL", **options)
+
+
+@pytest.mark.parametrize(
+    ("loss", "kind", "text"),
+    [
+        (lost(), HostDiedError, "the host was killed by SIGKILL while it was loading the model of M."),
+        (lost(timed_out=True), TimeoutError, "loading the model of M took longer than 5 s."),
+        (lost(device_lost=True), DeviceLostInHostError, "the host was killed by SIGKILL while it was loading"),
+    ],
+)
+def test_a_load_error_says_how_the_host_was_lost(loss, kind, text):
+    error = load_error(loss, "M", 5)
+    assert type(error) is kind
+    assert str(error).startswith(text)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from headrace.core.phases import Look, Phase
 from headrace.failures.concurrency import ConcurrencyLimit
 from headrace.failures.endpoint_board import Board, Memory
 from headrace.failures.known_rates import Allowance
@@ -282,55 +283,11 @@ def test_larger_requests_are_not_taken_for_a_slower_endpoint():
     assert limit.limit == 64
 
 
-@pytest.mark.parametrize(("reply", "is_down"), [(Verdict.UNAVAILABLE, True), (Verdict.REFUSED, False)])
-def test_endpoint_that_is_down_differs_from_one_that_refuses(reply, is_down):
-    limit = ConcurrencyLimit(0.0, jitter=lambda: 0.0)
-    for second in range(1, 6):
-        assert not limit.is_down
-        limit.started(second)
-        limit.finished(second, second, reply)
-    assert limit.outage_began == 5
-    assert limit.is_down == is_down
-    limit.started(7)
-    limit.finished(7, 7, Verdict.ANSWERED)
-    assert not limit.is_down
-
-
 def failing(limit, times, **options):
     """Has requests fail one after another, each a second after the last one."""
     for now in times:
         limit.started(now)
         limit.finished(now, now, Verdict.FAILED, **options)
-
-
-def test_different_requests_that_all_fail_are_an_outage():
-    limit = ConcurrencyLimit(0.0, jitter=lambda: 0.0)
-    failing(limit, range(1, 5))
-    assert (limit.outage_began, limit.wait(4)) == (None, 0)
-    failing(limit, [5])
-    assert (limit.outage_began, limit.is_down, limit.wait(5)) == (5, True, 1)
-    failing(limit, [6], has_failed=True)
-    assert limit.wait(6) == 1
-    limit.started(7)
-    limit.finished(7, 7, Verdict.ANSWERED)
-    assert (limit.outage_began, limit.is_down, limit.wait(7)) == (None, False, 0)
-
-
-def test_requests_that_fail_again_are_no_outage():
-    limit = ConcurrencyLimit(0.0)
-    failing(limit, range(1, 5))
-    failing(limit, range(5, 100), has_failed=True)
-    assert limit.outage_began is None
-
-
-def test_failure_is_the_endpoints_while_it_does_not_work_anyway():
-    limit = ConcurrencyLimit(0.0, jitter=lambda: 0.0)
-    for _ in range(5):
-        limit.started(0.0)
-        limit.finished(0.1, 0.0, Verdict.UNAVAILABLE)
-    limit.started(1.1)
-    limit.finished(1.2, 1.1, Verdict.FAILED)
-    assert limit.wait(1.2) == pytest.approx(1)
 
 
 def test_process_whose_requests_all_fail_does_not_stop_the_others():
@@ -369,3 +326,19 @@ def test_client_that_computes_all_the_time_has_no_more_in_flight_than_that_takes
             limit.finished(now + max(LATENCY, count * 0.002), now, Verdict.ANSWERED)
         now += max(LATENCY, count * 0.002)
     assert least <= limit.limit <= most
+
+
+def test_a_look_tells_the_quota_and_that_requests_wait_for_it():
+    limit = ConcurrencyLimit(0.0)
+    assert limit.look() == Look([], {"in_flight": 0})
+    now = 0.0
+    while not limit.look().phases:
+        left, _ = limit.take(now, 10)
+        for place in range(left):
+            limit.finished(now + 0.01, now, Verdict.REFUSED if place % 2 else Verdict.ANSWERED)
+        now += 0.02
+        assert now < 60
+    assert limit.look().phases == [Phase.QUOTA]
+    assert limit.look().gauges["quota"] < 1000
+    limit.take(now, 0)
+    assert limit.look().phases == []

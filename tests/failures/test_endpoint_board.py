@@ -74,18 +74,3 @@ def test_what_was_found_out_is_forgotten_when_nobody_was_there_for_a_minute():
     one.show(1.0, in_flight=0, waiting=0)
     assert Board(50.0, one._memory).state.quota == 7.0
     assert Board(111.0, one._memory).state.quota == math.inf
-
-
-def test_member_that_has_had_more_turns_lets_another_one_go_first():
-    one, other = members(2)
-    for board in (one, other):
-        board.show(1.0, in_flight=0, waiting=1)
-        board.look(1.0)
-        board.wait_for_turn(1.0, waits=True)
-    one.look(1.1)
-    assert not one.is_ahead(1.0)
-    one.own.turns += 17
-    assert one.is_ahead(1.0)
-    assert not other.is_ahead(1.0)
-    other.wait_for_turn(1.0, waits=False)
-    assert not one.is_ahead(1.0)

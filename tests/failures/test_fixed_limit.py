@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from headrace.core.phases import Look
 from headrace.failures.concurrency import FixedLimit
 from headrace.failures.known_rates import Allowance
 from headrace.failures.outages import Verdict
@@ -12,6 +13,7 @@ from headrace.failures.outages import Verdict
 def test_limit_is_kept_and_never_moves():
     limit = FixedLimit(2)
     assert limit.take(0, 3) == (2, math.inf)
+    assert limit.look() == Look(gauges={"in_flight": 2})
     assert limit.take(1, 3) == (0, math.inf)
     for verdict in Verdict:
         limit.finished(2, 0, verdict, retry_after=5, size=1, tokens=3)

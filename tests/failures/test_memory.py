@@ -57,11 +57,6 @@ def test_out_of_memory_messages_are_recognized(error, expected):
     assert is_out_of_memory(error) is expected
 
 
-@pytest.mark.large
-def test_pytorch_out_of_memory_error_is_recognized():
-    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"))
-
-
 def test_pytorch_cache_is_freed(monkeypatch):
     freed = []
     monkeypatch.setitem(

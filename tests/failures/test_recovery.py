@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from headrace import HostDiedError, PredictionCountError, RetryConfig
 from headrace.core.result import Caught
 from headrace.failures.breaker import TIMEOUTS, CircuitBreaker
-from headrace.failures.recovery import Recovery, is_overrun, overrun
+from headrace.failures.recovery import Recovery, overrun
 from headrace.failures.retry import RetryBudget
-from headrace.failures.search import MAX_TIMEOUTS
 from headrace.testing import FakeClock
 
 
@@ -125,12 +124,6 @@ def test_the_size_that_fits_memory_is_learnt_once_per_batch():
     model = Model(ceiling=5)
     answers(32, model)
     assert model.calls == [(0, 32), (0, 16), (0, 8), *[(n, n + 4) for n in range(0, 32, 4)]]
-
-
-def test_transient_errors_within_a_search_are_retried_too():
-    model = Model(bad=[0], passing=[3])  # the batch, its first half, the bad element, its neighbour
-    assert answers(4, model)[:2] == ([1, 2, 3], [0])
-    assert model.calls == [(0, 4), (0, 2), (0, 1), (1, 2), (1, 2), (2, 4)]
 
 
 def test_an_outage_ends_at_the_limit_of_tries():
@@ -260,34 +253,6 @@ class Hosts:
     def _fatal(self, error):
         vars(error)["retryable"] = False
         return Caught.of(error)
-
-
-CASES = st.integers(1, 60).flatmap(
-    lambda size: st.tuples(
-        st.just(size),
-        st.sets(st.integers(0, size - 1), max_size=1 + MAX_TIMEOUTS),
-        st.sets(st.integers(0, size - 1), max_size=5),
-        st.integers(1, 9),
-    )
-)
-
-
-@given(CASES)
-def test_no_good_element_is_lost_while_few_hang(case):
-    size, endless, bad, count = case
-    bad -= endless
-    good, _, parts = answers(size, Hosts(endless, (), bad), parts=lambda size: min(size, 1 + count))
-    if len(endless) <= MAX_TIMEOUTS:
-        late = {one.positions[0] for one in parts if is_overrun(getattr(one.answer, "error", ValueError()))}
-        assert (good, late) == (sorted({*range(size)} - endless - bad), endless)
-
-
-@given(st.integers(1, 60), st.data())
-def test_hanging_elements_cost_few_time_limits(size, data):
-    places = st.sets(st.integers(0, size - 1))
-    model = Hosts(data.draw(places), (), data.draw(places))
-    answers(size, model)
-    assert model.overran <= 2 * (2 + MAX_TIMEOUTS)
 
 
 def test_a_batch_that_was_too_large_for_the_time_limit_is_reported():

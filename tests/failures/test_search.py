@@ -54,21 +54,6 @@ class Script:
 # Deaths in inference.
 
 
-def test_one_death_is_attributed_to_an_outside_kill():
-    script = Script("all")
-    assert script.play([4, 5, 6], died()) == [([4, 5, 6], "all")]
-    assert script.tried == [[4, 5, 6]]
-    assert script.injected_failures == [{}]
-
-
-def test_a_batch_that_dies_again_is_halved_until_the_culprit_stands_alone():
-    last = died()
-    script = Script(died(), "left", died(), died(), last, "failed", "three")
-    assert script.play(range(4), died()) == [([0, 1], "left"), ([2], "failed"), ([3], "three")]
-    assert script.tried == [[0, 1, 2, 3], [0, 1], [2, 3], [2], [2], [2], [3]]
-    assert script.injected_failures == [{}, {}, {}, {}, {}, {2: InjectedFailure(RUN, 0, last.error)}, {}]
-
-
 # Deaths in an element's own pre- or postprocessing.
 
 
@@ -81,33 +66,7 @@ def test_an_element_whose_own_operation_kills_is_fatal_and_its_neighbours_stay_t
     assert script.injected_failures == [{}, {5: InjectedFailure(stage, 1, last.error)}]
 
 
-def test_one_death_in_an_operation_proves_nothing_two_are_fatal():
-    one, two = died(PRE, 1), died(POST, 2, index=3)
-    script = Script(one, two, two, "all")
-    assert script.play(range(3), died(PRE, 1)) == [([0, 1, 2], "all")]
-    assert script.injected_failures[-1] == {
-        1: InjectedFailure(PRE, 0, one.error),
-        2: InjectedFailure(POST, 3, two.error),
-    }
-
-
 # Timeouts.
-
-
-def test_elements_go_one_by_one_after_a_timeout_in_inference():
-    last = overran()
-    script = Script("zero", last, "failed", "two")
-    assert script.play(range(3), overran()) == [([0], "zero"), ([1], "failed"), ([2], "two")]
-    assert script.tried == [[0], [1], [1], [2]]
-    assert script.injected_failures == [{}, {}, {1: InjectedFailure(RUN, 0, last.error)}, {}]
-
-
-@pytest.mark.parametrize("stage", [PRE, POST])
-def test_a_timeout_in_an_elements_own_operation_is_fatal_at_once(stage):
-    first = overran(stage, 1, index=2)
-    script = Script("all")
-    assert script.play(range(3), first) == [([0, 1, 2], "all")]
-    assert script.injected_failures == [{1: InjectedFailure(stage, 2, first.error)}]
 
 
 def test_the_fourth_further_timeout_fails_unanswered_elements():
@@ -135,14 +94,6 @@ def in_threes(answers, count, **options):
     return script.tried, pairs, [list(positions) for positions in told]
 
 
-def test_an_element_that_hangs_is_found_in_parts_and_the_others_stay_together():
-    last = overran()
-    tried, pairs, too_large = in_threes(["012", overran(), "3", last, "5", "678"], 9)
-    assert tried == [[0, 1, 2], [3, 4, 5], [3], [4], [5], [6, 7, 8]]
-    assert pairs[2] == ([4], last)
-    assert too_large == []
-
-
 def test_a_group_without_a_hanging_element_was_too_large_and_others_are_cut_as_small():
     tried, pairs, too_large = in_threes([overran(), *"012345678"], 9)
     assert tried == [[0, 1, 2], *([n] for n in range(9))]
@@ -151,12 +102,6 @@ def test_a_group_without_a_hanging_element_was_too_large_and_others_are_cut_as_s
 
 
 # Fatal elements, and when the search gives up.
-
-
-def test_a_fatal_element_that_is_lost_alone_twice_is_given_up():
-    last = died()
-    script = Script(died(), died(), last)
-    assert script.play([7], died()) == [([7], last)]
 
 
 def test_a_fatal_element_that_is_lost_among_others_is_given_up_without_them():

@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import (
@@ -136,12 +136,6 @@ def test_model_that_fails_to_load_fails_only_its_own_elements():
     assert broken.batches == []
 
 
-def test_size_function_that_raises_fails_its_element():
-    batching = BatchingConfig(element_size_fn=len)
-    _, bad = run(Poisoned(), [1], caught=Exception, batching=batching)
-    assert isinstance(bad[0].error, TypeError)
-
-
 def test_next_bundle_starts_without_elements_of_a_failed_one():
     handler = Poisoned()
     worker = Worker(prepare(handler, InferenceRequest(batching=fixed(3))))
@@ -188,32 +182,12 @@ class Hungry(ModelHandler):
         return list(batch)
 
 
-@pytest.mark.large
-@settings(max_examples=30)  # each want of memory has the garbage collected
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=9), st.integers(1, 64), st.booleans())
-@pytest.mark.usefixtures("quick_collections")
-def test_out_of_memory_above_a_drifting_size_fails_no_row(limits, size, catches):
-    handler = Hungry(itertools.cycle(limits))
-    good, bad = run(handler, range(100), caught=Exception if catches else (), batching=fixed(size))
-    assert bad == []
-    assert sorted(good) == [((0, n), n) for n in range(100)]
-
-
 def test_row_too_large_for_memory_fails_alone():
     handler = Hungry(itertools.repeat(0))
     with pytest.raises(MemoryError, match="1 are too many"):
         run(handler, range(4), batching=fixed(4))
     good, bad = run(Hungry(itertools.repeat(0)), range(4), caught=MemoryError, batching=fixed(4))
     assert (good, places(bad)) == ([], [0, 1, 2, 3])
-
-
-def test_uncaught_error_is_raised_although_memory_runs_out_too():
-    def fail():
-        yield from (1, 0, 0)
-        raise AssertionError("not asked so often")
-
-    with pytest.raises(MemoryError):
-        run(Hungry(fail()), range(4), caught=ValueError, batching=fixed(4))
 
 
 def test_events_reach_own_observers_and_subscribers():

@@ -17,9 +17,8 @@ from headrace import (
     KeyModelMapping,
     RetryConfig,
     predict,
-    report_generation,
 )
-from headrace.core.events import BatchCompleted, UsageReported
+from headrace.core.events import BatchCompleted
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, prepare
 from http_endpoint import events_and_outcomes, failures_among
@@ -207,14 +206,3 @@ def test_engine_may_be_started_where_requests_run():
             return ToyEngine()
 
     assert list(predict(Elsewhere(), [1])) == [2]
-
-
-def test_what_generation_took_is_reported():
-    class Generating(ToyEngineHandler):
-        async def submit(self, example, model, inference_args=None):
-            report_generation("m", input_tokens=3, output_tokens=example, seconds=2.0, first_token_secs=0.5)
-            return await super().submit(example, model, inference_args)
-
-    events, _ = events_and_outcomes(Generating(), [1, 2])
-    reported = sorted(events.of(UsageReported), key=str)
-    assert reported == [UsageReported("m", 3, n, seconds=2.0, first_token_secs=0.5) for n in (1, 2)]

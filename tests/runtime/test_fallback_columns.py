@@ -75,22 +75,6 @@ def rows_of(outcomes):
     return sorted(rows, key=lambda row: row[0])
 
 
-@pytest.mark.parametrize("place", [{}, {"isolate": True}], ids=["here", "isolated"])
-def test_rows_go_from_one_of_several_fallbacks_to_the_next(place):
-    chain = [Refusing(place * 1000, set(range(place, 40, 5)) | {37}, **of_size(3)) for place in (1, 2, 3)]
-    chain[1].refused |= chain[0].refused
-    options = {"fallback": chain[1:], "batching": in_rows(16), "on_failure": "yield", **place}
-    found = rows_of(predict(chain[0], elements_of(40, 7), **options))
-    assert [row for row, _, _ in found] == [*range(40)]
-    ((failed, error, _),) = [one for one in found if one[2] is None]
-    assert (failed, type(error)) == (37, FallbackError)
-    assert str(error).count("refuses 37") == 3
-    for row, value, who in found:
-        if row != 37:
-            expected = ("fallback2", 3000) if row % 5 == 1 else ("Refusing", 1000)
-            assert (who, value - row) == expected
-
-
 def test_dead_letter_has_the_rows_that_both_failed():
     handler, fallback = Refusing(1000, range(4, 12)), Refusing(2000, {6, 7})
     events = Events()

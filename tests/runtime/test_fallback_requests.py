@@ -42,13 +42,6 @@ def worker_for(handler, fallback, close_later, **options):
     return close_later(open_worker(catching(spec, Exception)))
 
 
-@BOTH
-def test_elements_that_an_endpoint_refuses_for_good_go_to_a_local_model(kind):
-    with serving(for_example(3, Answer(400))) as server:
-        assert list(predict(kind(server.url), range(5), fallback=Acting(negative))) == [0, 2, 4, -3, 8]
-        assert sorted(server.requests) == [[0], [1], [2], [3], [4]]
-
-
 def test_one_fallback_serves_local_and_remote_models_by_key(nobody):
     with serving() as server:
         models = {

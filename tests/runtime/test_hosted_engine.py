@@ -1,4 +1,4 @@
-"""Engines in a host: what they cost when they die, hang or misbehave, and what they leave behind."""
+"""Engines in a host: what they cost when they do not load, die, hang or misbehave, and what they leave behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace import (
     predict,
     report_generation,
 )
-from headrace.core.errors import HostDiedError
+from headrace.core.errors import HostDiedError, HostStartError
 from headrace.core.events import HostLost, ModelLoaded, UsageReported
 from headrace.hosts.fork_server_process import ForkServerProcess
 from headrace.runtime.open_worker import open_worker
@@ -27,9 +27,9 @@ from headrace.runtime.placement import EngineSource
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, prepare
 from http_endpoint import events_and_outcomes, failures_among
-from toy_engine import Engine, Together, dead, die, double, outcomes_of, where
+from toy_engine import Engine, Together, dead, die, double, loads_once, outcomes_of, where
 from toy_hosts import has_ended
-from toys import Events, Unloadable, run
+from toys import Events, Unloadable, run, with_attributes
 from waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("census", "requests_end")
@@ -305,3 +305,39 @@ def test_forked_child_has_a_host_of_its_own():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert run(worker, [1]) == [(host, host)]
     worker.close()
+
+
+def test_load_that_dies_is_tried_once_more(tmp_path):
+    def load(always):
+        if always or not (tmp_path / "died").exists():
+            (tmp_path / "died").touch()
+            die()
+        return os.getpid()
+
+    assert outcomes_of(double, [1], partial(load, always=False)) == [2]
+    found = outcomes_of(double, [1], partial(load, always=True))
+    assert dead(found) == {1: HostDiedError}
+    assert "while it was loading the model of Engine" in str(found[0].error)
+
+
+def test_load_that_takes_too_long_is_not_tried_again(tmp_path):
+    def load():
+        (tmp_path / str(os.getpid())).touch()
+        time.sleep(1000)
+
+    found = outcomes_of(double, [1, 2], load, timeout=0.5)
+    assert dead(found) == {1: TimeoutError, 2: TimeoutError}
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_host_that_cannot_start_is_always_raised():
+    handler = with_attributes(Engine(double), unknown=Unloadable())
+    with pytest.raises(HostStartError, match="cannot be unpickled there"):
+        list(predict(handler, [1], isolate=True, on_failure="yield"))
+
+
+def test_engine_that_cannot_be_loaded_again_fails_what_is_left(tmp_path):
+    async def act(example, engine):
+        die()
+
+    assert dead(outcomes_of(act, [1, 2], loads_once(tmp_path))) == {1: LookupError, 2: LookupError}

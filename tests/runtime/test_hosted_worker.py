@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-import pickle
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
-import cloudpickle
-import numpy
 import pytest
 
-from headrace import Failure, KeyedModelHandler, KeyModelMapping, ModelHandler
+from headrace import BatchingConfig, Failure, KeyedModelHandler, KeyModelMapping, ModelHandler
 from headrace.core.errors import HostDiedError
-from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, HostLost, ModelLoaded
-from headrace.core.result import Stage
+from headrace.core.events import BatchCompleted, BatchFailed, HostLost, ModelLoaded
+from headrace.runtime.open_worker import open_worker
 from headrace.runtime.placement import HostedWorker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.testing import (
     BrokenLoadHandler,
     FaultyLoadHandler,
-    PoisonHandler,
 )
 from toy_hosts import has_ended
 from toys import Acting, Events, each, fixed, refuse, run
@@ -45,20 +41,6 @@ class Where(ModelHandler):
 
 def hosted(handler, exceptions=(), **request):
     return catching(prepare(handler, InferenceRequest(isolate=True, **request)), exceptions)
-
-
-def test_threads_share_a_host(opened):
-    spec, together = hosted(Where()), threading.Barrier(4)
-    workers = [opened(pickle.loads(cloudpickle.dumps(spec))) for _ in range(4)]
-
-    def work(worker):
-        together.wait()
-        return [host for _ in range(20) for host, _ in run(worker, range(3))]
-
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(work, workers))
-    assert [len(hosts) for hosts in found] == [60] * 4
-    assert len(set(itertools.chain.from_iterable(found))) == 1
 
 
 def test_threads_that_open_at_once_load_once(opened):
@@ -97,16 +79,6 @@ def test_events_of_a_run(opened):
     assert 0 < loaded.seconds < 60
     run(worker, ["a"], events)
     assert len(events) == 5
-
-
-def test_events_of_failures(opened):
-    worker, events = opened(hosted(PoisonHandler(3), ValueError, batching=fixed(4))), Events()
-    run(worker, [1, 2, 3, 4], events)
-    assert [(event.model, event.examples, repr(event.error)) for event in events.of(BatchFailed)] == [
-        ("", 4, "ValueError('poisonous examples: [3]')")
-    ]
-    assert [event.stage for event in events.of(ElementFailed)] == [Stage.INFERENCE]
-    assert sum(event.examples for event in events.of(BatchCompleted)) == 3
 
 
 def test_error_shows_its_traceback_in_the_host(opened):
@@ -151,17 +123,6 @@ def test_model_that_fails_to_load_does_not_affect_other_models(opened):
     assert {event.model for event in events.of(HostLost)} == {"bad"}
 
 
-@pytest.mark.parametrize("limit", [{}, {"element_size_fn": len, "max_batch_weight": 5}])
-def test_batches_are_the_same_as_in_process(opened, limit):
-    def whole(batch):
-        return [tuple(map(tuple, batch))] * len(batch)
-
-    handler = Acting(whole).with_preprocess_fn(lambda n: [n] * (n % 3))
-    elements, batching = list(range(700)), fixed(9, **limit)
-    here = run(opened(prepare(handler, InferenceRequest(batching=batching))), elements)
-    assert run(opened(hosted(handler, batching=batching)), elements) == here
-
-
 class Mute:
     """Neither pickles nor has a repr."""
 
@@ -179,10 +140,45 @@ def test_dead_letter_that_cannot_leave_the_host_describes_its_element(opened):
     assert failure.source == ("k", 1)
 
 
-def test_arrays_from_a_host_are_writable(opened):
-    worker = opened(hosted(Acting(each(lambda array: array * 2)), batching=fixed(4)))
-    first = run(worker, [numpy.full(5000, n) for n in range(4)])
-    for array in first:
-        numpy.add(array, 1, out=array)
-    run(worker, [numpy.full(5000, 99)] * 8)
-    assert [set(array.tolist()) for array in first] == [{1}, {3}, {5}, {7}]
+class Patient(ModelHandler):
+    """Answers a batch once a file exists."""
+
+    def __init__(self, file, **options):
+        super().__init__(**options)
+        self.file = file
+
+    def load_model(self):
+        return None
+
+    def run_inference(self, batch, model, inference_args=None):
+        while not self.file.exists():
+            time.sleep(0.002)
+        return batch
+
+
+@pytest.mark.large
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("isolate", [False, True])
+def test_elements_are_accepted_while_batches_run_in_a_host(tmp_path, isolate):
+    file, most = tmp_path / "go", 4  # two for each host
+
+    def go(element):
+        if element == most:
+            file.touch()
+        return element
+
+    handler = Patient(file, model_copies=2)
+    handler = handler if isolate else handler.with_preprocess_fn(go)  # which an isolated model's host does
+    worker = open_worker(prepare(handler, InferenceRequest(batching=BatchingConfig(1, 1), isolate=isolate)))
+    worker.ready()
+    try:
+        bundle, outcomes = worker.bundle(Events()), []
+        for element in range(20):
+            go(element)  # as whatever comes before in the pipeline does
+            outcomes += bundle.add(element, element)
+            assert len(bundle._executor._tasks) <= most
+            assert outcomes == [] or element >= most
+        outcomes += bundle.finish()
+        assert [value for outcome in outcomes for value in outcome.values] == list(range(20))
+    finally:
+        worker.close()

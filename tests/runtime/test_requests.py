@@ -8,11 +8,11 @@ import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from typing import ClassVar
 
 import pytest
 
 from headrace import (
+    ElementFailure,
     ElementRetry,
     EndpointError,
     KeyedModelHandler,
@@ -24,6 +24,7 @@ from headrace import (
 from headrace.core.events import BatchCompleted, BatchFailed, BatchRetried
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
+from headrace.testing import HandlerContract
 from http_endpoint import (
     Answer,
     AsyncRemote,
@@ -39,7 +40,7 @@ from leap import LIMIT_SECS, leap
 from toys import run
 from waiting import wait_until
 
-pytestmark = pytest.mark.usefixtures("requests_end")
+pytestmark = pytest.mark.usefixtures("requests_end", "module_travels")
 
 BOTH = pytest.mark.parametrize("kind", [Remote, AsyncRemote])
 
@@ -246,32 +247,6 @@ def test_delay_that_is_no_number_is_a_dead_letter_that_says_so():
     assert "delay_secs must be a number of seconds, not 'soon'" in str(failure.error)
 
 
-class Refused(Exception):
-    status_code = 429
-    headers: ClassVar = {"retry-after": "0.5"}
-
-
-class OneOfTwo(RemoteModelHandler):
-    """Its first request is refused; the other one's then fails."""
-
-    is_refused: ClassVar = threading.Event()
-
-    def __init__(self, *, is_refused_first):
-        super().__init__(num_retries=0)
-        self.is_refused_first = is_refused_first
-
-    def create_client(self):
-        return None
-
-    async def request(self, batch, model, inference_args=None):
-        if batch[0] == "end":
-            return batch
-        while not self.is_refused_first and not OneOfTwo.is_refused.is_set():
-            await asyncio.sleep(0.002)
-        OneOfTwo.is_refused.set()
-        raise Refused if self.is_refused_first else KeyError(batch[0])
-
-
 @BOTH
 def test_request_that_cannot_be_written_is_a_dead_letter_at_once(kind):
     class Writing(kind):
@@ -280,3 +255,28 @@ def test_request_that_cannot_be_written_is_a_dead_letter_at_once(kind):
 
     failure, other = predict(Writing("http://127.0.0.1:9/"), ["\ud800", "a"], on_failure="yield")
     assert (failure.attempts, type(failure.error), other) == (1, UnicodeEncodeError, b"a")
+
+
+class Tripled(RemoteModelHandler):
+    def create_client(self):
+        return 3
+
+    async def request(self, batch, model, inference_args=None):
+        await asyncio.sleep(0)
+        return [one * model if one else ElementFailure(ValueError("nothing")) for one in batch]
+
+
+class TestRemoteModelHandler(HandlerContract):
+    def handler(self):
+        return Tripled(num_retries=0)
+
+    def bad_example(self):
+        return 0
+
+    def examples(self):
+        return [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("options", [{"placement": "machine"}, {"placement": "auto"}, {"ordered": False}])
+def test_requests_are_sent_from_the_worker_wherever_models_are(options):
+    assert sorted(predict(Tripled(), [1, 2], **options)) == [3, 6]

@@ -16,7 +16,7 @@ from headrace.core.events import HostLost, ModelLoaded
 from headrace.machine.status import machine_status
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
-from toy_engine import Engine, die, double, exists, where
+from toy_engine import Engine, die, exists, where
 from toy_hosts import has_ended
 from toys import run
 from waiting import wait_until
@@ -237,30 +237,6 @@ def test_manager_that_is_killed_is_replaced_with_its_engine(tmp_path, worker_pro
     assert len({number for one in found for number in one.good} - {host.process}) == 1
     for worker in workers:
         worker.close()
-
-
-def test_engine_that_cannot_be_loaded_is_an_error_of_its_own():
-    def load():
-        raise LookupError("no such model")
-
-    with pytest.raises(LookupError, match="no such model"):
-        list(predict(Engine(double, load, large_model=True), [1]))
-
-
-def test_engine_runs_its_finalizers_when_its_last_user_leaves(tmp_path):
-    class Model:
-        def __init__(self):
-            self.itself = self
-
-        def __del__(self):
-            (tmp_path / "finalized").touch()
-
-    async def act(example, engine):
-        return os.getpid()
-
-    [host] = predict(Engine(act, Model, large_model=True), [1])
-    assert wait_until(lambda: has_ended(host))
-    assert (tmp_path / "finalized").exists()
 
 
 def test_engine_that_lingers_ends_before_another_is_loaded():

@@ -1,12 +1,23 @@
-"""Endpoints obey what the user and the endpoint say, together with others."""
+"""Endpoints obey what the user and the endpoint say, together with others that ask the same one."""
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
 
-from headrace import SKIP, ElementFailure, RemoteModelHandler, predict, report_rate_limit, report_usage
+from headrace import (
+    SKIP,
+    ConfigurationError,
+    ElementFailure,
+    KeyedModelHandler,
+    KeyModelMapping,
+    RemoteModelHandler,
+    predict,
+    report_rate_limit,
+    report_usage,
+)
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, prepare
 from http_endpoint import Answer, AsyncRemote, Remote, once, serving
@@ -100,3 +111,62 @@ def test_transforms_that_ask_one_endpoint_share_its_limit(close_later):
     began = time.monotonic()
     assert [run(worker, [1]) for worker in 4 * workers] == [[1]] * 8
     assert max(handlers[0].times + handlers[1].times) - began >= 6 * 0.05
+
+
+class Asking(RemoteModelHandler):
+    def __init__(self, url, **options):
+        super().__init__(**options)
+        self.url = url
+
+    def create_client(self):
+        return None
+
+    def request(self, batch, model, inference_args=None):
+        return batch
+
+
+class AskingElsewhere(Asking):
+    pass
+
+
+class Named(Asking):
+    def quota_name(self):
+        return "ours"
+
+
+class NamedToo(AskingElsewhere, Named):
+    pass
+
+
+def name_of(handler):
+    return dict(prepare(handler, InferenceRequest()).quota_names).get(None)
+
+
+def test_handlers_that_differ_in_how_they_send_share_a_limit():
+    options = {"namespace": "n", "num_retries": 1, "retry_filter": lambda _: False, "requests_per_minute": 5}
+    assert name_of(Asking("a")) == name_of(Asking("a", **options)) is not None
+
+
+def test_functions_are_told_apart_by_what_they_do():
+    a, b = "a", "b"
+    assert name_of(Asking(lambda: a)) != name_of(Asking(lambda: b))
+
+
+def test_handler_names_its_quota():
+    assert name_of(Named("a")) == name_of(NamedToo("b")) == "given ours"
+
+
+def test_handler_that_cannot_be_pickled_shares_with_nobody():
+    assert name_of(Asking(threading.Lock())) is None
+
+
+def test_each_keyed_model_has_its_quota():
+    handlers = [KeyModelMapping(["x"], Asking("a")), KeyModelMapping(["y"], Asking("b"))]
+    names = prepare(KeyedModelHandler(handlers), InferenceRequest()).quota_names
+    assert len({quota for _, quota in names}) == 2
+
+
+def test_quota_name_that_is_no_text_is_refused(monkeypatch):
+    monkeypatch.setattr(Named, "quota_name", lambda self: 5)
+    with pytest.raises(ConfigurationError, match=r"Named\.quota_name must return a str or None, not 5"):
+        prepare(Named("a"), InferenceRequest())
