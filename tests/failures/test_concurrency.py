@@ -135,6 +135,11 @@ def test_request_that_is_declined_ends_a_pause_after_refusals():
     assert limit.outage_began is None
 
 
+def test_endpoint_that_becomes_slower_for_good_is_asked_as_often_as_it_answers_side_by_side():
+    endpoint = SimulatedEndpoint(most=20, latency=lambda _: LATENCY * (4 if len(endpoint.accepted) > 4000 else 1))
+    assert endpoint.run(60).rate(50, 60) >= 0.95 * 20 / (4 * LATENCY)
+
+
 @pytest.mark.parametrize("workers", [3, 16])
 def test_endpoint_that_queues_is_kept_busy_without_a_long_queue(workers):
     found = SimulatedEndpoint(workers=workers).run(30)

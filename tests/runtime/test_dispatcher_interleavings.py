@@ -132,7 +132,7 @@ class Scene:
         for place, inbox in enumerate(self.inboxes):
             delivered = Counter()
             while not inbox.empty():
-                delivered.update(inbox.get().call.batch.elements)
+                delivered.update(inbox.get().batch.elements)
             missing = {one for one in self.submitted - delivered if one // 200 == place}
             assert not delivered - self.submitted
             assert inbox.abandoned or not missing

@@ -94,12 +94,12 @@ class Scene:
         self._underway += 1
         batch = Batch([element], [element], 1)
         inbox, context = Inbox(), contextvars.copy_context()
-        inbox.put = lambda delivery: self._end(element, delivery)
+        inbox.put = lambda call: self._end(element, call)
         self._endpoint.submit(EndpointCall("", batch, None, [element], None, inbox, context))
 
-    def _end(self, element, delivery):
+    def _end(self, element, call):
         self._underway -= 1
-        self.ended[element] = self._event_loop.loop.time(), delivery
+        self.ended[element] = self._event_loop.loop.time(), call
 
     @property
     def secs(self):
@@ -108,7 +108,7 @@ class Scene:
 
     @property
     def failed(self):
-        return {element: delivery.call.tries for element, (_, delivery) in self.ended.items() if delivery.error}
+        return {element: call.tries for element, (_, call) in self.ended.items() if call.error}
 
     def times(self, begin, end):
         """When requests were sent, between these times."""
@@ -203,7 +203,7 @@ def test_outage_leaves_all_but_the_probes_to_a_fallback():
 def test_host_that_goes_away_fails_what_waited_for_too_long():
     away = lambda element, now, before: ConnectionRefusedError("gone") if now >= 1 else None  # noqa: E731
     found = Scene(away, patience=10.0).play(100)
-    errors = {type(delivery.error) for element, (_, delivery) in found.ended.items() if element in found.failed}
+    errors = {type(call.error) for element, (_, call) in found.ended.items() if element in found.failed}
     assert errors == {ConnectionRefusedError}
     assert 1 < len({id(found.ended[element][1].error) for element in found.failed}) == len(found.failed) < 100
 
@@ -215,7 +215,7 @@ def test_host_that_was_never_there_is_known_from_the_error_that_the_clients_own_
         return error
 
     found = Scene(refuse, patience=10.0).play(5)
-    assert {type(delivery.error) for _, delivery in found.ended.values()} == {EndpointError}
+    assert {type(call.error) for _, call in found.ended.values()} == {EndpointError}
 
 
 def test_log_says_once_that_an_endpoint_is_down_and_once_that_it_answers_again(caplog):

@@ -17,7 +17,7 @@ from headrace.failures.endpoint_board import Board
 from headrace.failures.outages import Verdict
 from headrace.failures.replies import EndpointLog, EndpointRecord, Judgement, RequestReport, judge
 from headrace.failures.retry import RetryTokens
-from headrace.runtime.endpoint_calls import Delivery, EndpointCall, Rules, Sender, WaitingCalls
+from headrace.runtime.endpoint_calls import EndpointCall, Rules, Sender, WaitingCalls
 from headrace.runtime.sampling import sample_also
 
 _WAITING = 8
@@ -114,7 +114,7 @@ class Dispatcher:
         """Ends the requests that nothing else would end any more, since a step was left in its middle."""
         self._limit.in_flight = min(self._limit.in_flight, len(self._tasks))
         for call in self._calls - self._tasks.keys() - self._paused - set(self._waiting):
-            self._deliver(Delivery(call, [], copy_of(error), 0.0))
+            self._deliver(call, copy_of(error))
 
     def _drop(self) -> None:
         self._admit()
@@ -135,7 +135,7 @@ class Dispatcher:
             call = self._submitted.popleft()
             self._calls.add(call)
             if call.inbox.refusal is not None:
-                self._deliver(Delivery(call, [], call.inbox.refusal, 0.0))
+                self._deliver(call, call.inbox.refusal)
                 continue
             call.queued = now
             self._waiting.append(call)
@@ -156,7 +156,7 @@ class Dispatcher:
             self._note_outage(now, began)
         if (usage := self.rules.usage) is not None and usage.may_be_over and usage.error is not None:
             for call in self._waiting.remove_all():  # the budget is spent
-                self._deliver(Delivery(call, [], usage.error, 0.0))
+                self._deliver(call, usage.error)
         self._limit.client_is_busy = self._event_loop.is_busy()
         ready = len(self._waiting)
         left, wait = self._limit.take(now, ready)
@@ -222,21 +222,20 @@ class Dispatcher:
     def _failed(
         self, call: EndpointCall, started: float, error: BaseException, report: RequestReport, *, in_time: bool
     ) -> None:
-        seconds = self._loop.time() - started
         judgement = self._bounded(judge(error, self.rules.retry_filter), error)
         if not in_time:  # it may have been billed
             judgement = judgement._replace(retries=False, verdict=Verdict.NOTHING)
         report.add_headers_of(error)
         self._finish(call, started, judgement, report, error)
         if not self._sends_again(call, error, judgement):
-            self._fail(call, error, seconds, has_waited=judgement.waits and not self.rules.has_fallback)
+            self._fail(call, error, has_waited=judgement.waits and not self.rules.has_fallback)
 
     def _bounded(self, judgement: Judgement, error: BaseException) -> Judgement:
         if judgement.retries:
             self._log.note_delay(self._loop.time(), judgement.delay_secs, self.rules.max_retry_after_secs, error)
         return judgement.within(self.rules.max_retry_after_secs)
 
-    def _fail(self, call: EndpointCall, error: BaseException, seconds: float, *, has_waited: bool) -> None:
+    def _fail(self, call: EndpointCall, error: BaseException, *, has_waited: bool) -> None:
         """Delivers an error; if no request would succeed, it is that of all the bundle's calls.
 
         An EndpointError of the handler's own is that of all at any time: it knows its endpoint.
@@ -247,11 +246,11 @@ class Dispatcher:
             name, waited_secs = rules.caller.partition(".")[0], rules.patience_secs if has_waited else None
             is_caught = isinstance(error, rules.caught)
             refusal = self._record.error_of_all(error, call.content, name, waited_secs=waited_secs, is_caught=is_caught)
-        self._deliver(Delivery(call, [], refusal or call.cost_error or error, seconds))
+        self._deliver(call, refusal or call.cost_error or error)
         if refusal is not None:
             call.inbox.refusal = call.inbox.refusal or refusal
             for one in self._waiting.remove_all(lambda one: one.inbox is call.inbox):
-                self._deliver(Delivery(one, [], refusal, seconds))
+                self._deliver(one, refusal)
 
     def _finish(
         self, call: EndpointCall, started: float, judgement: Judgement, report: RequestReport, error: Any = None
@@ -281,7 +280,8 @@ class Dispatcher:
                 self._tokens.succeeded()
             if self.rules.tokens_per_minute is not None and not report.tokens:
                 self._log.miss_tokens(predictions)
-            self._deliver(Delivery(call, predictions, None, seconds))
+            call.predictions, call.seconds = predictions, seconds
+            self._deliver(call)
             return
         again = [place for place, one in enumerate(predictions) if type(one) is ElementRetry]
         answers: list[ElementRetry] = [predictions[place] for place in again]
@@ -296,9 +296,10 @@ class Dispatcher:
             answered = call.part(kept)
             call.keep(again)
             self._calls.add(answered)
-            self._deliver(Delivery(answered, [predictions[place] for place in kept], None, seconds))
+            answered.predictions, answered.seconds = [predictions[place] for place in kept], seconds
+            self._deliver(answered)
         if not self._sends_again(call, error, worst):
-            self._deliver(Delivery(call, [], call.cost_error or error, seconds))
+            self._deliver(call, call.cost_error or error)
 
     def _sends_again(self, call: EndpointCall, error: BaseException, judgement: Judgement) -> bool:
         now = self._loop.time()
@@ -330,15 +331,15 @@ class Dispatcher:
         self._loop.call_later(pause, self._guarded, partial(self._enqueue_again, call))
         return True
 
-    def _deliver(self, delivery: Delivery) -> None:
-        call = delivery.call
+    def _deliver(self, call: EndpointCall, error: BaseException | None = None) -> None:
         if call not in self._calls:
             return  # it has its outcome
+        call.error = error
         call.client = None  # an error refers to the call, and whoever keeps it would keep the client
-        self._deliveries.add(partial(call.inbox.put, delivery), has_time=len(self._waiting) > self._limit.in_flight)
+        self._deliveries.add(partial(call.inbox.put, call), has_time=len(self._waiting) > self._limit.in_flight)
         self._calls.discard(call)
 
     def _give_up_on(self, which: Callable[[EndpointCall], bool]) -> None:
         for call in self._waiting.remove_all(which):
             error = copy_of(self._last_error or TimeoutError(f"{self.rules.caller}: no answer."))
-            self._fail(call, error, 0.0, has_waited=not self.rules.has_fallback)
+            self._fail(call, error, has_waited=not self.rules.has_fallback)

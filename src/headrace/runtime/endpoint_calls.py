@@ -131,8 +131,8 @@ def rules_of(spec: SessionSpec, name: Any) -> Rules:
     )
 
 
-class Inbox(SimpleQueue["Delivery"]):
-    """Where a bundle waits for its calls."""
+class Inbox(SimpleQueue["EndpointCall"]):
+    """Where a bundle waits for its calls, which come back with what became of them."""
 
     abandoned = False
     refusal: BaseException | None = None
@@ -166,6 +166,10 @@ class EndpointCall:
     retried: list[BaseException] = field(default_factory=list)
     records: list[Event] = field(default_factory=list)
     """What its bundle is to report."""
+    error: BaseException | None = None
+    predictions: list[Any] = field(default_factory=list)
+    seconds: float = 0.0
+    """How long its last try took."""
 
     def is_too_dear(self, error: BaseException) -> bool:
         """Whether it has cost too much to be sent again after an error."""
@@ -192,15 +196,6 @@ class EndpointCall:
         self.batch, self.keys, self.examples = part.batch, part.keys, part.examples
         if self.row_cost is not None:
             self.row_cost.elements = len(positions)
-
-
-class Delivery(NamedTuple):
-    """What became of a call, or of a part of it."""
-
-    call: EndpointCall
-    predictions: list[Any]
-    error: BaseException | None
-    seconds: float
 
 
 class Sender:

@@ -18,7 +18,7 @@ from headrace.core.request_context import RowCost, request_context
 from headrace.core.result import Caught, Outcome
 from headrace.runtime.bundle import Executor
 from headrace.runtime.dispatcher import Dispatcher
-from headrace.runtime.endpoint_calls import Delivery, EndpointCall, Inbox
+from headrace.runtime.endpoint_calls import EndpointCall, Inbox
 from headrace.runtime.operations import catches
 from headrace.runtime.queues import AnyBatch
 from headrace.runtime.session import InferenceSession
@@ -102,10 +102,10 @@ class RequestExecutor:
         outcomes = self._start(name, batch)
         room = self._dispatchers[name].room if self._calls else 1
         while len(self._calls) >= room or not self._inbox.empty():
-            delivery = self._next()
-            if delivery is None:
+            call = self._next()
+            if call is None:
                 break
-            outcomes += self._settle(delivery)
+            outcomes += self._settle(call)
             if self._dedup.resumed:
                 outcomes += self._start_resumed()
         return outcomes
@@ -172,12 +172,12 @@ class RequestExecutor:
         while self._calls or self._dedup.resumed:
             yield from self._start_resumed()
             if self._calls:
-                delivery = self._next()
-                if delivery is None:
+                call = self._next()
+                if call is None:
                     assert self._session.usage is not None
                     assert self._session.usage.error is not None
                     raise self._session.usage.error
-                yield from self._settle(delivery)
+                yield from self._settle(call)
         if self._unsent is not None:
             raise self._unsent
 
@@ -190,22 +190,22 @@ class RequestExecutor:
             for dispatcher in self._dispatchers.values():
                 dispatcher.cancel_abandoned()
 
-    def _next(self) -> Delivery | None:
-        """The next delivery; None: it is not to be waited for any longer."""
+    def _next(self) -> EndpointCall | None:
+        """The next call that is over; None: it is not to be waited for any longer."""
         if not self._inbox.empty():
             return self._inbox.get_nowait()
         before = {one: one.throttled_secs() for one in self._dispatchers.values()}
-        delivery = self._wait()
+        call = self._wait()
         for dispatcher, secs in before.items():
             namespace, waited = dispatcher.rules.namespace, dispatcher.throttled_secs() - secs
             total = self._throttled_secs.get(namespace, 0.0) + waited
             self._throttled_secs[namespace] = total % 1
             if total >= 1:
                 self._observer.on_event(RequestsThrottled(namespace, int(total)))
-        return delivery
+        return call
 
     @during(Phase.ANSWERS)
-    def _wait(self) -> Delivery | None:
+    def _wait(self) -> EndpointCall | None:
         usage, endpoints = self._session.usage, self._session.endpoints
         while usage is None or not usage.is_late:
             with suppress(Empty):
@@ -214,9 +214,8 @@ class RequestExecutor:
             endpoints.check()
         return None
 
-    def _settle(self, delivery: Delivery) -> list[Outcome]:
-        """The outcomes of a delivery; if an error is not caught, it is raised and everything else cancelled."""
-        call = delivery.call
+    def _settle(self, call: EndpointCall) -> list[Outcome]:
+        """The outcomes of a call; if an error is not caught, it is raised and everything else cancelled."""
         self._calls.discard(call)
         try:
             if self._session.events:
@@ -226,13 +225,13 @@ class RequestExecutor:
                 self._steps.report(BatchRetried(label, call.batch.total, Caught.of(error).error))
             for record in call.records:
                 self._steps.report(record)
-            if isinstance(delivery.error, BudgetError):
-                self._unsent = delivery.error  # raised when everything else is back
+            if isinstance(call.error, BudgetError):
+                self._unsent = call.error  # raised when everything else is back
                 return []
-            if delivery.error is not None:
-                outcomes = self._failed(call.name, call.batch, delivery.error, call.tries)
+            if call.error is not None:
+                outcomes = self._failed(call.name, call.batch, call.error, call.tries)
             else:
-                outcomes = self._answered(delivery)
+                outcomes = self._answered(call)
             if call.batch.cache_keys:
                 self._dedup.resume(call.batch.cache_keys)
             return outcomes
@@ -240,16 +239,15 @@ class RequestExecutor:
             self.abandon()
             raise
 
-    def _answered(self, delivery: Delivery) -> list[Outcome]:
-        call, predictions = delivery.call, delivery.predictions
-        usage = self._session.usage
+    def _answered(self, call: EndpointCall) -> list[Outcome]:
+        predictions, usage = call.predictions, self._session.usage
         if usage is not None and usage.awaits_reports and any(type(one) is not ElementFailure for one in predictions):
             usage.expect_reports(self._worker.plan.name)
         if ElementFailure not in map(type, predictions):
             model = self._session.models[call.name]
             if model.sizes.learns:  # of requests there is no memory to be learnt
-                self._steps.learn(model, call.batch, delivery.seconds)
-            return self._delivered(call, predictions, delivery.seconds)
+                self._steps.learn(model, call.batch, call.seconds)
+            return self._delivered(call, predictions)
         bad = [place for place, one in enumerate(predictions) if type(one) is ElementFailure]
         good = [place for place, one in enumerate(predictions) if type(one) is not ElementFailure]
         if self._worker.plan.prebatched:
@@ -258,12 +256,13 @@ class RequestExecutor:
         for place in bad:
             outcomes += self._failed(call.name, call.part([place]).batch, predictions[place].error, call.tries)
         if good:
-            outcomes += self._delivered(call.part(good), [predictions[place] for place in good], delivery.seconds)
+            outcomes += self._delivered(call.part(good), [predictions[place] for place in good])
         return outcomes
 
-    def _delivered(self, call: EndpointCall, predictions: list[Any], seconds: float) -> list[Outcome]:
+    def _delivered(self, call: EndpointCall, predictions: list[Any]) -> list[Outcome]:
         elements, where = call.batch.elements, getattr(call.batch.tags[0], "where", None)
-        predictions, event = self._worker.completed(call.name, elements, call.keys, predictions, seconds, where=where)
+        completed = self._worker.completed
+        predictions, event = completed(call.name, elements, call.keys, predictions, call.seconds, where=where)
         self._observer.on_event(event)
         return self._steps.settle(call.name, call.batch, predictions, call.tries)
 
