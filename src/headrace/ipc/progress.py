@@ -25,8 +25,6 @@ class Activity(IntEnum):
     INFERENCE = 4
     POSTPROCESSING = 5
     ANSWERING = 6
-    WAITING = 7
-    """Before a retry."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class ActivitySnapshot:
     since_ns: int
     """When it began, in nanoseconds of the machine's monotonic clock."""
     is_elsewhere: bool = False
-    """Whether another process does this, under its own time limit, while the host waits."""
+    """Whether another process does this, under its own time limit, while the host waits; or the host sleeps first."""
 
     @property
     def seconds(self) -> float:

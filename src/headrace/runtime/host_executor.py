@@ -37,7 +37,6 @@ _WORDS = {
     Activity.INFERENCE: "running inference on",
     Activity.POSTPROCESSING: "postprocessing",
     Activity.ANSWERING: "sending back the predictions for",
-    Activity.WAITING: "waiting to try again",
 }
 
 

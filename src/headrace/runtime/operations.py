@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any
 
 from headrace.core.answer import SKIP
 from headrace.core.errors import DeviceLostError, RowCostError
@@ -10,36 +12,52 @@ from headrace.core.events import ElementFailed, ElementsSkipped, Observer
 from headrace.core.phases import Phase, during
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
 from headrace.failures.device import device_loss, one_line
+from headrace.failures.search import InjectedFailure
+from headrace.ipc.progress import Activity, Progress
 from headrace.runtime.plan import ONLY, is_remote
 from headrace.runtime.spec import SessionSpec
 
+_ACTIVITIES = {
+    Stage.PREPROCESSING: Activity.PREPROCESSING,
+    Stage.INFERENCE: Activity.INFERENCE,
+    Stage.POSTPROCESSING: Activity.POSTPROCESSING,
+}
 lost_devices: dict[str, str] = {}
 """The error message for each model cache of this process whose device is lost."""
 
 
-class ActivityListener(Protocol):
-    """Learns of each operation in advance, so that another process can tell where this one hangs.
+class OperationMarks:
+    """Marks each operation of a host in advance, so that its owner can tell where it hangs, or what kills it.
 
-    An exception that it raises counts as raised by the announced operation.
+    Args:
+        progress: where to.
+        injected_failures: by position, elements over which an earlier host was lost: their operation raises instead.
     """
 
-    def loading(self, name: Any) -> None:
-        """The named model is about to be used, and may have to load."""
-        ...
+    def __init__(self, progress: Progress, injected_failures: Mapping[int, InjectedFailure]) -> None:
+        self._progress = progress
+        self._injected_failures = injected_failures
+
+    def loading(self) -> None:
+        """A model is about to be used, and may have to load."""
+        self._progress.mark(Activity.LOADING)
 
     def operation(self, stage: Stage, tag: Any, index: int) -> None:
-        """An operation is about to run.
+        """An operation is about to run; what is raised here counts as raised by it.
 
         Args:
             stage: its kind. The search for bad elements of a batch announces each call of the model.
             tag: of the operation's element; None for a call of the model, which takes a batch.
             index: which operation of its stage, counted from 0; 0 for a call of the model.
         """
-        ...
+        injected = self._injected_failures.get(tag)
+        if injected is not None and (injected.stage, injected.index) == (stage, index):
+            raise injected.error
+        self._progress.mark(_ACTIVITIES[stage], -1 if tag is None else tag, index)
 
-    def waiting(self) -> None:
-        """The process is about to sleep on purpose."""
-        ...
+    def waiting(self) -> AbstractContextManager[None]:
+        """The process sleeps on purpose, which is not hanging."""
+        return self._progress.elsewhere()
 
 
 class Operations:
@@ -48,20 +66,20 @@ class Operations:
     Methods raise exceptions that the session does not catch, and DeviceLostError even if the session catches it.
     """
 
-    def __init__(self, spec: SessionSpec, observer: Observer, watch: ActivityListener | None = None) -> None:
+    def __init__(self, spec: SessionSpec, observer: Observer, marks: OperationMarks | None = None) -> None:
         self.spec = spec
         self._plan = spec.plan
         self._observer = observer
-        self._watch = watch
+        self._marks = marks
 
     @during(Phase.PREPROCESSING)
     def preprocess(self, element: Any, tag: Any) -> tuple[Any, Failure | Skipped | None]:
         """The preprocessed element and None; or None and the outcome of an element that failed or was skipped."""
-        watch, source = self._watch, element
+        marks, source = self._marks, element
         for index, operation in enumerate(self._plan.preprocess):
             try:
-                if watch is not None:
-                    watch.operation(Stage.PREPROCESSING, tag, index)
+                if marks is not None:
+                    marks.operation(Stage.PREPROCESSING, tag, index)
                 given, element = element, operation(element)
             except BaseException as error:
                 if not catches(self.spec, error):
@@ -77,7 +95,7 @@ class Operations:
         """Outcomes for the named model's predictions; the first one holds the good values."""
         if not self._plan.postprocess:
             return [Predictions(tags, values)]
-        watch = self._watch
+        marks = self._marks
         good = Predictions([], [])
         outcomes: list[Outcome] = [good]
         skipped: dict[int, Skipped] = {}
@@ -85,8 +103,8 @@ class Operations:
             value: Any = given
             for index, operation in enumerate(self._plan.postprocess):
                 try:
-                    if watch is not None:
-                        watch.operation(Stage.POSTPROCESSING, tag, index)
+                    if marks is not None:
+                        marks.operation(Stage.POSTPROCESSING, tag, index)
                     before, value = value, operation(value)
                 except BaseException as error:
                     if not catches(self.spec, error):

@@ -27,6 +27,7 @@ from headrace.ipc.progress import Activity, Progress
 from headrace.runtime.messages import Done, Raised, Unreadable, Work
 from headrace.runtime.model_source import Loaded, LoadedModels, ModelSource
 from headrace.runtime.observers import EngineMetrics
+from headrace.runtime.operations import OperationMarks
 from headrace.runtime.queues import AnyBatch
 from headrace.runtime.session import SessionModel, close_session, open_session
 from headrace.runtime.spec import SessionSpec
@@ -34,13 +35,6 @@ from headrace.runtime.steps import ModelAccess, Steps
 from headrace.runtime.worker import Worker
 
 _LOGGER = logging.getLogger(__name__)
-
-_DOING = {
-    Stage.PREPROCESSING: Activity.PREPROCESSING,
-    Stage.INFERENCE: Activity.INFERENCE,
-    Stage.POSTPROCESSING: Activity.POSTPROCESSING,
-}
-
 
 WaitContext: TypeAlias = Callable[[], AbstractContextManager[None]]
 """A context for waiting on another process that has its own time limit."""
@@ -86,7 +80,7 @@ class BatchRequestHandler(RequestHandler):
             return _device_lost(error, progress)
         except Exception as error:
             return _raised(Caught.of(error), events, loading=True)
-        steps = _HostSteps(worker.access, events, _ProgressListener(progress, head.injected_failures))
+        steps = _HostSteps(worker.access, events, OperationMarks(progress, head.injected_failures))
         try:
             outcomes = _run(worker, steps, head, rows)
         except DeviceLostError as error:
@@ -177,33 +171,12 @@ class _Events(list[Event]):
 class _HostSteps(Steps):
     """Steps whose measurements are for the owner's size controllers."""
 
-    def __init__(self, access: ModelAccess, events: _Events, watch: _ProgressListener) -> None:
-        super().__init__(access, events, watch)
+    def __init__(self, access: ModelAccess, events: _Events, marks: OperationMarks) -> None:
+        super().__init__(access, events, marks)
         self.observations: list[tuple[float, BatchTime]] = []
 
     def learn(self, model: SessionModel, batch: AnyBatch, time: BatchTime) -> None:
         self.observations.append((model.size_of(batch), time))
-
-
-class _ProgressListener:
-    """Publishes the current operation on the progress page, and raises injected failures."""
-
-    def __init__(self, progress: Progress, injected_failures: Mapping[int, InjectedFailure]) -> None:
-        self._progress = progress
-        self._injected_failures = injected_failures
-
-    def loading(self, name: Any) -> None:
-        self._progress.mark(Activity.LOADING)
-
-    def operation(self, stage: Stage, tag: Any, index: int) -> None:
-        injected_failure = self._injected_failures.get(tag)
-        # An earlier host died or hung here: fail this element in place of running the operation again.
-        if injected_failure is not None and (injected_failure.stage, injected_failure.index) == (stage, index):
-            raise injected_failure.error
-        self._progress.mark(_DOING[stage], -1 if tag is None else tag, index)
-
-    def waiting(self) -> None:
-        self._progress.mark(Activity.WAITING)
 
 
 def _run(worker: Worker, steps: Steps, work: Work, rows: list[Any]) -> list[Outcome]:

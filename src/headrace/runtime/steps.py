@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import compress
@@ -32,14 +33,12 @@ from headrace.failures.device import is_out_of_memory
 from headrace.failures.recovery import Action, Recovery
 from headrace.failures.retry import RetryBudget
 from headrace.runtime.model_source import Loaded, ModelProxy, Path
-from headrace.runtime.operations import ActivityListener, Operations, catches, check_device, lost_devices
+from headrace.runtime.operations import OperationMarks, Operations, catches, check_device, lost_devices
 from headrace.runtime.queues import AnyBatch
 from headrace.runtime.session import InferenceSession, SessionModel
 from headrace.runtime.spec import SessionSpec
 
 _LOGGER = logging.getLogger(__name__)
-_LONGEST_SLEEP_SECS = 0.1
-"""Longest sleep between two reports to a listener; any sensible time limit is much longer."""
 
 
 class ModelAccess:
@@ -176,8 +175,8 @@ class ModelAccess:
 class Steps(Operations):
     """Runs batches through inference and postprocessing, and recovers failed batches; used by one thread."""
 
-    def __init__(self, access: ModelAccess, observer: Observer, watch: ActivityListener | None = None) -> None:
-        super().__init__(access.spec, observer, watch)
+    def __init__(self, access: ModelAccess, observer: Observer, marks: OperationMarks | None = None) -> None:
+        super().__init__(access.spec, observer, marks)
         self.session = access.session
         self._access = access
 
@@ -234,8 +233,8 @@ class Steps(Operations):
     def borrow(self, name: Any, batch: AnyBatch) -> Slot | list[Outcome]:
         """The model for a batch, to be released; or the outcomes of a batch whose model cannot be loaded."""
         try:
-            if self._watch is not None:
-                self._watch.loading(name)
+            if self._marks is not None:
+                self._marks.loading()
             return self._access.borrow(name)
         except BaseException as error:
             self.session.report_events(self._observer)
@@ -252,8 +251,8 @@ class Steps(Operations):
     def attempt(self, name: Any, model: Any, batch: AnyBatch) -> list[Any] | Caught:
         """Predictions for a batch, or its exception, which keeps its traceback if it may have to be raised again."""
         try:
-            if self._watch is not None:
-                self._watch.operation(Stage.INFERENCE, None, 0)
+            if self._marks is not None:
+                self._marks.operation(Stage.INFERENCE, None, 0)
             where = getattr(batch.tags[0], "where", None) if batch.tags else None
             predictions, event, seconds = self._access.run(name, model, batch.elements, where)
         except BaseException as error:
@@ -287,13 +286,9 @@ class Steps(Operations):
         self._observer.on_event(BatchFailed(self.session.models[name].label, size, error))
 
     def wait(self, seconds: float) -> None:
-        """Sleeps before a retry; announces it all the while, so that the host is not taken to hang."""
-        sleep = sleep_of(self.spec.clock)
-        while self._watch is not None and seconds > _LONGEST_SLEEP_SECS:
-            self._watch.waiting()
-            sleep(_LONGEST_SLEEP_SECS)
-            seconds -= _LONGEST_SLEEP_SECS
-        sleep(seconds)
+        """Sleeps before a retry."""
+        with nullcontext() if self._marks is None else self._marks.waiting():
+            sleep_of(self.spec.clock)(seconds)
 
     def _recovered(self, name: Any, batch: AnyBatch, model: Any, failure: Caught) -> list[Outcome]:
         """The outcomes of all elements of a batch whose call failed; raises what the session does not catch."""
