@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+import types
+from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import pytest
@@ -15,101 +16,57 @@ ThingT = TypeVar("ThingT")
 OtherT = TypeVar("OtherT")
 
 
-class Plain(ModelHandler):
-    def run_inference(self, batch, model, inference_args=None):
-        return batch
-
-
-class ByArgument(ModelHandler[str, float, Any]):
-    def run_inference(self, batch, model, inference_args=None):
-        return map(len, batch)
-
-
-class ByAnnotation(ModelHandler):
-    def run_inference(self, batch, model, inference_args=None) -> Iterator[dict[str, float]]:
-        yield from batch
-
-
-class ByBoth(ModelHandler[str, float, Any]):
-    def run_inference(self, batch, model, inference_args=None) -> Sequence[int]:
-        return batch
-
-
-class ByLateName(ModelHandler[str, "Late", Any]):
-    def run_inference(self, batch, model, inference_args=None):
-        return batch
-
-
 class Late:
     pass
 
 
-class ByMissingName(ModelHandler["missing.Example", float, Any]):
-    def run_inference(self, batch, model, inference_args=None) -> Iterable[missing.Prediction]:  # noqa: F821
-        return batch
+def declaring(*bases, returns=None):
+    """A class of handlers whose ``run_inference`` has this annotation, if any."""
 
-
-class Overriding(ByArgument):
-    def run_inference(self, batch, model, inference_args=None):
-        return list(map(str, batch))
-
-
-class Redeclaring(ByArgument):
-    def run_inference(self, batch, model, inference_args=None) -> list[str]:
-        return list(map(str, batch))
-
-
-class Open(ModelHandler[ThingT, tuple[OtherT, ThingT], Any], Generic[OtherT, ThingT]):
     def run_inference(self, batch, model, inference_args=None):
         return batch
+
+    run_inference.__annotations__ |= {} if returns is None else {"return": returns}
+    return types.new_class(
+        "Declaring", bases, {}, lambda names: names.update(run_inference=run_inference, __module__=__name__)
+    )
+
+
+ByArgument = declaring(ModelHandler[str, float, Any])
+Open = declaring(ModelHandler[ThingT, tuple[OtherT, ThingT], Any], Generic[OtherT, ThingT])
+LateOpen = declaring(ModelHandler[ThingT, "tuple[OtherT, ThingT]", Any], Generic[OtherT, ThingT])
 
 
 class Closed(Open[int, str]):
     pass
 
 
-class LateOpen(ModelHandler[ThingT, "tuple[OtherT, ThingT]", Any], Generic[OtherT, ThingT]):
-    def run_inference(self, batch, model, inference_args=None):
-        return batch
-
-
 class LateClosed(LateOpen[int, str]):
     pass
 
 
-class Mixin:
-    def run_inference(self, batch, model, inference_args=None):
-        return batch
-
-
-class Mixed(Mixin, ModelHandler[str, bytes, Any]):
+class Mixed(declaring(), ModelHandler[str, bytes, Any]):
     pass
-
-
-class Alone:
-    def run_inference(self, batch, model) -> list[int]:
-        return batch
 
 
 @pytest.mark.parametrize(
     ("handler", "declared"),
     [
-        (Plain, Any),
+        (ModelHandler, Any),
+        (declaring(ModelHandler), Any),
+        (declaring(ModelHandler, returns=Iterator[dict[str, float]]), dict[str, float]),
+        (declaring(returns=list[int]), int),
         (ByArgument, float),
-        (ByAnnotation, dict[str, float]),
-        (ByBoth, int),
-        (ByLateName, Late),
-        (ByMissingName, float),
-        (Overriding, Any),
-        (Redeclaring, str),
+        (declaring(ModelHandler[str, float, Any], returns=Sequence[int]), int),
+        (declaring(ModelHandler[str, "Late", Any]), Late),
+        (declaring(ModelHandler["missing.Example", float, Any], returns="Iterable[missing.Prediction]"), float),
+        (declaring(ByArgument), Any),
+        (declaring(ByArgument, returns=list[str]), str),
         (Open, tuple[Any, Any]),
         (Closed, tuple[int, str]),
         (LateClosed, tuple[int, str]),
         (Mixed, bytes),
-        (Alone, int),
-        (ModelHandler, Any),
     ],
-    ids=lambda given: getattr(given, "__name__", str(given)),
 )
 def test_declaration_is_found(handler, declared):
     assert declared_prediction_type(handler()) == declared

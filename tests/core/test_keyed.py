@@ -21,11 +21,13 @@ from headrace import (
 
 
 class Adder(ModelHandler):
-    def __init__(self, amount=1, **options):
+    def __init__(self, amount=1, loads=None, **options):
         super().__init__(**options)
         self.amount = amount
+        self.loads = [] if loads is None else loads
 
     def load_model(self):
+        self.loads.append(self.amount)
         return self.amount
 
     def run_inference(self, batch, model, inference_args=None):
@@ -60,19 +62,6 @@ def run(handler, batch):
 
 def test_a_handler_for_each_set_of_keys_keeps_the_order_of_the_batch():
     assert run(by_key(), [("c", 1), ("a", 1), ("b", 2), ("c", 2)]) == [("c", 21), ("a", 11), ("b", 12), ("c", 22)]
-
-
-class Counting(Adder):
-    def __init__(self, amount, loads):
-        super().__init__(amount)
-        self.loads = loads
-
-    def load_model(self):
-        self.loads.append(self.amount)
-        return self.amount
-
-
-def test_unknown_key_is_named():
     with pytest.raises(UnknownKeyError, match="'d' belongs to no KeyModelMapping"):
         run(by_key(), [("d", 1)])
 
@@ -117,7 +106,7 @@ def model_of(models, name):
 
 def test_models_called_by_hand_load_once_for_all_threads_and_keep_the_limit():
     loads = []
-    mappings = [KeyModelMapping([n], Counting(n, loads)) for n in range(3)]
+    mappings = [KeyModelMapping([n], Adder(n, loads)) for n in range(3)]
     models = KeyedModelHandler(mappings).load_model()
     with ThreadPoolExecutor(6) as threads:
         assert list(threads.map(lambda n: model_of(models, n), [0, 1, 2] * 20)) == [0, 1, 2] * 20
@@ -137,9 +126,6 @@ def test_options_with_mappings_are_defaults():
     assert handler.model_copies() == 1
     with pytest.raises(ValueError, match="no arguments"):
         handler.validate_inference_args({"a": 1})
-
-
-def test_several_copies_cannot_be_mapped():
     with pytest.raises(ConfigurationError, match="model_copies"):
         KeyedModelHandler([KeyModelMapping(["a"], Adder(model_copies=2))]).model_copies()
 

@@ -25,6 +25,7 @@ from headrace.core.errors import HostDiedError
 from headrace.metrics.totals import Totals
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.worker import Worker
+from toys import Acting
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -186,18 +187,10 @@ def test_element_that_is_not_columnar_fails_alone():
     assert sum(len(one.inference) for one in outcomes if one is not failure) == 3
 
 
-class Plain(ModelHandler):
-    def load_model(self):
-        return None
-
-    def run_inference(self, batch, model, inference_args=None):
-        return batch
-
-
 @pytest.mark.parametrize(
     ("handler", "complaint"),
     [
-        (Plain(), r"Plain does not take columnar elements: give it a method run_columns"),
+        (Acting(), r"Acting does not take columnar elements: give it a method run_columns"),
         (KeyedModelHandler(Doubling()), "does not go together with keys"),
         (Doubling().with_no_batching(), r"does not go together with with_no_batching\(\)"),
     ],

@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-from headrace.core.errors import install_command
 from headrace.core.events import WANTED
 from otlp_collector import collecting
 
@@ -200,18 +199,25 @@ def test_a_forked_child_may_end_what_its_parent_has_begun(tmp_path, where):
     assert ran(tmp_path, code, HEADRACE_PROMETHEUS=where, PYTHONUNBUFFERED="1") == "0\n"
 
 
-def test_a_missing_extra_is_one_error_with_the_command(tmp_path):
-    code = ["sys.modules['opentelemetry.sdk'] = None", *PREDICT]
-    out = ran(tmp_path, code, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9")
-    command = install_command("opentelemetry-sdk", "otel")
-    assert f"opentelemetry-sdk is not installed; install the extra 'otel' with: {command}" in out
-    assert "opentelemetry-exporter-otlp-proto-http" in command
-
-
-def test_an_exporter_that_is_not_there_is_an_error(tmp_path):
-    out = ran(tmp_path, PREDICT, OTEL_METRICS_EXPORTER="carrier-pigeon")
-    assert "ConfigurationError: OpenTelemetry cannot be set up as the variables OTEL_... say: " in out
-    assert "carrier-pigeon" in out
+@pytest.mark.parametrize(
+    ("code", "variables", "said"),
+    [
+        (
+            ["sys.modules['opentelemetry.sdk'] = None"],
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"},
+            ["the extra 'otel' with: pip install", "opentelemetry-exporter-otlp-proto-http"],
+        ),
+        (
+            [],
+            {"OTEL_METRICS_EXPORTER": "carrier-pigeon"},
+            ["ConfigurationError: OpenTelemetry cannot be set up as the variables OTEL_... say: ", "carrier-pigeon"],
+        ),
+    ],
+    ids=["no extra", "no such exporter"],
+)
+def test_what_cannot_be_exported_is_one_error(tmp_path, code, variables, said):
+    out = ran(tmp_path, [*code, *PREDICT], **variables)
+    assert all(part in out for part in said)
 
 
 def test_nothing_is_left_switched_on():

@@ -19,7 +19,6 @@ from headrace import (
     Failure,
     KeyedModelHandler,
     KeyModelMapping,
-    ModelHandler,
     predict,
 )
 from headrace.core.events import CacheUsed
@@ -28,7 +27,7 @@ from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prediction_store import PredictionStore
 from headrace.runtime.prepare import InferenceRequest, prepare
 from metered import ASKED, AsyncMetered, LocalMetered, Metered
-from toys import Acting, Events, run
+from toys import Acting, Events, run, with_attributes
 
 pytestmark = pytest.mark.usefixtures("requests_end", "module_travels")
 
@@ -194,21 +193,9 @@ def test_prediction_of_a_class_that_is_gone_is_asked_for_again(ask, tmp_path):
     assert len(asked) == 1
 
 
-class Locked(ModelHandler):
-    def __init__(self):
-        super().__init__()
-        self.lock = threading.Lock()
-
-    def load_model(self):
-        return None
-
-    def run_inference(self, batch, model, inference_args=None):
-        return batch
-
-
-class Told(Locked):
-    def cache_key(self):
-        return threading.Lock()
+def locked(**attributes):
+    """A handler with a lock, which has no content."""
+    return with_attributes(Acting(), lock=threading.Lock(), **attributes)
 
 
 @pytest.mark.parametrize(
@@ -217,8 +204,8 @@ class Told(Locked):
         (Metered(), {"cache": 5}, "path of a file"),
         (Metered(), {"cache": "gs://bucket/cache"}, "path of a file"),
         (Metered(), {"cache": "/"}, "cannot be used"),
-        (Locked(), {}, r"'lock' cannot be compared .* cache_key\(\)"),
-        (Told(), {}, r"Told\.cache_key\(\) returned a value"),
+        (locked(), {}, r"'lock' cannot be compared .* cache_key\(\)"),
+        (locked(cache_key=threading.Lock), {}, r"Acting\.cache_key\(\) returned a value"),
         (Metered(), {"inference_args": {"f": threading.Lock()}}, "cannot compare the inference_args"),
         (Metered().with_no_batching(), {}, "leave with_no_batching"),
         (Metered(), {"batching": BatchingConfig(columnar=True)}, "columnar"),
@@ -293,22 +280,17 @@ def test_predictions_of_a_fallback_are_kept_as_its_own(ask):
     assert ask(Metered("m"), [99, 1], fallback=Acting(lambda batch: 1 / 0)) == (["failed", 2], [99])
 
 
-class Breakable(ModelHandler):
-    """Adds 100; is broken for negative numbers."""
-
-    def load_model(self):
-        return None
-
-    def run_inference(self, batch, model, inference_args=None):
-        if min(batch) < 0:
-            raise ValueError("negative")
-        return [one + 100 for one in batch]
+def add(batch):
+    """Is broken for negative numbers."""
+    if min(batch) < 0:
+        raise ValueError("negative")
+    return [one + 100 for one in batch]
 
 
 @pytest.mark.parametrize("after", [int, str])
 @pytest.mark.parametrize("isolate", [False, True])
 def test_breaker_that_only_new_elements_have_opened_hides_nothing_that_is_in_the_cache(ask, isolate, after):
-    handler = Breakable(min_batch_size=1, max_batch_size=2).with_postprocess_fn(after)
+    handler = Acting(add, min_batch_size=1, max_batch_size=2).with_postprocess_fn(after)
     bad, good = list(range(-20, 0)), list(range(11))
     assert len(ask(handler, good, isolate=isolate)[0]) == 11
     found, _ = ask(handler, [*bad, *good], isolate=isolate, fallback=Acting(max_batch_size=1))

@@ -58,7 +58,10 @@ class ApiKey:
     def value(self) -> str | None:
         """The key; None if none was given and the environment variable is not set. Raises what the function does."""
         if callable(self._given):
-            return self._called(self._given)
+            if time.monotonic() - self._called_at >= _KEPT_SECS:
+                self._latest = self._noted(self._checked(self._given()))
+                self._called_at = time.monotonic()
+            return self._latest
         key = self._given if self._given is not None else os.environ.get(self._variable) or None
         return None if key is None else self._noted(self._checked(key))
 
@@ -108,20 +111,14 @@ class ApiKey:
 
     def _forget(self) -> None:
         self._noted_keys: tuple[str, ...] = ()
-        self._latest = ""
-        self._called_at = -float("inf")
+        self._latest: str = ""
+        self._called_at: float = -float("inf")
 
     def _known(self) -> tuple[str, ...]:
         if not self._noted_keys:  # a copy of this object may be what the client was made with
             with suppress(Exception):
                 self.value()
         return self._noted_keys
-
-    def _called(self, function: Callable[[], str]) -> str:
-        if time.monotonic() - self._called_at >= _KEPT_SECS:
-            self._noted(self._checked(function()))
-            self._called_at = time.monotonic()
-        return self._latest
 
     def _checked(self, key: Any) -> str:
         if not isinstance(key, str):
@@ -135,7 +132,6 @@ class ApiKey:
 
     def _noted(self, key: str) -> str:
         """Remembers a key, to mask it; the one before, too, since a request may still have it."""
-        self._latest = key
         if len(key) >= _SHORTEST_MASKED and key not in self._noted_keys:
             self._noted_keys = (*self._noted_keys, key)[-2:]
         return key

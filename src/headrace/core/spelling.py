@@ -123,9 +123,9 @@ def nearest(name: str, known: Iterable[str], likeness: float = 0.6) -> str | Non
     return by_lower[found[0]] if found else None
 
 
-def did_you_mean(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of a sentence about a name that does not exist: a question if another is like it, else a full stop."""
-    found = nearest(name, known, likeness)
+    found = nearest(name, known)
     return "." if found is None else f"; did you mean {found!r}?"
 
 
