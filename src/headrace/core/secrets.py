@@ -29,14 +29,17 @@ class ApiKey:
 
     A key that is given as text is in the pickle of the handler, and so in that of the pipeline: a warning says so. A
     function is called where the key is needed, at most once a minute, so that keys may expire. With None the
-    environment ``variable`` is read there. ``who`` is the handler's class, for errors.
+    environment ``variable`` is read there. ``caller`` is the handler's class, for errors.
     """
+
+    _noted_keys: tuple[str, ...] = ()
+    _latest = ""
+    _called_at = -float("inf")
 
     def __init__(self, given: KeySource, variable: str, caller: str) -> None:
         self._given = given
         self._variable = variable
         self._who = caller
-        self._forget()
         if isinstance(given, str):
             self._checked(given)
             warnings.warn(
@@ -104,15 +107,6 @@ class ApiKey:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_given": self._given, "_variable": self._variable, "_who": self._who}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._forget()
-
-    def _forget(self) -> None:
-        self._noted_keys: tuple[str, ...] = ()
-        self._latest: str = ""
-        self._called_at: float = -float("inf")
 
     def _known(self) -> tuple[str, ...]:
         if not self._noted_keys:  # a copy of this object may be what the client was made with
