@@ -53,6 +53,27 @@ def test_types_that_the_first_rows_have(write):
     ]
 
 
+def test_numbers_with_a_decimal_comma_between_semicolons(write):
+    columns = {
+        "price": ["1,50", "", "-0,5", "3", "7,"],
+        "thousands": ["1,234", "2", "12,345", "", "1,000"],
+        "points": ["1.5", "2.5", "", "3", "1e3"],
+        "codes": ["01,5", "2,5", "", "3,5", "4,5"],
+    }
+    lines = [";".join(row) for row in zip(*columns.values(), strict=True)]
+    write("a.csv", "\n".join([";".join(columns), *lines, "1.5;1;1;1", "1,5e2;1;1;1\n"]))
+    (source,) = match(["a.csv"], delimiter=";")
+    schema = infer_schema([source])
+    assert schema.csv == {"price": "comma_float", "thousands": "str", "points": "float", "codes": "str"}
+    assert schema.types["price"] == "float"
+    *first, wrong, last = read_rows(source, schema.csv)
+    assert [row["price"] for row in [*first, last]] == [1.5, None, -0.5, 3.0, 7.0, 150.0]
+    assert "column 'price' holds '1.5', which does not fit its type, comma_float" in str(wrong.error)
+    write("b.csv", 'price\n"1,50"\n"2,50"\n')
+    assert infer_schema(match(["b.csv"])).csv == {"price": "str"}
+    assert list(read_rows(*match(["b.csv"]), {"price": "comma_float"})) == [{"price": 1.5}, {"price": 2.5}]
+
+
 @pytest.mark.parametrize(
     ("kind", "field", "cure"),
     [

@@ -56,8 +56,8 @@ class ModelArgs:
     )
     max_batch_size: int | None = model_option("Most rows in a batch.")
     types: list[str] | None = input_option(
-        "Types of the columns of CSV files: str, int, float, bool, date, datetime or json. By default the first 1,000 "
-        "rows decide.",
+        "Types of the columns of CSV files: str, int, float, comma_float (1,5), bool, date, datetime or json. By "
+        "default the first 1,000 rows decide.",
         "A=TYPE,'C*=TYPE'",
     )
     decode: str | None = input_option(

@@ -15,7 +15,7 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.csv
 
-from headrace.jobs.csv_records import CELL_TYPES, EXACT, FALSE, NESTED, TEXT, TRUE, CsvRecords, value_of
+from headrace.jobs.csv_records import CELL_TYPES, COMMA, EXACT, FALSE, NESTED, TEXT, TRUE, CsvRecords, value_of
 from headrace.jobs.files import Source
 from headrace.jobs.opening import TextLines, open_text
 from headrace.rows.blocks import Record
@@ -130,6 +130,10 @@ def _converted(texts: Any, kind: str) -> Any:
         if pyarrow.compute.all(fits).as_py() is False:
             raise ValueError(f"a {kind} has another form")
         return texts.cast(_TYPES[kind])
+    if kind == COMMA:
+        if pyarrow.compute.any(pyarrow.compute.match_substring(texts, ".")).as_py():
+            raise ValueError("a point is no decimal comma")
+        texts, kind = pyarrow.compute.replace_substring(texts, ",", "."), "float"
     odd = _odd_numbers(texts)
     found = (pyarrow.compute.utf8_trim(texts, " \t") if len(odd) else texts).cast(_TYPES[kind])
     if kind == "float":

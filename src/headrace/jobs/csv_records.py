@@ -24,6 +24,8 @@ from headrace.rows.blocks import BrokenLine, Record
 
 TEXT = "str"
 NESTED = "json"
+COMMA = "comma_float"
+"""Of floats with a decimal comma."""
 EXACT = 2**53
 """The first whole number behind which a float has not all others."""
 TRUE, FALSE = ("True", "TRUE", "true"), ("False", "FALSE", "false")
@@ -33,8 +35,14 @@ _GUESSED = ("bool", "int", "float")
 _CODE = re.compile(r"[+-]?0[0-9]|[0-9]+E[0-9]|\+[0-9]+\Z")
 """The beginning of digits that are no number; a telephone number."""
 _NEEDS_QUOTES = re.compile(r'[,;\t|"\r\n]')
+_DECIMAL_COMMA = re.compile(r",([0-9]{1,2}|[0-9]{4,})\Z")
+"""No comma between thousands."""
 _SHOWN = 80
 _WHOLE = r"[+-]?(0|[1-9][0-9]*)"
+_FLOAT = (
+    rf"{_WHOLE}(e[+-]?[0-9]+|E[+-][0-9]+)?|({_WHOLE}\.[0-9]*|[+-]?\.[0-9]+)([eE][+-]?[0-9]+)?"
+    "|[+-]?(?i:nan|inf|infinity)"
+)
 _DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _CLOCK = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?"
 _MOST_OF_A_QUOTE = 1 << 29
@@ -76,13 +84,8 @@ def _moment(text: str) -> datetime:
 CELL_TYPES: Mapping[str, CellType] = {
     TEXT: CellType(re.compile(".*", re.DOTALL), str),
     "int": CellType(re.compile("-?(0|[1-9][0-9]*)"), int),
-    "float": CellType(
-        re.compile(
-            rf"{_WHOLE}(e[+-]?[0-9]+|E[+-][0-9]+)?|({_WHOLE}\.[0-9]*|[+-]?\.[0-9]+)([eE][+-]?[0-9]+)?"
-            "|[+-]?(?i:nan|inf|infinity)"
-        ),
-        _exact_float,
-    ),
+    "float": CellType(re.compile(_FLOAT), _exact_float),
+    COMMA: CellType(re.compile(_FLOAT.replace(r"\.", ",")), lambda text: _exact_float(text.replace(",", "."))),
     "bool": CellType(re.compile("|".join(TRUE + FALSE)), TRUE.__contains__),
     "date": CellType(re.compile(_DAY), date.fromisoformat),
     "datetime": CellType(re.compile(rf"{_DAY}([ T]{_CLOCK}(Z|[+-][0-9]{{2}}:[0-9]{{2}})?)?"), _moment),
@@ -112,7 +115,7 @@ def cell(kind: str, column: str, field: str | None) -> Any:
         ) from None
 
 
-def types_of_sample(rows: Sequence[Mapping[str, str | None]]) -> dict[str, str]:
+def types_of_sample(rows: Sequence[Mapping[str, str | None]], *, commas: bool = False) -> dict[str, str]:
     """The type of each column: the narrowest that nearly all fields fit; text if some are codes, or quoted as text.
 
     Of the fields that are not blank, one may not fit, or one in twenty: mistakes, which cost their rows only. Lists and
@@ -120,12 +123,18 @@ def types_of_sample(rows: Sequence[Mapping[str, str | None]]) -> dict[str, str]:
 
     Args:
         rows: with ``Quoted`` fields where quotes tell text from numbers.
+        commas: whether a comma in a number is a decimal one, unless it may be one between thousands in all of them.
     """
     names = dict.fromkeys(chain.from_iterable(rows))
-    return {name: _type_of(row.get(name) for row in rows) for name in names}
+    return {name: _type_of([row.get(name) for row in rows], commas=commas) for name in names}
 
 
-def _type_of(fields: Iterable[str | None]) -> str:
+def value_types(types: Mapping[str, str]) -> dict[str, str]:
+    """The types of the values of columns: a float is one, however it is written."""
+    return {name: "float" if kind == COMMA else kind for name, kind in types.items()}
+
+
+def _type_of(fields: Iterable[str | None], *, commas: bool) -> str:
     known = [field for field in fields if field and not field.isspace()]
     texts = [field.strip() for field in known]
     if texts and all(_fits(NESTED, text) for text in texts):
@@ -133,7 +142,8 @@ def _type_of(fields: Iterable[str | None]) -> str:
     if any(map(_CODE.match, texts)) or any(map(_is_quoted_text, known)):
         return TEXT
     most = max(1, len(texts) // 20)
-    unfit = {kind: len([*islice((1 for text in texts if not _fits(kind, text)), most + 1)]) for kind in _GUESSED}
+    kinds = (*_GUESSED, COMMA) if commas and any(map(_DECIMAL_COMMA.search, texts)) else _GUESSED
+    unfit = {kind: len([*islice((1 for text in texts if not _fits(kind, text)), most + 1)]) for kind in kinds}
     kind = min(unfit, key=unfit.__getitem__)
     return kind if unfit[kind] <= most and 2 * unfit[kind] < len(texts) else TEXT
 

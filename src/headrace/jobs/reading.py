@@ -15,7 +15,7 @@ import pyarrow.parquet
 from headrace.core.errors import ConfigurationError
 from headrace.jobs import pipes
 from headrace.jobs.csv_blocks import read_csv_blocks
-from headrace.jobs.csv_records import TEXT, CsvRecords, Quoted, types_of_sample
+from headrace.jobs.csv_records import TEXT, CsvRecords, Quoted, types_of_sample, value_types
 from headrace.jobs.files import Key, Part, Source
 from headrace.jobs.json_lines import read_json_blocks
 from headrace.jobs.opening import Position, open_source, open_text, positions
@@ -53,7 +53,7 @@ class InputSchema(NamedTuple):
     @property
     def types(self) -> dict[str, str]:
         """The columns' types."""
-        return {**self.stated, **self.csv}
+        return {**self.stated, **value_types(self.csv)}
 
 
 def infer_schema(sources: Sequence[Source]) -> InputSchema:
@@ -82,7 +82,8 @@ def infer_schema(sources: Sequence[Source]) -> InputSchema:
         except Exception as error:
             raise ConfigurationError(f"cannot read {pipes.as_name(source.path)} as {source.format}: {error}") from error
     keys = {key.name: key.type for source in sources for key in source.keys if key.name not in columns}
-    return InputSchema((*columns, *keys), types_of_sample(sample), {**keys, **stated})
+    has_semicolons = any(source.delimiter == ";" for source in sources)  # as where the comma is the decimal sign
+    return InputSchema((*columns, *keys), types_of_sample(sample, commas=has_semicolons), {**keys, **stated})
 
 
 def fits_columns(sources: Sequence[Source], types: Mapping[str, str], stated: Mapping[str, Any], fit: Fit) -> bool:
@@ -98,7 +99,7 @@ def fits_columns(sources: Sequence[Source], types: Mapping[str, str], stated: Ma
     """
     if not fit.names or not sources or any(one.letters or one.files or pipes.is_pipe(one.path) for one in sources):
         return False
-    of_csv = {**dict.fromkeys(fit.names, TEXT), **types}
+    of_csv = {**dict.fromkeys(fit.names, TEXT), **value_types(types)}
     return all(fit.has_types(of_csv if one.format == "csv" else stated) for one in sources)
 
 
