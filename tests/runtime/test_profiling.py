@@ -17,6 +17,7 @@ from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
 from headrace.runtime import profiling
 from headrace.runtime.placement import Choice
 from headrace.runtime.profiling import Cost, ModelFindings, Profile, measure, profile_handler, profiling_spec
+from metered import Metered
 from toy_engine import ToyEngineHandler
 from toys import Acting, each
 
@@ -109,17 +110,9 @@ def test_failed_batches_end_the_measurement_but_not_the_profile(load):
     assert model.trouble == "RuntimeError: too large"
 
 
-class Remote(Acting):
-    def create_client(self):
-        return None
-
-    def request(self, *arguments):
-        return None
-
-
 def test_remote_handler_has_no_local_model():
     with pytest.raises(ConfigurationError, match="sends requests to an endpoint"):
-        look(Remote())
+        look(Metered())
 
 
 @pytest.mark.parametrize(

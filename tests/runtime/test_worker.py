@@ -6,6 +6,7 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -19,6 +20,7 @@ from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, prepare
 from headrace.runtime.worker import Worker
 from headrace.testing import FakeClock
+from toys import Acting, refuse, with_attributes
 
 
 class Counting(ModelHandler):
@@ -65,13 +67,12 @@ def test_threads_share_a_session_and_its_model(opened):
 
 
 def test_failed_load_leaves_nothing_open():
-    class Failing(Counting):
-        def load_model(self):
-            super().load_model()
-            raise OSError("no disk")
+    def load():
+        loads.append(1)
+        raise OSError("no disk")
 
     loads = []
-    spec = prepare(Failing(loads), InferenceRequest())
+    spec = prepare(Acting(load=load), InferenceRequest())
     for _ in range(2):
         with pytest.raises(OSError, match="no disk"):
             Worker(spec)
@@ -80,12 +81,8 @@ def test_failed_load_leaves_nothing_open():
 
 def test_environment_variables_are_set_before_the_load(monkeypatch, worker_of):
     monkeypatch.setenv("HEADRACE_TEST_VARIABLE", "before")
-
-    class Reading(Counting):
-        def load_model(self):
-            return os.environ["HEADRACE_TEST_VARIABLE"]
-
-    worker = worker_of(Reading([], env_vars={"HEADRACE_TEST_VARIABLE": "after"}))
+    load = partial(os.environ.get, "HEADRACE_TEST_VARIABLE")
+    worker = worker_of(Acting(load=load, env_vars={"HEADRACE_TEST_VARIABLE": "after"}))
     with worker.access.borrow(ONLY) as (model, *_):
         assert model == "after"
 
@@ -103,35 +100,20 @@ def test_loads_and_batches_are_measured_with_the_given_clock(worker_of):
 
 
 def test_model_size_is_the_growth_of_the_process(worker_of):
-    class Large(Counting):
-        def load_model(self):
-            return bytearray(b"x") * (48 << 20)
-
-    worker = worker_of(Large([]))
+    worker = worker_of(Acting(load=lambda: bytearray(b"x") * (48 << 20)))
     loaded = worker.session.events.popleft()
     assert loaded.bytes == pytest.approx(48 << 20, rel=0.25)
 
 
 def test_lazy_results_are_consumed_within_the_timing(worker_of):
     clock = FakeClock()
-
-    class Lazy(Counting):
-        def run_inference(self, batch, model, inference_args=None):
-            for example in batch:
-                clock.advance(1)
-                yield example
-
-    worker = worker_of(Lazy([]), clock=clock)
+    worker = worker_of(Acting(lambda batch: map(clock.advance, batch)), clock=clock)
     with worker.access.borrow(ONLY) as (model, *_):
-        assert worker.access.run(ONLY, model, [1, 2, 3])[1].seconds == 3
+        assert worker.access.run(ONLY, model, [1, 2, 3])[1].seconds == 6
 
 
 def test_failing_get_num_bytes_does_not_fail_a_batch(caplog, worker_of):
-    class Uncountable(Counting):
-        def get_num_bytes(self, batch):
-            raise TypeError("no size")
-
-    worker = worker_of(Uncountable([]))
+    worker = worker_of(with_attributes(Acting(), get_num_bytes=refuse([1])))
     with worker.access.borrow(ONLY) as (model, *_):
         for _ in range(2):
             assert worker.access.run(ONLY, model, [1])[1].bytes == 0
@@ -177,15 +159,10 @@ def test_batch_size_learns_from_the_batching_clock(worker_of):
 
 
 def test_handler_that_reports_itself_gets_the_namespace(opened):
-    class Reporting(Counting):
-        def override_metrics(self, metrics_namespace=""):
-            self.told = metrics_namespace
-            return True
-
-    spec = prepare(Reporting([]), InferenceRequest())
-    worker = opened(spec, "mine")
-    assert worker.handler_reports
-    assert spec.plan.handler.told == "mine"
+    told = []
+    handler = with_attributes(Acting(), override_metrics=lambda namespace: told.append(namespace) or True)
+    assert opened(prepare(handler, InferenceRequest()), "mine").handler_reports
+    assert told == ["mine"]
 
 
 def test_attributes_set_by_loading_reach_inner_handlers_of_the_same_transform(opened):
