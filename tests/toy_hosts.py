@@ -285,7 +285,7 @@ class Managers:
         self.threads = []
 
     def launch(self, directory, name, lock, listening):
-        endpoint = ManagerEndpoint.inherited(directory, name, os.dup(lock), os.dup(listening))
+        endpoint = ManagerEndpoint(directory, name, os.dup(lock), os.dup(listening))
         self.all.append(Manager(endpoint, self._clock))
         self.threads.append(threading.Thread(target=self.all[-1].run, name="manager"))
         self.threads[-1].start()

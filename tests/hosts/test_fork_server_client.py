@@ -14,9 +14,6 @@ from headrace.core.errors import HostStartError
 from headrace.hosts import fork_server_process as module
 from headrace.hosts.fork_server_client import ForkServerClient
 from headrace.hosts.system import fields_of
-from headrace.ipc.channel import Channel
-from headrace.ipc.progress import Progress
-from headrace.ipc.segment import Segment
 from toy_hosts import has_ended
 
 pytestmark = pytest.mark.usefixtures("census")
@@ -32,26 +29,23 @@ def client(new_client):
     return new_client()
 
 
-@contextlib.contextmanager
-def files():
-    """What a host is born with."""
-    mine, theirs = Channel.pair()
-    progress = Segment.create("progress", Progress.SIZE)
-    yield theirs.fileno(), progress.file
-    for one in (mine, theirs, progress):
-        one.close()
+def started(client):
+    """The process of a new host."""
+    handle = client.host()
+    handle.channel.close()
+    handle.progress.close()
+    os.close(handle.pidfd)
+    return handle.process
 
 
 @pytest.fixture
-def born(client):
+def born(client, close_later):
     """A host that waits for its first request, and the fork server."""
-    with files() as pair:
-        host = client.fork(*pair)
-        yield host, fork_server_of(client)
-
-
-def fork_server_of(client):
-    return client._fork_server._process.pid
+    handle = client.host()
+    close_later(handle.channel)
+    close_later(handle.progress)
+    os.close(handle.pidfd)
+    return handle.process, client.fork_server
 
 
 def test_a_host_is_reaped_once(client, born):
@@ -59,29 +53,28 @@ def test_a_host_is_reaped_once(client, born):
     client.reap(host)
     assert client.reap(host) is None
     assert client.reap(1) is None
-    with files() as pair:
-        client.fork(*pair)
-    assert fork_server_of(client) == fork_server
+    started(client)
+    assert client.fork_server == fork_server
 
 
 def test_a_fork_server_that_dies_again_and_again_is_given_up(new_client, new_module):
     code = "import os; os.register_at_fork(before=lambda: os._exit(5))"
-    with files() as pair, pytest.raises(HostStartError, match="that forks it ended itself with exit code 5, 3 times"):
-        new_client(new_module(code)).fork(*pair)
+    with pytest.raises(HostStartError, match="that forks it ended itself with exit code 5, 3 times"):
+        started(new_client(new_module(code)))
 
 
 def test_a_fork_server_that_cannot_fork_says_why(new_client, new_module):
     code = "import os\ndef fail(): raise BlockingIOError(11, 'no more processes')\nos.fork = fail"
-    with files() as pair, pytest.raises(HostStartError, match="it cannot be forked") as caught:
-        new_client(new_module(code)).fork(*pair)
+    with pytest.raises(HostStartError, match="it cannot be forked") as caught:
+        started(new_client(new_module(code)))
     assert "no more processes" in str(caught.value)
 
 
 def test_fork_servers_that_do_not_answer_are_given_up(client, monkeypatch):
     monkeypatch.setattr(module, "_LONGEST_ANSWER_SECS", 0.2)
     monkeypatch.setattr(module.ForkServerProcess, "ask", stopped(module.ForkServerProcess.ask))
-    with files() as pair, pytest.raises(HostStartError, match=r"that forks it did not answer for 0\.2 s, 3 times"):
-        client.fork(*pair)
+    with pytest.raises(HostStartError, match=r"that forks it did not answer for 0\.2 s, 3 times"):
+        started(client)
 
 
 def stopped(ask):
@@ -97,8 +90,8 @@ def stopped(ask):
 def test_a_python_that_does_not_start_is_an_error(client, monkeypatch, executable, descriptors):
     before = descriptors()
     monkeypatch.setattr(sys, "executable", executable)
-    with files() as pair, pytest.raises(HostStartError, match=executable):
-        client.fork(*pair)
+    with pytest.raises(HostStartError, match=executable):
+        started(client)
     assert descriptors() == before
 
 
@@ -107,48 +100,45 @@ def test_a_program_that_is_no_python_is_an_error(toy, monkeypatch, executable, d
     before = descriptors()
     monkeypatch.setattr(sys, "executable", executable)
     for toy in (toy(), bytes(10_000_000)):  # one is sent before it is noticed, the other is not
-        with files() as pair, pytest.raises(HostStartError, match="it ended itself with exit code"):
-            ForkServerClient(toy, "toy").fork(*pair)
+        with pytest.raises(HostStartError, match="it ended itself with exit code"):
+            started(ForkServerClient(toy, "toy"))
     assert descriptors() == before
 
 
 def test_too_many_open_files_are_an_error(client, no_more_files, descriptors, monkeypatch):
     """Wherever they are missing; the fork server inherits the limit."""
     failures = []
-    with files() as pair:
-        before = descriptors()
-        for spare in range(64):
-            with no_more_files(spare), contextlib.suppress(HostStartError):
-                client.fork(*pair)
-                break
-            assert descriptors() == before
-            failures.append(spare)
+    before = descriptors()
+    for spare in range(64):
+        with no_more_files(spare), contextlib.suppress(HostStartError, OSError):
+            started(client)
+            break
+        assert descriptors() == before
+        failures.append(spare)
     assert len(failures) > 8
 
 
 def test_too_many_threads_are_an_error(client, monkeypatch, descriptors):
     """As when the program ends: since Python 3.12 there are no new ones then."""
-    started = threading.Thread.start
+    begin = threading.Thread.start
 
     def start(thread):
         if thread.name == "headrace output of toy":
             raise RuntimeError("can't start new thread")
-        started(thread)
+        begin(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start)
     before = descriptors()
-    with files() as pair, pytest.raises(HostStartError, match="can't start new thread"):
-        client.fork(*pair)
+    with pytest.raises(HostStartError, match="can't start new thread"):
+        started(client)
     assert descriptors() == before
     monkeypatch.undo()
-    with files() as pair:
-        client.fork(*pair)
+    started(client)
 
 
 def test_a_request_handler_may_have_many_megabytes(toy):
     client = ForkServerClient(toy() + bytes(32_000_000), "toy")  # what follows a pickle is not read
-    with files() as pair:
-        assert client.reap(client.fork(*pair)).code == -signal.SIGKILL
+    assert client.reap(started(client)) is not None
     client.close()
 
 
@@ -171,5 +161,4 @@ def test_ctrl_c_ends_a_fork_server_that_has_not_answered(client, born, ctrl_c_in
     with pytest.raises(KeyboardInterrupt):
         client.reap(host)
     resumer.join()
-    with files() as pair:
-        assert fields_of(client.fork(*pair))[1] == str(fork_server_of(client)) != str(fork_server)
+    assert fields_of(started(client))[1] == str(client.fork_server) != str(fork_server)

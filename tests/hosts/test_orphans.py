@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from headrace.hosts import system
-from headrace.hosts.system import MARK, kill_marked, kill_orphans, new_mark, processes
+from headrace.hosts.system import MARK, kill_marked, kill_orphans, new_mark
 
 pytestmark = pytest.mark.usefixtures("census")
 
@@ -42,7 +42,7 @@ def was_killed(process):
 
 
 def carriers(mark):
-    return [process for process in processes() if system._mark_of(process) == mark]
+    return [found.process for found in system.marked() if found.mark == mark]
 
 
 def connections(process):

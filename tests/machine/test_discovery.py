@@ -26,7 +26,7 @@ base = os.path.dirname(directory)
 def forked(serve):
     def launch(lock, listening):
         if os.fork() == 0:
-            serve(ManagerEndpoint.inherited(directory, name, lock, listening))
+            serve(ManagerEndpoint(directory, name, lock, listening))
             os._exit(0)
     return launch
 def greeting(connection):
@@ -75,7 +75,7 @@ def take_endpoint(directory):
 
     def take(name="m"):
         def launch(lock, listening):
-            endpoints.append(ManagerEndpoint.inherited(directory, name, os.dup(lock), os.dup(listening)))
+            endpoints.append(ManagerEndpoint(directory, name, os.dup(lock), os.dup(listening)))
 
         find_or_launch(directory, name, launch).close()
         endpoints[-1].accept().close()

@@ -290,9 +290,7 @@ def test_a_manager_without_clients_exits(runtime, clock):
             def _accept_clients(self):
                 return
 
-        endpoint = manager_module.ManagerEndpoint.inherited(
-            str(runtime), manager_name(), os.dup(lock), os.dup(listening)
-        )
+        endpoint = manager_module.ManagerEndpoint(str(runtime), manager_name(), os.dup(lock), os.dup(listening))
         manager = Unvisited(endpoint, clock)
         clock.advance(11)
         running.append(threading.Thread(target=manager.run))

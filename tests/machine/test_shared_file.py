@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.config import Spent
-from headrace.machine.shared_file import close_budget_file, open_budget_file, shared_board
+from headrace.machine.shared_file import open_budget_file, shared_board
 
 MEMBER = """
 import sys, time
@@ -183,7 +183,7 @@ def opened(directory):
 
     yield opened
     for file in found:
-        close_budget_file(file)
+        file.leave()
 
 
 @pytest.fixture

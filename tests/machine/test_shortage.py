@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from headrace.machine import shortage
-from headrace.machine.shortage import Shortage
+from headrace.machine import shared_file
+from headrace.machine.shared_file import Shortage
 
 WAITS = """
 import sys
-from headrace.machine.shortage import Shortage
+from headrace.machine.shared_file import Shortage
 one = Shortage()
 one.ask()
 print("asked", flush=True)
@@ -27,7 +27,7 @@ sys.stdin.read()
 @pytest.fixture
 def waiting(directory, popen, monkeypatch):
     """Another process, which waits until it is told not to."""
-    monkeypatch.setattr(shortage, "_FRESH_SECS", 300.0)
+    monkeypatch.setattr(shared_file, "_FRESH_SECS", 300.0)
     process = popen([sys.executable, "-c", WAITS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "asked\n"
     return process
@@ -60,7 +60,7 @@ def test_one_that_was_killed_waits_no_longer(waiting, directory, monkeypatch):
     waiting.kill()
     waiting.wait()
     assert Shortage().asked() is not None
-    monkeypatch.setattr(shortage, "_FRESH_SECS", 0.0)
+    monkeypatch.setattr(shared_file, "_FRESH_SECS", 0.0)
     assert Shortage().asked() is None
     other = Shortage()
     other.ask()

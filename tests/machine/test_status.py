@@ -76,7 +76,7 @@ def manager_that(directory):
 
     def make(work):
         def launch(lock, listening):
-            endpoints.append(ManagerEndpoint.inherited(directory, "m", os.dup(lock), os.dup(listening)))
+            endpoints.append(ManagerEndpoint(directory, "m", os.dup(lock), os.dup(listening)))
 
         find_or_launch(directory, "m", launch).close()
         endpoints[-1].accept().close()

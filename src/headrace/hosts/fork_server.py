@@ -29,13 +29,20 @@ from headrace.hosts.fork_server_process import (
     Fork,
     ForkServerConfig,
     ForkServerSetup,
-    HasThreads,
     Preload,
 )
 from headrace.hosts.host import serve
 from headrace.hosts.output import redirect_output
 from headrace.hosts.provider import ExitCause, HostExit
-from headrace.hosts.system import adopt_orphans, children, die_with_parent, has_ended, is_manager, raise_oom_score
+from headrace.hosts.system import (
+    KILLED_FIRST,
+    adopt_orphans,
+    change_oom_score,
+    children,
+    die_with_parent,
+    has_ended,
+    is_manager,
+)
 from headrace.ipc.channel import Channel, is_readable
 from headrace.ipc.serialization import all_reducers
 from headrace.ipc.weights_file import attach
@@ -70,7 +77,7 @@ class ForkServer:
         self._helpers: set[int] = set()
         """Processes started by modules while they were imported."""
 
-    def prepare(self) -> HasThreads | Failed | None:
+    def prepare(self) -> Failed | None:
         """Unpickles the request handler, unless hosts do it, which imports the handler's modules; None: it can fork."""
         if self._config.imports:
             try:
@@ -81,7 +88,7 @@ class ForkServer:
                 return Failed(traceback.format_exc().splitlines())
             others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
             if others:
-                return HasThreads(others)
+                return Failed([], others)
             self._helpers = set(children())
         gc.collect()
         gc.freeze()  # a collection in a host would write to every object's header, and so copy the shared pages
@@ -229,7 +236,7 @@ def _lead_own_group(fork_server: int) -> None:
     os.setpgid(0, 0)
     die_with_parent(signal.SIGKILL, fork_server)
     adopt_orphans()
-    raise_oom_score()
+    change_oom_score(KILLED_FIRST)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

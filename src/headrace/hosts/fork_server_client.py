@@ -59,10 +59,11 @@ class ForkServerClient:
         self._environment = environment
         self._output = output or (lambda: OutputReader(name))
         self._environment_of = environment_of
-        self._begin()
+        self.after_fork()
         reset_in_forks(self)
 
-    def _begin(self) -> None:
+    def after_fork(self) -> None:
+        """Starts afresh: in a forked child the fork server is the parent's."""
         self._imports = True
         self._fork_server: ForkServerProcess | None = None
         self._starting: ForkServerProcess | None = None
@@ -80,14 +81,17 @@ class ForkServerClient:
         progress = Segment.create(0, Progress.SIZE)
         channel, theirs = Channel.pair()
         try:
-            process = self.fork(theirs.fileno(), progress.file, number)
+            with self._lock:
+                answer = self._ask(Fork(self._environment_of(number)), theirs.fileno(), progress.file)
+            if isinstance(answer, Failed):
+                raise HostStartError(self._name, "it cannot be forked.", answer.lines)
         except BaseException:
             channel.close()
             progress.close()
             raise
         finally:
             theirs.close()
-        return HostHandle(process, channel, progress, watch(process))
+        return HostHandle(answer, channel, progress, watch(answer))
 
     def preload(self, preload: Preload) -> None:
         """Sets what future hosts inherit.
@@ -100,18 +104,6 @@ class ForkServerClient:
                 self._refuse(self._ask(preload, *preload.descriptors))
             self._preload_config = preload
 
-    def fork(self, channel: int, progress: int, number: int = 0) -> int:
-        """Forks a host that inherits its channel and progress page; returns its process id.
-
-        Raises:
-            HostStartError: it cannot be started.
-        """
-        with self._lock:
-            answer = self._ask(Fork(self._environment_of(number)), channel, progress)
-            if isinstance(answer, int):
-                return answer
-            raise HostStartError(self._name, "it cannot be forked.", answer.lines if isinstance(answer, Failed) else ())
-
     def _ask(self, request: Fork | Preload, *files: int) -> Any:
         """Asks the fork server, starting one if there is none; if it dies or hangs, asks another, up to 3 in all."""
         # Trying again is safe: a failed exchange ends the fork server, and every host that it forked with it.
@@ -119,15 +111,16 @@ class ForkServerClient:
         for _ in range(_TRIES):
             if self._is_closed:
                 raise HostStartError(self._name, "its owner no longer wants one.")
+            problem = "it {} while it imported the handler's modules"
             try:
                 self._fork_server = self._fork_server or self._new_fork_server()
+                problem = "the process that forks it {}"
                 return self._fork_server.ask(request, *files)
-            except (EOFError, OSError) as error:
-                exit_text = self._end_fork_server(error)
-                problem = f"the process that forks it {exit_text}" if exit_text else str(error)
             except BaseException as error:
-                self._end_fork_server(error)
-                raise
+                self._fork_server = None  # a failed exchange ends it
+                if not isinstance(error, EOFError | TimeoutError):
+                    raise
+                problem = problem.format(error)
         raise HostStartError(self._name, f"{problem}, {_TRIES} times in a row.")
 
     def reap(self, host: int, *, late: bool = False, only_if_exited: bool = False) -> HostExit | None:
@@ -142,12 +135,11 @@ class ForkServerClient:
             try:
                 answer: HostExit | None = self._fork_server.ask(Reap(host, only_if_exited))
                 return answer
-            except (EOFError, OSError) as error:
-                self._end_fork_server(error)
-                return None
             except BaseException as error:
-                self._end_fork_server(error)
-                raise
+                self._fork_server = None
+                if not isinstance(error, EOFError | TimeoutError):
+                    raise
+                return None
 
     @property
     def fork_server(self) -> int | None:
@@ -158,7 +150,9 @@ class ForkServerClient:
     def stop(self) -> None:
         """Ends the fork server and its hosts; the next host gets a new fork server."""
         with self._lock:
-            self._end_fork_server()
+            fork_server, self._fork_server = self._fork_server, None
+            if fork_server is not None:
+                fork_server.close()
 
     def close(self) -> None:
         """Ends the fork server and its hosts, and any wait for a host."""
@@ -171,23 +165,6 @@ class ForkServerClient:
         if (starting := self._starting) is not None:
             starting.kill()
 
-    def after_fork(self) -> None:
-        """In a forked child: closes what belongs to the parent, and starts afresh."""
-        for fork_server in (self._fork_server, self._starting):
-            if fork_server is not None:
-                fork_server.after_fork()
-        self._begin()
-
-    def _end_fork_server(self, error: BaseException | None = None) -> str:
-        """Ends the fork server, whose late answer after an ``error`` could pass for the next; returns how it exited."""
-        fork_server, self._fork_server = self._fork_server, None
-        if fork_server is None:
-            return ""
-        if isinstance(error, TimeoutError):
-            fork_server.close(0)
-            return str(error)
-        return fork_server.close()
-
     def _new_fork_server(self) -> ForkServerProcess:
         """Starts a fork server and waits until it can fork.
 
@@ -199,22 +176,15 @@ class ForkServerClient:
         """
         environment = self._environment or ProcessEnvironment.here()
         self._starting = fork_server = self._started(environment)
-        when = "while it imported the handler's modules"
         try:
             if self._is_closed:
-                raise EOFError
+                fork_server.kill()
             answer = fork_server.ask(ForkServerConfig(self._request_handler, environment, self._imports))
             if answer is None and self._preload_config is not None:
                 self._refuse(fork_server.ask(self._preload_config, *self._preload_config.descriptors))
         except TimeoutError as error:
-            fork_server.close(0)
-            raise HostStartError(self._name, f"{error} {when}.") from None
-        except (EOFError, OSError):
-            exit_text = fork_server.close(0 if self._is_closed else None)
-            if self._is_closed:
-                raise HostStartError(self._name, "its owner no longer wants one.") from None
-            raise EOFError(f"it {exit_text} {when}") from None
-        except BaseException:
+            raise HostStartError(self._name, f"{error} while it imported the handler's modules.") from None
+        except HostStartError:
             fork_server.close(0)
             raise
         finally:
@@ -222,7 +192,7 @@ class ForkServerClient:
         if answer is None:
             return fork_server
         fork_server.close(_EXIT_GRACE_SECS)
-        if isinstance(answer, Failed):
+        if not answer.threads:
             raise HostStartError(self._name, "the handler cannot be unpickled there.", answer.lines)
         _LOGGER.info(
             "%s: its modules have started threads (%s) as they were imported, so each host imports them itself.",

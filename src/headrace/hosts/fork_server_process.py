@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -41,17 +41,13 @@ class ForkServerConfig(NamedTuple):
     """Whether the fork server unpickles the request handler, which imports its modules; else each host does."""
 
 
-class HasThreads(NamedTuple):
-    """The fork server's answer: importing the modules started threads, which do not survive a fork; it exits."""
-
-    threads: list[str]
-
-
 class Failed(NamedTuple):
     """The fork server's answer: unpickling the request handler or the model, or forking a host, has failed."""
 
     lines: list[str]
     """Lines of the traceback."""
+    threads: Sequence[str] = ()
+    """Threads that importing the modules has started: they do not survive a fork, so it exits."""
 
 
 class Preload(NamedTuple):
@@ -109,40 +105,42 @@ class ForkServerProcess:
 
     def __init__(self, output: OutputReader, environment: ProcessEnvironment, modules: Sequence[str] = ()) -> None:
         self._mark = new_mark()
-        self._output = output
+        self.output = output
         try:
             self._process, self._channel = _spawned(environment, self._mark)
         except BaseException:
-            self._output.close(0)
+            output.close(0)
             raise
+        reset_in_forks(self)
+        with self._ending_if_it_fails():
+            self._channel.send(ForkServerSetup(environment, modules), [output.printed, output.logged])
+            output.release()
+
+    def ask(self, request: ForkServerConfig | Fork | Reap | Preload, *files: int) -> Any:
+        """Returns the answer to a request. If none comes it ends: its late answer could pass for the next one.
+
+        Raises:
+            EOFError: the fork server has died; says how.
+            TimeoutError: it has not answered within 60 s; its imports may take 600 s.
+        """
+        imports = isinstance(request, ForkServerConfig)
+        limit = _LONGEST_IMPORT_SECS if imports else _LONGEST_ANSWER_SECS
+        with self._ending_if_it_fails(f"{'its imports took' if imports else 'did not answer for'} {limit:g} s"):
+            self._channel.send(request, files)
+            return self._channel.receive(limit)[0]
+
+    @contextmanager
+    def _ending_if_it_fails(self, late: str = "") -> Iterator[None]:
         try:
-            self._channel.send(ForkServerSetup(environment, modules), [self._output.printed, self._output.logged])
-            self._output.release()
-        except BrokenPipeError:
+            yield
+        except TimeoutError:
+            self.close(0)
+            raise TimeoutError(late) from None
+        except (EOFError, OSError):
             raise EOFError(self.close()) from None
         except BaseException:
             self.close(0)
             raise
-
-    def rename(self, name: str) -> None:
-        """Names the model whose hosts it is going to fork, for the log."""
-        self._output.name = name
-
-    def ask(self, request: ForkServerConfig | Fork | Reap | Preload, *files: int) -> Any:
-        """Returns the answer to a request.
-
-        Raises:
-            EOFError: the fork server has died.
-            OSError: it cannot be reached, or does not answer within 60 s; its imports may take 600 s.
-        """
-        self._channel.send(request, files)
-        imports = isinstance(request, ForkServerConfig)
-        timeout_secs = _LONGEST_IMPORT_SECS if imports else _LONGEST_ANSWER_SECS
-        try:
-            return self._channel.receive(timeout_secs)[0]
-        except TimeoutError:
-            problem = "its imports took" if imports else "did not answer for"
-            raise TimeoutError(f"{problem} {timeout_secs:g} s") from None
 
     @property
     def process(self) -> int:
@@ -173,7 +171,7 @@ class ForkServerProcess:
             self._process.wait()
         if self._process.returncode:
             kill_marked(self._mark)
-        self._output.close()
+        self.output.close()
         return describe_exit(self._process.returncode)
 
 
@@ -228,7 +226,7 @@ class SpareForkServer:
         """The fork server, if there is one with this limit of threads; it is then the caller's, for the named model."""
         process = self._taken() if environment.threads == self._threads else None
         if process is not None:
-            process.rename(name)
+            process.output.name = name
         return process
 
     def drop(self) -> None:
@@ -240,10 +238,7 @@ class SpareForkServer:
 
     def after_fork(self) -> None:
         """In a forked child: leaves it to the parent."""
-        self._lock = threading.Lock()
-        process = self._taken()
-        if process is not None:
-            process.after_fork()
+        self._lock, self._process = threading.Lock(), None
 
     def _taken(self) -> ForkServerProcess | None:
         with self._lock:

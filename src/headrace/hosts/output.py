@@ -21,8 +21,8 @@ _LONGEST_TEXT = 64 * 1024
 """Characters of a log record; JSON may take six bytes for each."""
 _LONGEST_LINE = 8 * _LONGEST_TEXT
 """Bytes after which a line is split."""
-_LAST_READS = 9
-"""How often a pipe is read at close: enough to drain it, on Linux."""
+_LAST_BYTES = 64 * 1024
+"""What a pipe holds, on Linux: it is drained at close."""
 _LAST_SECS = 0.5
 _TICK_MS = 200
 """How soon the thread notices that it is to end."""
@@ -95,22 +95,28 @@ class OutputReader:
                 os.close(descriptor)
 
     def _run(self) -> None:
-        streams = {
-            self._logged_read: _Lines(self._logged_read, self._pass_on_record),
-            self._printed_read: _Lines(self._printed_read, self._pass_on_print),
-        }
+        pass_on = {self._logged_read: self._pass_on_record, self._printed_read: self._pass_on_print}
+        unfinished = dict.fromkeys(pass_on, b"")
         poll = select.poll()
-        for file in streams:
+        for file in pass_on:
             poll.register(file, select.POLLIN)
         is_last = False
-        while streams and not is_last:
+        while unfinished and not is_last:
             is_last = self._is_closing
             for file, _ in poll.poll(_TICK_MS):
-                if not streams[file].read(_LAST_READS if is_last else 1):
+                data = os.read(file, _LAST_BYTES if is_last else _READ_BYTES)
+                *lines, rest = (unfinished[file] + data).split(b"\n")
+                if is_last or not data or len(rest) >= _LONGEST_LINE:
+                    lines, rest = [*lines, *filter(None, [rest])], b""
+                for line in lines:
+                    pass_on[file](line)
+                unfinished[file] = rest
+                if not data:
                     poll.unregister(file)
-                    del streams[file]
-        for stream in streams.values():
-            stream.end()
+                    del unfinished[file]
+        for file, rest in unfinished.items():
+            if rest:
+                pass_on[file](rest)
         self._close(self._printed_read, self._logged_read)
 
     def _pass_on_print(self, line: bytes) -> None:
@@ -134,38 +140,6 @@ class OutputReader:
         except BaseException:  # this thread must survive any logging handler: hosts would block on an unread pipe
             with suppress(Exception):
                 traceback.print_exc()
-
-
-class _Lines:
-    """Splits the bytes of one pipe, whose ``file`` does not block, into lines; ``pass_on`` gets each."""
-
-    def __init__(self, file: int, pass_on: Callable[[bytes], None]) -> None:
-        self._file = file
-        self._pass_on = pass_on
-        self._pending = b""
-
-    def read(self, times: int) -> bool:
-        """Reads so many times, unless there is nothing more now; returns False at the end of the stream."""
-        for _ in range(times):
-            try:
-                data = os.read(self._file, _READ_BYTES)
-            except BlockingIOError:
-                return True
-            if not data:
-                self.end()
-                return False
-            *lines, self._pending = (self._pending + data).split(b"\n")
-            for line in lines:
-                self._pass_on(line)
-            if len(self._pending) >= _LONGEST_LINE:
-                self.end()
-        return True
-
-    def end(self) -> None:
-        """Passes on what has come of an unfinished line."""
-        pending, self._pending = self._pending, b""
-        if pending:
-            self._pass_on(pending)
 
 
 def record_line(level: int, logger: str, text: str) -> bytes:

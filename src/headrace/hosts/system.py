@@ -25,7 +25,7 @@ from headrace.models.memory import lines_of, pids_are_local
 _SET_DEATH_SIGNAL = 1
 _SET_CHILD_SUBREAPER = 36
 """Options of Linux's prctl(2)."""
-_KILLED_FIRST = 500
+KILLED_FIRST = 500
 """Added to a host's oom_score_adj (at most 1000), so that the kernel kills it before its owner."""
 _SCORE = Path("/proc/self/oom_score_adj")
 _POLL_SECS = 0.005
@@ -93,17 +93,8 @@ def adopt_orphans() -> None:
         _prctl(_SET_CHILD_SUBREAPER, 1)
 
 
-def raise_oom_score() -> None:
-    """Raises this process's oom_score_adj: out of memory, the kernel kills it before its owner (Linux only)."""
-    _change_oom_score(_KILLED_FIRST)
-
-
-def lower_oom_score() -> None:
-    """Takes back what ``raise_oom_score`` has done to the host that started this process, if one did."""
-    _change_oom_score(-_KILLED_FIRST)
-
-
-def _change_oom_score(by: int) -> None:
+def change_oom_score(by: int) -> None:
+    """Changes this process's oom_score_adj (Linux only): out of memory, the kernel kills the highest first."""
     with contextlib.suppress(OSError, ValueError):
         score = int(_SCORE.read_text()) + by
         if score >= 0:
@@ -182,22 +173,11 @@ def new_mark() -> str:
     return f"{namespace()}:{os.getpid()}:{fields[_STARTED] if fields else ''}:{next(_numbers)}"
 
 
-def kill_marked(mark: str) -> None:
-    """Kills every process that carries the mark."""
-    for process in processes():
-        kill(process, lambda process: _mark_of(process) == mark)
-
-
-def kill_orphans() -> None:
-    """Kills every process of this user whose mark names an owner that is no longer alive."""
-    for process in processes():
-        kill(process, lambda process: _is_orphan(_mark_of(process)))
-
-
 class Marked(NamedTuple):
     """A process that carries a mark."""
 
     process: int
+    mark: str
     owner: int
     """Its owner's process id; 0: unknown, such as in another pid namespace."""
     is_orphan: bool
@@ -206,47 +186,55 @@ class Marked(NamedTuple):
 
 def marked() -> Iterator[Marked]:
     """Finds this user's processes that carry a mark."""
+    yield from filter(None, map(_marked, processes()))
+
+
+def kill_marked(mark: str) -> None:
+    """Kills every process that carries the mark."""
+    _kill_all(lambda found: found.mark == mark)
+
+
+def kill_orphans() -> None:
+    """Kills every process of this user whose mark names an owner that is no longer alive."""
+    _kill_all(lambda found: found.is_orphan)
+
+
+def _kill_all(are_meant: Callable[[Marked], bool]) -> None:
+    def is_meant(process: int) -> bool:
+        found = _marked(process)
+        return found is not None and are_meant(found)
+
     for process in processes():
-        mark = _mark_of(process)
-        if mark is not None:
-            owner = _owner_of(mark)
-            yield Marked(process, int(owner["owner"]) if owner else 0, _is_orphan(mark))
+        kill(process, is_meant)
 
 
 def is_manager(process: int) -> bool:
     """Whether the process is a manager."""
-    try:
-        return MANAGER.encode() in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return False
+    return MANAGER.encode() in _read(process, "cmdline").split(b"\0")
 
 
-def _mark_of(process: int) -> str | None:
-    """The mark in a process's initial environment; None: no mark, or another user's process."""
-    try:
-        if os.stat(f"/proc/{process}").st_uid != os.getuid():
-            return None
-        environment = Path(f"/proc/{process}/environ").read_bytes()
-    except OSError:
-        return None
+def _marked(process: int) -> Marked | None:
+    """What the mark in its initial environment says; None: it has none, or is another user's."""
     prefix = f"{MARK}=".encode()
-    found = next((item for item in environment.split(b"\0") if item.startswith(prefix)), None)
-    return found[len(prefix) :].decode(errors="replace") if found is not None else None
+    marks = [item for item in _read(process, "environ").split(b"\0") if item.startswith(prefix)]
+    if not marks:
+        return None
+    mark = marks[0][len(prefix) :].decode(errors="replace")
+    form = _FORM.fullmatch(mark)
+    if form is None or form["namespace"] != namespace():  # or made where there is no /proc
+        return Marked(process, mark, 0, is_orphan=False)
+    owner = int(form["owner"])
+    fields = fields_of(owner)
+    return Marked(process, mark, owner, not fields or fields[0] in "ZX" or fields[_STARTED] != form["start"])
 
 
-def _is_orphan(mark: str | None) -> bool:
-    """Whether the mark's owner is certainly dead."""
-    owner = None if mark is None else _owner_of(mark)
-    if owner is None:
-        return False
-    fields = fields_of(int(owner["owner"]))
-    return not fields or fields[0] in "ZX" or fields[_STARTED] != owner["start"]
-
-
-def _owner_of(mark: str) -> re.Match[str] | None:
-    """Parses a mark; None: malformed, from another pid namespace, or made where there is no /proc."""
-    found = _FORM.fullmatch(mark)
-    return found if found and found["namespace"] == namespace() else None
+def _read(process: int, name: str) -> bytes:
+    """A file in /proc about a process of this user; empty for any other."""
+    try:
+        is_own = os.stat(f"/proc/{process}").st_uid == os.getuid()
+        return Path(f"/proc/{process}/{name}").read_bytes() if is_own else b""
+    except OSError:
+        return b""
 
 
 def namespace() -> str:

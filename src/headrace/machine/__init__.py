@@ -18,10 +18,8 @@
 
     status       in any process: reads managers, hosts and leftovers for ``headrace doctor``, and cleans up
 
-    shared_file  in worker processes, without a manager: an endpoint's limit and a budget, each in a file of the runtime
-                 directory, gone with its last user
-
-    shortage     in worker processes with models of their own: which of them waits for memory, in such a file
+    shared_file  in worker processes, without a manager: an endpoint's limit, a budget, and who waits for memory, each
+                 in a file of the runtime directory, gone with its last user
 
 A client holds its lease for as long as its connection to the manager is open.
 """

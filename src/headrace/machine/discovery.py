@@ -39,23 +39,18 @@ class ManagerEndpoint:
         directory: the runtime directory.
         name: the endpoint's name.
         lock: file descriptor of the locked lock file; the endpoint takes ownership.
-        listening: the listening socket; the endpoint takes ownership.
+        listening: the listening socket, or its descriptor; the endpoint takes ownership.
     """
 
-    def __init__(self, directory: str, name: str, lock: int, listening: socket.socket) -> None:
-        os.set_inheritable(lock, False)  # flock holds as long as any process keeps the descriptor open
-        listening.set_inheritable(False)
-        listening.settimeout(None)
+    def __init__(self, directory: str, name: str, lock: int, listening: socket.socket | int) -> None:
         self._directory = directory
-        self._name = name
+        self._socket_path, self._lock_path = address(directory, name), _lock_path(directory, name)
         self._lock = lock
-        self._listening = listening
+        self._listening = listening if isinstance(listening, socket.socket) else socket.socket(fileno=listening)
+        os.set_inheritable(lock, False)  # flock holds as long as any process keeps the descriptor open
+        self._listening.set_inheritable(False)
+        self._listening.settimeout(None)
         self._is_removed = False
-
-    @classmethod
-    def inherited(cls, directory: str, name: str, lock: int, listening: int) -> ManagerEndpoint:
-        """In the launched manager: the endpoint made of the two descriptors that it inherited."""
-        return cls(directory, name, lock, socket.socket(fileno=listening))
 
     def fileno(self) -> int:
         """For polling: readable when a client connects; -1 once removed."""
@@ -65,13 +60,11 @@ class ManagerEndpoint:
         """Waits for the next client.
 
         Raises:
-            OSError: the endpoint was removed, or this process has too many open files.
+            OSError: the client has left, the endpoint was removed, or this process has too many open files.
         """
-        while True:
-            with contextlib.suppress(ConnectionAbortedError):
-                client, _ = self._listening.accept()
-                client.settimeout(None)
-                return client
+        client, _ = self._listening.accept()
+        client.settimeout(None)
+        return client
 
     def remove(self) -> None:
         """Removes the endpoint's files, and the directory if it is then empty. Idempotent.
@@ -80,9 +73,8 @@ class ManagerEndpoint:
         """
         if self._is_removed:
             return
-        self._is_removed = True
-        if is_at(self._lock, _lock_path(self._directory, self._name)):  # else both files are another manager's by now
-            _remove(address(self._directory, self._name), _lock_path(self._directory, self._name))
+        if is_at(self._lock, self._lock_path):  # else both files are another manager's by now
+            _remove(self._socket_path, self._lock_path)
         with contextlib.suppress(OSError):  # even if another process still has the socket open
             self._listening.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(OSError):
@@ -109,9 +101,12 @@ def find(directory: str, name: str, timeout_secs: float = 30.0) -> socket.socket
     place = address(directory, name)
     deadline = time.monotonic() + timeout_secs
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.setblocking(False)
     try:
-        while not _connect(connection, place):
+        while (code := connection.connect_ex(place)) == errno.EAGAIN:  # the backlog is full
             _pause(deadline, f"The manager at {place} has let nobody in for {timeout_secs:g} s.")
+        if code:
+            raise OSError(code, os.strerror(code), place)
     except BaseException as error:
         connection.close()
         if isinstance(error, ConnectionError | FileNotFoundError):
@@ -210,16 +205,6 @@ def _listen(place: str) -> socket.socket:
     return listening
 
 
-def _connect(connection: socket.socket, place: str) -> bool:
-    """Connects; returns False if the backlog is full."""
-    connection.setblocking(False)
-    try:
-        connection.connect(place)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _pause(deadline: float, message: str) -> None:
     """Sleeps for one polling interval; after the deadline raises a TimeoutError with ``message``.
 
@@ -251,16 +236,11 @@ def manager_names(directory: str) -> list[str]:
 
 def is_free(directory: str, name: str) -> bool:
     """Whether no process holds the endpoint's lock."""
-    try:
-        lock = os.open(_lock_path(directory, name), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return True
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(lock)
+    with contextlib.suppress(FileNotFoundError), open(_lock_path(directory, name), "rb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
     return True
 
 
@@ -281,21 +261,16 @@ def runtime_directory(make: bool = True) -> str:
     Raises:
         ConfigurationError: it cannot be created, other users own it or can access it, or its path is too long.
     """
-    directory = _configured_directory()
+    session = os.environ.get("XDG_RUNTIME_DIR")
+    directory = os.environ.get(DIRECTORY_VARIABLE)
+    if not directory and session and os.path.isdir(session) and os.stat(session).st_uid == os.geteuid():
+        directory = os.path.join(session, "headrace")
+    directory = os.path.abspath(directory or os.path.join(tempfile.gettempdir(), f"headrace-{os.geteuid()}"))
     if len(os.fsencode(address(directory, "n" * LONGEST_NAME))) > _LONGEST_ADDRESS:
-        raise unusable(directory, "its path is too long to hold the address of a socket", "a shorter path")
+        raise _unusable(directory, "its path is too long to hold the address of a socket", "a shorter path")
     if make or os.path.lexists(directory):
         secure_directory(directory)
     return directory
-
-
-def _configured_directory() -> str:
-    if named := os.environ.get(DIRECTORY_VARIABLE):
-        return os.path.abspath(named)
-    session = os.environ.get("XDG_RUNTIME_DIR")
-    if session and os.path.isdir(session) and os.stat(session).st_uid == os.geteuid():
-        return os.path.join(os.path.abspath(session), "headrace")
-    return os.path.join(os.path.abspath(tempfile.gettempdir()), f"headrace-{os.geteuid()}")
 
 
 def secure_directory(directory: str) -> None:
@@ -307,16 +282,17 @@ def secure_directory(directory: str) -> None:
     try:
         found = _made(directory)
     except OSError as error:
-        raise unusable(directory, f"it cannot be made: {error.strerror}", "one that can") from error
+        raise _unusable(directory, f"it cannot be made: {error.strerror}", "one that can") from error
+    mode, me = stat.S_IMODE(found.st_mode), os.geteuid()
     if not stat.S_ISDIR(found.st_mode):
         what = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "not a directory"
-        raise unusable(directory, f"it is {what}", "a real directory")
-    if found.st_uid != os.geteuid():
-        reason = f"it belongs to user {found.st_uid}, and this process to user {os.geteuid()}"
-        raise unusable(directory, reason, "a directory of your own")
-    if mode := stat.S_IMODE(found.st_mode) & 0o077:
-        reason = f"other users have access to it (mode {mode | 0o700:o})"
-        raise unusable(directory, reason, "another directory", f"run: chmod 700 {directory}; or ")
+        raise _unusable(directory, f"it is {what}", "a real directory")
+    if found.st_uid != me:
+        reason = f"it belongs to user {found.st_uid}, and this process to user {me}"
+        raise _unusable(directory, reason, "a directory of your own")
+    if mode & 0o077:
+        reason = f"other users have access to it (mode {mode:o}); run: chmod 700 {directory}"
+        raise _unusable(directory, reason, "another directory", "; or")
 
 
 def _made(directory: str) -> os.stat_result:
@@ -329,10 +305,9 @@ def _made(directory: str) -> os.stat_result:
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), directory)
 
 
-def unusable(directory: str, reason: str, instead: str, cure: str = "") -> ConfigurationError:
-    """The error for a directory that cannot be used; ``cure`` comes before setting the variable to ``instead``."""
+def _unusable(directory: str, reason: str, instead: str, then: str = ";") -> ConfigurationError:
     return ConfigurationError(
-        f"Models cannot be shared through the runtime directory {directory}: {reason}; {cure}set "
+        f"Models cannot be shared through the runtime directory {directory}: {reason}{then} set "
         f"{DIRECTORY_VARIABLE} to {instead}."
     )
 

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from headrace.core.errors import HostStartError
+from headrace.core.errors import HeadraceError, HostStartError
 from headrace.failures.breaker import survive_one_death
 from headrace.hosts.environment import ProcessEnvironment
 from headrace.hosts.host import Exported
@@ -23,7 +23,7 @@ from headrace.hosts.system import MANAGER, MARK, reset_in_forks
 from headrace.ipc.channel import Channel
 from headrace.ipc.segment import Segment
 from headrace.machine.discovery import find_or_launch, runtime_directory
-from headrace.machine.messages import EndHost, JoinHost, LoadHere, LoadRequest, ModelGrant, Refused
+from headrace.machine.messages import EndHost, JoinHost, LoadHere, LoadRequest, ModelGrant
 
 _TRIES = 5
 """How many managers in a row may die during one request."""
@@ -48,13 +48,10 @@ class Lease:
     def __init__(self, load_request: LoadRequest) -> None:
         self._load_request = load_request
         self._is_closed = False
-        self._begin()
-        reset_in_forks(self)
-
-    def _begin(self) -> None:
-        self._lock = threading.RLock()
         self._channel: Channel | None = None
         self._output: OutputReader | None = None
+        self.after_fork()
+        reset_in_forks(self)
 
     def take(self, load_here: LoadsHere | None = None) -> tuple[ModelGrant, list[int]] | HostFailure:
         """Has the model loaded if it is not in memory.
@@ -85,7 +82,7 @@ class Lease:
             answer, files = self._ask(JoinHost(number))
             channel, progress, *pidfd = files
             page = Segment.received(progress)
-            return HostHandle(answer.process, Channel.inherited(channel), page, pidfd[0] if pidfd else None, True)
+            return HostHandle(answer, Channel.inherited(channel), page, pidfd[0] if pidfd else None, True)
 
         with self._lock:
             return self._with_manager(join)
@@ -97,10 +94,10 @@ class Lease:
                 return None  # the host died with its manager
             try:
                 exit_text: HostExit | None = self._ask(EndHost(process, late))[0]
+                return exit_text
             except (EOFError, OSError):
                 self._disconnect()
                 return None
-            return exit_text
 
     def cancel_waits(self) -> None:
         """Makes every wait for the manager fail from now on."""
@@ -117,11 +114,11 @@ class Lease:
 
     def after_fork(self) -> None:
         """In a forked child: drops the parent's connection without ending the lease, and starts without one."""
-        if self._channel is not None:
-            self._channel.close()
-        if self._output is not None:
-            self._output.close(0)
-        self._begin()
+        self._lock = threading.RLock()
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+        self._end_output()
 
     def __del__(self) -> None:
         channel = getattr(self, "_channel", None)
@@ -131,12 +128,11 @@ class Lease:
     def _take(self, load_here: LoadsHere | None = None) -> tuple[ModelGrant, list[int]] | HostFailure:
         if self._channel is None:
             self._channel = _manager()
-        if self._output is None:
-            self._output = OutputReader(self._load_request.name)
+        output = self._output = self._output or OutputReader(self._load_request.name)
         try:
-            answer, files = self._ask(self._load_request._replace(offers=load_here is not None), self._output.logged)
+            answer, files = self._ask(self._load_request._replace(offers=load_here is not None), output.logged)
         finally:
-            self._output.release()
+            output.release()
         if isinstance(answer, LoadHere):
             assert load_here is not None
             exported, made = load_here()
@@ -145,30 +141,28 @@ class Lease:
             self._end_output()
         elif not (isinstance(answer, ModelGrant) and answer.is_loaded):
             self._end_output(_FINAL_OUTPUT_SECS)
-        if isinstance(answer, ModelGrant):
-            return answer, files
-        if isinstance(answer, Refused):
-            raise answer.error
-        assert isinstance(answer, HostFailure)
-        return answer
+        return (answer, files) if isinstance(answer, ModelGrant) else answer
 
     def _reload(self) -> None:
         """After the manager died: has its successor load the model again."""
         taken = survive_one_death(self._take, died)
         if isinstance(taken, HostFailure):
-            raise self._start_error(f"it {taken.exit_text} while it was loading the model.")
+            raise HostStartError(self._load_request.name, f"it {taken.exit_text} while it was loading the model.")
         grant, files = taken
         for file in files:
             os.close(file)
         if not grant.is_loaded:
-            raise self._start_error("the model, which had been loaded before, could not be loaded again.")
+            why = "the model, which had been loaded before, could not be loaded again."
+            raise HostStartError(self._load_request.name, why)
 
     def _ask(self, request: Any, *files: int) -> tuple[Any, list[int]]:
         assert self._channel is not None
         self._channel.send(request, files)
         answer, received = self._channel.receive()
-        if isinstance(answer, Refused) and not isinstance(request, LoadRequest | Exported):
-            raise answer.error
+        if isinstance(answer, HeadraceError):
+            if isinstance(request, LoadRequest | Exported):
+                self._end_output(_FINAL_OUTPUT_SECS)
+            raise answer
         return answer, received
 
     def _with_manager(self, work: Callable[[], T]) -> T:
@@ -177,28 +171,24 @@ class Lease:
         # in another client that noticed first. The bound is for a request that itself kills every manager.
         for _ in range(_TRIES):
             if self._is_closed:
-                raise self._start_error("its owner no longer wants one.")
+                raise HostStartError(self._load_request.name, "its owner no longer wants one.")
             try:
                 return work()
-            except (EOFError, BrokenPipeError, ConnectionError):
+            except BaseException as error:
                 self._disconnect()
-            except BaseException:
-                self._disconnect()
-                raise
-        raise self._start_error(f"the manager of this machine's models died {_TRIES} times in a row.")
-
-    def _start_error(self, why: str) -> HostStartError:
-        return HostStartError(self._load_request.name, why)
+                if not isinstance(error, EOFError | ConnectionError):
+                    raise
+        why = f"the manager of this machine's models died {_TRIES} times in a row."
+        raise HostStartError(self._load_request.name, why)
 
     def _disconnect(self) -> None:
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            channel.shut_down()
-            channel.close()
+        if self._channel is not None:
+            self._channel.shut_down()
+            self._channel.close()
+            self._channel = None
         self._end_output()
 
     def _end_output(self, patience_secs: float = 0) -> None:
-        """Stops reading the hosts' output, after passing on what has arrived within ``patience_secs`` seconds."""
         output, self._output = self._output, None
         if output is not None:
             output.close(patience_secs)

@@ -17,11 +17,11 @@ import time
 from typing import Any
 
 from headrace.core.clock import Clock, SystemClock
-from headrace.core.errors import HeadraceError, HostStartError
-from headrace.hosts.system import lower_oom_score, namespace
+from headrace.core.errors import HeadraceError
+from headrace.hosts.system import KILLED_FIRST, change_oom_score, namespace
 from headrace.ipc.channel import Channel
 from headrace.machine.discovery import ManagerEndpoint
-from headrace.machine.messages import EndHost, JoinHost, LoadRequest, Refused, StatusRequest
+from headrace.machine.messages import EndHost, JoinHost, LoadRequest, StatusRequest
 from headrace.machine.model_table import ModelTable
 
 _RETRY_SECS = 0.1
@@ -77,37 +77,33 @@ class Manager:
             channel.send(*self._models.take(channel, request, files[0]))
         elif isinstance(request, StatusRequest):
             channel.send(self.status())
-        else:
-            self._answer_about_host(channel, request)
-
-    def _answer_about_host(self, channel: Channel, request: JoinHost | EndHost) -> None:
-        model = self._models.model_of(channel)
-        if model is None:
-            channel.send(Refused(HostStartError("a model", "its client has requested none.")))
         elif isinstance(request, EndHost):
-            channel.send(model.reap(request.process, late=request.late))
+            channel.send(self._models.model_of(channel).reap(request.process, late=request.late))
         else:
-            try:
-                joined, files = model.join(request.number)
-            except HeadraceError as error:
-                channel.send(Refused(error))
-                return
-            try:
-                channel.send(joined, files)
-            finally:
-                for file in files:
-                    os.close(file)
+            self._join(channel, request)
+
+    def _join(self, channel: Channel, request: JoinHost) -> None:
+        try:
+            process, files = self._models.model_of(channel).join(request.number)
+        except HeadraceError as error:
+            channel.send(error)
+            return
+        try:
+            channel.send(process, files)
+        finally:
+            for file in files:
+                os.close(file)
 
 
 def main() -> None:
     """Arguments: the runtime directory, the endpoint's name, the descriptors of its lock and its socket."""
     directory, name, lock, listening = sys.argv[1:]
-    lower_oom_score()
+    change_oom_score(-KILLED_FIRST)  # a host may have started it
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # macOS allows fewer than it reports
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    Manager(ManagerEndpoint.inherited(directory, name, int(lock), int(listening))).run()
+    Manager(ManagerEndpoint(directory, name, int(lock), int(listening))).run()
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""What a client and the machine's manager say to each other."""
+"""What a client and the machine's manager say to each other; a client raises a ``HeadraceError`` that is the answer."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from headrace.core.errors import HeadraceError
 from headrace.hosts.environment import ProcessEnvironment
 from headrace.ipc.weights_file import WeightsLayout
 
@@ -78,22 +77,13 @@ class ModelGrant(NamedTuple):
         return self.layout is not None or bool(self.reason)
 
 
-class Refused(NamedTuple):
-    """The manager's answer: it cannot provide the model or the host."""
-
-    error: HeadraceError
-
-
 class JoinHost(NamedTuple):
-    """A client's request to connect to the host with this number."""
+    """A client's request to connect to the host with this number.
+
+    The answer is its process id. Files: the client's end of a channel, the progress page, the watched file.
+    """
 
     number: int
-
-
-class JoinedHost(NamedTuple):
-    """The manager's answer to JoinHost. Files: the client's end of a channel, the progress page, the watched file."""
-
-    process: int
 
 
 class EndHost(NamedTuple):

@@ -11,11 +11,10 @@ from headrace.core.clock import Clock
 from headrace.core.errors import HeadraceError, HostStartError, ModelMemoryError
 from headrace.hosts.environment import count_computing
 from headrace.hosts.host import Exported
-from headrace.hosts.provider import HostFailure
 from headrace.ipc.channel import Channel
 from headrace.ipc.segment import Segment
-from headrace.machine.messages import LoadHere, LoadRequest, ModelGrant, Refused
-from headrace.machine.shared_model import SharedModel
+from headrace.machine.messages import LoadHere, LoadRequest, ModelGrant
+from headrace.machine.shared_model import Outcome, SharedModel
 from headrace.models.admission import Admit, Evict, Held, Refuse, admit
 from headrace.models.memory import memory_available, memory_limit
 
@@ -94,18 +93,18 @@ class ModelTable:
         if abandoned is not None:
             self._drop(abandoned)
 
-    def model_of(self, client: Channel) -> SharedModel | None:
-        """The client's model; None before it has requested one."""
-        return self._clients[client].model
+    def model_of(self, client: Channel) -> SharedModel:
+        """The model that the client has requested."""
+        model = self._clients[client].model
+        assert model is not None
+        return model
 
     def describe(self) -> dict[str, Any]:
         """The number of clients, and the state of each model in plain values."""
         with self._changed:
             return {"clients": len(self._clients), "models": [model.describe() for model in self._models.values()]}
 
-    def take(
-        self, client: Channel, load_request: LoadRequest, sink: int
-    ) -> tuple[ModelGrant | HostFailure | Refused, list[int]]:
+    def take(self, client: Channel, load_request: LoadRequest, sink: int) -> tuple[Outcome, list[int]]:
         """Gives a client a lease of a model, which is loaded if it is not there; returns the answer and its files.
 
         Args:
@@ -133,7 +132,7 @@ class ModelTable:
         weights = model.weights if model.is_ready else ()
         return outcome, [self._page.file, *weights] if weights else []
 
-    def _outcome(self, client: Channel, model: SharedModel) -> ModelGrant | HostFailure | Refused:
+    def _outcome(self, client: Channel, model: SharedModel) -> Outcome:
         """Waits until the model has been loaded, by this client if it is chosen."""
         while True:
             with self._changed:
@@ -170,7 +169,7 @@ class ModelTable:
 
     def _load(self, model: SharedModel) -> None:
         key = model.load_request.key
-        outcome: ModelGrant | HostFailure | Refused
+        outcome: Outcome
         try:
             if model.load_request.refusal:
                 self._drop_idle_engines()
@@ -180,10 +179,10 @@ class ModelTable:
                 raise ModelMemoryError(model.load_request.name, refusal)
             outcome = model.load(lambda more: self._wait_for_memory(model, more), lambda: self._load_at_client(model))
         except HeadraceError as error:
-            outcome = Refused(error)
+            outcome = error
         except Exception as error:  # any error must reach the clients, or they would wait forever
             lines = traceback.format_exc().splitlines()
-            outcome = Refused(HostStartError(model.load_request.name, f"{error!r}.", lines))
+            outcome = HostStartError(model.load_request.name, f"{error!r}.", lines)
         with self._changed:
             self._loading.pop(model, None)
             if model.peak:

@@ -13,9 +13,10 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
+from typing import TypeVar, cast
 
 from headrace.core.config import Spent
 from headrace.core.errors import ConfigurationError
@@ -39,6 +40,11 @@ _TURN = 0
 _FLAG_BYTES = 8
 _LONGEST_ADD_SECS, _SHORTEST_WAIT_SECS = 0.02, 0.0001
 _SPENT = struct.Struct(f"{len(Spent._fields)}d")
+_WAITS = struct.Struct("ddq")
+"""Since when a process waits, when it last said so, and its id; the times are of the machine's monotonic clock."""
+_FRESH_SECS = 1.0
+"""Whoever said so longer ago has ended, or is done waiting."""
+FileT = TypeVar("FileT", bound="SharedFile")
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -47,7 +53,7 @@ class SharedFile:
     """A file that this process has opened, and locked against being removed.
 
     Locks are the kernel's, for a process and a byte: they end with the process, however that ends. Only one such object
-    for a file may be open in a process, since the first one that closes ends the locks of all: use it by ``FILES``.
+    for a file may be open in a process, since the first one that closes ends the locks of all: ``used`` sees to it.
 
     Args:
         path: of the file; made if it is missing, full of zeros.
@@ -73,24 +79,28 @@ class SharedFile:
         """Removes the file if no other process uses it, and the directory if it is then empty."""
         _remove_unless_used(self.path, self.file)
 
-    def close(self) -> None:
-        """Ends the use; removes the file if that was the last one."""
-        self.remove_unless_used()
-        os.close(self.file)
+    def leave(self) -> None:
+        """Ends a use of the file, which the last one in this process closes, and the last one of all removes."""
+        with FILES.lock:  # nobody opens the file meanwhile
+            if self in FILES.values() and FILES.close(self.path) is not None:  # else it is the parent's
+                self.remove_unless_used()
+                os.close(self.file)
 
 
-def path_of(kind: str, layout: str, name: str) -> str:
-    """The path of a file in the runtime directory, for all processes with this version of Headrace.
+def used(path: str, make: Callable[[str], FileT]) -> FileT:
+    """This process's use of a file; ``leave`` ends it. Files of processes that were killed are removed first."""
+    with FILES.lock:  # locks are a process's: its threads join one after the other
+        _sweep(but=path)
+        return cast("FileT", FILES.open(path, lambda: make(path)))
 
-    Raises:
-        ConfigurationError: the runtime directory cannot be used.
-    """
+
+def _path_of(kind: str, layout: str, name: str) -> str:
+    """The path of a file in the runtime directory, for all processes with this version of Headrace."""
     digest = hashlib.sha256(f"{version('headrace')}\0{layout}\0{name}".encode()).hexdigest()
     return os.path.join(runtime_directory(), digest[:24] + kind)
 
 
-def sweep(but: str) -> None:
-    """Removes the files of processes that were killed, but for one that is about to be opened."""
+def _sweep(but: str) -> None:
     directory = os.path.dirname(but)
     for name in abandoned_files(directory):
         path = os.path.join(directory, name)
@@ -105,28 +115,24 @@ def abandoned_files(directory: str) -> list[str]:
         return sorted(
             name
             for name in os.listdir(directory)
-            if name.endswith((LIMIT, BUDGET, SHORTAGE)) and list(_unused(os.path.join(directory, name)))
+            if name.endswith((LIMIT, BUDGET, SHORTAGE)) and remove_abandoned(os.path.join(directory, name), look=True)
         )
     return []
 
 
-def remove_abandoned(path: str) -> None:
-    """Removes a file that no process uses, and the directory if it is then empty."""
-    for file in _unused(path):
-        _remove_unless_used(path, file)
+def remove_abandoned(path: str, look: bool = False) -> bool:
+    """Removes a file that no process uses, and the directory if it is then empty; or only ``look``s whether it would.
 
-
-def _unused(path: str) -> Iterator[int]:
-    """A descriptor of the file, locked until the next step; nothing if a process uses the file."""
+    Returns whether no process uses it.
+    """
     if path in FILES:  # closing a file that is open here would end its locks
-        return
-    with contextlib.suppress(OSError):
-        file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            if _lock(file, fcntl.LOCK_EX, _USED):
-                yield file
-        finally:
-            os.close(file)
+        return False
+    with contextlib.suppress(OSError), open(path, "r+b") as opened:
+        is_unused = _lock(opened.fileno(), fcntl.LOCK_EX, _USED)
+        if is_unused and not look:
+            _remove_unless_used(path, opened.fileno())
+        return is_unused
+    return False
 
 
 def _opened(path: str, size: int) -> int:
@@ -177,9 +183,8 @@ class SharedBoard(Board):
     """
 
     def __init__(self, path: str) -> None:
-        self._path = path
-        with FILES.lock:  # locks are a process's: its threads join one after the other
-            self._file = FILES.open(path, lambda: SharedFile(path, _LIMIT_SIZE))
+        with FILES.lock:
+            self._file = used(path, lambda path: SharedFile(path, _LIMIT_SIZE))
             self._map = mmap.mmap(self._file.file, _LIMIT_SIZE)
             super().__init__(time.monotonic(), Memory.from_buffer(self._map))
 
@@ -199,9 +204,8 @@ class SharedBoard(Board):
         super().close()
         with contextlib.suppress(BufferError):  # an error's frames may still hold a part of it
             self._map.close()
-        with FILES.lock:  # nobody opens the file meanwhile
-            if was_shared and FILES.close(self._path) is not None:
-                self._file.close()
+        if was_shared:
+            self._file.leave()
 
 
 def shared_board(quota_name: str) -> Board:
@@ -210,10 +214,7 @@ def shared_board(quota_name: str) -> Board:
     If the runtime directory cannot be used, this process shares with nobody, and says so once.
     """
     try:
-        path = path_of(LIMIT, LIMIT_LAYOUT, quota_name)
-        with FILES.lock:
-            sweep(path)
-            return SharedBoard(path)
+        return SharedBoard(_path_of(LIMIT, LIMIT_LAYOUT, quota_name))
     except UNUSABLE as error:
         _LOGGER.info("Each process finds out for itself how many requests an endpoint takes: %s", error)
         return Board(time.monotonic())
@@ -252,14 +253,17 @@ class BudgetFile(SharedFile):
 
     def remove_unless_used(self) -> None:
         """As for any file, once the others know what this process has spent."""
-        if self._unwritten != Spent():
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            if self._unwritten != Spent():
                 self.add(Spent())
         super().remove_unless_used()
 
     def total(self) -> Spent:
         """What all processes have spent, as far as they have added it."""
-        return Spent(*_SPENT.unpack(self._read(_SPENT.size, _FLAG_BYTES))).plus(self._unwritten)
+        found = os.pread(self.file, _SPENT.size, _FLAG_BYTES)
+        if len(found) < _SPENT.size:
+            raise OSError(errno.EIO, "the file of the budget is shorter than it was")
+        return Spent(*_SPENT.unpack(found)).plus(self._unwritten)
 
     def mark_spent(self) -> None:
         """Tells all that the budget is spent."""
@@ -268,35 +272,61 @@ class BudgetFile(SharedFile):
     @property
     def is_spent(self) -> bool:
         """Whether a process has said so."""
-        return self._read(1, 0) != b"\0"
-
-    def _read(self, size: int, offset: int) -> bytes:
-        found = os.pread(self.file, size, offset)
-        if len(found) < size:
-            raise OSError(errno.EIO, "the file of the budget is shorter than it was")
-        return found
+        return os.pread(self.file, 1, 0) == b"\1"
 
 
 def open_budget_file(name: str) -> BudgetFile:
-    """This process's use of the file of the named budget; end it with ``close_budget_file``.
+    """This process's use of the file of the named budget.
 
     Raises:
         OSError: it cannot be used.
         ConfigurationError: the runtime directory cannot be used.
     """
-    path = path_of(BUDGET, _SPENT.format, name)
-    with FILES.lock:
-        sweep(but=path)
-        file = FILES.open(path, lambda: BudgetFile(path))
-    assert isinstance(file, BudgetFile)
-    return file
+    return used(_path_of(BUDGET, _SPENT.format, name), BudgetFile)
 
 
-def close_budget_file(file: BudgetFile) -> None:
-    """Ends a use of the file."""
-    with FILES.lock:
-        if file in FILES.values() and FILES.close(file.path) is not None:
-            file.close()
+class Shortage:
+    """As of ``models.admission.Neighbours``: a file of the runtime directory says that a process waits for memory.
+
+    If the runtime directory cannot be used, no process knows that another waits.
+    """
+
+    def __init__(self) -> None:
+        self._file: SharedFile | None = None
+        self._since = 0.0
+
+    def ask(self) -> None:
+        """Notes that this process waits; call it again and again."""
+        with contextlib.suppress(*UNUSABLE):
+            if self._file is None:
+                self._file = used(_shortage_path(), lambda path: SharedFile(path, _WAITS.size))
+                self._since = time.monotonic()
+            os.pwrite(self._file.file, _WAITS.pack(self._since, time.monotonic(), os.getpid()), 0)
+
+    def settle(self) -> None:
+        """Notes that it waits no longer."""
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):
+                os.pwrite(file.file, bytes(_WAITS.size), 0)
+            file.leave()
+
+    def asked(self) -> tuple[float, float] | None:
+        """Since when another process waits, and when it last said so; None: none does."""
+        with contextlib.suppress(*UNUSABLE), FILES.lock:
+            path = _shortage_path()
+            if path in FILES:  # this process waits itself; and closing the file would end its locks
+                return None
+            with open(path, "rb") as file:
+                mark = file.read(_WAITS.size)
+            since, at, process = _WAITS.unpack(mark.ljust(_WAITS.size, b"\0"))
+            if process not in (0, os.getpid()) and 0 <= time.monotonic() - at < _FRESH_SECS:
+                return since, at
+        return None
+
+
+def _shortage_path() -> str:
+    return os.path.join(runtime_directory(make=False), f"memory{SHORTAGE}")
 
 
 FILES: Registry[str, SharedFile] = Registry()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeAlias
 
-from headrace.core.errors import HostStartError, ModelMemoryError
+from headrace.core.errors import HeadraceError, HostStartError, ModelMemoryError
 from headrace.hosts.client import ModelHosts
 from headrace.hosts.environment import gpu_of, threads_of_each
 from headrace.hosts.fork_server_client import ForkServerClient
@@ -17,10 +18,13 @@ from headrace.hosts.output import OutputReader, record_line
 from headrace.hosts.provider import ExitCause, HostExit, HostFailure
 from headrace.ipc.channel import Channel
 from headrace.ipc.weights_file import WeightsLayout
-from headrace.machine.messages import JoinedHost, LoadRequest, ModelGrant, Refused
+from headrace.machine.messages import LoadRequest, ModelGrant
 from headrace.models.memory import mapped_data_bytes, memory_available, memory_of
 
 _TRIES = 3
+
+Outcome: TypeAlias = ModelGrant | HostFailure | HeadraceError
+"""The manager's answer to a ``LoadRequest``."""
 
 
 class SharedModel:
@@ -32,8 +36,8 @@ class SharedModel:
 
     def __init__(self, load_request: LoadRequest) -> None:
         self.load_request = load_request
-        self.outcome: ModelGrant | HostFailure | Refused | None = None
-        """The answer for clients; None: the model is being loaded."""
+        self.outcome: Outcome | None = None
+        """None: the model is being loaded."""
         self.loader: object | None = None
         """The client that has been asked to load the model."""
         self.exported: tuple[Exported, list[int]] | None = None
@@ -61,7 +65,7 @@ class SharedModel:
             load_request.request_handler,
             load_request.name,
             environment=environment,
-            output=self._reader,
+            output=lambda: OutputReader(load_request.name, log=self._forward_output),
             environment_of=lambda number: gpu_of(number, load_request.copies, environment.variables),
         )
         self._hosts = ModelHosts(self._fork_server, load_request.name, load_request.timeout_secs, load_request.copies)
@@ -81,11 +85,6 @@ class SharedModel:
         """Bytes of memory that it takes: its weights file, and what its hosts have allocated."""
         return self._size(self.outcome.layout if isinstance(self.outcome, ModelGrant) else None)
 
-    @property
-    def processes(self) -> list[int]:
-        """Process ids of its hosts."""
-        return self._hosts.processes
-
     def describe(self) -> dict[str, Any]:
         """Its state in plain values: those of a ``ModelState``, and its key."""
         grant = self.outcome if isinstance(self.outcome, ModelGrant) else None
@@ -97,7 +96,7 @@ class SharedModel:
             "reason": grant.reason if grant else "",
             "nbytes": self.nbytes,
             "clients": self.leases,
-            "hosts": self.processes,
+            "hosts": self._hosts.processes,
             "linger_secs": self.linger_secs,
         }
 
@@ -143,8 +142,8 @@ class SharedModel:
             self._hosts.stop_hosts()
             self._fork_server.stop()
 
-    def join(self, number: int) -> tuple[JoinedHost, list[int]]:
-        """Connects one more client to a host; returns the answer for it and its files, which the caller closes.
+    def join(self, number: int) -> tuple[int, list[int]]:
+        """Connects one more client to a host; returns its process id and the files for it, which the caller closes.
 
         Raises:
             HeadraceError: no host can be started, or hosts keep dying.
@@ -165,7 +164,7 @@ class SharedModel:
                 mine.close()
                 theirs.close()
             self._exits.pop(connection.process, None)  # an earlier host had the same process id
-            return JoinedHost(connection.process), files
+            return connection.process, files
         raise HostStartError(self.load_request.name, f"{_TRIES} hosts in a row ended before a client could join them.")
 
     def reap(self, process: int, *, late: bool) -> HostExit | None:
@@ -192,10 +191,8 @@ class SharedModel:
     def close(self) -> None:
         """Ends the hosts and closes all files."""
         self._hosts.close()
-        with self._writing:
-            for sink in self._sinks.values():
-                os.close(sink)
-            self._sinks.clear()
+        for client in list(self._sinks):
+            self.remove_sink(client)
         self._close_files()
 
     def _close_files(self) -> None:
@@ -222,9 +219,7 @@ class SharedModel:
     def _grant(self, exported: Exported, free: int) -> ModelGrant:
         self.peak = exported.peak
         return ModelGrant(
-            load_response=exported.load_response,
-            layout=exported.layout,
-            reason=exported.reason,
+            *exported[:3],  # response, layout, reason
             nbytes=self._size(exported.layout),
             is_first=True,
             variant=self.load_request.variant,
@@ -246,9 +241,8 @@ class SharedModel:
 
     def _size(self, layout: WeightsLayout | None) -> int:
         """Bytes that the model takes; what hosts inherit from their fork server (imports) does not count."""
-        fork_server = self._fork_server.fork_server
-        imports = _anonymous(fork_server) if fork_server is not None else 0
-        own = sum(max(0, _anonymous(host) - imports) for host in self.processes)
+        imports = _anonymous(self._fork_server.fork_server)
+        own = sum(max(0, _anonymous(host) - imports) for host in self._hosts.processes)
         return own + (layout.nbytes if layout else 0)
 
     def _file_size(self, layout: WeightsLayout | None) -> int:
@@ -257,25 +251,20 @@ class SharedModel:
             return layout.mapped_bytes - layout.nbytes
         fork_server = self._fork_server.fork_server
         imports = mapped_data_bytes(fork_server) if fork_server is not None else 0
-        return max((max(0, mapped_data_bytes(host) - imports) for host in self.processes), default=0)
-
-    def _reader(self) -> OutputReader:
-        return OutputReader(self.load_request.name, log=self._forward_output)
+        return max([0, *(mapped_data_bytes(host) - imports for host in self._hosts.processes)])
 
     def _forward_output(self, logger: str, level: int, text: str) -> None:
         line = record_line(level, logger, text)
         with self._writing:
             for client, sink in list(self._sinks.items()):
                 try:
-                    os.write(sink, line)
-                except BlockingIOError:  # the client reads too slowly: drop the line
+                    with suppress(BlockingIOError):  # the client reads too slowly: drop the line
+                        os.write(sink, line)
                     return
                 except OSError:  # the client has gone: try the next one
                     os.close(self._sinks.pop(client))
-                else:
-                    return
 
 
-def _anonymous(process: int) -> int:
-    usage = memory_of(process)
+def _anonymous(process: int | None) -> int:
+    usage = memory_of(process) if process is not None else None
     return usage.anonymous if usage else 0

@@ -109,7 +109,7 @@ def machine_status() -> MachineState:
     known = {manager.process.process for manager in managers}
     own_hosts: dict[int, list[ProcessState]] = defaultdict(list)
     orphans = []
-    for process, owner, is_orphan in marked():
+    for process, _, owner, is_orphan in marked():
         if is_orphan:
             orphans.append(_process(process))
         elif owner not in known:
@@ -163,7 +163,8 @@ def _state(name: str, channel: Channel) -> ManagerState | SilentManager | None:
     try:
         channel.receive(_TIMEOUT_SECS)
         greeted = True
-        return _parse(name, _ask(channel))
+        channel.send(StatusRequest())
+        return _parse(name, channel.receive(_TIMEOUT_SECS)[0])
     except TimeoutError:
         return SilentManager(name, f"the manager has not answered within {_TIMEOUT_SECS:g} s; is it stopped?")
     except Exception as error:  # another version's pickles may raise anything here
@@ -175,14 +176,6 @@ def _state(name: str, channel: Channel) -> ManagerState | SilentManager | None:
         )
     finally:
         channel.close()
-
-
-def _ask(channel: Channel) -> Any:
-    channel.send(StatusRequest())
-    answer, files = channel.receive(_TIMEOUT_SECS)
-    for file in files:
-        os.close(file)
-    return answer
 
 
 def _parse(name: str, answer: dict[str, Any]) -> ManagerState:

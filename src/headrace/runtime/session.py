@@ -53,7 +53,7 @@ def _room_for(spec: SessionSpec) -> MemoryBudget:
     patience = min(PATIENCE_SECS, (spec.timeout_secs or math.inf) / 2)
     if why_no_hosts() is not None:
         return MemoryBudget(patience=patience)
-    from headrace.machine.shortage import Shortage  # noqa: PLC0415 - the system has what this module needs
+    from headrace.machine.shared_file import Shortage  # noqa: PLC0415 - the system has what this module needs
 
     return MemoryBudget(patience=patience, neighbours=Shortage())
 

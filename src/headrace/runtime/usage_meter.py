@@ -54,7 +54,7 @@ class UsageMeter:
         self._stop: str | None = None
         self._deadline = math.inf
         self._counts = budget.has_limit or bool(budget.prices)
-        self._end_use = None if file is None else weakref.finalize(self, _close, file)
+        self._end_use = None if file is None else weakref.finalize(self, file.leave)
 
     def priced(self, used: UsageReported) -> UsageReported:
         """Counts what was used; returns it with its cost, if the model has a price."""
@@ -197,12 +197,6 @@ def _file_of(budget: Budget, name: str) -> BudgetFile | None:
     except (OSError, ConfigurationError) as error:
         _LOGGER.warning(_ALONE, error)
         return None
-
-
-def _close(file: BudgetFile) -> None:
-    from headrace.machine.shared_file import close_budget_file  # noqa: PLC0415 - as above
-
-    close_budget_file(file)
 
 
 def _forget() -> None:
