@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-import numpy
 import pytest
 
 from headrace import (
@@ -16,7 +15,6 @@ from headrace import (
     predict,
 )
 from headrace.testing import DeviceLosingHandler, DoublingHandler, FakeDevice, FaultyFunction
-from toys import DeviceLosingColumns
 
 pytestmark = pytest.mark.large
 
@@ -60,21 +58,6 @@ def test_a_device_lost_in_inference_fails_its_element_alone(place):
         assert str(failure.error) == f"the host lost its device ({SAID}) while it was running inference on {where}"
 
 
-@pytest.mark.parametrize("stage", [Stage.PREPROCESSING, Stage.POSTPROCESSING])
-def test_a_device_lost_in_pre_or_postprocessing_fails_its_element_alone(stage):
-    function = FaultyFunction(FakeDevice().lose, 13 if stage is Stage.PREPROCESSING else (13, 26))
-    handler = DoublingHandler()
-    if stage is Stage.PREPROCESSING:
-        handler = handler.with_preprocess_fn(function)
-    else:
-        handler = handler.with_postprocess_fn(tuple).with_postprocess_fn(lambda pair: function(pair[:2]))
-    good, bad = sorted_out(predict(handler, range(32), isolate=True, on_failure="yield", batching=BATCHING))
-    assert len(good) == 31
-    [failure] = bad
-    assert (failure.stage, failure.index) == (stage, int(stage is Stage.POSTPROCESSING))
-    assert SAID in str(failure.error)
-
-
 @pytest.mark.parametrize("stage", ["before", "after"])
 def test_a_device_lost_by_the_worker_beside_machine_hosts_is_raised(own_runtime, stage):
     """With models in the machine's hosts, the worker itself runs pre- and postprocessing."""
@@ -87,17 +70,6 @@ def test_a_device_lost_by_the_worker_beside_machine_hosts_is_raised(own_runtime,
     )
     with own_runtime(), pytest.raises(DeviceLostError, match="isolate=True"):
         list(predict(handler, range(32), on_failure="yield", batching=BATCHING))
-
-
-def test_a_device_lost_in_columns_fails_its_row_alone():
-    batching = BatchingConfig(16, 16, columnar=True)
-    elements = [numpy.arange(start, start + 10) for start in range(0, 50, 10)]
-    good, [failure] = sorted_out(
-        predict(DeviceLosingColumns(), elements, on_failure="yield", isolate=True, batching=batching)
-    )
-    assert sorted(row for one in good for row in one.inference.tolist()) == [2 * n for n in range(50) if n != 21]
-    assert failure.element.tolist() == [21]
-    assert SAID in str(failure.error)
 
 
 class LostOnTheWay(DoublingHandler):
@@ -130,15 +102,3 @@ def test_predictions_that_cannot_be_fetched():
     assert good == [2 * n for n in range(32) if n != 13]
     assert failure.element == 13
     assert SAID in str(failure.error)
-
-
-def test_a_device_loss_raised_by_the_handler_counts():
-    class RaisesDeviceLost(DoublingHandler):
-        def run_inference(self, batch, model, inference_args=None):
-            if 3 in batch:
-                raise ValueError("no answer") from DeviceLostError("the stick does not answer")
-            return super().run_inference(batch, model)
-
-    good, [failure] = sorted_out(predict(RaisesDeviceLost(), range(8), isolate=True, on_failure="yield"))
-    assert len(good) == 7
-    assert "lost its device (headrace.core.errors.DeviceLostError: the stick does not answer)" in str(failure.error)

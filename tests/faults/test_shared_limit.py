@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -53,17 +52,6 @@ def slow(examples, before):
     return Answer(delay=0.02)
 
 
-def test_workers_share_a_limit_without_a_manager_and_leave_nothing(ask, runtime, census):
-    with serving(slow) as server:
-        workers = [ask(server, number) for number in range(3)]
-        assert wait_until(lambda: all(asked_by(server, number) > 10 for number in range(3)))
-        assert len(list(runtime.glob("*.limit"))) == 1
-        assert census.managers() == []
-        for number, worker in enumerate(workers):
-            assert_right(worker, number)
-    assert not runtime.exists()
-
-
 def test_killed_worker_fails_no_other(ask, runtime):
     """It dies with requests in flight, and perhaps while it had the turn."""
     with serving(slow) as server:
@@ -101,19 +89,3 @@ def test_all_workers_killed_at_once_do_not_stop_the_next(ask, runtime):
     with serving(slow) as server:
         assert_right(ask(server, 3), 3)
     assert not runtime.exists()
-
-
-def test_known_rate_is_that_of_all_workers_and_survives_one_that_is_killed(ask):
-    times = []
-
-    def answer(examples, before):
-        times.append(time.monotonic())
-        return Answer()
-
-    with serving(answer) as server:
-        workers = [ask(server, number, 60, 3000) for number in range(3)]
-        assert wait_until(lambda: asked_by(server, 0) > 10)
-        os.kill(workers[0].pid, signal.SIGKILL)
-        for number in (1, 2):
-            assert_right(workers[number], number, 60)
-    assert len(times) <= 50 * (times[-1] - times[0]) + 5

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import functools
-import os
 import signal
 import statistics
 import time
 
-import apache_beam as beam
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from apache_beam.testing.util import assert_that, equal_to
 
 from headrace import BatchingConfig, Failure, KeyedModelHandler, KeyModelMapping, predict
-from headrace.beam import RunInference
-from headrace.core.errors import HostDiedError
 from headrace.core.result import Stage
 from headrace.testing import (
     DoublingHandler,
@@ -149,17 +142,6 @@ def test_keyed_models_in_machine_hosts_cost_no_more_timeouts(counted, bad, faile
     assert counted.count() == timeouts
 
 
-def test_a_death_while_loading_is_retried_once(counted):
-    """A death may be an outside kill, so the load is tried a second time."""
-    outcomes = run(FaultyLoadHandler(counted.then(os.abort)), size=4)
-    assert [type(one.error) for one in outcomes] == [HostDiedError] * 64
-    assert {str(one.error) for one in outcomes} == {
-        "the host was killed by SIGABRT while it was loading the model of FaultyLoadHandler."
-    }
-    print(counted.count())
-    assert counted.count() <= 4
-
-
 class Counted:
     """Counts, in a file, calls in processes that do not survive them."""
 
@@ -182,18 +164,3 @@ def count_and(fault, path):
 @pytest.fixture
 def counted(tmp_path):
     return Counted(tmp_path / "count")
-
-
-@pytest.mark.large
-def test_threads_that_share_a_host_lose_no_batch_to_anothers_timeout(counted):
-    """Two threads share a host; one has a batch that hangs, and the other's batches are repeated."""
-    options = PipelineOptions(direct_num_workers=2, direct_running_mode="multi_threading")
-    handler = FaultyHandler(counted.then(hang_holding_gil), 13, 170, min_batch_size=4, max_batch_size=4)
-    with beam.Pipeline(runner=FnApiRunner(), options=options) as pipeline:
-        elements = pipeline | beam.Create(range(200)) | beam.Reshuffle()
-        good, dead = elements | RunInference(handler).with_exception_handling(timeout=TIMEOUT)
-        assert_that(
-            good | beam.Map(lambda one: one.inference), equal_to([2 * n for n in range(200) if n not in (13, 170)])
-        )
-        assert_that(dead.failed_inferences | beam.Map(lambda one: one[0]), equal_to([[13], [170]]), label="dead")
-    assert counted.count() == 4

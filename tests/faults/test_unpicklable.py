@@ -109,28 +109,3 @@ def test_an_element_that_cannot_travel_fails_alone(odd, words):
     assert isinstance(failure.error, ValueError)
     assert words in str(failure.error)
     assert [one.inference for one in outcomes if one is not failure] == [2 * n for n in range(64) if n != 13]
-
-
-class TwoArguments(Exception):
-    """Does not unpickle: its args are not its constructor's."""
-
-    def __init__(self, example, reason):
-        super().__init__(f"{example} is {reason}")
-
-
-class Raiser(DoublingHandler):
-    """Raises on 13."""
-
-    def run_inference(self, batch, model, inference_args=None):
-        if 13 in batch:
-            raise TwoArguments(13, "unlucky")
-        return super().run_inference(batch, model, inference_args)
-
-
-def test_an_exception_that_does_not_unpickle_fails_its_element_alone():
-    outcomes = run(Raiser())
-    place, failure = the_failure(outcomes)
-    assert place == 13
-    assert str(failure.error) == "13 is unlucky"
-    assert type(failure.error).__name__ == "TwoArguments"
-    assert "run_inference" in "".join(failure.caught.lines)

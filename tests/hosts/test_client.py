@@ -58,13 +58,6 @@ def test_calls_are_answered_in_order_whatever_order_responses_are_taken_in(host,
     assert host.result(first).rows == []
 
 
-@pytest.mark.parametrize("size", [0, 1, 1000, 70_000, 8 * MEGABYTE])
-def test_arrays_of_any_size_travel_there_and_back(host, size):
-    rows = [numpy.frombuffer(numpy.random.default_rng(seed).bytes(size), numpy.uint8) for seed in range(3)]
-    negated = host.ask(lambda rows, toy: [~row for row in rows], *rows).rows
-    assert all((~row == answer).all() and len(answer) == size for row, answer in zip(rows, negated, strict=True))
-
-
 def test_segments_are_reused(host):
     seen = {host.learn(hosts_share) for _ in range(20)}
     for _ in range(100):
@@ -158,20 +151,6 @@ def test_an_abandoned_response_frees_its_memory(host, gate):
     assert files <= 50
 
 
-def test_an_unread_response_frees_its_memory(host, wait_until, descriptors):
-    """Its call is forgotten after it has come."""
-    before = len(descriptors())
-    for _ in range(30):
-        calls = [host.tell(lambda rows, toy: [bytes(MEGABYTE)], bytes(MEGABYTE))]
-        assert wait_until(lambda: host.is_ready(calls[0]))
-        calls.clear()
-    host.learn(hosts_share)
-    segments, files = host.learn(hosts_share)
-    assert segments <= 12
-    assert files <= 40
-    assert len(descriptors()) <= before + 2 * 12 + 20
-
-
 def test_a_host_that_is_forgotten_ends(run_owner):
     """Though nobody has closed it."""
     owner = run_owner("""
@@ -218,24 +197,6 @@ def test_closing_does_not_wait_for_a_host_that_hangs(host, hang, wait_until):
     host.close()
     with pytest.raises(HostStartError, match="its owner has closed it"):
         host.result(call)
-
-
-def test_closing_wakes_waiting_threads(host, wait_until):
-    outcomes = []
-
-    def wait():
-        with pytest.raises(HostStartError, match="its owner has closed it"):
-            host.ask(HANGS["in Python"])
-        outcomes.append("woken")
-
-    threads = [threading.Thread(target=wait) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    assert wait_until(lambda: host._connections[0] and len(host._connections[0]._pending) == 4)
-    host.close()
-    for thread in threads:
-        thread.join(LONG)
-    assert outcomes == ["woken"] * 4
 
 
 def test_closing_ends_a_start_in_progress(new_host, new_module, wait_until):

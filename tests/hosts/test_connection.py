@@ -65,14 +65,6 @@ def test_a_request_that_ends_its_host_is_lost(host, work, exit_text):
     assert host.ask(double, 1).rows == [2]
 
 
-def test_a_host_that_is_killed_while_idle_is_replaced(host, wait_until):
-    first, fork_server = both(host)
-    kill(first, wait_until)
-    second, same_fork_server = both(host)
-    assert second != first
-    assert same_fork_server == fork_server
-
-
 def test_only_the_running_one_of_several_threads_calls_is_lost(host):
     def talk(thread):
         return [host.ask(die if (thread, number) == (3, 5) else double, thread, number) for number in range(10)]
@@ -82,11 +74,6 @@ def test_only_the_running_one_of_several_threads_calls_is_lost(host):
     lost = [(t, n) for t in range(8) for n in range(10) if isinstance(results[t][n], HostFailure)]
     assert lost == [(3, 5)]
     assert all(results[t][n].rows == [2 * t, 2 * n] for t in range(8) for n in range(10) if (t, n) != (3, 5))
-
-
-def test_an_abandoned_call_that_kills_its_host_fails_no_other_call(host, wait_until):
-    host.tell(die)
-    assert host.ask(double, 1).rows == [2]
 
 
 def test_a_response_outlives_its_host(host, wait_until):
@@ -134,35 +121,11 @@ def test_a_request_that_takes_too_long_is_lost(new_host):
     assert host.ask(double, 1).rows == [2]
 
 
-@pytest.mark.large
-def test_time_limit_counts_neither_earlier_operations_nor_waiting(new_host):
-    """The time limit starts anew with each operation, and with each turn."""
-    host = new_host(timeout_secs=2)
-
-    def work(rows, toy):
-        ends = time.monotonic() + 1.25 * 2
-        while time.monotonic() < ends:
-            toy.progress.mark(Activity.PREPROCESSING, 0)
-            time.sleep(0.01)
-        return rows
-
-    calls = [host.tell(work, 1), host.tell(double, 1)]
-    assert [host.result(call).rows for call in calls] == [[1], [2]]
-
-
 def test_readiness_check_notices_an_overrun(new_host, wait_until):
     host = new_host(timeout_secs=0.1)
     call = host.tell(hang)
     assert wait_until(lambda: host.is_ready(call))
     assert host.result(call).timed_out
-
-
-@pytest.mark.large
-def test_a_host_that_is_idle_is_not_late(new_host, wait_until):
-    host = new_host(timeout_secs=2)
-    first = host.ask(process).rows
-    assert wait_until(lambda: host._connections[0]._progress.read().seconds > 2)
-    assert host.ask(process).rows == first
 
 
 @pytest.mark.large
@@ -228,18 +191,6 @@ def test_a_request_is_lost_when_its_fork_server_is_killed(host, wait_until):
     os.kill(fork_server, signal.SIGKILL)
     assert host.result(calls[0]).exit_text == "was killed together with the process that had started it"
     assert host.result(calls[1]).rows == [2]
-
-
-def test_a_fork_server_that_is_stopped_disturbs_no_request_until_it_is_needed(new_host, monkeypatch, wait_until):
-    host = new_host()
-    process, fork_server = both(host)
-    os.kill(fork_server, signal.SIGSTOP)
-    assert both(host) == (process, fork_server)
-    monkeypatch.setattr("headrace.hosts.fork_server_process._LONGEST_ANSWER_SECS", 0.3)
-    assert isinstance(host.ask(die), HostFailure)
-    monkeypatch.setattr("headrace.hosts.fork_server_process._LONGEST_ANSWER_SECS", LONG)
-    assert both(host)[1] != fork_server
-    assert has_ended(fork_server)
 
 
 def test_a_host_that_hangs_is_killed_even_if_its_fork_server_is_stopped(new_host, monkeypatch, wait_until):

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.hosts.connection import HostConnection
 from headrace.hosts.fork_server_process import ForkServerProcess
-from toy_hosts import double, hang, process, wait_for
+from toy_hosts import double, process, wait_for
 
 
 def test_ctrl_c_in_a_wait_harms_nothing(host, tmp_path, ctrl_c_in):
@@ -31,14 +31,6 @@ def test_ctrl_c_in_the_main_threads_wait_leaves_other_threads_waiting(host, tmp_
             host.result(call)
         (tmp_path / "gate").touch()
     assert results == [[2]] * 3
-
-
-def test_a_host_can_be_closed_after_ctrl_c(host, ctrl_c_in):
-    call = host.tell(hang)
-    ctrl_c_in(HostConnection.wait_until)
-    with pytest.raises(KeyboardInterrupt):
-        host.result(call)
-    host.close()
 
 
 def test_ctrl_c_in_a_start_ends_it(new_host, new_module, marked, ctrl_c_in):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import signal
@@ -39,13 +38,6 @@ def test_modules_are_imported_once_before_hosts_are_forked(new_host, new_module)
         importer, fork_server, process = host.learn(lambda rows, toy: (toy.module.importer, os.getppid(), os.getpid()))
         assert importer == fork_server
         os.kill(process, signal.SIGKILL)
-
-
-def test_each_host_has_a_group_and_all_share_a_session_that_is_not_their_owners(host):
-    process, fork_server, group, session, fork_server_group, fork_server_session = host.learn(ids)
-    assert group == process
-    assert session == fork_server_session == fork_server_group == fork_server
-    assert session != os.getsid(0)
 
 
 def test_a_host_has_its_owners_path_directory_and_environment(new_host, new_module, tmp_path, monkeypatch):
@@ -127,26 +119,11 @@ def test_modules_that_start_threads_are_imported_by_each_host(new_host, new_modu
     ]
 
 
-def test_a_request_handler_that_a_host_cannot_unpickle_is_logged(new_host, new_module, caplog):
-    """As it is the second time: the fork server has found that it starts a thread, so only hosts unpickle it."""
-    first = f"import os; is_first = os.getppid() == {os.getpid()}"
-    code = f"{first}\n{THREAD.format(daemon=True)}\nassert is_first, 'second'"
-    host = new_host(imports=new_module(code))
-    with pytest.raises(HostStartError, match=r"ended itself with exit code 1 before its first request, 5 times\."):
-        host.ask(len)
-    host.close()
-    assert any("The model host has failed." in line and "AssertionError: second" in line for line in lines(caplog))
-
-
 @pytest.mark.parametrize(
     ("code", "exit_text"),
     [
         ("import os; os._exit(3)", "it ended itself with exit code 3"),
-        ("import sys; sys.exit(4)", "it ended itself with exit code 4"),
-        ("import os; os.kill(os.getpid(), 11)", "it was killed by SIGSEGV"),
         ("import ctypes; ctypes.string_at(0)", "it was killed by SIGSEGV"),
-        ("import os; os.abort()", "it was killed by SIGABRT"),
-        ("import os; os.kill(os.getpid(), 9)", "it was killed by SIGKILL"),
     ],
 )
 def test_a_module_that_kills_the_process_is_an_error(new_host, new_module, code, exit_text):
@@ -171,14 +148,6 @@ def test_what_a_module_leaves_for_the_end_is_done_then(new_host, new_module, tmp
     assert not done.exists()
     host.close()
     assert done.exists()
-
-
-def test_output_and_log_records_reach_the_owner(new_host, new_module, caplog):
-    caplog.set_level(logging.INFO)
-    host = new_host(imports=new_module("print('imported'); import logging; logging.getLogger('a.b').info('so far')"))
-    host.learn(lambda rows, toy: print("answered"))
-    host.close()
-    assert {"toy: imported", "toy: so far", "toy: answered"} <= set(lines(caplog))
 
 
 HELPER = f"import subprocess; helper = subprocess.Popen({SLEEP}).pid"
@@ -298,8 +267,3 @@ threading.Thread(target=later).start()
 """
     owner = run_owner(code)
     assert (owner.stdout, owner.returncode) == ("fine\n", 0), owner.stderr
-
-
-def test_garbage_is_not_collected_while_modules_are_imported(new_host, new_module):
-    host = new_host(imports=new_module("import gc\nis_enabled = gc.isenabled()"))
-    assert host.learn(lambda rows, toy: (toy.module.is_enabled, gc.isenabled())) == (False, True)

@@ -9,12 +9,6 @@ import pytest
 
 from toy_hosts import has_ended
 
-
-def both(rows, toy):
-    """The host's process and its fork server's."""
-    return os.getpid(), os.getppid()
-
-
 FORKS = """
 import traceback
 host = new_host()
@@ -80,14 +74,3 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert not has_ended(child)
     os.kill(child, signal.SIGKILL)
     assert wait_until(lambda: has_ended(child))
-
-
-def test_programs_that_the_owner_starts_do_not_hold_hosts(host, popen, wait_until):
-    first, fork_server = host.learn(both)
-    with popen(["sleep", "1000"], close_fds=False) as program:
-        os.kill(first, signal.SIGKILL)
-        assert wait_until(lambda: has_ended(first))
-        assert host.learn(both)[1] == fork_server
-        host.close()
-        assert has_ended(fork_server)
-        program.kill()

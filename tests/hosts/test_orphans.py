@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from headrace.hosts import system
+from headrace.hosts import fork_server_process, system
 from headrace.hosts.system import MARK, kill_marked, kill_orphans, new_mark
 
 pytestmark = pytest.mark.usefixtures("census")
@@ -41,10 +41,6 @@ def was_killed(process):
     return process.wait(LONG) == -signal.SIGKILL
 
 
-def carriers(mark):
-    return [found.process for found in system.marked() if found.mark == mark]
-
-
 def connections(process):
     return process.poll() is None
 
@@ -63,12 +59,11 @@ def test_processes_of_a_dead_owner_are_killed(start, dead_owner):
     assert was_killed(other)
 
 
-def test_descendants_of_a_dead_owners_processes_are_killed(start, dead_owner, wait_until):
-    shell = start(dead_owner, ["sh", "-c", "sleep 1001 & wait"])
-    assert wait_until(lambda: len(carriers(dead_owner)) == 2)
-    kill_orphans()
-    assert was_killed(shell)
-    assert wait_until(lambda: not carriers(dead_owner))
+def test_whoever_starts_a_host_ends_what_killed_owners_have_left(start, dead_owner, host):
+    fork_server_process._kill_orphans_once.cache_clear()
+    orphan = start(dead_owner)
+    host.learn(lambda rows, toy: None)
+    assert was_killed(orphan)
 
 
 def test_processes_of_a_living_owner_stay(start):

@@ -121,20 +121,6 @@ except ZeroDivisionError:
     assert re.fullmatch(r"m: failed\nTraceback .*ZeroDivisionError: division by zero", messages[3], re.DOTALL)
 
 
-def test_log_levels_of_host_and_owner_count(reader, log):
-    logging.getLogger("quiet").setLevel(logging.ERROR)
-    code = "logging.info('too low'); logging.warning('root'); logging.getLogger('quiet').warning('too low here')"
-    run_host(reader, code, level=logging.WARNING)
-    logging.getLogger("quiet").setLevel(logging.NOTSET)
-    assert log.messages == ["m: root"]
-
-
-def test_warnings_mistakes_in_logging_calls_and_uncaught_errors_are_logged(reader, log):
-    code = "import warnings\nwarnings.warn('odd')\nlogging.info('%d', 'no number')\nraise ValueError('last words')"
-    run_host(reader, code, expected=1)
-    assert re.search("UserWarning: odd .*TypeError: %d .*ValueError: last words$", " ".join(log.messages), re.DOTALL)
-
-
 def test_a_long_record_loses_its_middle(reader, log):
     run_host(reader, "logging.info('a' + '\\0' * 1_000_000 + 'z')")
     (long,) = log.messages
@@ -183,21 +169,6 @@ def test_pipes_may_be_standard_descriptors(reader, log, printed, logged):
     assert sorted(log.messages) == ["m: 5 open", "m: err", "m: out"]  # three, the log and the folder
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "os.close(1)\ntry:\n  print('lost')\nexcept OSError:\n  print('on', file=sys.stderr)\nos._exit(0)",
-        "sys.stdout.close()\ntry:\n  print('lost')\nexcept ValueError:\n  os.write(1, b'on')",
-        "os.closerange(0, 3)\nlogging.info('on')\nos._exit(0)",
-        "sys.stderr.close()\nlogging.info('on')",
-        "sys.stdout = sys.stderr = None\nprint('lost'); logging.info('on')",
-    ],
-)
-def test_closed_streams_do_no_harm(reader, log, code):
-    run_host(reader, code)
-    assert log.messages == ["m: on"]
-
-
 def test_bytes_that_are_no_log_record_are_logged_as_text(reader, log):
     texts = ["no json", '{"a": 1}', "7", ""]
     os.write(reader.logged, "\n".join(texts).encode() + b"\n" + b"[" * 50_000)
@@ -225,16 +196,6 @@ def test_a_handler_that_raises_does_not_end_the_thread(reader, log, capfd, error
     reader.close(LONG)
     assert log.messages == ["m: good"]
     assert capfd.readouterr().err.count("Traceback") == 2
-
-
-def test_close_leaves_nothing(log):
-    before, reader = belongings(), OutputReader("m")
-    assert belongings() - before
-    run_host(reader, "print('x', end='')")
-    reader.release()
-    reader.close(LONG)
-    assert log.messages == ["m: x"]
-    assert not belongings() - before
 
 
 def test_close_does_not_wait_for_ever_for_others(log):

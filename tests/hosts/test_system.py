@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import pytest
 
 from headrace.hosts import system
 from headrace.models.memory import pids_are_local
-from toy_hosts import forbidden, has_ended
+from toy_hosts import forbidden
 
 pytestmark = pytest.mark.usefixtures("census")
 
@@ -31,12 +30,6 @@ def start(popen):
     return start
 
 
-def is_readable(file, seconds=LONG):
-    poll = select.poll()
-    poll.register(file, select.POLLIN)
-    return bool(poll.poll(seconds * 1000))
-
-
 @pytest.mark.parametrize(("module", "name"), [(os, "fork"), (system.socket, "send_fds"), (system.socket, "AF_UNIX")])
 def test_missing_system_features_are_named(monkeypatch, module, name):
     monkeypatch.delattr(module, name)
@@ -48,39 +41,8 @@ def test_a_python_that_cannot_be_found_is_named(monkeypatch):
     assert "sys.executable" in system.why_no_hosts()
 
 
-def test_a_process_dies_with_its_parent(start, wait_until):
-    code = "system.die_with_parent(signal.SIGTERM, os.getppid()); print(os.getpid(), flush=True); time.sleep(1000)"
-    parent = start(f"child = os.fork()\nif not child: {code}\ntime.sleep(1000)")
-    child = int(parent.stdout.readline())
-    assert not has_ended(child)
-    parent.kill()
-    assert wait_until(lambda: has_ended(child))
-
-
 def test_a_process_whose_parent_has_already_ended_exits(start):
     assert start("system.die_with_parent(signal.SIGTERM, 1 << 22); print('still here')").wait(LONG) == 1
-
-
-def test_orphans_are_adopted(start):
-    code = """
-system.adopt_orphans()
-subprocess.run(["sh", "-c", "setsid sleep 1000 & exit"])
-(orphan,) = system.children()
-print(system.fields_of(orphan)[1] == str(os.getpid()))
-os.kill(orphan, signal.SIGKILL)
-os.waitpid(orphan, 0)
-print(system.children())
-"""
-    assert start(code).communicate(timeout=LONG)[0].split("\n")[:2] == ["True", "[]"]
-
-
-def test_children_are_found_even_if_they_have_ended(popen, wait_until):
-    with popen(["sleep", "1000"]) as child:
-        assert child.pid in system.children()
-        child.kill()
-        assert wait_until(lambda: has_ended(child.pid))
-        assert child.pid in system.children()
-    assert child.pid not in system.children()
 
 
 def test_process_names_with_brackets_and_spaces_are_parsed(popen, tmp_path):
@@ -90,16 +52,6 @@ def test_process_names_with_brackets_and_spaces_are_parsed(popen, tmp_path):
         assert system.fields_of(child.pid)[1] == str(os.getpid())
         child.kill()
     assert system.fields_of(child.pid) == []
-
-
-def test_the_end_of_a_process_is_seen(popen):
-    with popen(["sleep", "1000"]) as child:
-        pidfd = system.watch(child.pid)
-        assert not is_readable(pidfd, 0)
-        child.kill()
-        assert is_readable(pidfd)
-    os.close(pidfd)
-    assert system.watch(child.pid) is None
 
 
 def test_a_host_is_killed_before_its_owner(start):

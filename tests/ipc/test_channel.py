@@ -107,20 +107,14 @@ def test_waiting_has_a_limit(ends):
     assert other.receive(0.01) == ("late", [])
 
 
-def test_waiting_for_more_of_a_message_that_has_begun_has_a_limit_of_its_own(ends):
+@pytest.mark.parametrize("limit", ["timeout_secs", "stall_secs"])
+@pytest.mark.parametrize("length", [30, 300])
+def test_waiting_for_the_rest_of_a_message_has_a_limit(ends, limit, length):
     one, other = ends
     with raw(one) as naked:
-        naked.sendall((struct.pack("!QQ", 1000, 0) + bytes(1000))[:300])
+        naked.sendall((struct.pack("!QQ", 1000, 0) + bytes(1000))[:length])
     with pytest.raises(TimeoutError):
-        other.receive(stall_secs=0.01)
-
-
-def test_waiting_for_the_rest_of_a_message_has_a_limit(ends):
-    one, other = ends
-    with raw(one) as naked:
-        naked.sendall(struct.pack("!QQ", 100, 0) + b"beginning")
-    with pytest.raises(TimeoutError):
-        other.receive(0.01)
+        other.receive(**{limit: 0.01})
     with pytest.raises(EOFError):  # what would come next is no message
         other.receive(0.01)
     with pytest.raises(BrokenPipeError):

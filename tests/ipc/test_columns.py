@@ -96,13 +96,6 @@ def test_deep_rows_are_taken_apart_only_so_far():
     assert len(encode(None, rows).columns) == 5
 
 
-def test_both_processes_have_the_same_columns():
-    rows = [(str(i), {"x": array, "y": [i]}) for i, array in enumerate(numpy.eye(4))]
-    owner, host = sent(rows)
-    assert len(owner) == 5
-    assert repr(owner) == repr(host.columns)
-
-
 def test_columns_do_not_change_with_the_rows():
     rows = ["a", "b"]
     owner, host = sent(rows)

@@ -64,21 +64,6 @@ def test_a_mark_that_is_not_finished_does_not_count(memory, progress, marks):
     assert progress.read().activity is Activity.ANSWERING
 
 
-def test_marks_of_a_dead_process_are_read():
-    segment = Segment.create("progress", Progress.SIZE)
-    child = os.fork()
-    if not child:
-        progress = Progress(segment.memory)
-        progress.begin(1 << 40)
-        progress.mark(Activity.INFERENCE, 3, 1)
-        os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(child, 0)
-    snapshot = Progress(segment.memory).read()
-    segment.close()
-    assert (snapshot.call, snapshot.activity, snapshot.position, snapshot.index) == (1 << 40, Activity.INFERENCE, 3, 1)
-    assert snapshot.seconds < 60
-
-
 def test_reads_return_one_complete_mark():
     """A child writes as fast as it can; the numbers that are read are always of one mark."""
     segment = Segment.create("progress", Progress.SIZE)

@@ -43,14 +43,6 @@ def test_memory_written_by_one_process_is_read_by_the_other(segment):
     other.close()
 
 
-def test_lent_memory_is_the_beginning_and_can_be_written(segment):
-    segment.memory[:4] = b"abcd"
-    memory, _ = segment.lend(3)
-    assert bytes(memory) == b"abc"
-    memory[0:1] = b"x"
-    assert bytes(segment.memory[:4]) == b"xbcd"
-
-
 def as_numpy(memory):
     return numpy.frombuffer(memory, numpy.float32)
 
@@ -102,16 +94,6 @@ def test_memory_that_is_not_kept_is_recognized(segment, keep):
     del kept
 
 
-def test_kept_memory_outlives_its_segment(segment):
-    segment.memory[:4] = b"abcd"
-    memory, is_kept = segment.lend(4)
-    array = numpy.frombuffer(memory, numpy.uint8)
-    del memory
-    segment.close()
-    assert array.tobytes() == b"abcd"
-    assert is_kept()
-
-
 def test_closing_frees_the_descriptors_and_may_be_repeated(segment, descriptors):
     before = descriptors()
     one = Segment.create("one", MEGABYTE)
@@ -124,7 +106,7 @@ def test_closing_frees_the_descriptors_and_may_be_repeated(segment, descriptors)
 def test_a_segment_that_cannot_be_mapped_leaves_nothing(descriptors):
     before = descriptors()
     with pytest.raises(ValueError, match="size"):
-        Segment("empty", anonymous_file("empty"), 1)
+        Segment("empty", anonymous_file("empty", 0), 1)
     with pytest.raises(OSError, match=r"large|memory|Invalid"):
         Segment.create("huge", 1 << 62)
     assert descriptors() == before

@@ -136,7 +136,3 @@ def test_classes_of_modules_registered_by_value_travel_by_value(tmp_path, monkey
 
 def test_a_text_that_names_main_arrives():
     assert round_trip(["if __name__ == '__main__':"]) == ["if __name__ == '__main__':"]
-
-
-def test_pickles_themselves_arrive():
-    assert round_trip([pickle.dumps(1), bytearray(b"x" * 100_000)]) == [pickle.dumps(1), bytearray(b"x" * 100_000)]

@@ -16,8 +16,6 @@ import pytest
 from endpoints import running_managers, stale_endpoints
 from headrace.machine.discovery import ManagerEndpoint, find, find_or_launch
 
-NOBODY = 65534
-IS_ROOT = os.geteuid() == 0
 PREAMBLE = """
 import os, select, signal, socket, sys, threading
 from headrace.machine.discovery import ManagerEndpoint, find, find_or_launch
@@ -99,33 +97,6 @@ def ends(connection):
             return True
 
 
-RACE = """
-def serve(endpoint):
-    with open(f"{base}/launches", "a") as file:
-        file.write(name + "\\n")
-    for client in [endpoint.accept() for _ in range(8)]:
-        client.sendall(name.encode())
-    endpoint.remove()
-say("ready")
-input()
-for number in range(25):
-    name = f"m{number}"
-    assert greeting(find_or_launch(directory, name, forked(serve))) == name.encode()
-"""
-
-
-def test_only_one_of_several_racers_launches_a_manager(start, directory, wait_until):
-    racers = [start(RACE) for _ in range(8)]
-    assert {racer.stdout.readline() for racer in racers} == {"ready\n"}
-    for racer in racers:
-        racer.stdin.write("go\n")
-        racer.stdin.flush()
-    assert [racer.wait(60) for racer in racers] == [0] * 8
-    with open(os.path.join(os.path.dirname(directory), "launches")) as file:
-        assert sorted(file.read().split()) == sorted(f"m{number}" for number in range(25))
-    assert wait_until(lambda: not os.path.exists(directory))
-
-
 CHURN = """
 name = "m"
 def serve(endpoint):
@@ -159,13 +130,6 @@ def test_an_endpoint_that_is_taken_is_found(take_endpoint, directory):
         assert client.recv(1) == b"x"
     assert sorted(os.listdir(directory)) == ["m.lock", "m.sock"]
     assert {os.stat(os.path.join(directory, file)).st_mode & 0o777 for file in os.listdir(directory)} == {0o600}
-
-
-def test_find_returns_none_without_a_manager(directory):
-    assert find(directory, "m") is None
-    assert find(os.path.join(directory, "missing"), "m") is None
-    assert running_managers(directory) == stale_endpoints(directory) == []
-    assert stale_endpoints(os.path.join(directory, "missing")) == []
 
 
 def test_removing_an_endpoint_leaves_nothing_and_ends_waiting_connections(take_endpoint, directory):
@@ -255,26 +219,6 @@ def test_a_launcher_that_is_killed_makes_room_for_another(start, take_endpoint, 
     assert launcher.wait(60) == -signal.SIGKILL
     assert ends(waiting)
     assert (running_managers(directory), stale_endpoints(directory)) == ([], ["m"])
-    take_endpoint()
-    assert (running_managers(directory), stale_endpoints(directory)) == (["m"], [])
-
-
-MANAGER = """
-name = "m"
-def serve(endpoint):
-    say(os.getpid())
-    while True:
-        endpoint.accept().sendall(b"welcome")
-greeting(find_or_launch(directory, name, forked(serve)))
-"""
-
-
-def test_a_manager_that_is_killed_makes_room_for_another(start, take_endpoint, directory, wait_until):
-    manager = int(start(MANAGER).stdout.readline())
-    with find_or_launch(directory, "m", no_launch) as client:
-        assert client.recv(100) == b"welcome"
-    os.kill(manager, signal.SIGKILL)
-    assert wait_until(lambda: stale_endpoints(directory) == ["m"])
     take_endpoint()
     assert (running_managers(directory), stale_endpoints(directory)) == (["m"], [])
 

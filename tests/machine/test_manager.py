@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import HostStartError, ModelMemoryError
-from headrace.hosts.provider import HostFailure
 from headrace.ipc.channel import Channel
 from headrace.ipc.codec import decode
 from headrace.ipc.weights_file import attach
@@ -152,15 +151,6 @@ def test_a_load_without_waiting_clients_is_given_up(managers, lease_of, noted, l
             answer.result()
     assert wait_until(lambda: loader not in marked())
     assert set(managers.models()) == {"another"}
-
-
-def test_a_loaders_death_is_reported_to_all_waiting_clients(managers, lease_of):
-    def dies(toy):
-        os._exit(7)
-
-    host_failure = lease_of(dies).take()
-    assert isinstance(host_failure, HostFailure)
-    assert host_failure.exit_text == "ended itself with exit code 7"
 
 
 def test_a_half_written_weights_file_goes_to_no_client(managers, lease_of, tmp_path, wait_until):

@@ -106,46 +106,9 @@ def test_a_client_that_ends_while_it_loads_is_followed_by_the_next(managers, lea
         assert loads.result() == ["made", "here"]
 
 
-def test_a_client_that_ends_while_it_loads_is_followed_by_a_loader(managers, lease_of, wait_until):
-    class EndsError(Exception):
-        pass
-
-    begun = threading.Event()
-
-    def ends():
-        begun.set()
-        assert wait_until(lambda: managers.models()["key"]["clients"] == 2)
-        raise EndsError
-
-    with ThreadPoolExecutor(2) as pool:
-        fails = pool.submit(lease_of(a_list).take, ends)
-        assert begun.wait(60)
-        waits = pool.submit(take, lease_of(a_list))
-        with pytest.raises(EndsError):
-            fails.result()
-        assert waits.result() == ["a", "model"]
-
-
 def test_a_model_that_a_client_cannot_export_lives_in_a_host(managers, lease_of, loading_here):
     here = loading_here(reason="it is of clay")
     grant, files = lease_of(a_list).take(here)
     assert (grant.layout, grant.reason, files) == (None, "it is of clay", [])
     assert len(managers.models()["key"]["hosts"]) == 1
     assert here.times == 1
-
-
-def test_a_load_that_raises_at_a_client_fails_for_all_who_wait(managers, lease_of, wait_until):
-    begun = threading.Event()
-
-    def fails():
-        begun.set()
-        assert wait_until(lambda: managers.models()["key"]["clients"] == 2)
-        return Exported(b"no"), []
-
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(lease_of(a_list).take, fails)
-        assert begun.wait(60)
-        second = pool.submit(lease_of(a_list).take)
-        grants = [answer.result()[0] for answer in (first, second)]
-    assert [(grant.load_response, grant.is_loaded) for grant in grants] == [(b"no", False)] * 2
-    assert take(lease_of(a_list)) == ["a", "model"]

@@ -51,13 +51,6 @@ def others(board, later=0.01):
     return board.others
 
 
-def test_boards_of_one_quota_are_one(board):
-    one, other = board(), board()
-    one.state.quota = 5.0
-    assert other.state.quota == 5.0
-    assert len(others(one)) == len(others(other)) == 1
-
-
 def test_other_process_shares_the_board(board, member):
     process = member()
     mine = board()
@@ -65,14 +58,6 @@ def test_other_process_shares_the_board(board, member):
     assert [one.in_flight for one in others(mine)] == [3]
     process.communicate()
     assert process.returncode == 0
-
-
-def test_file_is_gone_with_its_last_user(board, directory):
-    one, other = shared_board("a"), shared_board("a")
-    one.close()
-    assert len(files(directory)) == 1
-    other.close()
-    assert not os.path.exists(directory)
 
 
 def test_file_stays_while_another_process_uses_it(member, directory):
@@ -112,14 +97,6 @@ def test_file_of_a_killed_process_is_removed_by_the_next(member, directory):
     assert len(files(directory)) == 1
     shared_board("b").close()
     assert not os.path.exists(directory)
-
-
-def test_killed_process_counts_no_more(board, member):
-    mine, process = board(), member()
-    assert len(others(mine)) == 1
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert others(mine, later=3) == []
 
 
 def test_only_one_process_has_the_turn(board, popen):
@@ -224,17 +201,6 @@ def test_what_a_killed_process_spent_stays_counted_while_others_run(opened, spen
     kill(spender())
     assert mine.total() == Spent(1, 10, 0.5)
     assert spender().total == Spent(2, 20, 1.0)
-
-
-def test_process_that_comes_after_the_only_one_was_killed_goes_on(spender, directory):
-    kill(spender())
-    second = spender()
-    assert second.total == Spent(2, 20, 1.0)
-    kill(second)
-    third = spender()
-    assert third.total == Spent(3, 30, 1.5)
-    third.communicate()
-    assert not os.path.exists(directory)
 
 
 def test_file_of_a_killed_run_stays_for_an_hour(spender, directory):

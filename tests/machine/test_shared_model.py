@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 
 import cloudpickle
 import pytest
@@ -87,14 +86,6 @@ def test_a_host_survives_a_client_that_leaves_in_the_middle(client_of, wait_unti
         assert two.result(waiting).rows == [host]
 
 
-def test_reaping_leaves_a_living_shared_host_alone(client_of):
-    one, two = client_of(), client_of()
-    host = one.where()
-    assert two.where() == host
-    assert one.lease.reap(host) is None
-    assert two.where() == host
-
-
 @pytest.mark.parametrize("forbids", [False, True], ids=["pidfd_open", "forbidden"])
 def test_a_client_that_loses_its_connection_ends_no_host(client_of, monkeypatch, forbids):
     if forbids:  # as in old containers
@@ -136,19 +127,6 @@ def test_a_request_that_waits_at_a_host_that_dies_is_not_lost(client_of, wait_un
         assert two.result(waits).rows == ["answered"]
 
 
-def test_a_host_that_hangs_is_killed_by_a_client_that_has_waited_too_long(client_of):
-    one, two = client_of(timeout_secs=2), client_of(timeout_secs=600)
-    host = one.where()
-    assert two.where() == host
-
-    def hang(toy):
-        select.select([], [], [])
-
-    host_failure = one.learn(hang)
-    assert host_failure.timed_out
-    assert two.where() != host
-
-
 def test_output_of_hosts_reaches_a_client(client_of, caplog, wait_until):
     def speak(toy):
         print("printed")
@@ -183,15 +161,6 @@ def test_clients_that_come_and_go_leave_no_descriptors(managers, lease_of, descr
         [os.close(file) for file in lease.take()[1]]
         lease.close()
     assert wait_until(lambda: len(descriptors()) == before), descriptors()
-
-
-def test_output_of_a_loader_that_dies_is_logged(managers, lease_of, caplog):
-    def dies(toy):
-        logging.getLogger("loader").warning("I die")
-        os._exit(1)
-
-    lease_of(dies).take()
-    assert "key: I die" in [record.getMessage() for record in caplog.records]
 
 
 def test_copies_share_the_processors(client_of, monkeypatch):

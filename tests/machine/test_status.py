@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 
 import numpy
 import pytest
@@ -141,14 +140,6 @@ def test_leftovers_of_a_killed_manager_are_found_and_removed(shared, directory, 
     clean(state)
     assert not os.path.exists(directory)
     assert machine_status().stale == ()
-
-
-def test_an_endpoint_that_was_taken_meanwhile_is_not_cleaned(shared, directory):
-    shared(mappable(), 1)
-    state = machine_status()
-    (manager,) = state.managers
-    clean(replace(state, stale=(manager.endpoint,)))
-    assert [one.process.process for one in machine_status().managers] == [manager.process.process]
 
 
 def test_status_shows_a_stopped_manager(shared, monkeypatch):

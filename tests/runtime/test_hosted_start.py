@@ -74,8 +74,8 @@ def test_worker_opens_and_takes_elements_while_its_model_loads(opened, gate):
 
 def test_keyed_models_have_a_fork_server_before_their_first_batch(opened, monkeypatch):
     forked = threading.Event()
-    fork = ForkServerClient.fork
-    monkeypatch.setattr(ForkServerClient, "fork", lambda *args: (fork(*args), forked.set())[0])
+    fork = ForkServerClient.host
+    monkeypatch.setattr(ForkServerClient, "host", lambda *args: (fork(*args), forked.set())[0])
     worker = opened(hosted(KeyedModelHandler([KeyModelMapping(["a"], doubling())])))
     assert forked.wait(60)
     assert run(worker, [("a", 1)]) == [("a", 2)]

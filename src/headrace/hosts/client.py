@@ -50,10 +50,11 @@ class ModelHosts:
         self._first = first
         self._connections: list[HostConnection | None] = [None] * copies
         self._is_closed = False
-        self._begin()
+        self.after_fork()
         reset_in_forks(self)
 
-    def _begin(self) -> None:
+    def after_fork(self) -> None:
+        """Starts afresh: in a forked child the hosts are the parent's."""
         # Call numbers begin with their client's, since every client of a shared host sees the current one.
         self.client = secrets.randbits(31) or 1
         self._numbers = count(first_call_of(self.client))
@@ -128,16 +129,13 @@ class ModelHosts:
     @property
     def processes(self) -> list[int]:
         """Process ids of the running hosts."""
-        return [
-            connection.process for connection in self._connections if connection is not None and not connection.is_over
-        ]
+        return [one.process for one in self._connections if one is not None and not one.is_over]
 
     @property
     def snapshots(self) -> list[ActivitySnapshot]:
         """What the running hosts are doing; nothing of those that do many things at once."""
         connections = [] if self._side_by_side else self._connections
-        found = [connection.snapshot() for connection in connections if connection is not None]
-        return [snapshot for snapshot in found if snapshot is not None]
+        return [found for one in connections if one is not None and (found := one.snapshot()) is not None]
 
     def hang_up(self) -> None:
         """As ``close``, without waiting; ``close`` is still necessary."""
@@ -160,10 +158,6 @@ class ModelHosts:
         for connection in self._connections:
             if connection is not None:
                 connection.leave()
-
-    def after_fork(self) -> None:
-        """In a forked child: forgets the hosts without disturbing them, since they are the parent's."""
-        self._begin()
 
     def _send(self, call: Call) -> None:
         while True:
@@ -192,7 +186,12 @@ class ModelHosts:
         return 0.5 if connection is None or connection.is_over else connection.load
 
     def _restart(self, number: int) -> HostConnection:
-        self._count_failed_start(number)
+        last = self._connections[number]
+        self._failed_starts = self._failed_starts + 1 if last and not last.has_begun else 0
+        if last and last.failure and self._failed_starts >= _MOST_FAILED_STARTS:
+            self._connections[number], self._failed_starts = None, 0  # the next request may try again
+            why = f"it {last.failure.exit_text} before its first request, {_MOST_FAILED_STARTS} times."
+            raise HostStartError(self._name, why)
         try:
             connection = self._connections[number] = HostConnection(
                 self._provider, self._first + number, self._timeout_secs, side_by_side=self._side_by_side
@@ -202,14 +201,6 @@ class ModelHosts:
         if self._is_closed:  # meanwhile: ``hang_up`` has not seen it
             connection.hang_up()
         return connection
-
-    def _count_failed_start(self, number: int) -> None:
-        connection = self._connections[number]
-        self._failed_starts = self._failed_starts + 1 if connection and not connection.has_begun else 0
-        if connection and connection.failure and self._failed_starts >= _MOST_FAILED_STARTS:
-            self._connections[number], self._failed_starts = None, 0  # the next request may try again
-            why = f"it {connection.failure.exit_text} before its first request, {_MOST_FAILED_STARTS} times."
-            raise HostStartError(self._name, why)
 
 
 def first_call_of(client: int) -> int:

@@ -248,10 +248,14 @@ class HostConnection:
             self._changed.notify_all()
 
     def _read_once(self, *, block: bool) -> None:
-        ready = dict(self._poll.poll(self._poll_timeout_ms() if block else 0))
+        limit = self._timeout_secs
+        timeout_ms = None if block else 0
+        if block and limit is not None:
+            timeout_ms = milliseconds(limit - max(0.0, self._seconds_busy(self._progress.read())))
+        ready = dict(self._poll.poll(timeout_ms))
         if not ready:
             late = self._progress.read()
-            if self._timeout_secs is not None and self._seconds_busy(late) > self._timeout_secs:
+            if limit is not None and self._seconds_busy(late) > limit:
                 self._kill_late(late)
             return
         if self._channel_file not in ready or self._is_disconnected:
@@ -266,12 +270,6 @@ class HostConnection:
         except BaseException:  # Ctrl-C, or too many open files: a response is lost
             self.hang_up()
             raise
-
-    def _poll_timeout_ms(self) -> int | None:
-        """Milliseconds until the current operation exceeds the time limit; None: no limit."""
-        if self._timeout_secs is None:
-            return None
-        return milliseconds(self._timeout_secs - max(0.0, self._seconds_busy(self._progress.read())))
 
     def _accept(self, received: tuple[Any, ...], files: list[int]) -> None:
         reply = Frame(*received)

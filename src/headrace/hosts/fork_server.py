@@ -19,7 +19,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from headrace.core.files import keep_copies
@@ -171,7 +171,11 @@ class ForkServer:
         code = 1
         try:
             to_owner = Channel.inherited(channel)  # this reference keeps it open until the process exits
-            _lead_own_group(fork_server)
+            os.setpgid(0, 0)  # it and what it starts end together, with the fork server at the latest
+            die_with_parent(signal.SIGKILL, fork_server)
+            adopt_orphans()
+            change_oom_score(KILLED_FIRST)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
             self._channel.close()
             request_handler = self._request_handler or pickle.loads(self._config.request_handler)
             self._request_handler = None
@@ -231,15 +235,6 @@ class ForkServer:
                     os.waitpid(orphan, 0)
 
 
-def _lead_own_group(fork_server: int) -> None:
-    """In a new host: it and what it starts end together, with the fork server at the latest; signals act as usual."""
-    os.setpgid(0, 0)
-    die_with_parent(signal.SIGKILL, fork_server)
-    adopt_orphans()
-    change_oom_score(KILLED_FIRST)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def _preload_model(request_handler: Any, request: Preload, files: list[int]) -> None:
     assert request.layout is not None
     request_handler.attach(pickle.loads(request.work), attach(files, request.layout))
@@ -274,14 +269,6 @@ def _ending_with(owner: int) -> Iterator[None]:
         thread.join()
 
 
-def _import_ahead(modules: Iterable[str]) -> None:
-    """Imports modules that the request handler is going to need; if one fails, so does the request handler."""
-    with _without_collections():
-        for module in modules:
-            with contextlib.suppress(Exception):
-                importlib.import_module(module)
-
-
 def _next_message(channel: Channel, owner: int) -> tuple[Any, list[int]]:
     """Waits for the owner's next message.
 
@@ -311,8 +298,10 @@ def main() -> None:
     redirect_output(printed, logged, setup.environment.log_level)
     faulthandler.enable(2)
     setup.environment.take(setup.environment)
-    with _ending_with(owner):
-        _import_ahead(setup.modules)
+    with _ending_with(owner), _without_collections():
+        for module in setup.modules:
+            with contextlib.suppress(Exception):  # which the request handler will raise, too
+                importlib.import_module(module)
     try:
         config: ForkServerConfig = _next_message(channel, owner)[0]
     except (EOFError, OSError):  # nobody has needed it

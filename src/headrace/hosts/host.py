@@ -180,7 +180,8 @@ class _Client:
             self._progress.begin(request.call)
         is_here = True
         try:
-            if not self._has_begun(request):
+            content = None if request.content is None else memoryview(request.content)
+            if content is None or not self._request_handler.begin(request.call, content, self._progress, self._send):
                 self._handle(request, files)
         except ConnectionError:  # the client left without waiting for the response
             is_here = False
@@ -194,12 +195,6 @@ class _Client:
         if self._outgoing is not None:
             self._outgoing.end()
         self._channel.close()
-
-    def _has_begun(self, request: Frame) -> bool:
-        if request.content is None:
-            return False
-        content = memoryview(request.content)
-        return self._request_handler.begin(request.call, content, self._progress, self._send)
 
     def _send(self, number: int, pieces: Sequence[bytes | bytearray]) -> None:
         self._outgoing = self._outgoing or Outgoing(self._channel)
@@ -222,18 +217,14 @@ class _Client:
             if size <= LONGEST_INLINE and not request.flag:
                 where: Content = message.content()
             else:
-                where = self._in_segment(request.call, message)
+                where = self._link.own.take(size)
+                message.write(where.memory)
+                self._unread[request.call] = where, size
             del message  # before is_kept(): the response itself may refer to the request's memory
             self._link.send(request.call, where, size, flag=is_kept is not None and is_kept(), files=more)
         finally:
             for file in more:
                 os.close(file)
-
-    def _in_segment(self, call: int, message: Message) -> Segment:
-        segment = self._link.own.take(message.nbytes)
-        message.write(segment.memory)
-        self._unread[call] = segment, message.nbytes
-        return segment
 
     def _answer(self, memory: memoryview, *, own: bool) -> tuple[Message, Sequence[int]]:
         known: Columns | None = None
@@ -242,10 +233,8 @@ class _Client:
         except Exception as error:
             answer = self._request_handler.unreadable(error)
         else:
-            if isinstance(head, Export):
-                answer = self._export(head)
-            else:
-                answer = self._request_handler.answer(head, rows, self._progress)
+            is_export = isinstance(head, Export)
+            answer = self._export(head) if is_export else self._request_handler.answer(head, rows, self._progress)
             del rows
         if not self._request_handler.is_side_by_side:
             self._progress.mark(Activity.ANSWERING)

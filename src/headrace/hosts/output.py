@@ -187,18 +187,15 @@ class _RecordSender(logging.Handler):
         self._logged = logged
 
     def emit(self, record: logging.LogRecord) -> None:
-        try:
-            self._write(record_line(record.levelno, record.name, self.format(record)))
-        except Exception:
-            self.handleError(record)  # prints to stderr, like every standard handler
-
-    def _write(self, line: bytes) -> None:
         """Writes a whole line. The handler's lock keeps threads apart, the file lock forked processes."""
-        with suppress(OSError):  # some systems cannot lock a pipe
-            fcntl.lockf(self._logged, fcntl.LOCK_EX)
         try:
+            line = record_line(record.levelno, record.name, self.format(record))
+            with suppress(OSError):  # some systems cannot lock a pipe
+                fcntl.lockf(self._logged, fcntl.LOCK_EX)
             while line:
                 line = line[os.write(self._logged, line) :]
+        except Exception:
+            self.handleError(record)  # prints to stderr, like every standard handler
         finally:
             with suppress(OSError):
                 fcntl.lockf(self._logged, fcntl.LOCK_UN)

@@ -49,7 +49,10 @@ def _reduced(error: BaseException) -> Any:
         return error.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
     cls, base = type(error), _built_in(type(error))
     attributes = {name: value for name, value in vars(error).items() if _survives(value)}
-    args, own = (tuple(map(_sendable, given)) for given in (base.__reduce__(error)[1], error.args))
+    args, own = (
+        tuple(value if _survives(value) else _text(value, repr) for value in given)
+        for given in (base.__reduce__(error)[1], error.args)
+    )
     parts = cls, args, own, attributes
     try:
         str(_rebuild(*_round_trip(parts)))
@@ -85,10 +88,6 @@ def _survives(value: Any) -> bool:
     if copy is None or not isinstance(value, BaseException):
         return copy is not None
     return type(copy) is type(value) and _text(copy) == _text(value) and vars(copy).keys() == vars(value).keys()
-
-
-def _sendable(value: Any) -> Any:
-    return value if _survives(value) else _text(value, repr)
 
 
 def _text(value: Any, render: Callable[[Any], str] = str) -> str | None:

@@ -24,15 +24,15 @@ _PRESENT, _SWAPPED, _OF_FILE = 0x80, 0x40, 0x20
 _MAPS, _PAGEMAP = Path("/proc/self/maps"), Path("/proc/self/pagemap")
 
 
-class MappedFiles(NamedTuple):
-    """Files that hold buffers, and which part of each to map."""
+class MappedPart(NamedTuple):
+    """Which part of a file to map."""
 
-    files: list[int]
-    """Descriptors."""
-    parts: list[Span]
-    """Offset and size of the part, in bytes, of each file."""
-    places: dict[Span, tuple[int, int, int]]
-    """For each buffer in a file, by its address and size: number of the file, offset in its part, and size."""
+    file: int
+    """Its descriptor."""
+    part: Span
+    """Offset and size, in bytes."""
+    places: list[tuple[Span, int, int]]
+    """Each buffer in it, by its address and size; its offset in the part, and size."""
 
 
 class _Mapping(NamedTuple):
@@ -47,7 +47,7 @@ class _Mapping(NamedTuple):
     path: str
 
 
-def mapped_files(spans: Sequence[Span], most: int, opened: ExitStack) -> MappedFiles:
+def mapped_files(spans: Sequence[Span], most: int, opened: ExitStack) -> list[MappedPart]:
     """Opens the files that hold buffers, where the buffers are private mappings that nobody has changed.
 
     Args:
@@ -62,18 +62,15 @@ def mapped_files(spans: Sequence[Span], most: int, opened: ExitStack) -> MappedF
         mapping = mappings[bisect_right(starts, span[0]) - 1] if starts else None
         if mapping is not None and mapping.start <= span[0] and sum(span) <= mapping.end:
             found[mapping].append(span)
-    result = MappedFiles([], [], {})
+    parts: list[MappedPart] = []
     for mapping, within in sorted(found.items(), key=lambda item: -_bytes(item[1])):
-        if len(result.files) < most and _bytes(within) >= _SMALLEST and _is_unchanged(mapping):
-            file = _opened(mapping)
-            if file is not None:
-                opened.callback(os.close, file)
-                places = {span: (len(result.files), span[0] - mapping.start, span[1]) for span in within}
-                result.places.update(places)
-                result.files.append(file)
-                size = os.fstat(file).st_size - mapping.offset
-                result.parts.append((mapping.offset, min(mapping.end - mapping.start, size)))
-    return result
+        is_worth_it = len(parts) < most and _bytes(within) >= _SMALLEST and _is_unchanged(mapping)
+        if is_worth_it and (file := _opened(mapping)) is not None:
+            opened.callback(os.close, file)
+            size = min(mapping.end - mapping.start, os.fstat(file).st_size - mapping.offset)
+            places = [(span, span[0] - mapping.start, span[1]) for span in within]
+            parts.append(MappedPart(file, (mapping.offset, size), places))
+    return parts
 
 
 def _bytes(spans: Sequence[Span]) -> int:

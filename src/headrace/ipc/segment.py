@@ -10,11 +10,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import count
+from operator import attrgetter
 
 _SMALLEST = 1 << 16
 """Minimum size of a segment, in bytes."""
 _MOST_FREE = 4
 """How many free segments a pool keeps."""
+_SIZE = attrgetter("size")
 _WASTEFUL = 1 << 24
 """A free segment larger than this many bytes is dropped if its last use needed under a sixteenth of it."""
 
@@ -34,10 +36,10 @@ class Segment:
         self.file = -1
         try:
             self._map = mmap.mmap(file, size)
-            self.memory = memoryview(self._map)
         except BaseException:
             os.close(file)
             raise
+        self.memory = memoryview(self._map)
         self.file = file
         self._block_type = ctypes.c_char * size
 
@@ -45,13 +47,7 @@ class Segment:
     def create(cls, name: int, size: int) -> Segment:
         """Creates a segment of at least ``size`` bytes, rounded up to a power of two."""
         room = max(_SMALLEST, 1 << (size - 1).bit_length()) if size > 1 else _SMALLEST
-        file = anonymous_file("headrace")
-        try:
-            os.ftruncate(file, room)
-        except BaseException:
-            os.close(file)
-            raise
-        return cls(name, file, room)
+        return cls(name, anonymous_file("headrace", room), room)
 
     @classmethod
     def received(cls, file: int, name: int = 0) -> Segment:
@@ -95,12 +91,10 @@ class SegmentPool:
 
     def take(self, size: int) -> Segment:
         """Takes the smallest free segment of at least ``size`` bytes, or creates one; the caller gives it back."""
-        best: Segment | None = None
-        for segment in self._free:
-            if segment.size >= size and (best is None or segment.size < best.size):
-                best = segment
-        if best is None:
+        fitting = [segment for segment in self._free if segment.size >= size]
+        if not fitting:
             return Segment.create(next(self._names), size)
+        best = min(fitting, key=_SIZE)
         self._free.remove(best)
         return best
 
@@ -118,7 +112,7 @@ class SegmentPool:
             return
         self._free.append(segment)
         if len(self._free) > _MOST_FREE:
-            smallest = min(self._free, key=lambda one: one.size)
+            smallest = min(self._free, key=_SIZE)
             self._free.remove(smallest)
             self.drop(smallest)
 
@@ -169,12 +163,19 @@ class Reply:
         self._free.append(self._call)  # without a lock: a garbage collection may run this in any thread at any time
 
 
-def anonymous_file(name: str) -> int:
-    """Creates a file without a path, freed with its last descriptor and mapping.
+def anonymous_file(name: str, size: int) -> int:
+    """Creates a file of zeros without a path, freed with its last descriptor and mapping.
 
-    Without memfd (macOS), it is an unlinked temporary file.
+    Without memfd (macOS), it is an unlinked temporary file; else it can be sealed.
     """
     if hasattr(os, "memfd_create"):
-        return os.memfd_create(name, os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile(prefix=name) as file:
-        return os.dup(file.fileno())
+        file = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    else:
+        with tempfile.TemporaryFile(prefix=name) as opened:
+            file = os.dup(opened.fileno())
+    try:
+        os.ftruncate(file, size)
+    except BaseException:
+        os.close(file)
+        raise
+    return file

@@ -232,16 +232,9 @@ def _handler_pickled(value: Any) -> bytes:
 def _culprit(value: Any, name: str) -> tuple[Any, str]:
     """The first attribute that does not pickle, and what to call it; the value itself if none is found."""
     with contextlib.suppress(Exception):  # user objects may raise at any attribute access
-        state = value.__reduce_ex__(PROTOCOL)[2]
-        for attribute, part in state.items():
-            if not _pickles(part):
+        for attribute, part in value.__reduce_ex__(PROTOCOL)[2].items():
+            try:
+                _handler_pickled(part)
+            except Exception:
                 return part, f"{name}.{attribute}"
     return value, name
-
-
-def _pickles(value: Any) -> bool:
-    try:
-        _handler_pickled(value)
-    except Exception:
-        return False
-    return True

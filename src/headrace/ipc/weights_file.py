@@ -8,9 +8,9 @@ import mmap
 import os
 import pickle
 import sys
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -30,6 +30,9 @@ _FEW_OBJECTS = 50_000_000
 """Bytes of pickle (each process loads its own) that are acceptable for a model of any size."""
 _MODEST_SHARE = 0.1
 """Above that, the largest fraction of a model's bytes that may be pickle rather than buffers."""
+
+_ALL_SEALS = 0b1111
+"""Those against shrinking, growing, writing and further seals (fcntl(2))."""
 
 _madvise = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
 
@@ -89,11 +92,14 @@ def export(value: Any, *, destroys: bool, moves: bool = True) -> tuple[list[int]
     spans = [(_address(buffer), buffer.nbytes) for buffer in buffers]
     with ExitStack() as opened:
         mapped = mapped_files(spans, MOST_FILES - 1, opened)
-        regions = list(_regions([span for span in spans if span not in mapped.places]))
-        places = {span: Place(0, *place) for region in regions for span, place in region.places.items()}
-        places |= {span: Place(number + 1, *place) for span, (number, *place) in mapped.places.items()}
-        size = regions[-1].offset + regions[-1].size if regions else 0
-        file = _new_file(size)
+        places = {span: Place(number, *place) for number, part in enumerate(mapped, 1) for span, *place in part.places}
+        regions = _regions(span for span in spans if span not in places)
+        places |= {span: Place(0, *place) for region in regions for span, place in region.places.items()}
+        size = _size(regions)
+        try:
+            file = anonymous_file("headrace-arena", size)
+        except OSError as error:
+            raise NotMappableError(f"the system gives no shared memory of {size / 1e6:.0f} MB ({error})") from error
         opened.callback(os.close, file)
         if destroys:
             for region in regions:
@@ -102,10 +108,11 @@ def export(value: Any, *, destroys: bool, moves: bool = True) -> tuple[list[int]
             held = dict(zip(spans, buffers, strict=True))
             buffers.clear()
             _copy(regions, held, _movers(movable), file, size)
-        _seal(file)
+        if sys.platform == "linux" and hasattr(os, "memfd_create"):
+            fcntl.fcntl(file, fcntl.F_ADD_SEALS, _ALL_SEALS)
         opened.pop_all()
-    layout = WeightsLayout(b"".join(head), [places[span] for span in spans], size, mapped.parts)
-    return [file, *mapped.files], layout
+    layout = WeightsLayout(b"".join(head), [places[span] for span in spans], size, [part.part for part in mapped])
+    return [file, *(part.file for part in mapped)], layout
 
 
 def attach(files: Sequence[int], layout: WeightsLayout) -> Any:
@@ -144,40 +151,33 @@ def _pickled(value: Any, exporters: Reducers) -> Pickled:
     return made
 
 
-class _Region(NamedTuple):
+@dataclass
+class _Region:
     """A stretch of memory to copy into the file; overlapping buffers form one."""
 
-    address: int
-    size: int
+    start: int
+    end: int
     offset: int
     """Offset in the file, in bytes."""
     places: dict[Span, tuple[int, int]]
     """Offset in the file and size of each buffer, in bytes."""
 
 
-def _regions(spans: Sequence[Span]) -> Iterator[_Region]:
+def _regions(spans: Iterable[Span]) -> list[_Region]:
     """The regions to copy, in file order."""
-    offset, waiting = 0, deque(sorted(set(spans)))
-    for start, size in _united(spans):
-        places = {}
-        while waiting and waiting[0][0] < start + size:
-            span = waiting.popleft()
-            places[span] = (offset + span[0] - start, span[1])
-        yield _Region(start, size, offset, places)
-        offset += _whole_pages(size)
+    regions: list[_Region] = []
+    for address, size in sorted(set(spans)):
+        if not regions or address >= regions[-1].end:
+            regions.append(_Region(address, address, _whole_pages(_size(regions)), {}))
+        last = regions[-1]
+        last.end = max(last.end, address + size)
+        last.places[address, size] = (last.offset + address - last.start, size)
+    return regions
 
 
-def _united(spans: Sequence[Span]) -> Iterator[Span]:
-    """Merges overlapping spans; yields addresses and sizes, sorted by address."""
-    start = end = 0
-    for address, size in sorted(spans):
-        if address >= end:
-            if end > start:
-                yield start, end - start
-            start = address
-        end = max(end, address + size)
-    if end > start:
-        yield start, end - start
+def _size(regions: Sequence[_Region]) -> int:
+    """How many bytes of the file they take."""
+    return regions[-1].offset + regions[-1].end - regions[-1].start if regions else 0
 
 
 def _whole_pages(size: int) -> int:
@@ -193,29 +193,12 @@ def _address(memory: memoryview) -> int:
     return address or 0
 
 
-def _new_file(size: int) -> int:
-    """Creates an anonymous file of ``size`` bytes, sealable on Linux."""
-    file = -1
-    try:
-        if hasattr(os, "memfd_create"):
-            file = os.memfd_create("headrace-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        else:
-            file = anonymous_file("headrace-arena")
-        os.ftruncate(file, size)
-    except OSError as error:
-        if file >= 0:
-            os.close(file)
-        raise NotMappableError(f"the system gives no shared memory of {size / 1e6:.0f} MB ({error})") from error
-    return file
-
-
 def _move(region: _Region, file: int) -> None:
     """Copies a region into the file, and frees it chunk by chunk on the way."""
-    start, end = region.address, region.address + region.size
-    shift = region.offset - region.address
-    while start < end:
-        stop = min(end, start - start % _CHUNK + _CHUNK)
-        _write(file, _memory(start, stop), start + shift)
+    start = region.start
+    while start < region.end:
+        stop = min(region.end, start - start % _CHUNK + _CHUNK)
+        _write(file, _memory(start, stop), region.offset + start - region.start)
         _give_back(start, stop)
         start = stop
 
@@ -227,10 +210,8 @@ def _noting(movable: list[Any]) -> Reducers:
         movable.append(array)
         return exporter(array)
 
-    exporters = dict(all_exporters())
-    for kind in {kind for codec in codecs() for kind in codec.movable}:
-        exporters[kind] = partial(noted, exporters[kind])
-    return exporters
+    exporters = all_exporters()
+    return {**exporters, **{kind: partial(noted, exporters[kind]) for codec in codecs() for kind in codec.movable}}
 
 
 def _movers(arrays: list[Any]) -> dict[Span, Callable[[memoryview], None]]:
@@ -252,7 +233,7 @@ def _copy(
     """Copies regions into the file, and moves arrays onto the copy of each at once; lets go of its buffers."""
     copies = _mapped(file, size)
     for region in regions:
-        _write(file, _memory(region.address, region.address + region.size), region.offset)
+        _write(file, _memory(region.start, region.end), region.offset)
         for span, (start, length) in region.places.items():
             del buffers[span]
             if span in movers:
@@ -279,9 +260,3 @@ def _give_back(start: int, end: int) -> None:
     first, last = _whole_pages(start), end - end % mmap.PAGESIZE
     if _madvise is not None and first < last:
         _madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED)
-
-
-def _seal(file: int) -> None:
-    if sys.platform == "linux" and hasattr(os, "memfd_create"):
-        size = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-        fcntl.fcntl(file, fcntl.F_ADD_SEALS, size | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL)

@@ -23,7 +23,7 @@ from headrace.hosts.system import new_mark
 from headrace.ipc.codec import decode
 from headrace.ipc.exceptions import stand_ins, with_traceback_of
 from headrace.ipc.serialization import PROTOCOL, pickle_or_explain
-from headrace.ipc.weights_file import NotMappableError, WeightsLayout, attach, export
+from headrace.ipc.weights_file import NotMappableError, attach, export
 from headrace.machine.lease import Lease
 from headrace.machine.messages import LoadRequest, ModelGrant
 from headrace.models.memory import memory_of, resident_bytes, trim_memory
@@ -202,58 +202,42 @@ class LocalLoad:
             return Exported(encoded(Response(Raised(Caught.of(error), [], loading=True), reducers=stand_ins([error]))))
         done = encoded(Response(Done([], [], [], [])))
         is_held = _is_held_elsewhere(loaded)
+        reason, what, peak = None, "copying it failed", 0
         try:
-            layout = self._export(loaded, moves=not is_held)
+            self._files, layout = export(loaded, destroys=False, moves=not is_held)
+            what = "it does not unpickle"
+            self._mapped = attach(self._files, layout)
         except NotMappableError as error:
             reason = str(error)
+        except Exception as error:
+            reason = f"{what} ({type(error).__name__}: {error})"
         else:
             self._events = [event]
             peak = max(layout.nbytes, resident_bytes() - resident)
-            del loaded
-            if is_held:
-                trim_memory()  # a model in a reference cycle is freed only by the garbage collector
-            return Exported(done, layout, peak=peak)
         del loaded
-        trim_memory()  # the model is loaded again, by a host
-        return Exported(done, reason=reason)
-
-    def _export(self, loaded: Loaded, *, moves: bool) -> WeightsLayout:
-        """Copies the model, or moves it, into a weights file, and maps it from there."""
-        try:
-            self._files, layout = export(loaded, destroys=False, moves=moves)
-        except NotMappableError:
-            raise
-        except Exception as error:
-            raise NotMappableError(f"copying it failed ({type(error).__name__}: {error})") from error
-        try:
-            self._mapped = attach(self._files, layout)
-        except Exception as error:
+        if is_held or reason is not None:
+            trim_memory()  # what is in a reference cycle is freed only by the garbage collector
+        if reason is not None:  # a host loads it again
             self.close()
-            raise NotMappableError(f"it does not unpickle ({type(error).__name__}: {error})") from error
-        return layout
+            return Exported(done, reason=reason)
+        return Exported(done, layout, peak=peak)
 
 
 @contextmanager
 def local_load(spec: SessionSpec, name: Any, load: LoadsOwn) -> Iterator[LocalLoad | None]:
-    """A ``LocalLoad`` of the named model for the context; None if this process should not load it for others."""
-    if not _may_load(spec, name):
+    """A ``LocalLoad`` of the named model for the context; None if this process should not load it for others.
+
+    That is so if the model has to be in hosts anyway. And if its weights cannot be mapped, or may be on a device: the
+    worker would load it in vain, and the framework may keep part of the device's memory. Where neither the handler nor
+    the machine tells, the worker tries it.
+    """
+    mappable = getattr(spec.plan.models[name], "mappable", None)
+    mappable = not has_accelerator(os.environ) if mappable is None else mappable
+    if spec.isolated or spec.copies_of(name) > 1 or not mappable:
         yield None
         return
     with closing(LocalLoad(load)) as local:
         yield local
-
-
-def _may_load(spec: SessionSpec, name: Any) -> bool:
-    """Whether a worker process may load the model for all processes of the machine, in place of a host.
-
-    Not if it has to be in hosts anyway. Nor if its weights cannot be mapped, or may be on a device: the worker would
-    load it in vain, and the framework may keep part of the device's memory. Where neither the handler nor the machine
-    tells, the worker tries it.
-    """
-    mappable = getattr(spec.plan.models[name], "mappable", None)
-    if spec.isolated or spec.copies_of(name) > 1:
-        return False
-    return not has_accelerator(os.environ) if mappable is None else bool(mappable)
 
 
 def _is_held_elsewhere(loaded: Loaded) -> bool:

@@ -79,7 +79,10 @@ def place_models(spec: SessionSpec, session: InferenceSession) -> HostedModels |
         if not (spec.isolated and hasattr(error, "of_host")):
             raise
         return _in_own_hosts(spec, report)  # which will report this failure for each batch
-    if spec.automatic and not _needs_sharing(spec, acquired):  # keep the lease: others must choose alike
+    choice = Choice(acquired.grant.nbytes, allowed_cores(), acquired.grant.free)
+    if spec.automatic:
+        _LOGGER.info("%s: placement='auto' has chosen %r: %s.", spec.plan.name, choice.placement, choice.why)
+    if spec.automatic and choice.placement != "machine":  # keep the lease: others must choose alike
         spec, acquired = replace(spec, shared=frozenset()), acquired._replace(loaded=None)
     elif not acquired.files:
         return connect_shared_hosts(spec, report, acquired)
@@ -162,10 +165,14 @@ class EngineSource(ModelSource):
         Raises:
             ConfigurationError: there are fewer GPUs than copies.
         """
-        spec, engines = self._spec, list[EngineHosts]()
-        self._refuse_too_many(spec.copies_of(name))
+        spec, engines, gpus = self._spec, list[EngineHosts](), len(visible_gpus(os.environ))
+        if (copies := spec.copies_of(name)) > gpus > 0:
+            raise ConfigurationError(
+                f"{spec.plan.name}: each of model_copies={copies} engines needs a GPU of its own, and this "
+                f"machine has {gpus}: ask for no more. Set CUDA_VISIBLE_DEVICES='' for engines on the CPU."
+            )
         try:
-            for number in range(spec.copies_of(name)):
+            for number in range(copies):
                 provider, limit = self._provider(name), spec.timeout_secs
                 hosts = ModelHosts(provider, spec.plan.name, limit, side_by_side=True, first=number)
                 engines.append(EngineHosts(spec, name, hosts, self._report))
@@ -182,20 +189,11 @@ class EngineSource(ModelSource):
         whole = EngineCopies(engines, handler.max_concurrent, prefix) if len(engines) > 1 else engines[0]
         return Loaded(HostedEngine(whole), spec.transform, {})
 
-    def _refuse_too_many(self, copies: int) -> None:
-        gpus = len(visible_gpus(os.environ))
-        if copies > gpus > 0:
-            raise ConfigurationError(
-                f"{self._spec.plan.name}: each of model_copies={copies} engines needs a GPU of its own, and this "
-                f"machine has {gpus}: ask for no more. Set CUDA_VISIBLE_DEVICES='' for engines on the CPU."
-            )
-
     def _provider(self, name: Any) -> HostProvider:
         label = self._spec.plan.name
         if name not in self._spec.shared:
             return ForkServerClient(pickle_or_explain(EngineRequestHandler(self._spec, name), label), label)
-        acquired = acquire(self._spec, name, self._report)
-        return _lease_for(self._spec, name, acquired)
+        return _lease_for(self._spec, name, acquire(self._spec, name, self._report))
 
     def close(self) -> None:
         """Nothing: an engine's host, or the lease of it, ends with the object that stands in for it."""
@@ -233,12 +231,6 @@ def _lease_for(spec: SessionSpec, name: Any, acquired: AcquiredModel) -> Lease:
         return acquired.lease
     acquired.lease.close()
     return Lease(load_request_for(spec, name, f"{spec.model_identifier}\0{variant_of(spec)}"))
-
-
-def _needs_sharing(spec: SessionSpec, acquired: AcquiredModel) -> bool:
-    choice = Choice(acquired.grant.nbytes, allowed_cores(), acquired.grant.free)
-    _LOGGER.info("%s: placement='auto' has chosen %r: %s.", spec.plan.name, choice.placement, choice.why)
-    return choice.placement == "machine"
 
 
 class Choice(NamedTuple):
