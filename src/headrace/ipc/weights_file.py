@@ -96,10 +96,7 @@ def export(value: Any, *, destroys: bool, moves: bool = True) -> tuple[list[int]
         regions = _regions(span for span in spans if span not in places)
         places |= {span: Place(0, *place) for region in regions for span, place in region.places.items()}
         size = _size(regions)
-        try:
-            file = anonymous_file("headrace-arena", size)
-        except OSError as error:
-            raise NotMappableError(f"the system gives no shared memory of {size / 1e6:.0f} MB ({error})") from error
+        file = _new_file(size)
         opened.callback(os.close, file)
         if destroys:
             for region in regions:
@@ -191,6 +188,13 @@ def _address(memory: memoryview) -> int:
     address = buffer[0]
     ctypes.pythonapi.PyBuffer_Release(ctypes.byref(buffer))
     return address or 0
+
+
+def _new_file(size: int) -> int:
+    try:
+        return anonymous_file("headrace-arena", size)
+    except OSError as error:
+        raise NotMappableError(f"the system gives no shared memory of {size / 1e6:.0f} MB ({error})") from error
 
 
 def _move(region: _Region, file: int) -> None:
