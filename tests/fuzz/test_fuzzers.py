@@ -22,7 +22,7 @@ def targets(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("target", "cases"), [("bundles", 200), ("faults", 5), ("jobs", 12), ("parquet", 60), ("readers", 300)]
+    ("target", "cases"), [("bundles", 200), ("faults", 10), ("jobs", 12), ("parquet", 60), ("readers", 300)]
 )
 def test_what_goes_in_comes_out(target, cases):
     importlib.import_module(target).run(1, cases)

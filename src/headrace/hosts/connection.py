@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 from weakref import ref
 
-from headrace.hosts.provider import ClientChannel, ExitCause, HostFailure, HostProvider, reap
-from headrace.ipc.channel import LONGEST_INLINE, Content, Frame, Link, Outgoing, milliseconds
+from headrace.hosts.provider import ClientChannel, ExitCause, HostExit, HostFailure, HostProvider, describe_exit
+from headrace.ipc.channel import LONGEST_INLINE, Content, Frame, Link, Outgoing, is_readable, milliseconds
 from headrace.ipc.codec import Decoded, Message, decode
 from headrace.ipc.progress import ActivitySnapshot, Progress
 from headrace.ipc.segment import Reply, Segment
@@ -23,6 +23,8 @@ _MAX_IN_FLIGHT = 32
 """Limit of requests without a response. More could fill the socket: the sender would block, and check no time limit."""
 _MAX_INLINE = 8
 """As many requests without a response, and their responses, may be in the socket with their content."""
+_EXIT_GRACE_SECS = 1.0
+"""How long a host that has closed its connection may take to exit by itself."""
 _LONGEST_START_SECS = 600
 """Extra time before a host's first mark: it may have to import the handler's modules."""
 
@@ -58,7 +60,6 @@ class _Pending(NamedTuple):
     """The memory that holds it, ``size`` bytes; None: it was sent through the channel."""
     size: int
     sent: float
-    """In seconds of the monotonic clock."""
 
 
 class HostConnection:
@@ -100,11 +101,11 @@ class HostConnection:
         self._progress = Progress(self.page.memory)
         self._link = Link(self._channel)
         self._outgoing = Outgoing(self._channel) if side_by_side else None
-        self._poll = select.poll()
         self._channel_file = self._channel.fileno()
-        self._poll.register(self._channel_file, select.POLLIN)
-        if self.pidfd is not None:
-            self._poll.register(self.pidfd, select.POLLIN)
+        self._poll = select.poll()
+        for file in (self._channel_file, self.pidfd):
+            if file is not None:
+                self._poll.register(file, select.POLLIN)
 
     @property
     def load(self) -> int:
@@ -132,10 +133,13 @@ class HostConnection:
                 return self._send(call, call.message.content())
         if len(self._pending) >= _MAX_IN_FLIGHT:
             self.wait_until(lambda: len(self._pending) < _MAX_IN_FLIGHT)
-        where = call.message.content() if call.message.nbytes <= LONGEST_INLINE else self._in_segment(call.message)
+        if call.message.nbytes <= LONGEST_INLINE and len(self._pending) < _MAX_INLINE:
+            where: Content = call.message.content()
+        else:
+            with self._lock:
+                where = self._link.own.take(call.message.nbytes)
+            call.message.write(where.memory)
         with self._lock:
-            if len(self._pending) >= _MAX_INLINE and not isinstance(where, Segment):
-                where = self._in_segment(call.message)
             try:
                 return self._send(call, where)
             except OSError:
@@ -148,12 +152,6 @@ class HostConnection:
         """Sends one more message about a call that is answered side by side with others."""
         if self._outgoing is not None:
             self._outgoing.send(number, message.content())
-
-    def _in_segment(self, message: Message) -> Segment:
-        with self._lock:
-            segment = self._link.own.take(message.nbytes)
-        message.write(segment.memory)
-        return segment
 
     def wait(self, call: Call | None) -> None:
         """Waits until the call has its response or the host has exited; None: only for the exit."""
@@ -214,8 +212,8 @@ class HostConnection:
         if self.is_over or self._is_disconnected:
             return False
         number, size, call.connection = call.number, call.message.nbytes, self
-        sent = time.monotonic()
-        self._pending[number] = _Pending(ref(call), where if isinstance(where, Segment) else None, size, sent)
+        segment = where if isinstance(where, Segment) else None
+        self._pending[number] = _Pending(ref(call), segment, size, time.monotonic())
         if self._outgoing is not None and not isinstance(where, Segment):
             self._outgoing.send(number, where)
             return True
@@ -262,7 +260,7 @@ class HostConnection:
             self._handle_exit()  # the process has exited, and every message that it sent has been read
             return
         try:
-            self._accept(*self._channel.receive(stall_secs=self._timeout_secs))
+            self._accept(*self._channel.receive(stall_secs=limit))
         except EOFError:
             self._handle_exit()
         except TimeoutError:  # it was stopped in the middle of a message
@@ -298,11 +296,18 @@ class HostConnection:
             call.on_reply(call)
 
     def _handle_exit(self) -> None:
-        """Reaps a host that has exited or closed its connection, and finds out why."""
         if self._is_disconnected and self._is_shared:  # it keeps running for others
             self._lost("was left")
             return
-        self._lost(*reap(self._provider, self.process, self.pidfd, is_shared=self._is_shared))
+        # Wait a moment, so that its own exit code survives. Without a pidfd it is killed, unless others use it.
+        has_ended = not self._is_shared if self.pidfd is None else is_readable(self.pidfd, _EXIT_GRACE_SECS)
+        ended = self._provider.reap(self.process)
+        code, cause = ended or HostExit(None)
+        if has_ended or (ended and self.pidfd is None):
+            why = ", since the machine had run out of memory" if cause is ExitCause.MEMORY else ""
+            self._lost(describe_exit(code) + why, cause)
+        else:
+            self._lost("closed the connection to its owner", cause)
 
     def _kill_late(self, late: ActivitySnapshot | None = None) -> None:
         self._provider.reap(self.process, late=True)

@@ -19,7 +19,7 @@ from headrace.ipc.serialization import codecs
 
 _GPUS = "CUDA_VISIBLE_DEVICES"
 _DRIVER = Path("/proc/driver/nvidia/gpus")
-_KFD, _ACCEL = "/dev/kfd", "/dev/accel"
+_DEVICES = ("/dev/kfd", "/dev/accel")
 """Where AMD's GPUs are, and other accelerators."""
 _COUNT = Struct("@Q")
 
@@ -112,10 +112,9 @@ def visible_gpus(environment: Mapping[str, str], driver: Path = _DRIVER) -> list
         return []
 
 
-def has_accelerator(environment: Mapping[str, str], driver: Path = _DRIVER) -> bool:
+def has_accelerator(environment: Mapping[str, str]) -> bool:
     """Whether this machine has a device, such as a GPU, that frameworks may put models on."""
-    devices = (_KFD, _ACCEL)
-    return sys.platform == "darwin" or bool(visible_gpus(environment, driver)) or any(map(os.path.exists, devices))
+    return sys.platform == "darwin" or bool(visible_gpus(environment)) or any(map(os.path.exists, _DEVICES))
 
 
 def count_computing(page: Segment, processes: int) -> None:

@@ -72,12 +72,7 @@ class ForkServerClient:
         self._lock = threading.Lock()
 
     def host(self, number: int = 0) -> HostHandle:
-        """Starts a host for this process alone.
-
-        Raises:
-            HostStartError: it cannot be started.
-            OSError: too many files are open.
-        """
+        """As of ``HostProvider``: starts a host for this process alone."""
         progress = Segment.create(0, Progress.SIZE)
         channel, theirs = Channel.pair()
         try:
@@ -124,11 +119,7 @@ class ForkServerClient:
         raise HostStartError(self._name, f"{problem}, {_TRIES} times in a row.")
 
     def reap(self, host: int, *, late: bool = False, only_if_exited: bool = False) -> HostExit | None:
-        """Kills a host and the processes that it started, ``late`` or not; returns how it exited.
-
-        With ``only_if_exited``, a host that does not exit within a second is left alone. None: it still runs, or is
-        not known here.
-        """
+        """As of ``HostProvider``; with ``only_if_exited``, a host that does not exit within a second is left alone."""
         with self._lock:
             if self._fork_server is None:
                 return None  # the host was killed together with its fork server
@@ -169,10 +160,6 @@ class ForkServerClient:
         """Starts a fork server and waits until it can fork.
 
         If importing starts threads, another is started that leaves the imports to each host.
-
-        Raises:
-            EOFError: it died.
-            HostStartError: it cannot be started, or cannot import.
         """
         environment = self._environment or ProcessEnvironment.here()
         self._starting = fork_server = self._started(environment)

@@ -8,12 +8,9 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from headrace.core.errors import DeviceLostError, HostDiedError
-from headrace.ipc.channel import Channel, is_readable
+from headrace.ipc.channel import Channel
 from headrace.ipc.progress import ActivitySnapshot
 from headrace.ipc.segment import Segment
-
-_EXIT_GRACE_SECS = 1.0
-"""How long a host that has closed its connection may take to exit by itself."""
 
 
 class ClientChannel(NamedTuple):
@@ -109,20 +106,6 @@ class HostProvider(Protocol):
     def close(self) -> None:
         """Ends the fork server or lease behind it; it gives no more hosts."""
         ...
-
-
-def reap(provider: HostProvider, process: int, pidfd: int | None, *, is_shared: bool) -> tuple[str, ExitCause]:
-    """Reaps a host that has exited or closed its connection; returns how, in words that follow "it", and why."""
-    # Wait a moment, so that its own exit code survives; without a pidfd the provider kills it, unless others use it.
-    has_ended = None if pidfd is None else is_readable(pidfd, _EXIT_GRACE_SECS)
-    ended = provider.reap(process)
-    if has_ended is None:
-        has_ended = ended is not None or not is_shared
-    code, cause = ended or HostExit(None)
-    if not has_ended:
-        return "closed the connection to its owner", cause
-    why = ", since the machine had run out of memory" if cause is ExitCause.MEMORY else ""
-    return describe_exit(code) + why, cause
 
 
 def describe_exit(code: int | None) -> str:

@@ -70,11 +70,7 @@ class Lease:
             return self._with_manager(lambda: self._take(load_here))
 
     def host(self, number: int) -> HostHandle:
-        """Joins the shared host with that number, as one client of several.
-
-        Raises:
-            HeadraceError: the manager cannot provide the host, or managers keep dying.
-        """
+        """As of ``HostProvider``: joins a shared host, as one client of several."""
 
         def join() -> HostHandle:
             if self._channel is None:  # hosts die with their manager; its successor must load the model first
@@ -88,7 +84,7 @@ class Lease:
             return self._with_manager(join)
 
     def reap(self, process: int, *, late: bool = False) -> HostExit | None:
-        """Asks the manager how a host ended; a ``late`` one is killed for all of its clients."""
+        """As of ``HostProvider``: asks the manager; a ``late`` host is killed for all of its clients."""
         with self._lock:
             if self._channel is None:
                 return None  # the host died with its manager
