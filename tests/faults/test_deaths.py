@@ -8,13 +8,9 @@ import os
 import signal
 import sys
 
-import apache_beam as beam
 import pytest
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from apache_beam.testing.util import assert_that, equal_to
 
 from headrace import BatchingConfig, Failure, predict
-from headrace.beam import RunInference
 from headrace.core.errors import HostDiedError
 from headrace.core.result import Stage
 from headrace.testing import FaultyFunction, FaultyHandler, segfault
@@ -139,21 +135,3 @@ def die_counted(path):
     with path.open("a") as file:
         file.write("x")
     os.abort()
-
-
-def test_dead_letters_of_a_pipeline_hold_the_input_of_each_operation():
-    """As with ``in_every_operation``, each operation's dead letters hold its input."""
-    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
-        elements = pipeline | beam.Create(list(range(64)), reshuffle=False)
-        inference = RunInference(in_every_operation(KILL), batching=BatchingConfig(64, 64))
-        good, dead = elements | inference.with_exception_handling(use_subprocess=True)
-        assert_that(good, equal_to(GOOD))
-        letters = [dead.failed_inferences, *dead.failed_preprocessing, *dead.failed_postprocessing]
-        for number, given in enumerate([[230], 10, 120, None, 480, 600]):
-            assert_that(letters[number], functools.partial(same, given), label=str(number))
-
-
-def same(given, records):
-    """Whether an operation's only dead letter holds its input; None: it must have no dead letter."""
-    assert [element for element, _ in records] == ([] if given is None else [given])
-    assert {(cls, "was killed by SIGKILL" in text) for _, (cls, text, _) in records} <= {(HostDiedError, True)}

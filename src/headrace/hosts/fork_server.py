@@ -132,20 +132,19 @@ class ForkServer:
             inherit_page(files.pop(0))
         if request.layout is None:
             keep_copies(dict(zip(request.copies, files, strict=True)))
-            return None
-        if self._request_handler is None:
+        elif self._request_handler is None:
             self._model_for_hosts = request, files
-            return None
-        try:
-            _preload_model(self._request_handler, request, files)
-        except Exception:
-            return Failed(traceback.format_exc().splitlines())
-        finally:
-            for file in files:
-                os.close(file)
-        self._has_model = True
-        gc.collect()
-        gc.freeze()
+        else:
+            try:
+                _preload_model(self._request_handler, request, files)
+            except Exception:
+                return Failed(traceback.format_exc().splitlines())
+            finally:
+                for file in files:
+                    os.close(file)
+            self._has_model = True
+            gc.collect()
+            gc.freeze()
         return None
 
     def _fork(self, request: Fork, channel: int, progress: int) -> int | Failed:
@@ -197,7 +196,7 @@ class ForkServer:
     def _reap(self, host: int, *, only_if_exited: bool = False) -> HostExit | None:
         if host not in self._hosts:
             return None
-        exit_text = HostExit(None)
+        ended = HostExit(None)
         with contextlib.suppress(ChildProcessError):  # some module has reaped it; its id may be in use again
             ended_itself = has_ended(host, _EXIT_GRACE_SECS if only_if_exited else 0)
             if only_if_exited and not ended_itself:
@@ -208,10 +207,10 @@ class ForkServer:
                 os.kill(host, signal.SIGKILL)  # in case it has left its process group
             code = os.waitstatus_to_exitcode(os.waitpid(host, 0)[1])
             is_killed = ended_itself and code == -signal.SIGKILL
-            exit_text = HostExit(code, self._why_killed(host) if is_killed else ExitCause.OTHER)
+            ended = HostExit(code, self._why_killed(host) if is_killed else ExitCause.OTHER)
         self._hosts.pop(host)
         self._kill_orphans()
-        return exit_text
+        return ended
 
     def _why_killed(self, host: int) -> ExitCause:
         before, now = self._hosts[host], oom_kills()

@@ -70,8 +70,7 @@ class ModelTable:
                     break
                 if not dropped:
                     self._changed.wait(self._next_expiry_secs())
-            for model in dropped:
-                self._drop(model)
+            self._drop(*dropped)
 
     def join(self, client: Channel) -> None:
         """Adds a client, which uses no model yet."""
@@ -88,10 +87,8 @@ class ModelTable:
                 if model.loader is client:
                     model.loader = None
             abandoned = self._release(model)
-            self._count_computing()
             self._changed.notify_all()
-        if abandoned is not None:
-            self._drop(abandoned)
+        self._drop(*abandoned)
 
     def model_of(self, client: Channel) -> SharedModel:
         """The model that the client has requested."""
@@ -120,16 +117,14 @@ class ModelTable:
             model = self._lend(client, load_request, sink)
         outcome = self._outcome(client, model)
         with self._changed:
-            abandoned = None
-            if not model.is_ready:
+            is_ready = model.is_ready
+            if not is_ready:
                 self._clients[client].model = None  # closing the model closes the sink, after the last output
-                abandoned = self._release(model)
-            self._count_computing()
-        if abandoned is not None:
-            self._drop(abandoned)
+            abandoned = self._release(None if is_ready else model)
+        self._drop(*abandoned)
         if isinstance(outcome, ModelGrant):
             outcome = outcome._replace(is_first=is_first)
-        weights = model.weights if model.is_ready else ()
+        weights = model.weights if is_ready else ()
         return outcome, [self._page.file, *weights] if weights else []
 
     def _outcome(self, client: Channel, model: SharedModel) -> Outcome:
@@ -163,16 +158,15 @@ class ModelTable:
         self._clients[client] = _Lessee(model, load_request.process, load_request.offers)
         return model
 
-    def _count_computing(self) -> None:
-        clients = [one for one in self._clients.values() if one.model is not None and one.model.weights]
-        count_computing(self._page, len({client.process for client in clients}))
-
     def _load(self, model: SharedModel) -> None:
         key = model.load_request.key
         outcome: Outcome
         try:
-            if model.load_request.refusal:
-                self._drop_idle_engines()
+            if model.load_request.refusal:  # an engine: each may take all memory of its device
+                with self._changed:
+                    idle = [one for one in self._models.values() if one.load_request.refusal and not one.leases]
+                    idle = [one for one in idle if self._forget(one)]
+                self._drop(*idle)
             need = max(self._peaks.get(key, 0), model.load_request.at_least or 0) or None
             refusal = self._wait_for_memory(model, need)
             if refusal:
@@ -195,14 +189,6 @@ class ModelTable:
             self._drop(model)
         elif is_forgotten:
             model.close()  # it was dropped during the load: close what the load has added since
-
-    def _drop_idle_engines(self) -> None:
-        """Ends the engines that nobody uses, before another is loaded: each may take all memory of its device."""
-        with self._changed:
-            idle = [one for one in self._models.values() if one.load_request.refusal and not one.leases]
-            idle = [one for one in idle if self._forget(one)]
-        for one in idle:
-            self._drop(one)
 
     def _load_at_client(self, model: SharedModel) -> tuple[Exported, list[int]] | None:
         """What a client exported that was asked to load the model; None if no client offers to.
@@ -243,8 +229,7 @@ class ModelTable:
                     self._forget(model)
                 if not evicted:
                     self._changed.wait()
-            for model in evicted:
-                self._drop(model)
+            self._drop(*evicted)
 
     def _a_client_is_leaving(self) -> bool:
         """Whether a client hung up whose lease has not ended yet: its model may be evicted in a moment."""
@@ -257,15 +242,16 @@ class ModelTable:
             if model.is_ready
         ]
 
-    def _release(self, model: SharedModel | None) -> SharedModel | None:
-        """Ends a lease; returns the model if the caller must drop it at once."""
+    def _release(self, model: SharedModel | None) -> list[SharedModel]:
+        """Ends a lease, and counts those that compute; returns the model if the caller must drop it at once."""
+        clients = [one for one in self._clients.values() if one.model is not None and one.model.weights]
+        count_computing(self._page, len({client.process for client in clients}))
         if model is None:
-            return None
+            return []
         model.leases -= 1
         model.last_used_ns = self._clock.time_ns()
-        if model.leases or (model.is_ready and model.linger_secs > 0):
-            return None
-        return model if self._forget(model) else None
+        is_kept = model.leases or (model.is_ready and model.linger_secs > 0)
+        return [] if is_kept or not self._forget(model) else [model]
 
     def _forget(self, model: SharedModel) -> bool:
         """Hides a model from new clients; the caller must then drop it. Returns False if it was hidden already."""
@@ -276,13 +262,14 @@ class ModelTable:
         self._dropping[model] = model.nbytes
         return True
 
-    def _drop(self, model: SharedModel) -> None:
-        try:
-            model.close()
-        finally:
-            with self._changed:
-                del self._dropping[model]
-                self._changed.notify_all()
+    def _drop(self, *models: SharedModel) -> None:
+        for model in models:
+            try:
+                model.close()
+            finally:
+                with self._changed:
+                    del self._dropping[model]
+                    self._changed.notify_all()
 
     def _expired(self) -> list[SharedModel]:
         now = self._clock.time_ns()
