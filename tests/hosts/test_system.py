@@ -67,7 +67,6 @@ def test_a_host_is_killed_before_its_owner(start):
         ("Pid:\t{me}\nNSpid:\t{me}\n", True),
         ("Pid:\t900\nNSpid:\t900\t{me}\n", False),  # /proc is of the namespace around this one
         ("Pid:\t{me}\nNSpid:\t{me}\t{me}\n", False),
-        ("Pid:\t{me}\n", True),  # before Linux 4.1
         ("Pid:\t900\n", False),
         ("", False),
     ],
