@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from headrace.cli.console import Signals, console_logging, error_text, fail, report_error, say
+from headrace.cli.display import Line, rate_text, show
 from headrace.cli.option import names_of
 from headrace.cli.options import DoctorArgs
-from headrace.cli.summary import Line, rate_text, show
 from headrace.core.errors import ConfigurationError, HeadraceError, as_type_name
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _report_profile(args: DoctorArgs, errors: Console, out: Console) -> int:
 
 def _over_rows(handler: Any, args: DoctorArgs, known: Recognised | None) -> tuple[Any, Iterator[Any]]:
     """A handler of rows, and the rows, as in ``headrace run``."""
-    from headrace.cli.inputs import columns_of, contents_of, examples_of, schema_of  # noqa: PLC0415 - only where there are rows
+    from headrace.cli.prepare import columns_of, contents_of, examples_of, schema_of  # noqa: PLC0415 - only where there are rows
     from headrace.jobs import files, reading  # noqa: PLC0415 - as above
     from headrace.rows.examples import over_rows  # noqa: PLC0415 - as above
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace.cli.console import say
-from headrace.cli.summary import inputs_lines
+from headrace.cli.display import inputs_lines
 from headrace.core.answer import SKIP
 from headrace.jobs.job import Job
 from headrace.jobs.reading import SAMPLED_ROWS, read_rows

@@ -15,9 +15,9 @@ import typer
 from rich.console import Console
 
 from headrace.cli.console import ErrorConsole, Signals, report_error
+from headrace.cli.display import show
 from headrace.cli.option import report_option
 from headrace.cli.options import RetryArgs, RunArgs
-from headrace.cli.summary import show
 from headrace.cli.words import masked, plain, table_of, toml_of
 from headrace.core.errors import ConfigurationError, HeadraceError
 

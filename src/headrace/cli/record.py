@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 from headrace.cli.console import ErrorConsole, report_error
+from headrace.cli.display import Seconds, cost_of
 from headrace.cli.option import OutputFormat
-from headrace.cli.summary import Seconds, cost_of
 from headrace.core.errors import ConfigurationError
 from headrace.core.files import is_folder_name
 from headrace.hosts.system import allowed_cores

@@ -14,13 +14,12 @@ from rich.console import Console
 
 from headrace.cli.columns import about_failures
 from headrace.cli.console import Signals, console_logging, error_text, fail, report_error, say
+from headrace.cli.display import PROCESS_START, STARTING, JobProgress, loading_seconds, phases, show_run, wait
 from headrace.cli.handlers import search_here
 from headrace.cli.importing import importing
 from headrace.cli.options import RetryArgs, RunArgs
-from headrace.cli.progress import STARTING, JobProgress, wait
 from headrace.cli.recognition import about_model, recognised
 from headrace.cli.record import STDOUT_NAME, RunRecord, output_in_file
-from headrace.cli.summary import PROCESS_START, loading_seconds, phases, show_run
 from headrace.cli.words import retry_options
 from headrace.core.errors import BudgetError, ConfigurationError, EndpointError, as_type_name
 from headrace.core.spelling import factory_place

@@ -1,4 +1,7 @@
-"""The options of a run as words of a command line, as a file, and changed by those of an alternative."""
+"""The options of a run as words of a command line, as a file, and changed by those of an alternative.
+
+``--fallback`` may be repeated, and the options behind it are those of that fallback.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,23 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields, replace
 from enum import Enum
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
+from typer.core import TyperCommand
 
-from headrace.cli.fallbacks import WITH_OPTIONS_OF_BEAM, FallbacksInOrder, options_behind
+from headrace.cli.handlers import make_handler, parse_arguments
 from headrace.cli.option import MODELS, PATHS, command_of, names_of, option_names
 from headrace.cli.options import RetryArgs, RunArgs
 from headrace.core.errors import ConfigurationError
 from headrace.core.secrets import MASK
 from headrace.core.spelling import did_you_mean
 
+WITH_OPTIONS_OF_BEAM = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""For the commands that hand others on to Beam."""
+_FALLBACK, _FALLBACK_MODEL, _FALLBACK_ARG = "--fallback", "--fallback-model", "--fallback-arg"
+_BEHIND = "\0"
+"""Stands between the number of a fallback and a value; no word of a command line contains it."""
 _SAME_PREDICTIONS = {
     *("workers", "placement", "isolate", "timeout", "min_batch_size", "max_batch_size", "length_column"),
     *("batch_directory", "cache", "prices"),
@@ -184,3 +193,84 @@ def differs_in_predictions(one: RunArgs, other: RunArgs) -> bool:
     """Whether the options of two runs may predict differently."""
     names = (field.name for field in fields(one))
     return any(getattr(one, name) != getattr(other, name) for name in names if name not in _SAME_PREDICTIONS)
+
+
+class FallbacksInOrder(TyperCommand):
+    """A command that knows behind which ``--fallback`` an option stands; by itself typer tells only their order."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses the words after the command's name."""
+        return super().parse_args(ctx, numbered(args))
+
+
+def numbered(words: Sequence[str]) -> list[str]:
+    """The words of a command line; each value of a fallback's option has the number of its fallback before it."""
+    found, number, rest = [], 0, iter(words)
+    for word in rest:
+        option, equals, value = word.partition("=")
+        number += option == _FALLBACK
+        if option in (_FALLBACK_MODEL, _FALLBACK_ARG):
+            given = value if equals else next(rest, None)
+            found.append(option if given is None else f"{option}={number}{_BEHIND}{given}")
+        else:
+            found.append(word)
+    return found
+
+
+class GivenFallback(NamedTuple):
+    """A fallback, as a command line describes it."""
+
+    name: str
+    model: str | None
+    arguments: dict[str, Any]
+
+
+def given_fallbacks(args: RunArgs | RetryArgs) -> list[GivenFallback]:
+    """The fallbacks of a command line, in order; raises ConfigurationError if an option may be of any of them."""
+    names = args.fallback or []
+    if not names and (args.fallback_model or args.fallback_args):
+        raise ConfigurationError(f"{_FALLBACK_MODEL} and {_FALLBACK_ARG} go with {_FALLBACK}, which names the handler.")
+    models = _by_number(_FALLBACK_MODEL, args.fallback_model, len(names))
+    pairs = _by_number(_FALLBACK_ARG, args.fallback_args, len(names))
+    return [
+        GivenFallback(name, model[-1] if model else None, parse_arguments(_FALLBACK_ARG, own))
+        for name, model, own in zip(names, models, pairs, strict=True)
+    ]
+
+
+def make_fallbacks(args: RunArgs | RetryArgs) -> Any:
+    """The handlers of the fallbacks; None without one."""
+    given = given_fallbacks(args)
+    return [_made(one, len(given)) for one in given] or None
+
+
+def options_behind(args: RunArgs | RetryArgs, number: int) -> Iterator[tuple[str, str]]:
+    """The options of one of the fallbacks, counted from 1; those of a lone one may stand anywhere."""
+    is_alone = len(args.fallback or ()) == 1
+    for option, values in ((_FALLBACK_MODEL, args.fallback_model), (_FALLBACK_ARG, args.fallback_args)):
+        for value in values or ():
+            behind, _, own = value.rpartition(_BEHIND)
+            if is_alone or behind in ("", str(number)):
+                yield option, own
+
+
+def _by_number(option: str, values: Sequence[str] | None, count: int) -> list[list[str]]:
+    found: list[list[str]] = [[] for _ in range(count)]
+    for value in values or ():
+        number, _, own = value.rpartition(_BEHIND)
+        if count > 1 and number in ("", "0"):
+            raise ConfigurationError(
+                f"{option} {own}: there are {count} fallbacks; on the command line, put {option} behind the "
+                f"{_FALLBACK} that it is for."
+            )
+        found[int(number) - 1 if count > 1 else 0].append(own)
+    return found
+
+
+def _made(given: GivenFallback, count: int) -> Any:
+    try:
+        return make_handler(given.name, given.arguments, given.model)
+    except ConfigurationError as error:
+        said = str(error).replace("--handler-arg", _FALLBACK_ARG).replace("--handler ", f"{_FALLBACK} ")
+        which = f"{_FALLBACK} {given.name}" if count > 1 else _FALLBACK
+        raise type(error)(f"{which}: {said.replace('--model', _FALLBACK_MODEL)}") from error

@@ -3,7 +3,7 @@
 ::
 
     runtime  (worker or host process)  -- events (core/events) -->  totals
-        Totals            sums in memory, read by cli/progress and cli/summary
+        Totals            sums in memory, read by cli/display
         InferenceMetrics  the names of Beam's RunInference, into a Sink: Beam's metrics (beam/metrics)
         Timeline          how a job went over time; verdict and report say what held it back
 """
