@@ -12,19 +12,10 @@ from headrace.testing.simulated_endpoint import LATENCY, OverTime
 
 
 class SimulatedEndpoint(simulated_endpoint.SimulatedEndpoint):
-    """One that is down for a while, answers badly, or says how long to wait; and clients that come and go.
+    """One that is down for a while, answers badly or says how long to wait; and clients that come and go.
 
-    Args:
-        quota: ``accepts(now)``; None: there is none.
-        joins: when each process begins; by default at once.
-        dies: when the last process is killed.
-        outage: from when until when nobody listens.
-        retry_after: what a refusal asks for, in seconds.
-        bad: which part of the requests has ``verdict``.
-        verdict: what the endpoint says of a bad request.
-        latency_refused: how long a refusal takes, in seconds.
-        tokens: what a request takes; takes a random generator.
-        options: those of every simulated endpoint.
+    A part ``bad`` of the requests has ``verdict``; a request takes ``tokens``, of a random generator; the last process
+    is killed when it ``dies``.
     """
 
     def __init__(
