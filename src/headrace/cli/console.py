@@ -62,19 +62,18 @@ def console_logging(console: Console, *, verbose: bool) -> Iterator[None]:
     level = root.level
     root.addHandler(handler)
     root.setLevel(logging.INFO if verbose else logging.WARNING)
+
+    def show(message: Warning | str, category: type[Warning], filename: str, *_: Any, **__: Any) -> None:
+        if verbose or not _is_noise(filename):
+            say(console, f"{category.__name__}: {message}")
+
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, category, path, *_: (
-            _warn(console, message, category) if verbose or not _is_noise(path) else None
-        )
+        warnings.showwarning = show
         try:
             yield
         finally:
             root.removeHandler(handler)
             root.setLevel(level)
-
-
-def _warn(console: Console, message: Any, category: type[Warning]) -> None:
-    say(console, f"{category.__name__}: {message}")
 
 
 class _ConsoleHandler(logging.Handler):

@@ -75,16 +75,21 @@ def run_quote(args: QuoteArgs) -> int:
         ConfigurationError: an option or an input is wrong.
     """
     errors = ErrorConsole(stderr=True)
-    _refuse_config_out(args)
+    if args.config_out is not None:
+        _refuse_config_out(args, args.config_out)
     try:
         with Signals(), errors.status("reading the input") as status:
-            found, recommended = _quoted(args, status.update)
+            from headrace.cli.pilots import Pilots  # noqa: PLC0415 - importing pyarrow takes a while
+
+            pilots = Pilots(args, args.alternatives or (), args.pilot, args.deadline)
+            found, recommended = pilots.quote(status.update)
     except HeadraceError as error:
         if isinstance(error, ConfigurationError):
             raise
         report_error(errors, str(error))
         return 1
-    _write_config(args, recommended)
+    if args.config_out is not None:
+        _write_config(replace(recommended, output=args.output), args.config_out)
     if args.as_json:
         typer.echo(json.dumps(found))
     else:
@@ -92,9 +97,7 @@ def run_quote(args: QuoteArgs) -> int:
     return 0
 
 
-def _refuse_config_out(args: QuoteArgs) -> None:
-    if (path := args.config_out) is None:
-        return
+def _refuse_config_out(args: QuoteArgs, path: str) -> None:
     if os.path.lexists(path):
         raise ConfigurationError(f"--config-out: {path} is there already, and would be lost; name a new file.")
     if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
@@ -102,20 +105,12 @@ def _refuse_config_out(args: QuoteArgs) -> None:
     toml_of(plain(args), path)
 
 
-def _write_config(args: QuoteArgs, recommended: RunArgs) -> None:
-    if (path := args.config_out) is None:
-        return
+def _write_config(recommended: RunArgs, path: str) -> None:
     try:
         with open(path, "x", encoding="utf-8") as file:
-            file.write(toml_of(replace(recommended, output=args.output), path))
+            file.write(toml_of(recommended, path))
     except OSError as error:
         raise ConfigurationError(f"--config-out: cannot write {path}: {error.strerror or error}.") from error
-
-
-def _quoted(args: QuoteArgs, say: Callable[[str], object] = lambda _: None) -> tuple[dict[str, Any], RunArgs]:
-    from headrace.cli.pilots import Pilots  # noqa: PLC0415 - importing pyarrow takes a while
-
-    return Pilots(args, args.alternatives or (), args.pilot, args.deadline).quote(say)
 
 
 def _lines(found: Mapping[str, Any], args: QuoteArgs) -> Iterator[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -122,10 +123,7 @@ def handler_of(args: ModelArgs, known: Recognised | None) -> Any:
 
 def about_model(handler: str, model: str) -> str:
     """The end of a sentence about a model's file that a handler cannot load: whose it is, if that is known."""
-    try:
-        known = recognise(ModelFile(model)) if _is_regular(model) else None
-    except (ConfigurationError, OSError):
-        known = None
+    known = _judged(model)
     return f"; the file is {known.what}: --handler {known.handler}" if known and known.handler != handler else ""
 
 
@@ -147,13 +145,14 @@ def _known(path: str) -> KnownModel:
 
 def _as_named(args: ModelArgs) -> Recognised | None:
     """What is known of a local model, if it is the named handler's; None also for files that cannot be judged."""
-    if args.model is None or not _is_regular(args.model):
-        return None
-    try:
-        known = recognise(ModelFile(args.model))
-    except (ConfigurationError, OSError):
-        return None
+    known = None if args.model is None else _judged(args.model)
     return Recognised(known, is_named=True) if known is not None and known.handler == args.handler else None
+
+
+def _judged(path: str) -> KnownModel | None:
+    with suppress(ConfigurationError, OSError):
+        return recognise(ModelFile(path)) if _is_regular(path) else None
+    return None
 
 
 def _is_regular(path: str) -> bool:

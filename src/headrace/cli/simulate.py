@@ -66,15 +66,12 @@ def _lines(found: Forecast) -> Iterator[str]:
 
 def _models(found: Forecast) -> list[list[Any]]:
     head = ["model", "time", "loads", "evictions", "batches", "rows a batch"]
-    rows = [
-        [name, f"{found.model_shares.get(name, 0):.1%}", *_counts(found, name), f"{found.batch_rows.get(name, 0):,.1f}"]
-        for name in found.batches
-    ]
+    rows = []
+    for name in found.batches:
+        counts = [f"{one.get(name, 0):,}" for one in (found.loads, found.evictions, found.batches)]
+        share, size = found.model_shares.get(name, 0), found.batch_rows.get(name, 0)
+        rows.append([name, f"{share:.1%}", *counts, f"{size:,.1f}"])
     return [head, *rows]
-
-
-def _counts(found: Forecast, name: str) -> list[str]:
-    return [f"{counts.get(name, 0):,}" for counts in (found.loads, found.evictions, found.batches)]
 
 
 def _endpoints(found: Forecast) -> list[list[Any]]:

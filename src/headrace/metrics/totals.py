@@ -217,14 +217,10 @@ def usage_figures(usage: Mapping[str, UsageReported]) -> dict[str, dict[str, Any
 
 def usage_in(counters: Mapping[str, int]) -> dict[str, UsageReported]:
     """What each model used, from counters by their names."""
-    end = "-_billed_requests"
-    models = [name.removesuffix(end) for name in counters if name.endswith(end)]
-    return {model: _usage_of(model, counters) for model in models}
-
-
-def _usage_of(model: str, counters: Mapping[str, int]) -> UsageReported:
-    requests, read, written = (
-        counters.get(f"{model}-_{name}", 0) for name in ("billed_requests", "input_tokens", "output_tokens")
-    )
-    micros = counters.get(f"{model}-_cost_micros")
-    return UsageReported(model, read, written, requests, None if micros is None else micros / 1e6)
+    found = {}
+    for model in [name.removesuffix("-_billed_requests") for name in counters if name.endswith("-_billed_requests")]:
+        names = ("input_tokens", "output_tokens", "billed_requests")
+        read, written, requests = (counters.get(f"{model}-_{name}", 0) for name in names)
+        micros = counters.get(f"{model}-_cost_micros")
+        found[model] = UsageReported(model, read, written, requests, None if micros is None else micros / 1e6)
+    return found

@@ -87,12 +87,6 @@ def batches_of(examples: list[Any], size: int) -> list[list[Any]]:
     return [examples[start : start + size] for start in range(0, len(examples), size)]
 
 
-def batches_of_all_sizes(examples: list[Any]) -> Iterator[list[Any]]:
-    """The examples in batches of one, of two, and so on up to all of them."""
-    for size in range(1, len(examples) + 1):
-        yield from batches_of(examples, size)
-
-
 def mixtures(count: int) -> Iterator[list[int]]:
     """Positions of ``count`` examples: each with the first and the second, and all in several orders."""
     for place in range(1, count):
