@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -218,6 +219,7 @@ def rows_done(totals: Totals) -> int:
     return totals.predictions + totals.cached + totals.failed - late + totals.skipped_before_the_model
 
 
+@dataclass
 class JobProgress:
     """Rows, share of the input, rows a second over the last few seconds, time left, failures.
 
@@ -230,30 +232,24 @@ class JobProgress:
         shares: tells which share of the last seconds each phase took.
     """
 
-    def __init__(
-        self,
-        totals: Totals,
-        share: Share = lambda _: None,
-        clock: Callable[[], float] = time.monotonic,
-        started: float | None = None,
-        *,
-        at_first: str = STARTING,
-        shares: Callable[[], Mapping[str, float]] = dict,
-    ) -> None:
-        self._totals = totals
-        self._share = share
-        self._clock = clock
-        self._started = clock() if started is None else started
-        self._at_first = at_first
-        self._shares = shares
-        self._rows, self._tokens = _Rate(clock()), _Rate(clock())
+    totals: Totals
+    share: Share = lambda _: None
+    clock: Callable[[], float] = time.monotonic
+    started: float | None = None
+    at_first: str = field(default=STARTING, kw_only=True)
+    shares: Callable[[], Mapping[str, float]] = field(default=dict, kw_only=True)
+
+    def __post_init__(self) -> None:
+        now = self.clock()
+        self._began = now if self.started is None else self.started
+        self._rows, self._tokens = _Rate(now), _Rate(now)
         self._first: tuple[float, float] | None = None
         """When the first rows were done, and the share that they were."""
         self._spinner = Spinner("dots")
 
     def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
         """The bar as it is now, on one line however narrow the terminal is."""
-        share = self._share(rows_done(self._totals))
+        share = self.share(rows_done(self.totals))
         bar = [] if share is None else [ProgressBar(1.0, share, width=10)]
         grid = Table.grid(padding=(0, 1))
         grid.add_row(self._spinner, *bar, "  ".join(self.figures(share)))
@@ -263,23 +259,23 @@ class JobProgress:
 
     def lines(self, wait: Callable[[], bool], every: float = _EVERY_SECONDS) -> Iterator[str]:
         """A line for each ``every`` seconds, until ``wait``, which takes a moment, says that the job is done."""
-        due = self._clock() + every
+        due = self.clock() + every
         while not wait():
-            if self._clock() >= due:
+            if self.clock() >= due:
                 yield self.text()
                 due += every
 
     def text(self) -> str:
         """All figures, on one line."""
-        return ", ".join(self.figures(self._share(rows_done(self._totals))))
+        return ", ".join(self.figures(self.share(rows_done(self.totals))))
 
     def figures(self, share: float | None) -> list[str]:
         """The figures as they are now, for a share of the input that is done; the most important ones first."""
-        totals, now = self._totals, self._clock()
-        elapsed = f"{_duration(now - self._started)} elapsed"
+        totals, now = self.totals, self.clock()
+        elapsed = f"{_duration(now - self._began)} elapsed"
         rows = rows_done(totals)
         if not rows and not totals.loads and not totals.batches:
-            return [self._at_first, elapsed]
+            return [self.at_first, elapsed]
         left, cost = self._left(now, share), cost_of(totals.usage.copy())
         rate, tokens_rate = rate_text(self._rows.at(now, rows)), self._tokens.at(now, tokens_used(totals))
         return [
@@ -288,7 +284,7 @@ class JobProgress:
             *([] if left is None else [f"{_duration(left)} left"]),
             f"{totals.failed:,} failed",
             *([f"{rate} rows/s"] if rate else []),
-            *what_binds(self._shares()),
+            *what_binds(self.shares()),
             *([] if cost is None else [f"cost {cost:,.2f}" if cost >= 1 else f"cost {cost:.2g}"]),
             elapsed,
             *([f"{totals.cached:,} from the cache"] if totals.cached else []),

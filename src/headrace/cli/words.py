@@ -76,16 +76,11 @@ def words_of(args: RunArgs) -> list[str]:
 
 def table_of(args: RunArgs) -> dict[str, Any]:
     """The same as a table of ``headrace.toml``, without secrets."""
-    table: dict[str, Any] = {}
+    table: dict[str, list[Any]] = {}
     for name, value in _given(args, type(args), ("config",)):
-        if value is not True and masked(value) != value:
-            continue
-        if name[2:] in table:
-            before = table[name[2:]]
-            table[name[2:]] = [*(before if isinstance(before, list) else [before]), value]
-        else:
-            table[name[2:]] = value
-    return table
+        if value is True or masked(value) == value:
+            table.setdefault(name[2:], []).append(value)
+    return {name: values if len(values) > 1 else values[0] for name, values in table.items()}
 
 
 def toml_of(args: RunArgs, path: str) -> str:
