@@ -76,19 +76,15 @@ def _module_with(module: str, name: str) -> str | None:
     return own if own and name in names_in(own) else None
 
 
+@functools.cache
 def names_in(module: str) -> frozenset[str]:
     """The names at the top level of a module of Headrace."""
     path = _SOURCES.joinpath(*module.split(".")[1:])
-    return _names_in(path / "__init__.py" if path.is_dir() else path.with_suffix(".py"))
-
-
-@functools.cache
-def _names_in(file: Path) -> frozenset[str]:
-    module = ast.parse(file.read_text("utf-8"))
-    lists = (
-        node.value for node in module.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-    )
-    return frozenset(_bound_in(module)).union(*map(ast.literal_eval, lists))
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    tree = ast.parse(file.read_text("utf-8"))
+    assigned = (node for node in tree.body if isinstance(node, ast.Assign))
+    lists = (node.value for node in assigned if ast.unparse(node.targets[0]) == "__all__")
+    return frozenset(_bound_in(tree)).union(*map(ast.literal_eval, lists))
 
 
 def _bound_in(scope: ast.AST) -> Iterator[str]:

@@ -148,24 +148,16 @@ class Editor:
         is_alone = not indent.strip() and isinstance(line, libcst.SimpleStatementLine) and len(line.body) == 1
         separator = self._newline + indent if is_alone else "; "
         if all(fate.keep for fate in bound.values()):
-            return self._insertion(span.start + span.length, separator, list(self._added(statement, bound)))
+            added = [separator + line for line in self._added(statement, bound)]
+            end = span.start + span.length
+            comment = self._content[end:].partition(b"\n")[0].removesuffix(b"\r") if added and is_alone else b""
+            return Edit(end + len(comment), end + len(comment), "".join(added))
         comments = re.findall(r"#[^\r\n]*", self._imports.module.code_for_node(statement)) if is_alone else []
         text = "\n".join([*comments, *self._lines(statement, bound)]).replace("\n", separator)
         if is_alone and not text:
             after = self._content.find(b"\n", span.start) + 1 or len(self._content)
             return Edit(span.start - len(indent), after, "")
         return Edit(span.start, span.start + span.length, text)
-
-    def _insertion(self, end: int, separator: str, lines: list[str]) -> Edit:
-        """Adds statements after one that ends at a byte, and after the comment that follows it."""
-        line_end = self._content.find(b"\n", end)
-        if separator == "; " or not lines:
-            place = end
-        elif line_end < 0:
-            place = len(self._content)
-        else:
-            place = line_end - self._content[:line_end].endswith(b"\r")
-        return Edit(place, place, "".join(separator + line for line in lines))
 
     def _bindings_of(self, statement: Statement) -> list[Binding]:
         """Those that decisions are about, and new ones for other names in the same statement."""

@@ -131,30 +131,6 @@ _lost_devices: set[tuple[int, str]] = set()
 """Pairs of process and device, since forked processes have devices of their own."""
 
 
-class DeviceLosingHandler(DoublingHandler):
-    """Doubles on a device, and loses it with any batch that has a poisonous example; later calls and loads fail.
-
-    Args:
-        poison: the poisonous examples.
-        device: the device; by default a new one.
-    """
-
-    def __init__(self, *poison: Any, device: FakeDevice | None = None, **options: Any) -> None:
-        super().__init__(**options)
-        self._poison = poison
-        self._device = device or FakeDevice()
-
-    def load_model(self) -> Doubler:
-        """Raises if this process has lost the device."""
-        self._device.use()
-        return super().load_model()
-
-    def _check(self, batch: Sequence[Any]) -> None:
-        self._device.use()
-        if any(example in self._poison for example in batch):
-            self._device.lose()
-
-
 Fault: TypeAlias = Callable[[], Any]
 _MEGABYTE = 1 << 20
 
@@ -175,6 +151,28 @@ class FaultyHandler(DoublingHandler):
     def _check(self, batch: Sequence[Any]) -> None:
         if any(example in self._examples for example in batch):
             self._fault()
+
+
+class DeviceLosingHandler(FaultyHandler):
+    """Doubles on a device, and loses it with any batch that has a poisonous example; later calls and loads fail.
+
+    Args:
+        poison: the poisonous examples.
+        device: the device; by default a new one.
+    """
+
+    def __init__(self, *poison: Any, device: FakeDevice | None = None, **options: Any) -> None:
+        self._device = device or FakeDevice()
+        super().__init__(self._device.lose, *poison, **options)
+
+    def load_model(self) -> Doubler:
+        """Raises if this process has lost the device."""
+        self._device.use()
+        return super().load_model()
+
+    def _check(self, batch: Sequence[Any]) -> None:
+        self._device.use()
+        super()._check(batch)
 
 
 class FaultyLoadHandler(DoublingHandler):
