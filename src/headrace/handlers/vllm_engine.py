@@ -46,17 +46,19 @@ class VLLMEngine(Restarted[Any]):
 
     async def generate(self, prompt: Any, params: Any) -> Any:
         """The output for one prompt; EngineLostError if the engine died over it."""
-        return await self.ask(partial(_answered, "generate", prompt, params, f"headrace-{next(self._numbers)}"))
+        return await self._ask("generate", prompt, params)
 
     async def pool(self, task: str, asked: Any, args: Mapping[str, Any]) -> Any:
         """The output for a text, or a pair of texts, cut off if it is too long; as ``generate``."""
         prompt, more = self._pair(*asked) if task == "score" else (asked, {})
-        params = _pooling_params(task, {**more, **args})
-        name = f"headrace-{next(self._numbers)}"
-        output = await self.ask(partial(_answered, "encode", prompt, params, name, tokenization_kwargs=_CUT))
+        output = await self._ask("encode", prompt, _params(task, {**more, **args}), tokenization_kwargs=_CUT)
         if getattr(output, "error", None) is not None:
             raise RuntimeError(f"vLLM: {output.error}")
         return output
+
+    async def _ask(self, method: str, prompt: Any, params: Any, **more: Any) -> Any:
+        name = f"headrace-{next(self._numbers)}"
+        return await self.ask(partial(_answered, method, prompt, params, request_id=name, **more))
 
     @property
     def config(self) -> Any:
@@ -96,11 +98,11 @@ class VLLMEngine(Restarted[Any]):
         return self._tokenizer
 
 
-async def _answered(method: str, prompt: Any, params: Any, name: str, engine: Any, **more: Any) -> Any:
+async def _answered(method: str, prompt: Any, params: Any, engine: Any, **more: Any) -> Any:
     from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError  # noqa: PLC0415 - as in load_model
 
     try:
-        outputs = [one async for one in getattr(engine, method)(prompt, params, request_id=name, **more)]
+        outputs = [one async for one in getattr(engine, method)(prompt, params, **more)]
     except EngineGenerateError as error:  # which says nothing itself
         raise error.__cause__ or error from None
     except EngineDeadError as error:
@@ -163,7 +165,7 @@ class VLLMEngineModelHandler(GenerationModelHandler[VLLMEngine]):
         self._engine_args = dict(engine_args or {})
         if "model" in self._engine_args:
             raise ConfigurationError("engine_args name the model a second time; leave it out there.")
-        self._sampling_args = {"max_tokens": _MAX_TOKENS, **(sampling_args or {})}
+        self._sampling_args = {"max_tokens": _MAX_TOKENS, **(sampling_args or {})} if task == "generate" else {}
         self.validate_inference_args(None)
 
     def load_model(self) -> Any:
@@ -177,7 +179,7 @@ class VLLMEngineModelHandler(GenerationModelHandler[VLLMEngine]):
         if self._task != "generate":
             engine = VLLMEngine({"model": self._model_uri, "runner": "pooling", **self._engine_args})
             return engine.refuse_lack_of(self._task)
-        _params(self._sampling_args)
+        _params(self._task, self._sampling_args)
         return VLLMEngine({"model": self._model_uri, **self._engine_args})
 
     async def submit(
@@ -192,7 +194,7 @@ class VLLMEngineModelHandler(GenerationModelHandler[VLLMEngine]):
             return PredictionResult(example, self._pooled(output.outputs.data, model, args), self._model_uri)
         messages = as_messages(asked)
         prompt = asked if messages is None else {"prompt_token_ids": model.tokens_of(messages)}
-        params = _params({**self._sampling_args, **(inference_args or {})})
+        params = _params(self._task, {**self._sampling_args, **(inference_args or {})})
         began = time.perf_counter()
         output = await model.generate(prompt, params)
         seconds = time.perf_counter() - began
@@ -221,39 +223,26 @@ class VLLMEngineModelHandler(GenerationModelHandler[VLLMEngine]):
 
     def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
         """Raises ConfigurationError if vLLM is installed, and refuses them for its parameters of a request."""
-        if self._task == "generate":
-            _refuse_wrong({**self._sampling_args, **(inference_args or {})})
-        elif find_spec("vllm") is not None:
-            _pooling_params(self._task, inference_args or {})
+        given = {**self._sampling_args, **(inference_args or {})}
+        if given.get("n", 1) != 1:
+            raise ConfigurationError("a prompt gets one answer: leave out n.")
+        if find_spec("vllm") is not None:  # else it is asked in the worker
+            _params(self._task, given)
 
 
-def _refuse_wrong(given: Mapping[str, Any]) -> None:
-    """Raises ConfigurationError; where vLLM is not installed, it is asked in the worker."""
-    if given.get("n", 1) != 1:
-        raise ConfigurationError("a prompt gets one answer: leave out n.")
-    if find_spec("vllm") is not None:
-        _params(given)
-
-
-def _pooling_params(task: str, given: Mapping[str, Any]) -> Any:
-    """The parameters of a request that generates nothing; raises ConfigurationError if vLLM refuses them."""
-    import vllm  # noqa: PLC0415 - as in load_model
-
-    given = {name: value for name, value in given.items() if (task, name) != ("classify", "top_k")}
-    try:
-        return vllm.PoolingParams(task=_POOLING[task], **given)
-    except Exception as error:  # as in _params
-        raise ConfigurationError(f"vllm.PoolingParams: {error}") from error
-
-
-def _params(given: Mapping[str, Any]) -> Any:
-    """The parameters of one request; raises ConfigurationError if vLLM refuses them."""
+def _params(task: str, given: Mapping[str, Any]) -> Any:
+    """Parameters of a request; raises ConfigurationError if vLLM refuses them."""
     import vllm.sampling_params  # noqa: PLC0415 - as in load_model
 
+    kind = "SamplingParams"
     try:
+        if task != "generate":
+            kind = "PoolingParams"
+            own = {name: value for name, value in given.items() if (task, name) != ("classify", "top_k")}
+            return vllm.PoolingParams(task=_POOLING[task], **own)
         structured = given.get("structured_outputs")
         if isinstance(structured, Mapping):
             given = {**given, "structured_outputs": vllm.sampling_params.StructuredOutputsParams(**structured)}
         return vllm.SamplingParams(**given, output_kind=vllm.sampling_params.RequestOutputKind.FINAL_ONLY)
     except Exception as error:  # vLLM has classes of its own for them, others in each version
-        raise ConfigurationError(f"vllm.SamplingParams: {error}") from error
+        raise ConfigurationError(f"vllm.{kind}: {error}") from error
