@@ -9,12 +9,7 @@ import pytest
 from endpoint_apis import APIS, EMBEDDINGS, KEY, _keys_in_the_environment, each  # noqa: F401 - a fixture
 from headrace import ConfigurationError, PredictionResult, predict
 from headrace.core.events import UsageReported
-from headrace.handlers.anthropic_inference import AnthropicChatModelHandler
-from headrace.handlers.openai_inference import (
-    OpenAIChatModelHandler,
-    OpenAICompletionsModelHandler,
-    OpenAIEmbeddingsModelHandler,
-)
+from headrace.handlers.openai_inference import OpenAIChatModelHandler, OpenAIEmbeddingsModelHandler
 from headrace.testing import HandlerContract
 from http_endpoint import events_and_outcomes, failures_among
 
@@ -46,15 +41,7 @@ class UnpooledChat(Unpooled, OpenAIChatModelHandler):
     pass
 
 
-class UnpooledCompletions(Unpooled, OpenAICompletionsModelHandler):
-    pass
-
-
 class UnpooledEmbeddings(Unpooled, OpenAIEmbeddingsModelHandler):
-    pass
-
-
-class UnpooledClaude(Unpooled, AnthropicChatModelHandler):
     pass
 
 
@@ -76,16 +63,8 @@ class TestChat(OnTexts):
     api, kind = APIS["chat"], UnpooledChat
 
 
-class TestCompletions(OnTexts):
-    api, kind = APIS["completions"], UnpooledCompletions
-
-
 class TestEmbeddings(OnTexts):
     api, kind = EMBEDDINGS, UnpooledEmbeddings
-
-
-class TestClaude(OnTexts):
-    api, kind = APIS["anthropic"], UnpooledClaude
 
 
 @each()

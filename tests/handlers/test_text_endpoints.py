@@ -47,14 +47,28 @@ def test_refusal_of_one_element_is_its_own(api, status, size):
     ]
 
 
-@each("embeddings")
-@WRONG
-@BATCHES
+@each()
+@pytest.mark.parametrize("status", [400, 401, 402, 403, 404])
+@pytest.mark.parametrize("size", [1, 8])
 def test_refusal_of_everything_is_one_error(api, status, size):
-    with api.refusing(api.refusal(status)) as server:
-        with pytest.raises(EndpointError, match=rf"refused the first request.*{status}.*Check the key"):
+    with api.refusing(api.refusal(status, f"not with {KEY}")) as server:
+        with pytest.raises(EndpointError, match=rf"{status}.*not with \*\*\*"):
             list(predict(api.handler(server, max_batch_size=size), EIGHT * 20, on_failure="yield"))
-        assert len(server.requests) == size + 1
+        assert len(server.requests) <= size + 1
+
+
+@pytest.mark.parametrize(
+    ("api", "refusal"),
+    [
+        (APIS["chat"], openai_endpoint.refusing(429, "pay first", "insufficient_quota")),
+        (EMBEDDINGS, openai_endpoint.refusing(402, "pay first")),
+        (APIS["anthropic"], anthropic_endpoint.refusing(400, "Your credit balance is too low: pay first")),
+    ],
+)
+def test_empty_account_stops_a_run_that_has_worked(api, refusal):
+    refusing = api.serving(lambda asked, before: refusal if before else None)
+    with refusing as server, pytest.raises(EndpointError, match="pay first"):
+        list(predict(api.handler(server, max_batch_size=1), EIGHT * 20, on_failure="yield"))
 
 
 class WithItsOwnClient(OpenAIChatModelHandler):
