@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import warnings
 from concurrent.futures import Future
 
 import pytest
@@ -130,9 +129,3 @@ def test_more_copies_than_gpus_are_refused(monkeypatch, gpus):
 
 def test_one_in_each_worker_process_may_be_asked_for_all_the_same():
     assert set(predict(Engine(where, model_copies=2), range(9), placement="process")) == {(os.getpid(), os.getpid())}
-
-
-def test_run_inference_leaves_no_loop_open_for_warnings():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert infer(ToyEngineHandler(), [1]) == infer(ToyEngineHandler(), [1]) == [2]

@@ -20,7 +20,6 @@ from sklearn.linear_model import LogisticRegression
 
 from headrace import predict
 from headrace.handlers.kserve_inference import KServeModelHandler
-from headrace.testing import HandlerContract
 from ports import new_port
 from waiting import wait_until
 
@@ -63,29 +62,11 @@ def ports(tmp_path_factory):
         server.wait()
 
 
-def asking(ports, protocol, model="sums", **options):
-    return KServeModelHandler(f"127.0.0.1:{ports[protocol]}", model, protocol=protocol, **options)
-
-
 @pytest.fixture(params=["http", "grpc"])
 def make(request, ports):
     """Makes handlers for the server, by both protocols."""
-    return partial(asking, ports, request.param)
-
-
-class OnRows(HandlerContract):
-    examples = ROWS[:5]
-    bad_example = numpy.zeros(5)
-
-
-class TestMLServerOverHttp(OnRows):
-    def handler(self, ports):
-        return asking(ports, "http", num_retries=0)
-
-
-class TestMLServerOverGrpc(OnRows):
-    def handler(self, ports):
-        return asking(ports, "grpc", num_retries=0)
+    protocol = request.param
+    return partial(KServeModelHandler, f"127.0.0.1:{ports[protocol]}", "sums", protocol=protocol)
 
 
 def test_predictions_are_those_of_the_model(make):
