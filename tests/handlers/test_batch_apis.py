@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -51,11 +52,7 @@ def ask(tmp_path):
 @pytest.fixture
 def claude(tmp_path):
     """The same for Anthropic's handler."""
-
-    def make(server, **options):
-        return AnthropicChatModelHandler("m", url=server.url, batch_directory=tmp_path / "batches", **options)
-
-    return make
+    return partial(AnthropicChatModelHandler, "m", batch_directory=tmp_path / "batches")
 
 
 def texts(results):
@@ -69,19 +66,15 @@ def outcomes(handler, elements, **options):
 
 @pytest.mark.parametrize(
     ("kind", "expected"),
-    [(OpenAICompletionsModelHandler, str.upper), (OpenAIEmbeddingsModelHandler, lambda text: vector_of([text]))],
+    [
+        (OpenAICompletionsModelHandler, lambda text: f"{text}\u2028\x85end"),  # which ends no line
+        (OpenAIEmbeddingsModelHandler, vector_of),
+    ],
 )
 def test_batch_of_completions_and_embeddings(kind, expected, ask):
-    with batching(speaking()) as server:
-        assert texts(predict(ask(server, kind), ["a", "bbb"])) == [
-            expected(one) if kind is OpenAICompletionsModelHandler else vector_of(one) for one in ("a", "bbb")
-        ]
-        assert len(server.batches) == 1
-
-
-def test_line_separators_in_an_answer_end_no_line(ask):
     with batching(speaking(lambda text: f"{text}\u2028\x85end")) as server:
-        assert texts(predict(ask(server), ["a"])) == ["a\u2028\x85end"]
+        assert texts(predict(ask(server, kind), ["a", "bbb"])) == [expected(one) for one in ("a", "bbb")]
+        assert len(server.batches) == 1
 
 
 def test_unknown_model_is_one_error(ask):
@@ -114,16 +107,20 @@ def test_batch_that_fails_validation_is_one_error_and_may_be_sent_again(ask):
         assert texts(predict(ask(server), ["a"])) == ["A"]
 
 
-def full(batch):
-    batch.status = "failed"
-    batch.errors = [{"code": "token_limit_exceeded", "message": "Enqueued token limit reached", "line": None}]
+@pytest.mark.parametrize("refused", [5, 10**6])
+def test_batch_for_which_there_is_no_room_is_sent_when_there_is(refused, ask, monkeypatch):
+    def full(batch):
+        if batch.number <= refused:
+            batch.status = "failed"
+            batch.errors = [{"code": "token_limit_exceeded", "message": "Enqueued token limit reached", "line": None}]
 
-
-def test_batch_for_which_there_is_no_room_is_sent_when_there_is(ask, monkeypatch):
     monkeypatch.setattr(batch_jobs, "REFUSED_SECS", 0.01)
-    with batching(speaking(), ending=lambda batch: full(batch) if batch.number < 6 else None) as server:
-        assert texts(predict(ask(server), ["a"])) == ["A"]
-        assert len(server.batches) == 6
+    with batching(speaking(), ending=full) as server:
+        if refused == 5:
+            assert texts(predict(ask(server), ["a"])) == ["A"]
+            assert len(server.batches) == 6
+        else:
+            assert "took no batch with it in time" in outcomes(ask(server, max_wait_secs=0.1), ["a"])[0]
 
 
 def test_answers_whose_file_comes_late_are_waited_for(ask):
@@ -195,16 +192,10 @@ def test_batch_directory_that_cannot_be_used_is_an_error(tmp_path):
         OpenAIChatModelHandler("m", batch_directory=tmp_path, max_wait_secs=0)
 
 
-def test_batch_for_which_there_is_never_room_is_given_up(ask, monkeypatch):
-    monkeypatch.setattr(batch_jobs, "REFUSED_SECS", 0.01)
-    with batching(speaking(), ending=full) as server:
-        assert "took no batch with it in time" in outcomes(ask(server, max_wait_secs=0.1), ["a"])[0]
-
-
 def test_results_that_break_off_are_read_again_and_cost_no_retry(claude):
     broken = Answer(body=b'{"custom_id": "a", "resu', headers={"Content-Type": "application/x-jsonl"})
     with batching(anthropic_endpoint.speaking(), once("GET /v1/messages/batches/batch_1/results", broken)) as server:
-        assert texts(predict(claude(server, num_retries=0), ["a"])) == ["A"]
+        assert texts(predict(claude(url=server.url, num_retries=0), ["a"])) == ["A"]
         assert len(server.batches) == 1
 
 
@@ -212,20 +203,7 @@ def test_batch_whose_results_are_gone_is_an_error_with_its_cure(claude):
     gone = r"no longer has the answers of batch batch_1.*another batch_directory"
     archiving = batching(anthropic_endpoint.speaking(), ending=lambda batch: setattr(batch, "is_archived", True))
     with archiving as server, pytest.raises(EndpointError, match=gone):
-        list(predict(claude(server), ["a"], on_failure="yield"))
-
-
-def test_submission_is_not_found_before_its_batch_has_ended(claude):
-    cut = once("POST /v1/messages/batches", Answer(cut=True))
-
-    def fault(server, method, path):
-        server.held = server.paths.count("GET /v1/messages/batches") < 3
-        return cut(server, method, path)
-
-    with batching(anthropic_endpoint.speaking(), fault) as server:
-        server.held = True
-        assert texts(predict(claude(server), ["a", "b"])) == ["A", "B"]
-        assert len(server.batches) == 1
+        list(predict(claude(url=server.url), ["a"], on_failure="yield"))
 
 
 def test_submission_is_told_from_others_of_its_size_when_those_have_ended(claude):
@@ -239,5 +217,5 @@ def test_submission_is_told_from_others_of_its_size_when_those_have_ended(claude
         server.make(
             [("somebody-else", {"model": "m", "messages": [{"role": "user", "content": "x"}]})]
         ).status = "completed"
-        assert texts(predict(claude(server), ["a"])) == ["A"]
+        assert texts(predict(claude(url=server.url), ["a"])) == ["A"]
         assert len(server.batches) == 2

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -85,11 +83,11 @@ def ask(api, tmp_path):
 
 
 @pytest.fixture
-def announce(api, tmp_path):
+def announce(tmp_path):
     """Notes a batch of requests with these numbers, as a process that is killed while it sends it; gives their ids."""
 
     def note(*numbers):
-        jobs = BatchJobs("Handler", str(tmp_path), LATER, "there", api, error=StatusError)
+        jobs = BatchJobs("Handler", str(tmp_path), LATER, "there", None, error=StatusError)
         ids = [jobs._id_of({"n": number}) for number in numbers]
         BatchStore(str(tmp_path)).announce("token", ids)
         return ids
@@ -238,17 +236,3 @@ def test_number_of_a_forgotten_batch_is_never_given_again(store):
     store.forget(first)  # another process had waited for it, too
     store.end(first, [Line("a", 200, "of one")])
     assert store.look_up(["a"]) == ([], [Sent(second, "two")], {"a"})
-
-
-def test_whoever_opens_a_new_file_at_the_same_moment_can_use_it(tmp_path):
-    together = threading.Barrier(4)
-
-    def use(folder):
-        together.wait(60)
-        BatchStore(str(folder)).announce("token", ["a"])
-
-    with ThreadPoolExecutor(4) as threads:
-        for number in range(10):
-            for end in [threads.submit(use, tmp_path / str(number)) for _ in range(4)]:
-                end.result(60)
-            assert len(BatchStore(str(tmp_path / str(number))).announced(["a"])) == 4
