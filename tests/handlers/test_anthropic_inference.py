@@ -11,6 +11,7 @@ import pytest
 from apache_beam.ml.inference import anthropic_inference as incumbent
 
 from anthropic_endpoint import message, refusing, speaking
+from endpoint_apis import _plain_clients_are_closed  # noqa: F401 - a fixture
 from headrace import ConfigurationError, predict
 from headrace.core.events import UsageReported
 from headrace.handlers.anthropic_inference import (
@@ -21,7 +22,7 @@ from headrace.handlers.anthropic_inference import (
 )
 from http_endpoint import events_and_outcomes, failures_among, serving
 
-pytestmark = pytest.mark.usefixtures("module_travels")
+pytestmark = pytest.mark.usefixtures("module_travels", "_plain_clients_are_closed")
 
 KEY = "sk-ant-of-the-environment"
 SCHEMA = {"type": "object", "properties": {"label": {"enum": ["good", "bad"]}}, "required": ["label"]}
@@ -33,20 +34,6 @@ def _key_in_the_environment(monkeypatch, requests_end):
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
     monkeypatch.delenv("ANTHROPIC_AUTH_TOKEN", raising=False)
     monkeypatch.delenv("ANTHROPIC_BASE_URL", raising=False)
-
-
-@pytest.fixture(autouse=True)
-def _plain_clients_are_closed(monkeypatch):
-    made, create = [], AnthropicModelHandler.create_client
-
-    def create_client(handler):
-        made.append(create(handler))
-        return made[-1]
-
-    monkeypatch.setattr(AnthropicModelHandler, "create_client", create_client)
-    yield
-    for client in made:
-        client.close()
 
 
 @pytest.fixture

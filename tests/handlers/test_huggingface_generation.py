@@ -58,7 +58,7 @@ def alone(saved_llama):
     return generate
 
 
-class Contract(HandlerContract):
+class TestContract(HandlerContract):
     continuous = True
     bad_example = "a " * 60
     examples = prompts(5)
@@ -67,14 +67,6 @@ class Contract(HandlerContract):
 
     def handler(self, saved_llama):
         return make(saved_llama, continuous=self.continuous)
-
-
-class TestContinuousContract(Contract):
-    pass
-
-
-class TestBatchesContract(Contract):
-    continuous = False
 
 
 @BOTH
@@ -135,14 +127,10 @@ def test_limit_of_tokens_may_differ_by_transform(saved_llama, alone, continuous)
 
 @BOTH
 def test_prompts_that_are_too_long_or_no_prompts_fail_alone(saved_llama, continuous):
-    bad = ["a " * 60, "", 7, [{"text": "a"}]]
-    found = list(predict(make(saved_llama, continuous=continuous), [*bad, "a b"], on_failure="yield"))
-    said = [str(one.error) for one in failures_among(found)]
-    assert len(said) == 4
-    assert "60 tokens and max_new_tokens is 12: together more than the 64" in said[0]
-    assert "the prompt is empty" in said[1]
-    assert "a prompt is a text, or a list of messages" in said[2]
-    assert "a message must be a dict with 'role' and 'content'" in said[3]
+    bad = {"60 tokens and max_new_tokens is 12: together more than the 64": "a " * 60, "the prompt is empty": ""}
+    bad |= {"a prompt is a text, or a list of messages": 7, "a dict with 'role' and 'content'": [{"text": "a"}]}
+    found = list(predict(make(saved_llama, continuous=continuous), [*bad.values(), "a b"], on_failure="yield"))
+    assert all(said in str(one.error) for said, one in zip(bad, failures_among(found), strict=True))
 
 
 @BOTH

@@ -9,7 +9,14 @@ from google.auth.credentials import AnonymousCredentials
 import anthropic_endpoint
 import gemini_endpoint
 import openai_endpoint
-from endpoint_apis import APIS, EMBEDDINGS, KEY, _keys_in_the_environment, each  # noqa: F401 - a fixture
+from endpoint_apis import (  # noqa: F401 - fixtures
+    APIS,
+    EMBEDDINGS,
+    KEY,
+    _keys_in_the_environment,
+    _plain_clients_are_closed,
+    each,
+)
 from headrace import Budget, EndpointError, PredictionCountError, predict
 from headrace.core.events import UsageReported
 from headrace.handlers.anthropic_inference import (
@@ -142,6 +149,7 @@ def test_texts_that_were_embedded_are_not_paid_again_if_the_others_have_to_wait(
 
 
 @pytest.mark.parametrize("answers", [True, False])
+@pytest.mark.usefixtures("_plain_clients_are_closed")
 def test_beams_handler_has_a_refusal_of_one_prompt_as_its_own(answers, monkeypatch):
     refusal = anthropic_endpoint.refusing(403)
     fault = lambda asked, before: refusal if not answers or asked["messages"][0]["content"] == "a" else None  # noqa: E731

@@ -10,12 +10,11 @@ from multiprocessing import active_children
 
 import pytest
 
-from headrace import ConfigurationError, predict
+from headrace import predict
 from headrace.core.event_loop import close_loop, open_loop
 from headrace.core.events import UsageReported
 from headrace.handlers.vllm_engine import VLLMEngineModelHandler
 from http_endpoint import events_and_outcomes, failures_among
-from pipelines import through_pipeline
 from waiting import wait_until
 
 LONGEST = 1024
@@ -117,24 +116,11 @@ def test_requests_that_vllm_refuses_fail_alone(handler, expected):
     assert str(failed.error)
 
 
-@pytest.mark.parametrize(
-    "sampling", [{"max_tokens": 0}, {"max_token": 5}, {"structured_outputs": {}}, {"temperature": -1.0}]
-)
-def test_sampling_args_that_cannot_be_are_refused(sampling):
-    with pytest.raises(ConfigurationError, match=r"vllm\.SamplingParams: ."):
-        VLLMEngineModelHandler("some/model", sampling_args=sampling)
-
-
 def test_time_limit_frees_the_engine_of_the_request(handler):
     slow = handler(max_tokens=LONGEST - 10)
     (late,) = predict(slow, ["late"], timeout=0.05, on_failure="yield")
     assert isinstance(late.error, TimeoutError)
     assert wait_until(lambda: unfinished() == 0)
-
-
-def test_pipelines_generate(handler, expected):
-    found = through_pipeline(handler(), PROMPTS)
-    assert {one.example: one.inference["text"] for one in found} == expected
 
 
 def test_engine_that_is_killed_costs_no_request(handler, descendants):

@@ -47,14 +47,11 @@ def server(completions):
     model.running().stop()
 
 
-def test_prompts_are_completed(completions, server):
+def test_prompts_are_completed_and_conversations_continued(completions, chat, server):
     found = completions.run_inference(PROMPTS, server, GREEDY)
     assert [one.example for one in found] == PROMPTS
     assert {one.inference.usage.completion_tokens for one in found} == {12}
     assert [one.inference.usage.prompt_tokens for one in found] == [len(prompt) for prompt in PROMPTS]
-
-
-def test_conversations_are_continued(chat, server):
     (said,) = chat.run_inference([[OpenAIChatMessage("user", "Hello")]], server, GREEDY)
     assert said.inference.choices[0].message.role == "assistant"
     assert said.inference.usage.prompt_tokens == len("user:Hello\n")
