@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -227,30 +225,24 @@ def test_transient_errors_are_retried_once_without_a_pause_while_everything_fail
 
 
 class Hosts:
-    """Answers a call in a host with its elements' places; counts the calls.
+    """Answers a call in a host with its elements' places; counts hosts that were killed, and those that died.
 
     Args:
-        endless: places whose calls overrun.
         lethal: places of which hosts die.
-        bad: places whose calls raise.
         ceiling: how many elements a call may have for the time limit.
     """
 
-    def __init__(self, endless=(), lethal=(), bad=(), ceiling=10**9):
-        self._endless, self._lethal, self._bad, self._ceiling = set(endless), set(lethal), set(bad), ceiling
+    def __init__(self, lethal=(), ceiling=10**9):
+        self._lethal, self._ceiling = set(lethal), ceiling
         self.overran = self.died = 0
 
     def __call__(self, positions):
-        places = set(positions)
-        if self._bad & places and min(self._bad & places) < min(self._endless & places, default=math.inf):
-            return Caught.of(ValueError())
-        if self._endless & places or len(places) > self._ceiling:
-            self.overran += 1
-            return self._fatal(overrun("too long"))
-        self.died += bool(self._lethal & places)
-        return self._fatal(HostDiedError("died")) if self._lethal & places else sorted(places)
-
-    def _fatal(self, error):
+        is_late, is_lethal = len(positions) > self._ceiling, bool(self._lethal & set(positions))
+        self.overran += is_late
+        self.died += is_lethal
+        if not is_late and not is_lethal:
+            return sorted(positions)
+        error = overrun("too long") if is_late else HostDiedError("died")
         vars(error)["retryable"] = False
         return Caught.of(error)
 

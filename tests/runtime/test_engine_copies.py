@@ -13,11 +13,10 @@ import pytest
 from headrace import predict
 from headrace.core.errors import HostDiedError
 from headrace.core.events import HostLost, ModelLoaded
-from headrace.machine.status import machine_status
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from http_endpoint import events_and_outcomes
-from toy_engine import Engine, dead, die, double, exists, where
+from toy_engine import Engine, dead, die, double, where
 from toy_hosts import has_ended
 from toys import run
 from waiting import wait_until
@@ -178,27 +177,6 @@ def test_worker_processes_share_the_copies(worker_process):
     found = [worker.run(range(40)) for worker in workers]
     assert set(found[0].good) == set(found[1].good)
     assert len(set(found[0].good)) == 2
-
-
-@pytest.mark.large
-def test_manager_that_is_killed_is_replaced_with_all_copies(tmp_path, worker_process):
-    async def act(example, engine):
-        (tmp_path / f"{example} {os.getpid()}").touch()
-        await exists(tmp_path / "killed")
-        return os.getpid()
-
-    worker = worker_process(catching(prepare(Engine(act, model_copies=2), InferenceRequest()), Exception))
-    worker.begin(range(40))
-    assert wait_until(lambda: len(list(tmp_path.glob("* *"))) == 40)
-    first = {int(file.name.split()[1]) for file in tmp_path.glob("* *")}
-    [manager] = machine_status().managers
-    os.kill(manager.process.process, signal.SIGKILL)
-    assert wait_until(lambda: all(map(has_ended, first)))
-    (tmp_path / "killed").touch()
-    found = worker.outcomes()
-    assert (len(found.good), found.dead, len(first)) == (40, {}, 2)
-    assert not first & set(found.good)
-    worker.close()
 
 
 def test_each_copy_has_its_share_of_gpus_and_cores(monkeypatch):

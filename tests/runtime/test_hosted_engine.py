@@ -75,16 +75,15 @@ def test_usage_reaches_the_worker_and_its_budget():
         outcomes_of(act, range(10_000), budget=Budget(max_tokens=100))
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
-def test_element_that_kills_the_host_is_found(number):
+def test_element_that_kills_the_host_is_found():
     async def act(example, engine):
         if example == 13:
-            die(number)
+            die(signal.SIGSEGV)
         return await double(example, engine)
 
     found = outcomes_of(act, range(20))
     assert dead(found) == {13: HostDiedError}
-    assert f"the host was killed by {number.name}" in str(found[13].error)
+    assert "the host was killed by SIGSEGV" in str(found[13].error)
     assert [one for one in found if isinstance(one, int)] == [2 * n for n in range(20) if n != 13]
 
 

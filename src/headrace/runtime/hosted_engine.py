@@ -128,7 +128,7 @@ class EngineHosts:
         try:
             answer, predictions = await asyncio.wrap_future(call.answer)
         except asyncio.CancelledError:
-            self.take_back(call)
+            self._take_back(call)
             raise
         for used in answer.used:
             report_used(used)
@@ -141,7 +141,7 @@ class EngineHosts:
         if self._process != os.getpid():  # a forked child: it needs a host of its own
             self._connection = None
             self._begin()
-        call = self._call(message)
+        call = EngineCall(self._hosts.next_number(), message, self._accept)
         with self._changed:
             self._calls[call.number] = call
             if self._sends:
@@ -152,12 +152,6 @@ class EngineHosts:
                 self._thread = threading.Thread(target=self._run, name="headrace waits for an engine", daemon=True)
                 self._thread.start()
         return call
-
-    def take_back(self, call: EngineCall) -> None:
-        """Has the engine drop a request."""
-        with self._changed:
-            if self._calls.pop(call.number, None) is not None:
-                self._drop(call)
 
     def close(self) -> None:
         """Ends the host, unless others use it; waits for up to a second, and then kills it."""
@@ -203,17 +197,16 @@ class EngineHosts:
             self._sends = False
             return list(self._calls.values())
 
-    def _call(self, message: Message) -> EngineCall:
-        return EngineCall(self._hosts.next_number(), message, self._accept)
-
     def _send(self, calls: Iterable[EngineCall]) -> None:
         assert self._connection is not None
         for call in calls:
             self._connection.send(call)  # a host that is gone does not get it: it is found when the loss is
 
-    def _drop(self, call: EngineCall) -> None:
-        if self._connection is not None:
-            self._connection.post(call.number, encode(EngineRequest(is_taken_back=True), []))
+    def _take_back(self, call: EngineCall) -> None:
+        """Has the engine drop a request."""
+        with self._changed:
+            if self._calls.pop(call.number, None) is not None and self._connection is not None:
+                self._connection.post(call.number, encode(EngineRequest(is_taken_back=True), []))
 
     def _await_answers(self, is_settled: Callable[[], bool]) -> HostFailure | None:
         """Waits until what is waited for has come; or returns how the host was lost, or was told to end."""
