@@ -6,7 +6,9 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 
 from headrace.failures.endpoint_board import LAG_SECS, Board
@@ -112,7 +114,7 @@ def allowances(headers: Mapping[str, str], wall_clock: Callable[[], float] = tim
         if match is None:
             continue
         remaining = _number(value)
-        reset = _seconds(headers.get(name.replace("remaining", "reset"), ""), wall_clock)
+        reset = seconds_from_now(headers.get(name.replace("remaining", "reset"), ""), wall_clock)
         if remaining is not None and reset is not None:
             counts_tokens = any(kind is not None and kind.endswith("tokens") for kind in match.groups())
             limit = _number(headers.get(name.replace("remaining", "limit")))
@@ -128,17 +130,20 @@ def _number(value: str | None) -> float | None:
     return number if math.isfinite(number) and number >= 0 else None
 
 
-def _seconds(value: str, wall_clock: Callable[[], float]) -> float | None:
-    """Seconds from now: a number, ``6m0.5s``, or a date; None: none of these."""
+def seconds_from_now(value: str, wall_clock: Callable[[], float]) -> float | None:
+    """How long a header says to wait: a number, ``6m0.5s``, or a date in HTTP's or ISO's form; None: none of these."""
     number = _number(value)
     if number is not None:
         return max(0.0, number - wall_clock()) if number > _FIRST_DATE else number
     parts = _PARTS.findall(value)
     if parts and "".join(map("".join, parts)) == value:
         return sum(float(count) * _UNITS[unit] for count, unit in parts)
-    try:
-        date = datetime.fromisoformat(value.replace("Z", "+00:00"))
-    except ValueError:
-        return None
-    date = date if date.tzinfo else date.replace(tzinfo=timezone.utc)
-    return max(0.0, date.timestamp() - wall_clock())
+    for parse in (parsedate_to_datetime, _iso_date):
+        with suppress(TypeError, ValueError, OverflowError, OSError):
+            return max(0.0, parse(value).timestamp() - wall_clock())
+    return None
+
+
+def _iso_date(value: str) -> datetime:
+    date = datetime.fromisoformat(value.replace("Z", "+00:00"))
+    return date if date.tzinfo else date.replace(tzinfo=timezone.utc)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import email.utils
 import logging
 import math
 import socket
@@ -25,7 +24,7 @@ from headrace.core.errors import (
 from headrace.core.events import CallEnded, UsageReported
 from headrace.core.remote import ElementFailure, ElementRetry
 from headrace.core.request_context import lower_case
-from headrace.failures.known_rates import Allowance, allowances
+from headrace.failures.known_rates import Allowance, allowances, seconds_from_now
 from headrace.failures.outages import Verdict
 from headrace.failures.retry import is_lost, statuses_of
 
@@ -157,10 +156,9 @@ def retry_after(error: BaseException, wall_clock: Callable[[], float] = time.tim
     """
     used_up = 0.0
     for headers in headers_of(error):
-        if "retry-after-ms" in headers:
-            return _seconds(headers["retry-after-ms"], wall_clock) / 1000
-        if "retry-after" in headers:
-            return _seconds(headers["retry-after"], wall_clock)
+        for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+            if name in headers:
+                return min(unit * (seconds_from_now(headers[name], wall_clock) or 0.0), _NEVER_SECS)
         used_up = max((one.wait(1) for one in allowances(headers, wall_clock)), default=used_up)
     own = attribute(error, "retry_after")
     return float(min(own, _NEVER_SECS)) if isinstance(own, int | float) and 0 < own < math.inf else used_up
@@ -171,18 +169,6 @@ def headers_of(error: BaseException) -> Iterator[dict[str, str]]:
     for headers in (attribute(attribute(error, "response"), "headers"), attribute(error, "headers")):
         with suppress(Exception):  # whatever a client has under that name
             yield lower_case(headers or {})
-
-
-def _seconds(value: str, wall_clock: Callable[[], float]) -> float:
-    """The value of a Retry-After header: a number, or a date."""
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(value).timestamp() - wall_clock()
-        except (TypeError, ValueError, OverflowError, OSError):
-            return 0.0
-    return max(0.0, min(seconds, _NEVER_SECS)) if math.isfinite(seconds) else 0.0
 
 
 class EndpointRecord:
