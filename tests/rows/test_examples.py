@@ -23,6 +23,7 @@ from headrace.rows.examples import (
     over_rows,
     refuse_exploded,
 )
+from large import tensorflow, torch
 
 
 class Echo(ModelHandler):
@@ -218,6 +219,12 @@ PAIR = namedtuple("PAIR", "label score")
 )
 def test_values_have_columns(prediction, columns):
     assert exploded(prediction) == columns
+
+
+@pytest.mark.large
+def test_values_of_tensors_have_columns():
+    for tensor in (tensorflow.constant([0.5, 1]), torch.tensor([0.5, 1], requires_grad=True)):
+        assert exploded(tensor) == {"prediction_0": 0.5, "prediction_1": 1.0}
 
 
 def test_columns_of_all_rows_and_of_arrays_are_the_same():

@@ -258,7 +258,7 @@ def _parts(prediction: Any) -> tuple[Iterable[Any], Iterable[Any]]:
     values = prediction
     if hasattr(prediction, "shape"):
         with suppress(Exception):  # writing the prediction raises it again
-            values = prediction.tolist()
+            values = (prediction if hasattr(prediction, "tolist") else prediction.numpy()).tolist()
     return (names or range(len(values)), values) if isinstance(values, list | tuple) else ((), ())
 
 
