@@ -146,6 +146,14 @@ class Batcher:
         return full or (waiting.bytes >= self._max_bytes and size >= self._min_size)
 
 
+def measured(name: str, function: Callable[[Any], float], element: Any) -> float:
+    """The size or length of an element, by the function that is called so; raises ValueError if it is none."""
+    size = function(element)
+    if not 0 <= size < math.inf:  # NaN fails this test, too
+        raise ValueError(f"{name} must return a finite number of at least 0, not {size!r}.")
+    return size
+
+
 def footprint(value: Any, depth: int = 0) -> float:
     """Estimated bytes of an array's buffer, a text, or the contents of a container or object; never raises."""
     try:

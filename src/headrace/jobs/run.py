@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from headrace.batching.lookahead import LengthOfTag
 from headrace.core.errors import ConfigurationError, as_type_name
 from headrace.jobs.earlier import Earlier
 from headrace.jobs.files import known_size
@@ -36,7 +37,6 @@ from headrace.rows.examples import (
     taken_of_blocks,
 )
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
-from headrace.runtime.queues import LengthOfTag
 from headrace.runtime.spec import SessionSpec
 from headrace.runtime.usage_meter import stop_requests, stoppable
 

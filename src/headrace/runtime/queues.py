@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import repeat
 from typing import Any, TypeAlias
 
-from headrace.batching.batcher import Batch, Batcher, WaitingBytes, footprint
+from headrace.batching.batcher import Batch, Batcher, WaitingBytes, measured
 from headrace.batching.columnar import ColumnarBatch, RowBatcher, rows_in
-from headrace.batching.lookahead import Lookahead, Measured
+from headrace.batching.lookahead import Lookahead
 from headrace.batching.size import SizeController
 from headrace.core.config import BatchingConfig
 from headrace.core.keyed import NO_PAIRS, not_pairs
@@ -17,15 +17,6 @@ from headrace.core.model_cache import ResidentModels
 from headrace.runtime.plan import ONLY, Plan
 
 AnyBatch: TypeAlias = Batch | ColumnarBatch
-
-
-class LengthOfTag:
-    """A ``length_fn`` for elements whose tags say how long they are, in an attribute ``length``."""
-
-    def __call__(self, tag: Any) -> float:
-        """The length of the tag's element."""
-        length: float = tag.length
-        return length
 
 
 class _InOrder:
@@ -84,35 +75,6 @@ class _InOrder:
         return (batch for one in held for batch in self._batcher.add_weighed(*one))
 
 
-class _Sorted:
-    """The same, sorted by length: many elements are collected before batches are cut."""
-
-    def __init__(self, config: BatchingConfig, sizes: SizeController) -> None:
-        self._size_fn, self._length_fn = config.element_size_fn, config.length_fn
-        self._lookahead = Lookahead(config, sizes)
-        self._tags_have_lengths = isinstance(config.length_fn, LengthOfTag)
-        self._enough = config.lookahead if config.sizes_are_weights else max(config.lookahead, config.min_batch_size)
-        self.bytes = 0.0
-
-    def __len__(self) -> int:
-        return len(self._lookahead)
-
-    def hold(self, element: Any, tag: Any) -> None:
-        size = _size(self._size_fn, element)
-        measured = tag if self._tags_have_lengths else element
-        length = _measure("length_fn", self._length_fn, measured) if self._length_fn else size
-        self._lookahead.add(Measured(element, tag, length, size if self._size_fn else length))
-        self.bytes += footprint(element)
-
-    def add(self, element: Any, tag: Any) -> Iterable[Batch]:
-        self.hold(element, tag)
-        return self.all() if len(self) >= self._enough else ()
-
-    def all(self) -> Iterator[Batch]:
-        self.bytes = 0.0
-        return self._lookahead.cut()
-
-
 class OneQueue:
     """The usual case: one model, and batches that need only count their elements, or the rows of columnar ones.
 
@@ -151,7 +113,7 @@ class ModelQueues:
         self._plan = plan
         self._sizes = sizes
         self._resident = resident
-        self._queues: dict[Any, _InOrder | _Sorted] = {}
+        self._queues: dict[Any, _InOrder | Lookahead] = {}
         self._bytes: dict[Any, float] = {}
         self._total_bytes = 0.0
         self._most_bytes = plan.batching.lookahead_bytes
@@ -188,7 +150,7 @@ class ModelQueues:
             raise not_pairs([pair]) from None
         return self._plan.handler.cohort(key)
 
-    def _leaving(self, name: Any, queue: _InOrder | _Sorted, full: Iterable[Batch]) -> Iterator[tuple[Any, AnyBatch]]:
+    def _leaving(self, name: Any, queue: _InOrder | Lookahead, full: Iterable[Batch]) -> Iterator[tuple[Any, AnyBatch]]:
         for batch in full:
             yield self._leave(name, batch)
         if self._plan.routed or self._plan.batching.sorts:
@@ -231,11 +193,11 @@ class ModelQueues:
         self._total_bytes += nbytes - self._bytes[name]
         self._bytes[name] = nbytes
 
-    def _queue(self, name: Any) -> _InOrder | _Sorted:
+    def _queue(self, name: Any) -> _InOrder | Lookahead:
         config, sizes = self._plan.batching_of(name), self._sizes[name]
-        queue: _InOrder | _Sorted
+        queue: _InOrder | Lookahead
         if config.sorts:
-            queue = _Sorted(config, sizes)
+            queue = Lookahead(config, sizes)
         else:
             queue = _InOrder(config, sizes.target, among_others=self._plan.routed)
         self._queues[name] = queue
@@ -261,11 +223,4 @@ def queues_for(
 
 
 def _size(size_fn: Callable[[Any], float] | None, element: Any) -> float:
-    return _measure("element_size_fn", size_fn, element) if size_fn else 1
-
-
-def _measure(name: str, function: Callable[[Any], float], element: Any) -> float:
-    size = function(element)
-    if not 0 <= size < math.inf:  # NaN fails this test, too
-        raise ValueError(f"{name} must return a finite number of at least 0, not {size!r}.")
-    return size
+    return measured("element_size_fn", size_fn, element) if size_fn else 1
