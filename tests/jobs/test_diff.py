@@ -12,6 +12,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
+from full_disk import full_disk
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.diff import diff_outputs, write_rows
 from headrace.jobs.differences import wilson
@@ -205,3 +206,10 @@ def test_typed_columns_are_compared_with_their_texts(tmp_path: Path, typed: Any,
     for left, right in ((str(old), new), (new, str(old)), (str(old), str(old))):
         found = diff_outputs(left, right, ids=["x"])
         assert (found.matched, found.changed_rows) == (2, 0)
+
+
+def test_rows_that_cannot_be_written_leave_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "changes.csv"
+    with full_disk(10), pytest.raises(ConfigurationError, match="--output: cannot write"):
+        write_rows(pyarrow.table({"row": range(1000)}), str(path))
+    assert not list(tmp_path.iterdir())

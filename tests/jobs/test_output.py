@@ -16,18 +16,6 @@ def lines(path, opener=open):
         return [json.loads(line) for line in file]
 
 
-@pytest.mark.parametrize("parts", [[], [[{"n": 0}, {"n": 1}]], [[{"n": 0}], [{"n": 1}, {"n": 2}]]])
-def test_parts_become_two_files_and_nothing_else(written, parts):
-    letter = {"stage": "inference", "error_type": "E"}
-    output = written("a.jsonl", parts, [[letter]])
-    counts = output.publish(threshold=1)
-    output.clean()
-    assert lines(output.path) == [row for rows in parts for row in rows]
-    assert lines(output.dead_letters) == [letter]
-    assert sorted(os.listdir(os.path.dirname(output.path))) == ["a.dead-letters.jsonl", "a.jsonl"]
-    assert (counts.predictions, counts.dead_letters) == (sum(map(len, parts)), {("inference", "E"): 1})
-
-
 @pytest.mark.parametrize("letters", [None, "elsewhere/a.jsonl"])
 def test_without_dead_letters_those_of_earlier_runs_are_gone(written, tmp_path, letters):
     output = written("a.jsonl", [[{"n": 0}]], dead_letters=letters)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,6 +106,9 @@ def write_rows(rows: Any, path: str) -> None:
         os.replace(part, path)
     except OSError as error:
         raise ConfigurationError(f"--output: cannot write {path}: {error.strerror or error}.") from error
+    finally:
+        with suppress(OSError):  # it is in its place, or was never made
+            os.remove(part)
 
 
 def _read(path: str, ids: Sequence[str], columns: Sequence[str]) -> Table:

@@ -38,8 +38,8 @@ from headrace.rows.values import numbers_as_array
 _SYNC_SECONDS = 1.0
 _FEWEST_IN_COLUMNS, _MANY_ROWS = 64, 1 << 12
 """Fewer rows are lines, unless the output is typed; once types have changed often, all but many rows are."""
-_OFTEN = 8
-"""Each change begins a chunk, which costs as much as hundreds of lines."""
+_OFTEN = 6
+"""Each change begins a chunk, which costs as much as hundreds of lines; one after many rows does not count."""
 
 KINDS = ("predictions", "letters", "skipped")
 """The extensions of parts."""
@@ -205,9 +205,9 @@ class OutcomeWriter:
         self._parts: list[PartWriter] = []
         self._tracebacks = Tracebacks()
         self._schema: Any = None
-        """Of the last rows that were written in columns."""
-        self._changes = 0
-        """How often it has changed."""
+        """Of the last rows that were to be written in columns; None: they could not."""
+        self._steady, self._changes = _MANY_ROWS, 0
+        """How many rows had it, and how often it has changed."""
         self.is_direct = False
         """Whether one bundle brings all rows of a Parquet file, which can be written at once."""
 
@@ -272,7 +272,10 @@ class OutcomeWriter:
         if batch is not None and len(places) >= fewest:
             found = batch_of_block(kept, values, model_id, explode=self._explode)
             schema = None if found is None else found.schema
-            self._schema, self._changes = schema, self._changes + (schema != self._schema)
+            if schema != self._schema:
+                self._changes += self._steady < _MANY_ROWS
+                self._schema, self._steady = schema, 0
+            self._steady += len(places)
             if found is not None:
                 self.others += len(places)
                 self._good.write(places, found)
