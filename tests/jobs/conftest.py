@@ -19,7 +19,7 @@ from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
 from headrace.jobs.files import match
 from headrace.jobs.job import Job
 from headrace.jobs.output import Output
-from headrace.jobs.parts import BundleParts, PartWriter, write_manifest
+from headrace.jobs.parts import PartWriter
 from headrace.jobs.reading import infer_schema
 from headrace.jobs.run import Run
 from headrace.rows.examples import Examples
@@ -209,16 +209,13 @@ def written(tmp_path):
     def to(name, predictions, letters=(), dead_letters=None):
         output = Output(str(tmp_path / "out" / name), dead_letters and str(tmp_path / dead_letters))
         output.prepare()
-        parts = [_part(output, rows, True) for rows in predictions] + [_part(output, rows, False) for rows in letters]
-        write_manifest(output.folder, [BundleParts(parts)])
+        for kind, parts in (("predictions", predictions), ("letters", letters)):
+            for rows in parts:
+                part = PartWriter(output.folder, kind)
+                write_rows(part, [(place, row) for row, place in zip(rows, places)])
+                part.finish()
         return output
 
     places = itertools.count()
-
-    def _part(output, rows, good):
-        part = PartWriter(output.folder, "predictions" if good else "letters")
-        for row, place in zip(rows, places):
-            write_rows(part, [(place, row)])
-        return part.finish()
 
     return to

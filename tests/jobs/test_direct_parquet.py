@@ -12,7 +12,7 @@ from headrace.jobs.direct_parquet import DirectParquet
 from headrace.jobs.output_batches import lines_in
 from headrace.jobs.parquet_tables import write_parquet
 from headrace.jobs.parts import PartWriter
-from headrace.jobs.stored_rows import StoredRows
+from headrace.jobs.stored_rows import StoredOutput
 from output_rows import write_rows
 
 
@@ -32,9 +32,10 @@ def put(part, place, batch):
     part.write(numpy.arange(place, place + batch.num_rows), batch)
 
 
-def stored(part):
+def stored(part, tmp_path):
     """The rows' numbers in order, and the name of the file that has just them."""
-    rows = StoredRows.of_parts([part.finish()])
+    part.finish()
+    rows = StoredOutput.find(str(tmp_path)).good
     numbers = []
     for table in rows.tables():
         lines = lines_in(table)
@@ -46,7 +47,7 @@ def test_blocks_of_one_schema_are_one_file(part, tmp_path):
     for place in (0, 3, 6, 20):
         put(part, place, block(place, place + 1, place + 2))
     expected = [0, 1, 2, 3, 4, 5, 6, 7, 8, 20, 21, 22]
-    assert stored(part) == (expected, str(tmp_path / "direct.parquet"))
+    assert stored(part, tmp_path) == (expected, str(tmp_path / "direct.parquet"))
     file = pyarrow.parquet.ParquetFile(tmp_path / "direct.parquet")
     assert (file.num_row_groups, file.read()["n"].to_pylist()) == (2, expected)
 
@@ -58,33 +59,33 @@ def test_blocks_of_one_schema_are_one_file(part, tmp_path):
         pytest.param(lambda part: write_rows(part, [(n, {"n": n}) for n in (6, 7)]), id="lines"),
     ],
 )
-def test_rows_that_do_not_fit_come_behind_those_of_the_file(part, later):
+def test_rows_that_do_not_fit_come_behind_those_of_the_file(part, later, tmp_path):
     put(part, 0, block(0, 1))
     put(part, 2, block(2, 3, 4, 5))
     later(part)
     put(part, 8, block(8, 9))
-    assert stored(part) == (list(range(10)), None)
+    assert stored(part, tmp_path) == (list(range(10)), None)
 
 
 @pytest.mark.parametrize(
     ("places", "rows"), [((4, 0, 8), 4), ((2, 0, 4, 6), 2), ((0, 4, 4), 4)], ids=["groups", "within a group", "twice"]
 )
-def test_rows_out_of_order_are_no_file_of_their_own(part, places, rows):
+def test_rows_out_of_order_are_no_file_of_their_own(part, places, rows, tmp_path):
     for place in places:
         put(part, place, block(*range(place, place + rows)))
-    assert stored(part) == (list(range(max(places) + rows)), None)
+    assert stored(part, tmp_path) == (list(range(max(places) + rows)), None)
 
 
 def test_a_column_whose_type_is_not_known_yet_is_none_for_the_file(part, tmp_path):
     put(part, 0, block(None, as_type="null"))
     put(part, 1, block(1))
-    assert stored(part) == ([None, 1], None)
+    assert stored(part, tmp_path) == ([None, 1], None)
     assert not (tmp_path / "direct.parquet").exists()
 
 
 def test_a_column_without_any_value_keeps_its_type(part, tmp_path):
     put(part, 0, block(None, None, as_type="float64"))
-    assert stored(part) == ([None, None], str(tmp_path / "direct.parquet"))
+    assert stored(part, tmp_path) == ([None, None], str(tmp_path / "direct.parquet"))
 
 
 @pytest.mark.parametrize("more", [True, False])
@@ -103,7 +104,7 @@ def test_categories_of_several_blocks_share_a_dictionary(part, tmp_path, monkeyp
     for place in (0, 50):
         some = pyarrow.array(rows[place : place + 50]).dictionary_encode()
         put(part, place, pyarrow.RecordBatch.from_pydict({"n": some}))
-    assert stored(part) == (rows, str(tmp_path / "direct.parquet"))
+    assert stored(part, tmp_path) == (rows, str(tmp_path / "direct.parquet"))
     column = pyarrow.parquet.ParquetFile(tmp_path / "direct.parquet").metadata.row_group(0).column(0)
     assert column.total_uncompressed_size < 10_000  # each text a few times, statistics included
 

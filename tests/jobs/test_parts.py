@@ -100,7 +100,8 @@ def test_many_rows_predicted_one_by_one_are_columns_where_these_hold_all_values(
     writer = OutcomeWriter(str(tmp_path), None, resume=False)
     writer.begin()
     writer.write([Predictions(list(block.places())[::-1], values[::-1])])
-    (table,) = list(StoredOutput.of_parts(writer.finish()).good.tables())
+    writer.finish()
+    (table,) = list(StoredOutput.find(str(tmp_path)).good.tables())
     assert (lines_in(table) is None) is (values == [0.5] * 64)
     rows = [json.loads(line) for line in b"".join(lines_of([table])).splitlines()]
     assert rows == [{"n": n, "prediction": value} for n, value in enumerate(values)]
@@ -112,7 +113,8 @@ def test_a_model_may_have_any_name(tmp_path, model_id):
     writer = OutcomeWriter(str(tmp_path), None, resume=False)
     writer.begin()
     writer.write([Predictions(list(block.places()), [PredictionResult(None, 0.5, model_id)] * 64)])
-    rows = b"".join(lines_of(StoredOutput.of_parts(writer.finish()).good.tables())).splitlines()
+    writer.finish()
+    rows = b"".join(lines_of(StoredOutput.find(str(tmp_path)).good.tables())).splitlines()
     assert [json.loads(row)["model_id"] for row in rows] == [json.loads(as_line(model_id))] * 64
 
 
@@ -124,7 +126,8 @@ def test_predictions_whose_types_change_all_the_time_are_in_few_pieces(tmp_path,
     for start in range(0, len(block), rows):
         places = list(block[start : start + rows].places())
         writer.write([Predictions(places, [start / 2 if start // rows % 2 else start] * rows)])
-    stored = StoredOutput.of_parts(writer.finish())
+    writer.finish()
+    stored = StoredOutput.find(str(tmp_path))
     assert len(stored.places) == len(block)
     assert len(list(stored.good.tables())) < 10
 
@@ -144,7 +147,7 @@ def test_parts_that_follow_each_other_are_in_memory_one_by_one(tmp_path, monkeyp
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_written_is_no_part(tmp_path, kind):
-    assert PartWriter(str(tmp_path), kind).finish() is None
+    PartWriter(str(tmp_path), kind).finish()
     assert os.listdir(tmp_path) == []
 
 
@@ -222,8 +225,21 @@ def test_dead_letters_are_counted(tmp_path):
         write_rows(part, [(2 * n, letter)])
         if n % 4 == 0:
             write_rows(part, [(2 * n + 1, {**letter, "message": "no\nsuch " + "x" * 10_000})])
-    report = StoredOutput.of_parts([part.finish()]).counted(lambda: None)
+    part.finish()
+    report = StoredOutput.find(str(tmp_path)).counted(lambda: None)
     assert report.dead_letters == {("inference", "E"): 25_000}
     ((often, count), *others) = report.messages.items()
     assert (often[:24], len(often), count) == ("inference E: no such xxx", len("inference E: ") + 300, 5000)
     assert len(others) < 100
+
+
+def test_a_bundle_that_is_run_again_counts_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(parts_module, "GROUP_ROWS", 10)
+    block = Block(0, 0, batch=pyarrow.record_batch({"n": range(100)}))
+    writer = OutcomeWriter(str(tmp_path), None, resume=False)
+    for rows in (70, 100):  # the first one fails then
+        writer.begin()
+        writer.write([Predictions(list(block.places())[:rows], [0.5] * rows)])
+    writer.finish()
+    assert len(list(tmp_path.iterdir())) == 2
+    assert rows_of(tmp_path) == list(range(100))

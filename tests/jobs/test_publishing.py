@@ -11,7 +11,7 @@ from apache_beam.io.filesystems import FileSystems
 from headrace.jobs.output import Output
 from headrace.jobs.output_batches import lines_in
 from headrace.jobs.publishing import Move, PublishError, put_in_place
-from headrace.jobs.stored_rows import StoredRows
+from headrace.jobs.stored_rows import StoredOutput
 from object_store import OBJECTS, ObjectStore
 
 OLD, NEW = {"p": b"old predictions", "q": b"old letters"}, {"p": b"new predictions", "q": b"letters that are new"}
@@ -163,13 +163,10 @@ def test_what_cannot_be_moved_stays_where_the_message_says(written, name):
 def test_parts_that_cannot_be_joined_stay(written):
     output = written("a.parquet", [[{"n": 0}], [{"n": 1}]])
     os.mkdir(os.path.join(output.folder, "joined-a.parquet"))
-    with pytest.raises(
-        PublishError, match=f"The parts in {output.folder} that manifest.json names have every row once"
-    ):
+    with pytest.raises(PublishError, match=f"The parts in {output.folder} have every row"):
         output.publish()
     output.clean()
-    parts = [os.path.join(output.folder, one) for one in os.listdir(output.folder) if one.endswith(".predictions")]
-    lines = [line for table in StoredRows.of_parts(parts).tables() for line in lines_in(table)]
+    lines = [line for table in StoredOutput.find(output.folder).good.tables() for line in lines_in(table)]
     assert sorted(lines) == ['{"n": 0}', '{"n": 1}']
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from full_disk import full_disk
 from headrace.core.errors import ConfigurationError
-from headrace.jobs.parts import PartWriter, write_manifest
+from headrace.jobs.parts import PartWriter
 from headrace.jobs.publishing import PublishError
 from headrace.jobs.resume import ResumableOutput
 from headrace.rows.blocks import place_at
@@ -49,7 +49,6 @@ def write(output, *numbers, kind="predictions"):
 
 def publish(output, threshold=None):
     """As a driver leaves it; gives the numbers of predictions, dead letters and skipped rows."""
-    write_manifest(output.folder, [])
     report = output.publish(threshold=threshold)
     return report.predictions, report.failed, report.skipped
 

@@ -11,7 +11,6 @@ from headrace.core.handler import ModelHandler
 from headrace.jobs import workers
 from headrace.jobs.files import match
 from headrace.jobs.job import Job
-from headrace.jobs.parts import BundleParts
 from headrace.jobs.run import Run
 from headrace.jobs.splits import Splits
 from headrace.jobs.stored_rows import StoredOutput
@@ -58,7 +57,7 @@ def test_a_worker_goes_on_with_another_part_and_batches_go_across(tmp_path, monk
     runner = PartRunner(run._driver)
     events, coming = [], iter(given)
     done = runner.ask(GoOn(next(coming)))
-    while done.parts is None:
+    while not done.is_done:
         events += done.events
         more = next(coming, None) if done.reads_last else None
         done = runner.ask(GoOn(more))
@@ -66,8 +65,7 @@ def test_a_worker_goes_on_with_another_part_and_batches_go_across(tmp_path, monk
     assert list(coming) == []
     batches = [event.examples for event in [*events, *done.events] if isinstance(event, BatchCompleted)]
     assert batches == [64] * (2000 // 64) + [2000 % 64]
-    assert isinstance(done.parts, BundleParts)
-    assert len(StoredOutput.of_parts(done.parts.paths).places) == 2000
+    assert len(StoredOutput.find(run.output.folder).places) == 2000
     run.output.clean()
 
 
@@ -91,7 +89,7 @@ def test_a_worker_that_is_stopped_between_two_parts_keeps_what_is_paid_for(tmp_p
     run = Run(Job(Slow(), sources, str(tmp_path / "out.jsonl"), batch_sizes=sizes, resume={}, workers=2))
     run.output.prepare()
     runner = PartRunner(run._driver)
-    assert runner.ask(GoOn((0, sources[0]))).parts is None
+    assert not runner.ask(GoOn((0, sources[0]))).is_done
     assert Slow.begun.wait(60)  # the request is on its way
     assert runner.ask(Stop(keep=False)).caught is None
     runner.close()

@@ -1,13 +1,12 @@
 """Runs a job as a Beam pipeline, with Beam's workers in this process or on any runner.
 
 Reading, inference and writing are one ParDo: nothing is shuffled, and memory holds one batch however many rows there
-are. Each bundle writes its own parts; only their names are gathered.
+are. Each bundle writes its own parts.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 import apache_beam as beam
@@ -15,18 +14,13 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.runner import PipelineState
-from apache_beam.transforms.combiners import ToListCombineFn
-from apache_beam.transforms.window import GlobalWindow
-from apache_beam.utils.timestamp import MIN_TIMESTAMP
-from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.beam.dofn import SessionDoFn, bound_to
 from headrace.beam.pipeline_report import totals_of
 from headrace.core.errors import ConfigurationError
 from headrace.core.spelling import nearest
 from headrace.jobs.files import Part, Source
-from headrace.jobs.job import Job, refuse_if_cancelled
-from headrace.jobs.parts import BundleParts, write_manifest
+from headrace.jobs.job import Job
 from headrace.jobs.splits import Splits
 from headrace.jobs.steps import RunSteps, SourceBundle
 from headrace.metrics.totals import Totals
@@ -62,8 +56,6 @@ class BeamPipeline:
             self._pipeline
             | "Files" >> beam.Create(sources, reshuffle=has_many)
             | "Run" >> beam.ParDo(_RunSources(steps, spec)).with_resource_hints(**spec.resource_hints)
-            | "Parts" >> beam.CombineGlobally(ToListCombineFn())
-            | "Manifest" >> beam.Map(_write_manifest, steps.folder)
         )
 
     def execute(self) -> Totals:
@@ -85,7 +77,7 @@ class BeamPipeline:
 
 
 class _RunSources(SessionDoFn):
-    """Runs (index, source) tuples and emits the names of a bundle's parts; the runner drops those of failed bundles."""
+    """Runs (index, source) tuples; what a bundle has written that the runner repeats counts once."""
 
     def __init__(self, steps: RunSteps, spec: SessionSpec) -> None:
         super().__init__(spec)
@@ -101,10 +93,9 @@ class _RunSources(SessionDoFn):
         for _ in self._sources.batches([(index, Source(*fields)._replace(part=Part(*part) if part else None))]):
             pass
 
-    def finish_bundle(self) -> Iterator[WindowedValue]:
-        """Runs what still waits, closes the parts and emits their names."""
-        # Emitted from finish_bundle, a value needs an explicit window and timestamp.
-        yield WindowedValue(json.dumps(self._sources.finish()), MIN_TIMESTAMP, [GlobalWindow()])
+    def finish_bundle(self) -> None:
+        """Runs what still waits, and closes the parts."""
+        self._sources.finish()
 
     def teardown(self) -> None:
         """Keeps the durable rows of a bundle that failed, and releases the model."""
@@ -154,8 +145,3 @@ def take_options(arguments: Sequence[str], known: Iterable[str] = ()) -> tuple[s
 
 def _raise_configuration_error(message: str) -> NoReturn:
     raise ConfigurationError(f"{message}.")
-
-
-def _write_manifest(parts: list[str], folder: str) -> None:
-    refuse_if_cancelled(folder)
-    write_manifest(folder, [BundleParts(*json.loads(part)) for part in parts])

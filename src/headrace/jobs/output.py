@@ -19,7 +19,7 @@ from headrace.jobs.job import Inputs, Report
 from headrace.jobs.letters import completed
 from headrace.jobs.opening import create_compressed
 from headrace.jobs.parquet_tables import letter_types, write_parquet
-from headrace.jobs.parts import MANIFEST, read_manifest
+from headrace.jobs.parts import CUT
 from headrace.jobs.publishing import Move, PublishError, put_in_place
 from headrace.jobs.storage import prefetch
 from headrace.jobs.stored_rows import StoredOutput
@@ -166,8 +166,8 @@ class Output:
             PublishError: the files could not be joined or moved. Finished work remains in the folder.
         """
         try:
-            paths, is_cut = read_manifest(self.folder)
-            stored = self._stored(paths)
+            check()
+            stored, is_cut = StoredOutput.find(self.folder), storage.exists(storage.join(self.folder, CUT))
             if (gaps := stored.places.gaps()) and not (is_cut or self.may_have_gaps):
                 raise RuntimeError(f"rows before {gaps[0]:#x} have no result; this is a bug, please report it")
             report = stored.counted(check)._replace(is_cut=is_cut)
@@ -196,14 +196,10 @@ class Output:
                 for folder in {self.folder, self._letters_folder}:
                     _remove(folder)
 
-    def _stored(self, paths: list[str]) -> StoredOutput:
-        """The rows of parts."""
-        return StoredOutput.of_parts(paths)
-
     def _where_parts_are(self) -> str:
         return (
-            f" The parts in {self.folder} that {MANIFEST} names have every row once, as record batches of Arrow, "
-            "with its place in the input; join them by hand."
+            f" The parts in {self.folder} have every row, as record batches of Arrow, with its place in the input; "
+            "join them by hand."
         )
 
     def _joined(self, stored: StoredOutput, check: Callable[[], None]) -> list[Move]:
@@ -252,7 +248,7 @@ class Output:
         return completed(rows.pieces_of_letters(), rows.good.places.rank, len(rows.good.places))
 
     def _scratch(self, folder: str, path: str, files: Files) -> str:
-        """The path of a finished file in a folder; its prefix avoids collisions, such as with ``manifest.json``."""
+        """The path of a finished file in a folder; its prefix avoids collisions, such as with parts."""
         number = "" if files.source is None else f"{files.source}-"
         return storage.join(folder, f"joined-{number}{storage.split(path)[1]}")
 

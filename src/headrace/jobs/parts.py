@@ -1,4 +1,4 @@
-"""Writes outcomes into parts: files of record batches, which become the output only if all bundles succeed.
+"""Writes outcomes into parts: files of record batches, which become the output once all bundles have succeeded.
 
 A part is a sequence of chunks: Arrow streams of one record batch each, whose first column has the places of its rows in
 the input. The whole chunks at the beginning of a part count: a process that was killed may have begun one more.
@@ -6,7 +6,6 @@ the input. The whole chunks at the beginning of a part count: a process that was
 
 from __future__ import annotations
 
-import json
 import os
 import time
 import uuid
@@ -15,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import groupby, islice, repeat
 from operator import itemgetter
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy
 import pyarrow
@@ -43,16 +42,8 @@ _OFTEN = 6
 
 KINDS = ("predictions", "letters", "skipped")
 """The extensions of parts."""
-MANIFEST = "manifest.json"
-
-
-class BundleParts(NamedTuple):
-    """What a bundle has written."""
-
-    paths: list[str]
-    """Of parts; none where all parts of a folder count."""
-    is_cut: bool = False
-    """Whether the bundle's first rows all failed, and it left out others."""
+CUT = "cut"
+"""A file beside the parts of a run whose first rows have all failed: it has left out others."""
 
 
 class PartWriter:
@@ -96,17 +87,15 @@ class PartWriter:
             self._end_lines()
             self._add(places, batch)
 
-    def finish(self) -> str | None:
-        """Closes the part; returns its path, None if nothing was written."""
+    def finish(self) -> None:
+        """Closes the part."""
         self._sync_at = 0.0
         with self._adding():
             self._write_chunk()
             if self._direct is not None:
                 self._direct.close()
-        if self._file is None:
-            return None
-        self._file.close()
-        return self._path
+        if self._file is not None:
+            self._file.close()
 
     def abandon(self) -> None:
         """Closes the part of a bundle that failed; if the part is durable, its rows count."""
@@ -216,7 +205,7 @@ class OutcomeWriter:
         return not self.all_may_fail and not self.others and self.failed >= FIRST_ROWS
 
     def begin(self) -> None:
-        """Starts a bundle's parts; those of a bundle that failed do not count."""
+        """Starts a bundle's parts."""
         self.abandon()
         self.failed = self.others = 0
         direct = DirectParquet(storage.join(self._folder, "direct.parquet")) if self.is_direct else None
@@ -240,10 +229,11 @@ class OutcomeWriter:
                 self._skipped.write_lines([(row.place, "{}") for row in outcome.tags])
 
     @during(Phase.WRITING)
-    def finish(self) -> list[str]:
-        """Closes the parts; returns their paths, but for those without rows."""
-        paths, self._parts = [part.finish() for part in self._parts], list[PartWriter]()
-        return [path for path in paths if path is not None]
+    def finish(self) -> None:
+        """Closes the parts."""
+        for part in self._parts:
+            part.finish()
+        self._parts = []
 
     def abandon(self) -> None:
         """Closes the parts of a bundle that failed; if the run is resumable, their rows count."""
@@ -331,14 +321,6 @@ def _taken(batch: Any, numbers: Any) -> Any:
     return batch.take(numbers_as_array(numbers))
 
 
-def write_manifest(folder: str, bundles: Iterable[BundleParts]) -> None:
-    """Lists the parts of the output in a file of their folder."""
-    with storage.create(storage.join(folder, MANIFEST)) as file:
-        file.write(json.dumps(list(bundles)).encode())
-
-
-def read_manifest(folder: str) -> BundleParts:
-    """The parts of an output, together."""
-    with storage.open_file(storage.join(folder, MANIFEST)) as file:
-        bundles = [BundleParts(*one) for one in json.load(file)]
-    return BundleParts([path for one in bundles for path in one.paths], any(one.is_cut for one in bundles))
+def leave_mark(folder: str) -> None:
+    """Notes in the folder of parts that rows were left out, since the first ones had all failed."""
+    storage.create(storage.join(folder, CUT)).close()

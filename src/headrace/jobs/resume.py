@@ -15,6 +15,7 @@ from headrace.core.files import is_at
 from headrace.jobs.files import absolute, location
 from headrace.jobs.job import Report
 from headrace.jobs.output import Output
+from headrace.jobs.parts import CUT
 from headrace.jobs.publishing import sync
 from headrace.jobs.storage import is_remote
 from headrace.jobs.stored_rows import StoredOutput
@@ -76,7 +77,7 @@ class ResumableOutput(Output):
         with self._moving:
             if self._lock is None:
                 return
-            self.kept_rows = len(self._stored([]).places) if self._keeps and not self._is_over else 0
+            self.kept_rows = len(StoredOutput.find(self.folder).places) if self._keeps and not self._is_over else 0
             if not self.kept_rows and (self._keeps or not self.keeps_parts):
                 with suppress(FileNotFoundError):
                     os.remove(self._job_path)  # first: without it, leftovers of a kill here are void
@@ -104,7 +105,9 @@ class ResumableOutput(Output):
                 then = json.load(file)
         except FileNotFoundError:  # no earlier run, or its folder was being removed
             then = None
-        self.earlier_rows = len(self._stored([]).places) if then is not None and self._keeps else 0
+        with suppress(FileNotFoundError):
+            os.remove(os.path.join(self.folder, CUT))  # this run tries the others
+        self.earlier_rows = len(StoredOutput.find(self.folder).places) if then is not None and self._keeps else 0
         if not self.earlier_rows:
             for name in os.listdir(self.folder):
                 if name != _LOCK:
@@ -124,9 +127,6 @@ class ResumableOutput(Output):
             os.fsync(file.fileno())
         os.replace(path + ".new", path)
         sync(self.folder)
-
-    def _stored(self, paths: list[str]) -> StoredOutput:
-        return StoredOutput.find(self.folder)
 
     def _where_parts_are(self) -> str:
         return ""

@@ -49,7 +49,7 @@ class Driver(Protocol):
     """Runs a job's steps: ``Loop`` or ``BeamPipeline``."""
 
     def execute(self) -> Totals:
-        """Runs the job to the end; afterwards the manifest lists the parts."""
+        """Runs the job to the end: all parts are written."""
         ...
 
     def cancel(self) -> None:

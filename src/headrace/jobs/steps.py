@@ -18,7 +18,7 @@ from headrace.jobs.files import Source
 from headrace.jobs.into import LetterOrder
 from headrace.jobs.job import CancelledError, Job, cancelled, refuse_if_cancelled
 from headrace.jobs.letters import read_dead_letters
-from headrace.jobs.parts import BundleParts, OutcomeWriter, write_manifest
+from headrace.jobs.parts import OutcomeWriter, leave_mark
 from headrace.jobs.pipes import as_name, is_pipe
 from headrace.jobs.reading import placed, read_blocks
 from headrace.jobs.row_ranges import RowRanges
@@ -117,10 +117,12 @@ class SourceBundle:
         if self._observer is not None:
             self._observer.on_event(CacheUsed("", len(rows), 0))
 
-    def finish(self) -> BundleParts:
-        """Runs what still waits; returns the parts."""
+    def finish(self) -> None:
+        """Runs what still waits, and closes the parts."""
         self._writer.write(self._bundle.finish())
-        return BundleParts(self._writer.finish(), self._is_cut)
+        self._writer.finish()
+        if self._is_cut:
+            leave_mark(self._reader.folder)
 
 
 class BlockReader:
@@ -267,9 +269,7 @@ class Loop:
             bundle = SourceBundle(self._steps, worker.bundle(observer), observer)
             for _ in bundle.batches(enumerate(self._sources)):
                 pass
-            written = bundle.finish()
-        refuse_if_cancelled(self._steps.folder)
-        write_manifest(self._steps.folder, [written])
+            bundle.finish()
         return totals
 
     def on_event(self, event: Event) -> None:

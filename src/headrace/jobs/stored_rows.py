@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
+from glob import escape
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
@@ -71,11 +71,6 @@ class StoredRows:
         self.places = RowRanges(starts[counts], stops[counts])
         """Where they are in the input."""
 
-    @classmethod
-    def of_parts(cls, paths: Iterable[str]) -> StoredRows:
-        """Those in part files."""
-        return cls(chain.from_iterable(map(_chunks_of, paths)))
-
     def of(self, source: int) -> StoredRows:
         """Those of one source."""
         low, high = place_at(source, 0), place_at(source + 1, 0)
@@ -123,14 +118,11 @@ class StoredOutput(NamedTuple):
     skipped: StoredRows
 
     @classmethod
-    def of_parts(cls, paths: Sequence[str]) -> StoredOutput:
-        """Those in part files."""
-        return cls(*(StoredRows.of_parts(one for one in paths if one.endswith(f".{kind}")) for kind in KINDS))
-
-    @classmethod
     def find(cls, folder: str) -> StoredOutput:
-        """Those in a local folder."""
-        return cls.of_parts(sorted(glob.glob(f"{glob.escape(folder)}/*")))
+        """Those of the parts in a folder."""
+        paths = [file.path for file in storage.match(storage.join(escape(folder), "*"))]
+        parts = [[path for path in paths if path.endswith(f".{kind}")] for kind in KINDS]
+        return cls(*(StoredRows(chain.from_iterable(map(_chunks_of, some))) for some in parts))
 
     def of(self, source: int) -> StoredOutput:
         """Those of one source."""

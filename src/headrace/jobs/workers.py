@@ -26,8 +26,8 @@ from headrace.ipc.exceptions import stand_ins
 from headrace.ipc.progress import Activity, Progress
 from headrace.ipc.serialization import pickle_or_explain
 from headrace.jobs.files import Source
-from headrace.jobs.job import FIRST_ROWS, cancelled, refuse_if_cancelled
-from headrace.jobs.parts import BundleParts, write_manifest
+from headrace.jobs.job import FIRST_ROWS, cancelled
+from headrace.jobs.parts import leave_mark
 from headrace.jobs.splits import Splits
 from headrace.jobs.steps import RunSteps, SourceBundle
 from headrace.jobs.storage import prefetch
@@ -62,8 +62,8 @@ class PartProgress(NamedTuple):
     """What a worker has done since it was asked: it answers a few times a second."""
 
     events: list[Event]
-    parts: BundleParts | None = None
-    """Of the output; None: the parts of the input are not finished."""
+    is_done: bool = False
+    """Whether its parts of the input are finished, and those of the output written."""
     caught: Caught | None = None
     """Why it failed, if it did."""
     cpu_seconds: float = 0.0
@@ -101,15 +101,18 @@ class PartRunner(RequestHandler):
 
     def ask(self, head: GoOn | Stop) -> PartProgress:
         """Does what it is asked for, for a moment."""
-        parts = caught = None
+        is_done, caught = False, None
         writer = self._steps.writer
         try:
-            parts = self._stop(keep=head.keep) if isinstance(head, Stop) else self._go_on(head.part)
+            if isinstance(head, Stop):
+                self._stop(keep=head.keep)
+            else:
+                is_done = self._go_on(head.part)
         except Exception as error:
             writer.abandon()
             caught = Caught.of(error)
         events, cpu = [self._events.popleft() for _ in range(len(self._events))], time.process_time()
-        return PartProgress(events, parts, caught, cpu, writer.failed, writer.others, not self._coming)
+        return PartProgress(events, is_done, caught, cpu, writer.failed, writer.others, not self._coming)
 
     def answer(self, head: Any, rows: list[Any], progress: Progress) -> Response:
         """As ``ask``, for a host."""
@@ -121,7 +124,7 @@ class PartRunner(RequestHandler):
 
     def unreadable(self, error: Exception) -> Response:
         """The response to a request that cannot be unpickled."""
-        return Response(PartProgress([], None, Caught.of(error)), reducers=stand_ins([error]))
+        return Response(PartProgress([], caught=Caught.of(error)), reducers=stand_ins([error]))
 
     def unsendable(self, answer: Response, error: Exception) -> Response:
         """The response in place of one that cannot be pickled."""
@@ -133,18 +136,19 @@ class PartRunner(RequestHandler):
         if self._worker is not None:
             self._worker.close()
 
-    def _go_on(self, part: tuple[int, Source] | None) -> BundleParts | None:
+    def _go_on(self, part: tuple[int, Source] | None) -> bool:
         if part is not None:
             self._coming.append(part)
         bundle = self._bundle = self._bundle or self._begin()
         until = time.monotonic() + _PAUSE_SECONDS
         if any(time.monotonic() > until for _ in self._batches):
-            return None
+            return False
         if part is None:
             self._bundle = None
-            return bundle.finish()
+            bundle.finish()
+            return True
         self._batches = self._all_batches(bundle)  # of one more part, which may come
-        return None
+        return False
 
     def _begin(self) -> SourceBundle:
         if self._worker is None:
@@ -160,16 +164,16 @@ class PartRunner(RequestHandler):
         while self._coming:  # some may come while the last batches run
             yield from bundle.batches(self._coming.popleft() for _ in iter(self._coming.__len__, 0))
 
-    def _stop(self, *, keep: bool) -> BundleParts | None:
+    def _stop(self, *, keep: bool) -> None:
         assert self._bundle is not None
         if not keep and self._steps.writer.paid:
             stop_requests(self._steps.spec, _DRAIN_SECONDS)
         self._batches.close()
         if keep:
-            return self._bundle.finish()
-        self._bundle.drain()
-        self._steps.writer.abandon()
-        return None
+            self._bundle.finish()
+        else:
+            self._bundle.drain()
+            self._steps.writer.abandon()
 
 
 class Workers:
@@ -194,10 +198,15 @@ class Workers:
         self._splits = splits
         self._parts_of_input = prefetch(iter(splits))
         self._workers = workers
-        self._hosts = _fork_server(self._steps, workers)
+        here, name = ProcessEnvironment.here(), steps.spec.plan.name
+        self._hosts = ForkServerClient(
+            pickle_or_explain(PartRunner(self._steps), name),
+            name,
+            environment=here if workers is None else here.with_threads(threads_of_each(workers)),
+            environment_of=lambda number: gpu_of(number, workers or max(1, len(visible_gpus(os.environ))), os.environ),
+        )
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
-        self._parts: list[BundleParts] = []
         self._failed = self._others = 0
         """How many rows are dead letters, and how many are not."""
         self._is_over = False
@@ -213,7 +222,7 @@ class Workers:
 
         Raises:
             HostDiedError: a worker has died.
-            Exception: a file cannot be read or written, the model cannot be loaded, or the job was cancelled.
+            Exception: a file cannot be read or written, or the model cannot be loaded.
         """
         with ExitStack() as stack:
             hold_heap()
@@ -227,8 +236,8 @@ class Workers:
                 thread.join()
         if self._error is not None:
             raise self._error
-        refuse_if_cancelled(self._steps.folder)
-        write_manifest(self._steps.folder, [part._replace(is_cut=self._is_cut) for part in self._parts])
+        if self._is_cut:
+            leave_mark(self._steps.folder)
         return self._totals
 
     def cancel(self) -> None:
@@ -278,25 +287,13 @@ class Workers:
                 raise done.caught.error
             if measure is not None:
                 self._start(measure.more_workers(done))
-            if done.parts is not None or isinstance(head, Stop):
-                self._parts += [done.parts] if done.parts is not None else []
+            if done.is_done or isinstance(head, Stop):
                 return
             is_cut = self._has_only_failed()
             self._is_cut = self._is_cut or is_cut
             is_over = is_cut or self._is_over or self._steps.folder in cancelled
             more = self._next() if done.reads_last and self._splits.is_much_left else None
             head = Stop(keep=is_cut) if is_over else more or GoOn()
-
-
-def _fork_server(steps: RunSteps, workers: int | None) -> ForkServerClient:
-    """Starts workers, of which so many share the cores; None: that is not known."""
-    here, name = ProcessEnvironment.here(), steps.spec.plan.name
-    return ForkServerClient(
-        pickle_or_explain(PartRunner(steps), name),
-        name,
-        environment=here if workers is None else here.with_threads(threads_of_each(workers)),
-        environment_of=lambda number: gpu_of(number, workers or max(1, len(visible_gpus(os.environ))), os.environ),
-    )
 
 
 class _Hosted:
