@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from headrace.core.lengths import OfExampleIfAny, row_length, text_length
+from headrace.core.lengths import OfExample, row_length, text_length
 
 
 @pytest.mark.parametrize(
@@ -53,5 +53,5 @@ def test_row_length_is_a_number_or_that_of_a_text_and_never_refuses_a_row(value,
 
 
 def test_length_of_a_pairs_example_leaves_what_is_no_pair_to_the_model():
-    measure = OfExampleIfAny(len)
+    measure = OfExample(len, if_any=True)
     assert [measure(("key", "abc")), measure(7), measure(("alone",)), measure({})] == [3, 1, 1, 1]

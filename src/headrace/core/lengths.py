@@ -51,19 +51,15 @@ class OfExample:
     """Applies a size function for examples to a (key, example) pair."""
 
     function: Callable[[Any], float]
-
-    def __call__(self, pair: Any) -> float:
-        """The example's size."""
-        return self.function(pair[1])
-
-
-class OfExampleIfAny(OfExample):
-    """As ``OfExample``; what is no pair has length 1 and goes on to the model, where it fails with a better message."""
+    if_any: bool = False
+    """Whether what is no pair has length 1 and goes on to the model, where it fails with a better message."""
 
     def __call__(self, pair: Any) -> float:
         """The example's size, or 1."""
         try:
             example = pair[1]
         except (TypeError, LookupError):
-            return 1
+            if self.if_any:
+                return 1
+            raise
         return self.function(example)

@@ -15,7 +15,7 @@ from headrace.core.errors import ConfigurationError
 from headrace.core.events import FALLBACK
 from headrace.core.handler import ModelHandler, bare
 from headrace.core.keyed import KeyedModelHandler
-from headrace.core.lengths import OfExample, OfExampleIfAny
+from headrace.core.lengths import OfExample
 from headrace.core.remote import RemoteModelHandler
 from headrace.core.result import Caught, Failure, Stage
 
@@ -184,6 +184,7 @@ def make_plan(handler: Handler, batching: BatchingConfig | None = None) -> Plan:
     keyed = _is_plainly_keyed(inner) and not prebatched
     routed = keyed and inner.unkeyed is None
     models = inner.cohorts if routed else {ONLY: inner.unkeyed if keyed else inner}
+    measuring = None if prebatched else inner
     return Plan(
         handler=inner,
         preprocess=tuple(handler.get_preprocess_fns()),
@@ -193,7 +194,7 @@ def make_plan(handler: Handler, batching: BatchingConfig | None = None) -> Plan:
         routed=routed,
         prebatched=prebatched,
         remote=frozenset(name for name, model in models.items() if is_remote(model)),
-        batching=batching or _batching(handler, inner, keyed=keyed and not routed),
+        batching=batching or _batching(handler.batch_elements_kwargs(), handler, measuring, pairs=keyed and not routed),
         model_limit=inner.max_models if routed else None,
         own_batching=_own_batching(handler, models) if routed and batching is None else {},
     )
@@ -204,14 +205,13 @@ def is_remote(handler: Handler) -> bool:
     return hasattr(handler, "create_client") and hasattr(handler, "request")
 
 
-def _batching(handler: Handler, inner: Handler, *, keyed: bool) -> BatchingConfig:
-    """The handler's batching options; without wrappers it may know the length of its examples."""
-    given = handler.batch_elements_kwargs()
-    config = BatchingConfig.from_kwargs(given, handler)
-    length_fn = None if handler.should_skip_batching() else _default_length(inner, given)
+def _batching(given: Mapping[str, Any], owner: Handler, model: Handler | None, *, pairs: bool) -> BatchingConfig:
+    """The batching options that were ``given`` by ``owner``; the ``model`` may know the length of its examples."""
+    config = BatchingConfig.from_kwargs(given, owner)
+    length_fn = None if model is None else _default_length(model, given)
     if length_fn is None:
         return config
-    return config.sorted_by(OfExampleIfAny(length_fn) if keyed else length_fn, given.get("lookahead"))
+    return config.sorted_by(OfExample(length_fn, if_any=True) if pairs else length_fn, given.get("lookahead"))
 
 
 def _default_length(handler: Handler, given: Mapping[str, Any]) -> Callable[[Any], float] | None:
@@ -250,17 +250,14 @@ def is_async(method: Callable[..., Any]) -> bool:
 
 
 def _own_batching(handler: Handler, models: Mapping[Any, Handler]) -> dict[Any, BatchingConfig]:
-    """The batching options of keyed models that set some themselves; the outer handler's options are the defaults."""
+    """The batching options of keyed models; the outer handler's options are the defaults."""
     given, configs = handler.batch_elements_kwargs(), {}
     for name, model in models.items():
         asked = model.batch_elements_kwargs()
         own = {option: value for option, value in asked.items() if option not in OF_THE_TRANSFORM}
         for option in own.keys() & {"element_size_fn", "length_fn"}:
             own[option] = OfExample(own[option])
-        length_fn = _default_length(model, {**given, **own})
-        if own or length_fn:
-            config = BatchingConfig.from_kwargs({**given, **own}, model)
-            configs[name] = config.sorted_by(OfExampleIfAny(length_fn), asked.get("lookahead")) if length_fn else config
+        configs[name] = _batching({**given, **own}, model, model, pairs=True)
     return configs
 
 

@@ -57,13 +57,14 @@ class Sampler:
         self._done: threading.Event | None = None
         self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
+    def start(self) -> Sampler:
         """Starts the thread; only the first call does something."""
         if self._thread is None:
             self._done = threading.Event()
             arguments = (self._observer, self._done, _gpu_figures() if self._gpus else dict)
             self._thread = threading.Thread(target=_sample, args=arguments, name="headrace-samples", daemon=True)
             self._thread.start()
+        return self
 
     def close(self) -> None:
         """Ends the thread, after a last report."""
@@ -71,9 +72,7 @@ class Sampler:
             self._done.set()
             self._thread.join()
 
-    def __enter__(self) -> Sampler:
-        self.start()
-        return self
+    __enter__ = start
 
     def __exit__(self, *_: object) -> None:
         self.close()
