@@ -50,11 +50,6 @@ class Waiting(Halve):
         return batch
 
 
-class Raises:
-    def tolist(self):
-        raise RuntimeError("no list")
-
-
 class Destructive(Halve):
     """Empties the rows that it gets, and fails for some of them."""
 
@@ -63,16 +58,6 @@ class Destructive(Halve):
         if 13 in numbers:
             raise ValueError("13 again")
         return numbers
-
-
-class Odd(Halve):
-    """Answers some numbers with what has no form in JSON."""
-
-    def run_inference(self, batch, model, inference_args=None):
-        itself = {}
-        itself.update(x=itself, y=[itself])
-        answers = {2: itself, 4: [1.5, Raises()], 6: {1: "a", "b": 2}}
-        return [answers.get(number, number) for number in batch]
 
 
 @pytest.fixture
@@ -133,18 +118,6 @@ def test_several_workers_lose_nothing(make, lines):
 def test_what_is_kept_and_the_models_name(make, lines):
     Run(make([2], keep=("n", "other"), inference_args={"name": "second"})).execute()
     assert lines("out.jsonl") == [{"n": 2, "other": None, "prediction": 1, "model_id": "second"}]
-
-
-@pytest.mark.parametrize("resume", [None, {"job": 1}], ids=["", "resume"])
-def test_a_row_whose_prediction_cannot_be_written_is_a_dead_letter(make, lines, resume):
-    Run(make([0, 2, 4, 6, 8], handler=Odd(), resume=resume, keep=())).execute()
-    assert [line["prediction"] for line in lines("out.jsonl")] == [0, {"1": "a", "b": 2}, 8]
-    letters = lines("out.dead-letters.jsonl")
-    assert [(letter["row"], letter["stage"], letter["error_type"]) for letter in letters] == [
-        ({"n": 2}, "writing", "ValueError"),
-        ({"n": 4}, "writing", "RuntimeError"),
-    ]
-    assert letters[1]["message"] == "it cannot be written: no list"
 
 
 @pytest.mark.parametrize("numbers", [[1, 2, 13, 3], [1, 2.5, 13, [3]]], ids=["record batch", "records"])

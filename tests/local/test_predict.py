@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -233,16 +232,6 @@ def test_runs_at_the_same_time_have_one_host_each(processes):
     assert len(set(*hosts)) == 2
     for run in runs:
         run.close()
-    assert processes() == []
-
-
-def test_run_outlives_the_thread_that_began_it(processes):
-    predictions = predict(Where(), range(9), isolate=True, batching=fixed(1))
-    with ThreadPoolExecutor(1) as pool:
-        begun = pool.submit(next, predictions).result()
-    rest = list(predictions)
-    assert [n for n, _ in (begun, *rest)] == list(range(9))
-    assert len({host for _, host in (begun, *rest)}) == 1
     assert processes() == []
 
 

@@ -21,9 +21,7 @@ from headrace.jobs.opening import TextLines, open_text
 from headrace.rows.blocks import Record
 from headrace.rows.values import ZERO, numbers_of
 
-_MOST_BYTES = 1 << 22
-_ARROW_BYTES = 1 << 20
-"""What one of Arrow's threads parses; no line may be longer."""
+_MOST_BYTES, _LARGEST_BLOCK = 1 << 22, 1 << 30
 _FEW_LINES, _RECORDS = 64, 512
 _TYPES = {
     "int": pyarrow.int64(),
@@ -109,7 +107,7 @@ class _ArrowParser:
         try:
             table = pyarrow.csv.read_csv(
                 pyarrow.BufferReader(text),
-                pyarrow.csv.ReadOptions(column_names=self._header, block_size=_ARROW_BYTES),
+                pyarrow.csv.ReadOptions(column_names=self._header, block_size=min(len(text), _LARGEST_BLOCK)),
                 pyarrow.csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=b'"' in text),
                 self._options,
             )
