@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import importlib
 import inspect
+import shutil
+import sys
+import tempfile
+import unittest
+from pathlib import Path
 
+import apache_beam.ml.inference.base as incumbent
 import pytest
 
 from headrace import ModelHandler
@@ -71,3 +79,19 @@ def _plain(default):
     if isinstance(default, list | tuple):
         return list(default)
     return getattr(default, "name", default)
+
+
+def beams_suites(module, moved):
+    """The test cases of Beam's module of tests, which import what ``moved`` says; a file, as workers import it, too."""
+    source = Path(incumbent.__file__).with_name(f"{module}_test.py").read_text()
+    for theirs, ours in moved.items():
+        assert theirs in source
+        source = source.replace(theirs, ours)
+    folder = Path(tempfile.mkdtemp(prefix="beams_suites"))
+    atexit.register(shutil.rmtree, folder)
+    (folder / f"beams_{module}_test.py").write_text(source)
+    sys.path.append(str(folder))
+    found = vars(importlib.import_module(f"beams_{module}_test"))
+    suites = {name: one for name, one in found.items() if isinstance(one, type) and issubclass(one, unittest.TestCase)}
+    assert suites
+    return {f"{name}Of{module.title().replace('_', '')}": one for name, one in suites.items()}

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import pickle
-import sys
 
 import google.auth.credentials
 import pytest
-from google.genai import errors
 from google.genai.types import HttpOptions
 
 from gemini_endpoint import blocked, busy, candidate, prompt_of, refusing, response, speaking, wrong_key
-from headrace import ConfigurationError, EndpointError, PredictionCountError, predict
+from headrace import ConfigurationError, EndpointError, PredictionCountError, RetryConfig, predict
 from headrace.core.events import UsageReported
 from headrace.failures.replies import retry_after
 from headrace.handlers.gemini_inference import GeminiModelHandler, generate_from_string
 from headrace.handlers.json_answers import InvalidAnswerError
-from headrace.testing import HandlerContract
 from http_endpoint import Answer, events_and_outcomes, failures_among, serving
 
 pytestmark = pytest.mark.usefixtures("module_travels", "requests_end")
@@ -64,35 +61,6 @@ def ask_once(model_name, batch, client, inference_args):
 
 def give_key():
     return KEY
-
-
-class Unpooled(GeminiModelHandler):
-    """Keeps no connection and is not closed: the suite makes many clients, and uses some in several runs."""
-
-    def create_client(self):
-        client = super().create_client()
-        del client.aclose
-        return client
-
-    def _client_options(self):
-        options = super()._client_options()
-        http = type(options.httpx_async_client)
-        limits = sys.modules[http.__module__.partition(".")[0]].Limits(max_keepalive_connections=0)
-        options.httpx_async_client = http(limits=limits)
-        return options
-
-
-class TestGemini(HandlerContract):
-    pytestmark = pytest.mark.large
-    examples = ["a", "bb", "ccc", "dddd", "eeeee"]
-    bad_example = "bad"
-
-    def handler(self):
-        with serving(speaking(fault=refuses("bad", blocked()))) as server:
-            yield Unpooled("m", url=server.url, num_retries=0)
-
-    def equal(self, a, b):
-        return a.inference.text == b.inference.text
 
 
 @pytest.mark.parametrize("size", [None, 2, 3])
@@ -199,10 +167,9 @@ def test_refused_requests_are_sent_again(answer, fn):
 
 def test_delay_that_google_names_is_on_the_error():
     with serving(lambda asked, before: busy("1.5s")) as server:
-        handler = Unpooled("m", url=server.url, num_retries=0)
-        with pytest.raises(errors.ClientError) as caught:
-            handler.run_inference(["a"], handler.create_client())
-    assert retry_after(caught.value) == 1.5
+        retry = RetryConfig(timeout_secs=0.1, max_retry_after_secs=1)
+        (failure,) = events_and_outcomes(asking(server), ["a"], retry=retry)[1]
+    assert retry_after(failure.error) == 1.5
 
 
 def test_key_is_not_in_what_others_read():

@@ -15,9 +15,8 @@ from headrace.core.secrets import ApiKey, KeySource
 from headrace.handlers.batch_apis import AnthropicBatches
 from headrace.handlers.batch_jobs import MAX_WAIT_SECS
 from headrace.handlers.chat_endpoints import ChatHandler, ModelReply
-from headrace.handlers.client_errors import outcomes_of
 from headrace.handlers.json_answers import text_in
-from headrace.handlers.text_endpoints import count_of
+from headrace.handlers.text_endpoints import count_of, outcomes_of
 
 with extra_required("anthropic"):
     import anthropic

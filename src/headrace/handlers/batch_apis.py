@@ -11,7 +11,7 @@ from typing import Any
 
 from headrace.core.errors import EndpointError, HeadraceError
 from headrace.handlers.batch_store import Announced, Line
-from headrace.handlers.client_errors import status_of
+from headrace.handlers.text_endpoints import status_of
 
 _ID = re.compile(rb'"custom_id"\s*:\s*"([^"\\]+)"')
 _OURS = "headrace"

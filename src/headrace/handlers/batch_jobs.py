@@ -31,7 +31,7 @@ from typing import Any
 from headrace.core.errors import ConfigurationError, EndpointError, HeadraceError, as_type_name, extra_required
 from headrace.handlers.batch_apis import BatchApi, BatchRefusedError, Collected, Requests
 from headrace.handlers.batch_store import BatchStore, Line, Sent, unusable
-from headrace.handlers.client_errors import is_final, status_of
+from headrace.handlers.text_endpoints import is_final, status_of
 
 MAX_WAIT_SECS = 90_000.0
 """25 hours: providers give up a batch after 24."""

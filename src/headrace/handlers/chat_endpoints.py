@@ -26,10 +26,9 @@ from headrace.core.spelling import did_you_mean
 from headrace.handlers.batch_apis import BatchApi
 from headrace.handlers.batch_jobs import MAX_WAIT_SECS, BatchJobs, batch_options
 from headrace.handlers.batch_store import Line
-from headrace.handlers.client_errors import outcome_of
 from headrace.handlers.json_answers import Fields, InvalidAnswerError, JsonSchema
 from headrace.handlers.prompts import Prompts
-from headrace.handlers.text_endpoints import TextEndpointHandler, checked_url
+from headrace.handlers.text_endpoints import TextEndpointHandler, checked_url, outcome_of
 
 Steps = Generator[dict[str, Any], Any, Any]
 """Yields the arguments of requests, gets what ``_reply_in`` makes of their answers, and returns the prediction."""

@@ -10,7 +10,7 @@ from headrace.core.errors import ConfigurationError, PredictionCountError, extra
 from headrace.core.remote import ElementFailure, RemoteModelHandler
 from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey, KeySource
-from headrace.handlers.client_errors import outcomes_of, settled
+from headrace.handlers.text_endpoints import outcomes_of, settled
 
 with extra_required("kserve"):
     import numpy

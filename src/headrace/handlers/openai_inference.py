@@ -18,8 +18,8 @@ from headrace.core.secrets import KeySource
 from headrace.handlers.batch_apis import OpenAIBatches
 from headrace.handlers.batch_jobs import MAX_WAIT_SECS
 from headrace.handlers.chat_endpoints import ChatHandler, ClientHandler, ModelReply, Steps
-from headrace.handlers.client_errors import NO_KEY, REFUSED, outcome_of, outcomes_of, status_of
 from headrace.handlers.json_answers import InvalidAnswerError, text_in
+from headrace.handlers.text_endpoints import NO_KEY, REFUSED, outcome_of, outcomes_of, status_of
 
 with extra_required("openai"):
     import openai

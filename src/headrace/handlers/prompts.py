@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from string import Formatter
 from typing import Any
 
@@ -15,7 +14,6 @@ _COLUMN = "messages"
 """The column of a row that holds a conversation."""
 
 
-@dataclass(frozen=True)
 class Prompts:
     """Makes prompts and conversations of examples.
 
@@ -29,35 +27,19 @@ class Prompts:
         ConfigurationError: the template is none.
     """
 
-    caller: str
-    template: str | None = None
-    system: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.system is not None and not isinstance(self.system, str):
-            raise ConfigurationError(f"{self.caller}: system must be a text, not {self.system!r:.80}.")
-        if self.template is not None and not self.columns:
-            raise ConfigurationError(
-                f"{self.caller}: prompt must name a column of each row in braces, such as 'Classify: {{text}}', and "
-                f"{self.template!r:.80} does not. Leave prompt out if examples are prompts."
-            )
-
-    @property
-    def columns(self) -> list[str]:
+    def __init__(self, caller: str, template: str | None = None, system: str | None = None) -> None:
+        if system is not None and not isinstance(system, str):
+            raise ConfigurationError(f"{caller}: system must be a text, not {system!r:.80}.")
+        self.caller = caller
+        self.template = template
+        self.system = system
+        self.columns = _columns_of(caller, template or "")
         """The columns that the template names."""
-        try:
-            fields = [name for _, name, _, _ in Formatter().parse(self.template or "") if name is not None]
-        except (TypeError, ValueError) as error:
+        if template is not None and not self.columns:
             raise ConfigurationError(
-                f"{self.caller}: prompt is no template: {error}. Write a literal brace twice: '{{{{' or '}}}}'."
-            ) from None
-        columns = [re.split(r"[.\[]", name)[0] for name in fields]
-        if any(not column or column.isdigit() for column in columns):
-            raise ConfigurationError(
-                f"{self.caller}: braces in prompt must hold the name of a column, as '{{text}}'. Write a literal brace "
-                "twice: '{{' or '}}'."
+                f"{caller}: prompt must name a column of each row in braces, such as 'Classify: {{text}}', and "
+                f"{template!r:.80} does not. Leave prompt out if examples are prompts."
             )
-        return columns
 
     def text(self, example: Any) -> str:
         """The prompt of an example: of a text itself, of a row what the template makes of it."""
@@ -95,6 +77,22 @@ class Prompts:
             return (self.template or "").format_map(row)
         except (AttributeError, LookupError, TypeError) as error:  # of "{column[key]}"
             raise ValueError(f"the row lacks what the prompt needs: {as_type_name(error)}: {error}") from error
+
+
+def _columns_of(caller: str, template: str) -> list[str]:
+    try:
+        fields = [name for _, name, _, _ in Formatter().parse(template) if name is not None]
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"{caller}: prompt is no template: {error}. Write a literal brace twice: '{{{{' or '}}}}'."
+        ) from None
+    columns = [re.split(r"[.\[]", name)[0] for name in fields]
+    if any(not column or column.isdigit() for column in columns):
+        raise ConfigurationError(
+            f"{caller}: braces in prompt must hold the name of a column, as '{{text}}'. Write a literal brace twice: "
+            "'{{' or '}}'."
+        )
+    return columns
 
 
 class PromptRows:

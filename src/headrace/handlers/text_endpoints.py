@@ -1,26 +1,39 @@
-"""What handlers have in common that ask a language model behind an endpoint."""
+"""What handlers of models behind endpoints have in common, and what the errors of official clients say."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
-from headrace.core.errors import ConfigurationError, EndpointError, as_type_name
+from headrace.core.errors import ConfigurationError, EndpointError, PredictionCountError, as_type_name
 from headrace.core.events import UsageReported
 from headrace.core.fingerprint import default_cache_key
 from headrace.core.handler import ModelT
-from headrace.core.remote import RemoteModelHandler
+from headrace.core.remote import ElementFailure, ElementRetry, RemoteModelHandler
 from headrace.core.request_context import report_used
 from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey
-from headrace.handlers.client_errors import BAD, NO_KEY, REFUSED, WRONG, explain, outcomes_of, settled, status_of
 from headrace.handlers.json_answers import InvalidAnswerError
 from headrace.handlers.prompts import PromptRows, Prompts
 
 AnswerT = TypeVar("AnswerT")
+
+BAD = (400, 413, 422)
+WRONG = (401, 403, 404)
+REFUSED = (*BAD, *WRONG)
+"""Either the example is at fault, or what all requests have: the arguments, the key, the URL, the model."""
+_OWN = (InvalidAnswerError, PredictionCountError, UnicodeError)
+"""About what is in an answer, which was paid for, or about a prompt that cannot be sent."""
+
+NO_KEY = "none"
+"""What servers are sent that need no key, by clients that want one."""
+
+_PASSING = (408, 409, 425, 429)
+"""Those of the statuses 400 to 499 that may pass."""
 
 _CODES_OF_ACCOUNTS = frozenset(
     {"account_deactivated", "billing_hard_limit_reached", "billing_not_active", "insufficient_quota"}
@@ -176,3 +189,65 @@ def checked_url(caller: str, url: str | None, ending: str) -> str | None:
             f"{caller}: url must be that of an API, such as http://localhost:8000/v1, not {url!r}."
         )
     return url.rstrip("/").removesuffix(ending)
+
+
+def status_of(error: BaseException) -> int | None:
+    """The HTTP status of an endpoint's answer; None: there was none."""
+    status = getattr(error, "status_code", None)
+    return status if isinstance(status, int) else None
+
+
+def is_final(status: int | None) -> bool:
+    """Whether the same request would get this status again."""
+    return status is not None and 400 <= status < 500 and status not in _PASSING
+
+
+def explain(error: BaseException) -> None:
+    """Lets an error of a client say why, where it only says "Error code: 422", or "Connection error."."""
+    body = getattr(error, "body", None)
+    if status_of(error) is not None and body and str(error) == f"Error code: {status_of(error)}":
+        said = body.get("detail", body) if isinstance(body, Mapping) else body  # as FastAPI words it
+        error.args = (f"{error} - {said!s:.300}",)
+    root = error
+    while (cause := root.__cause__ or (None if root.__suppress_context__ else root.__context__)) is not None:
+        root = getattr(cause, "exceptions", (cause,))[0]  # of several addresses, the first says enough
+    if root is not error and status_of(error) is None and hasattr(error, "request") and str(root) not in str(error):
+        error.args = (f"{error} {as_type_name(root)}: {root}",)
+
+
+async def settled(examples: Sequence[Any], answer: Callable[[Any], Awaitable[Any]]) -> list[Any]:
+    """The answers for examples that are asked for side by side; an error in the place of one that failed."""
+    if len(examples) != 1:
+        return await asyncio.gather(*map(answer, examples), return_exceptions=True)
+    try:
+        return [await answer(examples[0])]
+    except Exception as error:
+        return [error]
+
+
+def outcomes_of(found: Sequence[Any], *, others_are_accepted: bool = False) -> list[Any]:
+    """What to answer for examples with a request each: their answers, and what stands for those that failed.
+
+    Raises the error of the only example, and one that concerns all: unless ``others_are_accepted``, also 401, 403 and
+    404 for every one of these.
+    """
+    errors = [one for one in found if isinstance(one, BaseException)]
+    if errors and len(errors) == len(found):
+        are_wrong = all(status_of(error) in WRONG for error in errors)
+        is_alone = len(found) == 1 and not are_wrong and not isinstance(errors[0], _OWN)
+        if is_alone or (are_wrong and not others_are_accepted):
+            raise errors[0]
+    return [outcome_of(one) for one in found]
+
+
+def outcome_of(answer: Any, *, may_pass: bool = True) -> Any:
+    """What became of one of several examples: its answer, or what stands for it if its request failed.
+
+    Raises an error that concerns all. ``may_pass``: whether to send requests again whose errors may pass.
+    """
+    if not isinstance(answer, BaseException):
+        return answer
+    if not isinstance(answer, Exception) or isinstance(answer, EndpointError | ConfigurationError):
+        raise answer
+    is_lasting = not may_pass or isinstance(answer, _OWN) or is_final(status_of(answer))
+    return ElementFailure(answer) if is_lasting else ElementRetry(answer)

@@ -29,8 +29,6 @@ parser.add_argument("--enforce-eager", action="store_true")
 # These are not vLLM's: what a test wants to happen.
 parser.add_argument("--crash-at-start", type=int)
 parser.add_argument("--never-answer", action="store_true")
-parser.add_argument("--ignore-sigterm", action="store_true")
-parser.add_argument("--crash-if-there")
 parser.add_argument("--stubborn-engine", action="store_true")
 parser.add_argument("--log")
 args = parser.parse_args()
@@ -121,8 +119,6 @@ class Handler(BaseHTTPRequestHandler):
         if what == "engine dies":
             self.server.engine_is_dead = True
             return 500
-        if what == "hang":
-            time.sleep(1000)
         if what.startswith("beside "):  # so many others, which it waits for
             deadline = time.monotonic() + 60
             while self.server.most_together <= int(what.split()[1]) and time.monotonic() < deadline:
@@ -130,16 +126,11 @@ class Handler(BaseHTTPRequestHandler):
         return int(what) if what in ("400", "500", "503") else 200
 
 
-if args.ignore_sigterm:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-else:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 print(f"loading {args.model}", flush=True)
 if args.crash_at_start is not None:
     print("CUDA is out of memory", file=sys.stderr)
     sys.exit(args.crash_at_start)
-if args.crash_if_there and os.path.exists(args.crash_if_there):
-    sys.exit("there is no GPU any more")
 engine = "import sys, time; " + ("time.sleep(1000)" if args.stubborn_engine else "sys.stdin.read()")
 command = [sys.executable, "-S", "-c", engine, "engine core"]
 engine_core = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
