@@ -31,22 +31,16 @@ def test_template_makes_the_prompt_of_a_row(template, row, prompt):
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("template", "row", "said"),
     [
-        ({"b": 1}, "the prompt needs a column 'a'; the row has b"),
-        ({"a": None}, "column 'a', .* is empty"),
-        ({"a": ""}, "column 'a', .* is empty"),
+        ("{a}", {"b": 1}, "the prompt needs a column 'a'; the row has b"),
+        *(("{a}", {"a": value}, "column 'a', .* is empty") for value in (None, "")),
+        *(("{a[title]}", {"a": value}, "the row lacks what the prompt needs") for value in ({}, [], 5)),
     ],
 )
-def test_missing_and_empty_columns_are_named(row, said):
+def test_missing_and_empty_columns_are_named(template, row, said):
     with pytest.raises(ValueError, match=said):
-        Prompts("H", "{a}").text(row)
-
-
-@pytest.mark.parametrize("value", [{}, [], 5])
-def test_column_without_what_the_template_takes_of_it_is_named(value):
-    with pytest.raises(ValueError, match="the row lacks what the prompt needs"):
-        Prompts("H", "{a[title]}").text({"a": value})
+        Prompts("H", template).text(row)
 
 
 @pytest.mark.parametrize(
