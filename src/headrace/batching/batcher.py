@@ -35,12 +35,7 @@ class Batch(NamedTuple):
 
     def part(self, start: int, stop: int) -> Batch:
         """The elements from ``start`` up to ``stop`` as a batch, with a proportional part of the weight."""
-        if start == 0 and stop == len(self.elements):
-            return self
-        elements = self.elements[start:stop]
-        share = len(elements) / max(1, len(self.elements))
-        tags, cache_keys = self.tags[start:stop], self.cache_keys[start:stop]
-        return Batch(elements, tags, self.weight * share, self.useful * share, cache_keys=cache_keys)
+        return self.pick(range(start, stop))[0]
 
     def pick(self, positions: Sequence[int]) -> tuple[Batch, Sequence[int]]:
         """The elements at these positions, in that order, with a proportional weight; and each one's position."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, pairwise
 from typing import Any, NamedTuple
 
 from headrace.batching.batcher import Batch, footprint
@@ -214,13 +214,8 @@ class RowBatcher:
 
 def split(columns: Any, rows: Sequence[int]) -> list[Any]:
     """Cuts columns into pieces with these numbers of rows."""
-    if len(rows) == 1:
-        return [columns]
-    pieces, start = [], 0
-    for count in rows:
-        pieces.append(slice_rows(columns, start, start + count))
-        start += count
-    return pieces
+    bounds = pairwise(accumulate(rows, initial=0))
+    return [columns] if len(rows) == 1 else [slice_rows(columns, *bound) for bound in bounds]
 
 
 def run_columns(
