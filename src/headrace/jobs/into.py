@@ -8,7 +8,7 @@ from base64 import b64decode
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import date, datetime, time, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from functools import partial
 from itertools import chain, islice
@@ -301,16 +301,11 @@ def _of_json(value: Any, kind: Any) -> Any:
     return value if parse is None else parse(value, kind)
 
 
-def _moment(text: str, kind: Any) -> Any:
-    return pyarrow.array([text]).cast(kind)[0].value if kind.unit == "ns" else datetime.fromisoformat(text)
-
-
-def _time_of_day(text: str, kind: Any) -> Any:
-    if kind.unit != "ns":
-        return time.fromisoformat(text)
-    clock, _, fraction = text.partition(".")
-    of = time.fromisoformat(clock)
-    return (3600 * of.hour + 60 * of.minute + of.second) * 10**9 + int(fraction.ljust(9, "0"))
+def _time(text: str, kind: Any) -> Any:
+    """A date, a time of day, or both."""
+    unit = "ns" if getattr(kind, "unit", None) == "ns" else "us"
+    moment = pyarrow.array([f"1970-01-01T{text}" if _TYPES.is_time(kind) else text])
+    return moment.cast(pyarrow.timestamp(unit, getattr(kind, "tz", None))).cast(kind)[0].value
 
 
 def _duration(text: str, kind: Any) -> Any:
@@ -324,10 +319,8 @@ def _duration(text: str, kind: Any) -> Any:
 
 
 _PARSERS: list[tuple[Callable[[Any], bool], Callable[[str, Any], Any]]] = [
-    (_TYPES.is_timestamp, _moment),
-    (_TYPES.is_time, _time_of_day),
     (_TYPES.is_duration, _duration),
-    (_TYPES.is_date, lambda text, _: date.fromisoformat(text)),
+    (_TYPES.is_temporal, _time),
     (_TYPES.is_decimal, lambda text, _: Decimal(text)),
     (lambda kind: "binary" in str(kind), lambda text, _: b64decode(text)),
 ]
