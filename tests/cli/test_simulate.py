@@ -38,7 +38,7 @@ def test_the_documentation_shows_what_its_example_gives(capsys):
 def test_figures_are_printed(plan, capsys):
     assert main(["simulate", str(plan)]) == 0
     assert capsys.readouterr().out == (
-        "rows        1,000 in 13.0 seconds: 77 a second\n"
+        "rows        1,000 in 13.0 s: 77 a second\n"
         "machines    1 with 1 workers; 0 times one was preempted\n"
         "held by     model 85%\n"
         "time        model 84.6%, loading 15.4%\n"

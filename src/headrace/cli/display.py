@@ -124,6 +124,14 @@ def rate_text(rate: float) -> str:
     return f"{rate:.2g}" if rate >= _LEAST_RATE else ""
 
 
+def time_text(seconds: float) -> str:
+    """A time in days, hours or minutes if there are two of them, else in seconds."""
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:,.1f} s"
+
+
 def tokens_used(totals: Totals) -> int:
     """Tokens of prompts and answers, of all models."""
     return sum(used.input_tokens + used.output_tokens for used in totals.usage.copy().values())

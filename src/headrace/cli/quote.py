@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from headrace.cli.console import ErrorConsole, Signals, report_error
-from headrace.cli.display import show
+from headrace.cli.display import show, time_text
 from headrace.cli.option import report_option
 from headrace.cli.options import RetryArgs, RunArgs
 from headrace.cli.words import masked, plain, table_of, toml_of
@@ -115,12 +115,12 @@ def _write_config(recommended: RunArgs, path: str) -> None:
 
 def _lines(found: Mapping[str, Any], args: QuoteArgs) -> Iterator[tuple[str, str]]:
     yield "rows", f"{found['rows']:,}{'' if found['rows_are_exact'] else ' (estimated)'}"
-    yield "time", _interval(found, "seconds", _time)
-    yield "  start", f"{_time(found['start_seconds'])}, then {found['rows_per_second']:,.4g} rows/s"
+    yield "time", _interval(found, "seconds", time_text)
+    yield "  start", f"{time_text(found['start_seconds'])}, then {found['rows_per_second']:,.4g} rows/s"
     if found["machines"] is not None:
-        yield "machines", f"{found['machines']:,} like this one for {_time(args.deadline or 0)}"
+        yield "machines", f"{found['machines']:,} like this one for {time_text(args.deadline or 0)}"
     elif args.deadline is not None:
-        yield "machines", f"none is enough for {_time(args.deadline)}: {found['binds']} binds"
+        yield "machines", f"none is enough for {time_text(args.deadline)}: {found['binds']} binds"
     yield "memory", f"{found['memory_bytes'] / 1e6:,.0f} MB"
     for name, label in (("tokens_in", "tokens in"), ("tokens_out", "tokens out"), ("money", "money")):
         if found[name] is not None:
@@ -144,7 +144,7 @@ def _alternative(one: Mapping[str, Any]) -> str:
         return str(one["error"])
     money = "" if one["money"] is None else f", money {_interval(one, 'money', _amount)}"
     other = "" if one["predicts_the_same"] else "; its predictions may differ (headrace diff)"
-    return f"{_interval(one, 'seconds', _time)}{money}{other}"
+    return f"{_interval(one, 'seconds', time_text)}{money}{other}"
 
 
 def _interval(found: Mapping[str, Any], name: str, text: Callable[[float], str]) -> str:
@@ -155,13 +155,6 @@ def _interval(found: Mapping[str, Any], name: str, text: Callable[[float], str])
 
 def _amount(value: float) -> str:
     return f"{value:,.0f}" if value >= 1e4 else f"{value:,.4g}"
-
-
-def _time(seconds: float) -> str:
-    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.1f} {unit}"
-    return f"{seconds:,.1f} s"
 
 
 def take_quote(args: RunArgs | RetryArgs, path: str) -> tuple[RunArgs | RetryArgs, dict[str, Any]]:

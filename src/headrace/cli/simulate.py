@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from headrace.cli.display import time_text
 from headrace.cli.option import argument, option, read_toml
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def run_simulate(args: SimulateArgs) -> int:
 def _lines(found: Forecast) -> Iterator[str]:
     from headrace.models.admission import format_bytes  # noqa: PLC0415 - as above
 
-    yield f"rows        {found.rows:,} in {_duration(found.seconds)}: {found.rows_per_second:,.0f} a second"
+    yield f"rows        {found.rows:,} in {time_text(found.seconds)}: {found.rows_per_second:,.0f} a second"
     yield f"machines    {found.machines:,} with {found.workers:,} workers; {found.preempted:,} times one was preempted"
     yield f"held by     {found.binds}"
     yield f"time        {', '.join(f'{phase} {share:.1%}' for phase, share in found.shares.items())}"
@@ -77,10 +78,3 @@ def _models(found: Forecast) -> list[list[Any]]:
 def _endpoints(found: Forecast) -> list[list[Any]]:
     rows = [[name, f"{number:,}", f"{found.refused[name]:,}"] for name, number in found.requests.items()]
     return [["endpoint", "answers", "refused"], *rows]
-
-
-def _duration(seconds: float) -> str:
-    for unit, name in ((3600.0, "hours"), (60.0, "minutes")):
-        if seconds >= unit:
-            return f"{seconds / unit:.2f} {name}"
-    return f"{seconds:.1f} seconds"

@@ -20,6 +20,13 @@ _MOST_CHILDREN = 128
 _NANOS = 1e9
 
 
+class _Children(threading.local):
+    """What belongs to the batch that a thread is at."""
+
+    def __init__(self) -> None:
+        self.children: deque[ModelLoaded | CallEnded] = deque(maxlen=_MOST_CHILDREN)
+
+
 class BatchSpans:
     """An Observer: makes a batch's spans once it is over, on the thread that reports what belongs to it before.
 
@@ -32,24 +39,18 @@ class BatchSpans:
         self._tracer = tracer
         self._gap_secs = 0.0 if os.environ.get("OTEL_TRACES_SAMPLER") else 1 / _MOST_PER_SEC
         self._next = 0.0
-        self._thread = threading.local()
+        self._thread = _Children()
 
     def on_event(self, event: Event) -> None:
         """Keeps what belongs to a batch until it is over."""
         if isinstance(event, ModelLoaded | CallEnded):
-            self._children().append(event)
+            self._thread.children.append(event)
         elif isinstance(event, BatchCompleted | BatchFailed):
-            now, children = time.monotonic(), self._children()
+            now, children = time.monotonic(), self._thread.children
             if now >= self._next:
                 self._next = now + self._gap_secs
                 self._batch(event, [*children])
             children.clear()
-
-    def _children(self) -> deque[ModelLoaded | CallEnded]:
-        if not hasattr(self._thread, "children"):
-            self._thread.children = deque(maxlen=_MOST_CHILDREN)
-        found: deque[ModelLoaded | CallEnded] = self._thread.children
-        return found
 
     def _batch(self, event: BatchCompleted | BatchFailed, children: list[ModelLoaded | CallEnded]) -> None:
         seconds = event.seconds if isinstance(event, BatchCompleted) else 0.0

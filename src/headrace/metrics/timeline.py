@@ -74,7 +74,7 @@ class Timeline:
         """For each size of a batch: batches, rows, seconds."""
         self._latencies: Counter[int] = Counter()
         self._longest = 0.0
-        self._phases: dict[str, float] = {}
+        self._phases: Counter[str] = Counter()  # of seconds
         self._sampled = 0.0
         self._working: set[int] = set()
         """Processes that have been in any phase: one that only hands out work, or starts, is not waited for."""
@@ -111,8 +111,9 @@ class Timeline:
         """Of the last few seconds, for each phase the share of the time in which any thread was in it."""
         with self._lock:
             seconds = sum(event.seconds for event in self._recent)
-            phases = {name for event in self._recent for name in event.phases}
-            busy = {name: sum(event.phases.get(name, 0.0) for event in self._recent) for name in phases}
+            busy: Counter[str] = Counter()
+            for event in self._recent:
+                busy.update(event.phases)
         return {name: min(1.0, spent / seconds) for name, spent in busy.items()} if seconds else {}
 
     def figures(self) -> dict[str, Any]:
@@ -120,11 +121,13 @@ class Timeline:
         with self._lock:
             self._bin()
             return {
-                "wall": {"sampled_seconds": round(self._sampled, 3), "busy_seconds": _rounded(self._phases)},
+                "wall": {
+                    "sampled_seconds": round(self._sampled, 3),
+                    "busy_seconds": {name: round(seconds, 3) for name, seconds in self._phases.most_common()},
+                },
                 "timeline": {
                     "bin_seconds": self._bin_secs,
-                    **{name: [round(value, 4) for value in values] for name, values in self._sums.items()},
-                    **{name: [round(value, 4) for value in values] for name, values in self._gauges.items()},
+                    **{name: [round(one, 4) for one in column] for name, column in (self._sums | self._gauges).items()},
                 },
                 "batch_sizes": [
                     {"size": size, "batches": int(batches), "rows": int(rows), "seconds": round(seconds, 6)}
@@ -167,8 +170,7 @@ class Timeline:
             self._requests[place] = one
 
     def _sample(self, event: WorkSampled) -> None:
-        for name, seconds in event.phases.items():
-            self._phases[name] = self._phases.get(name, 0.0) + seconds
+        self._phases.update(event.phases)
         if event.phases:
             self._working.add(event.process)
         if event.process in self._working:
@@ -266,7 +268,3 @@ def _together(name: str, gauges: Iterable[Mapping[str, float]]) -> float:
     """A gauge of all processes: they share a quota, and the machine's GPUs."""
     values = [one.get(name, 0.0) for one in gauges]
     return max(values) if name in _OF_ALL else sum(values)
-
-
-def _rounded(values: dict[str, float]) -> dict[str, float]:
-    return {name: round(value, 3) for name, value in sorted(values.items(), key=lambda item: -item[1])}
