@@ -123,7 +123,7 @@ def _over_rows(handler: Any, args: DoctorArgs, known: Recognised | None) -> tupl
     from headrace.rows.examples import over_rows  # noqa: PLC0415 - as above
 
     assert args.rows is not None
-    sources = files.match([args.rows], args.file_format and args.file_format.value, args.delimiter)
+    sources = files.match([args.rows], args.file_format, args.delimiter)
     head = schema_of(args, sources)
     columns = columns_of(args, handler, head, known)
     contents = contents_of(args, head, columns)

@@ -14,7 +14,7 @@ from dataclasses import MISSING, Field, field, fields
 from enum import Enum
 from functools import partial
 from inspect import Parameter, Signature, cleandoc
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 from typer.models import OptionInfo
@@ -33,31 +33,6 @@ PATHS = ("output", "report", "into", "dead-letters", "rows", "cache", "batch-dir
 MODELS = ("model", "fallback-model")
 """A path, or an id on a hub."""
 _PAIRS = ("handler-arg", "inference-arg", "fallback-arg", "price")
-
-
-class PlacementName(str, Enum):
-    """Where a model can live."""
-
-    process = "process"
-    machine = "machine"
-    auto = "auto"
-
-
-class FileFormat(str, Enum):
-    """What files of rows can be; of ``files`` each is a row."""
-
-    jsonl = "jsonl"
-    csv = "csv"
-    parquet = "parquet"
-    files = "files"
-
-
-class OutputFormat(str, Enum):
-    """What can go to standard output, or into a folder."""
-
-    jsonl = "jsonl"
-    csv = "csv"
-    parquet = "parquet"
 
 
 def option(text: str, metavar: str | None = None, *, name: str = "", default: Any = None, **more: Any) -> Any:
@@ -85,16 +60,23 @@ def command_of(args: type[ArgsT]) -> Callable[..., ArgsT]:
     """A function that typer takes for a command; it returns the options, whose docstring is the command's help."""
 
     def command(**values: Any) -> ArgsT:
-        return args(**values)
+        return args(**{name: value.value if isinstance(value, Enum) else value for name, value in values.items()})
 
     command.__doc__ = "\n\n".join(" ".join(one.split()) for one in cleandoc(args.__doc__ or "").split("\n\n"))
     hints = get_type_hints(args)
     parameters = [
-        Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.metadata["typer"], annotation=hints[one.name])
+        Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.metadata["typer"], annotation=_known(hints[one.name]))
         for one in fields(args)  # type: ignore[arg-type]
     ]
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return command
+
+
+def _known(hint: Any) -> Any:
+    """A type that every version of typer knows, for one of which only newer ones know literals."""
+    literal = next((one for one in get_args(hint) if get_origin(one) is Literal), None)
+    choices: Any = {choice: choice for choice in get_args(literal)}
+    return Enum("Choice", choices) if choices else hint
 
 
 def names_of(one: Field[Any]) -> list[str]:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from headrace.cli.handlers import handlers_like
 from headrace.cli.option import (
-    FileFormat,
-    OutputFormat,
-    PlacementName,
     argument,
     count,
     in_place_of_output,
@@ -70,7 +67,7 @@ class FileArgs:
     """Options of commands that read files of rows."""
 
     text_columns: list[str] | None = input_option("Columns of CSV files that stay text: --types A=str.", "A,B,'C*'")
-    file_format: FileFormat | None = input_option(
+    file_format: Literal["jsonl", "csv", "parquet", "files"] | None = input_option(
         "Format of the inputs; by default their extensions decide. files: each file is a row of path, size and "
         "modified, and of its content if --columns names it.",
         name="--format",
@@ -109,8 +106,8 @@ class JobArgs(ModelArgs):
         "beside OUT, as JSONL.",
         "FILE",
     )
-    output_format: OutputFormat | None = output_option(
-        "How to write rows with --output -, by default as JSON lines, or FOLDER/, by default as each input."
+    output_format: Literal["jsonl", "csv", "parquet"] | None = output_option(
+        "How to write rows with --output -, by default as JSON lines, or FOLDER/, by default as each input.",
     )
     keep: list[str] | None = output_option(
         "The columns to write beside the prediction: names or globs. All by default; '' for none.", "A,B,'C*'"
@@ -177,9 +174,9 @@ class JobArgs(ModelArgs):
     fallback_args: list[str] | None = model_option(
         "A parameter of the --fallback before it, like --handler-arg. Repeatable.", "KEY=VALUE", name="--fallback-arg"
     )
-    placement: PlacementName | None = run_option(
+    placement: Literal["process", "machine", "auto"] | None = run_option(
         "A model for each worker process, or one for the machine; auto: one if memory is short. By default as the "
-        "handler says."
+        "handler says.",
     )
     isolate: bool = run_option(
         "Run the model in a process of its own: a row that crashes it costs that row only.", default=False

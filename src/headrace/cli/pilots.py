@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from headrace.cli.option import FileFormat
 from headrace.cli.options import RunArgs
 from headrace.cli.words import changed, differs_in_predictions, masked, plain, table_of, words_of
 from headrace.core.errors import ConfigurationError, HeadraceError
@@ -57,9 +56,8 @@ class Pilots:
                 name += ", with another secret"
         self._pilot_of = {text: self._first_like(text) for text in self._options}
         self._tried = list(dict.fromkeys(self._pilot_of.values()))
-        file_format = args.file_format and args.file_format.value
         drawn = random.Random()  # noqa: S311 - keeps no secret
-        self._sample = Sample(match(args.arguments, file_format, args.delimiter), drawn, args.limit)
+        self._sample = Sample(match(args.arguments, args.file_format, args.delimiter), drawn, args.limit)
         self._rows = min(self._sample.rows, args.limit or self._sample.rows)
         self._kind = "jsonl" if args.output is None else os.path.splitext(args.output)[1][1:]
         self._kind = self._kind if self._kind in ("csv", "parquet") else "jsonl"
@@ -157,8 +155,8 @@ class Pilots:
         report = os.path.join(folder, "report.json")
         left = max(1.0, until - time.monotonic())
         stopped = _READING * left
-        file_format = FileFormat.files if self._sample.is_of_files else None
-        options = replace(options, budget=self._budget, budget_tokens=self._budget_tokens, file_format=file_format)
+        options = replace(options, budget=self._budget, budget_tokens=self._budget_tokens)
+        options = replace(options, file_format="files" if self._sample.is_of_files else None)
         words = [*words_of(options), "--config", os.devnull, "--no-progress"]
         words += ["--output", os.path.join(folder, f"out.{self._kind}"), "--report", report, "--report-messages"]
         words += ["--stop-after", str(stopped), "--threshold", "1"]

@@ -65,12 +65,12 @@ def prepare(args: RunArgs | RetryArgs, known: Recognised | None) -> tuple[Run, l
             inference_args=parse_arguments("--inference-arg", args.inference_args) or None,
             batch_sizes=_batch_sizes(args),
             length_column=one_of("--length-column", args.length_column, head.columns),
-            placement=args.placement.value if args.placement else None,
+            placement=args.placement,
             budget=budget_of(args),
             stop_at=None if args.stop_after is None else max(PROCESS_START + args.stop_after, time.monotonic() + 1),
             resume=deciding(sources) if args.resume else None,
             folder=deciding(()) if isinstance(args, RunArgs) and is_folder_name(args.output) else None,
-            output_format=args.output_format and args.output_format.value,
+            output_format=args.output_format,
             options=() if len(inputs) == len(args.arguments) else tuple(args.arguments),
         )
     )
@@ -204,7 +204,7 @@ def read_inputs(args: RunArgs | RetryArgs, paths: Sequence[str]) -> tuple[tuple[
         sources = match_dead_letters(paths)
         types = _asked_types(args.types, columns_of_lines(sources)) if args.types else {}
         return sources, schema_of_letters(sources, types)
-    sources = files.match(paths, args.file_format and args.file_format.value, args.delimiter)
+    sources = files.match(paths, args.file_format, args.delimiter)
     return sources, schema_of(args, sources)
 
 

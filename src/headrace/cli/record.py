@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from headrace.cli.console import ErrorConsole, report_error
 from headrace.cli.display import Seconds, cost_of
-from headrace.cli.option import OutputFormat
 from headrace.core.errors import ConfigurationError
 from headrace.core.files import is_folder_name
 from headrace.hosts.system import allowed_cores
@@ -218,7 +217,7 @@ def output_in_file(args: RunArgs | RetryArgs) -> Iterator[RunArgs | RetryArgs]:
         yield args
         return
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
-        kind = args.output_format.value if args.output_format else "jsonl"
+        kind = args.output_format or "jsonl"
         yield replace(args, output=os.path.join(folder, f"predictions.{kind}"), output_format=None)
 
 
@@ -226,7 +225,7 @@ def _misuse(args: RunArgs | RetryArgs) -> str | None:
     if args.output != STDOUT:
         has_use = args.output_format is None or is_folder_name(args.output)
         return None if has_use else "--output-format is for --output - or FOLDER/; elsewhere the name decides."
-    if args.output_format is OutputFormat.parquet:
+    if args.output_format == "parquet":
         return "--output - takes no Parquet, which is written from its end: name a file, or another --output-format."
     if args.dead_letters is None:
         return "--output - needs --dead-letters FILE: there is no output beside which they could be."

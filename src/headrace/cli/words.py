@@ -11,7 +11,6 @@ import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields, replace
-from enum import Enum
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -126,7 +125,7 @@ def _given(args: RunArgs | RetryArgs, kind: type, but: Collection[str]) -> Itera
 def _text(value: Any) -> str:
     if value is None:  # of --workers, the only one whose default is another
         return "auto"
-    return value.value if isinstance(value, Enum) else str(value)
+    return str(value)
 
 
 def parsed(words: Sequence[str]) -> RunArgs:
