@@ -48,6 +48,7 @@ def test_key_is_read_from_the_environment_when_it_is_needed(monkeypatch):
     assert key.value() is None
     monkeypatch.setenv("SOME_API_KEY", f"{KEY}\n")
     assert key.value() == key.required() == KEY
+    assert from_environment(monkeypatch, "x").mask("an example") == "an example"  # too short for a key
 
 
 def test_missing_key_is_an_error_that_says_where_to_put_it():

@@ -70,6 +70,8 @@ def test_oldest_values_leave_a_full_file(open_store, tmp_path):
     assert there == list(range(there[0], 3000))
     store.close()
     assert (tmp_path / "deep" / "store").stat().st_size < 1.3 * (1 << 20)
+    store.put([(key_of(5000), bytes(1 << 21))])  # larger than the file may be: it is kept alone
+    assert list(store.get([key_of(2999), key_of(5000)])) == [key_of(5000)]
 
 
 def test_file_is_for_its_owner_only(open_store, tmp_path):

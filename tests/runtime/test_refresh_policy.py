@@ -67,6 +67,17 @@ def test_changes_of_other_keys_are_kept():
     assert policy.serving == Version().after(to("one", "k1")).after(to("three", "k2"))
 
 
+def test_first_load_that_failed_is_retried_later():
+    policy = RefreshPolicy()
+    update, change = ModelUpdate(1, "broken"), to("broken")
+    assert str(policy.initial(change)) == "broken"
+    policy.started(Version(), update, change, NOW)
+    policy.request(update, change)
+    assert not policy.is_due(NOW)
+    assert policy.initial(change) == Version()
+    assert str(policy.next(LATER)) == "broken"
+
+
 @given(st.lists(st.one_of(st.integers(0, 5), st.sampled_from(["begin", "end"]))), st.sets(st.integers(0, 5)))
 def test_last_good_version_serves(steps, broken):
     policy, said, loading, good = RefreshPolicy(), [], None, Version()
