@@ -87,7 +87,6 @@ class Recovery(Generic[ResultT]):
         self._free = free
         self._parts = parts
         self._too_large = too_large
-        self._is_searching = False
         self._tries: Counter[int] = Counter()
 
     def results(self, size: int, failure: Caught) -> Iterator[PartResult]:
@@ -125,7 +124,6 @@ class Recovery(Generic[ResultT]):
         self, search: FailureSearch[ResultT], positions: Sequence[int], answer: ResultT | Caught, action: Action
     ) -> Iterator[PartResult]:
         found: Found[ResultT] = iter([(positions, answer)])
-        self._is_searching = True
         if isinstance(answer, Caught) and action is Action.SEARCH:
             found = search.among(positions, _as_lost(answer))
         elif isinstance(answer, Caught) and action is Action.PROBE and len(positions) > 1:
@@ -133,19 +131,21 @@ class Recovery(Generic[ResultT]):
         for part, one in found:
             result = Caught.of(one.error) if isinstance(one, LostBatch) else one
             yield PartResult(part, result, self._tries[part[0]])
-        self._is_searching = False
 
     def _searched(self, positions: Sequence[int], _: Mapping[int, InjectedFailure]) -> ResultT | Caught | LostBatch:
-        answer: ResultT | Caught | LostBatch = _as_lost(self._decided(positions, self._tried(positions))[0])
-        return answer
+        answer = self._decided(positions, self._tried(positions), is_searching=True)[0]
+        lost: ResultT | Caught | LostBatch = _as_lost(answer)
+        return lost
 
-    def _decided(self, positions: Sequence[int], answer: ResultT | Caught) -> tuple[ResultT | Caught, Action]:
+    def _decided(
+        self, positions: Sequence[int], answer: ResultT | Caught, *, is_searching: bool = False
+    ) -> tuple[ResultT | Caught, Action]:
         """Repeats a call until it has a result, or something else is to be done about its failure."""
         failed = 0
         while isinstance(answer, Caught):
             failed += 1
             action = self._action(len(positions), answer.error, failed)
-            self._note(positions, answer.error, action, self._is_searching)
+            self._note(positions, answer.error, action, is_searching)
             if action is Action.RAISE:
                 raise answer.error
             if action is not Action.AGAIN:
