@@ -9,9 +9,12 @@ import shutil
 import sys
 import tempfile
 import unittest
+from collections import ChainMap
 from pathlib import Path
 
 import apache_beam.ml.inference.base as incumbent
+import numpy
+import pyarrow
 import pytest
 
 from headrace import ModelHandler
@@ -53,18 +56,52 @@ class BeamCompatContract(HandlerContract):
     def test_model_path_may_change(self, handler):
         handler.update_model_path(None)
         assert handler.load_model()
-        handler.update_model_path("nothing.there")
+        handler.update_model_path("./nothing.there")
         with pytest.raises(Exception, match=r"nothing\.there"):
             handler.load_model()
+
+
+KINDS = {
+    "dict": lambda frame: {name: frame[name].to_numpy() for name in frame},
+    "frame": lambda frame: frame,
+    "record batch": pyarrow.RecordBatch.from_pandas,
+    "table": pyarrow.Table.from_pandas,
+    "array": lambda frame: frame.to_numpy(),
+}
+
+
+class ColumnsContract:
+    """Columns are predicted as their rows are: those of ``frame``, an attribute, which has numbers only."""
+
+    frame = None
+    kinds = tuple(KINDS)
+    """In which forms they may come."""
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_columns_predict_as_rows(self, handler, kind):
+        if kind not in self.kinds:
+            pytest.skip("the handler does not take them")
+        model = handler.load_model()
+        rows = [handler.example_from_row(row) for row in self.frame.to_dict("records")]
+        expected = [numpy.asarray(one) for one in inferences(handler.run_inference(rows, model))]
+        found = handler.run_columns(KINDS[kind](self.frame), model)
+        assert numpy.allclose(numpy.asarray(found.inference), expected, atol=1e-6)
+        assert found.model_id == handler._model_uri
+
+    def test_columns_without_numbers_fail(self, handler):
+        with pytest.raises((TypeError, ValueError)):
+            handler.run_columns({name: ["x", "y"] for name in self.frame}, handler.load_model())
 
 
 def assert_accepts(ours, theirs, *required):
     """Asserts that a handler class takes every argument of Beam's, in the same places and with the same defaults.
 
-    What the class does not name itself it hands to ``ModelHandler``; a default function may be None here.
+    What the class does not name itself it hands to its bases; a default function may be None here.
     """
     mine, beams = (inspect.signature(cls).parameters for cls in (ours, theirs))
-    common = inspect.signature(ModelHandler).parameters
+    common = ChainMap(
+        *[dict(inspect.signature(base).parameters) for base in ours.__mro__ if issubclass(base, ModelHandler)]
+    )
     for place, (name, parameter) in enumerate(beams.items()):
         found = mine.get(name) or common[name]
         if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:

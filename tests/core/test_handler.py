@@ -30,29 +30,11 @@ def apply(fns, value):
 
 
 def test_options_become_batch_elements_kwargs():
-    handler = ModelHandler(
-        min_batch_size=1,
-        max_batch_size=2,
-        max_batch_duration_secs=3,
-        max_batch_weight=4,
-        element_size_fn=len,
-        batch_length_fn=len,
-        batch_bucket_boundaries=[5],
-    )
-    assert handler.batch_elements_kwargs() == {
-        "min_batch_size": 1,
-        "max_batch_size": 2,
-        "max_batch_duration_secs": 3,
-        "max_batch_weight": 4,
-        "element_size_fn": len,
-        "length_fn": len,
-        "bucket_boundaries": [5],
-    }
-
-
-def test_length_options_have_the_names_of_batching_config_too():
-    handler = ModelHandler(length_fn=len, bucket_boundaries=[5])
-    assert handler.batch_elements_kwargs() == {"length_fn": len, "bucket_boundaries": [5]}
+    sizes = {"min_batch_size": 1, "max_batch_size": 2, "max_batch_duration_secs": 3, "max_batch_weight": 4}
+    lengths = {"length_fn": len, "bucket_boundaries": [5]}
+    of_beam = ModelHandler(**sizes, element_size_fn=len, batch_length_fn=len, batch_bucket_boundaries=[5])
+    assert of_beam.batch_elements_kwargs() == {**sizes, "element_size_fn": len, **lengths}
+    assert ModelHandler(**lengths).batch_elements_kwargs() == lengths
     with pytest.raises(ConfigurationError, match="batch_length_fn and length_fn are the same; give one of them"):
         ModelHandler(length_fn=len, batch_length_fn=len)
 
@@ -92,9 +74,7 @@ def test_env_vars_are_set(monkeypatch):
 
 
 def test_abstract_methods_name_the_class_and_what_is_missing():
-    with pytest.raises(
-        NotImplementedError, match=r"^ModelHandler does not implement load_model, which makes the model"
-    ):
+    with pytest.raises(NotImplementedError, match=r"^ModelHandler does not implement load_model, which makes the mod"):
         ModelHandler().load_model()
     with pytest.raises(NotImplementedError, match="does not implement run_inference, which returns a prediction for"):
         ModelHandler().run_inference([], None)
@@ -117,11 +97,9 @@ def test_the_last_preprocessing_and_the_first_postprocessing_function_added_run_
 
 def test_the_original_is_unchanged_and_the_copy_is_of_its_class():
     original = Adder()
-    changed = original.with_preprocess_fn(int).with_postprocess_fn(str).with_no_batching()
+    assert type(original.with_preprocess_fn(int).with_postprocess_fn(str).with_no_batching()) is Adder
     assert (original.get_preprocess_fns(), original.get_postprocess_fns()) == ([], [])
     assert not original.should_skip_batching()
-    assert changed.should_skip_batching()
-    assert isinstance(changed, Adder)
 
 
 class Opinionated(Adder):
@@ -140,8 +118,7 @@ def test_added_functions_extend_those_of_a_subclass_and_travel():
 @pytest.mark.parametrize("base", [Adder(), beams_base.ModelHandler()])
 def test_bare_removes_all_added_functions(base):
     handler = bare(base.with_preprocess_fn(int).with_postprocess_fn(str).with_no_batching())
-    assert handler.get_preprocess_fns() == []
-    assert handler.get_postprocess_fns() == []
+    assert (handler.get_preprocess_fns(), handler.get_postprocess_fns()) == ([], [])
     assert not handler.should_skip_batching()
 
 
@@ -154,7 +131,6 @@ def test_frozen_dataclasses_may_be_handlers():
 
 
 def test_an_added_function_that_is_not_callable_is_refused():
-    with pytest.raises(ConfigurationError, match="must be callable, not 'x'"):
-        ModelHandler().with_preprocess_fn("x")
-    with pytest.raises(ConfigurationError, match="must be callable, not 'x'"):
-        ModelHandler().with_postprocess_fn("x")
+    for method in (ModelHandler().with_preprocess_fn, ModelHandler().with_postprocess_fn):
+        with pytest.raises(ConfigurationError, match="must be callable, not 'x'"):
+            method("x")

@@ -25,10 +25,6 @@ def anything(model):
     return KnownModel("any", "a file")
 
 
-def nothing(model):
-    return None
-
-
 def broken(model):
     raise RuntimeError("out of order")
 
@@ -54,7 +50,7 @@ def file(tmp_path):
 
 
 def test_the_recogniser_that_knows_a_file_decides(installed, file):
-    installed("nothing", "theirs")
+    installed("theirs")
     assert recognise(file("m.MINE")).handler == "mine"
     assert recognise(file("m.bin")) is None
 
@@ -68,7 +64,7 @@ def test_those_of_other_packages_come_before_headraces(installed, file, monkeypa
 
 
 def test_what_is_missing_is_said_unless_another_knows_more(installed, file):
-    installed("theirs", "nothing")
+    installed("theirs")
     with pytest.raises(ConfigurationError, match=r"^give the rest\.$"):
         recognise(file("m.half"))
     installed("theirs", "anything")
@@ -85,23 +81,19 @@ def test_a_broken_recogniser_is_passed_over_and_named_if_nobody_knows_more(insta
         recognise(file("m.half"))
 
 
-def test_a_folder_has_members(tmp_path):
-    (tmp_path / "config.json").write_text('{"a": 1}')
-    (tmp_path / "list.json").write_text("[1]")
-    (tmp_path / "damaged.json").write_text("{")
-    model = ModelFile(f"{tmp_path}/")
-    assert (model.name, model.head, model.is_folder) == (tmp_path.name, b"", True)
-    assert model.members == ("config.json", "damaged.json", "list.json")
-    assert [model.settings(name) for name in (*model.members, "none.json")] == [{"a": 1}, {}, {}, {}]
-    assert model.pickled is None
-
-
-def test_an_archive_has_members(tmp_path):
+def test_folders_and_archives_have_members(tmp_path):
+    contents = {"config.json": '{"a": 1}', "damaged.json": "{", "list.json": "[1]"}
+    folder = tmp_path / "folder"
+    folder.mkdir()
     with zipfile.ZipFile(tmp_path / "model.zip", "w") as archive:
-        archive.writestr("inner/config.json", '{"a": 1}')
-    model = ModelFile(str(tmp_path / "model.zip"))
-    assert model.members == ("inner/config.json",)
-    assert model.settings("inner/config.json") == {"a": 1}
+        for name, content in contents.items():
+            (folder / name).write_text(content)
+            archive.writestr(name, content)
+    model = ModelFile(f"{folder}/")
+    assert (model.name, model.head, model.is_folder, model.pickled) == ("folder", b"", True, None)
+    for one in (model, ModelFile(str(tmp_path / "model.zip"))):
+        assert one.members == tuple(contents)
+        assert [one.settings(name) for name in (*contents, "none.json")] == [{"a": 1}, {}, {}, {}]
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x80\x04 no pickle", b"\x93NUMPY", b"\x00" * 5000])

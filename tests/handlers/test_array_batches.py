@@ -61,12 +61,8 @@ def test_a_model_that_squeezes_has_a_row_for_a_single_example(rows):
         found = predict_arrays(batch, lambda given: rows(given).squeeze())
         assert len(found) == len(batch)
         assert numpy.allclose(numpy.array(found).reshape(-1), squeezed.reshape(-1))
-
-
-@pytest.mark.parametrize("model", [lambda rows: rows.mean(), lambda rows: rows.sum(axis=0), lambda rows: rows[0]])
-def test_an_answer_for_the_whole_batch_is_none_for_its_single_example(model):
-    assert numpy.shape(predict_arrays([[1.0, 2.0]], model)) in {(), (2,)}
-    assert numpy.shape(predict_arrays([[1.0, 2.0, 3.0]], model)) in {(), (3,)}
+    for model in (lambda rows: rows.mean(), lambda rows: rows.sum(axis=0), lambda rows: rows[0]):  # of the whole batch
+        assert numpy.shape(predict_arrays([[1.0, 2.0, 3.0]], model)) in {(), (3,)}
 
 
 FITS = [

@@ -94,46 +94,30 @@ class WithoutBeamsConstructor(PytorchModelHandlerTensor):
         self._state_dict_path = self._torch_script_model_path = None
 
 
-@pytest.fixture(scope="module")
-def linear():
-    return torch.nn.Linear(3, 2)
-
-
-@pytest.fixture(scope="module")
-def paths(linear, folder):
-    """Of the state and the script of the same model."""
+def test_derived_handlers_read_and_set_the_attributes(folder):
+    linear, sizes = torch.nn.Linear(3, 2), {"in_features": 3, "out_features": 2}
     state, script = str(folder / "state.pt"), str(folder / "script.pt")
     torch.save(linear.state_dict(), state)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is deprecated
         torch.jit.save(torch.jit.script(linear), script)
-    return state, script
-
-
-def check(handler, linear, path):
-    examples = [torch.ones(3), torch.zeros(3)]
-    results = list(handler.run_inference(examples, handler.load_model()))
-    assert nearly_equal([result.inference for result in results], list(linear(torch.stack(examples)).detach()))
-    assert {result.model_id for result in results} == {path}
-
-
-def test_derived_handlers_read_the_attributes(linear, paths):
-    handler = LoadsAsPublished(paths[0], torch.nn.Linear, {"in_features": 3, "out_features": 2})
-    check(handler, linear, paths[0])
-
-
-def test_derived_handlers_set_the_attributes(linear, paths):
-    state, script = paths
     made_with = {"state_dict_path": "gs://elsewhere", "model_class": torch.nn.Linear, "device": "cuda:7"}
-    sizes = {"in_features": 3, "out_features": 2}
     of_state = {"_state_dict_path": state, "_device": "cpu", "_model_params": sizes}
-    check(Redirected(of_state, **made_with), linear, state)
-    check(Redirected({"_torch_script_model_path": script, "_device": torch.device("cpu")}, **made_with), linear, script)
+    of_script = {"_torch_script_model_path": script, "_device": torch.device("cpu")}
+    examples = [torch.ones(3), torch.zeros(3)]
+    for handler, path in (
+        (LoadsAsPublished(state, torch.nn.Linear, sizes), state),
+        (Redirected(of_state, **made_with), state),
+        (Redirected(of_script, **made_with), script),
+    ):
+        results = list(handler.run_inference(examples, handler.load_model()))
+        assert nearly_equal([result.inference for result in results], list(linear(torch.stack(examples)).detach()))
+        assert {result.model_id for result in results} == {path}
 
 
-def test_derived_handlers_may_leave_out_the_constructor(linear):
-    (result,) = WithoutBeamsConstructor().run_inference([torch.ones(3)], linear)
-    assert nearly_equal(result.inference, linear(torch.ones(3)).detach())
+def test_derived_handlers_may_leave_out_the_constructor():
+    (result,) = WithoutBeamsConstructor().run_inference([torch.ones(3)], torch.nn.Identity())
+    assert nearly_equal(result.inference, torch.ones(3))
 
 
 @pytest.mark.parametrize("cls", [SklearnModelHandlerNumpy, OnnxModelHandlerNumpy])

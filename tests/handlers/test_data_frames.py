@@ -83,7 +83,9 @@ def test_a_batch_of_frames_is_one_call():
     frames = [pandas.DataFrame({"a": [n], "b": ["x"]}) for n in range(5)]
     predict_examples(frames, lambda frame: sizes.append(len(frame)) or list(frame["a"]))
     predict_examples([{"a": n} for n in range(5)], lambda frame: sizes.append(len(frame)) or list(frame["a"]))
-    assert sizes == [5, 5]
+    numbers = typed((a, 0, "float") for a in (1, 1.5, None, 2, -3))
+    predict_examples(numbers, lambda frame: sizes.append(len(frame)) or list(frame["a"]))
+    assert sizes == [5, 5, 5]
 
 
 @pytest.mark.parametrize("answer", [lambda frame: numpy.zeros(len(frame) + 1), lambda frame: [0] * (len(frame) + 1)])

@@ -1,11 +1,10 @@
-"""Every handler says what it predicts, Headrace's and Beam's."""
+"""Every handler says what it predicts."""
 
 from __future__ import annotations
 
 import importlib
 
 import pytest
-from apache_beam.ml.inference import base
 
 from headrace import PredictionResult
 from headrace.core.declared_type import declared_prediction_type
@@ -23,20 +22,3 @@ def test_handler_declares_results(name):
     module, _, cls = name.rpartition(".")
     handler = object.__new__(getattr(importlib.import_module(f"headrace.handlers.{module}"), cls))
     assert declared_prediction_type(handler) is PredictionResult
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "sklearn_inference.SklearnModelHandlerNumpy",
-        "sklearn_inference.SklearnModelHandlerPandas",
-        "pytorch_inference.PytorchModelHandlerTensor",
-        "pytorch_inference.PytorchModelHandlerKeyedTensor",
-        "onnx_inference.OnnxModelHandlerNumpy",
-        "xgboost_inference.XGBoostModelHandlerNumpy",
-    ],
-)
-def test_beams_handler_declares_beams_results(name):
-    module, _, cls = name.rpartition(".")
-    handler = object.__new__(getattr(importlib.import_module(f"apache_beam.ml.inference.{module}"), cls))
-    assert declared_prediction_type(handler) is base.PredictionResult

@@ -10,12 +10,12 @@ import torch
 import transformers
 from PIL import Image
 
+from beam_compat import BeamCompatContract
 from headrace import ConfigurationError, Failure, predict
-from headrace.handlers import huggingface_inference
 from headrace.handlers.huggingface_inference import HuggingFacePipelineModelHandler, PipelineTask
 from headrace.runtime.plan import make_plan
 from headrace.testing import HandlerContract, nearly_equal
-from pipelines import through_pipeline
+from toys import infer, inferences
 
 pytestmark = [pytest.mark.large, pytest.mark.filterwarnings("ignore::DeprecationWarning:tensorflow.*")]
 
@@ -49,13 +49,17 @@ def folders(classifier, save_bert, tmp_path_factory):
     }
 
 
-class TestTextClassificationContract(HandlerContract):
+class TestTextClassificationContract(BeamCompatContract):
+    required = ()
     bad_example = 7
     examples = TEXTS
     inference_args = {"top_k": None}
 
     def handler(self, classifier):
         return HuggingFacePipelineModelHandler("text-classification", classifier, device="CPU", max_batch_size=4)
+
+    def beams(self, classifier, incumbent_huggingface):
+        return incumbent_huggingface.HuggingFacePipelineModelHandler("text-classification", classifier, device="CPU")
 
 
 class TestFillMaskContract(HandlerContract):
@@ -84,11 +88,6 @@ class CountsCalls:
 @pytest.fixture
 def calls(monkeypatch):
     return CountsCalls(monkeypatch)
-
-
-def infer(handler, batch, inference_args=None):
-    results = handler.run_inference(batch, handler.load_model(), inference_args)
-    return [result.inference for result in results]
 
 
 PAIRS = [{"text": text, "text_pair": "a film" * n} for n, text in enumerate(TEXTS)]
@@ -132,12 +131,6 @@ def test_examples_get_the_pipelines_answer_to_them_alone(task, examples, args, k
         assert nearly_equal(single.inference, expected)
 
 
-def _changed(pipeline, **of_tokenizer):
-    for name, value in of_tokenizer.items():
-        setattr(pipeline.tokenizer, name, value)
-    return pipeline
-
-
 @pytest.mark.parametrize(
     ("of_tokenizer", "complaint"),
     [
@@ -148,7 +141,9 @@ def _changed(pipeline, **of_tokenizer):
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_examples_run_one_by_one_where_padding_changes_answers(classifier, of_tokenizer, complaint, calls, caplog):
-    pipeline = _changed(transformers.pipeline("text-classification", classifier, device="cpu"), **of_tokenizer)
+    pipeline = transformers.pipeline("text-classification", classifier, device="cpu")
+    for name, value in of_tokenizer.items():
+        setattr(pipeline.tokenizer, name, value)
     alone = [pipeline(text, top_k=None) for text in TEXTS]
     handler = HuggingFacePipelineModelHandler("text-classification", classifier, device="CPU")
     for _ in range(2):
@@ -189,84 +184,45 @@ def test_a_bad_example_of_a_batch_costs_itself_only(classifier, calls):
     outcomes = list(predict(handler, texts, on_failure="yield"))
     assert [isinstance(outcome, Failure) for outcome in outcomes] == [text not in TEXTS for text in texts]
     good = [outcome.inference for outcome in outcomes if not isinstance(outcome, Failure)]
-    assert nearly_equal(good, infer(handler, TEXTS, {"batch_size": 1}))
+    assert nearly_equal(good, inferences(infer(handler, TEXTS, {"batch_size": 1})))
     assert max(calls.sizes[-20:]) > 1
 
 
-def test_pipelines_predict_as_with_beams_handler(classifier, incumbent_huggingface):
-    arguments = {"task": "text-classification", "model": classifier, "device": "CPU"}
-    expected = infer(_handler(arguments), TEXTS)
-    for module in (huggingface_inference, incumbent_huggingface):
-        results = through_pipeline(module.HuggingFacePipelineModelHandler(**arguments), TEXTS)
-        assert nearly_equal([result.inference for result in results], expected)
-
-
-def _handler(arguments):
-    return HuggingFacePipelineModelHandler(**arguments)
-
-
-def test_handler_takes_beams_arguments_and_tasks(accepts_all_of, incumbent_huggingface):
-    accepts_all_of(HuggingFacePipelineModelHandler, incumbent_huggingface.HuggingFacePipelineModelHandler)
+def test_tasks_are_beams(incumbent_huggingface):
     theirs = incumbent_huggingface.PipelineTask.__members__
     assert {name: task.value for name, task in PipelineTask.__members__.items()} == {
         name: task.value for name, task in theirs.items()
     }
 
 
-def test_weights_of_large_models_are_mapped(folders, runtime, assert_mappable):
-    handler = HuggingFacePipelineModelHandler("token-classification", folders["token-classification"])
-    there = [result.inference for result in predict(handler, TEXTS, placement="machine")]
-    assert nearly_equal(there, infer(handler, TEXTS))
-    assert_mappable(handler)
-
-
-def test_load_pipeline_args_go_to_the_pipeline(classifier):
-    arguments = {"batch_size": 3, "top_k": 1, "device_map": "cpu"}
-    handler = HuggingFacePipelineModelHandler("text-classification", classifier, load_pipeline_args=arguments)
-    assert all(len(answer) == 1 for answer in infer(handler, TEXTS))
-    assert handler.load_model()._batch_size == 3
-    assert arguments == {"batch_size": 3, "top_k": 1, "device_map": "cpu"}
+def test_weights_of_large_models_are_mapped(folders, assert_mappable):
+    assert_mappable(HuggingFacePipelineModelHandler("token-classification", folders["token-classification"]))
 
 
 def test_inference_fn_gets_beams_arguments(classifier):
-    def shout(batch, pipeline, inference_args):
-        return [(text.upper(), pipeline.task, inference_args) for text in batch]
-
-    handler = HuggingFacePipelineModelHandler("text-classification", classifier, inference_fn=shout)
-    (result,) = handler.run_inference(["bad film"], handler.load_model())
-    assert result == ("bad film", ("BAD FILM", "text-classification", {}), classifier)
+    handler = HuggingFacePipelineModelHandler(
+        "text-classification", classifier, inference_fn=lambda batch, pipeline, args: [(pipeline.task, args)]
+    )
+    assert infer(handler, ["bad film"]) == [("bad film", ("text-classification", {}), classifier)]
 
 
 def test_tensors_do_not_keep_their_batch(folders):
     handler = HuggingFacePipelineModelHandler("feature-extraction", folders["feature-extraction"])
-    for tensor in infer(handler, TEXTS, {"return_tensors": True, "batch_size": 5}):
+    for tensor in inferences(infer(handler, TEXTS, {"return_tensors": True, "batch_size": 5})):
         assert tensor.untyped_storage().nbytes() == tensor.numel() * 4
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "complaint"),
-    [
-        ({}, RuntimeError, "needs a task, such as 'fill-mask', or a model"),
-        ({"task": "fill-mask", "device": "graphics"}, ValueError, "device must be 'CPU', 'GPU'"),
-    ],
-)
-def test_bad_arguments_are_refused_with_the_cure(arguments, error, complaint):
-    with pytest.raises(error, match=complaint) as raised:
-        HuggingFacePipelineModelHandler(**arguments)
-    assert isinstance(raised.value, ConfigurationError)
+def test_bad_arguments_are_refused_with_the_cure():
+    with pytest.raises(ConfigurationError, match="needs a task, such as 'fill-mask', or a model") as raised:
+        HuggingFacePipelineModelHandler()
+    assert isinstance(raised.value, RuntimeError)
+    with pytest.raises(ConfigurationError, match="device must be 'CPU', 'GPU'"):
+        HuggingFacePipelineModelHandler("fill-mask", device="graphics")
 
 
-@pytest.mark.parametrize(
-    ("task", "sorts"),
-    [
-        (PipelineTask.TextClassification, True),
-        ("sentiment-analysis", True),
-        (PipelineTask.ImageClassification, False),
-        (PipelineTask.TextGeneration, False),
-        ("", False),
-    ],
-)
-def test_pipelines_that_read_texts_sort_them_by_length(task, sorts):
-    handler = HuggingFacePipelineModelHandler(task, "m")
-    assert make_plan(handler).batching.sorts == sorts
-    assert not make_plan(HuggingFacePipelineModelHandler(task, "m", sort_by_length=False)).batching.sorts
+def test_pipelines_that_read_texts_sort_them_by_length():
+    for task in (PipelineTask.TextClassification, "sentiment-analysis"):
+        assert make_plan(HuggingFacePipelineModelHandler(task, "m")).batching.sorts
+        assert not make_plan(HuggingFacePipelineModelHandler(task, "m", sort_by_length=False)).batching.sorts
+    for task in (PipelineTask.ImageClassification, PipelineTask.TextGeneration, ""):
+        assert not make_plan(HuggingFacePipelineModelHandler(task, "m")).batching.sorts

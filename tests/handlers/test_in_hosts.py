@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import pickle
 import sys
 
@@ -55,18 +56,37 @@ def pytorch(path):
     return PytorchModelHandlerTensor(path, functools.partial(torch.nn.Linear, 3, 2))
 
 
+def xgboost(path):
+    from headrace.handlers.xgboost_inference import XGBoostModelHandlerNumpy
+
+    model = importlib.import_module("xgboost").XGBClassifier(n_estimators=5, n_jobs=1).fit(FEATURES, LABELS)
+    model.save_model(path := path.with_suffix(".ubj"))
+    return XGBoostModelHandlerNumpy("XGBClassifier", path)
+
+
+def tensorflow(path):
+    from headrace.handlers.tensorflow_inference import TFModelHandlerNumpy
+
+    keras = importlib.import_module("tensorflow").keras
+    keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(path := path.with_suffix(".keras"))
+    return TFModelHandlerNumpy(path)
+
+
 CASES = [
     (sklearn_numpy, list(FEATURES), {"numpy", "pandas", "sklearn"}),  # scikit-learn itself imports pandas
     (sklearn_pandas, [FRAME[n : n + 1] for n in range(9)], {"numpy", "pandas", "sklearn"}),
     (onnx, list(FEATURES), {"numpy", "onnxruntime"}),
-    *([(pytorch, list(torch.from_numpy(FEATURES)), {"numpy", "torch"})] if torch else []),
+    (pytorch, torch and list(torch.from_numpy(FEATURES)), {"numpy", "torch"}),
+    (xgboost, list(FEATURES), None),
+    (tensorflow, list(FEATURES), None),
 ]
 
 
 @pytest.mark.parametrize(("make", "elements", "needed"), CASES)
-def test_handlers_predict_in_a_host_as_in_process(tmp_path, make, elements, needed):
+def test_handlers_predict_in_hosts_as_in_process(tmp_path, make, elements, needed):
     handler = make(tmp_path / "model").with_postprocess_fn(frameworks)
-    here, there = (list(predict(handler, elements, isolate=isolate)) for isolate in (False, True))
-    assert len(there) == len(elements)
-    assert nearly_equal([result for result, _ in there], [result for result, _ in here])
-    assert there[0][1] == needed
+    here = [result for result, _ in predict(handler, elements)]
+    for placement in ({"isolate": True}, {"placement": "machine"}, {"placement": "machine", "isolate": True}):
+        there = list(predict(handler, elements, **placement))
+        assert nearly_equal([result for result, _ in there], here)
+        assert needed is None or "isolate" not in placement or there[0][1] == needed

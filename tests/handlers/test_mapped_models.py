@@ -1,83 +1,28 @@
-"""Models in shared memory predict as they did, in another process, and keep what ties their parts together."""
+"""Models in shared memory predict as they did, and keep what ties their parts together."""
 
 from __future__ import annotations
 
 import os
-import pickle
-import socket
-import subprocess
-import sys
 import warnings
 import weakref
 from pathlib import Path
 
-import cloudpickle
 import numpy
 import onnx
 import onnxruntime
 import pytest
-import sklearn.ensemble
-import sklearn.linear_model
-import sklearn.pipeline
-import sklearn.preprocessing
 import torch
 import transformers
+from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 from headrace.core.arrays import LARGE
 from headrace.ipc.weights_file import NotMappableError, attach, export
 
 pytestmark = pytest.mark.large
-
-ELSEWHERE = """
-import os, pickle, socket, sys
-import numpy, torch
-from headrace.ipc.weights_file import attach
-link = socket.socket(fileno=int(sys.argv[1]))
-while True:
-    try:
-        arena, function, args = pickle.load(sys.stdin.buffer)
-    except EOFError:
-        break
-    _, files, *_ = socket.recv_fds(link, 1, 8)
-    answer = function(lambda: attach(files, arena), *args)
-    pickle.dump(answer, sys.stdout.buffer)
-    sys.stdout.flush()
-    for file in files:
-        os.close(file)
-"""
-
-
-class Elsewhere:
-    """Another process."""
-
-    def __init__(self):
-        self._link, theirs = socket.socketpair()
-        command = [sys.executable, "-W", "ignore", "-c", ELSEWHERE, str(theirs.fileno())]
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, pass_fds=[theirs.fileno()])
-        theirs.close()
-
-    def say(self, mapped, function, *args):
-        """What a function says there, called with one that attaches the value, and more."""
-        files, description = mapped
-        self._process.stdin.write(cloudpickle.dumps((description, function, args)))
-        self._process.stdin.flush()
-        socket.send_fds(self._link, [b"f"], files)
-        return pickle.load(self._process.stdout)
-
-    def end(self):
-        self._process.communicate()
-        self._link.close()
-
-
-@pytest.fixture(scope="module")
-def elsewhere():
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    process = Elsewhere()
-    yield process
-    process.end()
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.fixture
@@ -145,13 +90,12 @@ MODULES = {
 
 @pytest.mark.parametrize("make", MODULES.values(), ids=MODULES.keys())
 @pytest.mark.parametrize("destroys", [True, False], ids=["destroyed", "in use"])
-@pytest.mark.filterwarnings("ignore:.*quantize.*:UserWarning")
-def test_modules_predict_the_same_once_mapped(mapped, elsewhere, make, destroys):
+@pytest.mark.filterwarnings("ignore:.*(quantize|TypedStorage).*:UserWarning")
+def test_modules_predict_the_same_once_mapped(mapped, make, destroys):
     torch.manual_seed(0)
     model = make().eval()
     expected = called(model)
-    file = mapped(model, destroys=destroys)
-    assert torch.equal(elsewhere.say(file, lambda attached: called(attached())), expected)
+    assert torch.equal(called(attach(*mapped(model, destroys=destroys))), expected)
     assert destroys or torch.equal(called(model), expected)
 
 
@@ -210,13 +154,9 @@ def numbers_of(tensor):
     return [part.clone() for part in (plain.unbind() if plain.is_nested else [plain])]
 
 
-def t5():
-    sizes = {"d_model": 64, "d_ff": 128, "num_layers": 2, "num_heads": 4, "d_kv": 16, "vocab_size": 500}
-    return transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes)).eval()
-
-
 def test_tied_weights_stay_tied(mapped):
-    model = attach(*mapped(t5()))
+    sizes = {"d_model": 64, "d_ff": 128, "num_layers": 2, "num_heads": 4, "d_kv": 16, "vocab_size": 500}
+    model = attach(*mapped(transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes)).eval()))
     assert model.shared.weight is model.encoder.embed_tokens.weight is model.decoder.embed_tokens.weight
     assert model.shared.weight is model.lm_head.weight
     with torch.no_grad():
@@ -224,25 +164,21 @@ def test_tied_weights_stay_tied(mapped):
     assert model.lm_head.weight[3].tolist() == [7] * 64
 
 
-def estimators():
-    scaler, logistic = sklearn.preprocessing.StandardScaler(), sklearn.linear_model.LogisticRegression()
-    return [
-        sklearn.linear_model.LinearRegression(),
-        sklearn.ensemble.RandomForestClassifier(5, random_state=0),
-        sklearn.ensemble.HistGradientBoostingRegressor(max_iter=2),
-        sklearn.pipeline.make_pipeline(scaler, logistic),
-    ]
+ESTIMATORS = [
+    RandomForestClassifier(5, random_state=0),
+    HistGradientBoostingRegressor(max_iter=2),
+    make_pipeline(StandardScaler(), LogisticRegression()),
+]
 
 
-@pytest.mark.parametrize("estimator", estimators(), ids=lambda one: type(one).__name__)
-def test_estimators_predict_the_same_once_mapped(mapped, elsewhere, estimator):
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda one: type(one).__name__)
+def test_estimators_predict_the_same_once_mapped(mapped, estimator):
     rng = numpy.random.default_rng(0)
     examples, target = rng.normal(size=(600, 600)), rng.integers(0, 3, 600)
     estimator.fit(examples, target)
     question = examples[:50].copy()
     expected = estimator.predict(question)
-    answer = elsewhere.say(mapped(estimator), lambda attached, question: attached().predict(question), question)
-    assert answer.tolist() == expected.tolist()
+    assert attach(*mapped(estimator)).predict(question).tolist() == expected.tolist()
 
 
 def private_bytes():
@@ -251,27 +187,20 @@ def private_bytes():
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
 
 
-def test_processes_take_little_private_memory(mapped, elsewhere):
-    model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(40)))
-
-    def private(attached):
-        torch.randn(3, 1024) @ torch.randn(1024, 1024)  # what the first product costs anyway
-        before = private_bytes()
-        mine = attached()
-        with torch.no_grad():
-            mine(torch.zeros(3, 1024))
-        return private_bytes() - before
-
-    place = mapped(model)
+def test_mapped_models_take_little_private_memory(mapped):
+    place = mapped(nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(40))))
     assert place[1].nbytes > 160_000_000
-    assert elsewhere.say(place, private) < 16_000_000
+    torch.randn(3, 1024) @ torch.randn(1024, 1024)  # what the first product costs anyway
+    before = private_bytes()
+    model = attach(*place)
+    with torch.no_grad():
+        model(torch.zeros(3, 1024))
+    assert private_bytes() - before < 16_000_000
 
 
 def onnx_session():
-    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
-    node = onnx.helper.make_node("Identity", ["x"], ["y"])
-    output = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
-    graph = onnx.helper.make_graph([node], "graph", [value], [output])
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy")
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "graph", [x], [y])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
     return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 

@@ -33,16 +33,13 @@ MISSING = {
     "xgboost_inference": ["numpy: xgboost", "pandas: xgboost", "scipy: xgboost", "xgboost: xgboost"],
 }
 """By module: packages, and the extras that bring them."""
-NEEDED = [(module, *line.split(": ")) for module, lines in MISSING.items() for line in lines]
-QUICK = (
-    *("anthropic_inference", "gemini_inference", "kserve_inference", "numpy_arrays", "onnx_inference"),
-    *("openai_inference", "sklearn_inference", "tensorrt_inference", "vertex_ai_inference"),
-)
-PACKAGES = {
-    "google.cloud": "google-cloud-aiplatform",
-    "google.genai": "google-genai",
-    "sklearn": "scikit-learn",
-}
+LARGE = ("huggingface", "pytorch", "sentence-transformers", "tensorflow", "torch", "vllm", "xgboost")
+NEEDED = [
+    pytest.param(module, *line.split(": "), marks=pytest.mark.large if line.endswith(LARGE) else ())
+    for module, lines in MISSING.items()
+    for line in lines
+]
+PACKAGES = {"google.cloud": "google-cloud-aiplatform", "google.genai": "google-genai", "sklearn": "scikit-learn"}
 """By their modules, where those have other names."""
 
 WITHOUT = """
@@ -60,10 +57,7 @@ def said_without(package, module):
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-@pytest.mark.parametrize(
-    ("module", "package", "extra"),
-    [pytest.param(*case, marks=() if case[0] in QUICK else pytest.mark.large) for case in NEEDED],
-)
+@pytest.mark.parametrize(("module", "package", "extra"), NEEDED)
 def test_missing_packages_are_named_with_the_extra(module, package, extra):
     name = PACKAGES.get(package, package)
     command = install_command(name, extra)

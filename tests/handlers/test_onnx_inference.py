@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 
 import numpy
 import onnx
 import onnxruntime
+import pandas
 import pytest
 from apache_beam.ml.inference import onnx_inference as incumbent
 from onnx import TensorProto, helper, numpy_helper
 from skl2onnx import to_onnx
 from sklearn.linear_model import LogisticRegression
 
-from beam_compat import BeamCompatContract
+from beam_compat import BeamCompatContract, ColumnsContract
 from headrace import ConfigurationError, Failure, predict
 from headrace.handlers.onnx_inference import OnnxModelHandlerNumpy
 from headrace.testing import HandlerContract, nearly_equal
@@ -76,7 +76,8 @@ def single_thread() -> onnxruntime.SessionOptions:
     return options
 
 
-class TestContract(BeamCompatContract):
+class TestContract(BeamCompatContract, ColumnsContract):
+    frame = pandas.DataFrame(FEATURES, columns=["a", "b", "c"])
     bad_example = numpy.zeros(2, dtype=numpy.float32)
     beams_model_id = False
     odd_examples = ODD_ARRAYS
@@ -97,17 +98,11 @@ class TestContractWithOptions(HandlerContract):
     def handler(self, classifier_uri):
         return OnnxModelHandlerNumpy(classifier_uri, single_thread, CPU, [{}], inference_fn=wide_batches)
 
-
-def test_prediction_is_the_first_of_several_outputs(classifier_uri):
-    assert {result.inference.shape for result in infer(OnnxModelHandlerNumpy(classifier_uri), ARRAYS)} == {()}
-
-
-def test_inference_fn_may_return_several_outputs(classifier_uri):
-    handler = OnnxModelHandlerNumpy(classifier_uri, inference_fn=wide_batches)
-    (first, *_) = infer(handler, ARRAYS, {"factor": 10})
-    (expected, *_) = infer(handler, ARRAYS)
-    assert first.inference.keys() == {"label", "yes"}
-    assert nearly_equal(first.inference["yes"], 10 * expected.inference["yes"])
+    def test_several_outputs_are_a_dict_for_each_example(self, handler):
+        (first, *_) = infer(handler, ARRAYS, {"factor": 10})
+        (expected, *_) = infer(handler, ARRAYS)
+        assert first.inference.keys() == {"label", "yes"}
+        assert nearly_equal(first.inference["yes"], 10 * expected.inference["yes"])
 
 
 def test_default_providers_are_those_available(product_uri):
@@ -129,23 +124,13 @@ def test_session_options_are_an_object_or_a_function(product_uri, options):
     assert nearly_equal(inferences(predict(handler, ARRAYS)), list(FEATURES[:6] @ WEIGHT))
 
 
-def test_session_options_travel_to_workers_only_as_a_function(product_uri):
-    assert pickle.loads(pickle.dumps(OnnxModelHandlerNumpy(product_uri, single_thread))).load_model()
-    with pytest.raises(TypeError, match="SessionOptions"):
-        pickle.dumps(OnnxModelHandlerNumpy(product_uri, single_thread()))
-
-
-def test_external_weights_are_found(folder):
+def test_external_weights_are_found_and_uris_opened(folder, product_uri):
     path = folder / "split.onnx"
     onnx.save(scaled_product(), path, save_as_external_data=True, location="split.data", size_threshold=0)
     assert (folder / "split.data").exists()
     results = infer(OnnxModelHandlerNumpy(str(path)), ARRAYS)
     assert nearly_equal(inferences(results), list(FEATURES[:6] @ WEIGHT))
-
-
-def test_model_uri_is_opened(product_uri):
-    results = infer(OnnxModelHandlerNumpy(Path(product_uri).as_uri()), ARRAYS)
-    assert nearly_equal(inferences(results), list(FEATURES[:6] @ WEIGHT))
+    assert OnnxModelHandlerNumpy(Path(product_uri).as_uri()).load_model()
 
 
 @pytest.mark.parametrize("size", [1, 4])
@@ -173,14 +158,6 @@ def test_ids_from_a_file_fit_a_model_of_integers(tmp_path):
     good, bad, also_good = predict(handler, rows, on_failure="yield")
     assert nearly_equal([good.inference, also_good.inference], [WEIGHT[[2, 0]], WEIGHT[[1, 2]]])
     assert "the model takes int64, which cannot hold" in str(bad.error)
-
-
-def test_row_becomes_an_array(product_uri):
-    handler = OnnxModelHandlerNumpy(product_uri)
-    example = handler.example_from_row({"b": "1.5", "a": 2, "c": True})
-    assert (example.tolist(), example.dtype, example.shape) == ([1.5, 2.0, 1.0], numpy.float32, (3,))
-    (prediction,) = predict(handler, [example])
-    assert nearly_equal(prediction.inference, example @ WEIGHT)
 
 
 def mixed_inputs():
@@ -224,22 +201,3 @@ def test_an_input_that_does_not_fit_fails_alone(mixed_uri):
     assert str(outcomes[3].error).startswith("input 'city': the model takes texts, and an example is of int64;")
     with pytest.raises(ValueError, match="column 'age' holds None"):
         handler.example_from_row({**good, "age": None})
-
-
-def test_columns_that_are_inputs_predict_as_rows(folder):
-    graph = helper.make_graph(
-        [helper.make_node("Add", ["a", "b"], ["out"])],
-        "add",
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in [("a", ["n"]), ("b", ["n"])]],
-        [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["n"])],
-    )
-    path = folder / "add.onnx"
-    path.write_bytes(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
-    )
-    handler = OnnxModelHandlerNumpy(str(path), columns_are_inputs=True)
-    columns = {"b": numpy.arange(3), "a": numpy.array([0.1, 0.2, 0.3])}
-    rows = [{name: column[place].item() for name, column in columns.items()} for place in range(3)]
-    session = handler.load_model()
-    alone = [result.inference for result in predict(handler, map(handler.example_from_row, rows))]
-    assert handler.run_columns(columns, session).inference.tolist() == [value.item() for value in alone]

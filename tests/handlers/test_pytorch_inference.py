@@ -6,19 +6,21 @@ import pickle
 import warnings
 from collections import OrderedDict
 
+import pandas
 import pytest
 import torch
 from apache_beam.ml.inference import pytorch_inference as incumbent
 
-from beam_compat import BeamCompatContract
+from beam_compat import BeamCompatContract, ColumnsContract
 from headrace import ConfigurationError, PredictionResult, predict
 from headrace.handlers.pytorch_inference import (
     PytorchModelHandlerKeyedTensor,
     PytorchModelHandlerTensor,
-    make_keyed_tensor_model_fn,
+    default_keyed_tensor_inference_fn,
+    default_tensor_inference_fn,
     make_tensor_model_fn,
 )
-from headrace.testing import HandlerContract, nearly_equal
+from headrace.testing import nearly_equal
 from toys import infer, inferences
 
 pytestmark = [
@@ -52,7 +54,7 @@ class Scaled(torch.nn.Module):
 
 
 class Pair(torch.nn.Module):
-    """A vector and a number in, their product and sum out."""
+    """A vector and a number in, their product out."""
 
     def __init__(self):
         super().__init__()
@@ -60,9 +62,6 @@ class Pair(torch.nn.Module):
 
     def forward(self, left, right, scale=1.0):
         return self.linear(left) * right.unsqueeze(1) * scale
-
-    def both(self, left, right, scale=1.0):
-        return {"product": self(left, right, scale), "sum": left.sum(dim=1) + right}
 
 
 def save_state(model, path) -> str:
@@ -90,13 +89,8 @@ def script_path(scaled, folder):
 
 
 @pytest.fixture(scope="module")
-def pair():
-    return Pair().eval()
-
-
-@pytest.fixture(scope="module")
-def pair_path(pair, folder):
-    return save_state(pair, folder / "pair.pt")
+def pair_path(folder):
+    return save_state(Pair(), folder / "pair.pt")
 
 
 class TensorContract(BeamCompatContract):
@@ -113,7 +107,9 @@ class TensorContract(BeamCompatContract):
     inference_args = {"scale": 2.0}
 
 
-class TestStateDictContract(TensorContract):
+class TestStateDictContract(TensorContract, ColumnsContract):
+    frame = pandas.DataFrame(BATCH.numpy(), columns=["a", "b", "c"])
+
     def handler(self, state_path):
         return PytorchModelHandlerTensor(state_path, Scaled, max_batch_size=4)
 
@@ -138,18 +134,29 @@ class TestMethodContract(TensorContract):
         return incumbent.PytorchModelHandlerTensor(state_path, Scaled, inference_fn=both)
 
 
-class TestUnusableGpuContract(HandlerContract):
-    examples = TENSORS
-
-    @pytest.fixture
-    def handler(self, state_path, no_gpu):
-        return PytorchModelHandlerTensor(state_path, Scaled, device="GPU")
+def one_by_one(batch, model, device, inference_args, model_id):
+    return [PredictionResult(row, model(row[None])[0].detach(), model_id) for row in batch]
 
 
-class KeyedTensorContract(BeamCompatContract):
+@pytest.mark.parametrize("function", [make_tensor_model_fn("forward"), one_by_one])
+def test_columns_go_to_an_inference_fn_as_a_tensor(state_path, scaled, function):
+    handler = PytorchModelHandlerTensor(state_path, Scaled, inference_fn=function)
+    for columns in (BATCH, BATCH.numpy()):
+        found = handler.run_columns(columns, scaled)
+        assert nearly_equal(list(found.inference), list(scaled(BATCH).detach()))
+        assert found.model_id == state_path
+
+
+class TestKeyedContract(BeamCompatContract):
     required = ()
     examples = KEYED
     bad_example = {"left": torch.zeros(3)}
+
+    def handler(self, pair_path):
+        return PytorchModelHandlerKeyedTensor(pair_path, Pair)
+
+    def beams(self, pair_path):
+        return incumbent.PytorchModelHandlerKeyedTensor(pair_path, Pair)
 
     def odd_examples(self):
         odd = [torch.tensor([1, 0, 2]), torch.zeros(3).double(), torch.zeros(2), torch.tensor([float("nan")] * 3)]
@@ -162,14 +169,6 @@ class KeyedTensorContract(BeamCompatContract):
         ]
 
 
-class TestKeyedContract(KeyedTensorContract):
-    def handler(self, pair_path):
-        return PytorchModelHandlerKeyedTensor(pair_path, Pair)
-
-    def beams(self, pair_path):
-        return incumbent.PytorchModelHandlerKeyedTensor(pair_path, Pair)
-
-
 def test_model_is_in_evaluation_mode(state_path):
     model = PytorchModelHandlerTensor(state_path, Scaled).load_model()
     assert not model.training
@@ -180,19 +179,15 @@ class Unsafe(OrderedDict):
     """What torch does not unpickle unless told to."""
 
 
-def test_load_model_args_go_to_torch_load(folder):
+def test_load_model_args_go_to_the_loader(folder, script_path):
+    files = {"note": ""}
+    PytorchModelHandlerTensor(torch_script_model_path=script_path, load_model_args={"_extra_files": files}).load_model()
+    assert files == {"note": b"made by a test"}
     path = str(folder / "unsafe.pt")
     torch.save(Unsafe(torch.nn.Linear(3, 2).state_dict()), path)
     with pytest.raises(ValueError, match="weights_only"):
         PytorchModelHandlerTensor(path, **LINEAR).load_model()
     assert PytorchModelHandlerTensor(path, **LINEAR, load_model_args={"weights_only": False}).load_model()
-
-
-def test_load_model_args_go_to_torch_jit_load(script_path):
-    files = {"note": ""}
-    handler = PytorchModelHandlerTensor(torch_script_model_path=script_path, load_model_args={"_extra_files": files})
-    handler.load_model()
-    assert files == {"note": b"made by a test"}
 
 
 def test_inference_fn_gets_beams_arguments(state_path):
@@ -234,12 +229,62 @@ def test_subclass_with_its_own_load_model_needs_no_file():
     assert nearly_equal(inferences(predict(LoadsItself(), TENSORS)), TENSORS)
 
 
-@pytest.fixture
-def no_gpu(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+class Outputs(torch.nn.Module):
+    """Gives back its inputs, by name."""
+
+    def forward(self, **inputs):
+        return inputs
 
 
-def test_functions_that_call_a_method_pickle(state_path):
-    for make in (make_tensor_model_fn, make_keyed_tensor_model_fn):
-        copied = pickle.loads(pickle.dumps(make("both")))
-        assert copied.keywords == {"model_fn": "both"}
+def test_prediction_does_not_keep_its_batch():
+    """A view of one row, pickled on its way to the next worker, would take the memory of the whole batch along."""
+    batch = list(torch.randn(1000, 10))
+    results = default_tensor_inference_fn(batch, torch.nn.Flatten(), torch.device("cpu"))
+    results += default_keyed_tensor_inference_fn([{"x": row} for row in batch], Outputs(), torch.device("cpu"))
+    assert len(results) == 2000
+    for result in results[::500]:
+        tensor = result.inference if isinstance(result.inference, torch.Tensor) else result.inference["x"]
+        assert tensor.untyped_storage().nbytes() == 10 * 4
+        assert len(pickle.dumps(tensor)) < 2000
+
+
+def test_batches_may_be_tensors_already():
+    results = default_tensor_inference_fn(torch.ones(4, 3), torch.nn.Flatten(), torch.device("cpu"))
+    assert [result.inference.tolist() for result in results] == [[1.0, 1.0, 1.0]] * 4
+
+
+def test_list_has_a_prediction_for_each_example_in_memory_of_its_own():
+    class Detector(torch.nn.Module):
+        def forward(self, inputs):
+            return [{"boxes": row, "scores": [row[:2]]} for row in inputs]
+
+    results = default_tensor_inference_fn([torch.zeros(3), torch.ones(3)], Detector(), torch.device("cpu"))
+    assert [result.inference["boxes"].tolist() for result in results] == [[0.0] * 3, [1.0] * 3]
+    tensors = [tensor for one in results for tensor in (one.inference["boxes"], *one.inference["scores"])]
+    assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in tensors)
+
+
+@pytest.mark.parametrize("other", [{"b": torch.zeros(1)}, {}, {"a": torch.zeros(1), "b": torch.zeros(1)}])
+def test_keyed_examples_pass_only_their_own_names(other):
+    """Beam gives the model batches of different sizes."""
+
+    class Sum(torch.nn.Module):
+        def forward(self, a=torch.zeros(1, 1), b=torch.zeros(1, 1)):
+            return a + b
+
+    results = default_keyed_tensor_inference_fn([{"a": torch.ones(1)}, other], Sum(), torch.device("cpu"))
+    assert [result.inference.tolist() for result in results] == [[1.0], [0.0]]
+
+
+@pytest.mark.parametrize("options", [{}, {"weights_only": False}], ids=["safely", "unsafely"])
+def test_file_with_a_whole_module_is_an_error_with_the_cure(tmp_path, options):
+    torch.save(torch.nn.Linear(3, 2), tmp_path / "whole.pt")
+    with pytest.raises(ValueError, match=r"whole\.pt holds a whole module, .* torch\.save\(model\.state_dict\(\)") as c:
+        PytorchModelHandlerTensor(tmp_path / "whole.pt", **LINEAR, load_model_args=options).load_model()
+    assert "\n" not in str(c.value)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.load. received a zip file that looks like a TorchScript")
+def test_torch_script_in_place_of_a_state_dict_is_an_error_with_the_cure(script_path):
+    with pytest.raises(ValueError, match=r"scripted\.pt is a TorchScript file: give it as torch_script_model_path"):
+        PytorchModelHandlerTensor(script_path, **LINEAR).load_model()

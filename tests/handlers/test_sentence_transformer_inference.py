@@ -68,7 +68,7 @@ def test_weights_of_large_models_are_mapped(folder, expected, runtime, assert_ma
     assert_mappable(handler)
 
 
-each_kind_of_vector = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     ("args", "kind", "shape"),
     [
         ({"convert_to_tensor": True}, torch.Tensor, (16,)),
@@ -77,26 +77,18 @@ each_kind_of_vector = pytest.mark.parametrize(
         ({"truncate_dim": 4}, numpy.ndarray, (4,)),
     ],
 )
-
-
-@each_kind_of_vector
-def test_inference_args_go_to_encode(folder, args, kind, shape):
-    (embedding, _) = embed(SentenceTransformerModelHandler(folder), ["bad film", "the film is good a b"], args)
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_inference_args_go_to_encode(folder, args, kind, shape, precision):
+    ranges = numpy.stack([numpy.full(shape[-1], -3.0), numpy.full(shape[-1], 3.0)])
+    handler = SentenceTransformerModelHandler(folder, quantization_ranges=ranges)
+    (embedding, _) = embed(handler, ["bad film", "the film is good a b"], {"precision": precision, **args})
     assert (type(embedding), tuple(embedding.shape)) == (kind, shape)
+    assert str(embedding.dtype).endswith(precision)
     assert len(pickle.dumps(embedding)) < 1000
 
 
 def ranges_of(embeddings):
     return numpy.stack([numpy.min(embeddings, axis=0), numpy.max(embeddings, axis=0)])
-
-
-class TestQuantizedContract(HandlerContract):
-    bad_example = None
-    examples = TEXTS
-    inference_args = {"precision": "uint8"}
-
-    def handler(self, folder, expected):
-        return SentenceTransformerModelHandler(folder, quantization_ranges=ranges_of(expected))
 
 
 @pytest.mark.parametrize("precision", ["int8", "uint8", "binary", "ubinary"])
@@ -117,52 +109,35 @@ def test_quantized_vectors_of_a_text_are_the_same_in_every_batch(precision):
         assert differing.mean() < 0.01
 
 
-@pytest.mark.parametrize("precision", ["int8", "uint8"])
-def test_missing_ranges_are_refused_at_construction(precision):
-    with pytest.raises(ConfigurationError, match=r"needs quantization_ranges.*numpy\.stack"):
-        predict(SentenceTransformerModelHandler("m"), TEXTS, inference_args={"precision": precision})
-    with pytest.raises(ConfigurationError, match="needs quantization_ranges"):
-        SentenceTransformerModelHandler("m").run_inference(TEXTS, None, {"precision": precision})
-
-
 def test_ranges_may_be_in_a_file(folder, expected, tmp_path):
     numpy.save(tmp_path / "ranges.npy", ranges_of(expected))
     given = (ranges_of(expected), ranges_of(expected).tolist(), tmp_path / "ranges.npy", str(tmp_path / "ranges.npy"))
-    args = {"precision": "int8"}
     first, *others = (
-        embed(SentenceTransformerModelHandler(folder, quantization_ranges=one), TEXTS, args) for one in given
+        embed(SentenceTransformerModelHandler(folder, quantization_ranges=one), TEXTS, {"precision": "int8"})
+        for one in given
     )
-    assert {vector.dtype.name for vector in first} == {"int8"}
     assert all(nearly_equal(other, first) for other in others)
 
 
 @pytest.mark.parametrize(
     "ranges", [[1.0, 2.0], [[1.0], [2.0], [3.0]], [["a"], ["b"]], [[1.0], [0.0]], [[0.0], [float("nan")]]], ids=str
 )
-def test_ranges_of_another_form_are_refused(ranges):
+def test_ranges_of_another_form_are_refused(ranges, tmp_path):
+    (tmp_path / "ranges.npy").write_bytes(b"0.5,1.5")
+    with pytest.raises(ConfigurationError, match="quantization_ranges are no array"):
+        SentenceTransformerModelHandler("m", quantization_ranges=tmp_path / "ranges.npy")
     with pytest.raises(ConfigurationError, match="quantization_ranges must be an array of shape"):
         SentenceTransformerModelHandler("m", quantization_ranges=ranges)
 
 
-def test_file_without_ranges_is_refused(tmp_path):
-    (tmp_path / "ranges.npy").write_bytes(b"0.5,1.5")
-    with pytest.raises(ConfigurationError, match="quantization_ranges are no array"):
-        SentenceTransformerModelHandler("m", quantization_ranges=tmp_path / "ranges.npy")
-
-
-def test_ranges_for_other_vectors_are_refused(folder):
-    handler = SentenceTransformerModelHandler(folder, quantization_ranges=[[0.0], [1.0]])
+def test_missing_ranges_and_those_for_other_vectors_are_refused(folder):
+    args = {"precision": "int8"}
+    with pytest.raises(ConfigurationError, match=r"needs quantization_ranges.*numpy\.stack"):
+        predict(SentenceTransformerModelHandler("m"), TEXTS, inference_args=args)
+    with pytest.raises(ConfigurationError, match="needs quantization_ranges"):
+        SentenceTransformerModelHandler("m").run_inference(TEXTS, None, {"precision": "uint8"})
     with pytest.raises(ValueError, match="are for vectors of length 1, and these are of length 16"):
-        embed(handler, TEXTS, {"precision": "int8"})
-
-
-@each_kind_of_vector
-def test_quantized_vectors_have_the_requested_precision(folder, args, kind, shape):
-    ranges = numpy.stack([numpy.full(shape[-1], -3.0), numpy.full(shape[-1], 3.0)])
-    handler = SentenceTransformerModelHandler(folder, quantization_ranges=ranges)
-    (embedding, _) = embed(handler, ["bad film", "the film is good a b"], {"precision": "int8", **args})
-    assert (type(embedding), tuple(embedding.shape)) == (kind, shape)
-    assert str(embedding.dtype).endswith("int8")
+        embed(SentenceTransformerModelHandler(folder, quantization_ranges=[[0.0], [1.0]]), TEXTS, args)
 
 
 def test_load_options_go_to_the_model(folder):

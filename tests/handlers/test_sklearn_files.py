@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 
 import joblib
@@ -83,6 +82,9 @@ def test_a_model_says_what_it_takes(tmp_path, name, way):
     assert known.handler == ("sklearn-numpy" if columns is None else "sklearn-pandas")
     assert (known.columns, known.width) == (columns, 2 if columns is None else None)
     assert (known.what, known.arguments) == (f"a {cls} of scikit-learn", arguments)
+    if name == "pipeline":  # a column that is dropped may be absent
+        model = make()
+        assert (model.predict(FRAME[list(columns)]) == model.predict(FRAME)).all()
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -110,17 +112,8 @@ def test_what_does_not_say_it_has_to_be_named(tmp_path, content, error):
         recognise(ModelFile(str(path)))
 
 
-@pytest.mark.parametrize("content", [b"", b"text", io.BytesIO().getvalue(), b"PK\x03\x04"])
+@pytest.mark.parametrize("content", [b"", b"text", b"PK\x03\x04"])
 def test_other_files_are_none_of_these(tmp_path, content):
     path = tmp_path / "model.bin"
     path.write_bytes(content)
     assert recognise(ModelFile(str(path))) is None
-
-
-def test_the_columns_are_enough_for_the_model(tmp_path):
-    """A column that is dropped may be absent."""
-    model = make_pipeline(ENCODED, CLASSIFIER).fit(FRAME, LABELS)
-    path = tmp_path / "model.pkl"
-    path.write_bytes(pickle.dumps(model))
-    columns = list(recognise(ModelFile(str(path))).columns)
-    assert (model.predict(FRAME[columns]) == model.predict(FRAME)).all()

@@ -12,6 +12,7 @@ import joblib
 import numpy
 import pandas
 import pytest
+import scipy.sparse
 from apache_beam.ml.inference import sklearn_inference as incumbent
 from sklearn.base import BaseEstimator
 from sklearn.compose import ColumnTransformer
@@ -19,14 +20,14 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.svm import SVC
 
-from beam_compat import BeamCompatContract
-from headrace import ConfigurationError, MissingExtraError, predict
+from beam_compat import BeamCompatContract, ColumnsContract
+from headrace import ConfigurationError, MissingExtraError, predict, predict_table
 from headrace.handlers.sklearn_inference import ModelFileType, SklearnModelHandlerNumpy, SklearnModelHandlerPandas
-from headrace.rows.blocks import TypedRow
 from headrace.testing import nearly_equal
-from toys import infer
+from toys import ODD_ARRAYS, infer
 
 RNG = numpy.random.default_rng(7)
 FEATURES = RNG.normal(size=(40, 3))
@@ -35,20 +36,9 @@ ARRAYS = list(FEATURES[:6])
 
 TABLE = pandas.DataFrame({"height": FEATURES[:, 0], "colour": numpy.where(LABELS, "red", "blue")})
 FRAMES = [TABLE.iloc[[i]] for i in range(6)]
+FRAME = pandas.DataFrame(FEATURES, columns=["a", "b", "c"])
 
 
-ODD_ARRAYS = [
-    *(numpy.array([1, 0, 2], dtype) for dtype in ("int64", "int8", "uint64", "bool", "float32", "float16", "object")),
-    numpy.array([1, None, 2.5], dtype=object),
-    numpy.array(["1", "0", "2"]),
-    numpy.array(["1", "0", "2"], dtype=object),
-    numpy.array([0.0, numpy.nan, 0.0]),
-    numpy.array([0.0, 1e39, 0.0]),
-    numpy.array([[0.0, 1.0, 0.0]]),
-    numpy.array([]),
-    [1, 0, 2],
-    [1.5, 0, None],
-]
 ODD_FRAMES = [
     *(TABLE.iloc[[0]].assign(height=height) for height in (1, True, numpy.float32(1), "1.5", None, numpy.nan, "tall")),
     TABLE.iloc[[0]].astype({"height": object}),
@@ -88,7 +78,8 @@ def table_uri(table_model, folder):
     return save(table_model, folder / "table.joblib", joblib)
 
 
-class TestNumpyContract(BeamCompatContract):
+class TestNumpyContract(BeamCompatContract, ColumnsContract):
+    frame = FRAME
     examples = ARRAYS
     bad_example = numpy.zeros(2)
     odd_examples = ODD_ARRAYS
@@ -106,10 +97,19 @@ class TestPandasContract(BeamCompatContract):
     odd_examples = ODD_FRAMES
 
     def handler(self, table_uri):
-        return SklearnModelHandlerPandas(table_uri, ModelFileType.JOBLIB)
+        return SklearnModelHandlerPandas(table_uri, incumbent.ModelFileType.JOBLIB)
 
     def beams(self, table_uri):
         return incumbent.SklearnModelHandlerPandas(table_uri, incumbent.ModelFileType.JOBLIB)
+
+
+class TestColumnsOfFrames(ColumnsContract):
+    frame = FRAME[["c", "a", "b"]].assign(more=1.0)  # in another order, with a column that the model does not know
+    kinds = ("dict", "frame", "record batch", "table")
+
+    @pytest.fixture
+    def handler(self, folder):
+        return SklearnModelHandlerPandas(save(LogisticRegression().fit(FRAME, LABELS), folder / "numbers.pkl"))
 
 
 @pytest.mark.parametrize("how", [pickle, joblib])
@@ -169,17 +169,12 @@ def test_two_outputs_are_not_the_predictions_of_a_batch_of_two(handler_class, fo
         infer(handler_class(uri), batch, {"return_std": True})
 
 
-def test_beams_file_type_is_understood(table_uri, table_model):
-    handler = SklearnModelHandlerPandas(table_uri, incumbent.ModelFileType.JOBLIB)
-    assert type(handler.load_model()) is type(table_model)
-
-
 @pytest.mark.parametrize("wrong", ["pickle", 1, None])
 def test_unknown_file_type_is_refused(wrong):
-    with pytest.raises(
-        ConfigurationError, match=r"ModelFileType\.PICKLE or ModelFileType\.JOBLIB or ModelFileType\.SKOPS, not"
-    ):
+    with pytest.raises(ConfigurationError, match=r"Type\.PICKLE or ModelFileType\.JOBLIB or ModelFileType\.SKOPS, not"):
         SklearnModelHandlerNumpy("model.pkl", wrong)
+    with pytest.raises(ConfigurationError, match=r"trusted goes with model_file_type=ModelFileType\.SKOPS"):
+        SklearnModelHandlerNumpy("model.pkl", trusted=["a.B"])
 
 
 @pytest.mark.parametrize("rows", [0, 2])
@@ -187,21 +182,6 @@ def test_frame_must_have_one_row(table_uri, rows):
     handler = SklearnModelHandlerPandas(table_uri, ModelFileType.JOBLIB)
     with pytest.raises(ValueError, match=rf"single row.*\({rows}, 2\)"):
         infer(handler, [FRAMES[0], TABLE.iloc[:rows]])
-
-
-def test_frame_that_lacks_a_column_gets_no_missing_values(table_uri):
-    handler = SklearnModelHandlerPandas(table_uri, ModelFileType.JOBLIB)
-    with pytest.raises(ValueError, match=r"columns are missing: \{'height'\}"):
-        infer(handler, [FRAMES[0], FRAMES[1][["colour"]]])
-
-
-def test_column_order_does_not_matter_to_a_model_with_names(table_model, table_uri):
-    handler = SklearnModelHandlerPandas(table_uri, ModelFileType.JOBLIB)
-    turned = FRAMES[1][["colour", "height"]]
-    for frames in ([FRAMES[0], turned], [turned, FRAMES[0]], [turned]):
-        results = infer(handler, frames)
-        expected = table_model.predict(pandas.concat(frames)[TABLE.columns])
-        assert numpy.allclose([result.inference for result in results], expected)
 
 
 @pytest.mark.filterwarnings("ignore:X has feature names, but LinearRegression was fitted without feature names")
@@ -212,31 +192,6 @@ def test_column_order_matters_to_a_model_without_names(tmp_path):
     frame = pandas.DataFrame({"a": [1.0], "b": [2.0]})
     results = infer(handler, [frame, frame[["b", "a"]]])
     assert nearly_equal([float(result.inference) for result in results], [21.0, 12.0])
-
-
-def test_frames_of_integers_and_floats_are_one_call(table_uri, table_model, monkeypatch):
-    handler = SklearnModelHandlerPandas(table_uri, ModelFileType.JOBLIB)
-    rows = [TypedRow({"height": height, "colour": "red"}, {"height": "float"}) for height in (1, 1.5, 2, -3)]
-    calls, before = [], type(table_model).predict
-    monkeypatch.setattr(type(table_model), "predict", lambda self, frame: calls.append(frame) or before(self, frame))
-    results = infer(handler, list(map(handler.example_from_row, rows)))
-    (frame,) = calls
-    assert numpy.allclose([result.inference for result in results], before(table_model, frame))
-
-
-def test_row_becomes_an_array(forest_uri):
-    example = SklearnModelHandlerNumpy(forest_uri).example_from_row({"b": "1.5", "a": 2, "c": True})
-    assert (example.tolist(), example.dtype, example.shape) == ([1.5, 2.0, 1.0], numpy.float64, (3,))
-
-
-def test_row_becomes_a_frame(table_uri, table_model):
-    """With values of the same types: digits may be a text."""
-    handler = SklearnModelHandlerPandas(table_uri, ModelFileType.JOBLIB)
-    example = handler.example_from_row({"colour": "red", "height": 0.5, "age": 7, "zip": "00501", "active": True})
-    expected = pandas.DataFrame({"colour": ["red"], "height": [0.5], "age": [7], "zip": ["00501"], "active": [True]})
-    pandas.testing.assert_frame_equal(example, expected)
-    (prediction,) = predict(handler, [handler.example_from_row({"height": 0.5, "colour": "red"})])
-    assert numpy.allclose(prediction.inference, table_model.predict(expected[["height", "colour"]]))
 
 
 def test_frames_need_pandas_when_their_handler_is_made(monkeypatch):
@@ -254,11 +209,6 @@ def test_skops_is_an_extra(folder, monkeypatch):
         SklearnModelHandlerNumpy(path, ModelFileType.SKOPS).load_model()
 
 
-def test_types_are_trusted_in_files_of_skops_only(folder):
-    with pytest.raises(ConfigurationError, match=r"trusted goes with model_file_type=ModelFileType\.SKOPS"):
-        SklearnModelHandlerNumpy("model.pkl", trusted=["a.B"])
-
-
 def test_a_model_of_texts_gets_texts(folder):
     fitted = make_pipeline(CountVectorizer(), LogisticRegression()).fit(["good", "bad", "good"], [1, 0, 1])
     path = folder / "texts.pkl"
@@ -270,3 +220,89 @@ def test_a_model_of_texts_gets_texts(folder):
     for row in ({"t": None}, {"t": 5}, {"t": "a", "u": "b"}):
         with pytest.raises(ValueError, match=r"no text|choose one column"):
             handler.example_from_row(row)
+
+
+HEIGHTS = [frame[["height"]] for frame in FRAMES]
+
+
+def first_feature(model, batch, inference_args=None):
+    return [example[0] for example in batch]
+
+
+class SeveralOutputs(BaseEstimator):
+    """Answers as classifiers of several outputs do."""
+
+    def predict_proba(self, rows):
+        """An array for each output."""
+        return [numpy.full((len(rows), 2), 0.5), numpy.full((len(rows), 3), 0.1)]
+
+
+class Sparse(BaseEstimator):
+    """Answers as vectorizers do."""
+
+    def transform(self, rows):
+        """A sparse matrix."""
+        return scipy.sparse.csr_matrix(rows)
+
+
+@pytest.fixture(scope="module")
+def of_frames(folder):
+    """A model of frames, and its file."""
+    model = RandomForestClassifier(5, random_state=0).fit(TABLE[["height"]], TABLE["colour"])
+    return model, save(model, folder / "of_frames.pkl")
+
+
+@pytest.mark.parametrize("method", ["predict", "predict_proba"])
+def test_a_method_is_what_the_model_is_asked(method, forest, forest_uri, of_frames):
+    model, uri = of_frames
+    for handler, batch, rows, asked in (
+        (SklearnModelHandlerNumpy(forest_uri, method=method), ARRAYS, numpy.array(ARRAYS), forest),
+        (SklearnModelHandlerPandas(uri, method=method), HEIGHTS, pandas.concat(HEIGHTS), model),
+    ):
+        expected = getattr(asked, method)(rows)
+        assert numpy.array_equal([result.inference for result in infer(handler, batch)], expected)
+        assert handler.columns_equal_rows()
+        assert numpy.array_equal(handler.run_columns(rows, handler.load_model()).inference, expected)
+
+
+def test_answers_of_methods_have_a_row_for_each_example(folder):
+    several = SklearnModelHandlerNumpy(save(SeveralOutputs(), folder / "several.pkl"), method="predict_proba")
+    two, three = infer(several, ARRAYS[:2])[1].inference
+    assert (two.tolist(), three.tolist()) == ([0.5] * 2, [0.1] * 3)
+    sparse = SklearnModelHandlerNumpy(save(Sparse(), folder / "sparse.pkl"), method="transform")
+    assert nearly_equal([result.inference for result in infer(sparse, ARRAYS)], ARRAYS)
+
+
+def test_named_outputs_are_those_of_the_models_classes(forest_uri, of_frames, folder):
+    handler = SklearnModelHandlerNumpy(forest_uri, method="predict_proba")
+    found = infer(handler.with_named_outputs(), ARRAYS)[0].inference
+    assert found.dtype.names == ("0", "1")
+    assert found.tolist() == tuple(infer(handler, ARRAYS)[0].inference)
+    colours = SklearnModelHandlerPandas(of_frames[1], method="predict_proba").with_named_outputs()
+    assert infer(colours, HEIGHTS)[0].inference.dtype.names == ("blue", "red")
+    scaled = SklearnModelHandlerNumpy(
+        save(StandardScaler().fit(FEATURES), folder / "scaler.pkl"), method="transform"
+    ).with_named_outputs()
+    assert infer(scaled, ARRAYS)[0].inference.dtype.names == ("x0", "x1", "x2")
+    pairs = SVC(decision_function_shape="ovo").fit(FEATURES, numpy.arange(40) % 3)
+    of_pairs = SklearnModelHandlerNumpy(save(pairs, folder / "pairs.pkl"), method="decision_function")
+    assert infer(of_pairs.with_named_outputs(), ARRAYS)[0].inference.dtype.names is None
+    own = SklearnModelHandlerNumpy(forest_uri, inference_fn=first_feature)
+    assert repr(infer(own.with_named_outputs(), ARRAYS)) == repr(infer(own, ARRAYS))
+
+
+def test_a_method_that_there_is_not_is_refused(forest_uri):
+    with pytest.raises(ConfigurationError, match="not 'predict_probs'; did you mean 'predict_proba'"):
+        SklearnModelHandlerNumpy(forest_uri, method="predict_probs")
+    with pytest.raises(ConfigurationError, match="leave method out"):
+        SklearnModelHandlerNumpy(forest_uri, inference_fn=first_feature, method="predict_proba")
+    with pytest.raises(ConfigurationError, match=r"Forest.* has no transform; it has predict and predict_proba"):
+        SklearnModelHandlerNumpy(forest_uri, method="transform").load_model()
+
+
+def test_columns_are_called_as_the_models_classes(of_frames):
+    handler = SklearnModelHandlerPandas(of_frames[1], method="predict_proba")
+    found = predict_table(handler, TABLE, columns="height", explode=True)
+    assert list(found.columns[2:4]) == ["prediction_blue", "prediction_red"]
+    expected = of_frames[0].predict_proba(TABLE[["height"]])
+    assert nearly_equal(found[["prediction_blue", "prediction_red"]].to_numpy(), expected)

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import cloudpickle
 import numpy
+import pandas
 import pytest
 import tensorflow
 
-from beam_compat import BeamCompatContract
-from headrace import ConfigurationError, NotYetHonouredWarning, predict
+from beam_compat import BeamCompatContract, ColumnsContract
+from headrace import ConfigurationError, NotYetHonouredWarning
 from headrace.handlers.tensorflow_inference import (
     ModelType,
     TFModelHandlerNumpy,
@@ -25,6 +26,7 @@ from toys import ODD_ARRAYS, infer, inferences
 
 pytestmark = [pytest.mark.large, pytest.mark.usefixtures("module_travels")]
 
+keras = tensorflow.keras
 RNG = numpy.random.default_rng(7)
 FEATURES = RNG.normal(size=(6, 3)).astype(numpy.float32)
 WEIGHT, BIAS = RNG.normal(size=(3, 2)).astype(numpy.float32), numpy.ones(2, numpy.float32)
@@ -59,20 +61,7 @@ def test_no_order_of_imports_crashes_that_does_not_without_headrace(modules):
 
 
 def dense():
-    keras = tensorflow.keras
     return keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, name="dense")])
-
-
-def two_headed():
-    keras = tensorflow.keras
-    inputs = keras.Input((3,))
-    return keras.Model(inputs, [keras.layers.Dense(1)(inputs), keras.layers.Dense(2)(inputs)])
-
-
-def named_outputs():
-    keras = tensorflow.keras
-    inputs = keras.Input((3,))
-    return keras.Model(inputs, {"one": keras.layers.Dense(1)(inputs), "two": keras.layers.Dense(2)(inputs)})
 
 
 class Module(tensorflow.Module):
@@ -101,8 +90,10 @@ def folder(tmp_path_factory) -> Path:
     model.save_weights(folder / "dense.weights.h5")
     model.export(folder / "exported", verbose=False)
     tensorflow.saved_model.save(model, str(folder / "saved"))
-    named_outputs().save(folder / "named.keras")
-    two_headed().save(folder / "two.keras")
+    inputs = keras.Input((3,))
+    heads = {"one": keras.layers.Dense(1)(inputs), "two": keras.layers.Dense(2)(inputs)}
+    keras.Model(inputs, heads).save(folder / "named.keras")
+    keras.Model(inputs, list(heads.values())).save(folder / "two.keras")
     module = Module()
     tensorflow.saved_model.save(module, str(folder / "module"), signatures=module.served)
     tensorflow.saved_model.save(Callable(), str(folder / "callable"))
@@ -115,7 +106,8 @@ def uri(folder):
     return str(folder / "dense.keras")
 
 
-class TestNumpyContract(BeamCompatContract):
+class TestNumpyContract(BeamCompatContract, ColumnsContract):
+    frame = pandas.DataFrame(FEATURES, columns=["a", "b", "c"])
     bad_example = numpy.zeros(2, numpy.float32)
     examples = ARRAYS
     inference_args = {"training": False}
@@ -137,7 +129,8 @@ class TestSavedModelContract(HandlerContract):
         return TFModelHandlerNumpy(str(folder / "callable"))
 
 
-class TestTensorContract(BeamCompatContract):
+class TestTensorContract(BeamCompatContract, ColumnsContract):
+    frame = TestNumpyContract.frame
     bad_example = "no tensor"
     examples = tensorflow.unstack(FEATURES)
     odd_examples = [tensorflow.convert_to_tensor(array) for array in ODD_ARRAYS if getattr(array, "dtype", "O") != "O"]
@@ -185,12 +178,10 @@ def test_device_which_beam_ignores_is_a_warning_with_the_cure(handler_class):
         handler_class("model.keras", device="CPU")
 
 
-def test_named_outputs_make_a_dict_for_each_example(folder):
+def test_named_outputs_make_a_dict_for_each_example_and_others_are_refused(folder):
     (first, *_) = infer(TFModelHandlerNumpy(folder / "named.keras"), ARRAYS)
     assert {name: output.shape.as_list() for name, output in first.inference.items()} == {"one": [1], "two": [2]}
-
-
-def test_several_outputs_are_not_the_predictions_of_a_batch_of_two(folder):
+    assert len(cloudpickle.dumps(first.inference["one"])) < 1000  # it does not keep its batch
     with pytest.raises(ValueError, match=r"tuple of 2 outputs.*inference_fn"):
         infer(TFModelHandlerNumpy(folder / "two.keras"), ARRAYS[:2])
 
@@ -203,22 +194,14 @@ def test_signature_with_several_inputs_takes_dicts(folder):
         infer(handler, ARRAYS)
 
 
-def test_saved_model_that_can_be_called_predicts(folder):
-    assert nearly_equal(inferences(infer(TFModelHandlerNumpy(folder / "callable"), ARRAYS)), list(FEATURES.sum(axis=1)))
-
-
-def test_saved_model_that_cannot_be_called_is_refused(folder):
+def test_models_that_cannot_be_run_are_refused_with_the_cure(folder):
     with pytest.raises(ValueError, match="empty cannot be called, and it has no signature 'serving_default'"):
         TFModelHandlerNumpy(folder / "empty").load_model()
-
-
-def test_weights_are_for_keras_models_only(folder):
-    handler = TFModelHandlerNumpy(folder / "exported", custom_weights=folder / "dense.weights.h5")
     with pytest.raises(ValueError, match=r"only be given to a Keras model, not to a SavedModel; .* \.keras file"):
-        handler.load_model()
+        TFModelHandlerNumpy(folder / "exported", custom_weights=folder / "dense.weights.h5").load_model()
 
 
-class NotesCalls(tensorflow.keras.Model):
+class NotesCalls(keras.Model):
     """Adds 1, and notes whether it was called as a graph; if it looks at numbers, no graph can do it."""
 
     def __init__(self, calls, *, looks=False):
@@ -256,13 +239,12 @@ def test_inference_fn_replaces_the_call(uri, handler_class):
     assert not handler.columns_equal_rows()
 
 
-class Doubling(tensorflow.keras.layers.Layer):
+class Doubling(keras.layers.Layer):
     def call(self, inputs):
         return inputs * 2
 
 
 def test_load_model_args_go_to_the_loader(folder):
-    keras = tensorflow.keras
     keras.Sequential([keras.Input((3,)), Doubling()]).save(folder / "doubling.keras")
     handler = TFModelHandlerNumpy(folder / "doubling.keras", load_model_args={"custom_objects": {"Doubling": Doubling}})
     assert nearly_equal(inferences(infer(handler, ARRAYS)), list(FEATURES * 2))
@@ -284,30 +266,6 @@ def test_load_model_args_go_to_the_loader(folder):
 def test_arguments_that_contradict_each_other_are_refused(handler_class, arguments, complaint):
     with pytest.raises(ConfigurationError, match=complaint):
         handler_class("model.keras", **arguments)
-
-
-@pytest.mark.parametrize(
-    "placement", [{"isolate": True}, {"placement": "machine"}, {"placement": "machine", "isolate": True}]
-)
-@BOTH
-def test_model_predicts_the_same_in_every_placement(uri, handler_class, placement):
-    results = list(predict(handler_class(uri), examples_of(handler_class), **placement))
-    assert nearly_equal(inferences(results), list(EXPECTED))
-
-
-@BOTH
-def test_rows_and_columns_of_a_file_become_examples(uri, handler_class):
-    handler = handler_class(uri)
-    model = handler.load_model()
-    rows = [handler.example_from_row(dict(zip("abc", map(str, row), strict=True))) for row in FEATURES.tolist()]
-    assert nearly_equal(inferences(handler.run_inference(rows, model)), list(EXPECTED))
-    columns = dict(zip("abc", FEATURES.T.astype(float), strict=True))
-    assert nearly_equal(handler.run_columns(columns, model).inference, EXPECTED)
-
-
-def test_prediction_does_not_keep_its_batch(uri):
-    (first, *_) = infer(TFModelHandlerNumpy(uri), ARRAYS)
-    assert len(cloudpickle.dumps(first.inference)) < 1000
 
 
 def test_tensorflow_hub_models_need_its_package(monkeypatch):

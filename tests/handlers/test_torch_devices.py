@@ -9,7 +9,7 @@ import torch
 
 from headrace import ConfigurationError
 from headrace.handlers import torch_models
-from headrace.handlers.torch_models import CPU, AutoPlacement, device_named, device_of, load_onto
+from headrace.handlers.torch_models import CPU, device_named, device_of, load_onto, refuse_two_devices
 
 pytestmark = pytest.mark.large
 
@@ -19,35 +19,24 @@ def no_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
-@pytest.mark.parametrize("device", ["", None, "graphics", "gpu0", "cuda:"])
-def test_words_that_are_no_devices_are_refused(device):
-    with pytest.raises(ConfigurationError, match=r"device must be 'CPU', 'GPU', or .* such as 'cuda:0', not"):
-        device_named(device)
-
-
-@pytest.mark.parametrize(
-    ("given", "device"),
-    [
-        *[(cpu, "cpu") for cpu in ("CPU", "Cpu", "cpu", torch.device("cpu"))],
-        *[(gpu, "cuda") for gpu in ("GPU", "gpu", "CUDA", "cuda", torch.device("cuda"))],
-        *[("GPU:1", "cuda:1"), ("cuda:1", "cuda:1"), ("Mps", "mps"), ("xpu:0", "xpu:0")],
-    ],
-)
-def test_devices_are_pytorchs_in_any_case(given, device):
-    assert device_named(given) == torch.device(device)
+def test_devices_are_pytorchs_in_any_case():
+    names = {"CPU": "cpu", "Cpu": "cpu", "GPU": "cuda", "gpu": "cuda", "CUDA": "cuda", "GPU:1": "cuda:1", "Mps": "mps"}
+    for given, device in names.items():
+        assert device_named(given) == device_named(device) == device_named(torch.device(device)) == torch.device(device)
+    for wrong in ("", None, "graphics", "gpu0", "cuda:"):
+        with pytest.raises(ConfigurationError, match=r"device must be 'CPU', 'GPU', or .* such as 'cuda:0', not"):
+            device_named(wrong)
 
 
 @pytest.mark.parametrize("device", ["GPU", "cuda:7", "mps", "meta"])
 def test_model_goes_to_the_cpu_without_the_device(device, no_gpu, caplog):
-    assert load_onto(device, lambda place: place) == CPU
-    assert AutoPlacement(device, {}, "arguments").load(lambda device: device, {}) == CPU
+    assert load_onto(device, lambda place: place, {}) == CPU
     assert {(one.levelno, "cannot be used here" in one.message) for one in caplog.records} == {(logging.WARNING, True)}
 
 
 def test_cpu_is_no_reason_to_warn(no_gpu, caplog):
-    assert load_onto("cpu", lambda place: place) == CPU
     for device in ("cpu", None):
-        assert AutoPlacement(device, {}, "arguments").load(lambda device: device, {}) == CPU
+        assert load_onto(device, lambda place: place, {}) == CPU
     assert caplog.records == []
 
 
@@ -60,7 +49,7 @@ def test_model_that_does_not_fit_the_gpu_goes_to_the_cpu(monkeypatch, caplog):
         return place
 
     monkeypatch.setattr(torch_models, "is_usable", lambda _: True)
-    assert load_onto("GPU", load) == CPU
+    assert load_onto("GPU", load, {}) == CPU
     (record,) = caplog.records
     assert record.message == "The model did not load onto cuda and goes to the CPU: CUDA out of memory"
 
@@ -69,9 +58,9 @@ def test_model_that_does_not_fit_the_gpu_goes_to_the_cpu(monkeypatch, caplog):
     "where", [{"device": "cpu"}, {"device_map": "cpu"}, {"model_kwargs": {"device_map": "cpu"}}], ids=str
 )
 def test_arguments_of_the_loader_may_name_the_device(where):
-    assert AutoPlacement(None, where, "load_args").load(lambda **given: given, where) == {}
+    assert load_onto(None, lambda place: place, where) is None
     with pytest.raises(ConfigurationError, match="load_args say where the model goes"):
-        AutoPlacement("CPU", where, "load_args")
+        refuse_two_devices("CPU", where, "load_args")
 
 
 @pytest.mark.parametrize(

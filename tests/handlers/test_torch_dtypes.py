@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import operator
 
 import pytest
 import torch
@@ -94,18 +93,6 @@ def test_rows_predict_the_same_in_every_batch(model_class, expected, source):
             assert found == [expected[place] for place in order], (order, size)
 
 
-@pytest.mark.usefixtures("module_travels")
-@pytest.mark.parametrize("isolate", [False, True])
-def test_result_holds_the_example_as_it_was_given(isolate):
-    twice = torch.tensor([4], dtype=torch.int32)
-    examples = [torch.tensor([3], dtype=torch.int32), twice, torch.tensor([0.5]), torch.tensor([5]), twice]
-    handler = HuggingFaceModelHandlerTensor("m", Ids)
-    outcomes = list(predict(handler, examples, on_failure="yield", isolate=isolate))
-    held = [one.element if isinstance(one, Failure) else one.example for one in outcomes]
-    assert [isinstance(one, Failure) for one in outcomes] == [False, False, True, False, False]
-    assert all(map(operator.is_, held, examples))
-
-
 def test_examples_that_do_not_fit_are_refused_with_the_cure():
     handler = HuggingFaceModelHandlerTensor("m", Ids)
     (failure,) = predict(handler, [torch.tensor([5.5])], on_failure="yield")
@@ -139,23 +126,12 @@ def test_a_column_has_one_dtype(handler, column, values, dtype):
         assert tensor.tolist() == ([float(one) for one in value] if tensor.ndim else float(value))
 
 
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        ("input_ids", [5.5]),
-        ("input_ids", "x"),
-        ("input_ids", [1, None]),
-        ("words", 2**63),
-        ("words", float("nan")),
-        ("price", 1e39),
-        ("price", None),
-        ("half", 1e6),
-        ("input_ids", [[1, 2]]),
-    ],
-)
-def test_a_value_that_does_not_fit_its_column_fails_its_row(column, value):
-    with pytest.raises(ValueError, match=f"column '{column}' holds"):
-        KEYED[0].example_from_row({column: value})
+@pytest.mark.parametrize("column", ["input_ids", "words", "price", "half"])
+def test_a_value_that_does_not_fit_its_column_fails_its_row(column):
+    of_whole_numbers = [[5.5], "x", [1, None], 2**63, float("nan"), [[1, 2]]]
+    for value in of_whole_numbers if column in ("input_ids", "words") else [1e39, None, "x", "", [1, "x"], [[1]]]:
+        with pytest.raises(ValueError, match=f"column '{column}' holds"):
+            KEYED[0].example_from_row({column: value})
 
 
 @pytest.mark.parametrize("wrong", ["integer", "complex64", int, None, "nn"])

@@ -13,7 +13,7 @@ import pytest
 import scipy.sparse
 import xgboost
 
-from beam_compat import BeamCompatContract
+from beam_compat import BeamCompatContract, ColumnsContract
 from headrace import ConfigurationError, predict
 from headrace.handlers import xgboost_inference
 from headrace.handlers.xgboost_inference import (
@@ -24,7 +24,7 @@ from headrace.handlers.xgboost_inference import (
     default_xgboost_inference_fn,
 )
 from headrace.testing import HandlerContract, nearly_equal
-from toys import infer, inferences
+from toys import ODD_ARRAYS, infer, inferences
 
 pytestmark = pytest.mark.large
 
@@ -37,7 +37,6 @@ SPLITS = [slice(0, 2), slice(2, 3), slice(3, 6), slice(6, 8), slice(8, 13)]
 ARRAYS = [FEATURES[split] for split in SPLITS]
 FRAMES = [FRAME[split] for split in SPLITS]
 SPARSE = [scipy.sparse.csr_matrix(array) for array in ARRAYS]
-ROWS = list(FEATURES[:6])
 
 
 HAS_DATATABLE = sys.version_info < (3, 13)
@@ -80,48 +79,39 @@ def booster_path(booster, folder):
     return str(folder / "booster.ubj")
 
 
-@pytest.mark.filterwarnings("ignore:.*Empty dataset at worker:UserWarning")
-class TestRowsContract(HandlerContract):
-    bad_example = "no array"
-    odd_examples = [
-        *(numpy.array([1, 0, 2], dtype) for dtype in ("int64", "bool", "float32", "float16", "object")),
-        numpy.array([1, None, 2.5], dtype=object),
-        numpy.array(["1", "0", "2"]),
-        numpy.array([0.0, numpy.nan, 0.0]),
-        numpy.zeros((2, 3)),
-        numpy.zeros((0, 3)),
-        numpy.zeros(2),
-        numpy.zeros(4),
-        [1, 0, 2],
-        [[1, 0, None]],
-        scipy.sparse.csr_matrix(FEATURES[:2]),
-        FRAME[:1],
-    ]
-    examples = ROWS
-    inference_args = {"output_margin": True}
-
-    def handler(self, booster_path):
-        return XGBoostModelHandlerNumpy(xgboost.Booster, booster_path, max_batch_size=4)
-
-
 class XGBoostContract(BeamCompatContract):
     required = ("model_class", "model_state")
     beams_model_id = False
 
 
-class TestNumpyContract(XGBoostContract):
+@pytest.mark.filterwarnings("ignore:.*Empty dataset at worker:UserWarning")
+class TestNumpyContract(XGBoostContract, ColumnsContract):
+    frame = FRAME[:20]
     examples = ARRAYS
     bad_example = numpy.zeros((2, 4))
+    inference_args = {"output_margin": True}
+    odd_examples = [
+        *ODD_ARRAYS,
+        numpy.zeros((2, 3)),
+        numpy.zeros((0, 3)),
+        numpy.zeros(2),
+        numpy.zeros(4),
+        [[1, 0, None]],
+        scipy.sparse.csr_matrix(FEATURES[:2]),
+        FRAME[:1],
+        "no array",
+    ]
 
     def handler(self, classifier_path):
-        return XGBoostModelHandlerNumpy(xgboost.XGBClassifier, classifier_path)
+        return XGBoostModelHandlerNumpy(xgboost.XGBClassifier, classifier_path, max_batch_size=4)
 
     def beams(self, incumbent, classifier_path):
         return incumbent.XGBoostModelHandlerNumpy(xgboost.XGBClassifier, classifier_path)
 
 
 @pytest.mark.filterwarnings("ignore:.*Empty dataset at worker:UserWarning")
-class TestPandasContract(XGBoostContract):
+class TestPandasContract(XGBoostContract, ColumnsContract):
+    frame = FRAME[:20].astype("float32")
     examples = FRAMES
     bad_example = FRAME[:1].assign(a="tall")
     odd_examples = [
@@ -135,7 +125,7 @@ class TestPandasContract(XGBoostContract):
     ]
 
     def handler(self, booster_path):
-        return XGBoostModelHandlerPandas(xgboost.Booster, booster_path)
+        return XGBoostModelHandlerPandas("Booster", booster_path)
 
     def beams(self, incumbent, booster_path):
         return incumbent.XGBoostModelHandlerPandas(xgboost.Booster, booster_path)
@@ -181,39 +171,29 @@ def test_datatables_predict_as_frames_and_zeros_are_zeros(datatable, classifier_
     assert nearly_equal(inferences(tables), inferences(frames))
 
 
-def counted(model, monkeypatch):
-    calls, before = [], type(model).predict
+class Sums(xgboost.XGBClassifier):
+    """Says one thing of all rows."""
+
+    def predict(self, rows):
+        return [rows.sum()]
+
+
+def test_examples_are_one_call_if_the_model_predicts_row_by_row(classifier, monkeypatch):
+    calls, before = [], type(classifier).predict
 
     @functools.wraps(before)
     def predict(self, rows, **arguments):
         calls.append(rows)
         return before(self, rows, **arguments)
 
-    monkeypatch.setattr(type(model), "predict", predict)
-    return calls
-
-
-def test_batch_of_one_kind_is_one_call(classifier, monkeypatch):
-    calls = counted(classifier, monkeypatch)
+    monkeypatch.setattr(type(classifier), "predict", predict)
     assert len(default_xgboost_inference_fn(ARRAYS, classifier)) == len(ARRAYS)
     assert len(calls) == 1
-
-
-class Sums:
-    """No model of XGBoost's: says one thing of all rows."""
-
-    def predict(self, rows, base_margin=None):
-        return [rows.sum()]
-
-
-def test_examples_of_other_classes_are_one_call_each():
+    default_xgboost_inference_fn(
+        [FEATURES[:2], FEATURES[2:4]], classifier, {"base_margin": numpy.ones(2)}
+    )  # which is of the rows of one
+    assert len(calls) == 3
     assert nearly_equal(inferences(default_xgboost_inference_fn(ARRAYS, Sums())), [[one.sum()] for one in ARRAYS])
-
-
-def test_base_margin_belongs_to_its_example(classifier):
-    args = {"base_margin": numpy.ones(2), "output_margin": True}
-    found = default_xgboost_inference_fn([FEATURES[:2], FEATURES[2:4]], classifier, args)
-    assert nearly_equal(found[1].inference, classifier.predict(FEATURES[2:4], **args))
 
 
 def test_frames_with_different_categories_predict_as_alone(folder):
@@ -228,15 +208,6 @@ def test_frames_with_different_categories_predict_as_alone(folder):
 
 def halves(batch, model, inference_args=None):
     return [xgboost_inference.PredictionResult(example, len(example) / 2, "mine") for example in batch]
-
-
-def test_column_order_of_one_frame_does_not_change_another(classifier_path):
-    handler = XGBoostModelHandlerPandas(xgboost.XGBClassifier, classifier_path)  # a model without names
-    model = handler.load_model()
-    frames = [FRAME[:20], FRAME[["c", "b", "a"]][:20]]
-    alone = [next(iter(handler.run_inference([frame], model))).inference for frame in frames]
-    assert not nearly_equal(*alone)
-    assert nearly_equal(inferences(handler.run_inference(frames, model)), alone)
 
 
 @pytest.mark.parametrize("narrow", [FEATURES[0, :2], FEATURES[:2, :2]], ids=["a row", "a matrix"])
@@ -278,46 +249,9 @@ def test_a_method_that_the_class_or_the_model_lacks_is_refused(booster_path):
     made = XGBoostModelHandlerNumpy(functools.partial(xgboost.Booster), booster_path, method="predict_proba")
     with pytest.raises(ConfigurationError, match="Booster has no predict_proba"):
         made.load_model()
-
-
-def test_model_class_may_be_named(booster_path):
-    assert isinstance(XGBoostModelHandlerNumpy("Booster", booster_path).load_model(), xgboost.Booster)
-
-
-def test_row_becomes_an_example(booster, booster_path):
-    row = {"a": "0.5", "b": None, "c": True}
-    array = XGBoostModelHandlerNumpy(xgboost.Booster, booster_path).example_from_row(row)
-    series = XGBoostModelHandlerPandas(xgboost.Booster, booster_path).example_from_row(row)
-    assert nearly_equal(array.tolist(), [0.5, numpy.nan, 1.0])
-    (result,) = predict(XGBoostModelHandlerPandas(xgboost.Booster, booster_path), [series])
-    assert nearly_equal(result.inference, booster.predict(xgboost.DMatrix(array.reshape(1, 3)))[0])
-
-
-@pytest.mark.parametrize("handler_class", [XGBoostModelHandlerNumpy, XGBoostModelHandlerPandas])
-def test_columns_predict_as_rows(handler_class, booster_path):
-    handler = handler_class(xgboost.Booster, booster_path)
-    model = handler.load_model()
-    columns = {name: FRAME[name][:20].to_numpy() for name in FRAME}
-    rows = [handler.example_from_row(row) for row in FRAME[:20].to_dict("records")]
-    one_by_one = inferences(handler.run_inference(rows, model))
-    assert nearly_equal(list(handler.run_columns(columns, model).inference), one_by_one)
-
-
-@pytest.mark.parametrize(
-    "placement", [{"isolate": True}, {"placement": "machine"}, {"placement": "machine", "isolate": True}]
-)
-@pytest.mark.parametrize("model_class", [xgboost.XGBClassifier, xgboost.Booster])
-def test_model_predicts_the_same_in_every_placement(classifier_path, model_class, placement):
-    handler = XGBoostModelHandlerNumpy(model_class, classifier_path)
-    here = [result.inference for result in predict(handler, ROWS)]
-    there = [result.inference for result in predict(handler, ROWS, **placement)]
-    assert nearly_equal(here, there)
-
-
-@pytest.mark.parametrize("wrong", ["Boster", "__version__", None, 1])
-def test_model_classes_that_make_no_model_are_refused(wrong):
-    with pytest.raises(ConfigurationError, match="model_class must be a class of XGBoost's"):
-        XGBoostModelHandlerNumpy(wrong, "model.json")
+    for wrong in ("Boster", "__version__", None, 1):
+        with pytest.raises(ConfigurationError, match="model_class must be a class of XGBoost's"):
+            XGBoostModelHandlerNumpy(wrong, "model.json")
 
 
 def test_datatable_is_needed_by_its_handler_only(monkeypatch):

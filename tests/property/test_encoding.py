@@ -159,6 +159,8 @@ def same(one: Any, other: Any) -> bool:
 
 
 def _same_arrays(one: Any, other: Any) -> bool:
+    if not one.dtype.isnative and other.dtype.isnative:  # what numpy makes of some, as it unpickles them
+        one = one.astype(other.dtype, casting="equiv")
     alike = one.dtype == other.dtype and one.shape == other.shape and one.dtype.metadata == other.dtype.metadata
     if one.flags.f_contiguous:
         alike &= other.flags.f_contiguous

@@ -1,13 +1,13 @@
 """How a framework's plug-in moves its arrays, so that lower rooms need not import the framework.
 
-A plug-in is a class without arguments whose instances are an ``ArrayCodec``, registered in the entry-point group
+A plug-in is a subclass of ``ArrayCodec`` without arguments, registered in the entry-point group
 ``headrace.arrays`` under the framework's top-level module: ``numpy = "headrace.handlers.numpy_arrays:NumpyArrays"``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 Span = tuple[int, int]
 """Address and size of a piece of memory, in bytes."""
@@ -34,10 +34,10 @@ class NotMappableError(Exception):
     """
 
 
-class ArrayCodec(Protocol):
-    """Moves one framework's arrays through plain memory."""
+class ArrayCodec:
+    """Moves one framework's arrays through plain memory. By default arrays are pickled, and none can be moved."""
 
-    movable: tuple[type, ...]
+    movable: tuple[type, ...] = ()
     """Exact types of arrays that ``movers`` can move; each has an exporter."""
 
     def stack(self, values: Sequence[Any]) -> Stacked | None:
@@ -49,21 +49,21 @@ class ArrayCodec(Protocol):
         Returns:
             None if ``unstack`` would not restore the same types, dtypes, shapes and values.
         """
-        ...
+        return None
 
     def unstack(self, layout: Any, memory: memoryview, count: int) -> list[Any]:
         """The ``count`` stacked values, as views on ``memory`` (scalars as new objects).
 
         They are writable if the memory is; a framework without read-only arrays copies read-only memory.
         """
-        ...
+        raise NotImplementedError  # of a codec that stacks nothing
 
     def reducers(self) -> Mapping[type, Callable[[Any], Any]]:
         """``dispatch_table`` entries for pickling single arrays within other objects.
 
         Each returns what ``__reduce_ex__(5)`` would, with the array's memory as a ``pickle.PickleBuffer``.
         """
-        ...
+        return {}
 
     def exporters(self) -> Mapping[type, Callable[[Any], Any]]:
         """``dispatch_table`` entries for moving whole models into shared memory.
@@ -72,7 +72,7 @@ class ArrayCodec(Protocol):
         offsets beside it, and values that share memory still share it afterwards. Loaded with writable buffers, values
         are views on them. The entries raise ``NotMappableError`` for memory that is not the CPU's.
         """
-        ...
+        return {}
 
     def movers(self, arrays: Sequence[Any]) -> Mapping[Span, Callable[[memoryview], None]]:
         """Functions that move arrays onto other memory, so that their own is freed as soon as nothing else uses it.
@@ -84,34 +84,12 @@ class ArrayCodec(Protocol):
             For each memory that some of the arrays share: a function that takes a writable memory of the same size and
             content, and moves all of them there. Arrays that cannot be moved stay.
         """
-        ...
+        return {}
 
     def limit_threads(self, count: int) -> Callable[[], None]:
-        """Limits the framework to ``count`` computing threads in this process.
+        """Limits the framework to ``count`` computing threads in this process; by default each model sets its own.
 
         Returns:
             A function that lifts the limit.
         """
-        ...
-
-
-class NoArrays:
-    """Defaults for codecs: arrays are pickled, and none can be moved."""
-
-    movable: tuple[type, ...] = ()
-
-    def stack(self, values: Sequence[Any]) -> Stacked | None:
-        """None: nothing is stacked."""
-        return None
-
-    def movers(self, arrays: Sequence[Any]) -> Mapping[Span, Callable[[memoryview], None]]:
-        """None: nothing is moved."""
-        return {}
-
-    def unstack(self, layout: Any, memory: memoryview, count: int) -> list[Any]:
-        """Never called, since nothing is stacked."""
-        raise NotImplementedError  # the protocol has it because codecs that stack do
-
-    def reducers(self) -> Mapping[type, Callable[[Any], Any]]:
-        """No entries."""
-        return {}
+        return lambda: None

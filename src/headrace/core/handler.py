@@ -201,9 +201,7 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
         Of several functions the last one added runs first: each maps to what the handler so far accepted. An element
         for which one returns ``headrace.SKIP`` goes no further, and has no output.
         """
-        _refuse_uncallable(fn)
-        wrapped: Any = _answering(self, get_preprocess_fns=[fn, *self.get_preprocess_fns()])
-        return describe_as(wrapped, self, "with_preprocess_fn", fn)
+        return _changed(self, "with_preprocess_fn", [fn], get_preprocess_fns=[fn, *self.get_preprocess_fns()])
 
     def with_postprocess_fn(
         self, fn: Callable[[PredictionT], PostProcessT]
@@ -212,17 +210,14 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
 
         A prediction for which it returns ``headrace.SKIP`` has no output.
         """
-        _refuse_uncallable(fn)
-        wrapped: Any = _answering(self, get_postprocess_fns=[*self.get_postprocess_fns(), fn])
-        return describe_as(wrapped, self, "with_postprocess_fn", fn)
+        return _changed(self, "with_postprocess_fn", [fn], get_postprocess_fns=[*self.get_postprocess_fns(), fn])
 
     def with_no_batching(self) -> ModelHandler[Any, PredictionT, ModelT]:
         """A copy of this handler whose elements are batches, passed to ``run_inference`` unchanged.
 
         Preprocessing functions then receive a batch. To get rid of only the batch dimension, use ``max_batch_size=1``.
         """
-        wrapped: Any = _answering(self, should_skip_batching=True)
-        return describe_as(wrapped, self, "with_no_batching")
+        return _changed(self, "with_no_batching", [], should_skip_batching=True)
 
     def share_model_across_processes(self) -> bool:
         """Whether one copy of the model should serve all worker processes of a machine."""
@@ -256,9 +251,11 @@ def _not_implemented(handler: object, method: str, what: str) -> NotImplementedE
     return NotImplementedError(f"{type(handler).__qualname__} does not implement {method}, which {what}.")
 
 
-def _refuse_uncallable(fn: Any) -> None:
-    if not callable(fn):
-        raise ConfigurationError(f"a preprocessing or postprocessing function must be callable, not {fn!r}.")
+def _changed(handler: Any, method: str, functions: Sequence[Any], **answers: Any) -> Any:
+    for function in functions:
+        if not callable(function):
+            raise ConfigurationError(f"a preprocessing or postprocessing function must be callable, not {function!r}.")
+    return describe_as(_answering(handler, **answers), handler, method, *functions)
 
 
 def bare(handler: Any) -> Any:

@@ -9,7 +9,7 @@
     unmappable_arrays.py       codecs of frameworks whose models processes cannot map
     model_recognition.py       which handler runs a model's file; imports no framework
     array_batches.py, data_frames.py, torch_models.py                            batches of examples, and where they go
-    huggingface_models.py, tensorflow_models.py,
+    huggingface_models.py,
     huggingface_engines.py, vllm_server.py, vllm_guard.py                        parts of one framework's handlers
     generation.py, prompts.py  what handlers of language models share: prompts, what is generated, restarts
     text_endpoints.py, chat_endpoints.py                                         language models behind an API

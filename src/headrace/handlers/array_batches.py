@@ -19,6 +19,7 @@ from headrace.core.conversion import (
 )
 from headrace.core.errors import extra_required
 from headrace.core.result import PredictionResult
+from headrace.handlers.base import TakesColumns
 
 with extra_required("onnx"):
     import numpy
@@ -36,25 +37,16 @@ class ArrayExamples:
         return sum(map(_nbytes, map(numpy.asarray, arrays_in(batch))))
 
 
-class ArrayPredictions(ArrayExamples):
+class ArrayPredictions(ArrayExamples, TakesColumns[Any, Any]):
     """For such a handler whose ``inference_fn`` takes (model, batch, inference_args), and returns predictions."""
 
     _inference_fn: Any
-    _model_uri: str
 
-    def _rows_of(self, columns: Any) -> Any:
-        raise NotImplementedError
-
-    def run_inference(
-        self, batch: Sequence[Any], model: Any, inference_args: dict[str, Any] | None = None
-    ) -> Iterable[PredictionResult]:
-        """Predicts; arrays of equal dtype and shape share a call."""
+    def _called(self, batch: Any, model: Any, inference_args: dict[str, Any] | None) -> Iterable[PredictionResult]:
         return to_results(batch, self._inference_fn(model, batch, inference_args), self._model_uri)
 
-    def run_columns(self, columns: Any, model: Any, inference_args: dict[str, Any] | None = None) -> PredictionResult:
-        """Predicts for all rows of columns, or of an array; an ``inference_fn`` gets what the model would."""
-        predictions = self._inference_fn(model, self._rows_of(columns), inference_args)
-        return PredictionResult(columns, predictions, self._model_uri)
+    def _answer(self, rows: Any, model: Any, inference_args: dict[str, Any] | None) -> Any:
+        return self._inference_fn(model, rows, inference_args)
 
 
 class Float32Rows(ArrayExamples):

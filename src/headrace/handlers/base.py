@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from functools import partial
 from typing import Any, ClassVar, TypeVar
@@ -64,7 +64,40 @@ class UriModelHandler(ModelHandler[ExampleT, PredictionResult, ModelT]):
         return self._metrics_namespace
 
 
-class EstimatorHandler(UriModelHandler[ExampleT, ModelT]):
+class FrameworkHandler(UriModelHandler[ExampleT, ModelT]):
+    """Computes in this process: calls the ``inference_fn`` with what its framework's take."""
+
+    def run_inference(
+        self, batch: Sequence[ExampleT], model: ModelT, inference_args: dict[str, Any] | None = None
+    ) -> Iterable[PredictionResult]:
+        """Predicts; examples of one kind, such as arrays of equal dtype and shape, share a call."""
+        return self._called(batch, model, inference_args)
+
+    def _called(self, batch: Any, model: Any, inference_args: dict[str, Any] | None) -> Iterable[PredictionResult]:
+        """What the ``inference_fn`` makes of a batch, as results."""
+        raise NotImplementedError
+
+
+class TakesColumns(FrameworkHandler[ExampleT, ModelT]):
+    """Predicts for all rows of columns at once, too."""
+
+    def run_columns(
+        self, columns: Any, model: ModelT, inference_args: dict[str, Any] | None = None
+    ) -> PredictionResult:
+        """Predicts for all rows of columns, or of an array; an ``inference_fn`` gets what the model would."""
+        answer = self._answer(self._rows_of(columns), model, inference_args)
+        return PredictionResult(columns, answer, self._model_uri or None)
+
+    def _rows_of(self, columns: Any) -> Any:
+        """What the model takes of columns: an array with a row for each, several of them by name, or a frame."""
+        raise NotImplementedError
+
+    def _answer(self, rows: Any, model: Any, inference_args: dict[str, Any] | None) -> Any:
+        """The predictions for such rows, as an array if possible."""
+        return [result.inference for result in self._called(rows, model, inference_args)]
+
+
+class EstimatorHandler(FrameworkHandler[ExampleT, ModelT]):
     """For models that can be asked for more than predictions.
 
     Args:

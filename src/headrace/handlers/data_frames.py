@@ -47,7 +47,7 @@ def examples_of(batch: Sequence[Any], *, rows_too: bool) -> Sequence[Any]:
                 f"an example must be a DataFrame with a single row; this one's shape is {frame.shape}: "
                 "split it, one frame for each row, for example with frame.iloc[[i]]."
             )
-    return batch if rows_too else [one if (row := as_row(one)) is None else frame_of_rows([row]) for one in batch]
+    return batch if rows_too else list(map(_frame_of, batch))
 
 
 def predict_examples(examples: Sequence[Any], predict: PredictFn, model: Any = None) -> Any:
@@ -69,7 +69,7 @@ def predict_examples(examples: Sequence[Any], predict: PredictFn, model: Any = N
         kinds = [_kinds(row, types) for row in known]
         return predict_by_kind(known, kinds, lambda alike: predict(frame_of_rows(alike, types)))
     if known:
-        examples = examples_of(examples, rows_too=False)
+        examples = list(map(_frame_of, examples))
     if _are_alike(examples):
         return predict(pandas.concat(examples) if len(examples) > 1 else examples[0])
     return predict_by_kind(examples, map(_kind_of_frame, examples), lambda alike: predict(pandas.concat(alike)))
@@ -82,6 +82,11 @@ def as_row(example: Any) -> Mapping[str, Any] | None:
     make = getattr(example, "_asdict", None) or getattr(example, "as_dict", None)
     row: Mapping[str, Any] | None = make() if callable(make) else None
     return row
+
+
+def _frame_of(example: Any) -> Any:
+    row = as_row(example)
+    return example if row is None else frame_of_rows([row])
 
 
 def _are_alike(frames: Sequence[pandas.DataFrame]) -> bool:
@@ -116,13 +121,8 @@ def _predict_batch(batch: Any, predict: PredictFn) -> Any:
 def bytes_of(examples: Sequence[Any]) -> int:
     """Bytes of frames, their indexes and strings included; of many examples estimated from some of them."""
     some = examples[:: max(1, len(examples) // _MEASURED)]
-    return sum(map(_bytes_of, some)) * len(examples) // max(1, len(some))
-
-
-def _bytes_of(example: Any) -> int:
-    row = as_row(example)
-    frame = example if row is None else frame_of_rows([row])
-    return int(numpy.sum(frame.memory_usage(deep=True)))
+    total = sum(int(numpy.sum(_frame_of(one).memory_usage(deep=True))) for one in some)
+    return total * len(examples) // max(1, len(some))
 
 
 def _kinds(row: Mapping[str, Any], types: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
@@ -173,11 +173,11 @@ def _series(column: Any) -> pandas.Series:
 def _in_order(groups: Sequence[Any], answers: Sequence[Any]) -> Any:
     """The answers for all rows, in order: an array if all are of one dtype. A wrong number of them stays wrong."""
     order = numpy.argsort(numpy.concatenate(groups))
-    if all(isinstance(answer, numpy.ndarray) for answer in answers) and len({one.dtype for one in answers}) == 1:
-        together: Any = numpy.concatenate(answers)
-        return together[order] if len(together) == len(order) else together
-    found = [row for answer in answers for row in answer]
-    return [found[place] for place in order] if len(found) == len(order) else found
+    are_alike = all(isinstance(one, numpy.ndarray) for one in answers) and len({one.dtype for one in answers}) == 1
+    found: Any = numpy.concatenate(answers) if are_alike else [row for answer in answers for row in answer]
+    if len(found) != len(order):
+        return found
+    return found[order] if are_alike else [found[place] for place in order]
 
 
 def refuse_other_kinds(model: Any, types: Mapping[str, Any]) -> None:

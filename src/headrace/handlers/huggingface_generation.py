@@ -26,7 +26,7 @@ with extra_required("huggingface"):
     )
     from headrace.handlers.huggingface_inference import HuggingFacePipelineModelHandler
     from headrace.handlers.huggingface_models import pretrained
-    from headrace.handlers.torch_models import AutoPlacement
+    from headrace.handlers.torch_models import load_onto, refuse_two_devices
 
 __all__ = ["HuggingFaceGenerationModelHandler"]
 
@@ -124,7 +124,8 @@ class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel | Handl
         self._continuous_args = dict(continuous_args or {})
         self._batch_size = batch_size
         self._load_model_args = load_model_args or {}
-        self._placement = AutoPlacement(device, self._load_model_args, "load_model_args")
+        refuse_two_devices(device, self._load_model_args, "load_model_args")
+        self._device = device
         self._of_batches = _handler_of_batches(task, self._model_uri, device, self._load_model_args)
 
     def load_model(self) -> TextModel | HandlerEngine:
@@ -133,7 +134,7 @@ class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel | Handl
             handler = copy.copy(self._of_batches)
             handler.update_model_path(self._model_uri)
             return HandlerEngine(handler, self._batch_size)
-        model = self._placement.load(self._load, self._load_model_args)
+        model = load_onto(self._device, self._load, self._load_model_args)
         tokenizer = transformers.AutoTokenizer.from_pretrained(self._model_uri)
         config = settings(model.generation_config, self._generation_args, tokenizer.pad_token_id)
         longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
@@ -189,7 +190,7 @@ class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel | Handl
         _LOGGER.warning("%s: prompts go in batches of %d: %s.", self._model_uri, size, reason)
         return BatchedEngine(model, config, size)
 
-    def _load(self, device: torch.device | None = None) -> Any:
+    def _load(self, device: torch.device | None) -> Any:
         return pretrained(transformers.AutoModelForCausalLM, self._model_uri, device, self._load_model_args)
 
 

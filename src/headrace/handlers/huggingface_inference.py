@@ -8,15 +8,13 @@ from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 from headrace.core.beam_compat import with_beams_attributes
-from headrace.core.columns import Takes
-from headrace.core.conversion import FLOAT32_MAX, predict_stacked, to_matrix, to_numbers, to_results
+from headrace.core.conversion import predict_stacked, to_results
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.lengths import text_length
 from headrace.core.result import PredictionResult
-from headrace.handlers.base import NoModelError, UriModelHandler
+from headrace.handlers.base import FrameworkHandler, NoModelError, TakesColumns
 
 with extra_required("huggingface"):
-    import numpy
     import torch
     import transformers
 
@@ -33,7 +31,6 @@ with extra_required("huggingface"):
         takes_token_ids,
     )
     from headrace.handlers.torch_models import (
-        AutoPlacement,
         KeyedTensorExamples,
         TensorExamples,
         call_model,
@@ -41,8 +38,8 @@ with extra_required("huggingface"):
         device_named,
         device_of,
         load_onto,
-        on_device,
         owned,
+        refuse_two_devices,
     )
 
 __all__ = [
@@ -84,15 +81,14 @@ def default_tensor_inference_fn(
     Raises:
         ValueError: an example for a model of token ids has a fractional value.
     """
-    ask = partial(_answer, model=model, device=device, inference_args=inference_args)
+    ask = partial(_asked, model=model, device=device, inference_args=inference_args)
     predictions = predict_stacked(batch, torch.stack, ask, partial(by_example, ignored=_of_all(model)))
     return to_results(batch, predictions, model_id)
 
 
-def _answer(inputs: Any, model: Any, device: str, inference_args: dict[str, Any] | None) -> Any:
-    """The model's answer to tensors with a row for each example."""
+def _asked(inputs: Any, model: Any, device: str, inference_args: dict[str, Any] | None) -> Any:
     inputs = settled(inputs, model) if isinstance(inputs, torch.Tensor) else inputs
-    return call_model(on_device(inputs, device_of(model, device)), model, inference_args)
+    return call_model(inputs, model, device_of(model, device), inference_args)
 
 
 def _of_all(model: Any) -> Sequence[str]:
@@ -123,7 +119,7 @@ def default_pipeline_inference_fn(
 
 
 @with_beams_attributes
-class _HuggingFaceModelHandler(UriModelHandler[TensorT, Any]):
+class _HuggingFaceModelHandler(TakesColumns[TensorT, Any]):
     models_have_ids: ClassVar[bool] = True
     """Whether a model's URI may be its id on a hub, so that no local file needs to exist."""
     _ignored_arguments: ClassVar[Mapping[str, str]] = _OF_THE_TRANSFORM
@@ -154,31 +150,17 @@ class _HuggingFaceModelHandler(UriModelHandler[TensorT, Any]):
 
     def load_model(self) -> Any:
         """Loads the model in evaluation mode onto its device, those of its ``device_map``, or else the CPU."""
-        if self._load_model_args.get("device_map") is not None:
-            return self._load(None)
-        return load_onto(self._device, self._load)
+        return load_onto(self._device, self._load, self._load_model_args)
 
-    def run_inference(
-        self, batch: Sequence[TensorT], model: Any, inference_args: dict[str, Any] | None = None
-    ) -> Iterable[PredictionResult]:
-        """Predicts on the device of the model's first weights."""
-        return self._inference_fn(batch, model, self._device_of(model), inference_args or {}, self._model_uri)
+    def _called(self, batch: Any, model: Any, inference_args: dict[str, Any] | None) -> Iterable[PredictionResult]:
+        device = "CPU" if device_of(model, self._device).type == "cpu" else "GPU"
+        return self._inference_fn(batch, model, device, inference_args or {}, self._model_uri)
 
-    def run_columns(self, columns: Any, model: Any, inference_args: dict[str, Any] | None = None) -> PredictionResult:
-        """Predicts for all rows of columns, in one call; an ``inference_fn`` gets what the model would."""
-        inputs = self._inputs_of(columns)
-        if self.columns_equal_rows():
-            answer = _answer(inputs, model, self._device, inference_args)
-            count = len(inputs if isinstance(inputs, torch.Tensor) else next(iter(inputs.values())))
-            return PredictionResult(columns, by_example(answer, count, _of_all(model)), self._model_uri)
-        results = self._inference_fn(inputs, model, self._device_of(model), inference_args or {}, self._model_uri)
-        return PredictionResult(columns, [result.inference for result in results], self._model_uri)
-
-    def _device_of(self, model: Any) -> str:
-        return "CPU" if device_of(model, self._device).type == "cpu" else "GPU"
-
-    def _inputs_of(self, columns: Any) -> Any:
-        raise NotImplementedError
+    def _answer(self, rows: Any, model: Any, inference_args: dict[str, Any] | None) -> Any:
+        if not self.columns_equal_rows():
+            return super()._answer(rows, model, inference_args)
+        count = len(rows if isinstance(rows, torch.Tensor) else next(iter(rows.values())))
+        return by_example(_asked(rows, model, self._device, inference_args), count, _of_all(model))
 
     def default_length_fn(self) -> Callable[[Any], float] | None:
         """For models of token ids, how many an example has: only examples of one shape share a call."""
@@ -220,8 +202,6 @@ class HuggingFaceModelHandlerKeyedTensor(KeyedTensorExamples, _HuggingFaceModelH
         framework: str,
         device: str = "CPU",
         *,
-        inference_fn: InferenceFn[dict[str, torch.Tensor]] | None = None,
-        load_model_args: dict[str, Any] | None = None,
         dtypes: Mapping[str, torch.dtype | str] | None = None,
         **options: Any,
     ) -> None:
@@ -230,9 +210,7 @@ class HuggingFaceModelHandlerKeyedTensor(KeyedTensorExamples, _HuggingFaceModelH
             raise no_tensorflow("framework='tf'")
         if framework != "pt":
             raise ConfigurationError(f"framework must be 'pt', not {framework!r}.")
-        super().__init__(
-            model_uri, model_class, device, inference_fn=inference_fn, load_model_args=load_model_args, **options
-        )
+        super().__init__(model_uri, model_class, device, **options)
 
 
 class HuggingFaceModelHandlerTensor(TensorExamples, _HuggingFaceModelHandler[torch.Tensor]):
@@ -253,23 +231,13 @@ class HuggingFaceModelHandlerTensor(TensorExamples, _HuggingFaceModelHandler[tor
             ``dtypes``.
     """
 
-    takes = Takes()
-
+    _of_rows = "float64"  # which an inference_fn of the user's has to convert
     _metrics_namespace = "BeamML_HuggingFaceModelHandler_Tensor"
     _default_inference_fn = staticmethod(default_tensor_inference_fn)
 
-    def _inputs_of(self, columns: Any) -> Any:
-        if isinstance(columns, torch.Tensor):
-            return columns
-        return torch.from_numpy(numpy.require(to_matrix(columns, numpy, "float64"), requirements="W"))
-
-    def example_from_row(self, row: Mapping[str, Any]) -> torch.Tensor:
-        """A row's numbers as a 1-D tensor of 64-bit floats, which an ``inference_fn`` of your own has to convert."""
-        return torch.tensor(to_numbers(row, FLOAT32_MAX), dtype=torch.float64)
-
 
 @with_beams_attributes
-class HuggingFacePipelineModelHandler(UriModelHandler[Any, Any]):
+class HuggingFacePipelineModelHandler(FrameworkHandler[Any, Any]):
     """Runs a Hugging Face pipeline on texts, paths, images or whatever its task takes.
 
     Args:
@@ -309,23 +277,21 @@ class HuggingFacePipelineModelHandler(UriModelHandler[Any, Any]):
             raise NoModelError(f"{type(self).__qualname__} needs a task, such as 'fill-mask', or a model.")
         self._task = task.value if isinstance(task, PipelineTask) else task
         self._load_pipeline_args = load_pipeline_args or {}
-        self._placement = AutoPlacement(device, self._load_pipeline_args, "load_pipeline_args")
+        refuse_two_devices(device, self._load_pipeline_args, "load_pipeline_args")
+        self._device = device
 
     def load_model(self) -> Any:
         """Loads the pipeline onto its device, or else the CPU, with a warning in the log."""
-        return self._placement.load(self._load, self._load_pipeline_args)
+        return load_onto(self._device, self._load, self._load_pipeline_args)
 
-    def run_inference(
-        self, batch: Sequence[Any], model: Any, inference_args: dict[str, Any] | None = None
-    ) -> Iterable[PredictionResult]:
-        """Runs the pipeline on the examples."""
-        answers = self._inference_fn(batch, model, inference_args or {})
-        results = to_results(batch, answers, self._model_uri or None)
+    def _called(self, batch: Any, model: Any, inference_args: dict[str, Any] | None) -> Iterable[PredictionResult]:
+        results = to_results(batch, self._inference_fn(batch, model, inference_args or {}), self._model_uri or None)
         return [result._replace(inference=owned(result.inference)) for result in results]
 
     def default_length_fn(self) -> Callable[[Any], float] | None:
         """Of texts, if the task takes texts and writes none."""
         return text_length if reads_text(self._task) else None
 
-    def _load(self, **where: Any) -> Any:
+    def _load(self, device: torch.device | None) -> Any:
+        where = {"device": device} if device else {}
         return transformers.pipeline(self._task or None, self._model_uri or None, **where, **self._load_pipeline_args)

@@ -50,54 +50,53 @@ _MOST_BITS = 70
 _VARINT, _EIGHT_BYTES, _WITH_LENGTH, _FOUR_BYTES = 0, 1, 2, 5
 """The wire types of protocol buffers."""
 
+_Shapes = dict[str, list[int | None]]
+"""Of inputs, by name: how large each dimension is, None where that is open."""
+
 
 def onnx(model: ModelFile) -> KnownModel | None:
     """The handler of arrays; the names of several inputs that each take one number of a row are the columns."""
     if model.suffix != ".onnx":
         return None
     try:
-        inputs = _onnx_inputs(memoryview(model.content))
+        shapes = _onnx_inputs(memoryview(model.content))
     except ValueError as error:
         raise ConfigurationError(f"it cannot be read as ONNX: {error}.") from error
-    if not inputs:
+    if not shapes:
         raise ConfigurationError("it cannot be read as ONNX: it has no inputs.")
-    what = f"an ONNX model with {len(inputs)} input{'s'[: len(inputs) != 1]}"
-    if len(inputs) > 1:
-        return KnownModel("onnx-numpy", what, {"columns_are_inputs": True}, columns=tuple(inputs))
-    return KnownModel("onnx-numpy", what, width=_width(inputs))
+    return _of_inputs(KnownModel("onnx-numpy", "an ONNX model"), shapes)
 
 
-def _width(shapes: Mapping[str, list[int | None]]) -> int | None:
-    """How many numbers of a row the only input takes, if it is a matrix of rows."""
-    return next((shape[1] for shape in shapes.values() if len(shape) == 2), None)
-
-
-def _onnx_inputs(content: memoryview) -> dict[str, list[int | None]]:
+def _onnx_inputs(content: memoryview) -> _Shapes:
     """The shapes of the inputs by name, without the weights, which old versions of ONNX list there, too."""
     weights = {name for tensor in _messages(content, *_INITIALIZER) for name in _texts_at(tensor, _NAME_OF_TENSOR)}
     shapes = {_texts_at(one, _NAME)[0]: _shape_at(one, *_DIMENSIONS) for one in _messages(content, *_INPUT)}
     return {name: shape for name, shape in shapes.items() if name not in weights}
 
 
+def _of_inputs(known: KnownModel, shapes: _Shapes, several: str | None = None) -> KnownModel:
+    """A model with its columns if it has several inputs, for which a handler may be named; else with its width."""
+    if len(shapes) < 2:
+        width = next((shape[1] for shape in shapes.values() if len(shape) == 2), None)
+        return known._replace(width=width)
+    known = known._replace(what=f"{known.what} with {len(shapes)} inputs", columns=tuple(shapes))
+    return known._replace(handler=several) if several else known._replace(arguments={"columns_are_inputs": True})
+
+
 def tensorflow(model: ModelFile) -> KnownModel | None:
     """The handler of arrays, for a SavedModel's folder or a file of Keras; several inputs are columns by name."""
     if _SAVED in model.members and model.is_folder:
-        shapes = _shapes_of_signature(memoryview(model.read(_SAVED)))
-        what = "a SavedModel of TensorFlow"
-    elif model.suffix in (".keras", ".h5", ".hdf5"):
-        layers = model.settings("config.json").get("config", {}).get("layers", ())
-        inputs = [layer["config"] for layer in layers if layer["class_name"] == "InputLayer"]
-        shapes = {one.get("name", ""): one["batch_shape"] for one in inputs}
-        what = "a model of Keras"
-    else:
+        known = KnownModel("tensorflow-numpy", "a SavedModel of TensorFlow")
+        return _of_inputs(known, _shapes_of_signature(memoryview(model.read(_SAVED))))
+    if model.suffix not in (".keras", ".h5", ".hdf5"):
         return None
-    if len(shapes) > 1:
-        named = {"columns_are_inputs": True}
-        return KnownModel("tensorflow-numpy", f"{what} with {len(shapes)} inputs", named, columns=tuple(shapes))
-    return KnownModel("tensorflow-numpy", what, width=_width(shapes))
+    layers = model.settings("config.json").get("config", {}).get("layers", ())
+    inputs = [layer["config"] for layer in layers if layer["class_name"] == "InputLayer"]
+    shapes = {one.get("name", ""): one["batch_shape"] for one in inputs}
+    return _of_inputs(KnownModel("tensorflow-numpy", "a model of Keras"), shapes)
 
 
-def _shapes_of_signature(content: memoryview) -> dict[str, list[int | None]]:
+def _shapes_of_signature(content: memoryview) -> _Shapes:
     """The shapes of the inputs of a SavedModel's serving signature; the fields are those of saved_model.proto."""
     for signature in _messages(content, 2, 5):
         if _texts_at(signature, 1) == ["serving_default"]:
@@ -141,10 +140,8 @@ def _exported(model: ModelFile) -> KnownModel:
             "dimension of each input being torch.export.Dim.AUTO."
         )
     arguments = {"max_batch_size": 1} if fixed else {}
-    what = f"an exported PyTorch program with {len(names)} input{'s'[: len(names) != 1]}"
-    if len(names) > 1:
-        return KnownModel("pytorch-keyed-tensor", what, arguments, _PATH, columns=tuple(names))
-    return KnownModel("pytorch-tensor", what, arguments, _PATH, width=_width(shapes))
+    known = KnownModel("pytorch-tensor", "an exported PyTorch program", arguments, _PATH)
+    return _of_inputs(known, shapes, "pytorch-keyed-tensor")
 
 
 def huggingface(model: ModelFile) -> KnownModel | None:
@@ -255,18 +252,16 @@ def xgboost(model: ModelFile) -> KnownModel | None:
         state = bytes(model.content)
         estimator = _ESTIMATOR.search(state)
         name = _CLASSES.get(estimator[1], "Booster") if estimator else "Booster"
-        return _known_xgboost("xgboost", name, {"model_class": name}, state)
-    found = model.pickled
-    if found is None or not isinstance(found.content, Inert) or not found.content.kind.startswith("xgboost.sklearn."):
-        return None
-    arguments = {"model_file_type": "joblib"} if found.needs_joblib else {}
-    booster = found.content.attribute("_Booster")
-    handle = booster.attribute("handle") if isinstance(booster, Inert) else b""
-    state = bytes(handle.arguments[0] if isinstance(handle, Inert) else handle or b"")
-    return _known_xgboost("sklearn", found.content.kind.rpartition(".")[2], arguments, state)
-
-
-def _known_xgboost(framework: str, name: str, arguments: dict[str, str], state: bytes) -> KnownModel:
+        framework, arguments = "xgboost", {"model_class": name}
+    else:
+        found = model.pickled
+        if found is None or not isinstance(found.content, Inert) or not found.content.kind.startswith("xgboost.skl"):
+            return None
+        booster = found.content.attribute("_Booster")
+        handle = booster.attribute("handle") if isinstance(booster, Inert) else b""
+        state = bytes(handle.arguments[0] if isinstance(handle, Inert) else handle or b"")
+        name = found.content.kind.rpartition(".")[2]
+        framework, arguments = "sklearn", {"model_file_type": "joblib"} if found.needs_joblib else {}
     what = f"{'an' if name[0] == 'X' else 'a'} {name} of XGBoost"
     names, width = _names(state), _WIDTH.search(state)
     if names:

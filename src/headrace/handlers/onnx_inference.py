@@ -9,7 +9,6 @@ from typing import Any
 from headrace.core.beam_compat import with_beams_attributes
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
-from headrace.handlers.base import UriModelHandler
 
 with extra_required("onnx"):
     import numpy
@@ -27,8 +26,10 @@ _DTYPES = {
     "tensor(float)": "float32",
     "tensor(double)": "float64",
     "tensor(string)": "object",
-    **{f"tensor({name})": name for name in ("float16", "int8", "int16", "int32", "int64", "bool")},
-    **{f"tensor({name})": name for name in ("uint8", "uint16", "uint32", "uint64")},
+    **{
+        f"tensor({name})": name
+        for name in ["float16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"]
+    },
 }
 """numpy's, by ONNX Runtime's name."""
 
@@ -66,9 +67,7 @@ def default_numpy_inference_fn(
 
 
 @with_beams_attributes
-class OnnxModelHandlerNumpy(
-    InputRows, ArrayPredictions, UriModelHandler["numpy.ndarray[Any, Any]", onnxruntime.InferenceSession]
-):
+class OnnxModelHandlerNumpy(InputRows, ArrayPredictions):
     """Predicts for numpy arrays: an example is an array of the model's input's shape without the batch dimension.
 
     Args:

@@ -10,27 +10,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from headrace.core.columns import Takes
-from headrace.core.conversion import FLOAT32_MAX, predict_stacked, to_matrix, to_numbers, to_results
+from headrace.core.conversion import predict_stacked, to_results
 from headrace.core.errors import extra_required
 from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
-from headrace.handlers.base import NoModelError, UriModelHandler
+from headrace.handlers.base import NoModelError, TakesColumns
 from headrace.handlers.torch_models import (
     KeyedTensorExamples,
     TensorExamples,
-    call_model,
     column_dtypes,
     device_named,
     device_of,
     load_onto,
-    on_cpu,
-    on_device,
+    outputs_of,
+    owned,
     rows,
 )
 
 with extra_required("pytorch"):
-    import numpy
     import torch
     from torch.utils._pytree import tree_unflatten
 
@@ -50,11 +47,9 @@ InferenceFn = Callable[
     [Sequence[TensorT], torch.nn.Module, torch.device, "dict[str, Any] | None", "str | None"],
     Iterable[PredictionResult],
 ]
-TensorInferenceFn = InferenceFn[torch.Tensor]
-KeyedTensorInferenceFn = InferenceFn[dict[str, torch.Tensor]]
 
 
-class _PytorchModelHandler(UriModelHandler[TensorT, torch.nn.Module]):
+class _PytorchModelHandler(TakesColumns[TensorT, torch.nn.Module]):
     _metrics_namespace = "BeamML_PyTorch"
     _inference_fn: InferenceFn[TensorT]
 
@@ -92,29 +87,19 @@ class _PytorchModelHandler(UriModelHandler[TensorT, torch.nn.Module]):
 
     def load_model(self) -> torch.nn.Module:
         """Loads the model in evaluation mode onto its device, or else the CPU, with a warning in the log."""
-        return load_onto(self._device, self._load)
+        return load_onto(self._device, self._load, {})
 
-    def run_inference(
-        self, batch: Sequence[TensorT], model: torch.nn.Module, inference_args: dict[str, Any] | None = None
+    def _called(
+        self, batch: Any, model: torch.nn.Module, inference_args: dict[str, Any] | None
     ) -> Iterable[PredictionResult]:
-        """Predicts on the model's device; examples whose tensors have equal dtypes and shapes share a call."""
         device = device_of(model, self._device)
         return self._inference_fn(batch, model, device, inference_args or {}, self._model_uri or None)
 
-    def run_columns(
-        self, columns: Any, model: torch.nn.Module, inference_args: dict[str, Any] | None = None
-    ) -> PredictionResult:
-        """Predicts for all rows of columns, in one call; an ``inference_fn`` gets what the model would."""
-        device, path, inputs = device_of(model, self._device), self._model_uri or None, self._inputs_of(columns)
-        if self.columns_equal_rows():
-            options = getattr(self._inference_fn, "keywords", {})
-            answer = call_model(on_device(inputs, device), model, inference_args, **options)
-            return PredictionResult(columns, on_cpu(answer), path)
-        results = self._inference_fn(inputs, model, device, inference_args or {}, path)
-        return PredictionResult(columns, [result.inference for result in results], path)
-
-    def _inputs_of(self, columns: Any) -> Any:
-        raise NotImplementedError
+    def _answer(self, rows: Any, model: torch.nn.Module, inference_args: dict[str, Any] | None) -> Any:
+        if not self.columns_equal_rows():
+            return super()._answer(rows, model, inference_args)
+        options = getattr(self._inference_fn, "keywords", {})
+        return owned(outputs_of(rows, model, device_of(model, self._device), inference_args, **options))
 
     def _check_model_arguments(self) -> None:
         model_class, script, path = self._model_class, self._torch_script_model_path, self._state_dict_path
@@ -200,10 +185,7 @@ def default_tensor_inference_fn(
     Of examples that are dicts, each name's stacked tensors are the keyword argument of that name. Examples of different
     dtypes or shapes run in groups of equal ones.
     """
-
-    def ask(inputs: Any) -> Any:
-        return call_model(on_device(inputs, device), model, inference_args, model_fn)
-
+    ask = partial(outputs_of, model=model, device=device, inference_args=inference_args, model_fn=model_fn)
     return to_results(batch, predict_stacked(batch, torch.stack, ask, lambda answer, _: rows(answer)), model_id)
 
 
@@ -238,18 +220,7 @@ class PytorchModelHandlerTensor(TensorExamples, _PytorchModelHandler[torch.Tenso
             a RuntimeError).
     """
 
-    takes = Takes()
-
     _default_inference_fn = staticmethod(default_tensor_inference_fn)
-
-    def _inputs_of(self, columns: Any) -> Any:
-        if isinstance(columns, torch.Tensor):
-            return columns
-        return torch.from_numpy(numpy.require(to_matrix(columns, numpy, "float32"), requirements="W"))
-
-    def example_from_row(self, row: Mapping[str, Any]) -> torch.Tensor:
-        """A row's columns, in their order, as a 1-D tensor of 32-bit floats; ValueError names one that is none."""
-        return torch.tensor(to_numbers(row, FLOAT32_MAX), dtype=torch.float32)
 
 
 class PytorchModelHandlerKeyedTensor(KeyedTensorExamples, _PytorchModelHandler[dict[str, torch.Tensor]]):
@@ -272,20 +243,8 @@ class PytorchModelHandlerKeyedTensor(KeyedTensorExamples, _PytorchModelHandler[d
         model_params: dict[str, Any] | None = None,
         device: str = "CPU",
         *,
-        inference_fn: KeyedTensorInferenceFn | None = None,
-        torch_script_model_path: str | os.PathLike[str] | None = None,
-        load_model_args: dict[str, Any] | None = None,
         dtypes: Mapping[str, torch.dtype | str] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(
-            state_dict_path,
-            model_class,
-            model_params,
-            device,
-            inference_fn=inference_fn,
-            torch_script_model_path=torch_script_model_path,
-            load_model_args=load_model_args,
-            **options,
-        )
+        super().__init__(state_dict_path, model_class, model_params, device, **options)
         self._dtypes = column_dtypes(dtypes)

@@ -19,7 +19,7 @@ with extra_required("sentence-transformers"):
     import sentence_transformers
     import torch
 
-    from headrace.handlers.torch_models import AutoPlacement, owned
+    from headrace.handlers.torch_models import load_onto, owned, refuse_two_devices
 
 __all__ = ["SentenceTransformerModelHandler"]
 
@@ -69,12 +69,13 @@ class SentenceTransformerModelHandler(UriModelHandler[str, Any]):
             raise ConfigurationError("model_name must name a model, such as 'all-MiniLM-L6-v2', or its folder.")
         self._max_seq_length = max_seq_length
         self._load_model_args = load_model_args or {}
-        self._placement = AutoPlacement(device, self._load_model_args, "load_model_args")
+        refuse_two_devices(device, self._load_model_args, "load_model_args")
+        self._device = device
         self._ranges: Any = None if quantization_ranges is None else _as_ranges(quantization_ranges)
 
     def load_model(self) -> Any:
         """Loads the model in evaluation mode onto its device, or else the CPU, with a warning in the log."""
-        return self._placement.load(self._load, self._load_model_args)
+        return load_onto(self._device, self._load, self._load_model_args)
 
     def run_inference(
         self, batch: Sequence[str], model: Any, inference_args: dict[str, Any] | None = None
@@ -124,8 +125,8 @@ class SentenceTransformerModelHandler(UriModelHandler[str, Any]):
             return quantize(vectors, precision, self._ranges)
         return [torch.from_numpy(quantize(one[None], precision, self._ranges)[0]) for one in vectors]
 
-    def _load(self, **where: Any) -> Any:
-        place = {name: str(device) for name, device in where.items()}
+    def _load(self, device: torch.device | None) -> Any:
+        place = {"device": str(device)} if device else {}
         make = getattr(sentence_transformers, self._model_class)
         model = make(self._model_uri, **place, **self._load_model_args)
         if self._max_seq_length is not None:
@@ -145,8 +146,8 @@ class CrossEncoderModelHandler(SentenceTransformerModelHandler):
         options = {"batch_size": len(batch), "show_progress_bar": False, **(inference_args or {})}
         return to_results(batch, list(map(float, model.predict(list(batch), **options))), self._model_uri)
 
-    def _load(self, **where: Any) -> Any:
-        model = super()._load(**where)
+    def _load(self, device: torch.device | None) -> Any:
+        model = super()._load(device)
         if model.num_labels != 1:
             raise ConfigurationError(
                 f"{self._model_uri} is no cross-encoder: it has {model.num_labels} labels instead of 1, so it has no "
@@ -161,7 +162,10 @@ def _length(most: int, text: Any) -> int:
 
 def _as_ranges(given: Any) -> Any:
     try:
-        ranges = numpy.asarray(_loaded(given) if isinstance(given, str | os.PathLike) else given)
+        if isinstance(given, str | os.PathLike):
+            with open_uri(os.fspath(given)) as file:
+                given = numpy.load(file, allow_pickle=False)
+        ranges = numpy.asarray(given)
     except (ValueError, EOFError) as error:
         raise ConfigurationError(f"quantization_ranges are no array: {error}") from error
     is_table = ranges.dtype.kind in "iuf" and ranges.ndim == 2 and len(ranges) == 2
@@ -171,8 +175,3 @@ def _as_ranges(given: Any) -> Any:
             f"each dimension, not {ranges.dtype} of shape {ranges.shape}."
         )
     return ranges.astype(numpy.float32)
-
-
-def _loaded(path: str | os.PathLike[str]) -> Any:
-    with open_uri(os.fspath(path)) as file:
-        return numpy.load(file, allow_pickle=False)

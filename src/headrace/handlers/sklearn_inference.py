@@ -19,7 +19,7 @@ from headrace.core.conversion import only_text, single_output, to_matrix, to_num
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
-from headrace.handlers.base import EstimatorHandler, as_member, refuse_lack_of
+from headrace.handlers.base import EstimatorHandler, TakesColumns, as_member, refuse_lack_of
 
 with extra_required("sklearn"):
     import joblib
@@ -34,11 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["ModelFileType", "SklearnModelHandlerNumpy", "SklearnModelHandlerPandas"]
 
 ArrayT = TypeVar("ArrayT")
-
-NumpyInferenceFn = Callable[[BaseEstimator, Sequence["numpy.ndarray[Any, Any]"], "dict[str, Any] | None"], Any]
-PandasInferenceFn = Callable[
-    [BaseEstimator, "Sequence[pandas.DataFrame]", "dict[str, Any] | None"], "tuple[Any, Iterable[pandas.DataFrame]]"
-]
 
 
 class ModelFileType(Enum):
@@ -76,15 +71,13 @@ class SklearnModelHandler(EstimatorHandler[ArrayT, BaseEstimator]):
     def load_model(self) -> BaseEstimator:
         """The model in the file; ConfigurationError if it lacks the ``method``, or has types that are not trusted."""
         with open_uri(self._model_uri) as file:
-            model = self._in(file)
+            if self._model_file_type is ModelFileType.SKOPS:
+                model = _of_skops(file, self._trusted)
+            else:
+                model = (pickle if self._model_file_type is ModelFileType.PICKLE else joblib).load(file)
         if self._method != "predict":  # the user's inference_fn may need none
             refuse_lack_of(self._method, model)
         return model
-
-    def _in(self, file: BinaryIO) -> BaseEstimator:
-        if self._model_file_type is ModelFileType.SKOPS:
-            return _of_skops(file, self._trusted)
-        return pickle.load(file) if self._model_file_type is ModelFileType.PICKLE else joblib.load(file)
 
 
 def _predict_arrays(
@@ -127,15 +120,10 @@ class SklearnModelHandlerNumpy(ArrayPredictions, SklearnModelHandler["numpy.ndar
         model_uri: str | os.PathLike[str],
         model_file_type: ModelFileType = ModelFileType.PICKLE,
         *,
-        inference_fn: NumpyInferenceFn | None = None,
-        method: str = "predict",
         takes_texts: bool = False,
-        trusted: str | Sequence[str] = (),
         **options: Any,
     ) -> None:
-        super().__init__(
-            model_uri, model_file_type, inference_fn=inference_fn, method=method, trusted=trusted, **options
-        )
+        super().__init__(model_uri, model_file_type, **options)
         self._takes_texts = takes_texts
 
     @property
@@ -169,7 +157,9 @@ def _predict_frames(
     return _frames().predict_examples(batch, predict, model), batch
 
 
-class SklearnModelHandlerPandas(SklearnModelHandler["pandas.DataFrame"]):
+class SklearnModelHandlerPandas(
+    SklearnModelHandler["pandas.DataFrame"], TakesColumns["pandas.DataFrame", BaseEstimator]
+):
     """Predicts for pandas frames: an example is a DataFrame with one row, a dict, a named tuple or a ``beam.Row``.
 
     All rows of a batch go to the model in one frame, and columns that it was not fitted on are left out.
@@ -192,22 +182,20 @@ class SklearnModelHandlerPandas(SklearnModelHandler["pandas.DataFrame"]):
         """
         _frames().refuse_other_kinds(model, types)
 
-    def run_inference(
-        self, batch: Sequence[Any], model: BaseEstimator, inference_args: dict[str, Any] | None = None
+    def _called(
+        self, batch: Any, model: BaseEstimator, inference_args: dict[str, Any] | None
     ) -> Iterable[PredictionResult]:
-        """Predicts; frames of one row each, of equal columns and dtypes, share a call."""
         batch = _frames().examples_of(batch, rows_too=self.columns_equal_rows())
         predictions, examples = self._inference_fn(model, batch, inference_args)
         return to_results(examples, predictions, self._model_uri)
 
-    def run_columns(
-        self, columns: Any, model: BaseEstimator, inference_args: dict[str, Any] | None = None
-    ) -> PredictionResult:
-        """Predicts for all rows of a frame, a record batch, or columns: an ``inference_fn``'s only example."""
+    def _rows_of(self, columns: Any) -> Any:
         is_batch = self.columns_equal_rows() and hasattr(columns, "num_rows")
-        frame = columns if is_batch else _frames().as_frame(columns)
-        predictions, _ = self._inference_fn(model, [frame], inference_args)
-        return PredictionResult(columns, predictions, self._model_uri)
+        return columns if is_batch else _frames().as_frame(columns)
+
+    def _answer(self, rows: Any, model: BaseEstimator, inference_args: dict[str, Any] | None) -> Any:
+        predictions, _ = self._inference_fn(model, [rows], inference_args)
+        return predictions
 
     def get_num_bytes(self, batch: Sequence[Any]) -> int:
         """Bytes of the frames, their indexes and strings included; of a large batch estimated from some of them."""

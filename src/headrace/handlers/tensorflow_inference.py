@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import partial
 from typing import Any, ClassVar, TypeVar
+from urllib.parse import unquote, urlsplit
 
-from headrace.core.conversion import arrays_in, predict_stacked, to_results
+from headrace.core.conversion import arrays_in, predict_stacked, single_output, to_results
 from headrace.core.errors import ConfigurationError, extra_required
+from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
-from headrace.handlers.base import UriModelHandler, as_member
+from headrace.handlers.base import TakesColumns, as_member
 
 with extra_required("tensorflow"):
     import numpy
@@ -26,15 +31,6 @@ with extra_required("tensorflow"):
     import tensorflow
 
 from headrace.handlers.array_batches import InputRows, are_named, predict_arrays
-from headrace.handlers.tensorflow_models import (
-    answer_of,
-    arrays_of,
-    input_dtype,
-    inputs_of,
-    load,
-    load_weights,
-    rows_of,
-)
 
 __all__ = [
     "ModelType",
@@ -45,6 +41,12 @@ __all__ = [
 ]
 
 ExampleT = TypeVar("ExampleT")
+
+_FILE = re.compile(r"\.(keras|h5|hdf5)$")
+_HUB = re.compile(r"^https?://")
+_REMOTE = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://")
+_SIGNATURE = "serving_default"
+_GRAPH = "_headrace_graph"
 
 TensorInferenceFn = Callable[[Any, Sequence[Any], "dict[str, Any]", "str | None"], Iterable[PredictionResult]]
 
@@ -68,7 +70,7 @@ def default_numpy_inference_fn(
     first converted to it, as ``headrace.handlers.array_batches.fitted`` does. Of dicts, each array is the input of its
     name.
     """
-    return to_results(batch, _predicted(model, batch, inference_args, rows_of), model_id)
+    return to_results(batch, _predicted(model, batch, inference_args, _rows_of), model_id)
 
 
 def default_tensor_inference_fn(
@@ -84,17 +86,18 @@ def default_tensor_inference_fn(
     if are_named(batch):
         return default_numpy_inference_fn(model, batch, inference_args, model_id)
     tensors = [one if tensorflow.is_tensor(one) else tensorflow.convert_to_tensor(one) for one in batch]
-    ask = partial(answer_of, model, inference_args=inference_args)
-    answers = predict_stacked(tensors, tensorflow.stack, ask, lambda answer, _: rows_of(answer))
+    ask = partial(_answer_of, model, inference_args=inference_args)
+    answers = predict_stacked(tensors, tensorflow.stack, ask, lambda answer, _: _rows_of(answer))
     return to_results(batch, answers, model_id)
 
 
 def _predicted(model: Any, batch: Any, inference_args: dict[str, Any] | None, rows: Callable[[Any], Any]) -> Any:
-    ask = partial(answer_of, model, inference_args=inference_args)
-    return predict_arrays(batch, ask, input_dtype(model, inference_args or {}), partial(inputs_of, model), rows)
+    dtype = model.declared_dtype(inference_args or {}) if isinstance(model, _SavedModel) else None
+    ask = partial(_answer_of, model, inference_args=inference_args)
+    return predict_arrays(batch, ask, dtype, partial(_inputs_of, model), rows)
 
 
-class _TFModelHandler(InputRows, UriModelHandler[ExampleT, Any]):
+class _TFModelHandler(InputRows, TakesColumns[ExampleT, Any]):
     mappable = False
 
     _ignored_arguments: ClassVar[Mapping[str, str]] = {
@@ -120,46 +123,35 @@ class _TFModelHandler(InputRows, UriModelHandler[ExampleT, Any]):
         self._create_model_fn = create_model_fn
         self._load_model_args = load_model_args or {}
         self._custom_weights = os.fspath(custom_weights)
-        self._check_arguments()
+        of_weights = self._model_type is ModelType.SAVED_WEIGHTS
+        complaint = ""
+        if of_weights is not bool(create_model_fn):
+            complaint = "model_type=ModelType.SAVED_WEIGHTS and create_model_fn, which makes their model, go together"
+        elif of_weights and (custom_weights or load_model_args):
+            complaint = "load_model_args and custom_weights go with ModelType.SAVED_MODEL; model_uri has the weights"
+        if complaint:
+            raise ConfigurationError(f"{type(self).__qualname__}: {complaint}.")
 
     def load_model(self) -> Any:
         """Loads the model: Keras's own, or a wrapper that calls a SavedModel like one."""
         if self._create_model_fn is not None:
             model = self._create_model_fn()
-            load_weights(model, self._model_uri)
+            _load_weights(model, self._model_uri)
             return model
-        model = load(self._model_uri, self._load_model_args)
+        model = _load(self._model_uri, self._load_model_args)
         if self._custom_weights:
-            load_weights(model, self._custom_weights)
+            _load_weights(model, self._custom_weights)
         return model
 
-    def run_inference(
-        self, batch: Sequence[ExampleT], model: Any, inference_args: dict[str, Any] | None = None
-    ) -> Iterable[PredictionResult]:
-        """Predicts; examples of equal dtype and shape share a call."""
+    def _called(self, batch: Any, model: Any, inference_args: dict[str, Any] | None) -> Iterable[PredictionResult]:
         return self._inference_fn(model, batch, inference_args or {}, self._model_uri)
 
-    def run_columns(self, columns: Any, model: Any, inference_args: dict[str, Any] | None = None) -> PredictionResult:
-        """Predicts for all rows of columns, or of an array; an ``inference_fn`` gets what the model would."""
-        rows = self._rows_of(columns)
+    def _answer(self, rows: Any, model: Any, inference_args: dict[str, Any] | None) -> Any:
         if not self.columns_equal_rows():
-            results = self._inference_fn(model, rows, inference_args or {}, self._model_uri)
-            answer: Any = [result.inference for result in results]
-        elif tensorflow.is_tensor(rows):
-            answer = arrays_of(answer_of(model, rows, inference_args))
-        else:
-            answer = _predicted(model, rows, inference_args, arrays_of)
-        return PredictionResult(columns, answer, self._model_uri)
-
-    def _check_arguments(self) -> None:
-        of_weights = self._model_type is ModelType.SAVED_WEIGHTS
-        complaint = ""
-        if of_weights is not bool(self._create_model_fn):
-            complaint = "model_type=ModelType.SAVED_WEIGHTS and create_model_fn, which makes their model, go together"
-        elif of_weights and (self._custom_weights or self._load_model_args):
-            complaint = "load_model_args and custom_weights go with ModelType.SAVED_MODEL; model_uri has the weights"
-        if complaint:
-            raise ConfigurationError(f"{type(self).__qualname__}: {complaint}.")
+            return super()._answer(rows, model, inference_args)
+        if tensorflow.is_tensor(rows):
+            return _arrays_of(_answer_of(model, rows, inference_args))
+        return _predicted(model, rows, inference_args, _arrays_of)
 
 
 class TFModelHandlerNumpy(_TFModelHandler["numpy.ndarray[Any, Any]"]):
@@ -209,3 +201,149 @@ class TFModelHandlerTensor(_TFModelHandler[tensorflow.Tensor]):
     def _rows_of(self, columns: Any) -> Any:
         rows = super()._rows_of(columns)
         return rows if self._columns_are_inputs else tensorflow.convert_to_tensor(rows)
+
+
+class _SavedModel:
+    """Calls a SavedModel like the model that was saved; attributes are those of the object that TensorFlow loads."""
+
+    def __init__(self, loaded: Any, uri: str) -> None:
+        self._loaded = loaded
+        signatures = getattr(loaded, "signatures", {})
+        self._signature = signatures.get(_SIGNATURE)
+        if self._signature is None and not callable(loaded):
+            raise ValueError(
+                f"the SavedModel {uri} cannot be called, and it has no signature {_SIGNATURE!r}, only "
+                f"{sorted(signatures)}; save it with one, or give the handler a subclass whose load_model picks one."
+            )
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """The specifications of the inputs of its signature, by name."""
+        return {} if self._signature is None else self._signature.structured_input_signature[1]
+
+    def declared_dtype(self, arguments: Mapping[str, Any]) -> Any:
+        """The dtype, as numpy's, of what it is called with besides the arguments; None: none, or several."""
+        if callable(self._loaded):
+            functions = getattr(type(self._loaded).__call__, "concrete_functions", ())
+            specs = [spec for function in functions for spec in function.structured_input_signature[0][:1]]
+        else:
+            specs = [spec for name, spec in self.inputs.items() if name not in arguments]
+        dtypes = {getattr(getattr(spec, "dtype", None), "as_numpy_dtype", None) for spec in specs}
+        return dtypes.pop() if len(dtypes) == 1 else None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_loaded"], name)
+
+    def __call__(self, inputs: Any, **arguments: Any) -> Any:
+        """Calls the model; inputs by name go to its signature."""
+        if isinstance(inputs, Mapping) and self._signature is not None:
+            outputs = self._signature(**inputs, **arguments)
+            return next(iter(outputs.values())) if len(outputs) == 1 else outputs
+        if callable(self._loaded):
+            return self._loaded(inputs, **arguments)
+        free = [name for name in self.inputs if name not in arguments]
+        if len(free) != 1:
+            raise ValueError(
+                f"the SavedModel's signature {_SIGNATURE!r} has the inputs {sorted(self.inputs)}; give all but the "
+                "batch as inference_args, or give the handler an inference_fn that calls model.signatures itself."
+            )
+        return self({free[0]: tensorflow.convert_to_tensor(inputs)}, **arguments)
+
+
+def _inputs_of(model: Any) -> dict[str, tuple[Any, int]]:
+    """The dtype, as numpy's, and the number of axes of each input of a model, by its name."""
+    found = model.inputs if isinstance(model, _SavedModel) else {one.name: one for one in getattr(model, "inputs", ())}
+    return {name: (tensorflow.as_dtype(one.dtype).as_numpy_dtype, len(one.shape)) for name, one in found.items()}
+
+
+def _load(uri: str, arguments: dict[str, Any]) -> Any:
+    if _FILE.search(uri) or os.path.isfile(uri):
+        with _local(uri) as path:
+            return tensorflow.keras.models.load_model(path, **arguments)
+    path = _without_scheme(uri)
+    if _HUB.match(uri):
+        with extra_required("tensorflow-hub"):
+            import tensorflow_hub  # noqa: PLC0415 - few models come from there
+        path = str(tensorflow_hub.resolve(uri))
+    if not tensorflow.io.gfile.exists(path):
+        raise FileNotFoundError(f"there is no model {uri!r}: no such file or folder.")
+    if tensorflow.keras.__version__.startswith("2."):
+        return tensorflow.keras.models.load_model(path, **arguments)
+    return _SavedModel(tensorflow.saved_model.load(path, **arguments), uri)
+
+
+def _load_weights(model: Any, uri: str) -> None:
+    if not hasattr(model, "load_weights"):
+        raise ValueError(
+            f"weights ({uri}) can only be given to a Keras model, not to a {type(model).__name__.lstrip('_')}; load "
+            "the model from a .keras file, or use ModelType.SAVED_WEIGHTS with create_model_fn."
+        )
+    if os.path.exists(f"{_without_scheme(uri)}.index"):  # a checkpoint is several files with a common prefix
+        model.load_weights(_without_scheme(uri))
+        return
+    with _local(uri) as path:
+        model.load_weights(path)
+
+
+@contextmanager
+def _local(uri: str) -> Iterator[str]:
+    """A context with a local path of a file, which keeps its suffix: Keras chooses the format by that."""
+    path = _without_scheme(uri)
+    if not _REMOTE.match(path):
+        open_uri(path).close()
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, os.path.basename(urlsplit(uri).path))
+        with open_uri(uri) as remote, open(path, "wb") as file:
+            shutil.copyfileobj(remote, file)
+        yield path
+
+
+def _without_scheme(uri: str) -> str:
+    return unquote(urlsplit(uri).path) if uri.startswith("file://") else uri
+
+
+def _answer_of(model: Any, rows: Any, inference_args: dict[str, Any] | None) -> Any:
+    """The model's answer for a batch, or for a dict of batches by the names of its inputs; no tuple."""
+    rows = {name: tensorflow.constant(one) for name, one in rows.items()} if isinstance(rows, Mapping) else rows
+    return _single(_run(model, rows, inference_args or {}))
+
+
+def _single(answer: Any) -> Any:
+    if isinstance(answer, Mapping):
+        return {name: _single(output) for name, output in answer.items()}
+    return single_output(tuple(answer) if isinstance(answer, list) else answer)  # Keras's several are a list
+
+
+def _run(model: Any, rows: Any, arguments: Mapping[str, Any]) -> Any:
+    """The answer of a model; of Keras's as a graph, in half of the time, unless ``run_eagerly`` is set or it fails."""
+    if not isinstance(model, tensorflow.keras.Model) or model.run_eagerly:
+        return model(rows, **arguments)
+    kept = vars(model)  # so that the graph, which holds the model, ends with it
+    if _GRAPH not in kept:
+        kept[_GRAPH] = tensorflow.function(model, autograph=False, reduce_retracing=True)
+    try:
+        return kept[_GRAPH](rows, **arguments)
+    except Exception:
+        answer = model(rows, **arguments)  # or its own error
+        kept[_GRAPH] = model
+        return answer
+
+
+def _arrays_of(answer: Any) -> Any:
+    if isinstance(answer, Mapping):
+        return {name: _arrays_of(output) for name, output in answer.items()}
+    return answer.numpy() if hasattr(answer, "numpy") else answer
+
+
+def _rows_of(answer: Any) -> Any:
+    """A tensor's rows, each in memory of its own: a slice may keep the whole batch alive."""
+    if isinstance(answer, Mapping):
+        return {name: _rows_of(output) for name, output in answer.items()}
+    if not isinstance(answer, tensorflow.Tensor) or not answer.ndim or not answer.dtype.is_numpy_compatible:
+        return answer
+    if answer.dtype == tensorflow.string:
+        return tensorflow.unstack(answer)
+    with tensorflow.device("CPU"):
+        return [tensorflow.constant(row.copy()) for row in answer.numpy()]

@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 
 from headrace.core.answer import predictions_of, with_model_id
 from headrace.core.conversion import to_results
-from headrace.core.errors import ConfigurationError, MissingExtraError, PredictionCountError, extra_required
+from headrace.core.errors import ConfigurationError, PredictionCountError, extra_required
 from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
-from headrace.handlers.base import UriModelHandler
+from headrace.handlers.base import FrameworkHandler
 
 with extra_required("tensorrt"):
     import numpy
@@ -147,20 +147,16 @@ def _cuda(function: str, *arguments: Any) -> Any:
 
 @functools.cache
 def _driver() -> Any:
-    try:
+    with extra_required("tensorrt"):
         driver = importlib.import_module("cuda.bindings.driver")
-    except ImportError as error:
-        raise MissingExtraError("cuda-python", "tensorrt") from error
     driver.cuInit(0)
     return driver
 
 
 @functools.cache
 def _tensorrt() -> Any:
-    try:
+    with extra_required("tensorrt"):
         trt = importlib.import_module("tensorrt")
-    except ImportError as error:
-        raise MissingExtraError("tensorrt", "tensorrt") from error
     if int(trt.__version__.partition(".")[0]) < _OLDEST:
         raise ConfigurationError(f"TensorRT {trt.__version__} is too old; install {_OLDEST} or later.")
     return trt
@@ -189,7 +185,7 @@ TensorRTInferenceFn = Callable[
 ]
 
 
-class TensorRTEngineHandlerNumPy(Float32Rows, UriModelHandler[Array, TensorRTEngine]):
+class TensorRTEngineHandlerNumPy(Float32Rows, FrameworkHandler[Array, TensorRTEngine]):
     """Predicts for numpy arrays: an example has the shape of the engine's input without the first dimension.
 
     Args:
@@ -266,15 +262,9 @@ class TensorRTEngineHandlerNumPy(Float32Rows, UriModelHandler[Array, TensorRTEng
             )
         return TensorRTEngine(engine)
 
-    def run_inference(
-        self,
-        batch: Sequence[numpy.ndarray[Any, Any]],
-        model: TensorRTEngine,
-        inference_args: dict[str, Any] | None = None,
-    ) -> Iterable[PredictionResult]:
-        """Predicts for arrays of equal shape."""
+    def _called(self, batch: Any, model: Any, inference_args: dict[str, Any] | None) -> Iterable[PredictionResult]:
         found = predictions_of(self.inference_fn(batch, model, inference_args), "inference_fn")
-        yield from with_model_id(found, self._model_uri)
+        return with_model_id(found, self._model_uri)
 
     def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
         """Raises ValueError for any: there are none."""

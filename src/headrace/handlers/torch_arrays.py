@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import repeat
 from operator import attrgetter, eq
 from pickle import PickleBuffer
 from typing import Any
 
-from headrace.core.arrays import NotMappableError, Span, Stacked
+from headrace.core.arrays import ArrayCodec, NotMappableError, Span, Stacked
 from headrace.core.errors import extra_required
 
 with extra_required("pytorch"):
@@ -30,10 +30,14 @@ _RARE = (
 """Dtypes that many operations refuse, and torch cannot always pickle; not every version of torch has them."""
 _NAMES: dict[torch.dtype, str] = {getattr(torch, name): name for name in (*_COMMON, *_RARE) if hasattr(torch, name)}
 
+_SCRIPTED = (
+    *(torch.jit.RecursiveScriptModule, torch.jit.TopLevelTracedModule),
+    *(torch.jit.ScriptModule, torch.jit.ScriptFunction),
+)
 _TRAITS = attrgetter("shape", "dtype", "layout", "device", "requires_grad")
 
 
-class TorchArrays:
+class TorchArrays(ArrayCodec):
     """Stacks contiguous tensors of one dtype and shape that are on the CPU and need no gradient."""
 
     movable = (torch.Tensor, torch.nn.Parameter)
@@ -80,7 +84,7 @@ class TorchArrays:
             torch.UntypedStorage: _export_storage,
             torch.TypedStorage: _export_typed_storage,
             **dict.fromkeys(self.movable, _reduce_unusual),
-            **dict.fromkeys(_scripted(), _refuse_script),
+            **dict.fromkeys(_SCRIPTED, _refuse_script),
         }
 
     def movers(self, arrays: Sequence[torch.Tensor]) -> Mapping[Span, Callable[[memoryview], None]]:
@@ -130,24 +134,15 @@ def _reduce(tensor: torch.Tensor) -> Any:
 
 
 def _reduce_unusual(tensor: torch.Tensor) -> Any:
-    """Reduces as torch does, except sparse tensors: torch keeps those that it rebuilds until its next load."""
+    """Reduces as torch does, which keeps the sparse tensors that it rebuilds until its next load, to validate them."""
     reduced: Any = tensor.__reduce_ex__(5)
-    if reduced[0] is torch._utils._rebuild_sparse_tensor:
-        return _sparse, (*reduced[1], tensor.requires_grad)
-    if reduced[0] is torch._tensor._rebuild_from_type_v2 and reduced[1][0] is torch._utils._rebuild_sparse_tensor:
-        _, cls, parts, state = reduced[1]
-        return reduced[0], (_sparse, cls, (*parts, tensor.requires_grad), state)
-    return reduced
+    return reduced if tensor.layout is torch.strided else (_validated, (*reduced[:2], tensor.requires_grad))
 
 
-def _sparse(layout: torch.layout, parts: tuple[Any, ...], requires_grad: bool) -> torch.Tensor:
-    """Rebuilds a sparse tensor; its parts come from a valid one and need no validation."""
-    if layout is torch.sparse_coo:
-        indices, values, size, is_coalesced = parts
-        made = torch.sparse_coo_tensor(indices, values, size, check_invariants=False, is_coalesced=is_coalesced)
-    else:
-        made = torch.sparse_compressed_tensor(*parts, layout=layout, check_invariants=False)
-    return made.detach().requires_grad_(requires_grad)
+def _validated(rebuild: Callable[..., Any], parts: tuple[Any, ...], requires_grad: bool) -> torch.Tensor:
+    tensor: torch.Tensor = rebuild(*parts)
+    torch._utils._validate_loaded_sparse_tensors()
+    return tensor.requires_grad_(requires_grad)
 
 
 def _rebuilt(data: Any, name: str, shape: tuple[int, ...], requires_grad: bool) -> torch.Tensor:
@@ -177,19 +172,15 @@ def _move(tensors: Sequence[torch.Tensor], memory: memoryview) -> None:
 def _export_storage(storage: torch.UntypedStorage) -> Any:
     if storage.device.type != "cpu":
         raise NotMappableError(f"a tensor lies on {storage.device}")
-    if not storage.nbytes():
-        return _empty_storage, ()
     data: Any = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
     return _storage_on, (PickleBuffer(data),)
 
 
-def _empty_storage() -> torch.TypedStorage:
-    return _typed(torch.UntypedStorage(0), torch.uint8)
-
-
 def _storage_on(memory: Any) -> torch.TypedStorage:
     """A storage with a type, since torch's functions that rebuild tensors expect one, and then override it."""
-    return _typed(torch.frombuffer(memory, dtype=torch.uint8).untyped_storage(), torch.uint8)
+    data = torch.frombuffer(memory, dtype=torch.uint8) if memoryview(memory) else torch.empty(0, dtype=torch.uint8)
+    storage: torch.TypedStorage = data._typed_storage()
+    return storage
 
 
 def _export_typed_storage(storage: torch.TypedStorage) -> Any:
@@ -197,16 +188,7 @@ def _export_typed_storage(storage: torch.TypedStorage) -> Any:
 
 
 def _retyped(storage: torch.TypedStorage, dtype: torch.dtype) -> torch.TypedStorage:
-    return _typed(storage._untyped_storage, dtype)
-
-
-def _typed(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.TypedStorage:
-    return torch.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
-
-
-def _scripted() -> Iterator[type]:
-    names = ("RecursiveScriptModule", "TopLevelTracedModule", "ScriptModule", "ScriptFunction")
-    return (getattr(torch.jit, name) for name in names if hasattr(torch.jit, name))
+    return torch.TypedStorage(wrap_storage=storage._untyped_storage, dtype=dtype, _internal=True)
 
 
 def _refuse_script(_: Any) -> Any:

@@ -18,6 +18,8 @@ from headrace.core.conversion import (
     column_integers,
     column_numbers,
     single_output,
+    to_matrix,
+    to_numbers,
 )
 from headrace.core.errors import ConfigurationError, extra_required
 
@@ -58,19 +60,47 @@ def is_usable(device: torch.device) -> bool:
     return True
 
 
-def load_onto(device: str | torch.device, load: Callable[[torch.device], ModelT]) -> ModelT:
-    """Returns ``load(device)``; if that cannot be done, ``load(CPU)``, with a warning in the log."""
-    device = device_named(device)
-    if is_usable(device):
+def load_onto(device: str | torch.device | None, load: Callable[[Any], ModelT], arguments: Mapping[str, Any]) -> ModelT:
+    """Loads a model onto a device; if that cannot be done, onto the CPU, with a warning in the log.
+
+    Args:
+        device: as ``device_named`` takes it; None: the GPU if it can be used.
+        load: the function that loads; None instead of a device: its keyword arguments choose one.
+        arguments: these.
+    """
+    if _chosen(arguments):
+        return load(None)
+    asked = device_named(device) if device else (CUDA if is_usable(CUDA) else CPU)
+    if is_usable(asked):
         try:
-            return load(device)
+            return load(asked)
         except RuntimeError as error:
-            if device.type == "cpu":
+            if asked.type == "cpu":
                 raise
-            _LOGGER.warning("The model did not load onto %s and goes to the CPU: %s", device, error)
+            _LOGGER.warning("The model did not load onto %s and goes to the CPU: %s", asked, error)
     else:
-        _LOGGER.warning("The device %s was asked for, but cannot be used here; the model goes to the CPU.", device)
+        _LOGGER.warning("The device %s was asked for, but cannot be used here; the model goes to the CPU.", asked)
     return load(CPU)
+
+
+def _chosen(arguments: Mapping[str, Any]) -> list[str]:
+    given = {**(arguments.get("model_kwargs") or {}), **arguments}
+    return [place for place in ("device", "device_map") if given.get(place) is not None]
+
+
+def refuse_two_devices(device: str | torch.device | None, arguments: Mapping[str, Any], name: str) -> None:
+    """Raises ConfigurationError for an unknown device, or if a loading function's arguments, called ``name``, have one.
+
+    That may be a ``device`` or ``device_map`` among them, or in ``model_kwargs``.
+    """
+    if not device:
+        return
+    device_named(device)
+    if chosen := _chosen(arguments):
+        raise ConfigurationError(
+            f"{name} say where the model goes ({', '.join(chosen)}), so device={device!r} would have no effect; "
+            "leave one of them out."
+        )
 
 
 def device_of(model: Any, asked: str | torch.device) -> torch.device:
@@ -85,47 +115,25 @@ def device_of(model: Any, asked: str | torch.device) -> torch.device:
     return device if is_usable(device) else CPU
 
 
-class AutoPlacement:
-    """The device of a model whose loading function may choose one itself.
-
-    Args:
-        device: as ``device_named`` takes it; None: the GPU if it can be used.
-        arguments: keyword arguments of the loading function, perhaps with ``model_kwargs``; a ``device`` or
-            ``device_map`` in either chooses the device.
-        name: of the handler's argument that holds them.
-
-    Raises:
-        ConfigurationError: the device is unknown, or is given twice.
-    """
-
-    def __init__(self, device: str | torch.device | None, arguments: Mapping[str, Any], name: str) -> None:
-        self._device = device_named(device) if device else None
-        chosen = _chosen(arguments)
-        if device and chosen:
-            raise ConfigurationError(
-                f"{name} say where the model goes ({', '.join(chosen)}), so device={device!r} would have no effect; "
-                "leave one of them out."
-            )
-
-    def load(self, load: Callable[..., ModelT], arguments: Mapping[str, Any]) -> ModelT:
-        """Loads a model: ``load(device=...)``, or ``load()`` if its arguments choose the device; as ``load_onto``."""
-        if _chosen(arguments):
-            return load()
-        device = self._device or (CUDA if is_usable(CUDA) else CPU)
-        return load_onto(device, lambda device: load(device=device))
-
-
-def _chosen(arguments: Mapping[str, Any]) -> list[str]:
-    given = {**(arguments.get("model_kwargs") or {}), **arguments}
-    return [place for place in ("device", "device_map") if given.get(place) is not None]
-
-
 class TensorExamples:
-    """For a handler whose examples are tensors, or dicts of tensors."""
+    """For a handler whose examples are tensors; the numbers of a row make one without other dimensions."""
+
+    takes = Takes()
+    _of_rows = "float32"
+    """The dtype of numbers in rows and columns."""
 
     def get_num_bytes(self, batch: Sequence[Any]) -> int:
         """Bytes of the tensors' elements."""
         return sum(map(num_bytes, arrays_in(batch)))
+
+    def example_from_row(self, row: Mapping[str, Any]) -> Any:
+        """A row's columns, in their order, as a 1-D tensor of floats; ValueError names one that is no number."""
+        return torch.tensor(to_numbers(row, FLOAT32_MAX), dtype=getattr(torch, self._of_rows))
+
+    def _rows_of(self, columns: Any) -> Any:
+        if isinstance(columns, torch.Tensor):
+            return columns
+        return torch.from_numpy(numpy.require(to_matrix(columns, numpy, self._of_rows), requirements="W"))
 
 
 class KeyedTensorExamples(TensorExamples):
@@ -138,7 +146,7 @@ class KeyedTensorExamples(TensorExamples):
     _dtypes: Mapping[str, torch.dtype]
 
     @property
-    def takes(self) -> Takes:
+    def takes(self) -> Takes:  # type: ignore[override]
         """Numbers by name, each within its dtype."""
         return Takes(Form.ARRAYS, limits=partial(_limits, self._dtypes))
 
@@ -146,8 +154,7 @@ class KeyedTensorExamples(TensorExamples):
         """A row's columns as tensors of the columns' dtypes: a number without dimensions, a list as a 1-D tensor."""
         return {column: _tensor(column, value, _dtype_of(column, self._dtypes)) for column, value in row.items()}
 
-    def _inputs_of(self, columns: Any) -> dict[str, torch.Tensor]:
-        """Columns of many rows (arrays or tensors by name, an Arrow table or record batch, a frame) as tensors."""
+    def _rows_of(self, columns: Any) -> dict[str, torch.Tensor]:
         found = by_name(columns)
         return {name: _tensor_of_rows(name, values, _dtype_of(name, self._dtypes)) for name, values in found.items()}
 
@@ -203,14 +210,15 @@ def _tensor_of_rows(column: str, values: Any, dtype: torch.dtype) -> torch.Tenso
 
 
 def call_model(
-    inputs: torch.Tensor | Mapping[str, torch.Tensor],
+    inputs: Any,
     model: Any,
+    device: torch.device,
     inference_args: Mapping[str, Any] | None = None,
     model_fn: str = "__call__",
 ) -> Any:
-    """Calls the model, or its method ``model_fn``, on a batch: a tensor, or tensors by argument name."""
-    positional: list[Any] = [inputs] if isinstance(inputs, torch.Tensor) else []
-    named: Mapping[str, Any] = {} if isinstance(inputs, torch.Tensor) else inputs
+    """Calls the model, or its method ``model_fn``, on a batch on a device: a tensor, or tensors by argument name."""
+    positional: list[Any] = [inputs.to(device)] if isinstance(inputs, torch.Tensor) else []
+    named = {} if positional else {name: tensor.to(device) for name, tensor in inputs.items()}
     try:
         with torch.no_grad():
             return single_output(getattr(model, model_fn)(*positional, **named, **(inference_args or {})))
@@ -224,18 +232,10 @@ def call_model(
         ) from error
 
 
-def on_device(inputs: Any, device: torch.device) -> Any:
-    """Moves a tensor, or tensors by name, to a device."""
-    if isinstance(inputs, torch.Tensor):
-        return inputs.to(device)
-    return {name: tensor.to(device) for name, tensor in inputs.items()}
-
-
-def on_cpu(answer: Any) -> Any:
-    """Moves a tensor, or those in a mapping or list, to the CPU; refuses a tuple in a mapping."""
-    if isinstance(answer, Mapping):
-        return {name: on_cpu(single_output(output)) for name, output in answer.items()}
-    return answer.cpu() if isinstance(answer, torch.Tensor) else owned(answer)
+def outputs_of(inputs: Any, model: Any, device: torch.device, *arguments: Any, **options: Any) -> Any:
+    """As ``call_model``; each output of several by name must be a single one, too."""
+    answer = call_model(inputs, model, device, *arguments, **options)
+    return {name: single_output(one) for name, one in answer.items()} if isinstance(answer, Mapping) else answer
 
 
 def rows(answer: Any) -> Any:
@@ -245,9 +245,7 @@ def rows(answer: Any) -> Any:
     """
     if isinstance(answer, torch.Tensor):
         return [row.clone() for row in answer.cpu()] if answer.ndim else answer  # which is refused later
-    if isinstance(answer, Mapping):
-        return {name: rows(single_output(output)) for name, output in answer.items()}
-    return owned(answer)
+    return {name: rows(output) for name, output in answer.items()} if isinstance(answer, dict) else owned(answer)
 
 
 def owned(value: Any) -> Any:

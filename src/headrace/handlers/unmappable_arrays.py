@@ -8,14 +8,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from headrace.core.arrays import NoArrays, NotMappableError
+from headrace.core.arrays import ArrayCodec, NotMappableError
 
 __all__ = ["TensorflowArrays", "XGBoostArrays"]
 
 
-class TensorflowArrays(NoArrays):
+class TensorflowArrays(ArrayCodec):
     """Tensors are pickled by TensorFlow itself, as numpy's arrays."""
 
     def exporters(self) -> Mapping[type, Callable[[Any], Any]]:
@@ -25,7 +26,7 @@ class TensorflowArrays(NoArrays):
         from tensorflow.python.ops.resource_variable_ops import ResourceVariable  # noqa: PLC0415 - as above
 
         layers = set(_subclasses(tensorflow.keras.layers.Layer)) if "keras" in sys.modules else set()
-        return dict.fromkeys([EagerTensor, ResourceVariable, *layers], _refuse_tensor)
+        return dict.fromkeys([EagerTensor, ResourceVariable, *layers], partial(_refuse, "TensorFlow keeps tensors"))
 
     def limit_threads(self, count: int) -> Callable[[], None]:
         """Limits a process in which TensorFlow has not computed yet; afterwards TensorFlow refuses to change it."""
@@ -38,18 +39,14 @@ class TensorflowArrays(NoArrays):
         return lambda: None
 
 
-class XGBoostArrays(NoArrays):
+class XGBoostArrays(ArrayCodec):
     """XGBoost has no arrays of its own, but models that must not be moved into shared memory."""
 
     def exporters(self) -> Mapping[type, Callable[[Any], Any]]:
         """Refuses each booster, also within an estimator: unpickling one starts OpenMP's threads, and forks hang."""
         import xgboost  # noqa: PLC0415 - only where it is imported already
 
-        return {xgboost.Booster: _refuse_booster}
-
-    def limit_threads(self, count: int) -> Callable[[], None]:
-        """Does nothing: each model sets its own number of threads (``nthread``, ``n_jobs``)."""
-        return lambda: None
+        return {xgboost.Booster: partial(_refuse, "XGBoost keeps its trees")}
 
 
 def _subclasses(cls: type) -> Iterator[type]:
@@ -59,9 +56,5 @@ def _subclasses(cls: type) -> Iterator[type]:
         yield from _subclasses(subclass)
 
 
-def _refuse_tensor(_: Any) -> Any:
-    raise NotMappableError("TensorFlow keeps tensors in memory of its own")
-
-
-def _refuse_booster(_: Any) -> Any:
-    raise NotMappableError("XGBoost keeps its trees in memory of its own")
+def _refuse(what: str, _: Any) -> Any:
+    raise NotMappableError(f"{what} in memory of its own")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from headrace.core.answer import predictions_of, with_model_id
 from headrace.core.beam_compat import with_beams_attributes
@@ -16,7 +16,7 @@ from headrace.core.conversion import column_numbers, predict_by_kind, to_matrix,
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
-from headrace.handlers.base import EstimatorHandler, refuse_lack_of
+from headrace.handlers.base import EstimatorHandler, TakesColumns, refuse_lack_of
 
 with extra_required("xgboost"):
     import numpy
@@ -26,9 +26,6 @@ with extra_required("xgboost"):
 
 from headrace.handlers.array_batches import ArrayExamples, with_names
 from headrace.handlers.data_frames import as_frame, as_row, bytes_of
-
-if TYPE_CHECKING:
-    import datatable
 
 __all__ = [
     "XGBoostModelHandler",
@@ -73,14 +70,17 @@ def default_xgboost_inference_fn(
     matrices = [_matrix(example) for example in batch]
 
     def predict(alike: Sequence[Any]) -> list[Any]:
-        return list(_split(ask(_together(alike)), [matrix.shape[0] for matrix in alike]))
+        answer, ends = ask(_together(alike)), accumulate((matrix.shape[0] for matrix in alike), initial=0)
+        return [answer[start:stop].copy() for start, stop in pairwise(ends)]  # each in memory of its own
 
     def ask(matrix: Any) -> Any:
         matrix = _as_fitted(matrix, model) if isinstance(matrix, pandas.DataFrame) else matrix
         answer = _predict(model, matrix, arguments, method)
         return with_names(answer, getattr(model, "classes_", ())) if named else answer
 
-    if _is_by_row(model, method) and "base_margin" not in arguments:
+    own = getattr(type(model), method, None)
+    is_by_row = getattr(own, "__module__", "").partition(".")[0] == "xgboost"
+    if is_by_row and "base_margin" not in arguments:
         answers = predict_by_kind(matrices, map(_kind, matrices), predict)
     else:
         answers = list(map(ask, matrices))
@@ -137,21 +137,18 @@ class XGBoostModelHandler(EstimatorHandler[ExampleT, Any]):
         model.load_model(state)
         return model
 
-    def run_inference(
-        self, batch: Sequence[ExampleT], model: Any, inference_args: dict[str, Any] | None = None
-    ) -> Iterable[PredictionResult]:
-        """Predicts; examples with the same columns and dtypes share a call."""
+    def _called(self, batch: Any, model: Any, inference_args: dict[str, Any] | None) -> Iterable[PredictionResult]:
         found = predictions_of(self._inference_fn(batch, model, inference_args), "inference_fn")
-        yield from with_model_id(found, self._model_uri)
+        return with_model_id(found, self._model_uri)
 
-    def _columns_result(
-        self, columns: Any, rows: Any, model: Any, inference_args: dict[str, Any] | None
-    ) -> PredictionResult:
+    def _answer(self, rows: Any, model: Any, inference_args: dict[str, Any] | None) -> Any:
         (result,) = self._inference_fn([rows], model, inference_args)
-        return PredictionResult(columns, result.inference, self._model_uri)
+        return result.inference
 
 
-class XGBoostModelHandlerNumpy(ArrayExamples, XGBoostModelHandler["numpy.ndarray[Any, Any]"]):
+class XGBoostModelHandlerNumpy(
+    ArrayExamples, XGBoostModelHandler["numpy.ndarray[Any, Any]"], TakesColumns["numpy.ndarray[Any, Any]", Any]
+):
     """Predicts for numpy arrays: an example is a matrix of rows of features, or a 1-D array for a single row.
 
     Args and errors are those of ``XGBoostModelHandler``.
@@ -159,16 +156,15 @@ class XGBoostModelHandlerNumpy(ArrayExamples, XGBoostModelHandler["numpy.ndarray
 
     takes = Takes(missing=True)
 
-    def run_columns(self, columns: Any, model: Any, inference_args: dict[str, Any] | None = None) -> PredictionResult:
-        """Predicts for all rows of columns, as a matrix of 32-bit floats: an ``inference_fn``'s only example."""
-        return self._columns_result(columns, to_matrix(columns, numpy, "float32"), model, inference_args)
+    def _rows_of(self, columns: Any) -> Any:
+        return to_matrix(columns, numpy, "float32")
 
     def example_from_row(self, row: Mapping[str, Any]) -> numpy.ndarray[Any, Any]:
         """A row's columns, in their order, as a 1-D array of 64-bit floats; missing values are NaN."""
         return numpy.array([number for column, value in row.items() for number in _numbers(column, value)])
 
 
-class XGBoostModelHandlerPandas(XGBoostModelHandler[pandas.DataFrame]):
+class XGBoostModelHandlerPandas(XGBoostModelHandler[pandas.DataFrame], TakesColumns[pandas.DataFrame, Any]):
     """Predicts for pandas frames: an example is a DataFrame; or a row: a Series, dict, named tuple or ``beam.Row``.
 
     Columns that the model was not fitted on are left out. Text becomes its categories where it was fitted on some, else
@@ -177,26 +173,22 @@ class XGBoostModelHandlerPandas(XGBoostModelHandler[pandas.DataFrame]):
 
     takes = Takes(Form.FRAME)
 
-    def run_inference(
-        self, batch: Sequence[Any], model: Any, inference_args: dict[str, Any] | None = None
-    ) -> Iterable[PredictionResult]:
-        """Predicts; rows of the same columns make one frame, and frames of the same columns and dtypes share a call."""
+    def _called(self, batch: Any, model: Any, inference_args: dict[str, Any] | None) -> Iterable[PredictionResult]:
         rows = list(map(as_row, batch))
         known = [row for row in rows if row is not None]
         if len(known) < len(rows) or not self.columns_equal_rows():
             pairs = zip(batch, rows, strict=True)
             examples = [given if row is None else self.example_from_row(row) for given, row in pairs]
-            return super().run_inference(examples, model, inference_args)
+            return super()._called(examples, model, inference_args)
 
         def predict(alike: Sequence[Mapping[str, Any]]) -> Any:
             frame = pandas.DataFrame({name: [row[name] for row in alike] for name in alike[0]})
-            return self._columns_result(alike, frame, model, inference_args).inference
+            return self._answer(frame, model, inference_args)
 
         return to_results(batch, predict_by_kind(known, map(tuple, known), predict), self._model_uri)
 
-    def run_columns(self, columns: Any, model: Any, inference_args: dict[str, Any] | None = None) -> PredictionResult:
-        """Predicts for all rows of a data frame, or of columns that make one; it is the batch's only example."""
-        return self._columns_result(columns, as_frame(columns), model, inference_args)
+    def _rows_of(self, columns: Any) -> pandas.DataFrame:
+        return as_frame(columns)
 
     def get_num_bytes(self, batch: Sequence[Any]) -> int:
         """Bytes of the frames, their indexes and strings included; of a large batch estimated from some of them."""
@@ -219,13 +211,13 @@ class XGBoostModelHandlerSciPy(XGBoostModelHandler[Any]):
         return sum(part.nbytes for matrix in matrices for part in (matrix.data, matrix.indices, matrix.indptr))
 
 
-class XGBoostModelHandlerDatatable(XGBoostModelHandler["datatable.Frame"]):
+class XGBoostModelHandlerDatatable(XGBoostModelHandler[Any]):
     """Predicts for datatable's frames; XGBoost, which no longer knows them, gets pandas frames.
 
     Args and errors are those of ``XGBoostModelHandler``; MissingExtraError if datatable is not installed.
     """
 
-    def get_num_bytes(self, batch: Sequence[datatable.Frame]) -> int:
+    def get_num_bytes(self, batch: Sequence[Any]) -> int:
         """Bytes of the frames."""
         return sum(map(sys.getsizeof, batch))
 
@@ -313,12 +305,6 @@ def _together(alike: Sequence[Any]) -> Any:
     return pandas.concat(alike) if isinstance(first, pandas.DataFrame) else numpy.concatenate(alike)
 
 
-def _is_by_row(model: Any, method: str) -> bool:
-    """Whether the model surely predicts row by row."""
-    predict = getattr(type(model), method, None)
-    return getattr(predict, "__module__", "").partition(".")[0] == "xgboost"
-
-
 def _predict(model: Any, matrix: Any, arguments: dict[str, Any], method: str) -> Any:
     if not isinstance(model, xgboost.Booster):
         return getattr(model, method)(matrix, **arguments)
@@ -327,12 +313,6 @@ def _predict(model: Any, matrix: Any, arguments: dict[str, Any], method: str) ->
     if few and arguments.get("validate_features", True):  # XGBoost would treat the last ones as missing
         raise ValueError(f"an example has {data.num_col()} columns, and the model {model.num_features()} features.")
     return model.predict(data, **arguments)
-
-
-def _split(answer: Any, counts: Sequence[int]) -> Iterator[Any]:
-    """Each example's part of an answer, in memory of its own."""
-    for start, stop in pairwise(accumulate(counts, initial=0)):
-        yield answer[start:stop].copy()
 
 
 def _number(column: str, value: Any) -> float:
