@@ -148,13 +148,13 @@ def test_cache_of_the_whole_batch_is_no_prediction(tmp_path):
     """Taken for rows, the layers of a cache would cut a batch down to their number, as they do with Beam."""
     config = transformers.GPT2Config(vocab_size=20, n_positions=16, n_embd=8, n_layer=2, n_head=2)
     transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
-    results = infer(HuggingFaceModelHandlerTensor(tmp_path, transformers.AutoModelForCausalLM), TENSORS)
+    handler = HuggingFaceModelHandlerTensor(tmp_path, transformers.AutoModelForCausalLM)
+    results = infer(handler, TENSORS)
     assert [list(result.inference) for result in results] == [["logits"]] * 6
-
-
-def test_tuple_of_outputs_is_refused(classifier):
-    with pytest.raises(PredictionCountError, match="tuple of 1 outputs"):
-        infer(HuggingFaceModelHandlerTensor(classifier, CLASSIFIER), TENSORS[:1], {"return_dict": False})
+    with pytest.raises(PredictionCountError, match="tuple of 2 outputs"):
+        infer(
+            HuggingFaceModelHandlerTensor(tmp_path, transformers.AutoModelForCausalLM), TENSORS, {"return_dict": False}
+        )
 
 
 class Anything:
@@ -178,6 +178,8 @@ def test_bad_arguments_are_refused_with_the_cure(arguments, error, complaint):
     with pytest.raises(error, match=complaint) as raised:
         HuggingFaceModelHandlerKeyedTensor(*arguments)
     assert isinstance(raised.value, ConfigurationError)
+    with pytest.warns(NotYetHonouredWarning, match=r"HandlerTensor\(inference_args=...\) has no effect"):
+        HuggingFaceModelHandlerTensor("m", CLASSIFIER, inference_args={"output_attentions": True})
 
 
 @MAKERS
@@ -201,10 +203,3 @@ def test_models_of_token_ids_have_their_examples_sorted(make):
         assert make_plan(make("m", model_class)).batching.sorts
     for model_class in (transformers.ViTModel, transformers.AutoModelForAudioClassification):
         assert not make_plan(make("m", model_class)).batching.sorts
-
-
-def test_arguments_of_the_transform_which_beam_ignores_are_a_warning(classifier):
-    with pytest.warns(
-        NotYetHonouredWarning, match=r"HuggingFaceModelHandlerTensor\(inference_args=...\) has no effect"
-    ):
-        HuggingFaceModelHandlerTensor(classifier, CLASSIFIER, inference_args={"output_attentions": True})

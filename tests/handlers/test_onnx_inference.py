@@ -105,13 +105,6 @@ class TestContractWithOptions(HandlerContract):
         assert nearly_equal(first.inference["yes"], 10 * expected.inference["yes"])
 
 
-def test_default_providers_are_those_available(product_uri):
-    """Asking for another one would be a warning, and so an error here."""
-    found = OnnxModelHandlerNumpy(product_uri).load_model().get_providers()
-    assert found[-1] == "CPUExecutionProvider"
-    assert ("CUDAExecutionProvider" in found) is ("CUDAExecutionProvider" in onnxruntime.get_available_providers())
-
-
 def test_provider_outside_a_list_is_refused(product_uri):
     with pytest.raises(ConfigurationError, match=r"must be a list: \['CUDAExecutionProvider'\]"):
         OnnxModelHandlerNumpy(product_uri, providers="CUDAExecutionProvider")

@@ -169,12 +169,6 @@ class TestKeyedContract(BeamCompatContract):
         ]
 
 
-def test_model_is_in_evaluation_mode(state_path):
-    model = PytorchModelHandlerTensor(state_path, Scaled).load_model()
-    assert not model.training
-    assert not any(parameter.requires_grad for parameter in model.parameters())
-
-
 class Unsafe(OrderedDict):
     """What torch does not unpickle unless told to."""
 
@@ -246,11 +240,6 @@ def test_prediction_does_not_keep_its_batch():
         tensor = result.inference if isinstance(result.inference, torch.Tensor) else result.inference["x"]
         assert tensor.untyped_storage().nbytes() == 10 * 4
         assert len(pickle.dumps(tensor)) < 2000
-
-
-def test_batches_may_be_tensors_already():
-    results = default_tensor_inference_fn(torch.ones(4, 3), torch.nn.Flatten(), torch.device("cpu"))
-    assert [result.inference.tolist() for result in results] == [[1.0, 1.0, 1.0]] * 4
 
 
 def test_list_has_a_prediction_for_each_example_in_memory_of_its_own():

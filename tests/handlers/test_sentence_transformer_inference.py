@@ -50,21 +50,15 @@ def embed(handler, texts, inference_args=None):
     return [result.inference for result in handler.run_inference(texts, handler.load_model(), inference_args)]
 
 
-def test_embeddings_are_those_of_the_model_in_memory_of_their_own(folder, expected):
-    results = SentenceTransformerModelHandler(folder).run_inference(
-        TEXTS, sentence_transformers.SentenceTransformer(folder)
-    )
-    assert nearly_equal([result.inference for result in results], expected)
-    assert {(type(r.inference), r.inference.dtype.name, r.model_id) for r in results} == {
-        (numpy.ndarray, "float32", folder)
-    }
-    assert all(result.inference.base is None for result in results)
-
-
-def test_weights_of_large_models_are_mapped(folder, expected, runtime, assert_mappable):
+def test_embeddings_are_those_of_the_model_whose_weights_are_mapped(folder, expected, runtime, assert_mappable):
     handler = SentenceTransformerModelHandler(folder)
-    results = predict(handler, TEXTS, placement="machine")
-    assert nearly_equal([result.inference for result in results], expected)
+    for placement in (None, "machine"):
+        results = list(predict(handler, TEXTS, placement=placement))
+        assert nearly_equal([result.inference for result in results], expected)
+        assert {(type(one.inference), one.inference.dtype.name, one.model_id) for one in results} == {
+            (numpy.ndarray, "float32", folder)
+        }
+    assert all(result.inference.base is None for result in handler.run_inference(TEXTS, handler.load_model()))
     assert_mappable(handler)
 
 

@@ -146,27 +146,13 @@ def test_pandas_handler_takes_an_inference_fn_that_also_returns_the_examples(tab
     assert nearly_equal([result.inference for result in results], list(TABLE["height"][:6] + 1))
 
 
-class Scaled(BaseEstimator):
-    """Sums its features, times a factor of the call."""
-
-    def predict(self, inputs, factor=1):
-        return numpy.asarray(inputs, dtype=float).sum(axis=1) * factor
-
-
-def test_inference_args_go_to_predict(folder):
-    uri = save(Scaled(), folder / "scaled.pkl")
-    (array,) = infer(SklearnModelHandlerNumpy(uri), [numpy.array([1.0, 2.0])], {"factor": 10})
-    (frame,) = infer(SklearnModelHandlerPandas(uri), [pandas.DataFrame({"a": [1], "b": [2]})], {"factor": 10})
-    assert array.inference == frame.inference == 30
-
-
-@pytest.mark.parametrize("handler_class", [SklearnModelHandlerNumpy, SklearnModelHandlerPandas])
-def test_two_outputs_are_not_the_predictions_of_a_batch_of_two(handler_class, folder):
+def test_two_outputs_are_not_the_predictions_of_a_batch_of_two(folder):
     uri = save(BayesianRidge().fit(FEATURES, FEATURES[:, 0]), folder / "bayes.pkl")
-    batch = ARRAYS[:2] if handler_class is SklearnModelHandlerNumpy else [pandas.DataFrame([row]) for row in ARRAYS[:2]]
-    assert len(infer(handler_class(uri), batch)) == 2
-    with pytest.raises(ValueError, match="tuple of 2 outputs"):
-        infer(handler_class(uri), batch, {"return_std": True})
+    frames = [pandas.DataFrame([row]) for row in ARRAYS[:2]]
+    for handler, batch in ((SklearnModelHandlerNumpy(uri), ARRAYS[:2]), (SklearnModelHandlerPandas(uri), frames)):
+        assert len(infer(handler, batch)) == 2
+        with pytest.raises(ValueError, match="tuple of 2 outputs"):
+            infer(handler, batch, {"return_std": True})
 
 
 @pytest.mark.parametrize("wrong", ["pickle", 1, None])
@@ -185,35 +171,26 @@ def test_frame_must_have_one_row(table_uri, rows):
 
 
 @pytest.mark.filterwarnings("ignore:X has feature names, but LinearRegression was fitted without feature names")
-def test_column_order_matters_to_a_model_without_names(tmp_path):
+def test_column_order_matters_to_a_model_without_names(folder):
     model = LinearRegression().fit([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]], [1.0, 10.0, 0.0])
-    (tmp_path / "model.pickle").write_bytes(pickle.dumps(model))
-    handler = SklearnModelHandlerPandas(tmp_path / "model.pickle")
     frame = pandas.DataFrame({"a": [1.0], "b": [2.0]})
-    results = infer(handler, [frame, frame[["b", "a"]]])
+    results = infer(SklearnModelHandlerPandas(save(model, folder / "nameless.pkl")), [frame, frame[["b", "a"]]])
     assert nearly_equal([float(result.inference) for result in results], [21.0, 12.0])
 
 
-def test_frames_need_pandas_when_their_handler_is_made(monkeypatch):
+def test_missing_packages_are_named_by_what_needs_them(forest_uri, monkeypatch):
     monkeypatch.delitem(sys.modules, "headrace.handlers.data_frames")
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingExtraError, match="pandas is not installed"):
         SklearnModelHandlerPandas("model.pkl")
-
-
-def test_skops_is_an_extra(folder, monkeypatch):
-    path = folder / "model.skops"
-    path.write_bytes(b"")
     monkeypatch.setitem(sys.modules, "skops", None)
     with pytest.raises(MissingExtraError, match="'skops'"):
-        SklearnModelHandlerNumpy(path, ModelFileType.SKOPS).load_model()
+        SklearnModelHandlerNumpy(forest_uri, ModelFileType.SKOPS).load_model()
 
 
 def test_a_model_of_texts_gets_texts(folder):
     fitted = make_pipeline(CountVectorizer(), LogisticRegression()).fit(["good", "bad", "good"], [1, 0, 1])
-    path = folder / "texts.pkl"
-    path.write_bytes(pickle.dumps(fitted))
-    handler = SklearnModelHandlerNumpy(path, takes_texts=True)
+    handler = SklearnModelHandlerNumpy(save(fitted, folder / "texts.pkl"), takes_texts=True)
     texts = ["good", "", "Köln", "a longer one, and bad"]
     examples = [handler.example_from_row({"t": text}) for text in texts]
     assert [result.inference for result in predict(handler, examples)] == list(fitted.predict(texts))

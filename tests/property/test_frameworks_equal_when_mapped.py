@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from headrace.handlers.onnx_inference import OnnxModelHandlerNumpy
-from headrace.handlers.pytorch_inference import PytorchModelHandlerKeyedTensor, PytorchModelHandlerTensor
+from headrace.handlers.pytorch_inference import PytorchModelHandlerTensor
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy, SklearnModelHandlerPandas
 
 sys.path.append(str(Path(__file__).parent))  # hosts find what handlers need on it, too
@@ -62,10 +62,6 @@ def saved(folder, model):
     return str(path)
 
 
-def tensors():
-    return {"weight": torch.tensor(WEIGHTS), "bias": torch.tensor(WEIGHTS[0])}
-
-
 def estimator(folder):
     model = sklearn.linear_model.LinearRegression()
     model.coef_, model.intercept_, model.n_features_in_ = WEIGHTS, WEIGHTS[0], WIDTH
@@ -80,15 +76,9 @@ def forest(folder):
 
 
 def module(folder):
-    torch.save(tensors(), folder / "state.pt")
+    torch.save({"weight": torch.tensor(WEIGHTS), "bias": torch.tensor(WEIGHTS[0])}, folder / "state.pt")
     sizes = {"in_features": WIDTH, "out_features": WIDTH}
     return PytorchModelHandlerTensor(str(folder / "state.pt"), torch.nn.Linear, sizes)
-
-
-def keyed_module(folder):
-    torch.save(tensors(), folder / "keyed.pt")
-    sizes = {"in_features": WIDTH, "out_features": WIDTH}
-    return PytorchModelHandlerKeyedTensor(str(folder / "keyed.pt"), torch.nn.Linear, sizes)
 
 
 def network(folder):
@@ -112,7 +102,6 @@ FRAMEWORKS = {
     "estimator": (estimator, lambda row: row, MAPPED),
     "forest": (forest, as_frame, MAPPED),
     "module": (module, torch.tensor, MAPPED),
-    "module of names": (keyed_module, lambda row: {"input": torch.tensor(row)}, MAPPED),
     "module mapped by a host": (module, torch.tensor, {**MAPPED, "isolate": True}),
     "network in two hosts": (network, lambda row: row, {}),
 }

@@ -130,7 +130,7 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
     def load_model(self) -> ModelT:
         """Makes the model, ready to predict. Called once per process (or machine), never at construction."""
         # Not abstract, as in Beam: handlers that take over a method on the instance can then be made all the same.
-        raise _not_implemented(self, "load_model", "makes the model")
+        raise NotImplementedError(f"{type(self).__qualname__} does not implement load_model, which makes the model.")
 
     def run_inference(
         self, batch: Sequence[ExampleT], model: ModelT, inference_args: dict[str, Any] | None = None
@@ -146,7 +146,10 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
             One prediction for each example, in order; may be a generator. ``headrace.SKIP`` in place of a prediction
             leaves the example without an output.
         """
-        raise _not_implemented(self, "run_inference", "returns a prediction for each example of a batch")
+        raise NotImplementedError(
+            f"{type(self).__qualname__} does not implement run_inference, which returns a prediction for each example "
+            "of a batch."
+        )
 
     def get_num_bytes(self, batch: Sequence[ExampleT]) -> int:
         """Bytes of data in a batch; by default the length of its pickle."""
@@ -247,15 +250,12 @@ def _merged(cls: type, options: dict[str, Any], more: dict[str, Any]) -> dict[st
     return {name: value for name, value in {**options, **more}.items() if value is not None}
 
 
-def _not_implemented(handler: object, method: str, what: str) -> NotImplementedError:
-    return NotImplementedError(f"{type(handler).__qualname__} does not implement {method}, which {what}.")
-
-
-def _changed(handler: Any, method: str, functions: Sequence[Any], **answers: Any) -> Any:
+def _changed(handler: Any, method: str, functions: Sequence[Any], **answers: Any) -> ModelHandler[Any, Any, Any]:
     for function in functions:
         if not callable(function):
             raise ConfigurationError(f"a preprocessing or postprocessing function must be callable, not {function!r}.")
-    return describe_as(_answering(handler, **answers), handler, method, *functions)
+    changed: ModelHandler[Any, Any, Any] = _answering(handler, **answers)
+    return describe_as(changed, handler, method, *functions)
 
 
 def bare(handler: Any) -> Any:

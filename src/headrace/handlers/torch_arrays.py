@@ -30,10 +30,10 @@ _RARE = (
 """Dtypes that many operations refuse, and torch cannot always pickle; not every version of torch has them."""
 _NAMES: dict[torch.dtype, str] = {getattr(torch, name): name for name in (*_COMMON, *_RARE) if hasattr(torch, name)}
 
-_SCRIPTED = (
-    *(torch.jit.RecursiveScriptModule, torch.jit.TopLevelTracedModule),
-    *(torch.jit.ScriptModule, torch.jit.ScriptFunction),
-)
+_SCRIPTED: list[type] = [
+    getattr(torch.jit, name)
+    for name in ("RecursiveScriptModule", "TopLevelTracedModule", "ScriptModule", "ScriptFunction")
+]
 _TRAITS = attrgetter("shape", "dtype", "layout", "device", "requires_grad")
 
 
