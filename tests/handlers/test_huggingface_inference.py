@@ -127,13 +127,6 @@ def test_inference_fn_gets_the_models_device(device, said):
     assert result == (2, (said, {"a": 1}), "m")
 
 
-def test_model_is_in_evaluation_mode(classifier):
-    model = keyed_handler(classifier, load_model_args={"attn_implementation": "eager"}).load_model()
-    assert model.config._attn_implementation == "eager"
-    assert not model.training
-    assert not any(parameter.requires_grad for parameter in model.parameters())
-
-
 def test_prediction_has_the_examples_part_of_every_output(classifier):
     outputs = {"output_hidden_states": True, "output_attentions": True, "labels": torch.zeros(6, dtype=torch.int64)}
     handler = keyed_handler(classifier, load_model_args={"attn_implementation": "eager"})
@@ -152,9 +145,7 @@ def test_cache_of_the_whole_batch_is_no_prediction(tmp_path):
     results = infer(handler, TENSORS)
     assert [list(result.inference) for result in results] == [["logits"]] * 6
     with pytest.raises(PredictionCountError, match="tuple of 2 outputs"):
-        infer(
-            HuggingFaceModelHandlerTensor(tmp_path, transformers.AutoModelForCausalLM), TENSORS, {"return_dict": False}
-        )
+        infer(handler, TENSORS, {"return_dict": False})
 
 
 class Anything:

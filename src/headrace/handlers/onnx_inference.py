@@ -112,21 +112,21 @@ class OnnxModelHandlerNumpy(InputRows, ArrayPredictions):
         self._columns_are_inputs = columns_are_inputs
 
     def load_model(self) -> onnxruntime.InferenceSession:
-        """Makes a session with the model in the file."""
-        options = self._session_options
+        """Makes a session with the model in the file; of the default providers with those that this machine has."""
+        content: Any = self._model_uri  # a local path, beside which onnxruntime finds separate weights
+        if not os.path.isfile(content):
+            with open_uri(content) as file:
+                content = file.read()
+        options, providers = self._session_options, self._providers
+        if self._provider_options is None and providers == list(_CUDA_OR_CPU):  # onnxruntime warns about others
+            available = onnxruntime.get_available_providers()
+            providers = [provider for provider in providers if provider in available]
         return onnxruntime.InferenceSession(
-            _path_or_content(self._model_uri),
+            content,
             sess_options=options() if callable(options) else options,
-            providers=self._usable_providers(),
+            providers=providers,
             provider_options=self._provider_options,
         )
-
-    def _usable_providers(self) -> list[Any] | None:
-        """The given providers; of the default ones only those available, since onnxruntime warns about the others."""
-        if self._provider_options is not None or self._providers != list(_CUDA_OR_CPU):
-            return self._providers
-        available = onnxruntime.get_available_providers()
-        return [provider for provider in self._providers if provider in available]
 
 
 def _in_batches_of(size: int, run: Callable[[Any], Any], rows: Any) -> Any:
@@ -137,11 +137,3 @@ def _in_batches_of(size: int, run: Callable[[Any], Any], rows: Any) -> Any:
         full = numpy.concatenate([part, part[-1:].repeat(lacking, axis=0)]) if lacking else part
         answers.append(run(full)[: len(part)])
     return numpy.concatenate(answers)
-
-
-def _path_or_content(uri: str) -> str | bytes:
-    """What a session is made from: a local path, beside which onnxruntime finds separate weights, or the content."""
-    if os.path.isfile(uri):
-        return uri
-    with open_uri(uri) as file:
-        return file.read()
