@@ -51,6 +51,7 @@ def folders(classifier, save_bert, tmp_path_factory):
 
 class TestTextClassificationContract(BeamCompatContract):
     required = ()
+    beams_model_id = False
     bad_example = 7
     examples = TEXTS
     inference_args = {"top_k": None}
