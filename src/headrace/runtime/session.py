@@ -239,14 +239,16 @@ class InferenceSession:
 
     @during(Phase.LOADING)
     def _loaded(self, handler: Any) -> Any:
-        """Calls ``load_model``; retries transient failures."""
-        clock = self.spec.clock
+        """Calls ``load_model``, whose model may refuse columns of another kind; retries transient failures."""
+        clock, types = self.spec.clock, self.spec.plan.column_types
+        refuse = getattr(handler, "refuse_types", None)
         budget = RetryBudget(self.spec.retry, clock.time_ns, sleep_of(clock))
         failed = 0
         while True:
             try:
                 model = handler.load_model() if self.endpoints is None else self.endpoints.loaded(handler)
-                self._refuse_types(handler, model)
+                if types and refuse is not None:
+                    refuse(model, types)
                 return model
             except Exception as error:
                 failed += 1
@@ -255,12 +257,6 @@ class InferenceSession:
                 # As text: a record with the traceback would keep its frames, and with them the lease of a shared model.
                 text = traceback.format_exc().rstrip()
                 _LOGGER.warning("%s: loading failed and is tried again.\n%s", self.spec.plan.name, text)
-
-    def _refuse_types(self, handler: Any, model: Any) -> None:
-        """Has a handler that knows what its model was fitted on refuse columns of another kind."""
-        types, refuse = self.spec.plan.column_types, getattr(handler, "refuse_types", None)
-        if types and refuse is not None:
-            refuse(model, types)
 
 
 class _Sessions:
