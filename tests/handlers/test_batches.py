@@ -107,22 +107,16 @@ def test_what_was_sent_before_is_not_sent_again_however_it_is_batched(ask, speak
         assert sizes(server) == [3, 1, 1]
 
 
-def test_errored_request_is_the_dead_letter_of_its_element_and_asked_again_by_a_later_run(ask, speaking, refusing):
+def test_wrong_request_is_the_dead_letter_of_its_element_and_asked_again_by_a_later_run(ask, speaking, refusing):
     faults = [refusing(400, f"no {KEY}")]
     with batching(speaking(fault=lambda asked, _: faults[0] if faults and "bad" in str(asked) else None)) as server:
-        good, bad, fine = ask(server, ["good", "bad", "fine"])
+        good, bad, wrong, fine = ask(server, ["good", "bad", "\ud800", "fine"])
         assert (good, fine) == ("GOOD", "FINE")
         assert "no ***" in bad
+        assert "surrogates" in wrong
         faults.clear()
         assert ask(server, ["good", "bad", "fine"]) == ["GOOD", "BAD", "FINE"]
         assert sizes(server) == [3, 1]
-
-
-def test_text_that_cannot_be_sent_is_its_own_dead_letter(ask, speaking):
-    with batching(speaking()) as server:
-        a, wrong, b = ask(server, ["a", "\ud800", "b"])
-        assert (a, b, sizes(server)) == ("A", "B", [2])
-        assert "surrogates" in wrong
 
 
 def test_wrong_key_is_one_error_and_nothing_is_left_to_look_for(ask, handler, speaking, refusing):
@@ -133,24 +127,16 @@ def test_wrong_key_is_one_error_and_nothing_is_left_to_look_for(ask, handler, sp
         assert ask(server, ["a"]) == ["A"]
 
 
-def test_batch_that_ends_early_is_continued_by_another(ask, speaking):
+@pytest.mark.parametrize(("left", "answered", "batches"), [((2, 0), "ABCD", [4, 2]), ((1, 1, 1), "ABC", [4, 1, 1])])
+def test_batch_that_ends_early_is_continued_by_others_but_not_for_ever(left, answered, batches, ask, speaking):
     def ending(batch):
-        batch.status, batch.left = "expired", 2 if batch.number == 1 else 0
+        batch.status, batch.left = "expired", left[batch.number - 1]
 
     with batching(speaking(), ending=ending) as server:
-        assert ask(server, list("abcd")) == list("ABCD")
-        assert sizes(server) == [4, 2]
-
-
-def test_request_that_no_batch_comes_to_is_a_dead_letter(ask, speaking):
-    def ending(batch):
-        batch.status, batch.left = "expired", 1
-
-    with batching(speaking(), ending=ending) as server:
-        a, b = ask(server, ["a", "b"])
-        assert a == "A"
-        assert "without its answer" in b
-        assert len(server.batches) == 3
+        found = ask(server, list("abcd"))
+        assert found[: len(answered)] == list(answered)
+        assert all("without its answer" in one for one in found[len(answered) :])
+        assert sizes(server) == batches
 
 
 def test_passing_error_of_a_request_is_sent_in_another_batch(ask, speaking, refusing):

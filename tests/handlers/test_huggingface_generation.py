@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import random
-import signal
 import threading
 from contextlib import nullcontext
 
@@ -15,7 +13,6 @@ import torch
 import transformers
 
 from headrace import ConfigurationError, Failure, predict
-from headrace.core.errors import HostDiedError
 from headrace.core.events import HostLost, UsageReported
 from headrace.handlers import huggingface_engines
 from headrace.handlers.huggingface_generation import HuggingFaceGenerationModelHandler
@@ -99,23 +96,6 @@ def test_engine_in_a_host_generates_the_same(saved_llama, alone, own_runtime, co
     assert found == {prompt: alone(prompt)[0] for prompt in given if prompt}
     assert len(events.of(UsageReported)) == 12
     assert not events.of(HostLost)
-
-
-class Deadly(HuggingFaceGenerationModelHandler):
-    """Its process is killed over one prompt, while it generates for others."""
-
-    async def submit(self, example, model, inference_args=None):
-        if example == "a b c":
-            os.kill(os.getpid(), signal.SIGKILL)
-        return await super().submit(example, model, inference_args)
-
-
-def test_prompt_that_kills_the_host_fails_alone(saved_llama, alone, module_travels):
-    given = [*prompts(6), "a b c"]
-    handler = Deadly(saved_llama, device="CPU", generation_args=GREEDY)
-    found = list(predict(handler, given, isolate=True, on_failure="yield"))
-    assert [(one.element, type(one.error)) for one in failures_among(found)] == [("a b c", HostDiedError)]
-    assert texts(found[:6]) == [alone(one)[0] for one in given[:6]]
 
 
 @BOTH

@@ -68,13 +68,6 @@ def test_prompts_are_continued(engines):
     assert {event.first_token_secs for event in events.of(UsageReported)} == {0.25}
 
 
-def test_engine_may_live_in_a_host(engines):
-    events, outcomes = events_and_outcomes(handler(sampling_args={"max_tokens": 3}), PROMPTS, isolate=True)
-    assert sorted(texts(outcomes)) == sorted(prompt.upper() for prompt in PROMPTS)
-    assert sum(event.input_tokens for event in events.of(UsageReported)) == 8
-    assert not engines
-
-
 def test_prompts_that_vllm_refuses_fail_alone():
     found = list(
         predict(handler(engine_args={"max_model_len": 2}), ["a b c", "a b", 7, "", "fail"], on_failure="yield")

@@ -123,20 +123,19 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
 
         async def results(request: _Request) -> list[Any]:
             places, tensors = request
-            try:
-                outputs = await model.infer(tensors, self._outputs, inference_args or {})
-                return self._results([batch[place] for place in places], outputs)
-            except Exception as error:
-                self._api_key.mask_error(error)
-                raise
+            outputs = await model.infer(tensors, self._outputs, inference_args or {})
+            return self._results([batch[place] for place in places], outputs)
 
         try:
             requests = self._requests(batch, await model.known_inputs(), outcomes)
         except Exception as error:
             self._api_key.mask_error(error)
             raise
-        answers = outcomes_of(await settled(requests, results))
-        for (places, _), answer in zip(requests, answers, strict=True):
+        found = await settled(requests, results)
+        for error in found:
+            if isinstance(error, Exception):
+                self._api_key.mask_error(error)
+        for (places, _), answer in zip(requests, outcomes_of(found), strict=True):
             for number, place in enumerate(places):
                 outcomes[place] = answer[number] if isinstance(answer, list) else answer
         return outcomes
