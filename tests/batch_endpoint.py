@@ -11,9 +11,13 @@ from contextlib import contextmanager, suppress
 from email.parser import BytesParser
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import pytest
+
+from headrace.handlers import batch_jobs
 from http_endpoint import Answer
 from ports import new_port
 
+KEY = "sk-of-the-environment"
 ENDED = ("completed", "expired", "cancelled", "failed")
 NOT_COME_TO = "This request could not be executed in time."
 KINDS = {400: "invalid_request_error", 429: "rate_limit_error", 500: "api_error"}
@@ -261,3 +265,12 @@ def once(path, answer):
     """A fault: the first request to a path that begins like this gets this answer."""
     left = itertools.chain([answer], itertools.repeat(None))
     return lambda server, method, asked: next(left) if f"{method} {asked}".startswith(path) else None
+
+
+@pytest.fixture
+def _keys_and_short_pauses(monkeypatch):
+    for name in ("OPENAI", "ANTHROPIC"):
+        monkeypatch.setenv(f"{name}_API_KEY", KEY)
+        monkeypatch.delenv(f"{name}_BASE_URL", raising=False)
+    for name, secs in (("FIRST_POLL_SECS", 0.01), ("LONGEST_POLL_SECS", 0.02), ("ARRIVING_SECS", 0.05)):
+        monkeypatch.setattr(batch_jobs, name, secs)

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 import anthropic_endpoint
-from batch_endpoint import batching, once
+from batch_endpoint import _keys_and_short_pauses, batching, once  # noqa: F401 - a fixture
 from headrace import ConfigurationError, EndpointError, Failure, predict
 from headrace.handlers import batch_jobs
 from headrace.handlers.anthropic_inference import AnthropicChatModelHandler
@@ -24,19 +24,7 @@ from leap import LIMIT_SECS, leap
 from openai_endpoint import refusing, speaking, vector_of
 from waiting import wait_until
 
-pytestmark = pytest.mark.usefixtures("module_travels")
-
-KEY = "sk-of-the-environment"
-
-
-@pytest.fixture(autouse=True)
-def _keys_and_short_pauses(monkeypatch, requests_end):
-    for name in ("OPENAI", "ANTHROPIC"):
-        monkeypatch.setenv(f"{name}_API_KEY", KEY)
-        monkeypatch.delenv(f"{name}_BASE_URL", raising=False)
-    monkeypatch.setattr(batch_jobs, "FIRST_POLL_SECS", 0.01)
-    monkeypatch.setattr(batch_jobs, "LONGEST_POLL_SECS", 0.02)
-    monkeypatch.setattr(batch_jobs, "ARRIVING_SECS", 0.05)
+pytestmark = pytest.mark.usefixtures("module_travels", "requests_end", "_keys_and_short_pauses")
 
 
 @pytest.fixture

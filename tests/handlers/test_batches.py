@@ -11,35 +11,24 @@ import pytest
 
 import anthropic_endpoint
 import openai_endpoint
-from batch_endpoint import batching, once
+from batch_endpoint import KEY, _keys_and_short_pauses, batching, once  # noqa: F401 - a fixture
 from headrace import EndpointError, Failure, PredictionResult, predict
 from headrace.beam import RunInference
 from headrace.core.events import UsageReported
-from headrace.handlers import batch_jobs
 from headrace.handlers.anthropic_inference import AnthropicChatModelHandler
 from headrace.handlers.batch_apis import AnthropicBatches, OpenAIBatches
 from headrace.handlers.openai_inference import OpenAIChatModelHandler
 from http_endpoint import Answer, events_and_outcomes
 from pipelines import Run
 
-pytestmark = pytest.mark.usefixtures("module_travels")
+pytestmark = pytest.mark.usefixtures("module_travels", "requests_end", "_keys_and_short_pauses")
 
-KEY = "sk-of-the-environment"
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 FITS = '{"n": 1}'
 ENDPOINTS = {"openai": openai_endpoint, "anthropic": anthropic_endpoint}
 SUBMISSION = {"openai": "POST /v1/batches", "anthropic": "POST /v1/messages/batches"}
 BATCH = {"openai": "GET /v1/batches/batch_1", "anthropic": "GET /v1/messages/batches/batch_1"}
 RESULTS = {"openai": "GET /v1/files/output", "anthropic": "GET /v1/messages/batches/batch_1/results"}
-
-
-@pytest.fixture(autouse=True)
-def _keys_and_short_pauses(monkeypatch, requests_end):
-    for name in ("OPENAI", "ANTHROPIC"):
-        monkeypatch.setenv(f"{name}_API_KEY", KEY)
-        monkeypatch.delenv(f"{name}_BASE_URL", raising=False)
-    for name, secs in (("FIRST_POLL_SECS", 0.01), ("LONGEST_POLL_SECS", 0.02), ("ARRIVING_SECS", 0.05)):
-        monkeypatch.setattr(batch_jobs, name, secs)
 
 
 @pytest.fixture(params=["openai", "anthropic"])

@@ -12,8 +12,10 @@ from google.api_core.exceptions import TooManyRequests
 from google.cloud import aiplatform
 
 from headrace import ConfigurationError, EndpointAnswerError, EndpointError, PredictionResult, predict
+from headrace.core.declared_type import declared_prediction_type
 from headrace.core.events import UsageReported
 from headrace.failures.replies import retry_after
+from headrace.handlers.kserve_inference import KServeModelHandler
 from headrace.handlers.vertex_ai_inference import VertexAIModelHandlerJSON
 from headrace.testing import HandlerContract
 from http_endpoint import Answer, events_and_outcomes, failures_among, serving
@@ -206,3 +208,8 @@ def test_status_in_the_text_of_a_dedicated_endpoints_error_is_found(server):
     with pytest.raises(EndpointAnswerError, match="busy") as caught:
         asking(server).request(THREE, Dedicated())
     assert caught.value.status_code == 429
+
+
+@pytest.mark.parametrize("kind", [KServeModelHandler, VertexAIModelHandlerJSON])
+def test_handlers_of_servers_declare_results(kind):
+    assert declared_prediction_type(object.__new__(kind)) is PredictionResult

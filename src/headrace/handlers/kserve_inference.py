@@ -132,9 +132,9 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
             self._api_key.mask_error(error)
             raise
         found = await settled(requests, results)
-        for error in found:
-            if isinstance(error, Exception):
-                self._api_key.mask_error(error)
+        for one in found:
+            if isinstance(one, Exception):
+                self._api_key.mask_error(one)
         for (places, _), answer in zip(requests, outcomes_of(found), strict=True):
             for number, place in enumerate(places):
                 outcomes[place] = answer[number] if isinstance(answer, list) else answer
