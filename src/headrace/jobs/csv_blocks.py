@@ -132,12 +132,14 @@ def _converted(texts: Any, kind: str) -> Any:
         if pyarrow.compute.any(pyarrow.compute.match_substring(texts, ".")).as_py():
             raise ValueError("a point is no decimal comma")
         texts, kind = pyarrow.compute.replace_substring(texts, ",", "."), "float"
-    odd = _odd_numbers(texts)
-    found = (pyarrow.compute.utf8_trim(texts, " \t") if len(odd) else texts).cast(_TYPES[kind])
+    odd = [texts[place].as_py() for place in _odd_numbers(texts).tolist()]
+    has_space = any(text != text.strip() for text in odd)
+    found = (pyarrow.compute.utf8_trim(texts, " \t") if has_space else texts).cast(_TYPES[kind])
     if kind == "float":
-        odd = numpy.union1d(odd, numpy.flatnonzero(numpy.abs(numbers_of(found.fill_null(ZERO))) >= EXACT))
-    for place in odd.tolist():
-        value_of(kind, texts[place].as_py().strip())
+        large = numpy.flatnonzero(numpy.abs(numbers_of(found.fill_null(ZERO))) >= EXACT)
+        odd += [texts[place].as_py() for place in large.tolist()]
+    for text in odd:
+        value_of(kind, text.strip())
     return found
 
 
