@@ -9,6 +9,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import IntEnum
 from types import FrameType
 from typing import Any
 
@@ -19,6 +20,19 @@ from headrace.core.errors import HeadraceError, as_type_name
 _NOISY = ("apache_beam", "apitools", "oauth2client")
 """Beam and its libraries: their log and warnings mean little to someone who runs files."""
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
+
+
+class ExitCode(IntEnum):
+    """How a command ended: its exit code."""
+
+    DONE = 0
+    FAILED = 1
+    WRONG_ARGUMENT = 2
+    REFUSED = 3
+    """Or something is left to do, or has changed too much."""
+    BUDGET_SPENT = 4
+    INTERRUPTED = 128 + signal.SIGINT
+    TERMINATED = 128 + signal.SIGTERM
 
 
 class ErrorConsole(Console):

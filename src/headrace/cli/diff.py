@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from headrace.cli.console import ExitCode
 from headrace.cli.option import argument, option, share
 from headrace.core.errors import ConfigurationError
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from headrace.jobs.diff import Diff
     from headrace.jobs.differences import ColumnDiff, Interval
 
-SAME_ENOUGH, TOO_MUCH = 0, 3
 _SHOWN = 10
 
 
@@ -71,7 +71,7 @@ def run_diff(args: DiffArgs) -> int:
     else:
         for line in (*_run_lines(runs), *_lines(found, args.output)):
             typer.echo(line)
-    return TOO_MUCH if args.threshold is not None and found.changed.value > args.threshold else SAME_ENOUGH
+    return ExitCode.REFUSED if args.threshold is not None and found.changed.value > args.threshold else ExitCode.DONE
 
 
 def _run_of(output: str) -> dict[str, float | None] | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from headrace.cli.console import Signals, console_logging, error_text, fail, report_error, say
+from headrace.cli.console import ExitCode, Signals, console_logging, error_text, fail, report_error, say
 from headrace.cli.display import Line, rate_text, show
 from headrace.cli.option import names_of
 from headrace.cli.options import DoctorArgs
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from headrace.cli.recognition import Recognised
     from headrace.machine.status import MachineState, ModelState, ProcessState
     from headrace.runtime.profiling import ModelFindings, Profile
-
-HEALTHY, FAILED, MISUSED = 0, 1, 2
 
 _BEAMS_DEFECTS = [((2, 67), (2, 76), "leaks memory where bundles fail again and again (Beam's issue 39406)")]
 """The first version with a defect, the first without it, and what it does."""
@@ -41,7 +39,7 @@ def run_doctor(args: DoctorArgs) -> int:
             if signals.received:
                 report_error(errors, "interrupted.")
                 return signals.exit_code
-            return fail(errors, MISUSED, error_text(error), error, verbose=args.verbose)
+            return fail(errors, ExitCode.WRONG_ARGUMENT, error_text(error), error, verbose=args.verbose)
 
 
 def _refuse_stray_options(args: DoctorArgs) -> None:
@@ -79,7 +77,7 @@ def _report_status(args: DoctorArgs, out: Console) -> int:
         say(out, json.dumps(_status_as_json(state, cleaned), indent=2))
     else:
         show(out, list(_status_lines(state, cleaned)))
-    return FAILED if state.leftovers or state.problem else HEALTHY
+    return ExitCode.FAILED if state.leftovers or state.problem else ExitCode.DONE
 
 
 def _report_profile(args: DoctorArgs, errors: Console, out: Console) -> int:
@@ -104,7 +102,7 @@ def _report_profile(args: DoctorArgs, errors: Console, out: Console) -> int:
             hint = about_model(args.handler or "", args.model) if args.model else ""
             said = str(error) if isinstance(error, HeadraceError) else f"{as_type_name(error)}: {error}"
             said = f"the model cannot be loaded: {said.rstrip('.') if hint else said}{hint}"
-            return fail(errors, FAILED, said, error, verbose=args.verbose)
+            return fail(errors, ExitCode.FAILED, said, error, verbose=args.verbose)
     found = replace(found, handler=args.handler or "")  # not the wrapper for rows
     if args.as_json:
         say(out, json.dumps(_profile_as_json(found), indent=2))
@@ -113,7 +111,7 @@ def _report_profile(args: DoctorArgs, errors: Console, out: Console) -> int:
     troubles = [f"{model.name}: {model.trouble}".removeprefix(": ") for model in found.models if model.trouble]
     for trouble in troubles:
         report_error(errors, trouble)
-    return FAILED if troubles else HEALTHY
+    return ExitCode.FAILED if troubles else ExitCode.DONE
 
 
 def _over_rows(handler: Any, args: DoctorArgs, known: Recognised | None) -> tuple[Any, Iterator[Any]]:

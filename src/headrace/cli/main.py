@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from headrace import __version__
-from headrace.cli.console import report_error
+from headrace.cli.console import ExitCode, report_error
 from headrace.cli.diff import DiffArgs, run_diff
 from headrace.cli.doctor import run_doctor
 from headrace.cli.migrate import MigrateArgs, run_migrate
@@ -23,7 +23,7 @@ from headrace.cli.option import command_of
 from headrace.cli.options import DoctorArgs, HandlersArgs, JobArgs, RetryArgs, RunArgs
 from headrace.cli.quote import QuoteArgs, run_quote
 from headrace.cli.report import ReportArgs, run_report
-from headrace.cli.run import INTERRUPTED, MISUSED, execute
+from headrace.cli.run import execute
 from headrace.cli.simulate import SimulateArgs, run_simulate
 from headrace.cli.words import WITH_OPTIONS_OF_BEAM, FallbacksInOrder
 from headrace.core.errors import ConfigurationError
@@ -107,13 +107,13 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         run: Callable[..., int] = _COMMANDS.get(type(args), lambda _: 0)
         return run(args, called) if run is execute else run(args)
     except (KeyboardInterrupt, typer.Abort):
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
     except ConfigurationError as error:
         report_error(Console(stderr=True), str(error))
-        return MISUSED
+        return ExitCode.WRONG_ARGUMENT
     except Exception as error:
         # typer's usage errors: its own classes or click's, depending on its version, with the same methods.
         if not hasattr(error, "format_message"):
             raise
         report_error(Console(stderr=True), error.format_message().replace(": Value error, ", ": ", 1))
-        return MISUSED
+        return ExitCode.WRONG_ARGUMENT

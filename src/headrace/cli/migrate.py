@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
-from headrace.cli.console import report_error
+from headrace.cli.console import ExitCode, report_error
 from headrace.cli.option import argument, option
 from headrace.core.errors import ConfigurationError
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.migrate.files import MigratedFile
-
-DONE, FAILED, BY_HAND = 0, 1, 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +58,8 @@ def run_migrate(args: MigrateArgs) -> int:
     extras = sorted(set().union(*(extras_in(file.new) for file in changed)))
     typer.echo(_summary(args, len(changed) - failed, by_hand, notes, extras), err=True)
     if by_hand and not failed:
-        return BY_HAND
-    return FAILED if failed or (args.check and changed) else DONE
+        return ExitCode.REFUSED
+    return ExitCode.FAILED if failed or (args.check and changed) else ExitCode.DONE
 
 
 def _write(files: Sequence[MigratedFile]) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from headrace.cli.console import ExitCode
 from headrace.cli.options import RunArgs
 from headrace.cli.words import changed, differs_in_predictions, masked, plain, table_of, words_of
 from headrace.core.errors import ConfigurationError, HeadraceError
@@ -23,7 +24,6 @@ from headrace.metrics.report import read_figures
 
 _READING, _GROWING = 0.8, 0.5
 """The shares of a pilot's time after which it reads no more rows: what was read has to be done, too."""
-_MISUSED, BUDGET_SPENT, INTERRUPTED = 2, 4, 130
 _MOST_BYTES = 1 << 29
 """Of the file of a sample that is repeated, for models that would be done with it in a moment."""
 _BATCH_SECS, _BATCH_PRICE = 24 * 3600.0, 0.5
@@ -161,8 +161,10 @@ class Pilots:
         words += ["--output", os.path.join(folder, f"out.{self._kind}"), "--report", report, "--report-messages"]
         words += ["--stop-after", str(stopped), "--threshold", "1"]
         code, _, error = run_command(["run", *words, *paths], left)
-        if code not in (0, BUDGET_SPENT, INTERRUPTED) or not os.path.exists(report):
-            raise (ConfigurationError if code == _MISUSED else HeadraceError)(error or f"the pilot ended with {code}.")
+        if code not in (ExitCode.DONE, ExitCode.BUDGET_SPENT, ExitCode.INTERRUPTED) or not os.path.exists(report):
+            raise (ConfigurationError if code == ExitCode.WRONG_ARGUMENT else HeadraceError)(
+                error or f"the pilot ended with {code}."
+            )
         figures = read_figures(report)
         os.remove(report)
         return figures, stopped, error

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
 
-from headrace.cli.console import ErrorConsole, report_error
+from headrace.cli.console import ErrorConsole, ExitCode, report_error
 from headrace.cli.display import Seconds, cost_of
 from headrace.core.errors import ConfigurationError
 from headrace.core.files import is_folder_name
@@ -27,18 +27,6 @@ if TYPE_CHECKING:
 
 STDOUT = "-"
 STDOUT_NAME = "standard output"
-
-_MAY_QUOTE_ROWS = (1, 2)
-"""The exit codes whose errors may hold values of rows."""
-_REASONS = {
-    0: "done",
-    1: "failed",
-    2: "wrong_argument",
-    3: "refused",
-    4: "budget_spent",
-    130: "interrupted",
-    143: "terminated",
-}
 
 
 class RunRecord:
@@ -107,7 +95,10 @@ class RunRecord:
         facts = self._facts(code)
         if not self._quotes_messages:
             facts["causes"] = _silent(self.report.dead_letters if self.report else {})
-            if facts["error"] and code in _MAY_QUOTE_ROWS:
+            if facts["error"] and code in (
+                ExitCode.FAILED,
+                ExitCode.WRONG_ARGUMENT,
+            ):  # whose errors may hold values of rows
                 facts["error"] = "The run ended with an error; --report-messages quotes it."
         try:
             write_report(self._figures(facts), path)
@@ -138,7 +129,7 @@ class RunRecord:
         phases = {name: round(seconds, 3) for name, seconds in self.seconds._asdict().items()}
         return {
             "exit_code": code,
-            "exit_reason": _REASONS.get(code, "interrupted"),
+            "exit_reason": ExitCode(code).name.lower(),
             "error": self.errors.last_error,
             **_counts(self.report),
             "from_fallback": self.totals.from_fallback,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.console import Console
 
 from headrace.cli.columns import about_failures
-from headrace.cli.console import Signals, console_logging, error_text, fail, report_error, say
+from headrace.cli.console import ExitCode, Signals, console_logging, error_text, fail, report_error, say
 from headrace.cli.display import PROCESS_START, STARTING, JobProgress, loading_seconds, phases, show_run, wait
 from headrace.cli.handlers import search_here
 from headrace.cli.importing import importing
@@ -30,8 +30,6 @@ from headrace.runtime.sampling import Sampler
 if TYPE_CHECKING:
     from headrace.jobs.job import Report
     from headrace.jobs.run import Run
-
-FAILED, MISUSED, REFUSED, SPENT, INTERRUPTED = 1, 2, 3, 4, 130
 
 _GRACE_SECONDS, _DRAIN_SECONDS, _LOOK_SECONDS = 1.5, 5.0, 0.1
 _RUNS_PARTS = "headrace.jobs.workers"
@@ -83,7 +81,7 @@ def execute(args: RunArgs | RetryArgs, called: float | None = None) -> int:
         record.quote = quote
         code = _execute(inner, started, record)
         if code == 0 and record.kept and record.report is not None and not record.send(str(inner.output)):
-            code = FAILED
+            code = ExitCode.FAILED
         return record.ended(code)
 
 
@@ -178,9 +176,9 @@ def _run(run: Run, shell: _Shell) -> int:
     if thread.error is not None:
         if (spent := _spent(thread.error)) is not None:
             after = _kept(run) or (f" Nothing was written;{_FROM_CACHE}" if run.has_cache else "")
-            return fail(errors, SPENT, f"{spent}{after}", thread.error, verbose=args.verbose)
-        code = FAILED if _code_of(thread.error.__cause__) == MISUSED else REFUSED
-        unloaded = not (totals.loads or totals.batches) and code == FAILED
+            return fail(errors, ExitCode.BUDGET_SPENT, f"{spent}{after}", thread.error, verbose=args.verbose)
+        code = ExitCode.FAILED if _code_of(thread.error.__cause__) == ExitCode.WRONG_ARGUMENT else ExitCode.REFUSED
+        unloaded = not (totals.loads or totals.batches) and code == ExitCode.FAILED
         message = _why(run, thread.error, args if unloaded else None)
         return fail(errors, code, message, thread.error, verbose=args.verbose)
     report = thread.report
@@ -245,7 +243,7 @@ def _conclude(run: Run, report: Report, shell: _Shell) -> int:
         hint = "" if report.predictions else about_failures(report.dead_letters, run.columns)
         said = f"{report.refusal}; {path} was not written.{hint}{_kept(run, refused=True)}"
         report_error(record.errors, said)
-        return REFUSED
+        return ExitCode.REFUSED
     if not report.rows and (report.inputs is None or report.inputs.predicted):
         report_error(record.errors, "there are no rows in the input.", "warning")
     return 0
@@ -254,7 +252,7 @@ def _conclude(run: Run, report: Report, shell: _Shell) -> int:
 def _code_of(error: BaseException | None) -> int:
     from headrace.jobs.pipes import EmptyPipeError  # noqa: PLC0415 - importing numpy takes a while
 
-    return REFUSED if isinstance(error, EmptyPipeError) else MISUSED
+    return ExitCode.REFUSED if isinstance(error, EmptyPipeError) else ExitCode.WRONG_ARGUMENT
 
 
 def _why(run: Run, error: BaseException, unloaded: RunArgs | RetryArgs | None = None) -> str:
