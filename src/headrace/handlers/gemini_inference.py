@@ -222,15 +222,13 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
         self, batch: Sequence[Any], model: Any, inference_args: dict[str, Any] | None = None
     ) -> list[Any]:
         with self._explaining():
-            answer = await self._called(batch, model, inference_args)
-        return self._predictions(batch, answer)
+            return self._predictions(batch, await self._called(batch, model, inference_args))
 
     def _request_on_thread(
         self, batch: Sequence[Any], model: Any, inference_args: dict[str, Any] | None = None
     ) -> list[Any]:
         with self._explaining():
-            answer = self._called(batch, model, inference_args)
-        return self._predictions(batch, answer)
+            return self._predictions(batch, self._called(batch, model, inference_args))
 
     def _called(self, batch: Sequence[Any], client: Any, args: dict[str, Any] | None) -> Any:
         return self.request_fn(self.model_name, list(map(self._content, batch)), client, args or {})

@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar, Generic, NoReturn, TypedDict, TypeVar
+from typing import Any, ClassVar, Generic, TypedDict, TypeVar
 
 from headrace.core.engine import EngineModelHandler
 from headrace.core.errors import ConfigurationError
@@ -191,9 +191,6 @@ class Restarted(Generic[RunningT]):
     def _keep(self, running: RunningT) -> None:
         self._now = running
         self._finalizer = weakref.finalize(self, self._end, running)
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(f"a {type(self).__name__} cannot be pickled: it lives in one process")
 
     def running(self) -> RunningT:
         """What runs; another if the last one has ended. Raises if that does not start, or did not a short while ago."""
