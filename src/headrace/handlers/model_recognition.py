@@ -25,6 +25,8 @@ _SAVED = "saved_model.pb"
 _OLD_PICKLE = 0x1950A86A20F9469CFC6C
 """What ``torch.save`` wrote first before it wrote archives."""
 _PATH = "torch_script_model_path"
+_ROOT_CLASS = re.compile(rb"c(__torch__[\w.]*)\n(\w+)\n")
+"""The class of a TorchScript model, in its pickle: the first one that this names."""
 _TASKS = {
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",
@@ -116,6 +118,10 @@ def pytorch(model: ModelFile) -> KnownModel | None:
     if "models/model.json" in tops:
         return _exported(model)
     if "constants.pkl" in tops and "data.pkl" in tops:
+        inputs = _script_inputs(model)
+        if len(inputs) > 1:
+            what = f"a TorchScript model with {len(inputs)} inputs"
+            return KnownModel("pytorch-keyed-tensor", what, path_parameter=_PATH, columns=inputs)
         return KnownModel("pytorch-tensor", "a TorchScript model", path_parameter=_PATH)
     pickled = model.pickled if model.suffix in (".pt", ".pth", ".bin") else None
     if "data.pkl" in tops or (pickled is not None and pickled.content == _OLD_PICKLE):
@@ -124,6 +130,18 @@ def pytorch(model: ModelFile) -> KnownModel | None:
             "--handler-arg model_class=package.module:Class; or export the model, as .pt2 or as TorchScript."
         )
     return None
+
+
+def _script_inputs(model: ModelFile) -> tuple[str, ...]:
+    """The names of what ``forward`` takes; empty if that is not tensors only."""
+    root = model.members[0].partition("/")[0]
+    named = _ROOT_CLASS.search(model.read(f"{root}/data.pkl"))
+    module, name = (part.decode() for part in named.groups()) if named else ("", "")
+    code = f"{root}/code/{module.replace('.', '/')}.py"
+    source = model.read(code).decode() if code in model.members else ""
+    found = re.search(rf"^class {name}\(.*?^  def forward\(\w+: [^,)]+(.*?)\) ->", source, re.MULTILINE | re.DOTALL)
+    inputs = [one.strip().partition(": ") for one in found[1].split(",")[1:]] if found else []
+    return tuple(name for name, _, _ in inputs) if all(kind == "Tensor" for _, _, kind in inputs) else ()
 
 
 def _exported(model: ModelFile) -> KnownModel:
