@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 FRAMEWORKS = frozenset(
-    {"datatable", "keras", "sentence_transformers", "tensorflow", "torch", "transformers", "xgboost"}
+    {"datatable", "keras", "lightgbm", "sentence_transformers", "tensorflow", "torch", "transformers", "xgboost"}
 )
 
 _WHOLE = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.large\b", re.MULTILINE)

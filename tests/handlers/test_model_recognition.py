@@ -227,6 +227,11 @@ def test_torchscript_is_recognised_and_a_state_needs_a_class(tmp_path):
         torch.jit.trace(net(), torch.zeros(1, 3)).save(path)
     found = known("pytorch", path)
     assert (found.handler, found.path_parameter) == ("pytorch-tensor", "torch_script_model_path")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        torch.jit.trace(Sum(), (torch.zeros(2), torch.zeros(2))).save(path)
+    found = known("pytorch", path)
+    assert (found.handler, found.columns) == ("pytorch-keyed-tensor", ("age", "income"))
     for options in ({}, {"_use_new_zipfile_serialization": False}):
         torch.save(net().state_dict(), path, **options)
         with pytest.raises(ConfigurationError, match=r"--handler-arg model_class=package\.module:Class"):

@@ -48,6 +48,7 @@ _ESTIMATOR = re.compile(rb'_estimator_type\\?": ?\\?"(\w+)')
 _WIDTH = re.compile(rb'num_feature(?:SL.{8}|" ?: ?")(\d+)', re.DOTALL)
 _NAMES = re.compile(rb'"feature_names" ?: ?(\[(?:"(?:[^"\\]|\\.)*",? ?)*\])')
 _NAMES_IN_UBJSON = re.compile(rb"feature_names\[(?:#L.{8})?", re.DOTALL)
+_LIGHTGBM_NAMES = re.compile("^feature_names=(.*)$", re.MULTILINE)
 _MOST_BITS = 70
 _VARINT, _EIGHT_BYTES, _WITH_LENGTH, _FOUR_BYTES = 0, 1, 2, 5
 """The wire types of protocol buffers."""
@@ -118,11 +119,8 @@ def pytorch(model: ModelFile) -> KnownModel | None:
     if "models/model.json" in tops:
         return _exported(model)
     if "constants.pkl" in tops and "data.pkl" in tops:
-        inputs = _script_inputs(model)
-        if len(inputs) > 1:
-            what = f"a TorchScript model with {len(inputs)} inputs"
-            return KnownModel("pytorch-keyed-tensor", what, path_parameter=_PATH, columns=inputs)
-        return KnownModel("pytorch-tensor", "a TorchScript model", path_parameter=_PATH)
+        known = KnownModel("pytorch-tensor", "a TorchScript model", path_parameter=_PATH)
+        return _of_inputs(known, {name: [] for name in _script_inputs(model)}, "pytorch-keyed-tensor")
     pickled = model.pickled if model.suffix in (".pt", ".pth", ".bin") else None
     if "data.pkl" in tops or (pickled is not None and pickled.content == _OLD_PICKLE):
         raise ConfigurationError(
@@ -204,7 +202,7 @@ def _judged(estimator: Inert, arguments: Mapping[str, Any]) -> KnownModel:
     package, name = estimator.kind.partition(".")[0], estimator.kind.rpartition(".")[2]
     what = f"a {name} of {'scikit-learn' if package == 'sklearn' else package}"
     first = _first(estimator)
-    names, count = _texts(first.attribute(_FEATURES)), first.attribute(_COUNT)
+    names, count = _texts(first.attribute(_FEATURES)) or _lightgbm_names(first), first.attribute(_COUNT)
     if names:
         return KnownModel("sklearn-pandas", what, arguments, columns=_used(first, names))
     if first.kind.startswith(_VECTORIZERS):
@@ -215,6 +213,15 @@ def _judged(estimator: Inert, arguments: Mapping[str, Any]) -> KnownModel:
         f"it holds {what}, which does not show whether it takes frames or arrays; name the handler: --handler "
         "sklearn-pandas or --handler sklearn-numpy."
     )
+
+
+def _lightgbm_names(estimator: Inert) -> tuple[str, ...]:
+    """The columns that a model of LightGBM was fitted on; empty if it was fitted on arrays, or is no such model."""
+    booster = estimator if estimator.kind == "lightgbm.basic.Booster" else estimator.attribute("_Booster")
+    text = booster.attribute("_handle") if isinstance(booster, Inert) else None
+    found = _LIGHTGBM_NAMES.search(text) if isinstance(text, str) else None
+    names = found[1].split(" ") if found else []
+    return () if all(name == f"Column_{place}" for place, name in enumerate(names)) else tuple(names)
 
 
 def _first(estimator: Inert) -> Inert:

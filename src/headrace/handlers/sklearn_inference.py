@@ -80,6 +80,10 @@ class SklearnModelHandler(EstimatorHandler[ArrayT, BaseEstimator]):
         return model
 
 
+_BOOSTERS = "lightgbm.", "xgboost."
+"""Packages whose models take categories, and no text."""
+
+
 def _predict_arrays(
     model: BaseEstimator,
     batch: Any,
@@ -147,11 +151,13 @@ def _predict_frames(
     *,
     named: bool = False,
 ) -> tuple[Any, Sequence[Any]]:
-    names = list(getattr(model, "feature_names_in_", ()))
+    names = list(getattr(model, "feature_names_in_", getattr(model, "feature_names_", ())))  # the latter of CatBoost
 
     def predict(frame: pandas.DataFrame) -> Any:
         if names and names != list(frame.columns) and set(names) <= set(frame.columns):
             frame = frame[names]
+        if type(model).__module__.startswith(_BOOSTERS):
+            frame = _frames().text_as_categories(frame)
         return _asked(model, frame, inference_args, method, named=named)
 
     return _frames().predict_examples(batch, predict, model), batch

@@ -1,0 +1,61 @@
+"""Pickled models of LightGBM and XGBoost know their columns, and get categories for text."""
+
+from __future__ import annotations
+
+import pickle
+
+import lightgbm
+import numpy
+import pandas
+import pytest
+import xgboost
+
+from headrace import predict
+from headrace.cli.main import main
+from headrace.core.model_files import ModelFile, recognise
+from headrace.handlers.sklearn_inference import SklearnModelHandlerPandas
+from toys import inferences
+
+pytestmark = pytest.mark.large
+
+FRAME = pandas.DataFrame({"km": numpy.arange(60.0), "colour": ["red", "blue", "grey"] * 20, "id": 7})
+FITTED = FRAME[["km", "colour"]].astype({"colour": "category"})
+LABELS = (FRAME["km"] > 20) & (FRAME["colour"] != "red")
+
+
+def of_lightgbm(frame):
+    return lightgbm.LGBMClassifier(n_estimators=5, n_jobs=1, min_child_samples=2, verbose=-1).fit(frame, LABELS)
+
+
+def of_xgboost(frame):
+    return xgboost.XGBClassifier(n_estimators=5, n_jobs=1, enable_categorical=True).fit(frame, LABELS)
+
+
+@pytest.mark.parametrize("fit", [of_lightgbm, of_xgboost])
+def test_text_predicts_as_the_categories_that_the_model_was_fitted_on(tmp_path, fit):
+    model = fit(FITTED)
+    (tmp_path / "model.pkl").write_bytes(pickle.dumps(model))
+    expected = model.predict(FITTED).astype(int)
+    handler = SklearnModelHandlerPandas(tmp_path / "model.pkl")
+    rows = FRAME.to_dict("records")
+    assert numpy.array_equal(inferences(predict(handler, rows)), expected)
+    assert numpy.array_equal([inferences(predict(handler, [row]))[0] for row in rows[:3]], expected[:3])
+    FRAME.to_csv(tmp_path / "cars.csv", index=False)
+    options = ["--model", str(tmp_path / "model.pkl"), "--output", str(tmp_path / "out.csv")]
+    assert main(["run", str(tmp_path / "cars.csv"), *options]) == 0
+    assert numpy.array_equal(pandas.read_csv(tmp_path / "out.csv")["prediction"].astype(int), expected)
+
+
+@pytest.mark.parametrize("part", [lambda model: model, lambda model: model.booster_])
+def test_a_model_of_lightgbm_names_its_columns_unless_it_was_fitted_on_an_array(tmp_path, part):
+    path = tmp_path / "model.pkl"
+    path.write_bytes(pickle.dumps(part(of_lightgbm(FITTED))))
+    known = recognise(ModelFile(str(path)))
+    assert known is not None
+    assert (known.handler, known.columns) == ("sklearn-pandas", ("km", "colour"))
+
+
+def test_a_model_of_lightgbm_that_was_fitted_on_an_array_needs_a_handler(tmp_path):
+    path = tmp_path / "model.pkl"
+    path.write_bytes(pickle.dumps(of_lightgbm(FRAME[["km"]].to_numpy())))
+    assert main(["run", str(tmp_path), "--model", str(path), "--output", "-"]) == 2
