@@ -24,6 +24,7 @@ from headrace.hosts.environment import ProcessEnvironment
 from headrace.hosts.fork_server_client import ForkServerClient
 from headrace.hosts.host import RequestHandler, Response
 from headrace.hosts.system import children, fields_of, processes
+from headrace.ipc.weights_file import attach
 from headrace.machine import lease
 from headrace.machine.discovery import ManagerEndpoint
 from headrace.machine.lease import Lease
@@ -327,6 +328,15 @@ def lease_of(toy, close_later):
         return close_later(Lease(load_request))
 
     return make
+
+
+def mapped(lease, load_here=None):
+    """The model, mapped here; None if it lives in hosts."""
+    grant, files = lease.take(load_here)
+    model = attach(files[1:], grant.layout) if files else None
+    for file in files:
+        os.close(file)
+    return model
 
 
 UNDEMANDING = {

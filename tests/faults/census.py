@@ -9,6 +9,8 @@ import threading
 import uuid
 from pathlib import Path
 
+from headrace.hosts.system import fields_of, processes
+
 TOKEN = "HEADRACE_CENSUS"
 """A variable in the environment of everything that a test starts, and of whatever that starts."""
 
@@ -26,7 +28,9 @@ class Census:
 
     def processes(self):
         """Process id: command line."""
-        return {process: _read(process, "cmdline").replace("\0", " ") for process in _all() if self._counts(process)}
+        return {
+            process: _read(process, "cmdline").replace("\0", " ") for process in processes() if self._counts(process)
+        }
 
     def managers(self):
         return [process for process, command in self.processes().items() if "headrace.machine.manager" in command]
@@ -37,10 +41,6 @@ class Census:
 
     def hosts(self, owner=None):
         return [host for fork_server in self.fork_servers(owner) for host in _children(fork_server)]
-
-    def servers(self):
-        """What hosts have started."""
-        return [process for process, command in self.processes().items() if command.startswith("sleep ")]
 
     def leftovers(self):
         """Everything that exists now and did not at the beginning."""
@@ -62,10 +62,6 @@ class Census:
         return files | maps | threads | {str(path) for path in self._temporary.iterdir()}
 
 
-def _all():
-    return (int(name) for name in os.listdir("/proc") if name.isdigit())
-
-
 def _read(process, name):
     try:
         return Path(f"/proc/{process}/{name}").read_bytes().decode(errors="replace")
@@ -74,7 +70,7 @@ def _read(process, name):
 
 
 def _children(parent):
-    return [process for process in _all() if _read(process, "stat").rpartition(")")[2].split()[1:2] == [str(parent)]]
+    return [process for process in processes() if fields_of(process)[1:2] == [str(parent)]]
 
 
 def _descriptors():

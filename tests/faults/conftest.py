@@ -66,12 +66,11 @@ def _travels(module_travels):
 
 
 class Owner:
-    """A process in which ``predict`` runs: ``owner.py``, held at a given moment until it is released."""
+    """A process in which ``predict`` runs: ``owner.py``, held in its second batch until it is released."""
 
-    def __init__(self, folder, moment, **settings):
+    def __init__(self, folder, timeout):
         self._folder = folder
-        environment = {"FAULTS_FOLDER": str(folder), "FAULTS_MOMENT": moment}
-        environment.update({f"FAULTS_{name.upper()}": str(value) for name, value in settings.items()})
+        environment = {"FAULTS_FOLDER": str(folder), "FAULTS_TIMEOUT": str(timeout or "")}
         command = [sys.executable, Path(__file__).with_name("owner.py")]
         with (folder / "stderr").open("w") as errors:
             self.process = subprocess.Popen(
@@ -104,10 +103,10 @@ def start_owner(tmp_path):
     """Starts owners; those that still run at the end are killed."""
     owners = []
 
-    def start(moment="never", **settings):
+    def start(timeout=None):
         folder = tmp_path / str(len(owners))
         folder.mkdir()
-        owners.append(Owner(folder, moment, **settings))
+        owners.append(Owner(folder, timeout))
         return owners[-1]
 
     yield start

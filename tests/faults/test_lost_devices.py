@@ -8,13 +8,12 @@ import pytest
 
 from headrace import (
     BatchingConfig,
-    DeviceLostError,
     Failure,
     HostDiedError,
     Stage,
     predict,
 )
-from headrace.testing import DeviceLosingHandler, DoublingHandler, FakeDevice, FaultyFunction
+from headrace.testing import DeviceLosingHandler, DoublingHandler, FakeDevice
 
 pytestmark = pytest.mark.large
 
@@ -56,20 +55,6 @@ def test_a_device_lost_in_inference_fails_its_element_alone(place):
         where = f"element {position} (counted from 0) of a batch of 16."
         assert type(failure.error) is HostDiedError
         assert str(failure.error) == f"the host lost its device ({SAID}) while it was running inference on {where}"
-
-
-@pytest.mark.parametrize("stage", ["before", "after"])
-def test_a_device_lost_by_the_worker_beside_machine_hosts_is_raised(own_runtime, stage):
-    """With models in the machine's hosts, the worker itself runs pre- and postprocessing."""
-    lose = FaultyFunction(FakeDevice().lose, 13)
-    handler = DoublingHandler(model_copies=2)
-    handler = (
-        handler.with_preprocess_fn(lose)
-        if stage == "before"
-        else handler.with_postprocess_fn(lambda one: lose(one.example))
-    )
-    with own_runtime(), pytest.raises(DeviceLostError, match="isolate=True"):
-        list(predict(handler, range(32), on_failure="yield", batching=BATCHING))
 
 
 class LostOnTheWay(DoublingHandler):

@@ -118,7 +118,7 @@ EAT = "from headrace.testing import eat_memory; eat_memory(2 << 30)"
 
 
 def test_out_of_memory_kills_elsewhere_do_not_explain_a_hosts_death(new_group, start_in, start_owner, census):
-    owner = start_owner("batch").reached()
+    owner = start_owner().reached()
     glutton, _ = start_in(new_group(), "-c", EAT)
     assert glutton.wait(60) == -signal.SIGKILL
     [host] = census.hosts(owner.pid)

@@ -33,11 +33,11 @@ EXPECTED = [[n, 2 * n] for n in range(24)]
 def start_poor_owner(tmp_path, start_owner, monkeypatch):
     """Starts owners on a platform that lacks some pieces."""
 
-    def start(moment, **settings):
+    def start(timeout=None):
         (tmp_path / "sitecustomize.py").write_text("\n".join(["import ctypes, os", *LESS.values()]))
         path = os.environ.get("PYTHONPATH", "")
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), path]) if path else str(tmp_path))
-        owner = start_owner(moment, **settings).reached()
+        owner = start_owner(timeout).reached()
         assert owner.file("host has") == ""
         return owner
 
@@ -45,7 +45,7 @@ def start_poor_owner(tmp_path, start_owner, monkeypatch):
 
 
 def test_a_host_that_is_killed_is_recovered(start_poor_owner, census):
-    owner = start_poor_owner("batch")
+    owner = start_poor_owner()
     [host] = census.hosts(owner.pid)
     os.kill(host, signal.SIGKILL)
     owner.go()
@@ -54,7 +54,7 @@ def test_a_host_that_is_killed_is_recovered(start_poor_owner, census):
 
 def test_the_owners_end_ends_all(start_poor_owner, census, wait_until):
     """Fork server and host see their channels close, and the fork server ends the host."""
-    owner = start_poor_owner("batch")
+    owner = start_poor_owner()
     assert len(census.processes()) == 3
     owner.process.kill()
     owner.process.wait()
@@ -63,7 +63,7 @@ def test_the_owners_end_ends_all(start_poor_owner, census, wait_until):
 
 def test_a_killed_fork_servers_host_is_ended_by_the_owner(start_poor_owner, census):
     """Nothing notifies its host, so the owner has to end it."""
-    owner = start_poor_owner("batch")
+    owner = start_poor_owner()
     [fork_server] = census.fork_servers(owner.pid)
     os.kill(fork_server, signal.SIGKILL)
     owner.go()
@@ -72,7 +72,7 @@ def test_a_killed_fork_servers_host_is_ended_by_the_owner(start_poor_owner, cens
 
 def test_a_hanging_host_is_killed_and_its_element_fails(start_poor_owner):
     """The held element is never released."""
-    result = start_poor_owner("batch", timeout=2).result()
+    result = start_poor_owner(timeout=2).result()
     where = "element 0 (counted from 0) of a batch of 4"
     assert result[4] == f"TimeoutError('running inference on {where} took longer than 2 s.')"
     assert result[:4] + result[5:] == EXPECTED[:4] + EXPECTED[5:]

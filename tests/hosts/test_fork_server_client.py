@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
@@ -103,19 +102,6 @@ def test_a_program_that_is_no_python_is_an_error(toy, monkeypatch, executable, d
         with pytest.raises(HostStartError, match="it ended itself with exit code"):
             started(ForkServerClient(toy, "toy"))
     assert descriptors() == before
-
-
-def test_too_many_open_files_are_an_error(client, no_more_files, descriptors, monkeypatch):
-    """Wherever they are missing; the fork server inherits the limit."""
-    failures = []
-    before = descriptors()
-    for spare in range(64):
-        with no_more_files(spare), contextlib.suppress(HostStartError, OSError):
-            started(client)
-            break
-        assert descriptors() == before
-        failures.append(spare)
-    assert len(failures) > 8
 
 
 def test_too_many_threads_are_an_error(client, monkeypatch, descriptors):

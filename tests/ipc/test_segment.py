@@ -83,15 +83,6 @@ def test_memory_that_is_not_kept_is_recognized(segment, keep):
     del kept
 
 
-def test_closing_frees_the_descriptors_and_may_be_repeated(segment, descriptors):
-    before = descriptors()
-    one = Segment.create("one", MEGABYTE)
-    assert descriptors() - before
-    one.close()
-    one.close()
-    assert descriptors() == before
-
-
 def test_a_segment_that_cannot_be_mapped_leaves_nothing(descriptors):
     before = descriptors()
     with pytest.raises(ValueError, match="size"):

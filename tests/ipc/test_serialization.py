@@ -11,8 +11,10 @@ import cloudpickle
 import numpy
 import pytest
 
+from headrace.core.errors import ConfigurationError
+from headrace.core.handler import ModelHandler
 from headrace.ipc.codec import decode, encode
-from headrace.ipc.serialization import all_reducers, pickled
+from headrace.ipc.serialization import all_reducers, pickle_or_explain, pickled
 
 
 def round_trip(rows, **options):
@@ -35,67 +37,6 @@ def test_a_local_class_remains_itself_where_it_comes_from():
     assert type(arrived) is Local
     assert Local.read is read
     assert arrived.read()[-1] == 1999
-
-
-AT_HOME = """
-import dataclasses, enum, subprocess, sys, typing
-from headrace.ipc.codec import decode, encode
-
-FACTOR = 2
-
-class Colour(enum.Enum):
-    RED = 1
-
-@dataclasses.dataclass
-class Record:
-    name: str
-    def scaled(self):
-        return self.name * FACTOR
-
-class Pair(typing.NamedTuple):
-    left: object
-    right: object
-
-def doubled(number):
-    return number * FACTOR
-
-large = [bytes(10**6), "text" * 10**5, ["short"] * 10**5]
-rows = [(large, Record("a"), Pair(1, "x"), Colour.RED), (large, Record("b"), Pair(2, "y"), Colour.RED)]
-scaled = Record.scaled
-message = encode(doubled, rows)
-content = memoryview(bytearray(message.nbytes))
-message.write(content)
-done = subprocess.run([sys.executable, "-c", sys.argv[1]], input=content, stdout=subprocess.PIPE, check=True)
-head, arrived, _ = decode(memoryview(bytearray(done.stdout)), known=message.columns, own=True)
-assert head == 42, head
-FACTOR = 3
-for (theirs, (record, pair, colour)), mine in zip(arrived, rows):
-    assert type(theirs) is Record and theirs == mine[1]
-    assert type(record) is Record and record == Record("made")
-    assert record.scaled() == "mademademade" and Record.scaled is scaled
-    assert type(pair) is Pair and pair == (3, 4)
-    assert colour is Colour.RED
-print("at home")
-"""
-
-AWAY = """
-import sys
-from headrace.ipc.codec import decode, encode
-
-head, rows, columns = decode(memoryview(bytearray(sys.stdin.buffer.read())), own=False)
-record, pair, colour = map(type, rows[0][1:])
-assert rows[1][1].scaled() == "bb"
-answer = [(row[1], (record("made"), pair(3, 4), colour.RED)) for row in rows]
-message = encode(head(21), answer, known=columns)
-content = memoryview(bytearray(message.nbytes))
-message.write(content)
-sys.stdout.buffer.write(content)
-"""
-
-
-def test_classes_of_a_script_unpickle_elsewhere_and_are_themselves_at_home():
-    command = [sys.executable, "-c", AT_HOME, AWAY]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "at home\n"
 
 
 WITHOUT_FRAMEWORKS = """
@@ -136,3 +77,54 @@ def test_classes_of_modules_registered_by_value_travel_by_value(tmp_path, monkey
 
 def test_a_text_that_names_main_arrives():
     assert round_trip(["if __name__ == '__main__':"]) == ["if __name__ == '__main__':"]
+
+
+ROWS = (row for row in ())
+
+
+class Handler(ModelHandler):
+    def __init__(self, **attributes):
+        super().__init__()
+        vars(self).update(attributes)
+
+
+class Careful(Handler):
+    """Its lock stays at home, its rows do not."""
+
+    def __getstate__(self):
+        return {"rows": self.rows}
+
+
+class Refusing(Handler):
+    def __getstate__(self):
+        raise LookupError("not now")
+
+
+CULPRITS = {
+    "attribute": (Handler(rows=ROWS), "Handler.rows, of type generator,"),
+    "within": (Handler(a=1, b=[{"k": ROWS}]), "Handler.b, of type list,"),
+    "state": (Careful(rows=ROWS, more=ROWS), "Handler.rows, of type generator,"),
+    "state refused": (Refusing(), "does not pickle (LookupError: not now)"),
+    "function": (Handler().with_preprocess_fn(lambda x: ROWS), "does not pickle (TypeError: "),
+    "class": (
+        type("Local", (Handler,), {"__module__": "__main__", "shared": ROWS})(),
+        "Handler, of type __main__.",
+    ),
+    "no object": (lambda: ROWS, "Handler, of type function,"),
+}
+
+
+@pytest.mark.parametrize(("value", "culprit"), CULPRITS.values(), ids=CULPRITS)
+def test_part_that_does_not_pickle_is_named(value, culprit, monkeypatch):
+    with pytest.raises(ConfigurationError) as caught:
+        pickle_or_explain(value, "Handler")
+    assert str(caught.value).startswith("Handler cannot go to the process")
+    assert culprit in str(caught.value)
+    assert "in load_model" in str(caught.value)
+    assert caught.value.__cause__ is not None
+
+
+def test_culprit_is_looked_for_in_the_handler():
+    handler = Handler(client=ROWS)
+    with pytest.raises(ConfigurationError, match=r"live: Handler\.client,"):
+        pickle_or_explain(("private", handler), "Handler", part=handler)

@@ -74,18 +74,6 @@ def test_writes_of_one_process_are_seen_by_no_other(exported, elsewhere):
     assert set(mine[0]) == {-1}
 
 
-def test_a_class_of_main_goes_along():
-    script = (
-        "import numpy, os\nfrom headrace.ipc.weights_file import attach, export\n"
-        "class Model:\n    def __init__(self): self.weights = numpy.ones(5000)\n"
-        "    def predict(self): return self.weights.sum()\n"
-        "files, layout = export(Model(), destroys=True)\n"
-        "print(b'__main__' in layout.head, attach(files, layout).predict())"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["True", "5000.0"]
-
-
 def test_buffers_begin_at_pages_and_take_their_size(exported):
     _, description = exported([numbers(1000), numbers(513), b"x" * 10_000, numbers(512), numbers(511)])
     assert sorted(place.size for place in description.places) == [4096, 4104, 8000]

@@ -8,20 +8,12 @@ import signal
 import pytest
 
 from headrace.core.errors import HostStartError
-from headrace.ipc.weights_file import attach
 from headrace.machine.status import machine_status
+from toy_hosts import mapped
 
 
 def a_list(toy):
     toy.model = ["a", "model"]
-
-
-def model_of(lease):
-    grant, files = lease.take()
-    model = attach(files[1:], grant.layout)
-    for file in files:
-        os.close(file)
-    return model
 
 
 def manager_process():
@@ -36,10 +28,10 @@ def _runtime(census, runtime):
 
 def test_a_manager_that_dies_is_followed_by_another(lease_of, wait_until):
     first = lease_of(a_list)
-    assert model_of(first) == ["a", "model"]
+    assert mapped(first) == ["a", "model"]
     killed = manager_process()
     os.kill(killed, signal.SIGKILL)
-    assert model_of(lease_of(a_list)) == ["a", "model"]
+    assert mapped(lease_of(a_list)) == ["a", "model"]
     assert manager_process() != killed
 
 
@@ -59,7 +51,7 @@ def test_a_host_comes_from_the_next_manager_which_loads_again(lease_of):
 
 def test_a_closed_lease_gets_nothing(lease_of):
     lease = lease_of(a_list)
-    model_of(lease)
+    mapped(lease)
     lease.close()
     with pytest.raises(HostStartError, match="no longer wants"):
         lease.take()
@@ -67,7 +59,7 @@ def test_a_closed_lease_gets_nothing(lease_of):
 
 def test_a_forgotten_lease_is_released(lease_of, wait_until):
     stays, forgotten = lease_of(a_list, "stays"), lease_of(a_list, "forgotten")
-    model_of(stays)
-    model_of(forgotten)
+    mapped(stays)
+    mapped(forgotten)
     forgotten.__del__()
     assert wait_until(lambda: [model.name for model in machine_status().managers[0].models] == ["stays"])

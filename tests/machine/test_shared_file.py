@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from headrace.core.config import Spent
-from headrace.machine.shared_file import open_budget_file, shared_board
+from headrace.machine import shared_file
+from headrace.machine.shared_file import Shortage, open_budget_file, shared_board
 
 MEMBER = """
 import sys, time
@@ -31,15 +32,22 @@ def board(directory, close_later):
 
 
 @pytest.fixture
-def member(popen):
-    """Starts another process that shares the named board; it leaves when its standard input is closed."""
+def running(popen):
+    """Starts another process, which leaves when its standard input is closed; ``said`` is its first line."""
 
-    def start(name="a"):
-        process = popen([sys.executable, "-c", MEMBER, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert process.stdout.readline() == "there\n"
+    def start(code, name="a"):
+        process = popen([sys.executable, "-c", code, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        process.said = process.stdout.readline()
+        assert process.said
         return process
 
     return start
+
+
+@pytest.fixture
+def member(running):
+    """Starts another process that shares the board."""
+    return lambda: running(MEMBER)
 
 
 def files(directory, kind="limit"):
@@ -82,18 +90,15 @@ board = shared_board("a")
 """
 
 
-def test_of_processes_that_end_at_once_the_last_one_removes_the_file(directory, popen):
+def test_of_processes_that_end_at_once_the_last_one_removes_the_file(directory, running):
     mine = shared_board("a")
-    other = popen([sys.executable, "-c", ENDING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert other.stdout.readline()
+    running(ENDING)
     mine.close()
     assert not os.path.exists(directory)
 
 
 def test_file_of_a_killed_process_is_removed_by_the_next(member, directory):
-    process = member()
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    kill(member())
     assert len(files(directory)) == 1
     shared_board("b").close()
     assert not os.path.exists(directory)
@@ -150,26 +155,20 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def opened(directory):
-    """Opens the file of the named budget in this process."""
-    found = []
-
-    def opened(name="a"):
-        found.append(open_budget_file(name))
-        return found[-1]
-
-    yield opened
-    for file in found:
-        file.leave()
+def mine(directory):
+    """This process's file of the budget."""
+    file = open_budget_file("a")
+    yield file
+    file.leave()
 
 
 @pytest.fixture
-def spender(popen):
-    """Starts another process that spends of the named budget; it ends when its standard input is closed."""
+def spender(running):
+    """Starts another process that spends of the budget."""
 
-    def start(name="a"):
-        process = popen([sys.executable, "-c", SPENDER, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        process.total = Spent(*map(float, process.stdout.readline().split()))
+    def start():
+        process = running(SPENDER)
+        process.total = Spent(*map(float, process.said.split()))
         return process
 
     return start
@@ -180,8 +179,7 @@ def kill(process):
     process.wait()
 
 
-def test_all_processes_spend_together(opened, spender):
-    mine = opened()
+def test_all_processes_spend_together(mine, spender):
     mine.add(Spent(2, 20, 1.0))
     other = spender()
     assert other.total == mine.total() == Spent(3, 30, 1.5)
@@ -189,15 +187,13 @@ def test_all_processes_spend_together(opened, spender):
     assert mine.total() == Spent(3, 30, 1.5)
 
 
-def test_process_hears_that_the_budget_is_spent(opened, spender):
-    mine = opened()
+def test_process_hears_that_the_budget_is_spent(mine, spender):
     assert not mine.is_spent
     mine.mark_spent()
     assert mine.is_spent
 
 
-def test_what_a_killed_process_spent_stays_counted_while_others_run(opened, spender):
-    mine = opened()
+def test_what_a_killed_process_spent_stays_counted_while_others_run(mine, spender):
     kill(spender())
     assert mine.total() == Spent(1, 10, 0.5)
     assert spender().total == Spent(2, 20, 1.0)
@@ -217,8 +213,7 @@ def test_file_of_a_killed_run_stays_for_an_hour(spender, directory):
     assert not os.path.exists(directory)
 
 
-def test_forked_child_spends_of_the_same_budget(opened):
-    mine = opened()
+def test_forked_child_spends_of_the_same_budget(mine):
     mine.add(Spent(1, 1, 1))
     child = os.fork()
     if not child:
@@ -240,12 +235,74 @@ sys.stdin.read()
 """
 
 
-def test_process_that_is_stopped_while_it_adds_holds_up_nobody(opened, spender, popen):
-    mine = opened()
-    stopped = popen([sys.executable, "-c", STOPPED, "a"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert stopped.stdout.readline() == "there\n"
+def test_process_that_is_stopped_while_it_adds_holds_up_nobody(mine, spender, running):
+    stopped = running(STOPPED)
     mine.add(Spent(1, 10, 0.5))
     assert mine.total() == Spent(1, 10, 0.5)
     kill(stopped)
     mine.add(Spent(1, 10, 0.5))
     assert spender().total == Spent(3, 30, 1.5)
+
+
+WAITS = """
+import sys
+from headrace.machine.shared_file import Shortage
+one = Shortage()
+one.ask()
+print("asked", flush=True)
+sys.stdin.readline()
+one.settle()
+print("settled", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def waiting(directory, running, monkeypatch):
+    """Another process, which waits until it is told not to."""
+    monkeypatch.setattr(shared_file, "_FRESH_SECS", 300.0)
+    return running(WAITS)
+
+
+def test_others_hear_of_it_and_it_leaves_nothing(waiting, directory):
+    since, at = Shortage().asked()
+    assert since <= at
+    waiting.stdin.write("\n")
+    waiting.stdin.flush()
+    assert waiting.stdout.readline() == "settled\n"
+    assert Shortage().asked() is None
+    assert not os.path.exists(directory)
+
+
+def test_nobody_listens_to_itself_nor_makes_the_directory(directory):
+    os.rmdir(directory)
+    one = Shortage()
+    assert one.asked() is None
+    assert not os.path.exists(directory)
+    one.ask()
+    assert one.asked() is None
+    assert Shortage().asked() is None
+    one.settle()
+    one.settle()
+    assert not os.path.exists(directory)
+
+
+def test_one_that_was_killed_waits_no_longer(waiting, directory, monkeypatch):
+    waiting.kill()
+    waiting.wait()
+    assert Shortage().asked() is not None
+    monkeypatch.setattr(shared_file, "_FRESH_SECS", 0.0)
+    assert Shortage().asked() is None
+    other = Shortage()
+    other.ask()
+    other.settle()
+    assert not os.path.exists(directory)
+
+
+def test_without_a_runtime_directory_nobody_hears(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HEADRACE_RUNTIME_DIR", str(tmp_path / "file"))
+    one = Shortage()
+    one.ask()
+    assert one.asked() is None
+    one.settle()

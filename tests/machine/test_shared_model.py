@@ -11,7 +11,7 @@ import pytest
 from headrace.hosts.client import ModelHosts
 from headrace.hosts.provider import ExitCause, HostFailure
 from headrace.hosts.system import allowed_cores
-from toy_hosts import forbidden
+from toy_hosts import forbidden, wait_for
 
 POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -40,6 +40,11 @@ class Client(ModelHosts):
 
 
 @pytest.fixture
+def gate(tmp_path):
+    return tmp_path / "gate"
+
+
+@pytest.fixture
 def client_of(managers, lease_of, close_later):
     """Makes clients of one model in hosts; those with the same key have the same hosts."""
 
@@ -56,34 +61,27 @@ def test_clients_share_a_host_that_has_the_model(client_of):
     assert two.learn(lambda toy: toy.model) == ["a", "model"]
 
 
-def test_busy_hosts_are_left_alone_while_there_are_others(client_of, managers, tmp_path, wait_until):
+def test_busy_hosts_are_left_alone_while_there_are_others(client_of, managers, gate, wait_until):
     one, two = client_of(copies=2), client_of(copies=2)
-    reading, writing = os.pipe()
-    with os.fdopen(reading), os.fdopen(writing, "w"):
-        path = f"/proc/{os.getpid()}/fd/{reading}"
-        begun = tmp_path / "begun"
-        busy = one.tell(lambda rows, toy: [begun.touch(), os.getpid(), os.read(os.open(path, os.O_RDONLY), 1)])
-        [first] = one.processes
-        assert wait_until(begun.exists)
-        assert {two.where() for _ in range(5)}.isdisjoint({first})
-        os.write(writing, b"x")
-        assert one.result(busy).rows == [None, first, b"x"]
+    busy = one.tell(wait_for(gate), "answered")
+    [first] = one.processes
+    assert wait_until(lambda: busy.connection.snapshot().call == busy.number)
+    assert {two.where() for _ in range(5)}.isdisjoint({first})
+    gate.touch()
+    assert one.result(busy).rows == ["answered"]
     assert len(managers.models()["key"]["hosts"]) == 2
 
 
-def test_a_host_survives_a_client_that_leaves_in_the_middle(client_of, wait_until):
+def test_a_host_survives_a_client_that_leaves_in_the_middle(client_of, gate, wait_until):
     """What it wanted is computed, and thrown away."""
     one, two = client_of(), client_of()
-    reading, writing = os.pipe()
-    with os.fdopen(reading), os.fdopen(writing, "w"):
-        path = f"/proc/{os.getpid()}/fd/{reading}"
-        busy = one.tell(lambda rows, toy: os.read(os.open(path, os.O_RDONLY), 1))
-        [host] = one.processes
-        assert wait_until(lambda: busy.connection.load > 0)
-        waiting = two.tell(lambda rows, toy: [os.getpid()])
-        one.close()
-        os.write(writing, b"x")
-        assert two.result(waiting).rows == [host]
+    busy = one.tell(wait_for(gate))
+    [host] = one.processes
+    assert wait_until(lambda: busy.connection.snapshot().call == busy.number)
+    waiting = two.tell(lambda rows, toy: [os.getpid()])
+    one.close()
+    gate.touch()
+    assert two.result(waiting).rows == [host]
 
 
 @pytest.mark.parametrize("forbids", [False, True], ids=["pidfd_open", "forbidden"])
@@ -108,23 +106,16 @@ def test_a_late_host_is_ended_for_all(client_of):
     assert one.where() == two.where() != host
 
 
-def test_a_request_that_waits_at_a_host_that_dies_is_not_lost(client_of, wait_until):
+def test_a_request_that_waits_at_a_host_that_dies_is_not_lost(client_of, gate, wait_until):
     one, two = client_of(), client_of()
     assert one.where() == two.where()
-    reading, writing = os.pipe()
-    with os.fdopen(reading), os.fdopen(writing, "w"):
-        path = f"/proc/{os.getpid()}/fd/{reading}"
-
-        def die(rows, toy):
-            os.read(os.open(path, os.O_RDONLY), 1)
-            os._exit(3)
-
-        dies = one.tell(die)
-        assert wait_until(lambda: dies.connection.load > 0)
-        waits = two.tell(lambda rows, toy: ["answered"])
-        os.write(writing, b"x")
-        assert one.result(dies).exit_text == "ended itself with exit code 3"
-        assert two.result(waits).rows == ["answered"]
+    wait = wait_for(gate)
+    dies = one.tell(lambda rows, toy: (wait(rows, toy), os._exit(3)))
+    assert wait_until(lambda: dies.connection.snapshot().call == dies.number)
+    waits = two.tell(lambda rows, toy: ["answered"])
+    gate.touch()
+    assert one.result(dies).exit_text == "ended itself with exit code 3"
+    assert two.result(waits).rows == ["answered"]
 
 
 def test_output_of_hosts_reaches_a_client(client_of, caplog, wait_until):

@@ -19,7 +19,7 @@ from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
 from headrace.hosts.system import processes
 from headrace.ipc.channel import Channel
 from headrace.machine import status as census_module
-from headrace.machine.discovery import DIRECTORY_VARIABLE, ManagerEndpoint, find_or_launch
+from headrace.machine.discovery import ManagerEndpoint, find_or_launch
 from headrace.machine.lease import manager_name
 from headrace.machine.status import clean, machine_status
 from toys import Acting
@@ -88,19 +88,6 @@ def manager_that(directory):
         endpoint.remove()
     for thread in threads:
         thread.join(60)
-
-
-def test_status_without_any_shared_model_is_empty(directory, monkeypatch):
-    monkeypatch.setenv(DIRECTORY_VARIABLE, directory + "/none")
-    state = machine_status()
-    assert (state.directory, state.problem, state.managers, state.silent, state.stale) == (
-        directory + "/none",
-        "",
-        (),
-        (),
-        (),
-    )
-    assert not os.path.exists(directory + "/none")
 
 
 @pytest.mark.large

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from struct import Struct
+from typing import ClassVar
 
 from headrace.hosts.system import allowed_cores
 from headrace.ipc.segment import Segment
@@ -129,6 +130,9 @@ class ThreadBudget(threading.local):
         page: shared memory that says how many processes share the cores.
     """
 
+    inherited: ClassVar[ThreadBudget | None] = None
+    """In a host: the one that its fork server has set."""
+
     def __init__(self, page: Segment) -> None:
         self._page = page
         self._processes = 1
@@ -148,23 +152,3 @@ class ThreadBudget(threading.local):
         for undo in reversed(self._undo):  # in reverse: frameworks may share a library
             undo()
         self._undo, self._processes = [], 1
-
-
-_inherited: ThreadBudget | None = None
-
-
-def inherit_page(file: int) -> None:
-    """In the fork server: sets the page for its future hosts; takes ownership of the descriptor."""
-    global _inherited  # noqa: PLW0603 - process-wide state
-    _inherited = ThreadBudget(Segment.received(file))
-
-
-def inherited_budget() -> ThreadBudget | None:
-    """In a host: the thread budget set in its fork server; None if there is none."""
-    return _inherited
-
-
-def limit_threads(count: int) -> None:
-    """Limits every framework that this process has imported to ``count`` threads, permanently."""
-    for codec in codecs():
-        codec.limit_threads(count)

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from headrace.core.files import keep_copies
-from headrace.hosts.environment import inherit_page, limit_threads
+from headrace.hosts.environment import ThreadBudget
 from headrace.hosts.fork_server_process import (
     Failed,
     Fork,
@@ -44,7 +44,8 @@ from headrace.hosts.system import (
     is_manager,
 )
 from headrace.ipc.channel import Channel, is_readable
-from headrace.ipc.serialization import all_reducers
+from headrace.ipc.segment import Segment
+from headrace.ipc.serialization import all_reducers, codecs
 from headrace.ipc.weights_file import attach
 from headrace.models.memory import oom_kills
 
@@ -129,7 +130,7 @@ class ForkServer:
 
     def _preload_model(self, request: Preload, files: list[int]) -> Failed | None:
         if request.page is not None:
-            inherit_page(files.pop(0))
+            ThreadBudget.inherited = ThreadBudget(Segment.received(files.pop(0)))
         if request.layout is None:
             keep_copies(dict(zip(request.copies, files, strict=True)))
         elif self._request_handler is None:
@@ -178,9 +179,9 @@ class ForkServer:
             self._channel.close()
             request_handler = self._request_handler or pickle.loads(self._config.request_handler)
             self._request_handler = None
-            threads = self._config.environment.threads
-            if threads is not None:
-                limit_threads(threads)
+            if (threads := self._config.environment.threads) is not None:
+                for codec in codecs():
+                    codec.limit_threads(threads)
             if self._model_for_hosts is not None:
                 _preload_model(request_handler, *self._model_for_hosts)
             serve(request_handler, to_owner, progress)

@@ -18,7 +18,7 @@ from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped,
 from headrace.core.transferable import transferable
 from headrace.failures.device import device_loss, one_line
 from headrace.failures.search import InjectedFailure
-from headrace.hosts.environment import inherited_budget
+from headrace.hosts.environment import ThreadBudget
 from headrace.hosts.host import RequestHandler, Response
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.codec import encode
@@ -154,7 +154,7 @@ class BatchRequestHandler(RequestHandler):
                 if source is not None:
                     session.shared(lambda: source(self._spec, session.events.extend, self._while_waiting))
                 elif self._inherited:
-                    session.shared(lambda: LoadedModels(self._inherited, inherited_budget()))
+                    session.shared(lambda: LoadedModels(self._inherited, ThreadBudget.inherited))
                 self._worker = Worker(self._spec)
             finally:
                 close_session(session)
