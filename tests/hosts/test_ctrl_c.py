@@ -11,16 +11,6 @@ from headrace.hosts.fork_server_process import ForkServerProcess
 from toy_hosts import double, process, wait_for
 
 
-def test_ctrl_c_in_a_wait_harms_nothing(host, tmp_path, ctrl_c_in):
-    call = host.tell(wait_for(tmp_path / "gate"), 1)
-    for _ in range(3):
-        ctrl_c_in(HostConnection.wait_until)
-        with pytest.raises(KeyboardInterrupt):
-            host.result(call)
-    (tmp_path / "gate").touch()
-    assert host.result(call).rows == [1]
-
-
 def test_ctrl_c_in_the_main_threads_wait_leaves_other_threads_waiting(host, tmp_path, ctrl_c_in):
     call, results = host.tell(wait_for(tmp_path / "gate")), []
     with ThreadPoolExecutor(3) as pool:

@@ -84,19 +84,6 @@ def test_spare_fork_server_that_nobody_takes_ends_when_it_is_dropped(start, mark
     SPARE.drop()
 
 
-def test_prints_of_a_spare_fork_server_are_logged(start, new_host, caplog, wait_until):
-    """With the name of the model, once there is one."""
-
-    def texts():
-        return [record.getMessage() for record in caplog.records]
-
-    caplog.set_level(logging.INFO)
-    module, _ = start("print('from the module', flush=True)")
-    assert wait_until(lambda: "spare: from the module" in texts())
-    new_host(imports=module).learn(lambda rows, toy: print("from the host", flush=True))
-    assert wait_until(lambda: "toy: from the host" in texts())
-
-
 def test_fork_of_the_owner_leaves_the_spare_fork_server_to_it(start, new_host):
     _, process = start("")
     child = os.fork()

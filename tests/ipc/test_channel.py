@@ -137,20 +137,6 @@ def test_several_threads_may_send(ends):
     assert all(content == bytes(number * 1000) for _, number, content in got)
 
 
-def test_shutting_down_wakes_threads_that_wait_at_either_end(ends):
-    woken = []
-
-    def wait(end):
-        with pytest.raises(EOFError):
-            end.receive(LONG)
-        woken.append(end)
-
-    with thread(wait, ends[0]), thread(wait, ends[1]):
-        ends[0].shut_down()
-    assert set(woken) == set(ends)
-    ends[0].shut_down()
-
-
 def test_a_message_that_does_not_pickle_harms_nothing(ends):
     one, other = ends
     with pytest.raises(Exception, match="pickle"):

@@ -81,6 +81,16 @@ def test_buffers_begin_at_pages_and_take_their_size(exported):
     assert len(description.head) < 16_000
 
 
+def test_shared_memory_is_stored_once_and_stays_shared(exported):
+    whole = numbers(100_000)
+    files, description = exported({"whole": whole, "part": whole[10_000:20_000], "again": [whole, whole]})
+    assert description.nbytes == whole.nbytes
+    value = attach(files, description)
+    value["whole"][10_000] = 5
+    assert value["part"][0] == 5
+    assert value["again"][0] is value["again"][1] is value["whole"]
+
+
 def test_neighbours_do_not_lose_their_edges(exported):
     """Only pages that belong to nobody else are given back while the rest is still to be copied."""
     memory = bytearray(b"\1" * (3 << 20))

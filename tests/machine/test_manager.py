@@ -289,13 +289,3 @@ def test_a_manager_without_clients_exits(runtime, clock):
     find_or_launch(str(runtime), manager_name(), launch).close()
     running[0].join(60)
     assert not running[0].is_alive()
-
-
-def test_the_next_client_is_served_during_a_load(managers, lease_of, noted, tmp_path, wait_until):
-    with ThreadPoolExecutor(1) as pool:
-        loading = pool.submit(take, lease_of(noted, "slow", at_least=1))
-        assert wait_until(noted.all)
-        assert take(lease_of(a_list, "quick", at_least=1)) == (["a", "model"], True)
-        assert managers.models()["slow"]["state"] == "loading"
-        (tmp_path / "go").touch()
-        assert loading.result() == ("noted", True)
