@@ -154,9 +154,7 @@ def test_what_concerns_every_request_is_one_error(answer):
 
 @pytest.mark.parametrize(
     "answer",
-    [
-        *(busy("0s"), refusing(503, "UNAVAILABLE"), Answer(cut=True), response(candidate("A"))._replace(cut_body=True)),
-    ],
+    [busy("0s"), refusing(503, "UNAVAILABLE"), Answer(cut=True), response(candidate("A"))._replace(cut_body=True)],
 )
 @pytest.mark.parametrize("fn", [generate_from_string, ask_alone, ask_once])
 def test_refused_requests_are_sent_again(answer, fn):

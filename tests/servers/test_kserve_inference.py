@@ -76,10 +76,11 @@ def test_examples_are_one_request_and_come_back_with_their_parts(server):
     assert server.requests == [{"x": (5, 3)}]
 
 
-def test_several_inputs_and_outputs_are_dicts(server):
-    examples = [{"a": n, "b": numpy.int32(10)} for n in range(3)]
-    found = inferences(predict(asking(server, "mixed", **together(3)), examples))
-    assert found == [{"sum": n + 10, "first": n} for n in range(3)]
+def test_several_inputs_and_outputs_are_dicts_and_numbers_of_any_type_share_a_request(server):
+    examples = [*({"a": n, "b": numpy.int32(10)} for n in range(3)), {"a": 3.0, "b": 10}]
+    found = inferences(predict(asking(server, "mixed", **together(4)), examples))
+    assert found == [{"sum": n + 10, "first": n} for n in range(4)]
+    assert server.requests == [{"a": (4,), "b": (4,)}]
 
 
 @pytest.mark.parametrize("datatype", DTYPES)
