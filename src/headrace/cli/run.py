@@ -299,9 +299,9 @@ def _sent(args: RunArgs | RetryArgs) -> str:
 def _stop(run: Run, thread: _RunThread, shell: _Shell) -> None:
     """Ends the run; one that is stuck in a model is left behind, after its parts are removed."""
     if run.drains and not shell.args.batch_directory and not thread.done.is_set():
+        run.cancel(_DRAIN_SECONDS)  # first: what is sent meanwhile is paid for, too
         said = f"waiting up to {_DRAIN_SECONDS:g} s for requests in flight; interrupt again to end at once."
         report_error(shell.record.errors, said, "interrupted")
-        run.cancel(_DRAIN_SECONDS)
         for _ in range(round(_DRAIN_SECONDS / _LOOK_SECONDS)):
             if thread.done.wait(_LOOK_SECONDS) or len(shell.signals.received) > 1:
                 break
