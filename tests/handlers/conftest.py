@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -97,11 +98,13 @@ def assert_mappable():
 @pytest.fixture(scope="session")
 def incumbent_huggingface():
     """Beam's module, which cannot be imported with transformers 5 unless a name is put back there."""
-    import transformers
-
+    name = "apache_beam.ml.inference.huggingface_inference"
+    with suppress(ImportError):  # where transformers is made anew by what Beam imports, the name would be lost
+        return importlib.import_module(name)
+    transformers = importlib.import_module("transformers")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transformers, "TFAutoModel", transformers.AutoModel, raising=False)
-        return importlib.import_module("apache_beam.ml.inference.huggingface_inference")
+        return importlib.import_module(name)
 
 
 @pytest.fixture

@@ -280,12 +280,13 @@ def xgboost(model: ModelFile) -> KnownModel | None:
         framework, arguments = "xgboost", {"model_class": name}
     else:
         found = model.pickled
-        if found is None or not isinstance(found.content, Inert) or not found.content.kind.startswith("xgboost.skl"):
+        content = None if found is None else found.content
+        if found is None or not isinstance(content, Inert) or not content.kind.startswith("xgboost.sklearn."):
             return None
-        booster = found.content.attribute("_Booster")
+        booster = content.attribute("_Booster")
         handle = booster.attribute("handle") if isinstance(booster, Inert) else b""
         state = bytes(handle.arguments[0] if isinstance(handle, Inert) else handle or b"")
-        name = found.content.kind.rpartition(".")[2]
+        name = content.kind.rpartition(".")[2]
         framework, arguments = "sklearn", {"model_file_type": "joblib"} if found.needs_joblib else {}
     what = f"{'an' if name[0] == 'X' else 'a'} {name} of XGBoost"
     names, width = _names(state), _WIDTH.search(state)
