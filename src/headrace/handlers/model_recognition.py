@@ -25,8 +25,7 @@ _SAVED = "saved_model.pb"
 _OLD_PICKLE = 0x1950A86A20F9469CFC6C
 """What ``torch.save`` wrote first before it wrote archives."""
 _PATH = "torch_script_model_path"
-_ROOT_CLASS = re.compile(rb"c(__torch__[\w.]*)\n(\w+)\n")
-"""The class of a TorchScript model, in its pickle: the first one that this names."""
+_ROOT_CLASS = re.compile(rb"c(__torch__[\w.]*)\n(\w+)\n")  # the first class in a TorchScript model's pickle is its own
 _TASKS = {
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",
@@ -136,8 +135,8 @@ def _script_inputs(model: ModelFile) -> tuple[str, ...]:
     named = _ROOT_CLASS.search(model.read(f"{root}/data.pkl"))
     module, name = (part.decode() for part in named.groups()) if named else ("", "")
     code = f"{root}/code/{module.replace('.', '/')}.py"
-    source = model.read(code).decode() if code in model.members else ""
-    found = re.search(rf"^class {name}\(.*?^  def forward\(\w+: [^,)]+(.*?)\) ->", source, re.MULTILINE | re.DOTALL)
+    forward = rf"(?ms)^class {name}\(.*?^  def forward\(\w+: [^,)]+(.*?)\) ->"
+    found = re.search(forward, model.read(code).decode()) if code in model.members else None
     inputs = [one.strip().partition(": ") for one in found[1].split(",")[1:]] if found else []
     return tuple(name for name, _, _ in inputs) if all(kind == "Tensor" for _, _, kind in inputs) else ()
 
