@@ -8,13 +8,16 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineState
 
 from full_disk import full_disk
+from headrace.core.answer import SKIP
 from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ModelHandler
 from headrace.core.keyed import KeyedModelHandler, KeyModelMapping
 from headrace.core.result import PredictionResult
-from headrace.jobs import parts
+from headrace.jobs import beam_pipeline, parts
 from headrace.jobs.beam_pipeline import take_options
 from headrace.jobs.files import match
 from headrace.jobs.job import CancelledError, Job
@@ -48,6 +51,27 @@ class Waiting(Halve):
         STARTED.set()
         GO_ON.wait(30)
         return batch
+
+
+class Fickle(Halve):
+    """In its attempt number N it does with a number what the number's digit N says: predicts, fails or skips."""
+
+    attempts = []
+
+    def run_inference(self, batch, model, inference_args=None):
+        (number,) = batch
+        self.attempts.extend([None] * (number == 0))
+        outcome = number // 3 ** (len(self.attempts) - 1) % 3
+        if outcome == 1:
+            raise ValueError("fickle")
+        return [SKIP if outcome else number]
+
+
+class Idle(PipelineRunner):
+    """Says that all is done, as runners do that only stage a pipeline."""
+
+    def run_pipeline(self, pipeline, options):
+        return PipelineResult(PipelineState.DONE)
 
 
 class Destructive(Halve):
@@ -113,6 +137,26 @@ def test_several_workers_lose_nothing(make, lines):
     dead = Counter(letter["row"]["n"] for letter in lines("out.dead-letters.jsonl"))
     assert dead == Counter(n * 10 + 1 for n in range(5))
     assert report.rows == 10
+
+
+def test_of_what_a_repeated_bundle_says_of_a_row_one_thing_counts(make, lines, monkeypatch):
+    monkeypatch.setattr(beam_pipeline, "FnApiRunner", lambda: FnApiRunner(bundle_repeat=2))
+    Fickle.attempts.clear()
+    report = Run(make(range(27), handler=Fickle(max_batch_size=1), runner="FnApiRunner", threshold=1)).execute()
+    assert len(Fickle.attempts) == 3
+    said = {n: {n % 3, n // 3 % 3, n // 9} for n in range(27)}
+    assert [line["n"] for line in lines("out.jsonl")] == [n for n in said if 0 in said[n]]
+    letters = lines("out.dead-letters.jsonl")
+    assert [letter["row"]["n"] for letter in letters] == [n for n in said if 0 not in said[n] and 1 in said[n]]
+    assert (report.predictions, report.failed, report.skipped) == (19, 7, 1)
+    assert {letter["position"]["of"] for letter in letters} == {19}
+
+
+def test_a_pipeline_that_was_not_run_leaves_everything_as_it_was(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(beam_pipeline, "FnApiRunner", Idle)
+    with pytest.raises(RuntimeError, match="the runner ended the pipeline, but its last step has left no mark"):
+        Run(make([0, 2], runner="FnApiRunner")).execute()
+    assert (sorted(os.listdir(tmp_path)), (tmp_path / "out.jsonl").read_text()) == (["in0.jsonl", "out.jsonl"], "old\n")
 
 
 def test_what_is_kept_and_the_models_name(make, lines):

@@ -1,12 +1,13 @@
 """Runs a job as a Beam pipeline, with Beam's workers in this process or on any runner.
 
 Reading, inference and writing are one ParDo: nothing is shuffled, and memory holds one batch however many rows there
-are. Each bundle writes its own parts.
+are. Each bundle writes its own parts; the last step marks in their folder that all bundles are done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import apache_beam as beam
@@ -14,13 +15,18 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.runner import PipelineState
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils.timestamp import MIN_TIMESTAMP
+from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.beam.dofn import SessionDoFn, bound_to
 from headrace.beam.pipeline_report import totals_of
 from headrace.core.errors import ConfigurationError
 from headrace.core.spelling import nearest
+from headrace.jobs import storage
 from headrace.jobs.files import Part, Source
 from headrace.jobs.job import Job
+from headrace.jobs.parts import leave_mark
 from headrace.jobs.splits import Splits
 from headrace.jobs.steps import RunSteps, SourceBundle
 from headrace.metrics.totals import Totals
@@ -51,23 +57,31 @@ class BeamPipeline:
         runner = FnApiRunner() if job.runner in _EMBEDDED else job.runner
         self._pipeline = beam.Pipeline(runner, _options_of(job))
         self._result: Any = None
+        self._folder, self._mark = steps.folder, storage.join(steps.folder, f"{uuid.uuid4().hex}.done")
         spec = bound_to(self._pipeline, steps.spec)
         _ = (
             self._pipeline
             | "Files" >> beam.Create(sources, reshuffle=has_many)
             | "Run" >> beam.ParDo(_RunSources(steps, spec)).with_resource_hints(**spec.resource_hints)
+            | "Cut" >> beam.CombineGlobally(any)
+            | "Done" >> beam.Map(_end, self._folder, self._mark)
         )
 
     def execute(self) -> Totals:
         """Runs the pipeline to the end; returns its totals from Beam's metrics.
 
         Raises:
-            Exception: the pipeline failed.
+            Exception: the pipeline failed, or the runner has not run it.
         """
         self._result = self._pipeline.run()
         state = self._result.wait_until_finish()
         if state in (PipelineState.FAILED, PipelineState.CANCELLED):
             raise RuntimeError(f"the runner ended the pipeline as {state}")
+        if not storage.exists(self._mark):
+            raise RuntimeError(
+                f"the runner ended the pipeline, but its last step has left no mark in {self._folder}: it did not run, "
+                "or --output is in no place that the runner's workers share with this process."
+            )
         return totals_of(self._result)
 
     def cancel(self) -> None:
@@ -77,7 +91,10 @@ class BeamPipeline:
 
 
 class _RunSources(SessionDoFn):
-    """Runs (index, source) tuples; what a bundle has written that the runner repeats counts once."""
+    """Runs (index, source) tuples; what a bundle has written that the runner repeats counts once.
+
+    A bundle emits whether it left out rows, since the first all failed; the runner drops what one that failed emitted.
+    """
 
     def __init__(self, steps: RunSteps, spec: SessionSpec) -> None:
         super().__init__(spec)
@@ -93,9 +110,10 @@ class _RunSources(SessionDoFn):
         for _ in self._sources.batches([(index, Source(*fields)._replace(part=Part(*part) if part else None))]):
             pass
 
-    def finish_bundle(self) -> None:
+    def finish_bundle(self) -> Iterator[WindowedValue]:
         """Runs what still waits, and closes the parts."""
-        self._sources.finish()
+        # Emitted from finish_bundle, a value needs an explicit window and timestamp.
+        yield WindowedValue(self._sources.finish(), MIN_TIMESTAMP, [GlobalWindow()])
 
     def teardown(self) -> None:
         """Keeps the durable rows of a bundle that failed, and releases the model."""
@@ -145,3 +163,9 @@ def take_options(arguments: Sequence[str], known: Iterable[str] = ()) -> tuple[s
 
 def _raise_configuration_error(message: str) -> NoReturn:
     raise ConfigurationError(f"{message}.")
+
+
+def _end(is_cut: bool, folder: str, mark: str) -> None:
+    if is_cut:
+        leave_mark(folder)
+    storage.create(mark).close()

@@ -117,12 +117,11 @@ class SourceBundle:
         if self._observer is not None:
             self._observer.on_event(CacheUsed("", len(rows), 0))
 
-    def finish(self) -> None:
-        """Runs what still waits, and closes the parts."""
+    def finish(self) -> bool:
+        """Runs what still waits, and closes the parts; returns whether rows were left out, as the first all failed."""
         self._writer.write(self._bundle.finish())
         self._writer.finish()
-        if self._is_cut:
-            leave_mark(self._reader.folder)
+        return self._is_cut
 
 
 class BlockReader:
@@ -269,7 +268,8 @@ class Loop:
             bundle = SourceBundle(self._steps, worker.bundle(observer), observer)
             for _ in bundle.batches(enumerate(self._sources)):
                 pass
-            bundle.finish()
+            if bundle.finish():
+                leave_mark(self._steps.folder)
         return totals
 
     def on_event(self, event: Event) -> None:
