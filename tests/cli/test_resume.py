@@ -16,23 +16,24 @@ BEAM = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
 
 @pytest.fixture
 def work(logged, monkeypatch):
-    """Two files with broken lines."""
+    """Two files with broken lines; their rows, some of which do not fit into columns, also as Parquet and as CSV."""
     monkeypatch.setenv("PAUSE", "0")
     monkeypatch.setenv("BAD_OF", "13")
-    for name, start in (("a.jsonl", 0), ("b.jsonl", COUNT // 2)):
-        lines = [
-            json.dumps({"n": n, "x": n / 8}) if n % 50 != 49 else f"broken {n}"
-            for n in range(start, start + COUNT // 2)
-        ]
-        logged.write(name, "\n".join(lines))
+    rows = [{"n": n, "x": None if n % 31 == 5 else n / 8} for n in range(COUNT)]
+    for name, some in (("a", rows[: COUNT // 2]), ("b", rows[COUNT // 2 :])):
+        lines = [json.dumps(row) if row["n"] % 50 != 49 else f"broken {row['n']}" for row in some]
+        logged.write(f"{name}.jsonl", "\n".join(lines))
+    logged.write("a.parquet", rows[: COUNT // 2])
+    lines = [f"{row['n']},{row['x'] or ''}" if row["n"] % 50 != 49 else f"broken {row['n']} ,," for row in some]
+    logged.write("b.csv", "\n".join(["n,x", *lines]))
     return logged
 
 
 @pytest.fixture
 def undisturbed(work, headrace, request):
     """The arguments of a run, and its predictions and dead letters without ``--resume``."""
-    handler, output = getattr(request, "param", ("Logged", "p.jsonl"))
-    arguments = ("run", "[ab].jsonl", *ARGUMENTS, "--columns=n,x", f"--handler=logged:{handler}", "--output")
+    handler, output, *inputs = getattr(request, "param", ("Logged", "p.jsonl", "[ab].jsonl"))
+    arguments = ("run", *inputs, *ARGUMENTS, "--columns=n,x", f"--handler=logged:{handler}", "--output")
     assert headrace(*filter("--resume".__ne__, arguments), f"expected/{output}").code == 0
     found = [(work.path / "expected" / name).read_bytes() for name in (output, "p.dead-letters.jsonl")]
     shutil.rmtree(work.path / "expected")
@@ -61,14 +62,18 @@ def in_input_order(letters):
 @pytest.mark.large
 @pytest.mark.parametrize(
     ("undisturbed", "places"),
-    [(("Logged", "p.jsonl"), ((), ("--isolate",))), (("InColumns", "p.parquet"), (("--isolate",), BEAM))],
-    ids=["rows", "columns"],
+    [
+        (("Logged", "p.jsonl", "[ab].jsonl"), ((), ("--isolate",))),
+        (("InColumns", "p.parquet", "a.parquet", "b.csv"), (("--isolate",), BEAM)),
+        (("Logged", "p.csv", "a.parquet", "b.csv"), (("--workers=2",),)),
+    ],
+    ids=["rows", "columns", "workers"],
     indirect=["undisturbed"],
 )
 def test_a_run_killed_repeatedly_resumes(work, undisturbed, headrace, command, runs, places):
     """No row is predicted twice whose result was durable, none is missing, and the bytes are the same."""
     arguments, expected = undisturbed
-    output = arguments[-1]
+    before, output = work.names(), arguments[-1]
     done = set()
     for place in places:
         logged = len(runs.log())
@@ -86,7 +91,7 @@ def test_a_run_killed_repeatedly_resumes(work, undisturbed, headrace, command, r
     assert (work.path / output).read_bytes() == expected[0]
     letters = letters_of((work.path / "p.dead-letters.jsonl").read_bytes())
     assert in_input_order(letters) == in_input_order(letters_of(expected[1]))
-    assert work.names() == sorted(["a.jsonl", "b.jsonl", "log", "logged.py", "p.dead-letters.jsonl", output])
+    assert work.names() == sorted([*before, "log", "p.dead-letters.jsonl", output])
 
 
 def test_a_run_killed_while_publishing_its_files_resumes(work, undisturbed, headrace, command, runs):

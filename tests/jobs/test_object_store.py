@@ -1,6 +1,7 @@
 """Inputs and outputs may be on any of Beam's filesystems; here one like an object store, without folders."""
 
 import gzip
+import io
 import json
 
 import pytest
@@ -8,10 +9,14 @@ import pytest
 from headrace.core.handler import ModelHandler
 from headrace.jobs.files import match, read_files
 from headrace.jobs.job import Job
+from headrace.jobs.output import Output
+from headrace.jobs.parts import PartWriter
+from headrace.jobs.publishing import PublishError
 from headrace.jobs.reading import infer_schema
 from headrace.jobs.run import Run
 from headrace.rows.examples import Examples
-from object_store import OBJECTS
+from object_store import OBJECTS, ObjectStore
+from output_rows import write_rows
 
 
 class Double(ModelHandler):
@@ -65,6 +70,30 @@ def test_parts_of_a_run_that_failed_late_are_removed(objects):
     with pytest.raises(OSError, match="the header has 'n' twice"):
         run(Double(), "objects://out/p.jsonl")
     assert objects == before
+
+
+class Unreliable(io.BytesIO):
+    """Fails once."""
+
+    has_failed = False
+
+    def read(self, size=-1):
+        if self.tell() > 300 and not self.has_failed:
+            self.has_failed = True
+            raise OSError("connection lost")
+        return super().read(size)
+
+
+def test_parts_that_cannot_be_read_are_not_passed_over(objects, monkeypatch):
+    output = Output("objects://out/p.jsonl")
+    output.prepare()
+    part = PartWriter(output.folder, "predictions")
+    write_rows(part, [(0, {"n": "x" * 1000})])
+    part.finish()
+    monkeypatch.setattr(ObjectStore, "open", lambda self, path, *_: Unreliable(objects[path]))
+    with pytest.raises(PublishError, match="connection lost"):
+        output.publish()
+    assert objects["objects://out/p.jsonl"] == b"old"
 
 
 def test_objects_are_rows(objects):

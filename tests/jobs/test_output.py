@@ -8,7 +8,11 @@ import pyarrow.parquet
 import pytest
 
 from headrace.core.errors import ConfigurationError
+from headrace.jobs import storage
 from headrace.jobs.output import Output
+from headrace.jobs.parts import PartWriter
+from object_store import OBJECTS
+from output_rows import write_rows
 
 
 def lines(path, opener=open):
@@ -26,6 +30,32 @@ def test_without_dead_letters_those_of_earlier_runs_are_gone(written, tmp_path, 
     output.clean()
     assert lines(output.path) == [{"n": 0}]
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["a.jsonl"]
+
+
+@pytest.mark.parametrize("folder", ["", "objects:/"])
+def test_what_else_is_in_the_folder_does_no_harm(tmp_path, folder):
+    """Parts that a process has begun which was killed, and files of others."""
+    OBJECTS.clear()
+    output = Output(f"{folder}{tmp_path}/a.jsonl")
+    output.prepare()
+    for n in range(2):
+        part = PartWriter(output.folder, "predictions")
+        write_rows(part, [(n, {"n": n, "text": "x" * 100})])
+        part.finish()
+    (first, _) = storage.match(storage.join(output.folder, "*.predictions"))
+    with storage.open_file(first.path) as file:
+        whole = file.read()
+    strange = {f"{lost}.predictions": whole[:-lost] for lost in range(1, len(whole) + 1)}
+    strange |= {"a.letters": os.urandom(1000), "b.skipped": b"text\n" * 99, "cut.txt": b"", ".DS_Store": b"\0"}
+    for name, content in strange.items():
+        with storage.create(storage.join(output.folder, name)) as file:
+            file.write(content)
+    report = output.publish()
+    output.clean()
+    with storage.open_file(output.path) as file:
+        assert [json.loads(line)["n"] for line in file.read().splitlines()] == [0, 1]
+    assert (report.rows, report.is_cut) == (2, False)
+    assert [file.path for file in storage.match(f"{folder}{tmp_path}/**")] == [output.path]
 
 
 def test_parquet_output_without_rows(written):

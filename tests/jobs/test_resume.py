@@ -9,7 +9,7 @@ import pytest
 
 from full_disk import full_disk
 from headrace.core.errors import ConfigurationError
-from headrace.jobs.parts import PartWriter
+from headrace.jobs.parts import PartWriter, leave_mark
 from headrace.jobs.publishing import PublishError
 from headrace.jobs.resume import ResumableOutput
 from headrace.rows.blocks import place_at
@@ -31,8 +31,8 @@ def output(tmp_path):
     """Makes an output of this job; what it locks is given back."""
     made = []
 
-    def make(**job):
-        made.append(ResumableOutput(str(tmp_path / "p.jsonl"), None, job))
+    def make(keeps=True, **job):
+        made.append(ResumableOutput(str(tmp_path / "p.jsonl"), None, job, keeps=keeps))
         return made[-1]
 
     yield make
@@ -68,6 +68,38 @@ def test_what_was_done_is_found_and_published(output, tmp_path):
     second.clean()
     assert [json.loads(line)["n"] for line in (tmp_path / "p.jsonl").read_text().splitlines()] == [0, 1, 2, 3, 4]
     assert sorted(os.listdir(tmp_path)) == ["p.dead-letters.jsonl", "p.jsonl"]
+
+
+def test_a_row_that_a_runner_has_run_again_counts_once(output, tmp_path):
+    """It may come out otherwise: a prediction counts first, then a dead letter; what was skipped is done."""
+    first = output()
+    first.prepare()
+    write(first, 0, 2, 5, 1)
+    write(first, 1, 2, 3, 4, kind="letters")
+    write(first, 0, 4, 6, 7, kind="skipped")
+    first.clean()
+    assert first.kept_rows == 8
+    second = output()
+    second.prepare()
+    assert second.earlier_rows == 8
+    write(second, 6, kind="letters")
+    assert publish(second) == (4, 3, 1)
+    letters = (tmp_path / "p.dead-letters.jsonl").read_text().splitlines()
+    assert [json.loads(line)["n"] for line in letters] == [3, 4, 6]
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_what_an_earlier_attempt_left_beside_its_rows_is_gone(output, keeps):
+    """It may have been killed behind it; without ``--resume`` its rows are gone, too."""
+    first = output(keeps=keeps)
+    first.prepare()
+    write(first, 0, 1)
+    leave_mark(first.folder)
+    first._lock.close()
+    second = output(keeps=keeps)
+    second.prepare()
+    write(second, 0)
+    assert (publish(second), second.accepted) == ((2 if keeps else 1, 0, 0), True)
 
 
 def test_a_row_without_a_result_is_not_passed_over(output):

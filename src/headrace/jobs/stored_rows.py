@@ -195,16 +195,18 @@ def _taken(held: list[tuple[Any, Any]], stop: int) -> Iterator[tuple[Any, Any]]:
 def _chunks_of(path: str) -> list[_StoredChunk]:
     """The chunks of a part, as far as they are whole."""
     found = []
-    ends = (pyarrow.ArrowInvalid, EOFError, StopIteration, *(() if storage.is_remote(path) else (OSError,)))
-    with _opened(path) as file, suppress(*ends):
-        while True:
-            offset, reader = file.tell(), pyarrow.ipc.open_stream(file)
-            places = numbers_of(reader.read_next_batch().column(0))
-            in_order = bool((numpy.diff(places) > 0).all())
-            found.append(
-                _StoredChunk(path, offset, RowRanges(places, places + 1), in_order, RowGroup.of(reader.schema))
-            )
-            reader.read_all()  # goes to the end of the stream
+    with _opened(path) as file, suppress(pyarrow.ArrowInvalid, EOFError, StopIteration):
+        try:
+            while True:
+                offset, reader = file.tell(), pyarrow.ipc.open_stream(file)
+                places = numbers_of(reader.read_next_batch().column(0))
+                in_order = bool((numpy.diff(places) > 0).all())
+                rows = RowRanges(places, places + 1)
+                found.append(_StoredChunk(path, offset, rows, in_order, RowGroup.of(reader.schema)))
+                reader.read_all()  # goes to the end of the stream
+        except OSError:
+            if storage.is_remote(path) and file.read(1):  # it is not that a message breaks off
+                raise
     return found
 
 
