@@ -59,6 +59,8 @@ InferenceFn = Callable[
     [Sequence[TensorT], Any, str, "dict[str, Any] | None", "str | None"],
     Iterable[PredictionResult],
 ]
+TensorInferenceFn = InferenceFn[torch.Tensor]
+KeyedTensorInferenceFn = InferenceFn[dict[str, torch.Tensor]]
 PipelineInferenceFn = Callable[[Sequence[Any], Any, dict[str, Any]], Iterable[Any]]
 
 _OF_THE_TRANSFORM = {"inference_args": "give them to the transform: RunInference(handler, inference_args=...)"}
@@ -202,6 +204,8 @@ class HuggingFaceModelHandlerKeyedTensor(KeyedTensorExamples, _HuggingFaceModelH
         framework: str,
         device: str = "CPU",
         *,
+        inference_fn: KeyedTensorInferenceFn | None = None,
+        load_model_args: dict[str, Any] | None = None,
         dtypes: Mapping[str, torch.dtype | str] | None = None,
         **options: Any,
     ) -> None:
@@ -210,7 +214,9 @@ class HuggingFaceModelHandlerKeyedTensor(KeyedTensorExamples, _HuggingFaceModelH
             raise no_tensorflow("framework='tf'")
         if framework != "pt":
             raise ConfigurationError(f"framework must be 'pt', not {framework!r}.")
-        super().__init__(model_uri, model_class, device, **options)
+        super().__init__(
+            model_uri, model_class, device, inference_fn=inference_fn, load_model_args=load_model_args, **options
+        )
 
 
 class HuggingFaceModelHandlerTensor(TensorExamples, _HuggingFaceModelHandler[torch.Tensor]):

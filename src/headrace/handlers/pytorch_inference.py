@@ -47,6 +47,8 @@ InferenceFn = Callable[
     [Sequence[TensorT], torch.nn.Module, torch.device, "dict[str, Any] | None", "str | None"],
     Iterable[PredictionResult],
 ]
+TensorInferenceFn = InferenceFn[torch.Tensor]
+KeyedTensorInferenceFn = InferenceFn[dict[str, torch.Tensor]]
 
 
 class _PytorchModelHandler(TakesColumns[TensorT, torch.nn.Module]):
@@ -243,8 +245,20 @@ class PytorchModelHandlerKeyedTensor(KeyedTensorExamples, _PytorchModelHandler[d
         model_params: dict[str, Any] | None = None,
         device: str = "CPU",
         *,
+        inference_fn: KeyedTensorInferenceFn | None = None,
+        torch_script_model_path: str | os.PathLike[str] | None = None,
+        load_model_args: dict[str, Any] | None = None,
         dtypes: Mapping[str, torch.dtype | str] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(state_dict_path, model_class, model_params, device, **options)
+        super().__init__(
+            state_dict_path,
+            model_class,
+            model_params,
+            device,
+            inference_fn=inference_fn,
+            torch_script_model_path=torch_script_model_path,
+            load_model_args=load_model_args,
+            **options,
+        )
         self._dtypes = column_dtypes(dtypes)

@@ -36,6 +36,12 @@ __all__ = ["ModelFileType", "SklearnModelHandlerNumpy", "SklearnModelHandlerPand
 ArrayT = TypeVar("ArrayT")
 
 
+NumpyInferenceFn = Callable[[BaseEstimator, Sequence["numpy.ndarray[Any, Any]"], "dict[str, Any] | None"], Any]
+PandasInferenceFn = Callable[
+    [BaseEstimator, "Sequence[pandas.DataFrame]", "dict[str, Any] | None"], "tuple[Any, Iterable[pandas.DataFrame]]"
+]
+
+
 class ModelFileType(Enum):
     """How a model was written to its file."""
 
@@ -124,10 +130,15 @@ class SklearnModelHandlerNumpy(ArrayPredictions, SklearnModelHandler["numpy.ndar
         model_uri: str | os.PathLike[str],
         model_file_type: ModelFileType = ModelFileType.PICKLE,
         *,
+        inference_fn: NumpyInferenceFn | None = None,
+        method: str = "predict",
         takes_texts: bool = False,
+        trusted: str | Sequence[str] = (),
         **options: Any,
     ) -> None:
-        super().__init__(model_uri, model_file_type, **options)
+        super().__init__(
+            model_uri, model_file_type, inference_fn=inference_fn, method=method, trusted=trusted, **options
+        )
         self._takes_texts = takes_texts
 
     @property
