@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 
 import lightgbm
@@ -14,6 +15,7 @@ from headrace import predict
 from headrace.cli.main import main
 from headrace.core.model_files import ModelFile, recognise
 from headrace.handlers.sklearn_inference import SklearnModelHandlerPandas
+from headrace.testing import nearly_equal
 from toys import inferences
 
 pytestmark = pytest.mark.large
@@ -44,6 +46,47 @@ def test_text_predicts_as_the_categories_that_the_model_was_fitted_on(tmp_path, 
     options = ["--model", str(tmp_path / "model.pkl"), "--output", str(tmp_path / "out.csv")]
     assert main(["run", str(tmp_path / "cars.csv"), *options]) == 0
     assert numpy.array_equal(pandas.read_csv(tmp_path / "out.csv")["prediction"].astype(int), expected)
+
+
+CODES = FITTED.assign(colour=FRAME["colour"].map({"red": 30, "blue": 10, "grey": 20}).astype("category"))
+ODD = [
+    {"colour": "blue", "km": None},
+    {"colour": None, "km": 30.0},
+    {"colour": math.nan, "km": 30.0},
+    {"km": 30.0, "colour": "grey", "id": 3},
+    {"id": "x", "colour": "grey", "km": 30},
+]
+
+
+@pytest.mark.parametrize("fit", [of_lightgbm, lambda frame: of_lightgbm(frame).booster_, of_xgboost])
+@pytest.mark.parametrize("fitted", [FITTED, CODES])
+def test_missing_values_and_columns_in_any_order_predict_as_a_frame_by_hand(tmp_path, fit, fitted):
+    model = fit(fitted)
+    (tmp_path / "model.pkl").write_bytes(pickle.dumps(model))
+    codes = fitted is CODES
+    rows = [{**row, "colour": {"blue": 10, "grey": 20}.get(row["colour"])} for row in ODD] if codes else ODD
+    by_hand = pandas.DataFrame(rows)[["km", "colour"]].astype({"km": float, "colour": fitted["colour"].dtype})
+    expected = list(model.predict(by_hand))
+    handler = SklearnModelHandlerPandas(tmp_path / "model.pkl")
+    assert nearly_equal(inferences(predict(handler, rows)), expected)
+    assert nearly_equal([inferences(predict(handler, [row]))[0] for row in rows], expected)
+
+
+def test_text_needs_a_pickle_that_knows_its_categories(tmp_path):
+    """The codes of a batch's own categories are not those of the model."""
+    codes = numpy.column_stack([FRAME["km"], [2, 0, 1] * 20])
+    model = xgboost.XGBClassifier(n_estimators=2, enable_categorical=True, feature_types=["q", "c"]).fit(codes, LABELS)
+    model.get_booster().feature_names = ["km", "colour"]
+    (tmp_path / "model.pkl").write_bytes(pickle.dumps(model))
+    with pytest.raises(ValueError, match=r"'colour' holds text, and the model has no names of categories; save it"):
+        list(predict(SklearnModelHandlerPandas(tmp_path / "model.pkl"), FRAME.to_dict("records")))
+
+
+def test_columns_of_one_name_are_refused(tmp_path):
+    (tmp_path / "model.pkl").write_bytes(pickle.dumps(of_lightgbm(FITTED)))
+    twice = pandas.DataFrame([[1.0, 2.0, "red"]], columns=["km", "km", "colour"])
+    with pytest.raises(ValueError, match="two columns are named 'km'"):
+        list(predict(SklearnModelHandlerPandas(tmp_path / "model.pkl"), [twice]))
 
 
 @pytest.mark.parametrize("part", [lambda model: model, lambda model: model.booster_])

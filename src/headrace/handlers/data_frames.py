@@ -39,13 +39,6 @@ def as_frame(columns: Any) -> pandas.DataFrame:
     return columns.to_pandas() if hasattr(columns, "to_pandas") else pandas.DataFrame(columns)
 
 
-def text_as_categories(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """The frame with categories in place of text, for models that know the categories they were fitted on."""
-    return frame.astype(
-        {name: "category" for name, dtype in frame.dtypes.items() if dtype.kind == "O" and dtype != "category"}
-    )
-
-
 def examples_of(batch: Sequence[Any], *, rows_too: bool) -> Sequence[Any]:
     """A batch of frames of one row each, as rows (mappings, named tuples or Beam's) become unless ``rows_too``."""
     for frame in batch:

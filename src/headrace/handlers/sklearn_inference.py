@@ -168,7 +168,7 @@ def _predict_frames(
         if names and names != list(frame.columns) and set(names) <= set(frame.columns):
             frame = frame[names]
         if type(model).__module__.startswith(_BOOSTERS):
-            frame = _frames().text_as_categories(frame)
+            frame = importlib.import_module("headrace.handlers.boosters").as_fitted(frame, model)
         return _asked(model, frame, inference_args, method, named=named)
 
     return _frames().predict_examples(batch, predict, model), batch

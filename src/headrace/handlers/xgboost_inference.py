@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 from headrace.core.answer import predictions_of, with_model_id
 from headrace.core.beam_compat import with_beams_attributes
 from headrace.core.columns import Form, Takes
-from headrace.core.conversion import column_numbers, predict_by_kind, to_matrix, to_results
+from headrace.core.conversion import predict_by_kind, to_matrix, to_results
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
@@ -25,6 +24,7 @@ with extra_required("xgboost"):
     import xgboost
 
 from headrace.handlers.array_batches import ArrayExamples, with_names
+from headrace.handlers.boosters import as_fitted, numbers_in
 from headrace.handlers.data_frames import as_frame, as_row, bytes_of
 
 __all__ = [
@@ -38,8 +38,6 @@ __all__ = [
 
 
 ExampleT = TypeVar("ExampleT")
-
-_CURE = "save it with XGBoost 3.1 or later, or give it columns of pandas' type category."
 
 XGBoostInferenceFn = Callable[[Sequence[Any], Any, "dict[str, Any] | None"], Iterable[PredictionResult]]
 
@@ -74,7 +72,7 @@ def default_xgboost_inference_fn(
         return [answer[start:stop].copy() for start, stop in pairwise(ends)]  # each in memory of its own
 
     def ask(matrix: Any) -> Any:
-        matrix = _as_fitted(matrix, model) if isinstance(matrix, pandas.DataFrame) else matrix
+        matrix = as_fitted(matrix, model) if isinstance(matrix, pandas.DataFrame) else matrix
         answer = _predict(model, matrix, arguments, method)
         return with_names(answer, getattr(model, "classes_", ())) if named else answer
 
@@ -161,7 +159,7 @@ class XGBoostModelHandlerNumpy(
 
     def example_from_row(self, row: Mapping[str, Any]) -> numpy.ndarray[Any, Any]:
         """A row's columns, in their order, as a 1-D array of 64-bit floats; missing values are NaN."""
-        return numpy.array([number for column, value in row.items() for number in _numbers(column, value)])
+        return numpy.array([number for column, value in row.items() for number in numbers_in(column, value)])
 
 
 class XGBoostModelHandlerPandas(XGBoostModelHandler[pandas.DataFrame], TakesColumns[pandas.DataFrame, Any]):
@@ -251,42 +249,6 @@ def _matrix(example: Any) -> Any:
     return example.reshape(1, -1) if _is_row(example) else example
 
 
-def _as_fitted(frame: pandas.DataFrame, model: Any) -> pandas.DataFrame:
-    """A frame of the columns that the model was fitted on; text is its categories, or numbers."""
-    booster = model.get_booster() if hasattr(model, "get_booster") else model
-    names = list(getattr(booster, "feature_names", None) or frame.columns)
-    if names != list(frame.columns) and set(names) <= set(frame.columns):
-        frame = frame[names]
-    kinds = dict(zip(names, getattr(booster, "feature_types", None) or (), strict=False))
-    known = _categories(booster) if "c" in kinds.values() else {}
-    values: dict[Any, Any] = {}
-    for name, column in frame.items():
-        if isinstance(column.dtype, pandas.CategoricalDtype):
-            continue
-        if name in known:
-            values[name] = _category(name, column, known[name])
-        elif column.dtype.kind == "O":
-            if kinds.get(name) == "c":
-                raise ValueError(f"column {name!r} holds text, and the model has no names of categories; {_CURE}")
-            values[name] = [_number(str(name), value) for value in column]
-    return frame.assign(**values) if values else frame
-
-
-def _categories(booster: Any) -> dict[Any, Any]:
-    """The categories that the model knows, by column; XGBoost saves them since 3.1."""
-    found = booster.get_categories(export_to_arrow=True) if hasattr(booster, "get_categories") else None
-    columns = () if found is None or found.empty() else found.to_arrow()
-    return {name: values.to_pandas() for name, values in columns if values is not None}
-
-
-def _category(name: Any, column: pandas.Series, known: Any) -> pandas.Categorical:
-    codes = pandas.Index(known).get_indexer(column)
-    unknown = column[(codes < 0) & column.notna()]
-    if len(unknown):
-        raise ValueError(f"column {name!r} holds {unknown.iloc[0]!r}, which is none of the model's categories.")
-    return pandas.Categorical.from_codes(codes, known)
-
-
 def _kind(matrix: Any) -> tuple[Any, ...]:
     """What matrices must share to be concatenated: XGBoost looks at columns and their types, pandas converts them."""
     if isinstance(matrix, pandas.DataFrame):
@@ -313,16 +275,3 @@ def _predict(model: Any, matrix: Any, arguments: dict[str, Any], method: str) ->
     if few and arguments.get("validate_features", True):  # XGBoost would treat the last ones as missing
         raise ValueError(f"an example has {data.num_col()} columns, and the model {model.num_features()} features.")
     return model.predict(data, **arguments)
-
-
-def _number(column: str, value: Any) -> float:
-    numbers = _numbers(column, value)
-    if len(numbers) != 1:
-        raise ValueError(f"column {column!r} holds {len(numbers)} numbers; a frame takes one for each column.")
-    return numbers[0]
-
-
-def _numbers(column: str, value: Any) -> list[float]:
-    """The numbers in a column; NaN for a missing value, which XGBoost accepts."""
-    is_missing = value is None or value == "" or (isinstance(value, float) and math.isnan(value))
-    return [math.nan] if is_missing else column_numbers(column, value)
