@@ -21,9 +21,12 @@ from headrace import (
     KeyModelMapping,
     predict,
 )
+from headrace.batching.batcher import Batch
 from headrace.core.events import CacheUsed
 from headrace.runtime import prediction_cache, prediction_store
 from headrace.runtime.open_worker import open_worker
+from headrace.runtime.plan import ONLY
+from headrace.runtime.prediction_cache import PredictionCache
 from headrace.runtime.prediction_store import PredictionStore
 from headrace.runtime.prepare import InferenceRequest, prepare
 from metered import ASKED, AsyncMetered, LocalMetered, Metered
@@ -178,6 +181,28 @@ def test_file_that_others_have_locked_for_too_long_is_used_again_when_they_let_g
     numbers, end = count(100), []
     ask(kind(), elements())
     assert ask(kind(), range(end[0], end[0] + 100))[1] == []
+
+
+def test_others_go_on_while_one_waits_for_a_file_that_has_failed(tmp_path, monkeypatch):
+    monkeypatch.setattr(prediction_cache, "_PAUSE_SECS", 0.0)
+    spec = prepare(Metered(), InferenceRequest(cache=str(tmp_path / "cache")))
+    waiting, done, checks = threading.Event(), threading.Event(), count()
+
+    def check(_):
+        waiting.set()
+        return next(checks) or done.wait(60)
+
+    with closing(PredictionCache(spec, spec.cache)) as cache:
+        monkeypatch.setattr(PredictionStore, "put", lambda *_: sqlite3.connect("/"))
+        monkeypatch.setattr(PredictionStore, "check", check)
+        cache.keep([b"key"], [1])
+        one = threading.Thread(target=cache.look_up, args=(ONLY, Batch([1], [0])))
+        one.start()
+        assert waiting.wait(60)
+        cache.keep([b"key"], [1])
+        done.set()
+        one.join(60)
+    assert next(checks) == 1
 
 
 def test_prediction_of_a_class_that_is_gone_is_asked_for_again(ask, tmp_path):

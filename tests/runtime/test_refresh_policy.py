@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from copy import copy
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,6 +68,49 @@ def test_changes_of_other_keys_are_kept():
     policy.request(ModelUpdate(3, 3), to("three", "k2"))
     load_all(policy)
     assert policy.serving == Version().after(to("one", "k1")).after(to("three", "k2"))
+
+
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_a_key_whose_model_fails_does_not_hold_up_others(meanwhile):
+    policy = RefreshPolicy()
+    policy.request(ModelUpdate(1, 1), to("broken", "k1"))
+    version = policy.next(NOW) if meanwhile else load_all(policy, {"broken"})
+    policy.request(ModelUpdate(2, 2), {**to("broken", "k1"), **to("good", "k2")})
+    if meanwhile:
+        assert str(version) == "broken"
+        policy.failed(NOW, 0)
+    assert load_all(policy, {"broken"}) == "good"
+    assert not policy.is_due(NOW + 59)
+    assert load_all(copy(policy), now=NOW + 61) == "broken, good"
+    policy.request(ModelUpdate(3, 3), to("mended", "k1"))
+    assert load_all(policy) == "good, mended"
+
+
+def test_what_is_being_loaded_stays_wanted_by_a_successor():
+    policy = wanting("a")
+    assert str(policy.next(NOW)) == "a"
+    successor = copy(policy)
+    policy.loaded()
+    assert (str(policy.serving), load_all(successor)) == ("a", "a")
+
+
+def test_what_failed_before_does_not_replace_a_newer_first_model():
+    policy = wanting("older")
+    load_all(policy, {"older"})
+    update, change = ModelUpdate(9, "newer"), to("newer")
+    policy.started(policy.initial(change), update, change, NOW)
+    assert load_all(policy, now=LATER) == "newer"
+
+
+@pytest.mark.parametrize("broken", [set(), {"other"}])
+def test_the_serving_model_may_be_wanted_again_while_another_is_loaded(broken):
+    policy = wanting("serving")
+    load_all(policy)
+    policy.request(ModelUpdate(1, "other"), to("other"))
+    assert str(policy.next(NOW)) == "other"
+    policy.request(ModelUpdate(2, "serving"), to("serving"))
+    policy.failed(NOW, 0) if broken else policy.loaded()
+    assert (load_all(policy), policy.is_due(LATER)) == ("serving", False)
 
 
 def test_first_load_that_failed_is_retried_later():

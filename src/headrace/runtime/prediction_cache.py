@@ -33,6 +33,8 @@ _DUMPS: tuple[Callable[..., bytes], ...] = (pickle.dumps, cloudpickle.dumps)
 """The second, slower one takes objects of classes that cannot be imported, too."""
 _PAUSE_SECS, _PAUSE_FACTOR = 1.0, 3.0
 """How long to go without a file that has failed: at least thrice what a try took."""
+_LONGEST_TRY_SECS = 120.0
+"""Longer than a try takes, which may wait for other processes twice."""
 
 
 def cache_spec(plan: Plan, cache: str | CacheConfig | None, inference_args: dict[str, Any] | None) -> CacheSpec | None:
@@ -171,7 +173,7 @@ class PredictionCache:
             return None
         try:
             if is_trial:
-                self._again_at = began + _PAUSE_SECS  # one thread tries for all
+                self._again_at = began + _LONGEST_TRY_SECS  # one thread tries for all
                 self._store.check()
             result = use(self._store)
         except (sqlite3.Error, ConfigurationError) as error:

@@ -124,7 +124,8 @@ def names_to_load(now: Plan, before: Plan, in_use: set[Any]) -> list[Any]:
 class RefreshPolicy:
     """Loads one version at a time; the changes wanted meanwhile follow together, the newest of each model.
 
-    A failed load leaves the serving version in place and is tried again later, or with the next change.
+    A failed load leaves the serving version in place and is tried again later, unless newer changes replace it; models
+    that it does not name follow without it.
 
     Args:
         waits: whether to take updates in order of arrival, whatever their timestamps: the thread must follow its own
@@ -141,6 +142,8 @@ class RefreshPolicy:
         """What does not serve yet."""
         self._loading: Change = {}
         """What of it is being loaded."""
+        self._failed: Change = {}
+        """What of it waits until it is due, since it could not be loaded."""
         self._failures = 0
         self._due = 0.0
 
@@ -154,7 +157,8 @@ class RefreshPolicy:
         """Asks for the change of an update, if it is news."""
         if self.note(update):
             self._wanted = {**self._wanted, **change}
-            self._failures, self._due = 0, 0.0
+            if not self._loading:
+                self._serve(self.serving)
 
     def note(self, update: ModelUpdate) -> bool:
         """Records an update; returns whether it is news."""
@@ -165,41 +169,50 @@ class RefreshPolicy:
 
     def initial(self, change: Change) -> Version:
         """The version to begin with; the serving one if the change has just failed."""
-        return self.serving if self._failures and change == self._wanted else self.serving.after(change)
+        return self.serving if change == self._failed else self.serving.after(change)
 
     def started(self, version: Version, update: ModelUpdate, change: Change | None, now: float) -> None:
         """Records the initial version, which may be older than the wanted one."""
         self.note(update)
         missing = dict(self.serving.after(change or {}).models - version.models)
-        self.serving = version
-        if missing and not (self._failures and missing == self._wanted):
-            self._wanted = self._loading = {**self._wanted, **missing}
+        self._wanted = {**self._wanted, **(change or {}), **missing}
+        self._serve(version)
+        if missing and missing != self._failed:
+            self._loading = missing
             self.failed(now, 0)
 
     def is_due(self, now: float) -> bool:
         """Whether there may be a version to load now."""
-        return bool(self._wanted) and now >= self._due
+        return len(self._wanted) > len(self._failed) or (bool(self._failed) and now >= self._due)
 
     def next(self, now: float) -> Version | None:
         """The version to load now, if any. Report the result through ``loaded`` or ``failed``."""
         if not self.is_due(now):
             return None
-        version = self.serving.after(self._wanted)
-        self._loading = self._wanted
-        if version == self.serving:
-            self.loaded()
-            return None
-        return version
+        self._loading = {name: one for name, one in self._wanted.items() if name not in self._failed} or self._failed
+        return self.serving.after(self._loading)
 
     def loaded(self) -> None:
         """Records that the version was loaded and serves."""
-        self.serving = self.serving.after(self._loading)
-        self._wanted = {name: one for name, one in self._wanted.items() if self._loading.get(name) != one}
-        self._failures, self._due = 0, 0.0
+        self._serve(self.serving.after(self._loading))
 
     def failed(self, now: float, seconds: float) -> None:
         """Records that the load failed after ``seconds``; what was wanted meanwhile is loaded at once."""
-        if self._wanted == self._loading:
-            self._failures += 1
+        failed = _still(self._loading, self._wanted)
+        if failed:
+            self._failed, self._failures = {**self._failed, **failed}, self._failures + 1
             pause = backoff(self._failures, _SHORTEST_PAUSE_SECS, _LONGEST_PAUSE_SECS)
             self._due = now + max(pause, seconds * _RARITY)
+        self._serve(self.serving)
+
+    def _serve(self, version: Version) -> None:
+        """Forgets what serves with this version, and failures of what is no longer wanted."""
+        self.serving, self._loading = version, {}
+        self._wanted = dict(self._wanted.items() - version.models)
+        self._failed = _still(self._failed, self._wanted)
+        self._failures = self._failures if self._failed else 0
+
+
+def _still(change: Change, wanted: Change) -> Change:
+    """What of a change is wanted still."""
+    return {name: one for name, one in change.items() if wanted.get(name) == one}
