@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import time
 
 import numpy
 import pytest
@@ -74,6 +75,12 @@ def test_examples_are_one_request_and_come_back_with_their_parts(server):
         (True, "total")
     ] * 5
     assert server.requests == [{"x": (5, 3)}]
+
+
+def test_time_of_a_large_batch_grows_with_its_examples_only(http_server):
+    began = time.process_time()
+    assert len(list(predict(asking(http_server, **together(50_000)), [ROWS[0]] * 50_000))) == 50_000
+    assert time.process_time() - began < 5
 
 
 def test_several_inputs_and_outputs_are_dicts_and_numbers_of_any_type_share_a_request(server):

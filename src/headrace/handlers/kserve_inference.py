@@ -149,7 +149,8 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
             except (TypeError, ValueError) as error:
                 outcomes[place] = ElementFailure(error)
         kinds = [tuple((name, one.dtype, one.shape) for name, one in named.items()) for named in arrays.values()]
-        waiting = [[[*arrays][number] for number in numbers] for numbers in places_by(kinds).values()]
+        fit = [*arrays]
+        waiting = [[fit[number] for number in numbers] for numbers in places_by(kinds).values()]
         converted: list[_Request] = []
         while waiting:
             places = waiting.pop()
@@ -164,14 +165,15 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
 
     def _arrays_of(self, example: Any, inputs: Sequence[TensorSpec]) -> dict[str, Array]:
         """An example as arrays, in the order of their names; raises if the model takes others."""
-        said = ", ".join(map(str, inputs))
         if isinstance(example, Mapping):
             named = example
         elif self._input_name is None and len(inputs) > 1:
+            said = ", ".join(map(str, inputs))
             raise ValueError(f"the model takes {said}; an example must be a dict with these names.")
         else:
             named = {self._input_name or (inputs[0].name if inputs else _UNNAMED): example}
         if inputs and named.keys() != {spec.name for spec in inputs}:
+            said = ", ".join(map(str, inputs))
             raise ValueError(f"the model takes {said}; the example has {', '.join(map(str, named)) or 'none'}.")
         return {name: _as_array(named[name]) for name in sorted(named)}
 
