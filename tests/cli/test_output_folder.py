@@ -316,6 +316,12 @@ def test_a_remote_folder_gets_what_is_new_or_changed(work, headrace, objects):
     assert outputs["c.jsonl"].splitlines()[0] == '{"n": 4, "prediction": 8}'
 
 
+def test_dead_letters_of_a_remote_folder_may_be_in_a_local_one(work, headrace, objects):
+    result, _, outputs = run_remotely(work, headrace, "--dead-letters", "bad/")
+    assert (result.code, sorted(outputs)) == (0, [".headrace.json", "a.csv", "c.jsonl", "s/b.csv"])
+    assert sorted(os.listdir("bad/") + os.listdir("bad/s")) == ["a.dead-letters.jsonl", "b.dead-letters.jsonl", "s"]
+
+
 def test_a_remote_folder_whose_manifest_changes_meanwhile_is_left_alone(work, headrace, objects, monkeypatch):
     run_remotely(work, headrace)
     before = {name: objects[name] for name in objects if name != "objects://out [1]/.headrace.json"}

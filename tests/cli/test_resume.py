@@ -6,26 +6,28 @@ import os
 import random
 import shutil
 import signal
+from datetime import date
 
 import pytest
 
 COUNT = 600
-ARGUMENTS = ("--handler=logged:Logged", "--max-batch-size=4", "--min-batch-size=4", "--keep=n", "--resume")
+ARGUMENTS = ("--handler=logged:Logged", "--max-batch-size=4", "--min-batch-size=4", "--keep=n,day", "--resume")
 BEAM = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
 
 
 @pytest.fixture
 def work(logged, monkeypatch):
-    """Two files with broken lines; their rows, some of which do not fit into columns, also as Parquet and as CSV."""
+    """Two files with broken lines; of their rows, also as Parquet and CSV, some do not fit into columns."""
     monkeypatch.setenv("PAUSE", "0")
     monkeypatch.setenv("BAD_OF", "13")
-    rows = [{"n": n, "x": None if n % 31 == 5 else n / 8} for n in range(COUNT)]
+    rows = [{"n": n, "x": None if n % 31 == 5 else n / 8, "day": date(2024, 2, 1 + n % 29)} for n in range(COUNT)]
     for name, some in (("a", rows[: COUNT // 2]), ("b", rows[COUNT // 2 :])):
-        lines = [json.dumps(row) if row["n"] % 50 != 49 else f"broken {row['n']}" for row in some]
+        lines = [json.dumps(row, default=str) if row["n"] % 50 != 49 else f"broken {row['n']}" for row in some]
         logged.write(f"{name}.jsonl", "\n".join(lines))
     logged.write("a.parquet", rows[: COUNT // 2])
     lines = [f"{row['n']},{row['x'] or ''}" if row["n"] % 50 != 49 else f"broken {row['n']} ,," for row in some]
     logged.write("b.csv", "\n".join(["n,x", *lines]))
+    logged.write("b.parquet", rows[COUNT // 2 :])
     return logged
 
 
@@ -65,9 +67,9 @@ def in_input_order(letters):
     [
         (("Logged", "p.jsonl", "[ab].jsonl"), ((), ("--isolate",))),
         (("InColumns", "p.parquet", "a.parquet", "b.csv"), (("--isolate",), BEAM)),
-        (("Logged", "p.csv", "a.parquet", "b.csv"), (("--workers=2",),)),
+        (("Logged", "p.parquet", "[ab].parquet"), (("--workers=2",),)),
     ],
-    ids=["rows", "columns", "workers"],
+    ids=["rows", "columns", "types"],
     indirect=["undisturbed"],
 )
 def test_a_run_killed_repeatedly_resumes(work, undisturbed, headrace, command, runs, places):
@@ -146,7 +148,7 @@ def test_an_interrupted_run_resumes_only_unchanged(work, undisturbed, headrace, 
 
 
 def test_a_run_that_fails_keeps_what_it_has_done(work, headrace):
-    lines = [json.dumps({"n": n, "noise": os.urandom(3000).hex()}) for n in range(1000)]
+    lines = [json.dumps({"n": n, "day": os.urandom(3000).hex()}) for n in range(1000)]
     whole = gzip.compress("\n".join(lines).encode())
     (work.path / "c.jsonl.gz").write_bytes(whole[:-1000])
     arguments = ("run", "c.jsonl.gz", *ARGUMENTS, "--output", "p.jsonl")
