@@ -20,7 +20,7 @@ from headrace.failures.device import device_loss
 from headrace.hosts.client import client_of, first_call_of
 from headrace.hosts.host import Response, Send
 from headrace.hosts.provider import HostFailure
-from headrace.ipc.codec import Columns, Decoded, Message, decode, encode
+from headrace.ipc.codec import Columns, Decoded, decode, encode
 from headrace.ipc.exceptions import stand_ins
 from headrace.ipc.progress import Activity, Progress
 from headrace.runtime.messages import Done, EngineAnswer, EngineRequest, Raised, Work
@@ -67,7 +67,7 @@ class EngineRequestHandler(BatchRequestHandler):
         try:
             request = decode(content, own=True)
         except Exception as error:
-            send(number, _encoded(EngineAnswer(Caught.of(error)), progress).content())
+            _respond(number, send, EngineAnswer(Caught.of(error)), progress)
             return True
         if not isinstance(request.head, EngineRequest):
             return False
@@ -77,7 +77,7 @@ class EngineRequestHandler(BatchRequestHandler):
         else:
             raised = isinstance(loaded, Raised)
             answer = EngineAnswer(Caught.of(loaded.caught.error)) if raised else EngineAnswer(lost=loaded)
-            send(number, _encoded(answer, progress).content())
+            _respond(number, send, answer, progress)
         return True
 
     def leave(self, number: int) -> None:
@@ -121,14 +121,17 @@ class RunningEngine:
         self._in_flight = 0
         self._hangs = False
         """Whether a request was late because the engine answers nothing."""
+        self._is_lost = False
+        """Whether a client has been told that the host is of no more use."""
         self._room = EngineRoom(handler.max_concurrent, self._note)
         self._note(ALL_CLIENTS)
         self.event_loop = open_loop()
         self.event_loop.call(self._beat)
 
     def _note(self, client: int) -> None:
-        """Shows whose requests the engine has, as if they were its first call."""
-        self._progress.begin(first_call_of(client))
+        """Shows whose requests the engine has, as if they were its first call; those that it is lost to, to the end."""
+        if not self._is_lost:  # until the host is killed, whoever comes next is not to blame
+            self._progress.begin(first_call_of(client))
 
     def _beat(self) -> None:
         self._progress.mark(Activity.INFERENCE)
@@ -140,7 +143,7 @@ class RunningEngine:
             task = self._tasks.pop(number, None)
             if task is not None:  # the client hears of it, in case it waits for that, too
                 task.cancel()
-                send(number, _encoded(EngineAnswer(), self._progress).content())
+                _respond(number, send, EngineAnswer(), self._progress)
             return
         used: list[UsageReported] = []
         context = request_context(used.append)
@@ -159,8 +162,8 @@ class RunningEngine:
                 answer, predictions = await self._predicted(request, used)
             except Exception as error:
                 answer, predictions = EngineAnswer(Caught.of(error)), ()
-        del self._tasks[number]
-        send(number, _encoded(answer, self._progress, predictions, request.columns).content())
+            del self._tasks[number]
+            self._is_lost |= _respond(number, send, answer, self._progress, predictions, columns=request.columns)
 
     async def _predicted(self, request: Decoded, used: list[UsageReported]) -> tuple[EngineAnswer, Sequence[Any]]:
         """The engine's answer to a request, and its predictions; ``used`` gets what is reported meanwhile."""
@@ -244,19 +247,30 @@ class EngineRoom:
             self._note(owner)
 
 
-def _encoded(
-    answer: EngineAnswer, progress: Progress, rows: Sequence[Any] = (), columns: Columns | None = None
-) -> Message:
-    """An answer as a message; where its rows cannot be pickled, that instead."""
+def _respond(
+    number: int,
+    send: Send,
+    answer: EngineAnswer,
+    progress: Progress,
+    rows: Sequence[Any] = (),
+    *,
+    columns: Columns | None = None,
+) -> bool:
+    """Sends an answer; where its rows cannot be pickled, that instead. Returns whether it says that the host is lost.
+
+    Call it before others get the engine, so that the progress page says whose it was.
+    """
     errors = [] if answer.caught is None else [answer.caught.error]
     errors += [row.error for row in rows if type(row) in (ElementFailure, ElementRetry)]
     answer = answer._replace(lost=answer.lost or _lost_device(errors, progress))
     try:
-        return encode(answer, rows, known=columns, reducers=stand_ins(errors))
+        message = encode(answer, rows, known=columns, reducers=stand_ins(errors))
     except Exception as error:
         problem = next(filter(None, map(why_unsendable, rows)), None) or Caught.of(error)
         answer = answer._replace(caught=problem, lost=_lost_device([error], progress))
-        return encode(answer, [], reducers=stand_ins([problem.error]))
+        message = encode(answer, [], reducers=stand_ins([problem.error]))
+    send(number, message.content())
+    return answer.lost is not None
 
 
 def _lost_device(errors: Iterable[BaseException], progress: Progress) -> HostFailure | None:
