@@ -11,6 +11,7 @@ import pytest
 
 from full_disk import full_disk
 from headrace.cli.options import RunArgs
+from headrace.cli.prepare import budget_of
 from headrace.cli.words import parsed, retry_options
 
 pytest.importorskip("matplotlib")
@@ -145,6 +146,14 @@ def test_each_fallback_is_retried_with_the_options_behind_it():
     assert retry_options(parsed(("--fallback-model", "m1", "--fallback", "one", "in"))) == (
         "--fallback one --fallback-model m1"
     )
+
+
+@pytest.mark.parametrize("keeps", [["--resume"], ["--cache", "c"]])
+@pytest.mark.parametrize("limit", [["--budget", "5", "--price", "m=1,1"], ["--budget-tokens", "5"]])
+def test_a_budget_is_retried_with_what_it_needs(limit, keeps):
+    options = shlex.split(retry_options(parsed([*limit, *keeps, "in"])))
+    assert budget_of(parsed([*options, "in"])) is not None
+    assert (options[-1] == "--resume") is ("--cache" not in keeps)
 
 
 def test_rows_that_took_most_are_named_by_their_places(folder, headrace):

@@ -58,7 +58,9 @@ def masked(text: str) -> str:
 
 def retry_options(args: RunArgs | RetryArgs) -> str:
     """The options of a run with which its dead letters are retried, but for secrets, as a command line has them."""
-    return shlex.join(map(masked, _words(_given(args, RetryArgs, _NOT_OF_RETRY))))
+    words = list(map(masked, _words(_given(args, RetryArgs, _NOT_OF_RETRY))))
+    has_limit = args.budget is not None or args.budget_tokens is not None  # which needs one of the two
+    return shlex.join([*words, "--resume"] if has_limit and args.cache is None else words)
 
 
 def plain(args: RunArgs) -> RunArgs:
