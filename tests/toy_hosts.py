@@ -198,8 +198,8 @@ class Toy(RequestHandler):
 class Told(ModelHosts):
     """A model host that is told what to do."""
 
-    def __init__(self, toy, name, timeout_secs):
-        super().__init__(ForkServerClient(toy, name), name, timeout_secs)
+    def __init__(self, toy, name, timeout_secs, copies=1):
+        super().__init__(ForkServerClient(toy, name), name, timeout_secs, copies)
 
     def tell(self, work, *rows):
         return self.submit(cloudpickle.dumps(work), list(rows))
@@ -256,7 +256,9 @@ def _toy(census):
 @pytest.fixture
 def new_host(toy, close_later):
     """Makes model hosts, which are closed in the end."""
-    return lambda timeout_secs=None, imports=None: close_later(Told(toy(imports), "toy", timeout_secs))
+    return lambda timeout_secs=None, imports=None, copies=1: close_later(
+        Told(toy(imports), "toy", timeout_secs, copies)
+    )
 
 
 @pytest.fixture

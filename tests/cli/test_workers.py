@@ -3,7 +3,9 @@
 import json
 import os
 import signal
+from decimal import Decimal
 
+import pyarrow.parquet
 import pytest
 
 from headrace.hosts.system import marked
@@ -33,6 +35,16 @@ class Twice(headrace.ModelHandler):
         with open("log", "a") as log:
             log.write(f"{os.getpid()}\\n")
         return [2 * int(row["n"]) for row in batch]
+
+
+class DiesOnce(Twice):
+    """Once it has seen 50."""
+
+    def run_inference(self, batch, model, inference_args=None):
+        if any(row["n"] == 50 for row in batch) and not os.path.exists("died"):
+            open("died", "w").close()
+            os.kill(os.getpid(), 9)
+        return super().run_inference(batch, model, inference_args)
 '''
 ROWS = 1200
 RUN = ("run", "[ab].*", "--handler", "twice:Twice", "--max-batch-size=8", "--output", "p.jsonl")
@@ -124,6 +136,27 @@ def test_a_killed_worker_fails_the_run_which_then_goes_on(work, headrace, comman
     last = headrace(*RUN, "--resume")
     assert int(last.summary["done before"].replace(",", "")) >= len(done) + 50
     assert written(work) == expected
+
+
+def test_types_outlive_a_killed_worker(work, headrace):
+    """Each part knows those of its own rows only."""
+    count = 90
+    columns = {
+        "n": pyarrow.array(range(count)),
+        "small": pyarrow.array([n if n % 7 else None for n in range(count)], pyarrow.int8()),
+        "price": pyarrow.array([Decimal(n) / 8 for n in range(count)], pyarrow.decimal128(12, 3)),
+        "kind": pyarrow.array([f"k{n // 30}" for n in range(count)]).dictionary_encode(),
+        "late": pyarrow.array([None] * (count - 1) + [1], pyarrow.uint16()),
+    }
+    table = pyarrow.table(columns)
+    pyarrow.parquet.write_table(table, work.path / "t.parquet", row_group_size=30)
+    run = ("run", "t.parquet", "--handler", "twice:DiesOnce", "--max-batch-size=8", "--output", "p.parquet", "--resume")
+    first = headrace(*run, "--workers=2")
+    assert (first.code, "was killed by SIGKILL" in first.error) == (1, True)
+    assert headrace(*run, "--workers=2").code == 0
+    good = [n for n in range(count) if n % 20 != 13]
+    found = pyarrow.parquet.read_table(work.path / "p.parquet")
+    assert found.equals(table.take(good).append_column("prediction", pyarrow.array([2 * n for n in good])))
 
 
 @pytest.mark.large

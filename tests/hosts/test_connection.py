@@ -14,7 +14,7 @@ from headrace.core.errors import HostStartError
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.channel import Channel
 from headrace.ipc.progress import Activity
-from toy_hosts import double, hang, has_ended, process
+from toy_hosts import double, hang, has_ended, process, wait_for
 
 LONG = 60
 FATAL = {
@@ -74,6 +74,20 @@ def test_only_the_running_one_of_several_threads_calls_is_lost(host):
     lost = [(t, n) for t in range(8) for n in range(10) if isinstance(results[t][n], HostFailure)]
     assert lost == [(3, 5)]
     assert all(results[t][n].rows == [2 * t, 2 * n] for t in range(8) for n in range(10) if (t, n) != (3, 5))
+
+
+def test_threads_that_send_at_once_leave_room_in_the_channel(host, tmp_path, wait_until):
+    """Else a sender would wait there, and nobody could look at time limits."""
+    connection = host.tell(wait_for(tmp_path / "gate")).connection
+    with ThreadPoolExecutor(20) as pool:
+        with connection._lock:
+            calls = [pool.submit(host.ask, double, number) for number in range(20)]
+            assert wait_until(lambda: str(sys._current_frames().values()).count("code send>") == 20)
+        assert wait_until(lambda: len(connection._pending) == 21)
+        inline = [one for one in connection._pending.values() if one.segment is None]
+        (tmp_path / "gate").touch()
+        assert len(inline) <= 8
+        assert [call.result().rows for call in calls] == [[2 * number] for number in range(20)]
 
 
 def test_a_response_outlives_its_host(host, wait_until):

@@ -12,7 +12,9 @@ import threading
 import pytest
 
 from headrace.core.errors import HostStartError
-from toy_hosts import has_ended
+from headrace.hosts.provider import HostFailure
+from toy_hosts import has_ended, wait_for
+from waiting import wait_until
 
 SLEEP = ["sleep", "1000"]
 THREAD = "import threading; threading.Thread(target=threading.Event().wait, daemon={daemon}, name='ticker').start()"
@@ -197,6 +199,21 @@ def test_processes_that_a_host_starts_end_with_it(host, marked, wait_until, comm
     os.kill(process, signal.SIGKILL)
     assert host.learn(lambda rows, toy: os.getppid()) == fork_server
     assert len(marked()) == 2
+
+
+def test_processes_of_a_host_outlive_another_host(new_host, marked, tmp_path):
+    def work(rows, toy):
+        subprocess.run(["sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 & exit"], check=True)
+        (tmp_path / "begun").touch()
+        return wait_for(tmp_path / "gate")(rows, toy)
+
+    host = new_host(copies=2)
+    call = host.tell(work, 1)
+    assert wait_until((tmp_path / "begun").exists)
+    assert isinstance(host.ask(lambda rows, toy: os.kill(os.getpid(), signal.SIGKILL)), HostFailure)
+    assert len(marked()) == 3
+    (tmp_path / "gate").touch()
+    assert host.result(call).rows == [1]
 
 
 def test_a_host_that_leaves_its_group_is_ended(host):

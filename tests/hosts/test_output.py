@@ -245,7 +245,8 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7"""
 
 
 def test_an_owner_that_ends_without_closing_ends_well():
-    code = "flowing = threading.Event(); logging.root.handlers[0].addFilter(lambda record: flowing.set() or True)\n"
+    code = f"from headrace.hosts import output; output._LAST_SECS = {LONG}\n"
+    code += "flowing = threading.Event(); logging.root.handlers[0].addFilter(lambda record: flowing.set() or True)\n"
     code += "flood = subprocess.Popen(['yes'], stdout=reader.printed); flowing.wait(60)\n"
     owner = run_owner(f"{code}os.write(reader.logged, b'last words')")
     assert (owner.returncode, "m: last words\n" in owner.stderr) == (0, True)

@@ -6,13 +6,17 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from headrace import predict
 from headrace.core.events import Event, WorkSampled
 from headrace.core.phases import Look, Phase, during
 from headrace.runtime.sampling import Sampler, sample_also
+from headrace.testing import DoublingHandler
 from waiting import wait_until
 
 
@@ -95,6 +99,20 @@ def test_what_works_elsewhere_is_sampled_as_long_as_it_is_there() -> None:
         wait_until(lambda: len(later.events) > 0)
     assert "quota" not in later.events[-1].gauges
     del ending
+
+
+def test_what_an_isolated_host_is_at_is_sampled() -> None:
+    def slow(value: Any) -> Any:
+        time.sleep(0.2)
+        return value
+
+    samples = Samples()
+    handler = DoublingHandler().with_preprocess_fn(slow).with_postprocess_fn(slow)
+    with Sampler(samples):
+        assert len(list(predict(handler, range(3), isolate=True))) == 3
+    assert samples.spent(Phase.PREPROCESSING) > samples.spent(Phase.MODEL)
+    assert samples.spent(Phase.POSTPROCESSING) > samples.spent(Phase.MODEL)
+    assert any(event.hosts for event in samples.events)
 
 
 @during(Phase.ANSWERS)

@@ -103,9 +103,8 @@ class HostConnection:
         self._outgoing = Outgoing(self._channel) if side_by_side else None
         self._channel_file = self._channel.fileno()
         self._poll = select.poll()
-        for file in (self._channel_file, self.pidfd):
-            if file is not None:
-                self._poll.register(file, select.POLLIN)
+        for file in [self._channel_file] if self.pidfd is None else [self._channel_file, self.pidfd]:
+            self._poll.register(file, select.POLLIN)
 
     @property
     def load(self) -> int:
@@ -133,13 +132,10 @@ class HostConnection:
                 return self._send(call, call.message.content())
         if len(self._pending) >= _MAX_IN_FLIGHT:
             self.wait_until(lambda: len(self._pending) < _MAX_IN_FLIGHT)
-        if call.message.nbytes <= LONGEST_INLINE and len(self._pending) < _MAX_INLINE:
-            where: Content = call.message.content()
-        else:
-            with self._lock:
-                where = self._link.own.take(call.message.nbytes)
-            call.message.write(where.memory)
+        where: Content = call.message.content() if call.message.nbytes <= LONGEST_INLINE else self._in_segment(call)
         with self._lock:
+            if len(self._pending) >= _MAX_INLINE and not isinstance(where, Segment):
+                where = self._in_segment(call)  # only now: other threads may have sent meanwhile
             try:
                 return self._send(call, where)
             except OSError:
@@ -147,6 +143,12 @@ class HostConnection:
             except BaseException:  # Ctrl-C: the host may have received any part of the message
                 self.hang_up()
                 raise
+
+    def _in_segment(self, call: Call) -> Segment:
+        with self._lock:
+            segment = self._link.own.take(call.message.nbytes)
+        call.message.write(segment.memory)
+        return segment
 
     def post(self, number: int, message: Message) -> None:
         """Sends one more message about a call that is answered side by side with others."""
@@ -303,11 +305,9 @@ class HostConnection:
         has_ended = not self._is_shared if self.pidfd is None else is_readable(self.pidfd, _EXIT_GRACE_SECS)
         ended = self._provider.reap(self.process)
         code, cause = ended or HostExit(None)
-        if has_ended or (ended and self.pidfd is None):
-            why = ", since the machine had run out of memory" if cause is ExitCause.MEMORY else ""
-            self._lost(describe_exit(code) + why, cause)
-        else:
-            self._lost("closed the connection to its owner", cause)
+        is_known = has_ended or (ended and self.pidfd is None)
+        why = ", since the machine had run out of memory" if cause is ExitCause.MEMORY else ""
+        self._lost(describe_exit(code) + why if is_known else "closed the connection to its owner", cause)
 
     def _kill_late(self, late: ActivitySnapshot | None = None) -> None:
         self._provider.reap(self.process, late=True)
