@@ -9,7 +9,13 @@ import pytest
 from endpoint_apis import APIS, EMBEDDINGS, KEY, _keys_in_the_environment, each  # noqa: F401 - a fixture
 from headrace import ConfigurationError, PredictionResult, predict
 from headrace.core.events import UsageReported
-from headrace.handlers.openai_inference import OpenAIChatModelHandler, OpenAIEmbeddingsModelHandler
+from headrace.handlers.anthropic_inference import AnthropicChatModelHandler
+from headrace.handlers.gemini_inference import GeminiModelHandler
+from headrace.handlers.openai_inference import (
+    OpenAIChatModelHandler,
+    OpenAICompletionsModelHandler,
+    OpenAIEmbeddingsModelHandler,
+)
 from headrace.testing import HandlerContract
 from http_endpoint import events_and_outcomes, failures_among
 
@@ -33,15 +39,30 @@ class Unpooled:
 
     async def request(self, batch, model, inference_args=None):
         assert model == "of each request"
-        async with super().create_client() as client:
+        client = super().create_client()
+        try:
             return await super().request(batch, client, inference_args)
+        finally:
+            await getattr(client, "aclose", client.close)()
 
 
 class UnpooledChat(Unpooled, OpenAIChatModelHandler):
     pass
 
 
+class UnpooledCompletions(Unpooled, OpenAICompletionsModelHandler):
+    pass
+
+
 class UnpooledEmbeddings(Unpooled, OpenAIEmbeddingsModelHandler):
+    pass
+
+
+class UnpooledClaude(Unpooled, AnthropicChatModelHandler):
+    pass
+
+
+class UnpooledGemini(Unpooled, GeminiModelHandler):
     pass
 
 
@@ -50,21 +71,29 @@ class OnTexts(HandlerContract):
     examples = ["a", "bb", "ccc", "dddd", "eeeee"]
     bad_example = 13
 
-    @pytest.fixture
-    def server(self):
+    def handler(self):
         with self.api.serving() as server:
-            yield server
-
-    def handler(self, server):
-        return self.api._replace(kind=self.kind).handler(server, num_retries=0)
+            yield self.api._replace(kind=self.kind).handler(server, num_retries=0)
 
 
 class TestChat(OnTexts):
     api, kind = APIS["chat"], UnpooledChat
 
 
+class TestCompletions(OnTexts):
+    api, kind = APIS["completions"], UnpooledCompletions
+
+
 class TestEmbeddings(OnTexts):
     api, kind = EMBEDDINGS, UnpooledEmbeddings
+
+
+class TestClaude(OnTexts):
+    api, kind = APIS["anthropic"], UnpooledClaude
+
+
+class TestGemini(OnTexts):
+    api, kind = APIS["gemini"], UnpooledGemini
 
 
 @each()

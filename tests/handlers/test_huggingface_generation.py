@@ -66,6 +66,10 @@ class TestContract(HandlerContract):
         return make(saved_llama, continuous=self.continuous)
 
 
+class TestBatchesContract(TestContract):
+    continuous = False
+
+
 @BOTH
 def test_texts_are_those_of_generate(saved_llama, alone, continuous):
     given = prompts(25)

@@ -53,6 +53,16 @@ def scorer(save_bert):
     return save_bert(transformers.BertForSequenceClassification, initializer_range=0.5, num_labels=1)
 
 
+class TestClassifyContract(HandlerContract):
+    bad_example = 7
+    examples = texts(5)
+    inference_args = {"top_k": 2}
+    odd_examples = ["", "film " * 60, "unknown words", {"text": "a"}]
+
+    def handler(self, classifier):
+        return make(classifier, "classify")
+
+
 class TestScoreContract(HandlerContract):
     bad_example = ("a", 7)
     examples = list(zip(texts(5), texts(5, seed=2), strict=True))

@@ -110,7 +110,16 @@ class TestCompletionsContract(HandlerContract):
         return CompletionsHere(MODEL, {"max-num-seqs": 4}, max_batch_size=4)
 
     def equal(self, a, b):
-        return text_of(a) == text_of(b)
+        return a.inference.choices == b.inference.choices
+
+
+class TestChatContract(TestCompletionsContract):
+    bad_example = "no messages"
+    examples = CHATS
+    inference_args = None
+
+    def handler(self):
+        return ChatHere(MODEL)
 
 
 def here(handler, prompts, **options):

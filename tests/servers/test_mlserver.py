@@ -20,6 +20,7 @@ from sklearn.linear_model import LogisticRegression
 
 from headrace import predict
 from headrace.handlers.kserve_inference import KServeModelHandler
+from headrace.testing import HandlerContract
 from ports import new_port
 from waiting import wait_until
 
@@ -67,6 +68,19 @@ def make(request, ports):
     """Makes handlers for the server, by both protocols."""
     protocol = request.param
     return partial(KServeModelHandler, f"127.0.0.1:{ports[protocol]}", "sums", protocol=protocol)
+
+
+class TestOverHttp(HandlerContract):
+    protocol = "http"
+    examples = ROWS[:5]
+    bad_example = numpy.zeros(5)
+
+    def handler(self, ports):
+        return KServeModelHandler(f"127.0.0.1:{ports[self.protocol]}", "sums", protocol=self.protocol, num_retries=0)
+
+
+class TestOverGrpc(TestOverHttp):
+    protocol = "grpc"
 
 
 def test_predictions_are_those_of_the_model(make):
