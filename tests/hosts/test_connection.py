@@ -13,7 +13,7 @@ import pytest
 from headrace.core.errors import HostStartError
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.channel import Channel
-from headrace.ipc.progress import Activity
+from headrace.ipc.progress import Activity, ActivitySnapshot
 from toy_hosts import double, hang, has_ended, process, wait_for
 
 LONG = 60
@@ -140,6 +140,18 @@ def test_readiness_check_notices_an_overrun(new_host, wait_until):
     call = host.tell(hang)
     assert wait_until(lambda: host.is_ready(call))
     assert host.result(call).timed_out
+
+
+def test_only_the_time_counts_that_a_host_is_idle_and_a_request_waits(host, tmp_path):
+    """Neither how long there was nothing to do, nor how long others came first."""
+    call = host.tell(wait_for(tmp_path / "gate"))
+    pending, now = call.connection._pending, time.monotonic()
+    for idle_secs, waiting_secs in ((1000, 1), (1, 1000)):
+        pending[call.number] = pending[call.number]._replace(sent=now - waiting_secs)
+        snapshot = ActivitySnapshot(0, Activity.NOTHING, -1, 0, int((now - idle_secs) * 1e9))
+        assert 1 <= call.connection._seconds_busy(snapshot) < 500
+    (tmp_path / "gate").touch()
+    host.result(call)
 
 
 @pytest.mark.large
