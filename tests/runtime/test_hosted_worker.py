@@ -92,6 +92,27 @@ def test_error_shows_its_traceback_in_the_host(opened):
     assert "headrace/" not in "".join(lines)
 
 
+class OddError(Exception):
+    """Does not unpickle by itself: its args are not its constructor's."""
+
+    def __init__(self, example, reason):
+        super().__init__(f"{example} is {reason}")
+
+
+class Raising(Where):
+    def run_inference(self, batch, model, inference_args=None):
+        if 13 in batch:
+            raise OddError(13, "unlucky")
+        return super().run_inference(batch, model, inference_args)
+
+
+def test_exception_that_does_not_unpickle_fails_its_element_alone(opened):
+    found = run(opened(hosted(Raising(), Exception)), range(12, 16))
+    [failure] = [one for one in found if isinstance(one, Failure)]
+    assert (len(found), failure.element, repr(failure.error)) == (4, 13, "OddError('13 is unlucky')")
+    assert "run_inference" in "".join(failure.caught.lines)
+
+
 def test_model_that_fails_to_load_is_an_error_of_the_first_bundle(opened):
     with pytest.raises(OSError, match="the model cannot be loaded") as caught:
         run(opened(hosted(BrokenLoadHandler(), Exception)), [])
@@ -105,6 +126,16 @@ def test_hosts_that_die_while_loading_are_reported(opened):
     assert {(event.model, event.timed_out) for event in events.of(HostLost)} == {("", False)}
     [failed] = events.of(BatchFailed)
     assert failed.error is failure.error
+
+
+def test_host_that_is_killed_while_it_loads_costs_nothing(opened, tmp_path):
+    def die_once():
+        if not (tmp_path / "died").exists():
+            (tmp_path / "died").touch()
+            os._exit(3)
+
+    [found] = run(opened(hosted(FaultyLoadHandler(die_once), Exception)), [1])
+    assert not isinstance(found, Failure)
 
 
 def test_model_that_fails_to_load_does_not_affect_other_models(opened):
