@@ -30,6 +30,7 @@ ALL = [NEW, USED, OLD, MIDDLE]
         (3 * GB, [], 4 * GB - 1, Evict(("old",))),
         (3 * GB, [2 * GB], 6 * GB, Admit()),
         (3 * GB, [2 * GB, 1 * GB], 6 * GB, Evict(("old",))),
+        (3 * GB, [61 * GB], 99 * GB, Evict(("old",))),  # there are 64 GB in all
         (6 * GB, [], 2 * GB, Evict(("old", "middle"))),
         (6 * GB, [], 1 * GB, Evict(("old", "new"))),  # not all three: with the new one, the middle one need not go
         (3 * GB, [], 0, Evict(("old", "middle"))),

@@ -43,6 +43,10 @@ def test_values_are_found_by_whoever_opens_the_file(open_store):
     store.put([(key_of(1), b"newer")])
     assert open_store().get([key_of(n) for n in (1, 2, 3)]) == {key_of(1): b"newer", key_of(2): b""}
     assert store.get([]) == {}
+    with pytest.raises(sqlite3.Error):
+        store.put([(key_of(3), b"three"), (key_of(4), [])])
+    store.put([(key_of(5), b"five")])
+    assert store.get([key_of(n) for n in (3, 4, 5)]) == {key_of(5): b"five"}  # all or none
 
 
 def test_whoever_opens_a_new_file_at_the_same_moment_can_use_it(tmp_path):

@@ -113,10 +113,12 @@ def test_worker_reopened_for_each_bundle_looks_in_time(files, open_worker, wait_
     files.put("v1")
     files.clock.advance(INTERVAL)
     assert wait_until(lambda: ask_anew() == "v1")
+    assert ask_anew() == "v1"
     assert files.looks == 2
 
 
-def test_threads_that_begin_together_wait_for_one_look(files, open_worker):
+def test_threads_that_begin_together_wait_for_one_look_and_have_the_newest_file(files, open_worker):
+    files.put("older")
     files.put("v1")
     workers = [open_worker() for _ in range(4)]
     together = threading.Barrier(len(workers))
