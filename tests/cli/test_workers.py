@@ -180,6 +180,14 @@ def test_a_model_that_cannot_be_loaded_is_one_error(work, headrace, monkeypatch)
     assert result.error == "the run failed: OSError: no weights"
 
 
+def test_a_run_whose_first_rows_all_fail_is_cut(work, headrace):
+    os.remove("b.jsonl")
+    work.write("a.csv", "n,t\n" + "13,x\n" * 60_000)
+    result = headrace(*RUN, "--workers=2")
+    assert (result.code, result.error[:41]) == (3, "the first 1,000 rows failed, and the rest")
+    assert int(result.summary["rows"].replace(",", "")) < 60_000
+
+
 @pytest.mark.large
 def test_auto_begins_in_this_process_and_measures(work, headrace, monkeypatch):
     """A model of one thread gets a worker for each core; where there is one core, this process goes on alone."""
