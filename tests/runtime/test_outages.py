@@ -164,6 +164,18 @@ def test_requests_that_are_bad_themselves_hold_up_nobody(every):
     assert max(found.failed.values()) in (5, 6)  # fewer once the tokens are spent
 
 
+def test_requests_that_are_answered_when_they_are_repeated_are_repeated_however_many_they_are():
+    left = set(range(1, 2000, 3))
+
+    def error(element, now, before):
+        if element in left:
+            left.remove(element)
+            return Failed(500)
+        return None
+
+    assert Scene(error).play(2000).failed == {}
+
+
 @pytest.mark.parametrize(("count", "secs"), [(300, 60), (1000, 400)])
 def test_bad_requests_that_follow_each_other_cost_no_others(count, secs):
     bad = set(range(2000, 2000 + count))

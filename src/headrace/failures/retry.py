@@ -127,7 +127,8 @@ class RetryBudget:
 class RetryTokens:
     """How many requests to an endpoint may be repeated: while most fail, repeating them all would only add load.
 
-    A retry costs 5 tokens of 500, after a timeout 10; a success brings one back (as in botocore's standard mode).
+    A retry costs 5 tokens of 500, after a timeout 10. A success brings back what the request's retries have cost, or one
+    token if it had none (much as in botocore's standard mode).
     """
 
     _MOST = 500
@@ -137,14 +138,14 @@ class RetryTokens:
     def __init__(self) -> None:
         self.spent = 0
 
-    def take(self, error: BaseException) -> bool:
-        """Pays for a retry after this error; returns whether there was enough."""
+    def take(self, error: BaseException) -> int:
+        """Pays for a retry after this error; returns what it cost, 0 if there was not enough."""
         cost = self._AFTER_TIMEOUT if isinstance(error, TimeoutError) else self._RETRY
         if self.spent + cost > self._MOST:
-            return False
+            return 0
         self.spent += cost
-        return True
+        return cost
 
-    def succeeded(self) -> None:
-        """Brings a token back."""
-        self.spent = max(self.spent - 1, 0)
+    def succeeded(self, paid: int = 0) -> None:
+        """Brings back what a request has paid, or a token."""
+        self.spent = max(self.spent - (paid or 1), 0)

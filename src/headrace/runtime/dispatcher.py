@@ -277,7 +277,7 @@ class Dispatcher:
             self._finish(call, started, _ANSWERED, report)
             self._record.has_answered = True
             if self._tokens.spent:
-                self._tokens.succeeded()
+                self._tokens.succeeded(call.paid)
             if self.rules.tokens_per_minute is not None and not report.tokens:
                 self._log.miss_tokens(predictions)
             call.predictions, call.seconds = predictions, seconds
@@ -319,8 +319,9 @@ class Dispatcher:
             pause = pause_before_retry(call.refusals, first=0.1, longest=longest)
         else:
             call.failures += 1
-            if call.failures > self.rules.num_retries or not self._tokens.take(error):
+            if call.failures > self.rules.num_retries or not (paid := self._tokens.take(error)):
                 return False
+            call.paid += paid
             pause = pause_before_retry(call.failures)
         pause = judgement.delay_secs + pause
         if now + pause > call.deadline or call.is_too_dear(error):

@@ -158,6 +158,8 @@ class EndpointCall:
     tries: int = 1
     failures: int = 0
     """How many tries have failed by themselves."""
+    paid: int = 0
+    """Tokens, for the retries of those."""
     refusals: int = 0
     """How many tries the endpoint has refused, or could not take."""
     queued: float = 0.0
