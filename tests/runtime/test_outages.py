@@ -11,6 +11,7 @@ import pytest
 
 from headrace.batching.batcher import Batch
 from headrace.core.errors import EndpointError
+from headrace.failures.endpoint_board import Board
 from headrace.runtime.dispatcher import Dispatcher
 from headrace.runtime.endpoint_calls import EndpointCall, Inbox, Rules
 from virtual_time import EventLoopInTurn, Stuck, Turns
@@ -36,10 +37,11 @@ class Scene:
 
     Args:
         error: from an element, the time and how many requests came before to the error of a request, or None.
+        limit: how many requests the machine's other processes have found out that the endpoint takes.
         options: of ``Rules``.
     """
 
-    def __init__(self, error, *, num_retries=5, patience=45.0, **options):
+    def __init__(self, error, *, num_retries=5, patience=45.0, limit=1.0, **options):
         random.seed(0)  # of pauses
         self.error = error
         self.sent = []
@@ -49,7 +51,9 @@ class Scene:
         self._underway = 0
         self._event_loop = EventLoopInTurn(Turns(random.Random(0)))
         how = (None, num_retries, lambda _: True, patience, None)
-        self._endpoint = Dispatcher(self._event_loop, Rules("H.request", self._send, True, False, *how, **options))
+        rules, board = Rules("H.request", self._send, True, False, *how, **options), Board(0.0)
+        board.state.limit = limit
+        self._endpoint = Dispatcher(self._event_loop, rules, board)
 
     async def _send(self, examples, client):
         (element,), now, before = examples, self._event_loop.loop.time(), len(self.sent)
@@ -182,6 +186,14 @@ def test_bad_requests_that_follow_each_other_cost_no_others(count, secs):
     found = Scene(lambda element, now, before: Failed(500) if element in bad else None).play_bundle(4000)
     assert set(found.failed) == bad
     assert found.secs < secs
+
+
+@pytest.mark.parametrize("code", [401, 500])
+def test_requests_go_one_at_a_time_until_one_is_answered_although_others_have_many_in_flight(code):
+    found = Scene(lambda element, now, before: Failed(code) if before < 4 else None, limit=100).play_bundle(50)
+    times = [when for when, _ in found.sent]
+    assert all(after - before > 0.9 * _LATENCY for before, after in pairwise(times[:5]))
+    assert times[-1] < 2
 
 
 def test_endpoint_that_never_works_is_not_asked_for_ever():

@@ -71,6 +71,8 @@ class ConcurrencyLimit:
         self._streak = FailureStreak(patience_secs)
         self._restarted = -math.inf
         self._turns_missed = 0
+        self._works = False
+        """Whether a request of this process was answered: until then they go one at a time. Its key may be wrong."""
         self.client_is_busy = False
         """Whether requests wait for this process to compute: then more in flight deliver no more."""
         self.in_flight = 0
@@ -169,8 +171,8 @@ class ConcurrencyLimit:
 
     def _part(self) -> int:
         """How many of all requests in flight may be this process's: a fair part, and what others do not want."""
-        limit, others = self.board.state.limit, self.board.others
-        if others:
+        limit, others = self.board.state.limit if self._works else 1, self.board.others
+        if others and self._works:
             fair = limit / (1 + len(others))
             wanted = sum(max(one.in_flight, min(fair, one.in_flight + one.waiting)) for one in others)
             limit = max(1, fair, limit - wanted)
@@ -213,6 +215,7 @@ class ConcurrencyLimit:
         if self._budget is not None:
             self._budget.finished(tokens)
         if reply is Verdict.ANSWERED:
+            self._works = True
             self._latency.answered(now, started, size, client_is_busy=self.client_is_busy)
             self._quota.answered(now, started)
             self._streak.answered()

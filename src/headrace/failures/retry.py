@@ -127,7 +127,7 @@ class RetryBudget:
 class RetryTokens:
     """How many requests to an endpoint may be repeated: while most fail, repeating them all would only add load.
 
-    A retry costs 5 tokens of 500, after a timeout 10. A success brings back what the request's retries have cost, or one
+    A retry costs 5 tokens of 500, after a timeout 10. A success brings back what the request's retries have cost, or a
     token if it had none (much as in botocore's standard mode).
     """
 
