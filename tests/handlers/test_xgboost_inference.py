@@ -196,6 +196,13 @@ def test_examples_are_one_call_if_the_model_predicts_row_by_row(classifier, monk
     assert nearly_equal(inferences(default_xgboost_inference_fn(ARRAYS, Sums())), [[one.sum()] for one in ARRAYS])
 
 
+def test_order_of_one_frame_s_columns_does_not_change_another(classifier):
+    frames = [FRAME[:20], FRAME[["c", "b", "a"]][:20]]  # the model knows no names
+    alone = [classifier.predict_proba(frame.to_numpy()) for frame in frames]
+    assert not nearly_equal(*alone)
+    assert nearly_equal(inferences(default_xgboost_inference_fn(frames, classifier, method="predict_proba")), alone)
+
+
 def test_frames_with_different_categories_predict_as_alone(folder):
     table = pandas.DataFrame({"colour": pandas.Categorical(["red", "blue"] * 20), "height": numpy.arange(40.0)})
     make = functools.partial(xgboost.XGBClassifier, n_estimators=2, n_jobs=1, enable_categorical=True)
