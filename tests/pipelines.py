@@ -17,7 +17,6 @@ class Run:
     def __init__(self, **options):
         self.pipeline = beam.Pipeline(runner=FnApiRunner(), options=beam.pipeline.PipelineOptions(**options))
         self.name = str(id(self))
-        self.labels = []
 
     def create(self, elements):
         return self.pipeline | beam.Create(list(elements), reshuffle=False)
@@ -36,6 +35,19 @@ class Run:
         lists = self.collect(**pcolls)
         return [v for v, _, _ in lists] if len(pcolls) == 1 else [[v for v, _, _ in one] for one in lists]
 
+    def infer(self, elements, handler, **options):
+        """Runs the handler over elements, or over a PCollection of them; returns the predictions."""
+        return self.values(out=self._given(elements) | RunInference(handler, **options))
+
+    def caught(self, elements, handler, how=None, **options):
+        """The same with exceptions handled ``how``: the predictions, and the dead letters of inference."""
+        infer = RunInference(handler, **options).with_exception_handling(**(how or {}))
+        good, dead = self._given(elements) | infer
+        return self.values(good=good, dead=dead.failed_inferences)
+
+    def _given(self, elements):
+        return elements if isinstance(elements, beam.PCollection) else self.create(elements)
+
     def metrics(self):
         found = self.result.metrics().query()
         return {
@@ -48,13 +60,12 @@ def _note(value, label, time=beam.DoFn.TimestampParam, where=beam.DoFn.WindowPar
     COLLECTED[label].append((value, float(time), span))
 
 
-def by_second(run, label, values):
-    """A PCollection of values with timestamps, in windows of ten seconds."""
+def by_second(run, label, values, windows=None):
+    """A PCollection of values with timestamps, in windows of ten seconds or others."""
     pcoll = run.pipeline | label >> beam.Create(values) | f"{label} at" >> beam.MapTuple(window.TimestampedValue)
-    return pcoll | f"{label} in" >> beam.WindowInto(window.FixedWindows(10))
+    return pcoll | f"{label} in" >> beam.WindowInto(windows or window.FixedWindows(10))
 
 
 def through_pipeline(handler, elements, **options):
     """What RunInference makes of the elements of one bundle."""
-    run = Run()
-    return run.values(out=run.create(elements) | RunInference(handler, **options))
+    return Run().infer(elements, handler, **options)

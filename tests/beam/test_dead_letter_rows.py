@@ -9,6 +9,7 @@ from apache_beam.utils.timestamp import Timestamp
 
 from headrace import ErrorRecord
 from headrace.beam import DeadLetterRows, KeyedModelHandler, KeyModelMapping, ModelHandler, RunInference
+from pipelines import by_second
 from toys import refuse
 
 pytestmark = pytest.mark.usefixtures("module_travels")
@@ -28,9 +29,8 @@ class Picky(ModelHandler):
         return [example * 10 for example in batch]
 
 
-def rows_of(run, elements, handler, transform=RunInference, **options):
-    pcoll = elements if isinstance(elements, beam.PCollection) else run.create(elements)
-    _, dead = pcoll | transform(handler, **options).with_exception_handling()
+def rows_of(elements, handler, transform=RunInference):
+    _, dead = elements | transform(handler).with_exception_handling()
     return dead | DeadLetterRows()
 
 
@@ -56,25 +56,23 @@ def test_rows_of_every_stage_are_in_one_pcollection(run):
 
 
 def test_rows_cross_a_shuffle_with_schema_timestamp_and_window(run):
-    stamp = beam.Map(lambda n: beam.window.TimestampedValue(n, n + 0.5))
-    pcoll = run.create([7, 8]) | stamp | beam.WindowInto(beam.window.FixedWindows(5))
-    rows = rows_of(run, pcoll, Picky(min_batch_size=2, max_batch_size=2))
+    rows = rows_of(by_second(run, "Elements", [(7, 7.5), (8, 8.5)]), Picky(min_batch_size=2, max_batch_size=2))
     assert [name for name, _ in rows.element_type._fields][:3] == ["stage", "index", "key"]
     ((row, time, window),) = run.collect(rows=rows | beam.Reshuffle())
     assert (row.element, row.attempts, row.model_id) == (7, 2, None)
-    assert (row.event_time, time, window) == (Timestamp(7.5), 7.5, (5.0, 10.0))
+    assert (row.event_time, time, window) == (Timestamp(7.5), 7.5, (0.0, 10.0))
 
 
 def test_model_id_is_the_key_if_the_model_has_no_path(run):
     handler = KeyedModelHandler([KeyModelMapping(["a", "b"], Picky()), KeyModelMapping(["c"], Picky("c.bin"))])
-    rows = run.values(rows=rows_of(run, [("b", 7), ("c", 7), ("d", 7)], handler))
+    rows = run.values(rows=rows_of(run.create([("b", 7), ("c", 7), ("d", 7)]), handler))
     assert {row.key: row.model_id for row in rows} == {"b": "a", "c": "c.bin", "d": None}
     assert {row.element for row in rows} == {("b", 7), ("c", 7), ("d", 7)}
 
 
 @pytest.mark.filterwarnings("ignore:apache_beam's own RunInference")
 def test_rows_from_beams_dead_letters(run):
-    rows = rows_of(run, [7, 8], Picky(min_batch_size=2, max_batch_size=2), incumbent.RunInference)
+    rows = rows_of(run.create([7, 8]), Picky(min_batch_size=2, max_batch_size=2), incumbent.RunInference)
     (row,) = run.values(rows=rows)
     assert (row.stage, row.index, row.element, row.message) == ("inference", 0, [7, 8], "seven\nof them")
     assert (row.attempts, row.model_id, row.key) == (1, None, None)

@@ -14,7 +14,8 @@ from apache_beam.transforms.window import FixedWindows, Sessions, SlidingWindows
 
 from headrace import SKIP, BatchingConfig, ConfigurationError, PredictionCountError
 from headrace.beam import ModelHandler, RunInference
-from toys import refuse
+from pipelines import by_second
+from toys import Acting, refuse
 
 
 class Picky(ModelHandler):
@@ -53,23 +54,17 @@ def refuse_short(result):
 @pytest.mark.filterwarnings("ignore:apache_beam's own RunInference")
 def test_record_has_beams_shape(make_run):
     records = []
-    for transform, handler in ((RunInference, Picky), (incumbent.RunInference, Picky)):
+    for transform in (RunInference, incumbent.RunInference):
         run = make_run()
-        _, dead = run.create([7]) | transform(handler()).with_exception_handling()
+        _, dead = run.create([7]) | transform(Picky()).with_exception_handling()
         records += run.values(dead=dead.failed_inferences)
-    (ours, (our_type, our_repr, our_lines)), (theirs, (their_type, their_repr, their_lines)) = records
-    assert ours == theirs == [7]
-    assert our_type is their_type is ValueError
-    assert our_repr.startswith("ValueError('seven")
-    assert their_repr.startswith("ValueError('seven")
-    assert isinstance(our_lines, list)
-    assert isinstance(their_lines, list)
-    assert our_lines[-1] == their_lines[-1] == "ValueError: seven\n"
+    for element, (kind, described, lines) in records:
+        assert (element, kind, described[:17]) == ([7], ValueError, "ValueError('seven")
+        assert (type(lines), lines[-1]) == (list, "ValueError: seven\n")
 
 
 def test_element_that_is_a_batch_fails_whole(run):
-    good, dead = run.create([[1, 7], [2]]) | RunInference(Picky().with_no_batching()).with_exception_handling()
-    good, dead = run.values(good=good, dead=dead.failed_inferences)
+    good, dead = run.caught([[1, 7], [2]], Picky().with_no_batching())
     assert good == [20]
     assert [record[0] for record in dead] == [[1, 7]]
 
@@ -85,32 +80,25 @@ def test_skipped_elements_have_an_output_of_their_own_on_request(run):
 
 
 def test_wrong_count_fails_the_whole_batch(run):
-    class OneDict(Picky):
-        def run_inference(self, batch, model, inference_args=None):
-            return {"logits": batch}
-
-    good, dead = run.create(range(20)) | RunInference(OneDict()).with_exception_handling()
-    good, dead = run.values(good=good, dead=dead.failed_inferences)
+    good, dead = run.caught(range(20), Acting(lambda batch: {"logits": batch}))
     assert good == []
     assert sorted(record[0] for record in dead) == [[n] for n in range(20)]
     assert {record[1][0] for record in dead} == {PredictionCountError}
 
 
 def test_exceptions_of_other_classes_fail_the_pipeline(run):
-    _, dead = run.create([7]) | RunInference(Picky()).with_exception_handling(exc_class=KeyError)
     with pytest.raises(Exception, match="seven"):
-        run.values(dead=dead.failed_inferences)
+        run.caught([7], Picky(), {"exc_class": KeyError})
 
 
 def test_dead_letters_cross_a_shuffle_if_the_error_cannot_be_imported(run):
     class Local(ValueError):
         pass
 
-    class Raising(Picky):
-        def run_inference(self, batch, model, inference_args=None):
-            raise Local("here")
+    def fail(batch):
+        raise Local("here")
 
-    _, dead = run.create([1, 2]) | RunInference(Raising()).with_exception_handling()
+    _, dead = run.create([1, 2]) | RunInference(Acting(fail)).with_exception_handling()
     records = run.values(dead=dead.failed_inferences | beam.Reshuffle())
     assert [(record[1][0], "Local" in record[1][1]) for record in records] == [(ValueError, True)] * 2
 
@@ -119,10 +107,6 @@ TWICE = Picky().with_no_batching().with_postprocess_fn(refuse(10)).with_postproc
 
 
 class TestThreshold:
-    def outcome(self, run, handler, elements, threshold):
-        good, _ = run.create(elements) | RunInference(handler).with_exception_handling(threshold=threshold)
-        return run.values(good=good)
-
     @pytest.mark.parametrize(
         ("handler", "elements", "threshold", "left"),
         [
@@ -134,7 +118,7 @@ class TestThreshold:
         ids=["its share", "of nothing", "of batches", "of predictions"],
     )
     def test_threshold_admits_its_share_of_failures(self, run, handler, elements, threshold, left):
-        assert len(self.outcome(run, handler, elements, threshold)) == left
+        assert len(run.caught(elements, handler, {"threshold": threshold})[0]) == left
 
     @pytest.mark.parametrize(
         ("handler", "elements", "threshold", "said"),
@@ -149,7 +133,7 @@ class TestThreshold:
     )
     def test_threshold_exceeded_fails_the_pipeline(self, run, handler, elements, threshold, said):
         with pytest.raises(Exception, match=f"exceeded threshold: {said}"):
-            self.outcome(run, handler, elements, threshold)
+            run.caught(elements, handler, {"threshold": threshold})
 
     def test_threshold_must_be_between_0_and_1(self):
         with pytest.raises(ConfigurationError, match="from 0 to 1, not 5"):
@@ -195,9 +179,8 @@ class TestThreshold:
         handler, elements = PickyColumns(), [numpy.arange(1000), numpy.arange(0, 20_000, 2)]
         for _ in range(functions):
             handler = handler.with_postprocess_fn(same)
-        infer = RunInference(handler, batching=BatchingConfig(100, 4000, columnar=True))
-        good, dead = run.create(elements) | infer.with_exception_handling(threshold=0.05)
-        values, dead_letters = run.values(good=good, dead=dead.failed_inferences)
+        batching = BatchingConfig(100, 4000, columnar=True)
+        values, dead_letters = run.caught(elements, handler, {"threshold": 0.05}, batching=batching)
         assert len(dead_letters) > 100
         assert sum(len(element) for element, _ in dead_letters) == 500
         assert sum(len(value.inference) for value in values) == 10_500
@@ -205,14 +188,10 @@ class TestThreshold:
     def test_threshold_in_postprocessing_counts_rows_of_columnar_elements(self, run):
         handler = PickyColumns().with_postprocess_fn(skip_short).with_postprocess_fn(refuse_short)
         elements = [numpy.arange(n) * 2 for n in (2, 30, 70)]
-        infer = RunInference(handler, batching=BatchingConfig(200, 200, columnar=True))
-        good, _ = run.create(elements) | infer.with_exception_handling(threshold=0.2)
         with pytest.raises(Exception, match=r"exceeded threshold: 30 / 100 = 0.3 > 0.2"):
-            run.values(good=good)
+            run.caught(elements, handler, {"threshold": 0.2}, batching=BatchingConfig(200, 200, columnar=True))
 
     def test_threshold_applies_to_each_window(self, run):
-        stamp = beam.Map(lambda n: beam.window.TimestampedValue(n, n))
-        pcoll = run.create([5, 6, 7, 11, 12]) | stamp | beam.WindowInto(beam.window.FixedWindows(10))
-        _ = pcoll | RunInference(Picky()).with_exception_handling(threshold=0.3)
+        elements = by_second(run, "Elements", [(n, n) for n in (5, 6, 7, 11, 12)])
         with pytest.raises(Exception, match=r"1 / 3"):
-            run.pipeline.run()
+            run.caught(elements, Picky(), {"threshold": 0.3})

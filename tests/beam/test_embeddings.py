@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 
 import apache_beam as beam
 import pytest
 from apache_beam.ml.rag.types import Chunk, Content
-from apache_beam.ml.transforms.base import EmbeddingTypeAdapter, MLTransform
+from apache_beam.ml.transforms.base import EmbeddingsManager, EmbeddingTypeAdapter, MLTransform, _TextEmbeddingHandler
 
 import headrace
 import openai_endpoint
 from headrace import ConfigurationError
-from headrace.beam import Embeddings
+from headrace.beam import Embeddings, RunInference
 from http_endpoint import serving
 from toys import Acting
 
@@ -40,18 +39,14 @@ def embedded(run, elements, embeddings, tmp_path, label="Embed"):
     return run.create(elements) | label >> written
 
 
-def test_items_get_vectors_and_keep_all_else(run, tmp_path):
+def test_items_get_vectors_and_keep_all_else_and_other_consumers_see_them_as_they_were(run, tmp_path):
     given = items("one", "three")
-    found = run.values(out=embedded(run, given, Embeddings(LENGTHS), tmp_path))
-    assert vectors(found) == {"id of one": [3.0, 1.0], "id of three": [5.0, 1.0]}
-    assert [(item.content.text, item.metadata) for item in found] == [(one.content.text, one.metadata) for one in given]
-
-
-def test_other_consumers_see_items_as_they_were(run, tmp_path):
-    given = run.create(items("one")) | beam.Map(lambda item: item)
+    elements = run.create(given) | beam.Map(lambda item: item)
     transform = MLTransform(write_artifact_location=str(tmp_path / "artefacts")).with_transform(Embeddings(LENGTHS))
-    out, before = run.values(out=given | transform, before=given | "Before" >> beam.Map(lambda item: item))
-    assert (vectors(out), vectors(before)) == ({"id of one": [3.0, 1.0]}, {"id of one": None})
+    out, before = run.values(out=elements | transform, before=elements | "Before" >> beam.Map(lambda item: item))
+    assert vectors(out) == {"id of one": [3.0, 1.0], "id of three": [5.0, 1.0]}
+    assert [(item.content.text, item.metadata) for item in out] == [(one.content.text, one.metadata) for one in given]
+    assert vectors(before) == {"id of one": None, "id of three": None}
 
 
 ROW = {"title": "one", "text": "three", "id": 1}
@@ -99,18 +94,52 @@ def refusing(text):
     return headrace.SKIP if text == "skipped" else text
 
 
-@pytest.mark.parametrize("reads", [False, True], ids=["written", "read"])
-def test_an_element_that_fails_anywhere_is_a_dead_letter_of_mltransform(make_run, tmp_path, reads):
-    handler = LENGTHS.with_preprocess_fn(refusing)
-    transform = MLTransform(write_artifact_location=str(tmp_path / "artefacts"))
-    transform = transform.with_transform(Embeddings(handler, ["text"]))
-    rows = [{"text": text, "id": 1} for text in ("one", "bad", "flat", "refused", "skipped")] + [{"id": 2}]
+def caught(make_run, tmp_path, reads, embeddings, rows):
+    """The rows and the dead letters of a transform, or of one made of what it has left."""
+    folder = str(tmp_path / "artefacts")
+    transform = MLTransform(write_artifact_location=folder).with_transform(embeddings)
     if reads:
         _ = make_run().create(rows) | transform
-        transform = MLTransform(read_artifact_location=str(tmp_path / "artefacts"))
+        transform = MLTransform(read_artifact_location=folder)
     run = make_run()
     good, bad = run.create(rows) | transform.with_exception_handling()
-    found, failed = run.values(good=good, bad=bad | "Shuffle" >> beam.Reshuffle())
+    return run.values(good=good, bad=bad | "Shuffle" >> beam.Reshuffle())
+
+
+WRITTEN_OR_READ = pytest.mark.parametrize("reads", [False, True], ids=["written", "read"])
+
+
+class Lengths(headrace.ModelHandler):
+    """Survives jsonpickle, which loses functions without a name."""
+
+    def load_model(self):
+        return lengths
+
+    def run_inference(self, batch, model, inference_args=None):
+        return model(batch)
+
+
+class OfOnesOwn(EmbeddingsManager):
+    def get_model_handler(self):
+        return Lengths()
+
+    def get_ptransform_for_processing(self, **kwargs):
+        return RunInference(_TextEmbeddingHandler(self))
+
+
+@WRITTEN_OR_READ
+def test_manager_of_ones_own_around_run_inference(make_run, tmp_path, reads):
+    rows = [{"text": text, "id": 1} for text in ("one", "bad")]
+    found, failed = caught(make_run, tmp_path, reads, OfOnesOwn(columns=["text"]), rows)
+    assert found == [{"text": [3.0, 1.0], "id": 1}]
+    assert [(row.element, row.msg) for row in failed] == [([rows[1]], "ValueError('a bad text')")]
+
+
+@WRITTEN_OR_READ
+def test_an_element_that_fails_anywhere_is_a_dead_letter_of_mltransform(make_run, tmp_path, reads):
+    rows = [{"text": text, "id": 1} for text in ("one", "bad", "flat", "refused", "skipped")] + [{"id": 2}]
+    embeddings = Embeddings(LENGTHS.with_preprocess_fn(refusing), ["text"])
+    found, failed = caught(make_run, tmp_path, reads, embeddings, rows)
     assert found == [{"text": [3.0, 1.0], "id": 1}]
     assert all(len(row.element) == 1 for row in failed)
     said = {row.element[0].get("text"): row.msg for row in failed}
@@ -127,9 +156,9 @@ def test_without_exception_handling_a_bad_element_raises(run, tmp_path):
 
 
 def test_options_are_those_of_run_inference(run, tmp_path):
-    handler = Acting(lambda texts: [[float(os.getpid())] for _ in texts])
-    (found,) = run.values(out=embedded(run, items("one"), Embeddings(handler, isolate=True), tmp_path))
-    assert found.embedding.dense_embedding != [float(os.getpid())]
+    embeddings = Embeddings(LENGTHS, metrics_namespace="mine")
+    run.values(out=embedded(run, items("one"), embeddings, tmp_path))
+    assert run.metrics()["mine", "num_inferences"] == 1
 
 
 def test_vectors_of_an_endpoint(run, tmp_path):
@@ -143,15 +172,17 @@ def test_vectors_of_an_endpoint(run, tmp_path):
         assert sorted(len(asked["input"]) for asked in server.requests) == [3]
 
 
-@pytest.mark.parametrize("arguments", [{"columns": []}, {"columns": ["a"], "type_adapter": object()}])
-def test_wrong_arguments(arguments):
-    with pytest.raises(ConfigurationError, match="at least one, or a type_adapter"):
-        Embeddings(LENGTHS, **arguments)
-
-
-def test_unknown_options_are_refused_before_anything_runs(run, tmp_path):
-    with pytest.raises(ConfigurationError, match="isolated"):
-        embedded(run, items("one"), Embeddings(LENGTHS, isolated=True), tmp_path)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"columns": []}, "at least one, or a type_adapter"),
+        ({"columns": ["a"], "type_adapter": object()}, "at least one, or a type_adapter"),
+        ({"isolated": True}, "isolated"),
+    ],
+)
+def test_wrong_arguments(run, tmp_path, arguments, message):
+    with pytest.raises(ConfigurationError, match=message):
+        embedded(run, items("one"), Embeddings(LENGTHS, **arguments), tmp_path)
 
 
 @pytest.mark.large
@@ -163,10 +194,7 @@ def test_vectors_are_those_of_beams_embeddings(make_run, tmp_path):
 
     path, texts = str(model.get_model_path()), ["Open a CSV file", "Bake bread with sourdough"]
     found = []
-    for made in (
-        Embeddings(SentenceTransformerModelHandler(path)),
-        HuggingfaceTextEmbeddings(path),
-    ):
+    for made in (Embeddings(SentenceTransformerModelHandler(path)), HuggingfaceTextEmbeddings(path)):
         run = make_run()
         found.append(vectors(run.values(out=embedded(run, items(*texts), made, tmp_path / type(made).__name__))))
     assert found[0].keys() == found[1].keys()

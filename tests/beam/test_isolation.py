@@ -11,6 +11,7 @@ from apache_beam.transforms import window
 
 from headrace import PlacementConfig
 from headrace.beam import ModelHandler, RunInference
+from toys import Acting
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -101,40 +102,33 @@ def test_options_that_isolate(run, processes, arguments, handling):
     found = run.values(good=out if handling is None else out[0])
     [host] = {host for _, *hosts in found for host in hosts}
     assert host != os.getpid()
-    assert sorted(n for n, *_ in found) == list(range(9))
     assert processes() == []
 
 
 def test_arguments_and_environment_variables_reach_the_host(run):
-    handler = Adder(env_vars={"HEADRACE_TEST_VARIABLE": "1"}).with_postprocess_fn(
-        lambda n: (n, os.getenv("HEADRACE_TEST_VARIABLE"))
-    )
-    out = run.create([1]) | RunInference(handler, inference_args={"plus": 5}, metrics_namespace="mine", isolate=True)
-    assert run.values(out=out) == [(7, "1")]
+    handler = Adder(env_vars={"HEADRACE_TEST_VARIABLE": "1"})
+    handler = handler.with_postprocess_fn(lambda n: (n, os.getenv("HEADRACE_TEST_VARIABLE")))
+    options = {"inference_args": {"plus": 5}, "metrics_namespace": "mine", "isolate": True}
+    assert run.infer([1], handler, **options) == [(7, "1")]
     assert run.metrics()["mine", "num_inferences"] == 1
     assert "HEADRACE_TEST_VARIABLE" not in os.environ
 
 
-class Broken(ModelHandler):
-    def load_model(self):
-        raise OSError("no such model")
-
-    def run_inference(self, batch, model, inference_args=None):
-        return batch
+def refuse_to_load():
+    raise OSError("no such model")
 
 
 @pytest.mark.parametrize(("isolate", "elements"), [(False, [1]), (True, [])])
 def test_model_that_does_not_load_fails_the_pipeline_with_and_without_elements(run, processes, isolate, elements):
     with pytest.raises(OSError, match="no such model"):
-        run.values(out=run.create(elements) | RunInference(Broken(), isolate=isolate))
+        run.infer(elements, Acting(load=refuse_to_load), isolate=isolate)
     assert processes() == []
 
 
 @pytest.mark.large
 def test_lost_hosts_are_counted(run):
-    transform = RunInference(Adder(min_batch_size=3, max_batch_size=3)).with_exception_handling(timeout=1)
-    good, dead = run.create([1, 98, 2, 3, 99, 4]) | transform
-    values, dead_letters = run.values(good=good, dead=dead.failed_inferences)
+    handler = Adder(min_batch_size=3, max_batch_size=3)
+    values, dead_letters = run.caught([1, 98, 2, 3, 99, 4], handler, {"timeout": 1})
     assert sorted(values) == [2, 3, 4, 5]
     assert {(element, error.__name__) for [element], (error, _, _) in dead_letters} == {
         (98, "TimeoutError"),
@@ -146,11 +140,11 @@ def test_lost_hosts_are_counted(run):
     assert found["RunInference", "num_inferences"] == 4
 
 
-def test_threads_share_a_host_and_count_together(make_run):
+@pytest.mark.parametrize("isolate", [False, True])
+def test_threads_share_a_model_or_its_host_and_count_together(make_run, isolate):
     run = make_run(direct_num_workers=2, direct_running_mode="multi_threading")
-    out = run.create(range(200)) | beam.Reshuffle() | RunInference(Where(max_batch_size=5), isolate=True)
-    found = run.values(out=out)
-    assert len({host for *_, host in found}) == 1
+    found = run.infer(run.create(range(200)) | beam.Reshuffle(), Where(max_batch_size=5), isolate=isolate)
+    assert [host == os.getpid() for host in {host for *_, host in found}] == [not isolate]
     assert sorted(n for n, *_ in found) == list(range(200))
     assert run.metrics()["RunInference", "num_inferences"] == 200
     assert run.metrics()["RunInference", "load_model_latency_milli_secs"].count == 1

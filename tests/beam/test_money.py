@@ -1,6 +1,8 @@
-"""Caches and budgets in pipelines: metrics, predictions that were made before, and an error that ends the pipeline."""
+"""Caches, budgets and reports of pipelines: metrics, predictions made before, an error that ends one, and a page."""
 
 from __future__ import annotations
+
+import json
 
 import apache_beam as beam
 import pytest
@@ -8,7 +10,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
 
 from headrace import Budget, BudgetError, Price
-from headrace.beam import RunInference
+from headrace.beam import RunInference, report
 from headrace.beam.pipeline_report import totals_of
 from metered import ASKED, AsyncMetered, LocalMetered, Metered
 
@@ -49,6 +51,23 @@ def test_pipeline_asks_only_for_what_is_not_in_its_cache(tmp_path):
     assert ASKED == [4]
     assert (counters["cache_hits"], counters["cache_misses"]) == (3, 1)
     assert totals_of(result).cached == 3
+
+
+def test_page_counts_all_transforms_of_a_pipeline_together_and_says_what_it_does_not_know(tmp_path):
+    pytest.importorskip("matplotlib")
+    pipeline = beam.Pipeline(FnApiRunner())
+    rows = pipeline | beam.Create([1, 2, 3])
+    _ = rows | "One" >> RunInference(Metered(), budget=Budget(prices=PRICES))
+    _ = rows | "Two" >> RunInference(Metered())
+    result = pipeline.run()
+    result.wait_until_finish()
+    assert "srcdoc=" in report(result, str(tmp_path / "run.html"))._repr_html_()
+    figures = json.loads((tmp_path / "run.json").read_text())
+    assert (figures["command"], figures["exit_reason"], figures["predictions"]) == ("pipeline", "done", 6)
+    assert figures["figures"]["batches"] == figures["usage"]["m"]["requests"] == 6
+    page = (tmp_path / "run.html").read_text()
+    assert "do not say how many rows came in" in page
+    assert "How many rows came in is not known." in page
 
 
 READ: list = []

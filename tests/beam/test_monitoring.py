@@ -36,13 +36,6 @@ def _nothing_monitored():
     MONITORED.clear()
 
 
-def monitored(run, handler, elements, infer=RunInference, **outputs):
-    """The monitored predictions with their timestamps, and the values; elements have themselves as timestamps."""
-    stamped = run.create(elements) | beam.Map(lambda n: window.TimestampedValue(n, n if type(n) is int else 0))
-    found = run.values(good=stamped | infer(handler, monitoring_transform=Monitor()), **outputs)
-    return sorted(MONITORED, key=str), sorted(found)
-
-
 def test_monitoring_gets_predictions_before_postprocessing(run):
     handler = Doubler().with_preprocess_fn(abs).with_postprocess_fn(float).with_postprocess_fn(str)
     stamped = run.create([1, -2]) | beam.Map(lambda n: window.TimestampedValue(n, abs(n)))
@@ -55,15 +48,15 @@ BEAMS = pytest.mark.since_beam("2.77", reason="Beam has no monitoring_transform 
 
 
 @pytest.mark.parametrize("package", [pytest.param(incumbent, marks=BEAMS), headrace.beam], ids=["beam's", "ours"])
-def test_monitoring_gets_the_same_as_with_beam(make_run, package):
+def test_monitoring_gets_the_same_as_with_beam(run, package):
     class OfPackage(package.ModelHandler):
         load_model = Doubler.load_model
         run_inference = Doubler.run_inference
 
     keyed = package.KeyedModelHandler(OfPackage()).with_postprocess_fn(str)
-    seen, values = monitored(make_run(), keyed, [("a", 1), ("b", 2)], package.RunInference)
-    assert [value for value, _ in seen] == [("a", 2), ("b", 4)]  # Beam loses their timestamps
-    assert values == ["('a', 2)", "('b', 4)"]
+    infer = package.RunInference(keyed, monitoring_transform=Monitor())
+    assert sorted(run.values(good=run.create([("a", 1), ("b", 2)]) | infer)) == ["('a', 2)", "('b', 4)"]
+    assert sorted(value for value, _ in MONITORED) == [("a", 2), ("b", 4)]  # Beam loses their timestamps
 
 
 def test_monitoring_gets_predictions_that_fail_in_postprocessing(run):
@@ -95,9 +88,3 @@ def test_monitoring_gets_predictions_that_are_skipped(run, handled, isolate):
     assert sorted(values) == [4, 6]
     assert sorted(skipped, key=str) == [8, (1, 2, None)]
     assert sorted(value.inference for value, _ in MONITORED) == [2, 4, 6, 8]
-
-
-def test_annotations_name_the_monitoring_transform():
-    infer = RunInference(Doubler(), monitoring_transform=Monitor())
-    assert infer.annotations()["monitoring_transform"] == str(infer._monitoring_transform)
-    assert "monitoring_transform" not in RunInference(Doubler()).annotations()

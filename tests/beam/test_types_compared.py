@@ -86,12 +86,7 @@ HANDLERS = {
         lambda m: keyed(m).with_preprocess_fn(lambda pair: (str(pair[0]), pair[1])),
         PAIR,
     ),
-    "postprocessed": (TEXTS, lambda m: results(m).with_postprocess_fn(to_sentence), Sentence),
-    "postprocessed twice": (
-        TEXTS,
-        lambda m: results(m).with_postprocess_fn(len).with_postprocess_fn(to_text),
-        str,
-    ),
+    "postprocessed twice": (TEXTS, lambda m: results(m).with_postprocess_fn(len).with_postprocess_fn(to_text), str),
     "postprocessed to rows": (
         TEXTS,
         lambda m: results(m).with_postprocess_fn(rows),
@@ -112,40 +107,23 @@ HANDLERS = {
 }
 
 
-@pytest.fixture(params=HANDLERS)
-def case(request):
-    return HANDLERS[request.param]
-
-
-def types_of(module, elements, handler, *, handling, **options):
-    """The types of the values and, if exceptions are handled, of each operation's dead letters."""
+def types_of(module, elements, handler):
+    """The types of the values and of each operation's dead letters; and of the values if no exceptions are handled."""
     pcoll = beam.Pipeline(runner=FnApiRunner()) | beam.Create(elements)
-    transform = module.RunInference(handler(module), **options)
-    if not handling:
-        return [(pcoll | transform).element_type]
-    values, dead = pcoll | transform.with_exception_handling()
+    values, dead = pcoll | module.RunInference(handler(module)).with_exception_handling()
     failed = [*dead.failed_preprocessing, dead.failed_inferences, *dead.failed_postprocessing]
-    return [values.element_type, *(one.element_type or typehints.Any for one in failed)]
+    bare = pcoll | "Bare" >> module.RunInference(handler(module))
+    return [values.element_type, *(one.element_type or typehints.Any for one in failed), bare.element_type]
 
 
-def test_types_of_wrapped_handlers(case):
-    elements, handler, expected = case
-    assert types_of(headrace.beam, elements, handler, handling=False) == [expected]
-
-
-@pytest.mark.large
-def test_types_are_never_weaker_than_beams(case):
-    elements, handler, expected = case
-    ours, theirs = (types_of(module, elements, handler, handling=True) for module in (headrace.beam, base))
-    assert ours[0] == expected
+@pytest.mark.parametrize(("elements", "handler", "expected"), HANDLERS.values(), ids=HANDLERS)
+def test_types_are_never_weaker_than_beams(elements, handler, expected):
+    ours, theirs = (types_of(module, elements, handler) for module in (headrace.beam, base))
+    assert ours[0] == ours[-1] == expected
     assert len(ours) == len(theirs)
     for own, beams in zip(ours, theirs, strict=True):
         assert is_consistent_with(own, beams)
         assert own != typehints.Any or beams == typehints.Any
-
-
-def unbounded(pipeline, elements):
-    return pipeline | test_stream.TestStream().add_elements(elements).with_output_types(str)
 
 
 def updates(pipeline):
@@ -172,10 +150,11 @@ def test_types_are_kept_on_a_stream(duration, option):
     pipeline = beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions(streaming=True))
     options = {option[0]: option[1](pipeline)} if option else {}
     handler = results(headrace.beam, **duration).with_postprocess_fn(to_sentence)
-    assert (unbounded(pipeline, TEXTS) | headrace.beam.RunInference(handler, **options)).element_type is Sentence
+    texts = pipeline | test_stream.TestStream().add_elements(TEXTS).with_output_types(str)
+    assert (texts | headrace.beam.RunInference(handler, **options)).element_type is Sentence
 
 
 def test_type_of_predictions_is_ours_alone_while_beams_module_is_not_loaded(monkeypatch):
     monkeypatch.delitem(sys.modules, base.__name__)
-    found = types_of(headrace.beam, TEXTS, lambda _: results(headrace.beam), handling=False)
-    assert found == [headrace.PredictionResult]
+    texts = beam.Pipeline() | beam.Create(TEXTS)
+    assert (texts | headrace.beam.RunInference(results(headrace.beam))).element_type is headrace.PredictionResult

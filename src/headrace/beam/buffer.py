@@ -102,7 +102,7 @@ class ChunkCoder:
         coder, types = self.window_coder, list(map(type, values))
         rows = _rows_of(values) if type(self._coder) is coders.PickleCoder and set(types) == {numpy.ndarray} else None
         return Chunk(
-            elements=self._encode_all(values) if rows is None else [],
+            elements=list(map(self._encode, values)) if rows is None else [],
             types=list(map(as_type_name, types if len(set(types)) > 1 else types[:1])),
             micros=[one.timestamp_micros for one in arrived],
             sizes=sizes,
@@ -115,39 +115,22 @@ class ChunkCoder:
 
     def decode(self, chunk: Chunk, window: Any) -> list[WindowedValue]:
         """The elements, or an ``Uncodable`` in place of one; ``window`` is the buffer's."""
-        elements = self._decode_all(chunk.elements) if chunk.rows is None else _decode_rows(*chunk.rows)
-        if elements is None:
-            types = chunk.types if len(chunk.types) > 1 else [*chunk.types] * len(chunk.elements)
-            elements = list(map(self._decode_one, chunk.elements, types))
+        types = chunk.types if len(chunk.types) > 1 else repeat(*chunk.types)
+        elements = map(self._decode, chunk.elements, types) if chunk.rows is None else _decode_rows(*chunk.rows)
         panes = repeat(PANE_INFO_UNKNOWN) if chunk.panes is None else pickle.loads(chunk.panes)
         windows: Iterable[tuple[Any]] = repeat((window,))
         if self.window_coder is not None and chunk.windows is not None:
             windows = [(self.window_coder.decode(own),) for own in chunk.windows]
         return list(map(windowed_value.create, elements, chunk.micros, windows, panes))
 
-    def _encode_all(self, values: Sequence[Any]) -> list[Any]:
-        try:
-            return [self._coder.encode(value) for value in values]  # map would swallow StopIteration
-        except Exception:  # one by one is slower
-            return list(map(self._encode_one, values))
-
-    def _decode_all(self, contents: Sequence[bytes | tuple[str, str]]) -> list[Any] | None:
-        """The elements; None if they have to be decoded one by one, which is slower."""
-        if tuple in map(type, contents):  # an Uncodable, which a lenient coder might decode
-            return None
-        try:
-            return [self._coder.decode(content) for content in contents]
-        except Exception:
-            return None
-
-    def _encode_one(self, element: Any) -> Any:
+    def _encode(self, element: Any) -> Any:
         try:
             return self._coder.encode(element)
         except Exception as error:
             return short_repr(element), _problem(as_type_name(type(element)), "encoded", error)
 
-    def _decode_one(self, content: bytes | tuple[str, str], type_name: str) -> Any:
-        if isinstance(content, tuple):
+    def _decode(self, content: bytes | tuple[str, str], type_name: str) -> Any:
+        if isinstance(content, tuple):  # a lenient coder might decode it
             return Uncodable(*content)
         try:
             return self._coder.decode(content)

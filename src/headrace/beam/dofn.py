@@ -6,6 +6,7 @@ import operator
 import sys
 import uuid
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -80,25 +81,20 @@ class SessionDoFn(beam.DoFn):
 
     def setup(self) -> None:
         """Loads the model, unless another thread of this process has; one in a host is loaded in the background."""
-        hold_heap()
-        try:
+        with ExitStack() as stack:
+            hold_heap()
+            stack.callback(release_heap)
             start_exporting()
-            try:
-                self._worker = self._open_worker()
-            except BaseException:
-                stop_exporting()
-                raise
-        except BaseException:
-            release_heap()
-            raise
+            stack.callback(stop_exporting)
+            self._worker = self._open_worker()
+            self._held = stack.pop_all()
 
     def teardown(self) -> None:
         """Releases the model; a worker process of an engine keeps it until it opens another transform's."""
         if self._worker is not None:
             self._worker.close(linger=_lingers(self._spec))
             self._worker = None
-            stop_exporting()
-            release_heap()
+            self._held.close()
 
     def _open_worker(self) -> AnyWorker | SwitchingWorker:
         worker = open_worker(self._spec, self._namespace)
