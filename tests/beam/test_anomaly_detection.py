@@ -17,6 +17,9 @@ from headrace import PredictionResult
 pytestmark = pytest.mark.since_beam("2.66", reason="Beam has no offline detectors before")
 
 
+MODULES = ("detectors.offline", "transforms", "specifiable")
+
+
 class Factor:
     """A model that weak references can refer to, as Beam's transform demands."""
 
@@ -44,22 +47,15 @@ def to_keyed_number(pair):
 @pytest.fixture
 def anomaly():
     """What the tests use of Beam's modules."""
-    offline = importlib.import_module("apache_beam.ml.anomaly.detectors.offline")
-    transforms = importlib.import_module("apache_beam.ml.anomaly.transforms")
-    specifiable = importlib.import_module("apache_beam.ml.anomaly.specifiable")
-    return SimpleNamespace(
-        OfflineDetector=offline.OfflineDetector,
-        AnomalyDetection=transforms.AnomalyDetection,
-        Specifiable=specifiable.Specifiable,
-        specifiable=specifiable.specifiable,
-    )
+    modules = map(importlib.import_module, (f"apache_beam.ml.anomaly.{name}" for name in MODULES))
+    return SimpleNamespace(**{name: thing for module in modules for name, thing in vars(module).items()})
 
 
 @pytest.fixture
-def with_specs(anomaly):
-    """Handlers whose classes have specs."""
+def _with_specs(anomaly):
+    """The handlers' classes have specs."""
     classes = [anomaly.specifiable(cls) for cls in (Score, headrace.KeyedModelHandler)]
-    yield SimpleNamespace(Score=classes[0], KeyedModelHandler=classes[1])
+    yield
     for cls in classes:
         cls.unspecifiable()
 
@@ -81,7 +77,8 @@ def test_detector_runs_a_handler_of_ours_without_a_warning(anomaly):
     assert_detects(anomaly, detector(anomaly))
 
 
-def test_spec_keeps_preprocessing_and_postprocessing(anomaly, with_specs):
+@pytest.mark.usefixtures("_with_specs")
+def test_spec_keeps_preprocessing_and_postprocessing(anomaly):
     spec = detector(anomaly).to_spec()
     assert "to_keyed_number" in str(spec)
     assert "score_prediction_adapter" in str(spec)

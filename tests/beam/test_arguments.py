@@ -56,8 +56,8 @@ def answers(values):
 @pytest.mark.parametrize("place", [{}, {"isolate": True}, {"placement": "machine"}])
 def test_arguments_apply_to_all_elements(run, tmp_path, place):
     arguments = run.pipeline | "Arguments" >> beam.Create([("by", 3)])
-    infer = RunInference(Scaling(tmp_path, max_batch_size=4), inference_args=asked(arguments), **place)
-    assert answers(run.values(good=run.create(range(9)) | infer)) == [(n, 3 * n) for n in range(9)]
+    found = run.infer(range(9), Scaling(tmp_path, max_batch_size=4), inference_args=asked(arguments), **place)
+    assert answers(found) == [(n, 3 * n) for n in range(9)]
     assert len(os.listdir(tmp_path)) == 1
 
 
@@ -66,10 +66,8 @@ def test_arguments_apply_to_all_elements(run, tmp_path, place):
 def test_arguments_are_those_of_the_elements_window(run, tmp_path, place):
     elements = by_second(run, "Elements", [(n, n) for n in range(40)])
     arguments = by_second(run, "Arguments", [(("by", n + 1), 10 * n) for n in range(4)])
-    infer = RunInference(
-        Scaling(tmp_path, min_batch_size=8, max_batch_size=8), inference_args=asked(arguments), **place
-    )
-    found = run.collect(good=elements | infer)
+    handler = Scaling(tmp_path, min_batch_size=8, max_batch_size=8)
+    found = run.collect(good=elements | RunInference(handler, inference_args=asked(arguments), **place))
     assert answers(value for value, *_ in found) == [(n, n * (n // 10 + 1)) for n in range(40)]
     assert all(span[0] <= value.example == second < span[1] for value, second, span in found)
     if not place:
@@ -80,8 +78,7 @@ def test_arguments_change_together_with_models(run, tmp_path):
     elements = by_second(run, "Elements", [(n, n) for n in range(20)])
     arguments = by_second(run, "Arguments", [(("by", 2), 0), (("by", 3), 10)])
     newer = by_second(run, "Models", [(ModelMetadata("a", "a"), 0), (ModelMetadata("b", "b"), 10)])
-    infer = RunInference(Scaling(tmp_path), inference_args=asked(arguments), model_metadata_pcoll=newer)
-    found = run.values(good=elements | infer)
+    found = run.infer(elements, Scaling(tmp_path), inference_args=asked(arguments), model_metadata_pcoll=newer)
     assert sorted((value.example, value.inference, value.model_id) for value in found) == [
         (n, n * (2 + n // 10), "ab"[n // 10]) for n in range(20)
     ]
@@ -89,9 +86,8 @@ def test_arguments_change_together_with_models(run, tmp_path):
 
 def test_arguments_that_the_handler_refuses_fail_before_loading(run, tmp_path):
     arguments = run.pipeline | "Arguments" >> beam.Create([("by", 0)])
-    infer = RunInference(Scaling(tmp_path), inference_args=asked(arguments))
     with pytest.raises(Exception, match="nothing is to be multiplied by 0"):
-        run.values(good=run.create([1]) | infer)
+        run.infer([1], Scaling(tmp_path), inference_args=asked(arguments))
     assert os.listdir(tmp_path) == []
 
 
@@ -102,8 +98,8 @@ def test_arguments_with_elements_that_wait_across_bundles(run, tmp_path, windows
     elements = stamped | "Windows" >> beam.WindowInto(windows, allowed_lateness=lateness)
     elements.is_bounded = False
     batching = BatchingConfig(min_batch_size=2, max_batch_size=2, max_batch_duration_secs=1)
-    infer = RunInference(Scaling(tmp_path), inference_args=asked(arguments), batching=batching)
-    assert answers(run.values(good=elements | infer)) == [(1, 2), (2, 4), (3, 6), (11, 33), (12, 36)]
+    found = run.infer(elements, Scaling(tmp_path), inference_args=asked(arguments), batching=batching)
+    assert answers(found) == [(1, 2), (2, 4), (3, 6), (11, 33), (12, 36)]
 
 
 def test_arguments_without_equality_load_no_further_model(tmp_path):

@@ -6,19 +6,14 @@ and Hugging Face skip themselves without tf2onnx, tensorflow_hub and an older tr
 
 from __future__ import annotations
 
-import atexit
-import importlib
 import inspect
-import re
-import shutil
 import sys
-import tempfile
 import types
 import unittest
-from pathlib import Path
 
-import apache_beam.ml.inference.base as incumbent
 import pytest
+
+from beams_suites import absent, changed
 
 pytestmark = [pytest.mark.large, pytest.mark.filterwarnings("ignore")]
 
@@ -47,23 +42,12 @@ NOT_APPLICABLE = {
 if sys.version_info >= (3, 13):  # datatable has no wheels, without which Beam's suite for XGBoost skips itself
     del NOT_APPLICABLE["xgboost"]
 
-_IMPORTED = re.compile(r"from apache_beam\.ml\.inference(\.base)? import RunInference\b")
-
-
-def source_of(framework: str) -> str:
-    return Path(incumbent.__file__).with_name(f"{framework}_inference_test.py").read_text()
+_IMPORTED = r"from apache_beam\.ml\.inference(\.base)? import RunInference\b"
 
 
 def beams_tests(framework: str) -> types.ModuleType:
-    """Beam's test module with Headrace's transform; a file, since model hosts import it, too."""
-    folder = Path(tempfile.mkdtemp(prefix="beams_frameworks"))
-    atexit.register(shutil.rmtree, folder)
-    source, count = _IMPORTED.subn("from headrace.beam import RunInference", source_of(framework))
-    assert count == 1
-    source = re.sub(r" *@pytest\.mark\.\w+\n", "", source)  # markers of Beam's own continuous integration
-    (folder / f"beams_{framework}_test.py").write_text(source)
-    sys.path.append(str(folder))
-    return importlib.import_module(f"beams_{framework}_test")
+    """Beam's test module with Headrace's transform."""
+    return changed(f"{framework}_inference_test", _IMPORTED, "from headrace.beam import RunInference")
 
 
 def pipelines(module: types.ModuleType) -> dict[str, type[unittest.TestCase]]:
@@ -90,5 +74,4 @@ del _suite  # pytest would collect it a second time
 
 @pytest.mark.parametrize("framework", NOT_APPLICABLE)
 def test_excluded_tests_exist(framework):
-    source = source_of(framework)
-    assert [name for name in NOT_APPLICABLE[framework] if f"def {name}(" not in source] == []
+    assert absent(f"{framework}_inference_test", {*NOT_APPLICABLE[framework]}) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+from functools import partial
 
 import numpy
 import pandas
@@ -19,7 +20,6 @@ from skl2onnx import to_onnx
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
 from headrace import predict
-from headrace.beam import RunInference
 from headrace.testing import nearly_equal
 
 pytestmark = [
@@ -85,23 +85,15 @@ if sys.version_info < (3, 13):  # later, datatable has no wheels, and Beam's mod
         XGBoostModelHandlerSciPy,
     )
 
+    pieces = range(0, 12, 2)
     HANDLERS |= {
-        "xgboost-numpy": (
-            lambda folder: trees(XGBoostModelHandlerNumpy, folder),
-            [FEATURES[i : i + 2] for i in range(0, 12, 2)],
-        ),
-        "xgboost-pandas": (
-            lambda folder: trees(XGBoostModelHandlerPandas, folder),
-            [FRAME[i : i + 2] for i in range(0, 12, 2)],
-        ),
-        "xgboost-scipy": (
-            lambda folder: trees(XGBoostModelHandlerSciPy, folder),
-            [scipy.sparse.csr_matrix(FEATURES[i : i + 2]) for i in range(0, 12, 2)],
-        ),
-        "xgboost-datatable": (
-            lambda folder: trees(XGBoostModelHandlerDatatable, folder),
-            [datatable.Frame(FEATURES[i : i + 2]) for i in range(0, 12, 2)],
-        ),
+        f"xgboost-{name}": (partial(trees, handler), [make(i) for i in pieces])
+        for name, handler, make in [
+            ("numpy", XGBoostModelHandlerNumpy, lambda i: FEATURES[i : i + 2]),
+            ("pandas", XGBoostModelHandlerPandas, lambda i: FRAME[i : i + 2]),
+            ("scipy", XGBoostModelHandlerSciPy, lambda i: scipy.sparse.csr_matrix(FEATURES[i : i + 2])),
+            ("datatable", XGBoostModelHandlerDatatable, lambda i: datatable.Frame(FEATURES[i : i + 2])),
+        ]
     }
 
 
@@ -121,13 +113,14 @@ KEYED = [("high" if row.sum() > 0 else "low", row) for row in FEATURES]
 BATCHES = [FEATURES[:5], FEATURES[5:]]
 WRAPPED = {
     "preprocessed": (lambda handler: handler.with_preprocess_fn(negative), list(FEATURES)),
-    "postprocessed": (
-        lambda handler: handler.with_postprocess_fn(inference_of).with_postprocess_fn(text),
-        list(FEATURES),
-    ),
     "batches": (lambda handler: handler.with_no_batching(), BATCHES),
     "batches, processed": (
-        lambda handler: handler.with_preprocess_fn(negative).with_no_batching().with_postprocess_fn(inference_of),
+        lambda handler: (
+            handler.with_preprocess_fn(negative)
+            .with_no_batching()
+            .with_postprocess_fn(inference_of)
+            .with_postprocess_fn(text)
+        ),
         BATCHES,
     ),
     "keyed": (base.KeyedModelHandler, KEYED),
@@ -175,7 +168,7 @@ def test_handlers_predict_as_with_beam(models, by_beam, run, name):
     assert nearly_equal(values(found), values(expected))
     assert [type(one) for one in found] == [base.PredictionResult] * len(elements)
     assert [one.model_id for one in found] == [one.model_id for one in expected]
-    assert nearly_equal(values(run.values(out=run.create(elements) | RunInference(make(models)))), values(expected))
+    assert nearly_equal(values(run.infer(elements, make(models))), values(expected))
 
 
 def test_handlers_in_a_host_predict_as_with_beam(models, by_beam):
@@ -194,5 +187,4 @@ def test_wrappers_predict_as_with_beam(models, by_beam, run, name):
     make, _ = HANDLERS["sklearn-numpy"]
     expected = by_beam(name, wrap(make(models)), elements)
     assert nearly_equal(ordered(predict(wrap(make(models)), elements)), ordered(expected))
-    found = run.values(out=run.create(elements) | RunInference(wrap(make(models))))
-    assert nearly_equal(ordered(found), ordered(expected))
+    assert nearly_equal(ordered(run.infer(elements, wrap(make(models)))), ordered(expected))

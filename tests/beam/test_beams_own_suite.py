@@ -5,18 +5,12 @@ The tests are read from the installed apache_beam; their ``base`` is ``headrace.
 
 from __future__ import annotations
 
-import atexit
-import importlib
-import re
-import shutil
-import sys
 import tempfile
-import types
 import unittest
-from pathlib import Path
 
-import apache_beam.ml.inference.base as incumbent
 import pytest
+
+from beams_suites import absent, changed
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -77,22 +71,12 @@ globals().update({name: getattr(headrace.beam, name) for name in headrace.beam._
 """
 
 
-def beams_tests() -> types.ModuleType:
-    """Beam's test module with ``headrace.beam`` as its ``base``; files, since model hosts import them, too."""
-    folder = Path(tempfile.mkdtemp(prefix="beams_own_suite"))
-    atexit.register(shutil.rmtree, folder)
-    source = Path(incumbent.__file__).with_name("base_test.py").read_text()
-    imported = "from apache_beam.ml.inference import base\n"
-    assert imported in source
-    source = source.replace(imported, "import headrace_as_base as base\n")
-    source = re.sub(r"  @pytest\.mark\.\w+\n", "", source)  # markers of Beam's own continuous integration
-    (folder / "headrace_as_base.py").write_text(OURS)
-    (folder / "beams_base_test.py").write_text(source)
-    sys.path.append(str(folder))
-    return importlib.import_module("beams_base_test")
-
-
-_MODULE = beams_tests()
+_MODULE = changed(
+    "base_test",
+    "from apache_beam.ml.inference import base\n",
+    "import headrace_as_base as base\n",
+    headrace_as_base=OURS,
+)
 
 for _name, _suite in list(vars(_MODULE).items()):
     if isinstance(_suite, type) and issubclass(_suite, unittest.TestCase):
@@ -116,5 +100,4 @@ def _tidy(monkeypatch):
 
 @pytest.mark.since_beam("2.72", reason="older versions have fewer tests")
 def test_excluded_tests_exist():
-    source = Path(incumbent.__file__).with_name("base_test.py").read_text()
-    assert [name for name in {*NOT_APPLICABLE, *SINCE, *LARGE} if f"def {name}(" not in source] == []
+    assert absent("base_test", {*NOT_APPLICABLE, *SINCE, *LARGE}) == []

@@ -41,20 +41,21 @@ def round_trip(coder, arrived):
     return coder.decode(Chunk(*wire.decode(wire.encode(tuple(chunk)))), WHERE)
 
 
-@pytest.mark.parametrize("element_type", [str, beam.typehints.Any])
-@pytest.mark.parametrize("panes", [(PANE, PANE_INFO_UNKNOWN), (PANE_INFO_UNKNOWN, PANE_INFO_UNKNOWN)])
-def test_elements_keep_timestamp_window_and_pane(element_type, panes):
+@pytest.mark.parametrize("pane", [PANE, PANE_INFO_UNKNOWN])
+@pytest.mark.parametrize(
+    ("element_type", "window_coder", "other"),
+    [
+        (str, None, WHERE),
+        (beam.typehints.Any, None, WHERE),
+        (str, window.Sessions(10).get_window_coder(), window.IntervalWindow(1, 11)),
+    ],
+)
+def test_elements_keep_timestamp_window_and_pane(element_type, window_coder, other, pane):
     arrived = [
-        WindowedValue("x", Timestamp(micros=1234567), (WHERE,), panes[0]),
-        WindowedValue("y", Timestamp(1), (WHERE,), panes[1]),
+        WindowedValue("x", Timestamp(micros=1234567), (WHERE,), pane),
+        WindowedValue("y", Timestamp(1), (other,), PANE_INFO_UNKNOWN),
     ]
-    assert round_trip(ChunkCoder(registry.get_coder(element_type)), arrived) == arrived
-
-
-def test_merging_windows_stay_each_elements_own():
-    sessions = window.Sessions(10)
-    arrived = [WindowedValue(n, Timestamp(n), (window.IntervalWindow(n, n + 10),)) for n in (1, 5)]
-    assert round_trip(ChunkCoder(registry.get_coder(int), sessions.get_window_coder()), arrived) == arrived
+    assert round_trip(ChunkCoder(registry.get_coder(element_type), window_coder), arrived) == arrived
 
 
 ARRAYS = st.sampled_from(["f8", np.dtype("f8", metadata={"unit": "m"}), ">f4", "i2", "?", "c16", "O", "U2", "M8[s]"])
@@ -119,17 +120,17 @@ SORTED = Acting(lambda batch: [sorted(batch)] * len(batch))
 WAITING = BatchingConfig(min_batch_size=3, max_batch_size=3, max_batch_duration_secs=1000)
 
 
-def made(place):
-    """An element that nothing has encoded yet."""
-    return Unloadable() if place == 1 else place
+@pytest.fixture
+def elements(run):
+    """The second of six cannot be decoded; nothing has encoded it yet."""
+    places = by_second(run, "places", [(place, 1) for place in range(6)])
+    places.is_bounded = False
+    return places | beam.Map(lambda place: Unloadable() if place == 1 else place)
 
 
 @pytest.mark.parametrize("prepared", [False, True])
-def test_uncodable_element_becomes_the_only_dead_letter(run, prepared):
+def test_uncodable_element_becomes_the_only_dead_letter(run, elements, prepared):
     handler = SORTED.with_preprocess_fn(abs) if prepared else SORTED
-    places = run.create(range(6))
-    places.is_bounded = False
-    elements = places | beam.Map(made)
     predictions, dead = elements | RunInference(handler, batching=WAITING).with_exception_handling()
     failed = dead.failed_preprocessing[0] if prepared else dead.failed_inferences
     batches, dead_letters = run.values(out=predictions, dead=failed)
@@ -141,21 +142,14 @@ def test_uncodable_element_becomes_the_only_dead_letter(run, prepared):
     assert "Unloadable cannot be decoded" in error[1]
 
 
-def test_uncodable_element_raises_an_error_that_names_type_and_cure(run):
-    places = run.create(range(2))
-    places.is_bounded = False
-    predictions = places | beam.Map(made) | RunInference(SORTED, batching=WAITING)
+def test_uncodable_element_raises_an_error_that_names_type_and_cure(run, elements):
     with pytest.raises(TypeError, match=r"Unloadable cannot be decoded, .*no number.*make its class one that pickles"):
-        run.values(out=predictions)
+        run.infer(elements, SORTED, batching=WAITING)
 
 
-def test_uncodable_element_counts_as_an_element_for_the_threshold(run):
-    places = by_second(run, "places", [(place, 1) for place in range(4)])
-    places.is_bounded = False
-    infer = RunInference(SORTED, batching=WAITING).with_exception_handling(threshold=0.2)
-    good, _ = places | beam.Map(made) | infer
-    with pytest.raises(Exception, match=r"exceeded threshold: 1 / 4 = 0.25 > 0.2"):
-        run.values(good=good)
+def test_uncodable_element_counts_as_an_element_for_the_threshold(run, elements):
+    with pytest.raises(Exception, match=r"exceeded threshold: 1 / 6 = 0.16"):
+        run.caught(elements, SORTED, {"threshold": 0.1}, batching=WAITING)
 
 
 WINDOWS = [window.IntervalWindow(start, start + 10) for start in (0, 5, 10)]

@@ -14,6 +14,7 @@ from apache_beam.typehints import TypeCheckError
 import headrace
 from headrace import ModelHandler, PredictionResult
 from headrace.beam import KeyedModelHandler, RunInference
+from headrace.beam.beam_handlers import EitherResult
 from headrace.beam.element_types import AnyEncoding
 from toys import Acting
 
@@ -95,7 +96,7 @@ def test_functions_for_either_result_take_the_predictions(texts):
 
 
 def test_preprocessing_of_other_elements_is_refused(texts):
-    with pytest.raises(TypeCheckError, match="function of_number of RunInference does not take elements of type .*str"):
+    with pytest.raises(TypeCheckError, match="function of_number of RunInference does not take elements of type"):
         _ = texts | RunInference(Lengths().with_preprocess_fn(of_number))
 
 
@@ -162,3 +163,10 @@ def test_frame_of_rows_has_their_columns(texts):
 def test_values_are_grouped_by_a_deterministic_key(run):
     sums = run.create([("k", "a"), ("k", "bb")]) | RunInference(KeyedModelHandler(Lengths())) | beam.CombinePerKey(sum)
     assert run.values(out=sums) == [("k", 3.0)]
+
+
+def test_values_may_be_those_of_a_fallback(texts):
+    both = RunInference(Lengths(), fallback=Results())
+    assert (texts | "Both" >> both).element_type == typehints.Union[float, EitherResult]
+    same = RunInference(Lengths(), fallback=Results().with_postprocess_fn(lambda result: 1.0))
+    assert (texts | "Same" >> same).element_type is float

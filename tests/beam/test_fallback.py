@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import apache_beam as beam
 import pytest
-from apache_beam import typehints
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 from apache_beam.testing import test_stream
@@ -89,26 +88,3 @@ def test_fallback_stays_when_the_model_is_refreshed(run):
     infer = RunInference(Squares(3), fallback=Squares(5), model_metadata_pcoll=updates)
     found = run.values(good=run.create(range(1, 5)) | infer)
     assert sorted(found) == [(1, 1, "new"), (2, 4, "new"), (3, 9, "old"), (4, 16, "new")]
-
-
-class Words(ModelHandler[int, str, None]):
-    def load_model(self):
-        return None
-
-    def run_inference(self, batch, model, inference_args=None):
-        return list(map(str, batch))
-
-
-class Numbers(ModelHandler[int, int, None]):
-    def load_model(self):
-        return None
-
-    def run_inference(self, batch, model, inference_args=None):
-        return list(batch)
-
-
-def test_values_may_be_of_either_type(run):
-    numbers = run.create([1, 2])
-    assert (numbers | "Both" >> RunInference(Numbers(), fallback=Words())).element_type == typehints.Union[int, str]
-    adapted = Words().with_postprocess_fn(int)
-    assert (numbers | "Same" >> RunInference(Numbers(), fallback=adapted)).element_type is int

@@ -52,7 +52,8 @@ def set_clock(pair):
 
 
 def see(value, timestamp=beam.DoFn.TimestampParam, where=beam.DoFn.WindowParam):
-    SEEN.append((value, float(timestamp), float(where.start) if hasattr(where, "start") else None))
+    start = None if isinstance(where, window.GlobalWindow) else float(where.start)
+    SEEN.append((value, float(timestamp), start))
 
 
 class Stream:
@@ -100,36 +101,59 @@ def waiting(count, seconds=5, handler=None, **options):
     return RunInference(handler or Sizes(), batching=batching)
 
 
-def batches(seen):
-    return {tuple(batch) for (_, batch), _, _ in seen}
+FIXED, SLIDING, SESSIONS = window.FixedWindows(10), window.SlidingWindows(10, 5), window.Sessions(10)
+TOGETHER = {
+    "across bundles": (Stream().add(*range(10)), waiting(4), {(None, 0, 1, 2, 3), (None, 4, 5, 6, 7), (None, 8, 9)}),
+    "until the longest wait": (
+        Stream().add(1).wait(3).add(2).wait(2).add(3).wait(4).add(4).wait(1).add(5),
+        waiting(100),
+        {(None, 1, 2), (None, 3, 4), (None, 5)},
+    ),
+    "before preprocessing": (
+        Stream().add("a", "bb", "ccc"),
+        waiting(2, handler=Sizes().with_preprocess_fn(len)),
+        {(None, 1, 2), (None, 3)},
+    ),
+    "in buckets, by weight": (
+        Stream().add("aa", "bbbbbb", "cc", "dddddd", "e", "ff"),
+        waiting(2, length_fn=len, bucket_boundaries=[4], max_batch_weight=6),
+        {(None, "aa", "cc"), (None, "e", "ff"), (None, "bbbbbb"), (None, "dddddd")},
+    ),
+    "in a window": (Stream().add(1, 11, 2, 12, 3, 15), waiting(3), {(0, 1, 2, 3), (10, 11, 12, 15)}, FIXED),
+    "until the window ends": (
+        Stream().add(1, 2).watermark(10).add(11).wait(1).add(12, 14),
+        waiting(3, seconds=1000),
+        {(0, 1, 2), (10, 11, 12, 14)},
+        FIXED,
+    ),
+    "in each of two windows": (Stream().add(6, 7), waiting(2), {(0, 6, 7), (5, 6, 7)}, SLIDING),
+    "in sessions, which are each element's own": (
+        Stream().add(1, 2, 50, 3),
+        waiting(2, seconds=1000),
+        {(1, 1, 2), (2, 1, 2), (3, 3, 50), (50, 3, 50)},
+        SESSIONS,
+    ),
+    "in any window if late ones count: else state would hold Flink's watermark until nothing can be late": (
+        Stream().add(1, 11).watermark(25).add(2, 22),
+        waiting(2, seconds=1000),
+        {(0, 1, 11), (10, 1, 11), (0, 2, 22), (20, 2, 22)},
+        FIXED,
+        60,
+    ),
+}
+"""For each a stream, the transform, the batches, each with the start of a window of its elements, and the windows."""
 
 
-def test_batches_reach_the_target_across_bundles_of_one_element():
-    seen = Stream().add(*range(10)).run(waiting(4))
-    assert batches(seen) == {(0, 1, 2, 3), (4, 5, 6, 7), (8, 9)}
-    assert sorted((example, stamp) for (example, _), stamp, _ in seen) == [(n, float(n)) for n in range(10)]
+@pytest.mark.parametrize("case", TOGETHER.values(), ids=TOGETHER)
+def test_elements_wait_together_and_keep_timestamp_and_window(case):
+    stream, transform, expected, *windows = case
+    seen = stream.run(transform, *windows)
+    assert {(start, *batch) for (_, batch), _, start in seen} == expected
+    assert all(stamp == example for (example, _), stamp, _ in seen if windows)
+    assert len({(example, start) for (example, _), _, start in seen}) == len(seen)
 
 
-def test_wait_ends_after_the_longest_duration():
-    stream = Stream().add(1).wait(3).add(2).wait(2).add(3).wait(4).add(4).wait(1).add(5)
-    assert batches(stream.run(waiting(100))) == {(1, 2), (3, 4), (5,)}
-
-
-def test_windows_never_share_a_batch():
-    seen = Stream().add(1, 11, 2, 12, 3, 15).run(waiting(3), window.FixedWindows(10))
-    assert sorted(seen) == [
-        *(((n, [1, 2, 3]), float(n), 0.0) for n in (1, 2, 3)),
-        *(((n, [11, 12, 15]), float(n), 10.0) for n in (11, 12, 15)),
-    ]
-
-
-def test_wait_ends_with_the_window():
-    stream = Stream().add(1, 2).watermark(10).add(11).wait(1).add(12, 3, at=14)
-    seen = stream.run(waiting(3, seconds=1000), window.FixedWindows(10))
-    assert batches(seen) == {(1, 2), (3, 11, 12)}
-
-
-INTO = [window.FixedWindows(10), window.SlidingWindows(10, 5), window.Sessions(10)]
+INTO = [FIXED, SLIDING, SESSIONS]
 
 
 @pytest.mark.parametrize("into", INTO)
@@ -170,48 +194,16 @@ def test_late_elements_come_out(into, lateness):
     )
 
 
-def test_element_in_two_windows_waits_in_both():
-    seen = Stream().add(6, 7).run(waiting(2), window.SlidingWindows(10, 5))
-    assert sorted(seen) == [((n, [6, 7]), float(n), start) for n in (6, 7) for start in (0.0, 5.0)]
-
-
 def test_bad_element_is_the_only_dead_letter():
     seen = Stream().add(*range(10, 18)).run(waiting(4).with_exception_handling())
     assert [value for value, stamp, _ in seen if value == [13] and stamp == 13.0] == [[13]]
     assert sorted(value[0] for value, _, _ in seen if value != [13]) == [10, 11, 12, 14, 15, 16, 17]
 
 
-def test_elements_wait_before_preprocessing():
-    handler = Sizes().with_preprocess_fn(len)
-    assert batches(Stream().add("a", "bb", "ccc").run(waiting(2, handler=handler))) == {(1, 2), (3,)}
-
-
 def test_elements_that_are_batches_do_not_wait():
     handler = Sizes().with_no_batching()
     seen = Stream().add((1, 2), (3,)).run(waiting(2, handler=handler))
     assert sorted(value for value, _, _ in seen) == [(1, [1, 2]), (2, [1, 2]), (3, [3])]
-
-
-def test_elements_in_sessions_share_batches_and_keep_their_windows():
-    seen = Stream().add(1, 2, 50, 3).run(waiting(2, seconds=1000), window.Sessions(10))
-    assert sorted(seen) == [
-        ((1, [1, 2]), 1.0, 1.0),
-        ((2, [1, 2]), 2.0, 2.0),
-        ((3, [3, 50]), 3.0, 3.0),
-        ((50, [3, 50]), 50.0, 50.0),
-    ]
-
-
-def test_elements_that_may_be_late_share_batches_and_keep_their_windows():
-    """In their own windows state would hold Flink's watermark until nothing can be late."""
-    stream = Stream().add(1, 11).watermark(25).add(2, 22)
-    seen = stream.run(waiting(2, seconds=1000), window.FixedWindows(10), lateness=60)
-    assert sorted(seen) == [
-        ((1, [1, 11]), 1.0, 0.0),
-        ((2, [2, 22]), 2.0, 0.0),
-        ((11, [1, 11]), 11.0, 10.0),
-        ((22, [2, 22]), 22.0, 20.0),
-    ]
 
 
 def test_sessions_merge_after_the_wait():
@@ -227,19 +219,10 @@ def test_sessions_merge_after_the_wait():
 
 def test_models_have_buffers_of_their_own():
     handler = KeyedModelHandler([KeyModelMapping(["a"], Sizes()), KeyModelMapping(["b"], Sizes())])
-    seen = (
-        Stream()
-        .add(("a", 1), ("b", 2), ("a", 3), ("b", 4), ("c", 5))
-        .run(waiting(2, handler=handler).with_exception_handling())
-    )
+    stream = Stream().add(("a", 1), ("b", 2), ("a", 3), ("b", 4), ("c", 5))
+    seen = stream.run(waiting(2, handler=handler).with_exception_handling())
     assert [value for value, _, _ in seen if value == [("c", 5)]] == [[("c", 5)]]
     assert {tuple(value[1][1]) for value, _, _ in seen if value != [("c", 5)]} == {(1, 3), (2, 4)}
-
-
-def test_buckets_and_weights_limit_batches():
-    words = ["aa", "bbbbbb", "cc", "dddddd", "e", "ff"]
-    seen = Stream().add(*words).run(waiting(2, length_fn=len, bucket_boundaries=[4], max_batch_weight=6))
-    assert batches(seen) == {("aa", "cc"), ("e", "ff"), ("bbbbbb",), ("dddddd",)}
 
 
 def test_adaptive_size_is_learnt_across_bundles(run):
@@ -249,7 +232,7 @@ def test_adaptive_size_is_learnt_across_bundles(run):
     batching = BatchingConfig(max_batch_duration_secs=1000)
     elements = run.create(range(100))
     elements.is_bounded = False
-    predictions = run.values(out=elements | RunInference(handler, clock=clock, batching=batching))
+    predictions = run.infer(elements, handler, clock=clock, batching=batching)
     assert sorted(prediction.example for prediction in predictions) == list(range(100))
     sizes = [found for (_, name), found in run.metrics().items() if name == "inference_request_batch_size"]
     assert [(one.sum, one.min, one.max > 16) for one in sizes] == [(100, 1, True)]
@@ -282,7 +265,7 @@ class Cell:
         self.values.append(value)
 
     def clear(self):
-        self.values = []
+        self.values.clear()
 
 
 class Value(Cell):

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from headrace.beam import ModelHandler, RunInference
+from headrace.beam import ModelHandler
 from headrace.models.memory import hold_heap, release_heap
 
 AT_START = gc.get_freeze_count()
@@ -42,11 +42,11 @@ class Frozen(ModelHandler):
 
 
 def test_pipeline_freezes_the_heap_but_not_its_models(run):
-    assert run.values(out=run.create([1]) | RunInference(Frozen())) == [(True, True)]
+    assert run.infer([1], Frozen()) == [(True, True)]
     assert gc.get_freeze_count() == 0
 
 
 def test_pipeline_whose_model_fails_to_load_unfreezes_the_heap(run):
     with pytest.raises(Exception, match="no disk"):
-        run.values(out=run.create([1]) | RunInference(Frozen(loads=False)))
+        run.infer([1], Frozen(loads=False))
     assert gc.get_freeze_count() == 0

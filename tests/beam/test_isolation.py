@@ -11,6 +11,7 @@ from apache_beam.transforms import window
 
 from headrace import PlacementConfig
 from headrace.beam import ModelHandler, RunInference
+from pipelines import by_second
 from toys import Acting
 
 pytestmark = pytest.mark.usefixtures("module_travels")
@@ -65,18 +66,10 @@ def stages(run, isolate):
     handler = Adder(min_batch_size=4, max_batch_size=4).with_preprocess_fn(int)
     handler = handler.with_postprocess_fn(lambda n: n // (n - 9)).with_postprocess_fn(str)
     words = [str(n) for n in range(12)] + ["x", "13", "14"]
-    stamped = run.create(enumerate(words)) | beam.MapTuple(lambda n, word: window.TimestampedValue(word, n))
-    good, dead = (
-        stamped
-        | beam.WindowInto(window.SlidingWindows(10, 5))
-        | RunInference(handler, isolate=isolate).with_exception_handling()
-    )
-    found = run.collect(
-        good=good,
-        before=dead.failed_preprocessing[0],
-        inference=dead.failed_inferences,
-        after=dead.failed_postprocessing[0],
-    )
+    elements = by_second(run, "Words", [(word, n) for n, word in enumerate(words)], window.SlidingWindows(10, 5))
+    good, dead = elements | RunInference(handler, isolate=isolate).with_exception_handling()
+    (before,), (after, _) = dead.failed_preprocessing, dead.failed_postprocessing
+    found = run.collect(good=good, before=before, inference=dead.failed_inferences, after=after)
     outputs = [found[0], *([((record[0], record[1][:2]), *place) for record, *place in one] for one in found[1:])]
     return [sorted(map(repr, one)) for one in outputs], figures(run)
 
@@ -103,15 +96,6 @@ def test_options_that_isolate(run, processes, arguments, handling):
     [host] = {host for _, *hosts in found for host in hosts}
     assert host != os.getpid()
     assert processes() == []
-
-
-def test_arguments_and_environment_variables_reach_the_host(run):
-    handler = Adder(env_vars={"HEADRACE_TEST_VARIABLE": "1"})
-    handler = handler.with_postprocess_fn(lambda n: (n, os.getenv("HEADRACE_TEST_VARIABLE")))
-    options = {"inference_args": {"plus": 5}, "metrics_namespace": "mine", "isolate": True}
-    assert run.infer([1], handler, **options) == [(7, "1")]
-    assert run.metrics()["mine", "num_inferences"] == 1
-    assert "HEADRACE_TEST_VARIABLE" not in os.environ
 
 
 def refuse_to_load():

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-import apache_beam as beam
 import apache_beam.ml.inference.base as incumbent
 import pytest
 
-from headrace.beam import KeyedModelHandler, KeyModelMapping, ModelHandler, RunInference
+from headrace.beam import KeyedModelHandler, KeyModelMapping, ModelHandler
 from headrace.runtime import session
 from headrace.testing import FakeClock
 
@@ -44,8 +43,7 @@ class ProcessClock:
 
 
 def run_transform(run, handler, elements, **options):
-    out = run.create(elements) | RunInference(handler, ProcessClock(), **options)
-    run.values(out=out)
+    run.infer(elements, handler, clock=ProcessClock(), **options)
     return run.metrics()
 
 
@@ -77,14 +75,6 @@ def test_metrics_have_beams_names(make_run):
     assert {key for key in ours if key[0] == "ns"} == {key for key in run.metrics() if key[0] == "ns"}
 
 
-def test_failed_batches_are_counted(run):
-    handler = Timed(min_batch_size=4, max_batch_size=4)
-    good, _ = run.create([1, 2, -3, 4]) | RunInference(handler, ProcessClock()).with_exception_handling()
-    run.values(good=good)
-    assert run.metrics()["RunInference", "failed_batches_counter"] == 1
-    assert run.metrics()["RunInference", "num_inferences"] == 3
-
-
 @pytest.mark.parametrize(
     ("keyed", "mapping"),
     [(KeyedModelHandler, KeyModelMapping), (incumbent.KeyedModelHandler, incumbent.KeyModelMapping)],
@@ -99,19 +89,16 @@ def test_models_by_key_are_counted_separately_and_together(run, keyed, mapping):
     assert found["BeamML_KeyedModels", "c-_load_model_latency_milli_secs"].count == 1
 
 
-def test_handler_that_reports_itself_has_no_other_metrics(run):
-    class Silent(Timed):
-        def override_metrics(self, metrics_namespace=""):
-            beam.metrics.Metrics.counter(metrics_namespace, "mine")
-            return True
-
-    found = run_transform(run, Silent(), [1], metrics_namespace="ns")
-    assert not [name for namespace, name in found if namespace == "ns"]
+class Silent(Timed):
+    def override_metrics(self, metrics_namespace=""):
+        return True
 
 
-def test_batch_elements_metrics_can_be_switched_off(run):
-    class Quiet(Timed):
-        def batch_elements_kwargs(self):
-            return {"record_metrics": False}
+class Quiet(Timed):
+    def batch_elements_kwargs(self):
+        return {"record_metrics": False}
 
-    assert ("BatchElements", "batch_size") not in run_transform(run, Quiet(), [1])
+
+@pytest.mark.parametrize(("handler", "absent"), [(Silent(), "ns"), (Quiet(), "BatchElements")])
+def test_metrics_can_be_the_handlers_own_affair_or_those_of_batches_off(run, handler, absent):
+    assert absent not in {namespace for namespace, _ in run_transform(run, handler, [1], metrics_namespace="ns")}

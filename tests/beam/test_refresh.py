@@ -55,7 +55,7 @@ class Versioned(ModelHandler):
         self._model_uri = path
 
     def load_model(self):
-        if self._model_uri.startswith("bad"):
+        if os.path.basename(self._model_uri).startswith("bad"):
             raise ValueError(self._model_uri)
         return [self._model_uri]
 
@@ -77,13 +77,6 @@ class Counted(Versioned):
 
     def run_inference(self, batch, model, inference_args=None):
         return [PredictionResult(example, len(batch), model[0]) for example in batch]
-
-
-class FromFile(Versioned):
-    def load_model(self):
-        if os.path.basename(self._model_uri).startswith("bad"):
-            raise ValueError(self._model_uri)
-        return super().load_model()
 
 
 def in_memory():
@@ -109,6 +102,36 @@ def settled(value, wait_until):
     return value
 
 
+@pytest.fixture
+def touch(tmp_path):
+    """Makes files that were modified a number of seconds ahead of now; gives the pattern of all."""
+
+    def touch(**ahead):
+        for name, seconds in ahead.items():
+            (tmp_path / f"{name}.bin").touch()
+            os.utime(tmp_path / f"{name}.bin", (time.time() + seconds,) * 2)
+        return str(tmp_path / "*.bin")
+
+    return touch
+
+
+@pytest.fixture
+def asking():
+    """A function that runs elements as one bundle, each with its side input of newer models; gives their models."""
+    dofn = InferenceDoFn(prepare(Versioned("v0"), InferenceRequest()), switching=Switching())
+
+    def ask(*sides):
+        dofn.start_bundle()
+        outputs = []
+        for side in sides:
+            outputs += dofn.process(1, GlobalWindows.windowed_value(1), None, side)
+        return [output.value.model_id for output in [*outputs, *dofn.finish_bundle()]]
+
+    dofn.setup()
+    yield ask
+    dofn.teardown()
+
+
 def metadata(path):
     return ModelMetadata(path, f"name of {path}")
 
@@ -120,7 +143,7 @@ def predicted(values):
 def test_first_model_is_that_of_the_latest_of_several_updates(run):
     update = [window.TimestampedValue(metadata(f"v{n}"), n) for n in (1, 3, 2)]
     newer = run.pipeline | "Newer" >> beam.Create(update) | "At" >> beam.Map(lambda one: one)
-    values = run.values(out=run.create([1]) | RunInference(Versioned("bad"), model_metadata_pcoll=newer))
+    values = run.infer([1], Versioned("bad"), model_metadata_pcoll=newer)
     assert predicted(values) == [(1, "v3")]
     metrics = run.metrics()
     assert metrics["RunInference", "num_inferences"] == metrics["RunInference", "name of v3_num_inferences"] == 1
@@ -132,8 +155,8 @@ def test_first_model_is_that_of_the_latest_of_several_updates(run):
 def test_bounded_elements_wait_for_the_last_good_model_of_their_window(run, place):
     elements = by_second(run, "Elements", [(n, n) for n in (1, 11, 21, 22, 31)])
     newer = by_second(run, "Newer", [(metadata("v1"), 10), (metadata("bad"), 20), (metadata("v3"), 30)])
-    transform = RunInference(Versioned("v0"), model_metadata_pcoll=newer, **place)
-    good, dead = elements | transform.with_exception_handling()
+    infer = RunInference(Versioned("v0"), model_metadata_pcoll=newer, **place)
+    good, dead = elements | infer.with_exception_handling()
     good, failed = run.collect(good=good, failed=dead.failed_inferences)
     assert predicted(value for value, _, _ in good) == [(1, "v0"), (11, "v1"), (21, "v1"), (22, "v1"), (31, "v3")]
     assert sorted((value.example, time, start) for value, time, (start, _) in good)[1] == (11, 11.0, 10.0)
@@ -149,7 +172,7 @@ def test_keys_of_one_model_can_be_given_different_models(run):
     )
     newer = by_second(run, "Newer", [([KeyModelPathMapping(["b"], "v1", "one")], 11)])
     handler = KeyedModelHandler([KeyModelMapping(["a", "b"], Versioned("ab")), KeyModelMapping(["c"], Versioned("c"))])
-    values = run.values(out=elements | RunInference(handler, placement="process", model_metadata_pcoll=newer))
+    values = run.infer(elements, handler, placement="process", model_metadata_pcoll=newer)
     expected = [(1, "ab"), (2, "ab"), (3, "ab"), (4, "v1"), (5, "c")]
     assert predicted(value for _, value in values) == expected
     assert run.metrics()["BeamML_KeyedModels", "b-one-_num_inferences"] == 1
@@ -180,60 +203,47 @@ def test_stream_frees_older_models_and_loses_no_element(run, wait_until, options
     assert set(versions) == {"v0", "v1", "v2"}
 
 
-def test_beams_watch_gives_models(run, tmp_path):
-    watched = WatchFilePattern(str(tmp_path / "*.bin"), interval=10, stop_timestamp=Timestamp.now() + 0.5)
-    (tmp_path / "1.bin").touch()
-    os.utime(tmp_path / "1.bin", (time.time() + 10,) * 2)
-    inference = RunInference(Versioned("v0"), model_metadata_pcoll=run.pipeline | watched)
-    values = run.values(out=run.create([1]) | inference)
-    assert predicted(values) == [(1, str(tmp_path / "1.bin"))]
+def test_beams_watch_gives_models(run, tmp_path, touch):
+    watched = WatchFilePattern(touch(new=10), interval=10, stop_timestamp=Timestamp.now() + 0.5)
+    values = run.infer([1], Versioned("v0"), model_metadata_pcoll=run.pipeline | watched)
+    assert predicted(values) == [(1, str(tmp_path / "new.bin"))]
 
 
-@pytest.mark.parametrize(("latest", "served", "failed"), [("1.bin", "1.bin", 0), ("bad.bin", "0.bin", 1)])
-def test_newer_file_serves_unless_it_fails_to_load(run, tmp_path, latest, served, failed):
-    for name, modified in (("0.bin", 1), (latest, time.time() + 60)):
-        (tmp_path / name).touch()
-        os.utime(tmp_path / name, (modified, modified))
-    watching = {"watch_model_pattern": str(tmp_path / "*.bin")}
-    values = run.values(out=run.create([1, 2]) | RunInference(FromFile(str(tmp_path / "0.bin")), **watching))
-    assert [os.path.basename(value.model_id) for value in values] == [served] * 2
+@pytest.mark.parametrize(
+    ("files", "served", "failed"),
+    [
+        ({"old": -1e9, "new": 60}, "new", 0),
+        ({"old": -1e9, "bad": 60}, "old", 1),
+        ({"old": -1e9, "new": 60, "beyond": 600}, "new", 0),
+    ],
+    ids=["newer", "bad", "after the stop timestamp"],
+)
+def test_newest_file_serves_unless_it_fails_to_load(run, tmp_path, touch, files, served, failed):
+    watching = {"watch_model_pattern": touch(**files), "stop_timestamp": Timestamp.now() + 300}
+    values = run.infer([1, 2], Versioned(str(tmp_path / "old.bin")), **watching)
+    assert [value.model_id for value in values] == [str(tmp_path / f"{served}.bin")] * 2
     counts = [count for (_, name), count in run.metrics().items() if name == "failed_model_refreshes"]
     assert sum(counts) == failed
 
 
-def test_stream_watches_files_without_a_side_input(run, tmp_path):
-    (tmp_path / "1.bin").touch()
-    os.utime(tmp_path / "1.bin", (time.time() + 60,) * 2)
+def test_stream_watches_files_without_a_side_input(run, tmp_path, touch):
     began = Timestamp.now()
     ticks = run.pipeline | PeriodicImpulse(began, began + 0.2, 0.05)
-    inference = RunInference(Counted("0.bin", **WAITING), watch_model_pattern=str(tmp_path / "*.bin"), interval=1)
-    values = run.values(out=ticks | inference)
-    assert {value.model_id for value in values} == {str(tmp_path / "1.bin")}
+    values = run.infer(ticks, Counted("0.bin", **WAITING), watch_model_pattern=touch(new=60), interval=1)
+    assert {value.model_id for value in values} == {str(tmp_path / "new.bin")}
 
 
-def test_pattern_without_a_match_fails_the_pipeline(run, tmp_path):
-    watching = {"watch_model_pattern": str(tmp_path / "*.bin")}
+def test_pattern_without_a_match_fails_the_pipeline(run, touch):
     with pytest.raises(Exception, match="no file matches watch_model_pattern"):
-        run.values(out=run.create([1]) | RunInference(Versioned("v0"), **watching))
+        run.infer([1], Versioned("v0"), watch_model_pattern=touch())
 
 
-def test_side_input_kept_by_a_worker_shows_later_updates(wait_until):
+def test_side_input_kept_by_a_worker_shows_later_updates(asking, wait_until):
     pairs = []
     updates = AsIter._from_runtime_iterable(pairs, {})  # once, as Beam's workers do for the global window
-    dofn = InferenceDoFn(prepare(Versioned("v0"), InferenceRequest()), switching=Switching())
-
-    def ask():
-        dofn.start_bundle()
-        outputs = [*dofn.process(1, GlobalWindows.windowed_value(1), None, updates), *dofn.finish_bundle()]
-        return [output.value.model_id for output in outputs]
-
-    dofn.setup()
-    try:
-        assert ask() == ["v0"]
-        pairs.append((1, metadata("v1")))
-        assert wait_until(lambda: ask() == ["v1"])
-    finally:
-        dofn.teardown()
+    assert asking(updates) == ["v0"]
+    pairs.append((1, metadata("v1")))
+    assert wait_until(lambda: asking(updates) == ["v1"])
 
 
 @pytest.mark.parametrize(
@@ -251,22 +261,16 @@ def test_wrong_arguments_are_refused_at_construction(arguments, message):
         RunInference(Versioned("v0"), **arguments)
 
 
-def test_watching_files_is_refused_for_models_by_key():
+def test_watching_files_is_refused_for_models_by_key_and_beside_a_side_input():
     keyed = KeyedModelHandler([KeyModelMapping(["a"], Versioned("a")), KeyModelMapping(["b"], Versioned("b"))])
     with pytest.raises(ConfigurationError, match="model_metadata_pcoll"):
         RunInference(keyed, watch_model_pattern="*")
+    newer = beam.Pipeline() | beam.Create([metadata("v1")])
+    with pytest.raises(ConfigurationError, match="not both"):
+        RunInference(Versioned("v0"), model_metadata_pcoll=newer, watch_model_pattern="*")
 
 
-def test_files_after_the_stop_timestamp_are_ignored(run, tmp_path):
-    for name, ahead in (("1", 60), ("2", 600)):
-        (tmp_path / f"{name}.bin").touch()
-        os.utime(tmp_path / f"{name}.bin", (time.time() + ahead,) * 2)
-    watching = {"watch_model_pattern": tmp_path / "*.bin", "stop_timestamp": Timestamp.now() + 300}
-    values = run.values(out=run.create([1]) | RunInference(Versioned("v0"), **watching))
-    assert [value.model_id for value in values] == [str(tmp_path / "1.bin")]
-
-
-def test_side_input_is_read_once_per_window_and_bundle():
+def test_side_input_is_read_once_per_window_and_bundle(asking):
     reads = []
 
     class Pairs:
@@ -274,22 +278,7 @@ def test_side_input_is_read_once_per_window_and_bundle():
             reads.append(self)
             return iter([(1, metadata("v1"))])
 
-    sides = [AsIter._from_runtime_iterable(Pairs(), {}) for _ in range(2)]
-    dofn = InferenceDoFn(prepare(Versioned("v0"), InferenceRequest()), switching=Switching())
-    dofn.setup()
-    try:
-        for _ in range(2):
-            dofn.start_bundle()
-            for number in range(4):
-                list(dofn.process(number, GlobalWindows.windowed_value(number), None, sides[number % 2]))
-            list(dofn.finish_bundle())
-    finally:
-        dofn.teardown()
+    one, other = (AsIter._from_runtime_iterable(Pairs(), {}) for _ in range(2))
+    for _ in range(2):
+        asking(one, other, one, other)
     assert len(reads) == 4
-
-
-def test_side_input_and_files_together_are_refused():
-    pipeline = beam.Pipeline()
-    newer = pipeline | beam.Create([metadata("v1")])
-    with pytest.raises(ConfigurationError, match="not both"):
-        RunInference(Versioned("v0"), model_metadata_pcoll=newer, watch_model_pattern="*")

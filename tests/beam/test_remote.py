@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import apache_beam as beam
-import pytest
 
-from headrace import NotYetHonouredWarning
 from headrace.beam import ElementFailure, KeyedModelHandler, RemoteModelHandler, RunInference
 from leap import LIMIT_SECS, leap
 
@@ -57,8 +55,3 @@ def test_time_limit_of_a_remote_handler_is_that_of_a_request(run):
     found, failed = run.values(good=good, letters=letters)
     assert sorted(found) == [1, 2]
     assert sorted(failed) == [([""], TimeoutError), (["ccc"], TimeoutError)]
-
-
-def test_host_for_a_remote_handler_is_not_needed():
-    with pytest.warns(NotYetHonouredWarning, match="isolate has no effect"):
-        RunInference(Length()).with_exception_handling(use_subprocess=True)

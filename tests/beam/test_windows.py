@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace import KeyedModelHandler
 from headrace.beam import ModelHandler, RunInference
-from pipelines import Run, by_second
+from pipelines import by_second
 
 
 class Echo(ModelHandler):
@@ -28,17 +28,12 @@ class Echo(ModelHandler):
         return "Echo"
 
 
-def stamped(elements, run, windowing=None):
-    pcoll = run.create(elements) | beam.Map(lambda n: window.TimestampedValue(n, n))
-    return pcoll | beam.WindowInto(windowing) if windowing else pcoll
-
-
 @pytest.mark.parametrize("size", [2, 100])
 def test_element_in_several_windows_is_inferred_once_and_comes_out_in_each(run, size):
     elements = [1, 2, 4, 5, 6, 7, 8]
     handler = Echo(min_batch_size=size, max_batch_size=size)
-    results = stamped(elements, run, window.SlidingWindows(6, 2)) | RunInference(handler)
-    found = run.collect(results=results)
+    stamped = by_second(run, "Elements", [(n, n) for n in elements], window.SlidingWindows(6, 2))
+    found = run.collect(results=stamped | RunInference(handler))
     expected = [(-n, n, (s, s + 6)) for n in elements for s in range(n // 2 * 2 - 4, n + 1, 2)]
     assert Counter(found) == Counter(expected)
     assert run.metrics()["Echo", "num_inferences"] == len(elements)
@@ -48,11 +43,11 @@ def test_element_in_several_windows_is_inferred_once_and_comes_out_in_each(run, 
 @given(
     st.lists(st.integers(0, 30).filter(lambda n: n % 10 != 3), min_size=1, max_size=25),
     st.integers(1, 9),
-    st.sampled_from([None, window.FixedWindows(7), window.SlidingWindows(9, 3), window.Sessions(4)]),
+    st.sampled_from([window.GlobalWindows(), window.FixedWindows(7), window.SlidingWindows(9, 3), window.Sessions(4)]),
 )
 def test_results_have_the_windows_of_a_plain_map(make_run, elements, size, windowing):
     run = make_run()
-    pcoll = stamped(elements, run, windowing)
+    pcoll = by_second(run, "Elements", [(n, n) for n in elements], windowing)
     handler = Echo(min_batch_size=size, max_batch_size=size)
     ours, plain = run.collect(ours=pcoll | RunInference(handler), plain=pcoll | "Plain" >> beam.Map(lambda n: -n))
     assert Counter(ours) == Counter(plain)
@@ -74,8 +69,7 @@ class Padding(ModelHandler):
         return lambda text: len(text or "")
 
 
-def test_predictions_and_dead_letters_keep_what_belongs_to_their_elements():
-    run = Run()
+def test_predictions_and_dead_letters_keep_what_belongs_to_their_elements(run):
     pairs = by_second(run, "texts", [((n, text), 5 * n) for n, text in enumerate(TEXTS)])
     handler = KeyedModelHandler(Padding(min_batch_size=2, max_batch_size=2))
     good, dead = pairs | RunInference(handler).with_exception_handling()

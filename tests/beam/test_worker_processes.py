@@ -1,4 +1,4 @@
-"""Worker processes of an engine have a host each or share the machine's copy, export what they do, and leave nothing."""
+"""Worker processes of an engine have a host each or share the machine's copy, export, and leave nothing behind."""
 
 from __future__ import annotations
 
