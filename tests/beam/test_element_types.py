@@ -1,6 +1,11 @@
-"""The element types of what RunInference gives out, and who uses them. Pipelines here are made, and most never run."""
+"""The element types of what RunInference gives out, and who uses them. Pipelines here are made, and most never run.
+
+Beam infers types through pre- and postprocessing functions, and knows nothing of the model: every prediction is Any.
+Headrace goes on from what the handler declares, so what Beam calls Any, or Tuple[Any, ...], has a type here.
+"""
 
 # Beam takes annotations for type hints, but not annotations that are strings: no import of those from __future__.
+import sys
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -8,10 +13,15 @@ import pytest
 from apache_beam import typehints
 from apache_beam.dataframe.schemas import generate_proxy
 from apache_beam.ml.inference import base
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.pvalue import AsDict
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.testing import test_stream
 from apache_beam.typehints import TypeCheckError
+from apache_beam.typehints.row_type import RowTypeConstraint
+from apache_beam.typehints.typehints import is_consistent_with
 
-import headrace
+import headrace.beam
 from headrace import ModelHandler, PredictionResult
 from headrace.beam import KeyedModelHandler, RunInference
 from headrace.beam.beam_handlers import EitherResult
@@ -21,9 +31,12 @@ from toys import Acting
 ERROR = typehints.Tuple[type, str, typehints.List[str]]
 
 
-class Scored(NamedTuple):
+class Sentence(NamedTuple):
     text: str
-    score: float
+
+
+def to_sentence(prediction: Any) -> Sentence:
+    return Sentence(str(prediction))
 
 
 class Lengths(ModelHandler[str, float, Any]):
@@ -36,18 +49,23 @@ class Lengths(ModelHandler[str, float, Any]):
         return [float(model(text)) for text in batch]
 
 
-class Results(ModelHandler[str, PredictionResult, Any]):
-    """Declares and predicts PredictionResults."""
+def results(module, **options):
+    """A handler derived from either module's ModelHandler; it declares the module's PredictionResult."""
 
-    def load_model(self):
-        return len
+    class Results(module.ModelHandler[str, module.PredictionResult, Any]):
+        def load_model(self):
+            return len
 
-    def run_inference(self, batch, model, inference_args=None):
-        return [PredictionResult(text, model(text)) for text in batch]
+        def run_inference(self, batch, model, inference_args=None):
+            return [module.PredictionResult(text, model(text)) for text in batch]
 
+        def validate_inference_args(self, inference_args):
+            pass
 
-def scored(length: float) -> Scored:
-    return Scored("text", length)
+        def batch_elements_kwargs(self):
+            return options
+
+    return Results()
 
 
 def parsed(line: str) -> int:
@@ -89,7 +107,7 @@ def test_functions_for_either_result_take_the_predictions(texts):
     def beams(result: base.PredictionResult) -> int:
         return result.inference
 
-    values = texts | RunInference(Results())
+    values = texts | RunInference(results(headrace.beam))
     assert (values | beam.Map(ours)).element_type is (values | beam.Map(beams)).element_type is int
     with pytest.raises(TypeCheckError, match="PCollections of type"):
         _ = values | beam.Map(parsed)
@@ -104,7 +122,7 @@ def test_postprocessing_is_checked_against_functions_not_against_the_handler(tex
     values = texts | RunInference(Lengths().with_postprocess_fn(parsed))
     assert values.element_type is int
     with pytest.raises(TypeCheckError, match="postprocessing function parsed"):
-        _ = texts | "2" >> RunInference(Lengths().with_postprocess_fn(scored).with_postprocess_fn(parsed))
+        _ = texts | "2" >> RunInference(Lengths().with_postprocess_fn(to_sentence).with_postprocess_fn(parsed))
 
 
 def test_nothing_is_refused_without_type_checks(make_run):
@@ -155,7 +173,7 @@ def test_dead_letters_that_are_not_what_their_type_says_are_encoded(run):
 
 def test_frame_of_rows_has_their_columns(texts):
     """What Beam's ``to_dataframe``, and ``WriteToJson`` with it, ask of a PCollection's type."""
-    handler = Results().with_postprocess_fn(lambda result: beam.Row(text=str(result.example), length=2))
+    handler = results(headrace.beam).with_postprocess_fn(lambda result: beam.Row(text=str(result.example), length=2))
     rows = texts | RunInference(handler)
     assert dict(generate_proxy(rows.element_type).dtypes) == {"text": "string", "length": "int64"}
 
@@ -166,7 +184,116 @@ def test_values_are_grouped_by_a_deterministic_key(run):
 
 
 def test_values_may_be_those_of_a_fallback(texts):
-    both = RunInference(Lengths(), fallback=Results())
+    both = RunInference(Lengths(), fallback=results(headrace.beam))
     assert (texts | "Both" >> both).element_type == typehints.Union[float, EitherResult]
-    same = RunInference(Lengths(), fallback=Results().with_postprocess_fn(lambda result: 1.0))
+    same = RunInference(Lengths(), fallback=results(headrace.beam).with_postprocess_fn(lambda result: 1.0))
     assert (texts | "Same" >> same).element_type is float
+
+
+# ---------------------------------------------------------------------------------------------------- beside Beam's
+
+KEYED = [("k", "a"), ("l", "bb")]
+TEXTS = ["a", "bb"]
+
+
+def keyed(module):
+    return module.KeyedModelHandler(results(module))
+
+
+def mapped(module):
+    mappings = [module.KeyModelMapping(["k"], results(module)), module.KeyModelMapping(["l"], results(module))]
+    return module.KeyedModelHandler(mappings)
+
+
+def maybe(module):
+    return module.MaybeKeyedModelHandler(results(module))
+
+
+def rows(result):
+    return beam.Row(length=len(result.example), text="x")
+
+
+PAIR = typehints.Tuple[str, EitherResult]
+HANDLERS = {
+    "results": (TEXTS, results, EitherResult),
+    "keyed": (KEYED, keyed, PAIR),
+    "mapped": (KEYED, mapped, PAIR),
+    "maybe keyed": (KEYED, maybe, typehints.Any),
+    "preprocessed": ([1, 2], lambda m: results(m).with_preprocess_fn(of_number), EitherResult),
+    "preprocessed pairs": (
+        [(1, "a")],
+        lambda m: keyed(m).with_preprocess_fn(lambda pair: (str(pair[0]), pair[1])),
+        PAIR,
+    ),
+    "postprocessed twice": (TEXTS, lambda m: results(m).with_postprocess_fn(len).with_postprocess_fn(of_number), str),
+    "postprocessed to rows": (
+        TEXTS,
+        lambda m: results(m).with_postprocess_fn(rows),
+        RowTypeConstraint.from_fields([("length", int), ("text", str)]),
+    ),
+    "postprocessed pairs": (
+        KEYED,
+        lambda m: keyed(m).with_postprocess_fn(lambda pair: (pair[0], str(pair[1]))),
+        typehints.Tuple[str, str],
+    ),
+    "pre- and postprocessed": (
+        [1, 2],
+        lambda m: results(m).with_preprocess_fn(of_number).with_postprocess_fn(to_sentence),
+        Sentence,
+    ),
+    "batches": ([TEXTS], lambda m: results(m).with_no_batching(), EitherResult),
+    "waiting": (TEXTS, lambda m: results(m, max_batch_duration_secs=1), EitherResult),
+}
+
+
+def types_of(module, elements, handler):
+    """The types of the values and of each operation's dead letters; and of the values if no exceptions are handled."""
+    pcoll = beam.Pipeline(runner=FnApiRunner()) | beam.Create(elements)
+    values, dead = pcoll | module.RunInference(handler(module)).with_exception_handling()
+    failed = [*dead.failed_preprocessing, dead.failed_inferences, *dead.failed_postprocessing]
+    bare = pcoll | "Bare" >> module.RunInference(handler(module))
+    return [values.element_type, *(one.element_type or typehints.Any for one in failed), bare.element_type]
+
+
+@pytest.mark.parametrize(("elements", "handler", "expected"), HANDLERS.values(), ids=HANDLERS)
+def test_types_are_never_weaker_than_beams(elements, handler, expected):
+    ours, theirs = (types_of(module, elements, handler) for module in (headrace.beam, base))
+    assert ours[0] == ours[-1] == expected
+    assert len(ours) == len(theirs)
+    for own, beams in zip(ours, theirs, strict=True):
+        assert is_consistent_with(own, beams)
+        assert own != typehints.Any or beams == typehints.Any
+
+
+def updates(pipeline):
+    return pipeline | "Updates" >> beam.Create([headrace.beam.ModelMetadata("b", "b")])
+
+
+def arguments(pipeline):
+    return AsDict(pipeline | "Arguments" >> beam.Create([("a", 1)]))
+
+
+@pytest.mark.parametrize("duration", [{}, {"max_batch_duration_secs": 1}], ids=["direct", "waiting"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        None,
+        ("model_metadata_pcoll", updates),
+        ("inference_args", arguments),
+        ("monitoring_transform", lambda _: beam.Map(print)),
+        ("watch_model_pattern", lambda _: "/tmp/*"),
+    ],
+    ids=lambda option: option[0] if option else "plain",
+)
+def test_types_are_kept_on_a_stream(duration, option):
+    pipeline = beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions(streaming=True))
+    options = {option[0]: option[1](pipeline)} if option else {}
+    handler = results(headrace.beam, **duration).with_postprocess_fn(to_sentence)
+    texts = pipeline | test_stream.TestStream().add_elements(TEXTS).with_output_types(str)
+    assert (texts | headrace.beam.RunInference(handler, **options)).element_type is Sentence
+
+
+def test_type_of_predictions_is_ours_alone_while_beams_module_is_not_loaded(monkeypatch):
+    monkeypatch.delitem(sys.modules, base.__name__)
+    texts = beam.Pipeline() | beam.Create(TEXTS)
+    assert (texts | headrace.beam.RunInference(results(headrace.beam))).element_type is headrace.PredictionResult

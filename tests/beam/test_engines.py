@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 
-import apache_beam as beam
 import pytest
 
 from headrace import report_generation
@@ -64,19 +63,16 @@ def test_predictions_keep_timestamps_and_windows(run, isolate):
 
 @IN_A_HOST_OR_HERE
 def test_elements_that_fail_are_dead_letters(run, isolate):
-    infer = RunInference(Reporting(), isolate=isolate).with_exception_handling(timeout=60)
-    good, bad = run.create([1, "bad", 2]) | infer
-    letters = bad.failed_inferences | beam.MapTuple(lambda element, error: (element[0], error[1]))
-    found, failed = run.values(good=good, letters=letters)
+    found, failed = run.caught([1, "bad", 2], Reporting(), {"timeout": 60}, isolate=isolate)
     assert sorted(found) == [2, 4]
-    assert failed == [("bad", "ValueError(\"no number: 'bad'\")")]
+    assert [(element, error[1]) for element, error in failed] == [(["bad"], "ValueError(\"no number: 'bad'\")")]
 
 
 @IN_A_HOST_OR_HERE
 def test_newer_engines_replace_older_ones(run, isolate):
     elements = by_second(run, "Elements", [(1, 1), (11, 11)])
     newer = by_second(run, "Newer", [(ModelMetadata("v1", "newer"), 10)])
-    found = run.values(out=elements | RunInference(Versioned(), model_metadata_pcoll=newer, isolate=isolate))
+    found = run.infer(elements, Versioned(), model_metadata_pcoll=newer, isolate=isolate)
     assert sorted((number, path) for number, path, _ in found) == [(1, "v0"), (11, "v1")]
     processes = {process for *_, process in found}
     assert (len(processes), os.getpid() in processes) == ((2, False) if isolate else (1, True))

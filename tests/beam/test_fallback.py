@@ -85,6 +85,5 @@ def described(result, time=beam.DoFn.TimestampParam, where=beam.DoFn.WindowParam
 
 def test_fallback_stays_when_the_model_is_refreshed(run):
     updates = run.pipeline | "Updates" >> beam.Create([ModelMetadata("new", "new")])
-    infer = RunInference(Squares(3), fallback=Squares(5), model_metadata_pcoll=updates)
-    found = run.values(good=run.create(range(1, 5)) | infer)
+    found = run.infer(range(1, 5), Squares(3), fallback=Squares(5), model_metadata_pcoll=updates)
     assert sorted(found) == [(1, 1, "new"), (2, 4, "new"), (3, 9, "old"), (4, 16, "new")]

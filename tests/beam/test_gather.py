@@ -314,7 +314,7 @@ def test_watermark_hold_is_the_earliest_element_and_the_timer_stays(arrivals, ta
             first_of_all = min(stamps) if began_here else min(first_of_all, *stamps)
             assert first_of_all <= due.holds <= min(kept)  # a split chunk holds it for all of its elements
             assert window_end.fires == pytest.approx(100, abs=0.001)
-    left += wait.on_window_end(KEY, bag, state, due)
+    left += wait.on_due(KEY, bag, state, due)
     assert (due.fires, wait.on_due(KEY, bag, state, due)) == (None, [])
     lists = [
         [one.value for fields, start, stop in several.value for one in coder.decode(Chunk(*fields), WHERE)[start:stop]]

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import apache_beam as beam
 import lancedb
@@ -57,16 +58,9 @@ def test_items_become_rows_that_a_search_finds(run, tmp_path):
     assert run.values(out=run.create(items) | VectorDatabaseWriteTransform(config)) == []
     nearest = table(tmp_path).search([0, 1]).where("year < 3").limit(2).to_list()
     assert [hit["id"] for hit in nearest] == ["b", "a"]
-    row = {"text": "a text", "index": 7}
-    assert rows(tmp_path)["a"] == {
-        **row,
-        "id": "a",
-        "year": 1,
-        "by": None,
-        "metadata": '{"tags": ["x"]}',
-        "vector": [1, 0],
-    }
-    assert rows(tmp_path)["b"] == {**row, "id": "b", "year": 2, "by": "me", "metadata": "{}", "vector": [0, 1]}
+    row = {"text": "a text", "index": 7, "id": "a", "year": 1, "by": None}
+    assert rows(tmp_path)["a"] == {**row, "metadata": '{"tags": ["x"]}', "vector": [1, 0]}
+    assert (rows(tmp_path)["b"]["metadata"], rows(tmp_path)["b"]["by"]) == ("{}", "me")
 
 
 def test_the_same_corpus_twice_is_the_same_rows_and_a_newer_item_replaces_an_older_one(make_run, tmp_path):
@@ -89,24 +83,17 @@ def test_a_bundle_that_failed_after_writing_is_repeated(make_run, tmp_path):
 
 def test_writers_at_the_same_time_leave_one_row_for_each_id(make_run, tmp_path):
     """As when a worker that was given up still writes, beside the one that repeats its bundle."""
-    writers, start, failed = 6, threading.Barrier(6), []
+    start = threading.Barrier(6)
 
     def work(which):
         mine = [item(str(n), (which, which)) for n in range(50)] + [item(f"{which}-{n}") for n in range(50)]
         start.wait()
-        try:
-            write(make_run(), mine, tmp_path, batch_size=25)
-        except Exception as error:
-            failed.append(error)
+        return write(make_run(), mine, tmp_path, batch_size=25)
 
     write(make_run(), [], tmp_path)  # makes the table
-    threads = [threading.Thread(target=work, args=[which]) for which in range(writers)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-    assert failed == []
-    assert rows(tmp_path).keys() == {*map(str, range(50)), *(f"{w}-{n}" for w in range(writers) for n in range(50))}
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(work, range(6))) == [[]] * 6
+    assert rows(tmp_path).keys() == {*map(str, range(50)), *(f"{w}-{n}" for w in range(6) for n in range(50))}
 
 
 BAD = {
@@ -155,11 +142,8 @@ def test_vectors_of_another_model_are_one_clear_error(make_run, tmp_path):
 @pytest.mark.since_beam("2.77", reason="not every older Beam has images in its items")
 def test_an_images_text_is_where_it_is(run, tmp_path):
     images = {"uri": "gs://there/a.png", "bytes": b"\x89PNG"}
-    write(
-        run,
-        [Chunk(Content(image=image), id=name, embedding=Embedding([1.0])) for name, image in images.items()],
-        tmp_path,
-    )
+    items = [Chunk(Content(image=image), id=name, embedding=Embedding([1.0])) for name, image in images.items()]
+    write(run, items, tmp_path)
     assert {name: row["text"] for name, row in rows(tmp_path).items()} == {"uri": "gs://there/a.png", "bytes": None}
 
 
@@ -254,9 +238,4 @@ def test_without_lancedb_the_error_names_the_extra(monkeypatch):
     monkeypatch.delitem(sys.modules, "headrace.beam.lancedb_sink")
     monkeypatch.setitem(sys.modules, "lancedb", None)
     with pytest.raises(MissingExtraError, match="install the extra 'lancedb'"):
-        beam_door().LanceDBWriteConfig
-
-
-def beam_door():
-
-    return headrace.beam
+        headrace.beam.LanceDBWriteConfig

@@ -5,11 +5,11 @@ from __future__ import annotations
 import apache_beam as beam
 import apache_beam.ml.inference.base as incumbent
 import pytest
-from apache_beam.transforms import window
 
 import headrace.beam
 from headrace.beam import ModelHandler, RunInference
 from headrace.testing import DoublingHandler
+from pipelines import by_second
 
 MONITORED: list = []
 
@@ -38,7 +38,7 @@ def _nothing_monitored():
 
 def test_monitoring_gets_predictions_before_postprocessing(run):
     handler = Doubler().with_preprocess_fn(abs).with_postprocess_fn(float).with_postprocess_fn(str)
-    stamped = run.create([1, -2]) | beam.Map(lambda n: window.TimestampedValue(n, abs(n)))
+    stamped = by_second(run, "Elements", [(1, 1), (-2, 2)])
     infer = RunInference(handler).with_monitoring_transform(Monitor())
     assert sorted(run.values(good=stamped | infer)) == ["2.0", "4.0"]
     assert sorted(MONITORED) == [(2, 1.0), (4, 2.0)]
@@ -64,9 +64,8 @@ def test_monitoring_gets_predictions_that_fail_in_postprocessing(run):
     handler = Doubler().with_postprocess_fn(lambda n: n // (n - 4)).with_postprocess_fn(lambda n: 10 // n)
     infer = RunInference(handler, monitoring_transform=Monitor()).with_exception_handling()
     good, dead = run.create([1, 2, 3, None]) | infer
-    values, inference, first, second = run.values(
-        good=good, failed=dead.failed_inferences, one=dead.failed_postprocessing[0], two=dead.failed_postprocessing[1]
-    )
+    one, two = dead.failed_postprocessing
+    values, inference, first, second = run.values(good=good, failed=dead.failed_inferences, one=one, two=two)
     assert sorted(values) == [-10, 3]
     assert [dead_letter[0] for dead_letter in inference] == [[None]]
     assert [(element, error[0]) for element, error in first] == [(4, ZeroDivisionError)]

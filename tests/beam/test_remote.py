@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-import apache_beam as beam
-
-from headrace.beam import ElementFailure, KeyedModelHandler, RemoteModelHandler, RunInference
+from headrace.beam import ElementFailure, KeyedModelHandler, RemoteModelHandler
 from leap import LIMIT_SECS, leap
 
 
@@ -25,11 +23,11 @@ class Length(RemoteModelHandler[str, int, str]):
 
 def test_remote_handler_runs_in_a_pipeline(run):
     elements = [(n, "x" * (n % 5)) for n in range(50)]
-    good, bad = run.create(elements) | RunInference(KeyedModelHandler(Length())).with_exception_handling()
-    letters = bad.failed_inferences | beam.MapTuple(lambda element, error: (element[0], error[1]))
-    found, failed = run.values(good=good, letters=letters)
+    found, failed = run.caught(elements, KeyedModelHandler(Length()))
     assert sorted(found) == [(n, n % 5) for n in range(50) if n % 5]
-    assert sorted(failed) == [((n, ""), "ValueError('empty')") for n in range(0, 50, 5)]
+    assert sorted((element, error[1]) for [element], error in failed) == [
+        ((n, ""), "ValueError('empty')") for n in range(0, 50, 5)
+    ]
     assert run.metrics()["RunInference", "num_inferences"] == 40
 
 
@@ -48,10 +46,6 @@ class Stuck(Length):
 
 
 def test_time_limit_of_a_remote_handler_is_that_of_a_request(run):
-    infer = RunInference(Stuck()).with_exception_handling(timeout=LIMIT_SECS)
-    assert not infer._spec.isolated
-    good, bad = run.create(["a", "bb", "", "ccc"]) | infer
-    letters = bad.failed_inferences | beam.MapTuple(lambda element, error: (element, error[0]))
-    found, failed = run.values(good=good, letters=letters)
+    found, failed = run.caught(["a", "bb", "", "ccc"], Stuck(), {"timeout": LIMIT_SECS})  # events work in no host
     assert sorted(found) == [1, 2]
-    assert sorted(failed) == [([""], TimeoutError), (["ccc"], TimeoutError)]
+    assert sorted((element, error[0]) for element, error in failed) == [([""], TimeoutError), (["ccc"], TimeoutError)]

@@ -43,10 +43,8 @@ def made(model, type_="sklearn-pandas", **config):
 
 def score(run, rows, handler, **options):
     """What comes out, encoded as the types say and decoded again: each output's rows as dicts, in order."""
-    given = run.create(rows) | "rows" >> beam.Map(lambda row: beam.Row(**dict(zip(FIELDS, row, strict=True))))
-    given = given | "typed" >> beam.Map(lambda row: row).with_output_types(
-        RowTypeConstraint.from_fields(FIELDS.items())
-    )
+    as_row = beam.Map(lambda row: beam.Row(**dict(zip(FIELDS, row, strict=True))))
+    given = run.create(rows) | "rows" >> as_row.with_output_types(RowTypeConstraint.from_fields(FIELDS.items()))
     answer = given | YamlRunInference(handler, **options)
     outputs = answer if isinstance(answer, dict) else {"good": answer}
     found = run.values(**{name: pcoll | f"send {name}" >> beam.Reshuffle() for name, pcoll in outputs.items()})
@@ -74,10 +72,7 @@ def test_functions_before_and_after_the_model_and_the_name_of_the_field(run, mod
     (tmp_path / "mine.py").write_text("def frame(row):\n    return {'age': row.age + 30, 'city': row.city}\n")
     before = {"path": str(tmp_path / "mine.py"), "name": "frame"}
     (rows,) = score(run, ROWS, made(model, preprocess=before, postprocess=LABEL), inference_tag="label")
-    assert rows == [
-        {"id": 1, "age": 20, "city": "a", "label": "yes"},
-        {"id": 2, "age": 50, "city": "b", "label": "yes"},
-    ]
+    assert rows == [{**dict(zip(FIELDS, row, strict=True)), "label": "yes"} for row in ROWS]
 
 
 @pytest.mark.parametrize(
@@ -157,14 +152,8 @@ providers:
 def test_beams_own_command_runs_it(model, tmp_path):
     (tmp_path / "pipeline.yaml").write_text(PIPELINE.replace("MODEL", model))
     command = [sys.executable, "-m", "apache_beam.yaml.main", "--yaml_pipeline_file=pipeline.yaml"]
-    done = subprocess.run(
-        [*command, "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    command += ["--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line.partition("INFO:root:")[2]) for line in done.stderr.splitlines() if "INFO:root:{" in line]
     assert {row["id"]: row["label"] for row in rows} == {1: "no", 2: "yes", 3: "ValueError"}

@@ -223,18 +223,11 @@ class BufferDoFn(beam.DoFn):
                 due.set(Timestamp.of(gathered.due))
 
     @on_timer(_WINDOW_END)
-    def on_window_end(
-        self, key: Any = beam.DoFn.KeyParam, bag: Any = _PARTS, state: Any = _GATHERED, due: Any = _DUE_TIMER
-    ) -> Iterable[WindowedValue]:
-        """No more elements can come in time."""
-        batches: Iterable[WindowedValue] = self.on_due(key, bag, state, due)
-        return batches
-
     @on_timer(_DUE)
     def on_due(
         self, key: Any = beam.DoFn.KeyParam, bag: Any = _PARTS, state: Any = _GATHERED, due: Any = _DUE_TIMER
     ) -> Iterable[WindowedValue]:
-        """The oldest element has waited long enough."""
+        """The oldest element has waited long enough, or no more can come in time."""
         gathered = _read(state)
         if gathered is None:
             return []

@@ -254,7 +254,9 @@ class RunInference(
 
     def expand(self, pcoll: beam.PCollection) -> Any:
         """One ParDo; before it a buffer if unbounded elements wait, after it the check of the threshold."""
-        types = self._element_types(pcoll)
+        types = infer_element_types(self._spec.plan, pcoll, [one.plan for one in self._spec.fallbacks])
+        if self._values_are_hinted:
+            types = types._replace(values=self.get_type_hints().simple_output_type(self.label))
         transform = uuid.uuid4().hex  # each application is a transform of its own
         spec = bound_to(pcoll.pipeline, replace(self._spec, transform=transform))
         checks = self._threshold is not None and self._threshold < 1
@@ -281,12 +283,6 @@ class RunInference(
                 _ = predictions | "BeamML_RunInference_MonitoringOutlet" >> self._monitoring_transform
         claim_element_types(outputs, types, self._spec.plan)
         return self._requested(outputs._replace(values=for_batch_consumers(outputs.values)), types)
-
-    def _element_types(self, pcoll: beam.PCollection) -> ElementTypes:
-        types = infer_element_types(self._spec.plan, pcoll, [one.plan for one in self._spec.fallbacks])
-        if not self._values_are_hinted:
-            return types
-        return types._replace(values=self.get_type_hints().simple_output_type(self.label))
 
     def _requested(self, outputs: Outputs, types: ElementTypes) -> Any:
         requested = [outputs.values]
