@@ -10,13 +10,16 @@ from dataclasses import replace
 
 import pytest
 
-from headrace import ModelHandler, ModelMetadata, PredictionResult
+from headrace import KeyedModelHandler, KeyModelMapping, ModelHandler, ModelMetadata, PredictionResult
 from headrace.core.events import ModelRefreshed, RefreshFailed
+from headrace.runtime.plan import Refreshed
 from headrace.runtime.prepare import InferenceRequest, prepare
 from headrace.runtime.spec import FileWatch, ModelUpdate
 from headrace.runtime.switching_worker import SwitchingWorker
+from headrace.runtime.versions import Version, with_models
+from headrace.runtime.worker import Worker
 from headrace.testing import FakeClock
-from toys import Events
+from toys import Events, run
 
 INTERVAL = 10
 
@@ -24,8 +27,8 @@ INTERVAL = 10
 class Named(ModelHandler):
     """Predicts its path; broken paths fail to load."""
 
-    def __init__(self, path, broken):
-        super().__init__()
+    def __init__(self, path, broken=(), **options):
+        super().__init__(**options)
         self.path = path
         self.broken = broken
 
@@ -168,3 +171,15 @@ def test_later_look_that_fails_is_logged_and_the_next_comes_in_time(files, open_
     files.put("v1")
     files.clock.advance(INTERVAL)
     assert wait_until(lambda: ask(worker, events) == "v1")
+
+
+def test_a_model_that_gets_a_path_of_its_own_keeps_its_options_and_its_cache(tmp_path):
+    def fresh():
+        handler = KeyedModelHandler([KeyModelMapping(["a", "b"], Named("v0", max_batch_size=2))])
+        return prepare(handler, InferenceRequest(cache=str(tmp_path / "cache")))
+
+    spec = with_models(Version().after({"b": Refreshed("v1", "second")}), fresh)
+    assert {name: spec.plan.batching_of(name).max_batch_size for name in spec.plan.models} == {"a": 2, "b": 2}
+    with closing(Worker(spec)) as worker:
+        found = run(worker, [("a", 1), ("b", 1)])
+    assert [(key, value.inference) for key, value in found] == [("a", "v0"), ("b", "v1")]

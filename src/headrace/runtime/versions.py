@@ -86,23 +86,29 @@ def with_models(version: Version, fresh: Callable[[], SessionSpec]) -> SessionSp
 
 def _routed(spec: SessionSpec, change: Change, fresh: Callable[[], SessionSpec]) -> SessionSpec:
     """Splits a model whose keys now need different paths; the first key keeps the model's name."""
-    keyed = spec.plan.handler
-    shared = set(spec.shared)
+    keyed, cache = spec.plan.handler, spec.cache
     handlers: dict[Any, Handler] = {}
     name_of: dict[Any, Any] = {}
     refreshed: Change = {}
+    before: dict[Any, Any] = {}
     for (model, path), keys in _groups(keyed.cohort_of, change).items():
         name = model if model in keys else keys[0]
         handlers[name] = keyed.cohorts[model] if name == model else fresh().plan.handler.cohorts[model]
         name_of.update(dict.fromkeys(keys, name))
-        if model in shared:
-            shared.add(name)
+        before[name] = model
         if path is not None:
             handlers[name].update_model_path(path)
             refreshed[name] = change[name]
     keyed.cohorts, keyed.cohort_of = handlers, name_of
-    plan = replace(spec.plan, models=handlers, refreshed=refreshed)
-    return replace(spec, plan=plan, shared=frozenset(shared & set(handlers)))
+    batching = {name: spec.plan.batching_of(model) for name, model in before.items()}
+    remote, shared = (
+        frozenset(name for name, model in before.items() if model in some) for some in (spec.plan.remote, spec.shared)
+    )
+    plan = replace(spec.plan, models=handlers, refreshed=refreshed, own_batching=batching, remote=remote)
+    if cache is not None:
+        digests = dict(cache.models)
+        cache = cache._replace(models=tuple((name, digests[model]) for name, model in before.items()))
+    return replace(spec, plan=plan, shared=shared, cache=cache)
 
 
 def _groups(name_of: Mapping[Any, Any], change: Change) -> dict[tuple[Any, str | None], list[Any]]:
