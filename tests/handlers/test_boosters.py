@@ -82,6 +82,16 @@ def test_text_needs_a_pickle_that_knows_its_categories(tmp_path):
         list(predict(SklearnModelHandlerPandas(tmp_path / "model.pkl"), FRAME.to_dict("records")))
 
 
+@pytest.mark.parametrize("fit", [of_lightgbm, of_xgboost])
+def test_names_of_columns_may_be_numbers(tmp_path, fit):
+    frame = FRAME[["km", "colour"]].set_axis([0, 1], axis=1)
+    model = fit(frame.astype({1: "category"}))
+    (tmp_path / "model.pkl").write_bytes(pickle.dumps(model))
+    found = predict(SklearnModelHandlerPandas(tmp_path / "model.pkl"), [{1: "blue", "id": 3, 0: n} for n in range(30)])
+    expected = model.predict(pandas.DataFrame({0: range(30), 1: "blue"}).astype({1: FITTED["colour"].dtype}))
+    assert nearly_equal(inferences(found), list(expected))
+
+
 def test_columns_of_one_name_are_refused(tmp_path):
     (tmp_path / "model.pkl").write_bytes(pickle.dumps(of_lightgbm(FITTED)))
     twice = pandas.DataFrame([[1.0, 2.0, "red"]], columns=["km", "km", "colour"])

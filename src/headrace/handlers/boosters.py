@@ -32,17 +32,17 @@ def as_fitted(frame: pandas.DataFrame, model: Any) -> pandas.DataFrame:
         frame, own = frame[[own[name] for name in names]], {name: own[name] for name in names}
     kinds = dict(zip(names or own, getattr(booster, "feature_types", None) or (), strict=False))
     known = _of_lightgbm(booster, names) if is_lightgbm else _of_xgboost(booster) if "c" in kinds.values() else {}
-    values: dict[Any, Any] = {}
+    fitted = frame.copy(deep=False)
     for name, column in zip(own, frame.columns, strict=True):
         if isinstance(frame[column].dtype, pandas.CategoricalDtype):
             continue
         if name in known:
-            values[column] = _category(name, frame[column], known[name], others_are_missing=is_lightgbm)
+            fitted[column] = _category(name, frame[column], known[name], others_are_missing=is_lightgbm)
         elif frame[column].dtype.kind == "O":
             if kinds.get(name) == "c" and frame[column].notna().any():
                 raise ValueError(f"column {name!r} holds text, and the model has no names of categories; {_CURE}")
-            values[column] = [_number(name, value) for value in frame[column]]
-    return frame.assign(**values) if values else frame
+            fitted[column] = [_number(name, value) for value in frame[column]]
+    return fitted
 
 
 def _booster_of(model: Any) -> Any:
