@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import apache_beam as beam
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
-from apache_beam.testing import test_stream
-from apache_beam.testing.util import assert_that, equal_to
-from apache_beam.transforms import window
 
-from headrace import BatchingConfig
 from headrace.beam import ModelHandler, ModelMetadata, PredictionResult, RunInference
 from pipelines import by_second
 
 pytestmark = pytest.mark.usefixtures("module_travels")
+LARGE = pytest.mark.large
 
 
 class Squares(ModelHandler):
@@ -38,16 +33,14 @@ class Squares(ModelHandler):
 
 
 @pytest.mark.parametrize(
-    ("place", "options"),
-    [
-        ({}, {"max_batch_duration_secs": 1}),
-        ({"isolate": True}, {}),
-        pytest.param({"placement": "machine"}, {}, marks=pytest.mark.large),
-    ],
+    ("place", "waits"),
+    [({}, False), ({}, True), ({"isolate": True}, True), pytest.param({"placement": "machine"}, False, marks=LARGE)],
 )
-def test_answers_of_the_fallback_keep_their_windows(run, place, options):
+def test_answers_of_the_fallback_keep_their_windows(run, place, waits):
     elements = by_second(run, "Elements", [(n, n) for n in range(1, 31)])
-    infer = RunInference(Squares(3, max_batch_size=4, **options), fallback=Squares(5), **place)
+    elements.is_bounded = not waits
+    handler = Squares(3, max_batch_size=4, max_batch_duration_secs=1000)
+    infer = RunInference(handler, fallback=Squares(5), **place)
     good, bad = elements | infer.with_exception_handling()
     letters = bad.failed_inferences | beam.MapTuple(lambda element, error: (element, error[1]))
     found, failed = run.collect(good=good, letters=letters)
@@ -58,29 +51,6 @@ def test_answers_of_the_fallback_keep_their_windows(run, place, options):
     metrics = run.metrics()
     assert metrics["RunInference", "num_inferences"] == 28
     assert metrics["RunInference", "fallback-_num_inferences"] == 8
-
-
-def test_answers_of_the_fallback_keep_the_windows_of_a_stream():
-    stream = test_stream.TestStream().advance_watermark_to(0)
-    for n in (1, 2, 3, 12, 13, 15):
-        stream.add_elements([window.TimestampedValue(n, n)])
-    stream.advance_processing_time(10)
-    options = PipelineOptions(streaming=True)
-    batching = BatchingConfig(2, 2, max_batch_duration_secs=5, clock=standing_still)
-    with beam.Pipeline(runner=BundleBasedDirectRunner(), options=options) as pipeline:
-        events = pipeline | stream.advance_watermark_to_infinity() | beam.WindowInto(window.FixedWindows(10))
-        good, bad = events | RunInference(Squares(3), fallback=Squares(5), batching=batching).with_exception_handling()
-        expected = [(1, "old", 1, 10), (2, "old", 2, 10), (3, "old", 3, 10), (12, "old", 12, 20), (13, "old", 13, 20)]
-        assert_that(good | "Good" >> beam.Map(described), equal_to(expected), "good")
-        assert_that(bad.failed_inferences | "Bad" >> beam.Map(lambda one: one[0]), equal_to([[15]]), "bad")
-
-
-def standing_still():
-    return 0.0
-
-
-def described(result, time=beam.DoFn.TimestampParam, where=beam.DoFn.WindowParam):
-    return result.example, result.model_id, int(time), int(where.end)
 
 
 def test_fallback_stays_when_the_model_is_refreshed(run):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import apache_beam as beam
 import pytest
-from apache_beam.options.pipeline_options import DebugOptions, PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import DebugOptions, PipelineOptions
 from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
@@ -22,6 +22,7 @@ from headrace.beam.buffer import BufferDoFn, Chunk, ChunkCoder
 from headrace.core.config import BatchingConfig
 from headrace.runtime.prepare import InferenceRequest, prepare
 from headrace.testing import FakeClock, SlowHandler
+from toys import fixed
 
 NOW = [0.0]
 """The current time in seconds, set by the stream's elements."""
@@ -63,9 +64,9 @@ class Stream:
         self._stream = test_stream.TestStream().advance_watermark_to(0)
         self._now = 0
 
-    def add(self, *elements, at=None):
+    def add(self, *elements):
         for element in elements:
-            stamp = at if at is not None else element if isinstance(element, int) else 0
+            stamp = element if isinstance(element, int) else 0
             self._stream.add_elements([window.TimestampedValue((element, self._now), stamp)])
         return self
 
@@ -81,8 +82,7 @@ class Stream:
     def run(self, transform, into=None, lateness=0):
         """The outputs in order: (value, timestamp, start of the window), in seconds."""
         SEEN.clear()
-        options = PipelineOptions()
-        options.view_as(StandardOptions).streaming = True
+        options = PipelineOptions(streaming=True)
         with beam.Pipeline(runner=BundleBasedDirectRunner(), options=options) as pipeline:
             elements = pipeline | self._stream.advance_watermark_to_infinity() | "Time" >> beam.Map(set_clock)
             out = (elements | beam.WindowInto(into, allowed_lateness=lateness) if into else elements) | transform
@@ -95,9 +95,7 @@ class Stream:
 
 
 def waiting(count, seconds=5, handler=None, **options):
-    batching = BatchingConfig(
-        min_batch_size=count, max_batch_size=count, max_batch_duration_secs=seconds, clock=now, **options
-    )
+    batching = fixed(count, max_batch_duration_secs=seconds, clock=now, **options)
     return RunInference(handler or Sizes(), batching=batching)
 
 
@@ -252,28 +250,19 @@ class Timer:
         self.fires = self.holds = None
 
 
-class Cell:
-    """A state cell: a value, or a bag."""
-
-    def __init__(self):
-        self.values = []
+class Bag(list):
+    add = list.append
 
     def read(self):
-        return self.values
-
-    def add(self, value):
-        self.values.append(value)
-
-    def clear(self):
-        self.values.clear()
+        return self
 
 
-class Value(Cell):
+class Value(list):
     def read(self):
-        return self.values[0] if self.values else None
+        return self[0] if self else None
 
     def write(self, value):
-        self.values = [value]
+        self[:] = [value]
 
 
 WHERE = window.IntervalWindow(0, 100)
@@ -291,11 +280,11 @@ def chunk(coder, stamps, waited=0.0):
     st.integers(1, 6),
 )
 def test_watermark_hold_is_the_earliest_element_and_the_timer_stays(arrivals, target):
-    batching = BatchingConfig(min_batch_size=target, max_batch_size=target, max_batch_duration_secs=5, clock=now)
+    batching = fixed(target, max_batch_duration_secs=5, clock=now)
     wait = BufferDoFn(prepare(Sizes(), InferenceRequest(batching=batching)), WINDOW_CODER)
     coder = ChunkCoder(beam.coders.VarIntCoder())
     wait.setup()
-    bag, state, due, window_end = Cell(), Value(), Timer(), Timer()
+    bag, state, due, window_end = Bag(), Value(), Timer(), Timer()
     NOW[0] = 1000.0
     kept, left, first, first_of_all = [], [], 0.0, 0
     for stamps, pause in arrivals:
