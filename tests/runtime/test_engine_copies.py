@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import time
@@ -191,3 +192,18 @@ def test_each_copy_has_its_share_of_gpus_and_cores(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     cores = str(max(1, len(os.sched_getaffinity(0)) // 2))
     assert set(predict(Engine(act, load, model_copies=2), range(40))) == {("0,1", cores), ("2,3", cores)}
+
+
+def test_hosts_end_although_an_error_is_kept(tmp_path):
+    async def act(example, engine):
+        (tmp_path / str(os.getpid())).touch()
+        raise LookupError(example)
+
+    gc.disable()
+    try:
+        with pytest.raises(LookupError) as kept:
+            list(predict(Engine(act, model_copies=2), [1]))
+        assert all(wait_until(lambda host=host: has_ended(int(host.name))) for host in tmp_path.iterdir())
+        assert kept.value.__traceback__ is not None
+    finally:
+        gc.enable()
