@@ -46,13 +46,8 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from headrace.beam import ModelHandler, RunInference
 from worker_handlers import EngineHandler
 
-def fail():
-    raise ValueError("the text of a row")
-
 class Handler(ModelHandler):
-    def __init__(self, thirteen=None, **options):
-        super().__init__(max_batch_size=5, **options)
-        self.thirteen = thirteen
+    thirteen = None
 
     def load_model(self):
         open(os.path.join(FOLDER, f"load-{os.getpid()}"), "x").close()
@@ -60,9 +55,17 @@ class Handler(ModelHandler):
 
     def run_inference(self, batch, model, inference_args=None):
         time.sleep(0.01)
-        if self.thirteen and 13 in batch:
-            self.thirteen()
+        if 13 in batch and self.thirteen == "dies":
+            os._exit(5)
+        if 13 in batch and self.thirteen == "fails":
+            raise ValueError("the text of a row")
         return [(example, len(model), os.getpid()) for example in batch]
+
+class Dying(Handler):
+    thirteen = "dies"
+
+class Failing(Handler):
+    thirteen = "fails"
 
 class BeamHandler(beam.ml.inference.base.ModelHandler):
     thirteen = None
@@ -77,12 +80,12 @@ class BeamHandler(beam.ml.inference.base.ModelHandler):
     run_inference = Handler.run_inference
 
 TRANSFORMS = {
-    "large": lambda: RunInference(Handler(large_model=True)),
-    "copies": lambda: RunInference(Handler(model_copies=2)),
+    "large": lambda: RunInference(Handler(max_batch_size=5, large_model=True)),
+    "copies": lambda: RunInference(Handler(max_batch_size=5, model_copies=2)),
     "beam": lambda: RunInference(BeamHandler()),
     "engine": lambda: RunInference(EngineHandler(large_model=True)),
-    "isolated": lambda: RunInference(Handler(lambda: os._exit(5)), isolate=True),
-    "failing": lambda: RunInference(Handler(fail)),
+    "isolated": lambda: RunInference(Dying(max_batch_size=5), isolate=True),
+    "failing": lambda: RunInference(Failing(max_batch_size=5)),
 }
 
 def main():
