@@ -1,13 +1,15 @@
 """Reads CSV as Arrow columns where Arrow agrees with Python's ``csv`` module, and line by line elsewhere.
 
-Of a few megabytes that Arrow refuses, or might read differently from Python, half as much is tried, and so on until
-only few lines are left, which the ``csv`` module reads.
+Threads parse a few megabytes of text each. Of what Arrow refuses, or might read differently from Python, half as much
+is tried, and so on until only few lines are left, which the ``csv`` module reads.
 """
 
 from __future__ import annotations
 
 import codecs
+from collections import deque
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy
@@ -15,14 +17,18 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.csv
 
+from headrace.core.phases import Phase, during
 from headrace.jobs.csv_records import CELL_TYPES, COMMA, EXACT, FALSE, NESTED, TEXT, TRUE, CsvRecords, value_of
 from headrace.jobs.files import Source
 from headrace.jobs.opening import TextLines, open_text
+from headrace.jobs.pipes import is_pipe
 from headrace.rows.blocks import Record
 from headrace.rows.values import ZERO, numbers_of
 
 _MOST_BYTES, _LARGEST_BLOCK = 1 << 22, 1 << 30
 _FEW_LINES, _RECORDS = 64, 512
+_THREADS = 4
+"""The most that parse."""
 _TYPES = {
     "int": pyarrow.int64(),
     "float": pyarrow.float64(),
@@ -38,19 +44,31 @@ _QUOTE, _NEWLINE, _MINUS, _POINT, _ZERO, _NINE = b'"\n-.09'
 
 def read_csv_blocks(source: Source, types: Mapping[str, str]) -> Iterator[Any]:
     """The rows of a file, as record batches or, where Arrow might read them differently, as lists of records."""
-    with open_text(source) as lines:
+    count = min(_THREADS, pyarrow.cpu_count())
+    at_once = 1 if is_pipe(source.path) else count + 1  # the rows of a pipe do not wait for others
+    with open_text(source) as lines, ThreadPoolExecutor(count, "headrace-columns") as threads:
         header = CsvRecords(lines, source.delimiter, source.path).header()
         if source.part is not None:
             lines.go_to(source.part)
         arrow, size = _ArrowParser(source.delimiter, header, types), _MOST_BYTES
-        while text := lines.ahead(size):
-            whole = arrow.whole_records(text)
-            text, batch = whole or text, arrow.read(whole) if whole else None
-            if batch is not None:
+        coming, ahead = deque[tuple[bytes, Future[Any]]](), 0  # the next texts, in threads, and their bytes
+        while True:
+            most = at_once if size == _MOST_BYTES else 1  # where Arrow refuses much, none are parsed in vain
+            while len(coming) < most and (text := arrow.whole_records(lines.ahead(size, ahead))):
+                coming.append((text, threads.submit(arrow.read, text)))
+                ahead += len(text)
+            text, parsed = coming.popleft() if coming else (lines.ahead(size), None)
+            if not text:
+                return
+            if (batch := parsed and parsed.result()) is not None:
                 lines.take(text)
+                ahead -= len(text)
                 yield batch
                 size = min(_MOST_BYTES, 2 * size)
-            elif arrow.is_able and text.count(b"\n") > _FEW_LINES:
+                continue
+            coming.clear()
+            ahead = 0
+            if arrow.is_able and text.count(b"\n") > _FEW_LINES:
                 size = min(size, len(text)) // 2
             else:
                 yield from _as_python_reads(source, lines, text.count(b"\n"), header, types)
@@ -102,12 +120,15 @@ class _ArrowParser:
         is_likely = len(ends) and 2 * ends[-1] >= len(text)  # else most likely a stray quote
         return text[: ends[-1] + 1] if is_likely else b""
 
+    @during(Phase.READING)
     def read(self, text: bytes) -> Any:
         """The record batch of whole records; None if Python might read others."""
         try:
             table = pyarrow.csv.read_csv(
                 pyarrow.BufferReader(text),
-                pyarrow.csv.ReadOptions(column_names=self._header, block_size=min(len(text), _LARGEST_BLOCK)),
+                pyarrow.csv.ReadOptions(
+                    column_names=self._header, block_size=min(len(text), _LARGEST_BLOCK), use_threads=False
+                ),
                 pyarrow.csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=b'"' in text),
                 self._options,
             )

@@ -11,6 +11,7 @@ import gzip
 import lzma
 import re
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -156,8 +157,11 @@ class TextLines:
         self.start = len(beginning) - len(self.beginning)
         """Where it begins in the file, in bytes."""
         self._coming = self._read_pieces(self.beginning, sys.maxsize)
-        self._text, self._start = b"", 0
-        """Lines that were read, and how many bytes of them were taken."""
+        self._texts: deque[bytes] = deque()
+        """Read, but not all taken: of the first one ``_start`` bytes are."""
+        self._start = 0
+        self._error: Exception | None = None
+        """Why nothing can be read behind the texts."""
         self.line = 0
         """How many lines were taken, and those before."""
         self.bytes = 0
@@ -167,18 +171,31 @@ class TextLines:
         """Moves to a part, behind which the file seems to end."""
         self._file.seek(part.start)
         self._coming = self._read_pieces(b"", part.stop - part.start)
-        self._text, self._start, self.line = b"", 0, part.line
+        self._texts.clear()
+        self._start, self.line = 0, part.line
 
-    def ahead(self, size: int = sys.maxsize) -> bytes:
-        """The next lines without taking them: at least ``size`` bytes of those that were read; empty at the end."""
-        if self._start == len(self._text):
-            self._text, self._start = next(self._coming, b""), 0
-        end = self._text.find(b"\n", self._start + size - 1) + 1
-        return self._text[self._start : end or len(self._text)]
+    def ahead(self, size: int = sys.maxsize, skip: int = 0) -> bytes:
+        """The next lines without taking them: about ``size`` bytes of what has been read; empty at the end.
+
+        Args:
+            size: how many bytes, at least.
+            skip: how many bytes of lines to pass over: an error behind them is raised once they were taken.
+        """
+        start = self._start + skip
+        for text in self._texts:
+            if start < len(text):
+                break
+            start -= len(text)
+        else:
+            text = self._one_more(must=not skip)
+        end = text.find(b"\n", start + size - 1) + 1
+        return text[start : end or len(text)]
 
     def take(self, text: bytes, lines: int | None = None) -> None:
         """Consumes ``text``, the next lines; ``lines`` is their number, None if it has to be counted."""
         self._start += len(text)
+        while self._texts and self._start >= len(self._texts[0]):
+            self._start -= len(self._texts.popleft())
         self.bytes += len(text)
         self.line += text.count(b"\n") if lines is None else lines
         self._position.done += len(text)
@@ -192,6 +209,18 @@ class TextLines:
         while text := self.ahead(size):
             self.take(text)
             yield text
+
+    def _one_more(self, *, must: bool) -> bytes:
+        """One more piece; empty at the end, or if it cannot be read: ``must`` it be, that is raised."""
+        try:
+            text = b"" if self._error else next(self._coming, b"")
+        except Exception as error:
+            text, self._error = b"", error
+        if self._error and must:
+            raise self._error
+        if text:
+            self._texts.append(text)
+        return text
 
     def _read_pieces(self, chunk: bytes, left: int) -> Iterator[bytes]:
         """Whole lines, as soon as they were read; the last line gets an end if it has none."""
