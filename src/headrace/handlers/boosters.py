@@ -12,6 +12,8 @@ from headrace.core.errors import extra_required
 with extra_required("sklearn"):
     import pandas
 
+_PLACES = "categorical_column", "categorical_feature"
+"""LightGBM's parameters with the places of columns of categories, in a model that was fitted and in one from a file."""
 _CURE = "save it with XGBoost 3.1 or later, or give it columns of pandas' type category."
 
 
@@ -63,10 +65,6 @@ def _of_lightgbm(booster: Any, names: list[str]) -> Mapping[str, Any]:
     if len(known) != len(places) or not all(isinstance(place, int) for place in places):
         return {}
     return {names[place]: values for place, values in zip(places, known, strict=True)}
-
-
-_PLACES = "categorical_column", "categorical_feature"
-"""LightGBM's parameters with the places of columns of categories, in a model that was fitted and in one from a file."""
 
 
 def _category(name: str, column: pandas.Series, known: Any, *, others_are_missing: bool) -> pandas.Categorical:
