@@ -61,6 +61,8 @@ class Dispatcher:
         """All that have been admitted, and not yet delivered: they wait, are in flight, or pause before another try."""
         self._deliveries = Gathering(self._loop)
         self._paused: set[EndpointCall] = set()
+        self._first: EndpointCall | None = None
+        """The first one, which others wait for while it pauses: unless it failed, and they show whether all do."""
         self._tasks: dict[EndpointCall, asyncio.Task[None]] = {}
         self.room = 2 * self._limit.limit + _WAITING
         """How many batches a bundle may have here at a time."""
@@ -144,7 +146,7 @@ class Dispatcher:
         self._paused.discard(call)
         if call in self._calls:
             self._waiting.appendleft(call)
-            self._start_ready()
+        self._start_ready()
 
     def _start_ready(self) -> None:
         """Starts what may start, and sets a timer for what may start later."""
@@ -158,7 +160,7 @@ class Dispatcher:
             for call in self._waiting.remove_all():  # the budget is spent
                 self._deliver(call, usage.error)
         self._limit.client_is_busy = self._event_loop.is_busy()
-        ready = len(self._waiting)
+        ready = 0 if self._first in self._paused else len(self._waiting)
         left, wait = self._limit.take(now, ready)
         for _ in range(left):
             call = self._waiting.take(newest=began is not None and self._limit.is_down)
@@ -329,6 +331,8 @@ class Dispatcher:
         call.tries += 1
         call.retried.append(error)
         self._paused.add(call)
+        is_first = not self._record.has_answered and self.rules.max_concurrent is None
+        self._first = call if is_first and judgement.verdict is not Verdict.FAILED else None
         self._loop.call_later(pause, self._guarded, partial(self._enqueue_again, call))
         return True
 
