@@ -62,7 +62,7 @@ class Dispatcher:
         self._deliveries = Gathering(self._loop)
         self._paused: set[EndpointCall] = set()
         self._first: EndpointCall | None = None
-        """The first one, which others wait for while it pauses: unless it failed, and they show whether all do."""
+        """What was refused last: until the endpoint has answered anything, others wait while it pauses."""
         self._tasks: dict[EndpointCall, asyncio.Task[None]] = {}
         self.room = 2 * self._limit.limit + _WAITING
         """How many batches a bundle may have here at a time."""
@@ -124,6 +124,7 @@ class Dispatcher:
             if call.inbox.abandoned:
                 self._loop.call_soon(self._cancel, call)  # a task that has not begun would never end its request
         self._calls = {call for call in self._calls if not call.inbox.abandoned}
+        self._paused &= self._calls  # nobody waits for the pause of a call that was abandoned
         self._waiting.remove_all(lambda call: call.inbox.abandoned)
         self._start_ready()
 
@@ -160,7 +161,7 @@ class Dispatcher:
             for call in self._waiting.remove_all():  # the budget is spent
                 self._deliver(call, usage.error)
         self._limit.client_is_busy = self._event_loop.is_busy()
-        ready = 0 if self._first in self._paused else len(self._waiting)
+        ready = 0 if self._first in self._paused and not self._record.has_answered else len(self._waiting)
         left, wait = self._limit.take(now, ready)
         for _ in range(left):
             call = self._waiting.take(newest=began is not None and self._limit.is_down)
@@ -331,8 +332,7 @@ class Dispatcher:
         call.tries += 1
         call.retried.append(error)
         self._paused.add(call)
-        is_first = not self._record.has_answered and self.rules.max_concurrent is None
-        self._first = call if is_first and judgement.verdict is not Verdict.FAILED else None
+        self._first = call if judgement.verdict is not Verdict.FAILED and self.rules.max_concurrent is None else None
         self._loop.call_later(pause, self._guarded, partial(self._enqueue_again, call))
         return True
 
