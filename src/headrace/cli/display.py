@@ -206,7 +206,7 @@ _SURE_SECONDS = 2.0
 """How long rows must have come out before the time left is estimated."""
 
 Share = Callable[[int], float | None]
-"""From the number of rows that are done to the share of the input that they are, from 0 to 1; None: nobody knows."""
+"""Turns a count of finished rows into the finished share of the input, from 0 to 1; None if unknown."""
 
 
 def wait(done: threading.Event, progress: JobProgress, console: Console, *, show: bool) -> None:

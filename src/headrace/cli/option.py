@@ -73,7 +73,7 @@ def command_of(args: type[ArgsT]) -> Callable[..., ArgsT]:
 
 
 def _known(hint: Any) -> Any:
-    """A type that every version of typer knows, for one of which only newer ones know literals."""
+    """The hint, with an Enum in place of a Literal, which older versions of typer do not know."""
     literal = next((one for one in get_args(hint) if get_origin(one) is Literal), None)
     choices: Any = {choice: choice for choice in get_args(literal)}
     return Enum("Choice", choices) if choices else hint

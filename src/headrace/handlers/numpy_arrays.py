@@ -128,7 +128,7 @@ def _joined_arrays(values: Sequence[Array]) -> Stacked | None:
 
 
 def _is_plain(dtype: numpy.dtype[Any]) -> bool:
-    """Whether elements are this machine's numbers, of which the dtype's letter says everything."""
+    """Whether elements are numbers in native byte order, which the dtype's letter describes fully."""
     return dtype.kind in "biufc" and dtype.isbuiltin == 1 and not dtype.metadata
 
 

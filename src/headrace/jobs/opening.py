@@ -299,7 +299,7 @@ class InputShare:
             positions.pop(path, None)  # of a look at its beginning
 
     def at(self, rows: int) -> float | None:
-        """The share of the input, from 0 to 1, that so many answered rows are; None if nobody knows."""
+        """The share of the input, from 0 to 1, that is done once ``rows`` rows are answered; None if unknown."""
         begun = [(positions[path], size) for path, size in self._sizes.items() if path in positions]
         share, of = None, sum(position.rows for position, _ in begun)
         if of and (total := sum(self._sizes.values())):

@@ -81,7 +81,7 @@ class SharedFile:
 
     def leave(self) -> None:
         """Ends a use of the file, which the last one in this process closes, and the last one of all removes."""
-        with FILES.lock:  # nobody opens the file meanwhile
+        with FILES.lock:  # no other thread may open the file now
             if self in FILES.values() and FILES.close(self.path) is not None:  # else it is the parent's
                 self.remove_unless_used()
                 os.close(self.file)

@@ -130,7 +130,7 @@ class RunningEngine:
 
     def _note(self, client: int) -> None:
         """Shows whose requests the engine has, as if they were its first call; those that it is lost to, to the end."""
-        if not self._is_lost:  # until the host is killed, whoever comes next is not to blame
+        if not self._is_lost:  # the next client is not to blame for this loss
             self._progress.begin(first_call_of(client))
 
     def _beat(self) -> None:
