@@ -22,6 +22,7 @@ from headrace import (
 )
 from headrace.core.result import Failure
 from headrace.runtime.open_worker import open_worker
+from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from http_endpoint import Answer, AsyncRemote, Remote, for_example, for_first, serving
 from leap import LIMIT_SECS, leap
@@ -163,6 +164,16 @@ def test_bundle_that_is_abandoned_leaves_nothing_to_the_next_one(close_later):
     finally:
         held.goes_on.set()
     assert [(one.tags, one.values) for one in outcomes] == [(["kept"], [-3])]
+
+
+def test_a_first_request_that_was_refused_and_abandoned_holds_up_no_other(opened):
+    with serving(for_first(1, Answer(429, headers={"Retry-After": "200"}))) as server:
+        worker = opened(prepare(AsyncRemote(server.url), InferenceRequest(batching=fixed(1))))
+        worker.bundle(Events()).add(3, "refused")
+        assert wait_until(lambda: worker.session.endpoints.of(ONLY)._paused)
+        bundle = worker.bundle(Events())
+        outcomes = [*bundle.add(4, "kept"), *bundle.finish()]
+    assert [(one.tags, one.values) for one in outcomes] == [(["kept"], [8])]
 
 
 class Told(RemoteModelHandler):
