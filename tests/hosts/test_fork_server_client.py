@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 
 import pytest
 
@@ -142,7 +143,13 @@ def test_ctrl_c_ends_a_fork_server_that_has_not_answered(client, born, ctrl_c_in
     host, fork_server = born
     os.kill(fork_server, signal.SIGSTOP)
     presser = ctrl_c_in(module.ForkServerProcess.ask)
-    resumer = threading.Thread(target=lambda: (presser.join(), os.kill(fork_server, signal.SIGCONT)))
+
+    def resume():
+        presser.join()
+        with suppress(ProcessLookupError):  # it may have been killed already
+            os.kill(fork_server, signal.SIGCONT)
+
+    resumer = threading.Thread(target=resume)
     resumer.start()
     with pytest.raises(KeyboardInterrupt):
         client.reap(host)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import itertools
 import os
 import signal
 import threading
@@ -27,6 +28,7 @@ from headrace import (
 from headrace.core.events import BatchRetried, RequestsThrottled
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, prepare
+from headrace.runtime.request_executor import InFlightDedup
 from http_endpoint import (
     Answer,
     AsyncRemote,
@@ -272,9 +274,18 @@ def test_task_goes_on_with_the_next_request_in_a_context_of_its_own():
     assert len(tasks) < 50
 
 
-def test_elements_whose_equal_has_failed_are_asked_for_side_by_side(tmp_path):
+def test_elements_whose_equal_has_failed_are_asked_for_side_by_side(tmp_path, monkeypatch):
     """Each but the first one waits for another one. Answers come before, so that several may be in flight."""
-    pair, sent = threading.Barrier(2), []
+    pair, sent, looked_at, defer = threading.Barrier(2), [], itertools.count(1), InFlightDedup.defer
+    all_wait = threading.Event()
+
+    def deferred(self, name, batch):
+        first = defer(self, name, batch)
+        if next(looked_at) == 305:
+            all_wait.set()
+        return first
+
+    monkeypatch.setattr(InFlightDedup, "defer", deferred)
 
     class Refused(Exception):
         status_code = 422
@@ -289,6 +300,8 @@ def test_elements_whose_equal_has_failed_are_asked_for_side_by_side(tmp_path):
             sent.append(batch)
             if len(sent) > 1:
                 pair.wait(60)
+            else:
+                assert all_wait.wait(60)
             raise Refused
 
         def batch_elements_kwargs(self):
